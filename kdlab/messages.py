@@ -43,6 +43,23 @@ def typed(kind: type[T], facts: object) -> T:
         raise MessageError(f"This is no {kind.__name__}: {error}") from error
 
 
+def packed(value: object) -> bytes:
+    """A dataclass (or what holds some) as MessagePack: small, and exact for every float."""
+    return msgspec.msgpack.encode(value, enc_hook=_written)
+
+
+def unpacked(kind: type[T], said: bytes) -> T:
+    """The inverse of `packed`.
+
+    Raises:
+        MessageError: it is no MessagePack, a field is missing or of another type; names it.
+    """
+    try:
+        return msgspec.msgpack.decode(said, type=kind, dec_hook=_read)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise MessageError(f"This is no {kind}: {error}") from error
+
+
 def part_of(whole: object, kind: type[T]) -> T:
     """A dataclass out of what has all of its fields, and others."""
     return kind(**{f.name: getattr(whole, f.name) for f in fields(kind)})  # type: ignore[arg-type]  # it is one

@@ -23,7 +23,6 @@ from kdlab.bench.block_workloads import Name, Workload, workload
 from kdlab.data.samples import PlannedSamples
 from kdlab.messages import plain, typed
 from kdlab.methods.blockwise import planning
-from kdlab.methods.blockwise.consensus import of_all
 from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.loader import Loader
 from kdlab.methods.blockwise.pairs import BlockPair
@@ -42,6 +41,7 @@ from kdlab.papers.pipe_bd.execution_plan import (
 )
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.supervision.children import announce, configured
+from kdlab.supervision.process_groups import of_all
 from kdlab.train.optimizers import make_optimizer
 
 Variant = Literal["dp", "ls", "tr", "tr_dpu", "tr_dpu_ahd", "tr_ir", "ideal"]

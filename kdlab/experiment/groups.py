@@ -1,5 +1,6 @@
 """Ranks of one member: how a run starts them, and what it tells them."""
 
+import secrets
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -57,6 +58,7 @@ def rank_group(
             fence=checkpoint.raise_fence(folder / "checkpoints"),
             world=len(generation.ranks),
             meet_at=meeting,
+            secret=secrets.token_hex(32),
             from_step=checkpoint.newest_step(folder / "checkpoints"),
             pool=PoolAddress.of(pool),
         )

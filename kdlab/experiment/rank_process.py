@@ -36,6 +36,7 @@ from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import Member, spec_of
 from kdlab.messages import plain, typed
+from kdlab.supervision import process_groups
 from kdlab.supervision.children import announce, configured
 from kdlab.supervision.heartbeat import HeartbeatFile
 from kdlab.supervision.rank_messages import (
@@ -114,13 +115,9 @@ class RankProcess(ABC, Generic[OrderType]):
         url, rank, world = order.meet_at, order.rank, order.world
         store, *_ = next(iter(rendezvous(url, rank, world, timeout=PATIENCE)))
         store.set_timeout(PATIENCE)  # torch does it for stores of its own making only
-        dist.init_process_group(
-            agreed_backend(store, self.backend(device, order.local_world), rank, world),
-            store=store,
-            rank=rank,
-            world_size=world,
-            timeout=PATIENCE,
-        )
+        own = self.backend(device, order.local_world)
+        backend, secret = agreed_backend(store, own, rank, world), order.secret.encode()
+        process_groups.begin(store, backend, rank, world, secret, PATIENCE)
         try:
             yield
         finally:

@@ -1,6 +1,6 @@
 """What the process of a rank, or of a local model, is told, and what it answers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kdlab.messages import Kinds
@@ -24,6 +24,7 @@ class GenerationOrder:
     generation: int  # its number
     world: int  # how many ranks
     meet_at: str  # where they find each other, as `torch.distributed` takes it
+    secret: str = field(repr=False)  # by which they know each other there
     fence: int = 0  # checkpoints of an earlier one are not written any more
     from_step: int = 0  # of the checkpoint it begins with
     pool: PoolAddress | None = None  # that teaches them

@@ -104,6 +104,25 @@ def strangers(tmp_path_factory):
         stranger.close()
 
 
+@pytest.fixture
+def thief():
+    """Comes first at every port, from before a run until after its end."""
+    user = [str(NOBODY)] if os.getuid() == 0 else []
+    source = Path(__file__).with_name("thief.py").read_text()
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", source, *user],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd="/",
+    )
+    assert process.stdout.readline() == "ready\n"
+    yield process
+    assert process.poll() is None, "the thief itself has ended"
+    came, _ = process.communicate("end\n")
+    assert int(came) > 0
+
+
 def tree_of(pid):
     with contextlib.suppress(psutil.Error):
         main = psutil.Process(pid)
@@ -204,7 +223,7 @@ USERS = {"served": (NOBODY, None)}
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_no_stranger_gets_into_a_run(kind, strangers, kdlab_home, elsewhere):
+def test_no_stranger_gets_into_a_run(kind, strangers, thief, kdlab_home, elsewhere):
     attackers = [strangers(user) for user in USERS.get(kind, (NOBODY,))]
     attacked = kdlab.load(*RUNS[kind]).start(lambda line: None)
     most = attacked_until_its_end(attacked, *attackers)
@@ -223,7 +242,7 @@ def test_no_stranger_gets_into_a_run(kind, strangers, kdlab_home, elsewhere):
         assert students_of(attacked) == students_of(quiet) != {}
 
 
-def test_no_stranger_gets_into_a_sweep(strangers, kdlab_home, elsewhere):
+def test_no_stranger_gets_into_a_sweep(strangers, thief, kdlab_home, elsewhere):
     """Its trials share a pool."""
     stranger = strangers()
     sweep = kdlab.sweep(
@@ -246,7 +265,7 @@ def test_no_stranger_gets_into_a_sweep(strangers, kdlab_home, elsewhere):
     assert "kdlab.cluster.teachers.teacher_server" in stranger.programs
 
 
-def test_no_stranger_gets_into_mlflow(strangers, kdlab_home, elsewhere):
+def test_no_stranger_gets_into_mlflow(strangers, thief, kdlab_home, elsewhere):
     stranger = strangers()
     runs_folder().mkdir(parents=True)
     kept = store.client(f"sqlite:///{runs_folder() / 'mlflow.db'}")

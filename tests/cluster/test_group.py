@@ -30,7 +30,10 @@ class Case:
             Generations(wanted=2, **machine),
             start=self._start,
             order=lambda generation: GenerationOrder(
-                generation=generation.generation, world=2, meet_at="file:///there"
+                generation=generation.generation,
+                world=2,
+                meet_at="file:///there",
+                secret="s",
             ),
             folder=folder,
             hang_s=20.0,

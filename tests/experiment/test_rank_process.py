@@ -76,7 +76,9 @@ def answers(rank, *ends):
     orders, said = queue.SimpleQueue(), []
     rank.ends = list(ends)
     for number in range(len(ends)):
-        order = GenerationOrder(generation=number, world=1, meet_at="file:///there")
+        order = GenerationOrder(
+            generation=number, world=1, meet_at="file:///there", secret="s"
+        )
         orders.put(plain(order))
     orders.put(None)
 
@@ -94,7 +96,9 @@ def answers(rank, *ends):
 def test_it_is_ready_and_carries_out_one_order_after_the_other(rank):
     assert answers(rank, Result(91.0), None) == [RankDone({"top1": 91.0}), RankDone(None)]
     assert [order.generation for order in rank.took] == [0, 1]
-    assert rank.took[0] == GenerationOrder(generation=0, world=1, meet_at="file:///there")
+    assert rank.took[0] == GenerationOrder(
+        generation=0, world=1, meet_at="file:///there", secret="s"
+    )
 
 
 def test_after_a_generation_that_others_ended_it_waits_for_the_next(rank):
@@ -135,7 +139,7 @@ def test_what_went_wrong_is_said_so_that_the_group_knows_what_to_do(rank, error,
 )
 def test_where_the_machine_fails_it_the_process_ends_with_its_last_word(rank, error):
     orders, said = queue.SimpleQueue(), []
-    orders.put(plain(GenerationOrder(generation=0, world=1, meet_at="")))
+    orders.put(plain(GenerationOrder(generation=0, world=1, meet_at="", secret="s")))
     rank.ends = [error]
 
     def end(code):
@@ -222,7 +226,7 @@ def test_it_meets_the_others_and_leaves_the_group_whatever_happens(rank, tmp_pat
 
     def order(number):
         there = f"file://{tmp_path / f'generation-{number}'}"
-        return GenerationOrder(generation=number, world=1, meet_at=there)
+        return GenerationOrder(generation=number, world=1, meet_at=there, secret="s")
 
     with rank.meeting(order(1), cpu):
         assert dist.get_world_size() == 1

@@ -7,15 +7,12 @@ read the same sums at the same step, so all can act on them together.
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from kdlab.control.request import ControlRequest
-
-T = TypeVar("T")
 
 _NUMBERS = len(ControlRequest(settings=(0.0,)).numbers())  # lr_factor alone is changed
 
@@ -49,24 +46,3 @@ class StepConsensus:
                 numbers[: self.blocks].tolist(),
                 ControlRequest.of_all(numbers[self.blocks :].tolist()),
             )
-
-
-def of_all(backend: str | None = None) -> dist.ProcessGroup:
-    """A group of all devices beside the default one; every device must call this."""
-    made = dist.new_group(backend=backend)
-    assert isinstance(made, dist.ProcessGroup)
-    return made
-
-
-def from_all(own: T, group: dist.ProcessGroup | None = None) -> list[T]:
-    """What each device has, in their order; every device must call this."""
-    everyone = [own] * dist.get_world_size()
-    dist.all_gather_object(everyone, own, group=group)
-    return everyone
-
-
-def from_first(own: T) -> T:
-    """What the first device has; every device must call this."""
-    shared = [own]
-    dist.broadcast_object_list(shared, 0)
-    return shared[0]

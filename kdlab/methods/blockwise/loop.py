@@ -22,12 +22,14 @@ from kdlab.control.request import ControlRequest
 from kdlab.control.steering import LR_FACTOR
 from kdlab.errors import Diverged, RunStopped
 from kdlab.messages import plain
-from kdlab.methods.blockwise.consensus import StepConsensus, from_all, of_all
+from kdlab.methods.blockwise.consensus import StepConsensus
 from kdlab.methods.blockwise.device_stages import DeviceStages
 from kdlab.methods.blockwise.gathering import Gathering
 from kdlab.methods.blockwise.job import BlockwiseFacts, BlockwiseJob
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
+from kdlab.papers.pipe_bd.relay import Span
 from kdlab.papers.pipe_bd.replanning import DeviceTook, device_took
+from kdlab.supervision.process_groups import from_all, of_all
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import GenerationEnds, agreed_by_all
 from kdlab.train.evaluate import Accuracy
@@ -246,7 +248,7 @@ class BlockwiseLoop(PlanLoop):
         if job.replan is None or not took or not self.step_s or self._is_over():
             return
         other = job.replan(took, self.step_s[-1]) if job.rank == 0 else None
-        (other,) = from_all(other, self.talk)[:1]
+        (other,) = from_all((other,), tuple[ExecutionPlan | None], self.talk)[0]
         if other is not None:
             raise PlanReplaced(other)
 
@@ -272,7 +274,7 @@ class BlockwiseLoop(PlanLoop):
         took = None
         if counted and not (on_gpu and self.position.epoch):
             took = device_took(self.job.rank, counted)
-        everyone = from_all((last, took), self.talk)
+        everyone = from_all((last, took), tuple[list[Span], DeviceTook | None], self.talk)
         spans = [span for spans, _ in everyone for span in spans]
         if self.job.rank == 0 and spans:
             self.job.on_trace(spans)

@@ -25,8 +25,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from kdlab.errors import BadInput
-from kdlab.methods.blockwise.consensus import from_all, from_first
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile
+from kdlab.supervision.process_groups import from_all, from_first
 
 _LINK_BYTES = (4_096, 4_194_304)
 _LINK_TRIES = 9
@@ -116,7 +116,8 @@ def read_profile(path: Path, of: Identity, *, any_machine: bool = False) -> Prof
 
 def gathered(own: Sequence[Block], device: torch.device, load_s: float) -> Profile:
     """The profile of all ranks of the default group; every rank must call this."""
-    everyone = from_all((kind_of(device), list(own), load_s))
+    said = kind_of(device), list(own), load_s
+    everyone = from_all(said, tuple[str, list[Block], float])
     kinds = [kind for kind, _, _ in everyone]
     types = {
         name: _middle([blocks for k, blocks, _ in everyone if k == name])
@@ -128,7 +129,7 @@ def gathered(own: Sequence[Block], device: torch.device, load_s: float) -> Profi
         links=measured_links(device),
         load_s=median(s for *_, s in everyone),
         # A CPU loads with the processor that computes; where some do, all are taken to.
-        load_overlap=min(from_all(0.0 if device.type == "cpu" else 1.0)),
+        load_overlap=min(from_all(0.0 if device.type == "cpu" else 1.0, float)),
     )
 
 
@@ -165,8 +166,9 @@ def measured_links(device: torch.device) -> dict[str, DeviceLink]:
     Where a type is on several machines, between two of these. On CPUs a transfer is copied by the
     processors that compute, so nothing of it overlaps.
     """
-    kinds, hosts = zip(*from_all((kind_of(device), platform.node())), strict=True)
-    overlaps = from_all(0.0 if device.type == "cpu" else 1.0)
+    said = kind_of(device), platform.node()
+    kinds, hosts = zip(*from_all(said, tuple[str, str]), strict=True)
+    overlaps = from_all(0.0 if device.type == "cpu" else 1.0, float)
     if len(kinds) == 1:
         return {kinds[0]: DeviceLink(overlap=overlaps[0])}
     meet_s = _meeting_s(device)
@@ -175,7 +177,7 @@ def measured_links(device: torch.device) -> dict[str, DeviceLink]:
         first = kinds.index(kind)
         pair = first, partner_of(first, kinds, hosts)
         small, large = (_there_and_back(size, device, pair) for size in _LINK_BYTES)
-        small, large = from_all((small, large))[first]
+        small, large = from_all((small, large), tuple[float, float])[first]
         rate = (_LINK_BYTES[1] - _LINK_BYTES[0]) / max(1e-9, large - small)
         found[kind] = DeviceLink(
             bytes_per_s=rate,
@@ -203,7 +205,7 @@ def _meeting_s(device: torch.device) -> float:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
-    return from_first(_median_s(meet))
+    return from_first(_median_s(meet), float)
 
 
 def _there_and_back(size: int, device: torch.device, pair: tuple[int, int]) -> float:

@@ -26,7 +26,6 @@ from kdlab.events.general import Note, Warned
 from kdlab.experiment.rank_process import RankProcess, main
 from kdlab.messages import plain, typed
 from kdlab.methods.blockwise import planning
-from kdlab.methods.blockwise.consensus import from_all, from_first
 from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.job import BlockwiseFacts, BlockwiseJob
 from kdlab.methods.blockwise.loader import Loader
@@ -57,6 +56,7 @@ from kdlab.papers.pipe_bd.served_prefix import PoolSupply, served_profile, with_
 from kdlab.report import trace
 from kdlab.report.plan_table import plan_table
 from kdlab.soft_labels.source import SoftLabelSource, SourceContext
+from kdlab.supervision.process_groups import from_all, from_first
 from kdlab.supervision.rank_messages import GenerationOrder
 from kdlab.train import checkpoint
 from kdlab.train.optimizers import make_optimizer
@@ -180,24 +180,24 @@ class BlockRank(RankProcess[GenerationOrder]):
         """The plan of this member: kept, or made from a profile that all measure together."""
         path = self.folder / "plan.json"
         profile = supply = None
-        kinds = from_all(planning.kind_of(device))
+        kinds = from_all(planning.kind_of(device), str)
         # Of a generation or a session before, for devices in this order?
         kept = json.loads(path.read_text()) if path.is_file() else {}
-        if from_first(kept.get("devices", kinds) != kinds or not kept):
+        if from_first(kept.get("devices", kinds) != kinds or not kept, bool):
             own = memory_of(self.method.memory_gb, device, order.local_world)
             # What each device says it has, or what all are allowed.
-            memory = tuple(from_all(own))
+            memory = tuple(from_all(own, float))
             profile = self._profile(order, cutting, device, memory)
             profile = planning.in_order_of(kinds, profile) or profile
             profile = replace(profile, memory_bytes=memory)
             if self.method.serves(self.plan):
                 supply = self._supply(order, cutting, profile, device)
-        chosen: ExecutionPlan | NoPlan | None = None
+        own_plan: tuple[ExecutionPlan | None, str] = None, ""
         if order.rank == 0:  # one plans for all: another's memory may look different
-            chosen = self._planned(profile, supply, path, cutting)
-        chosen = from_first(chosen)
-        if not isinstance(chosen, ExecutionPlan):
-            raise BadInput(str(chosen))
+            own_plan = self._planned(profile, supply, path, cutting)
+        chosen, why = from_first(own_plan, tuple[ExecutionPlan | None, str])
+        if chosen is None:
+            raise BadInput(why)
         return chosen
 
     def _planned(
@@ -206,10 +206,10 @@ class BlockRank(RankProcess[GenerationOrder]):
         supply: PoolSupply | None,
         path: Path,
         cutting: Cutting,
-    ) -> ExecutionPlan | NoPlan:
+    ) -> tuple[ExecutionPlan | None, str]:
         """The plan, or why there is none."""
         if profile is None:
-            return typed(ExecutionPlan, json.loads(path.read_text())["programme"])
+            return typed(ExecutionPlan, json.loads(path.read_text())["programme"]), ""
         costs_of = partial(
             StageCosts,
             batch=self.spec.train.batch,
@@ -228,13 +228,13 @@ class BlockRank(RankProcess[GenerationOrder]):
             else:
                 chosen = programme(self.plan, costs, decoupled=decoupled)
         except NoPlan as error:
-            return error
+            return None, str(error)
         if chosen.served and supply is not None:
             costs = costs_of(served_profile(profile, supply))
         else:
             self._replanning = Replanning(profile, decoupled=decoupled), costs
         self._tell(chosen, costs, cutting)
-        return chosen
+        return chosen, ""
 
     def _tell(self, chosen: ExecutionPlan, costs: StageCosts, cutting: Cutting) -> None:
         """Keep the plan, and say it."""
@@ -276,13 +276,13 @@ class BlockRank(RankProcess[GenerationOrder]):
     ) -> Profile:
         """The given one, that of this run, or what all ranks measure now."""
         of = identity_of(self.spec, cutting, self.setup.data)
-        of = planning.of_machines(of, from_all(of.machine))
-        kept: Profile | str | None = None
+        of = planning.of_machines(of, from_all(of.machine, str))
+        own: tuple[Profile | None, str] = None, ""
         if order.rank == 0:  # it reads for all: their machines may be unlike
-            kept = self._kept_profile(of)
-        kept = from_first(kept)
-        if isinstance(kept, str):
-            raise BadInput(kept)
+            own = self._kept_profile(of)
+        kept, why = from_first(own, tuple[Profile | None, str])
+        if why:
+            raise BadInput(why)
         if kept is not None:
             return kept
         profile = self._measured(order, cutting, device, memory)
@@ -290,15 +290,15 @@ class BlockRank(RankProcess[GenerationOrder]):
             planning.write_profile(profile, of, self.run.path / "profile.json")
         return profile
 
-    def _kept_profile(self, of: planning.Identity) -> Profile | str | None:
+    def _kept_profile(self, of: planning.Identity) -> tuple[Profile | None, str]:
         """One that need not be measured, or why it cannot be taken."""
         own, given = self.run.path / "profile.json", self.method.profile
         try:
             if given is not None:
-                return planning.read_profile(Path(given), of)
-            return planning.read_profile(own, of) if own.is_file() else None
+                return planning.read_profile(Path(given), of), ""
+            return (planning.read_profile(own, of) if own.is_file() else None), ""
         except BadInput as error:
-            return str(error)
+            return None, str(error)
 
     def _measured(
         self,

@@ -14,13 +14,13 @@ from math import inf
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from kdlab.methods.blockwise.consensus import from_all
 from kdlab.methods.blockwise.pairs import BlockPair
 from kdlab.methods.blockwise.profiling import paths_of
 from kdlab.methods.blockwise.stage import StageJob, Worker, stage_groups
 from kdlab.papers.pipe_bd.block_cost import StageCosts
 from kdlab.papers.pipe_bd.execution_plan import all_on_all, fits
-from kdlab.papers.pipe_bd.replanning import device_took, sharing_of
+from kdlab.papers.pipe_bd.replanning import DeviceTook, device_took, sharing_of
+from kdlab.supervision.process_groups import from_all
 from kdlab.train.recipe import Stepper
 
 _STEPS = 6  # that count, one turn of a supernet at least
@@ -75,7 +75,7 @@ def measured_sharing(
     worker.exact = True
     worker.run(_WARM_UP + max(_STEPS, paths.turn if paths else 1))
     spans = [span for span in worker.spans if span.step >= _WARM_UP]
-    took = from_all(device_took(rank, spans))
+    took = from_all(device_took(rank, spans), DeviceTook)
     for group in groups.values():
         dist.destroy_process_group(group)
     return sharing_of(plan.stages[0], costs, took) or 1.0

@@ -20,6 +20,7 @@ from kdlab.methods.blockwise.planning import wire_of
 from kdlab.papers.pipe_bd import relay
 from kdlab.papers.pipe_bd.relay import Span, TimePart, Transfer, edges, instructions
 from kdlab.papers.pipe_bd.stages import Plan
+from kdlab.supervision.process_groups import new_group
 from kdlab.train.aggregation.ranks import average_statistics
 from kdlab.train.recipe import Stepper
 from kdlab.train.sync_norm import synchronise
@@ -340,8 +341,8 @@ def stage_groups(plans: Sequence[Plan]) -> DpGroups:
     shared = dict.fromkeys(
         stage.devices for plan in plans for stage in plan.stages if len(stage.devices) > 1
     )
-    made = {devices: dist.new_group(list(devices)) for devices in shared}
-    return {d: own for d, own in made.items() if isinstance(own, dist.ProcessGroup)}
+    made = {devices: new_group(devices) for devices in shared}
+    return {devices: own for devices, own in made.items() if own is not None}
 
 
 def _tag(step: int, lead: int, kind: int) -> int:

@@ -7,7 +7,7 @@ from student_loops import Recorder
 from threaded_ranks import in_threads
 
 from kdlab.control.request import ControlRequest
-from kdlab.methods.blockwise.consensus import StepConsensus, from_all, from_first, of_all
+from kdlab.methods.blockwise.consensus import StepConsensus
 from kdlab.methods.blockwise.device_stages import DeviceStages
 from kdlab.methods.blockwise.gathering import Gathering
 from kdlab.methods.blockwise.loader import Loader
@@ -16,6 +16,7 @@ from kdlab.methods.blockwise.planning import gathered, kind_of, measured_links
 from kdlab.methods.blockwise.served_prefix import together
 from kdlab.methods.blockwise.sharing import measured_sharing
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
+from kdlab.supervision.process_groups import of_all
 
 QUIET = ControlRequest(settings=(1.0,))
 
@@ -39,11 +40,6 @@ def test_all_hear_of_a_step_when_all_have_spoken_for_long():
     assert one[2] == [(0, [1.0, 2.0, 3.0], QUIET)]
     assert [step for step, *_ in one[5]] == [3, 4]  # what was under way comes in the end
     assert one[5][0][2] == ControlRequest(stop=True, settings=(1.0,))
-
-
-def test_what_each_has_and_what_the_first_has():
-    found = in_threads(3, lambda rank: (from_all(10 * rank), from_first([rank])))
-    assert found == [([0, 10, 20], [0])] * 3
 
 
 def test_the_master_gets_every_block_from_its_owner(samples, tmp_path):

@@ -22,7 +22,7 @@ from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.exported import load_exported
 from kdlab.models.model import export
 from kdlab.papers.pipe_bd.block_cost import Block, Profile
-from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan, NoPlan
+from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.papers.pipe_bd.relay import Span
 from kdlab.papers.pipe_bd.replanning import DeviceTook
 from kdlab.papers.pipe_bd.served_prefix import PoolSupply
@@ -68,7 +68,7 @@ def rank_of(folder, plan="tr", beat=lambda generation, step: None):
 
 def order(tmp_path, generation=1):
     place = f"file://{tmp_path}/meet{generation}"
-    return GenerationOrder(generation=generation, world=1, meet_at=place)
+    return GenerationOrder(generation=generation, world=1, meet_at=place, secret="s")
 
 
 def lived(rank, told):
@@ -167,21 +167,21 @@ def test_a_plan_is_made_of_a_profile_and_kept(run):
     rank = rank_of(folder, "ahd")
     cutting = cut(rank)
     path = rank.folder / "plan.json"
-    chosen = rank._planned(profile(0.1, 0.1, 0.2), None, path, cutting)
+    chosen, _ = rank._planned(profile(0.1, 0.1, 0.2), None, path, cutting)
     assert isinstance(chosen, ExecutionPlan)
     assert chosen.name == "ahd"
     (told,) = of_kind(folder, "plan")
     assert told["ideal_s"] == {"load": 0.0005, "teacher": 0.2, "student": 0.2}
-    assert rank._planned(None, None, path, cutting) == chosen  # the one that was kept
+    assert rank._planned(None, None, path, cutting)[0] == chosen  # the one that was kept
     assert len(of_kind(folder, "plan")) == 1
 
 
 def test_too_little_memory_is_an_answer_for_all_ranks(run):
     rank = rank_of(run("ahd", devices=2), "ahd")
     small = replace(profile(0.1, 0.1, 0.2), memory_bytes=(1.0, 1.0))
-    found = rank._planned(small, None, rank.folder / "plan.json", cut(rank))
-    assert isinstance(found, NoPlan)
-    assert "fits into the memory" in str(found)
+    found, why = rank._planned(small, None, rank.folder / "plan.json", cut(rank))
+    assert found is None
+    assert "fits into the memory" in why
 
 
 def test_a_plan_that_steps_do_not_bear_out_is_changed(run):
@@ -189,7 +189,7 @@ def test_a_plan_that_steps_do_not_bear_out_is_changed(run):
     folder = run("ahd", devices=2)
     rank = rank_of(folder, "ahd")
     cutting = cut(rank)
-    chosen = rank._planned(
+    chosen, _ = rank._planned(
         profile(0.5, 0.5, 1.0, fewer=1.0), None, rank.folder / "plan.json", cutting
     )
     (plan,) = chosen.plans
@@ -212,14 +212,14 @@ def test_a_kept_profile_is_taken_or_it_is_said_why_not(run, tmp_path):
     folder = run()
     rank = rank_of(folder)
     of = identity_of(rank.spec, cut(rank), rank.setup.data)
-    assert rank._kept_profile(of) is None  # measure
+    assert rank._kept_profile(of) == (None, "")  # measure
     own = folder.path / "profile.json"
     planning.write_profile(profile(0.1, 0.1, 0.1), of, own)
-    assert rank._kept_profile(of).devices == ("cpu", "cpu")
-    why = rank._kept_profile(replace(of, batch=7))
+    assert rank._kept_profile(of)[0].devices == ("cpu", "cpu")
+    _, why = rank._kept_profile(replace(of, batch=7))
     assert "another batch (48, here 7)" in why
     given = rank_of(run("tr", f"method.profile={tmp_path}/none.json", name="b"))
-    assert "There is no profile at" in given._kept_profile(of)
+    assert "There is no profile at" in given._kept_profile(of)[1]
     with pytest.raises(BadInput, match="There is no profile at"):
         lived(given, order(tmp_path))
 
@@ -321,7 +321,7 @@ def test_the_planner_serves_blocks_where_it_pays_and_says_why(
     folder = run("tr", prefix, "teacher_pool={type: cluster/local_pool}", devices=2)
     rank = rank_of(folder)
     supply = PoolSupply(2, rate, 1e-6)
-    chosen = rank._planned(
+    chosen, _ = rank._planned(
         profile(0.1, 0.1, 0.1), supply, rank.folder / "plan.json", cut(rank)
     )
     assert chosen.served == served

@@ -45,7 +45,7 @@ def run(elsewhere, tmp_path):
 def order(tmp_path, generation=1, world=1, rank=0, **more):
     return GenerationOrder(
         generation=generation, world=world, rank=rank, local_rank=rank,
-        local_world=world, meet_at=f"file://{tmp_path}/meet{generation}",
+        local_world=world, meet_at=f"file://{tmp_path}/meet{generation}", secret="s",
         names=tuple(f"p{k}" for k in range(world)), **more,
     )  # fmt: skip
 

@@ -1,0 +1,171 @@
+"""Ranks know each other: a stranger who comes first is found before anything goes through."""
+
+import itertools
+import socket
+import struct
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from math import inf
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from threaded_ranks import in_threads, worlds_of_threads
+
+from kdlab.messages import MessageError, packed
+from kdlab.supervision import process_groups
+from kdlab.supervision.process_groups import (
+    Unproved,
+    begin,
+    from_all,
+    from_first,
+    new_group,
+)
+
+PATIENCE = timedelta(seconds=20)
+
+
+@dataclass(frozen=True)
+class Fact:
+    name: str
+    sizes: dict[int, float]
+
+
+def began(world, work, secret=lambda rank: b"of all"):
+    """What `work(rank)`, or an error, comes to for ranks of a group that they begin here."""
+    store, found = dist.HashStore(), {}
+
+    def live(rank):
+        try:
+            begin(store, "gloo", rank, world, secret(rank), PATIENCE)
+            found[rank] = work(rank)
+        except Exception as error:
+            found[rank] = error
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+    with worlds_of_threads():
+        threads = [threading.Thread(target=live, args=(r,)) for r in range(world)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return [found[rank] for rank in range(world)]
+
+
+def test_what_each_has_and_what_the_first_has():
+    def rank(number):
+        own = Fact("x" * 10**number, {number: inf})
+        return from_all(own, Fact), from_first([number], list[int])
+
+    every, first = in_threads(3, rank)[2]
+    assert every == [Fact("x" * 10**r, {r: inf}) for r in range(3)]
+    assert first == [0]
+
+
+def test_what_is_none_of_that_kind_is_refused():
+    def rank(number):
+        with pytest.raises(MessageError, match="Expected `int`, got `str`"):
+            from_all("x", int)
+        return True
+
+    assert in_threads(2, rank) == [True] * 2
+
+
+def test_no_pickle_is_opened(tmp_path):
+    """It is a text of bytes here, and no more."""
+    code = b"cos\nsystem\n(S'touch " + str(tmp_path / "ran").encode() + b"'\ntR."
+
+    def rank(number):
+        assert from_all(code, bytes) == [code] * 2
+        with pytest.raises(MessageError):
+            process_groups.unpacked(Fact, code)
+        return True
+
+    assert in_threads(2, rank) == [True] * 2
+    assert not (tmp_path / "ran").exists()
+    assert packed(code) != code
+
+
+def test_ranks_that_know_the_secret_meet():
+    def rank(number):
+        pair = new_group((0, 2))
+        assert (pair is None) == (number == 1)
+        rows = torch.ones(1)
+        dist.all_reduce(rows)
+        return rows.item()
+
+    assert began(3, rank) == [3.0] * 3
+
+
+def test_who_does_not_know_it_takes_part_in_nothing(monkeypatch):
+    monkeypatch.setattr(process_groups, "_TRIES", 2)
+    found = began(2, lambda rank: "met", secret=lambda rank: b"%d" % rank)
+    assert [type(error) for error in found] == [Unproved] * 2
+    assert "made 2 times" in str(found[0])
+
+
+def listening():
+    every = psutil.Process().net_connections("tcp")
+    return {c.laddr.port for c in every if c.status == psutil.CONN_LISTEN}
+
+
+@pytest.mark.parametrize("what", ["init_process_group", "new_group"])
+@pytest.mark.parametrize("words", [b"", bytes(64), b"\xff" * 64])
+def test_a_stranger_who_comes_first_is_found_and_the_group_made_anew(
+    monkeypatch, what, words
+):
+    """Gloo takes whoever writes the peer's number first for that peer.
+
+    Which of two ranks calls the other is chance: until it is the one that came late.
+    """
+    monkeypatch.setattr(process_groups, "_PROOF_S", 0.5)
+    really, held, made = getattr(dist, what), ExitStack(), []
+
+    def once():
+        before, ready = set[int](), threading.Event()
+        made.clear()
+
+        def steals():
+            while not (new := listening() - before):
+                continue
+            for port, number in itertools.product(new, range(4)):
+                wire = held.enter_context(socket.create_connection(("127.0.0.1", port)))
+                wire.sendall(struct.pack("<q", number) + words)
+            ready.set()
+
+        def late(*about, **more):
+            own = more["rank"] if "rank" in more else dist.get_rank()
+            made.append(own)
+            assert own == 0 or ready.wait(PATIENCE.total_seconds())
+            return really(*about, **more)
+
+        thief = threading.Thread(target=steals)
+
+        def begin_thief():
+            before.update(listening())
+            monkeypatch.setattr(dist, what, late)
+            thief.start()
+
+        def work(rank):
+            if what == "new_group":
+                if rank == 0:
+                    begin_thief()
+                dist.barrier()
+                assert new_group() is not None
+            return from_all(rank, int)
+
+        if what == "init_process_group":
+            begin_thief()
+        found = began(2, work)
+        thief.join()
+        monkeypatch.setattr(dist, what, really)
+        assert found == [[0, 1]] * 2
+        return len(made) > 2
+
+    with held:
+        assert any(once() for _ in range(50))
