@@ -53,7 +53,7 @@ class LocalPool(ComputingPoolSpec):
     tls: certificates of your own for all traffic of the pool; null makes them for each run,
         and a token for the soft labels. Nobody else on this machine can connect.
     store: redis://... keeps the leases in a Redis; null is a file in the run's folder. A
-        password is named, not written: redis://:<env:NAME>@host or <file:/path>.
+        password is named, not written: redis://:<env:KDLAB_NAME>@host or <secret:NAME>.
     chaos: teachers obey `chaos:` orders to cut their network; set by it.
     """
 

@@ -1,23 +1,33 @@
 """Passwords in addresses: named in a spec, looked up where they are used, never written.
 
-    tracking.uri: postgresql://kdlab:<env:MLFLOW_PASSWORD>@db/mlflow
-    teacher_pool.store: redis://:<file:/run/secrets/redis>@10.0.0.7/0
+    tracking.uri: postgresql://kdlab:<env:KDLAB_MLFLOW_PASSWORD>@db/mlflow
+    teacher_pool.store: redis://:<secret:redis>@10.0.0.7/0
 
 A spec is kept in its run's folder, in MLflow and in the exported model's card, so an address
-that holds the password itself is refused.
+that holds the password itself is refused. A spec may also come from somebody else, and name any
+host: so only what was put there for kdlab is ever looked up, variables that begin with KDLAB_ and
+the user's own file of secrets, and only as a whole password.
 """
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 from kdlab.errors import BadInput, Fault
 
-_REFERENCE = re.compile(r"<(env|file):([^<>]+)>")
+_REFERENCE = re.compile(r"<(env|file|secret):([^<>]*)>")
 _USER = re.compile(r"(?<=://)(?P<user>[^/?#@:]*):(?P<password>[^/?#]*)(?=@)")
-_LONGEST = 4096  # bytes of a file with a password
+_PREFIX = "KDLAB_"
+_LARGEST = 65_536  # bytes of the file
+
+
+def secrets_file() -> Path:
+    """`KDLAB_SECRETS`, or ~/.config/kdlab/secrets: lines of NAME=password."""
+    chosen = os.environ.get("KDLAB_SECRETS")
+    return Path(chosen) if chosen else Path.home() / ".config" / "kdlab" / "secrets"
 
 
 def faults(field: str, address: str | None, *, here: bool = True) -> Iterator[Fault]:
@@ -35,7 +45,7 @@ def faults(field: str, address: str | None, *, here: bool = True) -> Iterator[Fa
         yield Fault(
             field,
             f"{masked(address)} holds a password, and specs are kept and shown: write "
-            "<env:NAME> or <file:/path> in its place, and give it to the run there",
+            "<env:KDLAB_NAME> or <secret:NAME> in its place, and give it to the run there",
         )
         return
     try:
@@ -46,12 +56,31 @@ def faults(field: str, address: str | None, *, here: bool = True) -> Iterator[Fa
 
 
 def revealed(address: str) -> str:
-    """With each password in its place, quoted as addresses ask.
+    """With its password in its place, quoted as addresses ask.
 
     Raises:
-        BadInput: a variable is not set, or a file cannot be read.
+        BadInput: it names one elsewhere than as the whole password, or one that nobody gave.
     """
-    return _REFERENCE.sub(lambda found: quote(_secret(*found.groups()), safe=""), address)
+    named = [found for found in _USER.finditer(address) if _named(found)]
+    outside = address
+    for found in reversed(named):
+        outside = outside[: found.start()] + outside[found.end() :]
+    if strange := _REFERENCE.search(outside):
+        raise BadInput(
+            f"{strange[0]} stands in {masked(address)!r} elsewhere than as the whole password "
+            "(scheme://user:<env:KDLAB_NAME>@host), and is not looked up there"
+        )
+    for found in reversed(named):
+        reference = _named(found)
+        assert reference is not None
+        filled = f"{found['user']}:{quote(_secret(*reference.groups()), '')}"
+        address = address[: found.start()] + filled + address[found.end() :]
+    return address
+
+
+def _named(found: re.Match[str]) -> re.Match[str] | None:
+    """The reference that is the whole password."""
+    return _REFERENCE.fullmatch(found["password"])
 
 
 def masked(text: str) -> str:
@@ -67,16 +96,35 @@ def masked(text: str) -> str:
 
 
 def _secret(kind: str, name: str) -> str:
-    if kind == "env":
-        value = os.environ.get(name)
-        if not value:
-            raise BadInput(f"the environment variable {name} is not set (<env:{name}>)")
-        return value
+    if kind == "secret":
+        return _from_file(secrets_file(), name)
+    if kind == "file" or not name.startswith(_PREFIX):
+        raise BadInput(
+            f"<{kind}:{name}> is not looked up: a spec could send any secret of yours to any "
+            f"host. Put it into a variable that begins with {_PREFIX} (<env:{_PREFIX}NAME>), or "
+            f"as a line NAME=password into {secrets_file()} (<secret:NAME>)"
+        )
+    value = os.environ.get(name)
+    if not value:
+        raise BadInput(f"the environment variable {name} is not set (<env:{name}>)")
+    return value
+
+
+def _from_file(path: Path, name: str) -> str:
     try:
-        with Path(name).open("rb") as file:
-            text = file.read(_LONGEST).decode().strip()
+        # A FIFO would keep whoever opens it waiting.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            facts = os.fstat(file.fileno())
+            text = file.read(_LARGEST).decode() if stat.S_ISREG(facts.st_mode) else None
     except (OSError, ValueError) as error:
-        raise BadInput(f"<file:{name}> cannot be read: {error}") from error
-    if not text:
-        raise BadInput(f"<file:{name}> is empty")
-    return text
+        raise BadInput(f"<secret:{name}>: {path} cannot be read: {error}") from error
+    if text is None or facts.st_uid not in (0, os.getuid()) or facts.st_mode & 0o007:
+        raise BadInput(
+            f"<secret:{name}>: {path} must be a plain file of yours that nobody else can read "
+            f"(chmod 600 {path})"
+        )
+    lines = (line.partition("=") for line in text.splitlines())
+    found = {key.strip(): value.strip() for key, _, value in lines}
+    if not found.get(name):
+        raise BadInput(f"<secret:{name}>: {path} has no line {name}=password")
+    return found[name]

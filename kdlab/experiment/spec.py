@@ -39,7 +39,7 @@ class Tracking(Spec):
 
     experiment: runs are grouped under it; null is the config's name.
     uri: of the MLflow store; null is an SQLite file beside the run folders. A password in
-        it is named, not written: <env:NAME> or <file:/path>.
+        it is named, not written: <env:KDLAB_NAME> or <secret:NAME>.
     """
 
     experiment: str | None = None

@@ -23,7 +23,7 @@ def client(uri: str) -> MlflowClient:
     """The client of a store that is there; a file of ours is made first.
 
     Args:
-        uri: of the store; `<env:NAME>` and `<file:/path>` in it are read.
+        uri: of the store; a password that is named in it is looked up.
     """
     address = credentials.revealed(uri)
     if address.startswith(_SQLITE) and "?" not in address:

@@ -35,7 +35,8 @@ def main():
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
     known, held, count = listening(), [], 0
-    print("ready", flush=True)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     while not select.select([sys.stdin], [], [], 0)[0]:
         now = listening()
         for port in now - known:
@@ -51,7 +52,8 @@ def main():
         known = now
         while len(held) > MOST:
             held.pop(0).close()
-    print(count, flush=True)
+    sys.stdout.write(f"{count}\n")
+    sys.stdout.flush()
 
 
 main()

@@ -1,5 +1,7 @@
 """Passwords are named in specs, looked up where they are used, and never shown."""
 
+import os
+
 import pytest
 
 import kdlab
@@ -8,24 +10,62 @@ from kdlab.config import credentials
 from kdlab.errors import BadInput, SpecError
 
 
-def test_a_password_is_looked_up_where_it_is_used(tmp_path, monkeypatch):
-    monkeypatch.setenv("PASSWORD", "a/b@c:d")
-    (tmp_path / "secret").write_text("from file\n")
-    assert credentials.revealed("redis://:<env:PASSWORD>@host/0") == (
+@pytest.fixture
+def secrets(tmp_path, monkeypatch):
+    path = tmp_path / "secrets"
+    path.write_text("# mine\nredis = from file\nempty=\n")
+    path.chmod(0o600)
+    monkeypatch.setenv("KDLAB_SECRETS", str(path))
+    return path
+
+
+def test_a_password_is_looked_up_where_it_is_used(secrets, monkeypatch):
+    monkeypatch.setenv("KDLAB_PASSWORD", "a/b@c:d")
+    assert credentials.revealed("redis://:<env:KDLAB_PASSWORD>@host/0") == (
         "redis://:a%2Fb%40c%3Ad@host/0"
     )
-    assert credentials.revealed(f"postgresql://me:<file:{tmp_path}/secret>@h/db") == (
+    assert credentials.revealed("postgresql://me:<secret:redis>@h/db") == (
         "postgresql://me:from%20file@h/db"
     )
     assert credentials.revealed("sqlite:////tmp/x.db") == "sqlite:////tmp/x.db"
 
 
+@pytest.mark.parametrize("name", ["KDLAB_NOT_THERE", "secret:empty", "secret:nobody"])
+def test_what_is_not_there_is_named(secrets, name):
+    reference = name if ":" in name else f"env:{name}"
+    with pytest.raises(BadInput, match=name.rpartition(":")[2]):
+        credentials.revealed(f"x://u:<{reference}>@h")
+
+
 @pytest.mark.parametrize(
-    "address", ["x://u:<env:NOT_THERE>@h", "x://u:<file:/not/there>@h"]
+    ("address", "why"),
+    [
+        ("http://<env:KDLAB_PASSWORD>/x", "elsewhere than as the whole password"),
+        ("http://host/<env:KDLAB_PASSWORD>", "elsewhere than as the whole password"),
+        ("http://me:<env:KDLAB_PASSWORD>@h/<secret:redis>", "elsewhere than"),
+        ("http://<env:KDLAB_PASSWORD>:x@host", "elsewhere than as the whole password"),
+        ("http://me:x<env:KDLAB_PASSWORD>@host", "elsewhere than as the whole password"),
+        ("http://me:<env:AWS_SECRET_ACCESS_KEY>@host", "begins with KDLAB_"),
+        ("http://me:<file:/etc/hostname>@host", "elsewhere than as the whole password"),
+        ("http://me:<file:hostname>@host", "begins with KDLAB_"),
+    ],
 )
-def test_what_is_not_there_is_named(address):
-    with pytest.raises(BadInput, match=r"NOT_THERE|/not/there"):
+def test_a_config_of_somebody_else_sends_nothing_away(secrets, monkeypatch, address, why):
+    """Any variable and any file were filled into any part of an address, for any host."""
+    monkeypatch.setenv("KDLAB_PASSWORD", "mine")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mine")
+    with pytest.raises(BadInput, match=why):
         credentials.revealed(address)
+
+
+def test_the_file_of_secrets_is_for_its_owner_alone(secrets):
+    secrets.chmod(0o604)
+    with pytest.raises(BadInput, match="chmod 600"):
+        credentials.revealed("x://u:<secret:redis>@h")
+    secrets.unlink()
+    os.mkfifo(secrets, 0o600)
+    with pytest.raises(BadInput, match="plain file"):  # it hung for ever
+        credentials.revealed("x://u:<secret:redis>@h")
 
 
 @pytest.mark.parametrize(
@@ -54,18 +94,18 @@ def test_a_spec_that_holds_a_password_is_refused_without_it(override):
     """`spec.yaml` kept it, and MLflow and the model's card showed it, before."""
     with pytest.raises(SpecError) as found:
         kdlab.load("smoke/served", override)
-    assert "<env:NAME>" in str(found.value)
+    assert "<env:KDLAB_NAME>" in str(found.value)
     assert "hunter2" not in str(found.value)
 
 
 def test_a_spec_that_names_one_keeps_the_name(monkeypatch):
-    monkeypatch.setenv("STORE_PASSWORD", "hunter2")
-    override = "teacher_pool.store=redis://:<env:STORE_PASSWORD>@127.0.0.1:1/0"
+    monkeypatch.setenv("KDLAB_STORE_PASSWORD", "hunter2")
+    override = "teacher_pool.store=redis://:<env:KDLAB_STORE_PASSWORD>@127.0.0.1:1/0"
     experiment = kdlab.load("smoke/served", override)
-    assert "<env:STORE_PASSWORD>" in str(experiment.spec.to_dict())
+    assert "<env:KDLAB_STORE_PASSWORD>" in str(experiment.spec.to_dict())
     assert "hunter2" not in str(experiment.spec.to_dict())
-    monkeypatch.delenv("STORE_PASSWORD")
-    with pytest.raises(SpecError, match="STORE_PASSWORD is not set"):
+    monkeypatch.delenv("KDLAB_STORE_PASSWORD")
+    with pytest.raises(SpecError, match="KDLAB_STORE_PASSWORD is not set"):
         kdlab.load("smoke/served", override)
 
 
@@ -78,8 +118,8 @@ async def _connection(url):
 def test_redis_gets_the_password(monkeypatch):
     import asyncio
 
-    monkeypatch.setenv("STORE_PASSWORD", "hunter@2")
-    found = asyncio.run(_connection("redis://:<env:STORE_PASSWORD>@127.0.0.1:1/0"))
+    monkeypatch.setenv("KDLAB_STORE_PASSWORD", "hunter@2")
+    found = asyncio.run(_connection("redis://:<env:KDLAB_STORE_PASSWORD>@127.0.0.1:1/0"))
     assert found["password"] == "hunter@2"
 
 

@@ -81,9 +81,9 @@ def test_the_store_beside_the_runs_is_shown_to_this_user_alone(up, store, capsys
 
 
 def test_a_password_of_a_store_is_not_in_the_command(up, monkeypatch):
-    monkeypatch.setenv("OURS", "secret")
+    monkeypatch.setenv("KDLAB_OURS", "secret")
     server = Server()
-    up(server, uri="postgresql://me:<env:OURS>@host/db")
+    up(server, uri="postgresql://me:<env:KDLAB_OURS>@host/db")
     assert server.options["env"]["MLFLOW_BACKEND_STORE_URI"] == (
         "postgresql://me:secret@host/db"
     )
