@@ -16,6 +16,7 @@ from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.keeper import PoolKeeper
 from kdlab.cluster.pool import ComputingPoolSpec, deploy, status_of, wait_for_teacher
 from kdlab.cluster.teachers.teacher_host import host_teachers
+from kdlab.cluster.wires.known_schedulers import require_known
 from kdlab.cluster.wires.security import Files, Tls, address_faults
 from kdlab.cluster.wires.wire import ask, check_address, register_plugin
 from kdlab.config import Fault, Range, register
@@ -58,6 +59,7 @@ class RemotePool(ComputingPoolSpec):
         return None if self.tls is None else self.tls.files(Path())
 
     def check(self) -> None:
+        require_known("teacher_pool", self.address)
         check_address(self.address, tls=self.certificates())
 
     def start(self, deployment: Deployment, folder: Path) -> "JoinedPool":
@@ -68,6 +70,7 @@ class JoinedPool:
     """A pool somebody else keeps; what it serves is said again when it was started anew."""
 
     def __init__(self, spec: RemotePool, deployment: Deployment) -> None:
+        require_known("teacher_pool", spec.address)
         self.spec, self.address, self.deployment = spec, spec.address, deployment
         self.teacher, self.tls = deployment.teacher, spec.certificates()
         self.deploy()

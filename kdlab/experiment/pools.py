@@ -14,6 +14,7 @@ from kdlab.cluster.local_pool import RunningLocalPool
 from kdlab.cluster.pool import Pool
 from kdlab.cluster.remote_pool import RemotePool
 from kdlab.cluster.teachers.probe import probe_images, proof_of
+from kdlab.cluster.wires.known_schedulers import require_known
 from kdlab.control.orders import CONTROL
 from kdlab.events.event import Emit
 from kdlab.events.teachers import PoolReady, PoolStarting
@@ -55,6 +56,7 @@ class Pools:
         workers = self.spec.workers
         if workers is None:
             return None
+        require_known("workers", workers.address)
         return DaskHosts(workers.address, workers.certificates())
 
     def whole(self) -> Pool:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from kdlab.cluster.chaos import FROM_OUTSIDE, Chaos
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import PoolSpec
+from kdlab.cluster.wires.known_schedulers import require_known
 from kdlab.cluster.wires.security import Files, Tls, address_faults
 from kdlab.cluster.wires.wire import check_address
 from kdlab.config import Fault, Range, Spec, credentials
@@ -94,8 +95,10 @@ class Workers(Spec):
         """Whether its scheduler answers.
 
         Raises:
+            BadInput: the user has never named it.
             SchedulerUnreachable: it does not.
         """
+        require_known("workers", self.address)
         check_address(self.address, tls=self.certificates())
 
 

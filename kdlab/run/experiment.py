@@ -2,11 +2,12 @@
 
 import html
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kdlab.cluster.wires.known_schedulers import trust
 from kdlab.config import load as loader
 from kdlab.config import yaml_text
 from kdlab.config.check import construct
@@ -35,6 +36,14 @@ def load(name: str | Path, *overrides: str | Mapping[str, object]) -> "Experimen
         NotFoundError: no such config; names the nearest.
         SpecError: with every fault of the spec, its key, line and value.
     """
+    experiment = loaded(name, *overrides)
+    for address in experiment.addresses() & set(_texts(experiment.changes)):
+        trust(address)
+    return experiment
+
+
+def loaded(name: str | Path, *overrides: str | Mapping[str, object]) -> "Experiment":
+    """The same with overrides that a file holds, of whomever: what they name is not trusted."""
     composed = loader.compose(str(name), overrides)
     # Where torch is here already the full check is as quick.
     if "torch" not in sys.modules and not composed.faults:
@@ -44,6 +53,15 @@ def load(name: str | Path, *overrides: str | Mapping[str, object]) -> "Experimen
     experiment = Experiment(composed, loader.merged(overrides), str(name))
     experiment.spec  # noqa: B018  # checks it now, so that the fault shows in this cell
     return experiment
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All strings in it."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _texts(one)
 
 
 class Experiment:
@@ -64,6 +82,11 @@ class Experiment:
         from kdlab.experiment.spec import ExperimentSpec  # imports torch
 
         return construct(ExperimentSpec, self.composed)
+
+    def addresses(self) -> set[str]:
+        """Of schedulers elsewhere that it would speak to."""
+        named = self.spec.teacher_pool, self.spec.workers
+        return {str(address) for one in named if (address := getattr(one, "address", None))}
 
     @property
     def resolved(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import optuna
 
 from kdlab.cluster.hosted_ranks import DaskHosts
+from kdlab.cluster.wires.known_schedulers import require_known
 from kdlab.cluster.wires.wire import ask
 from kdlab.config.check import construct
 from kdlab.config.home import runs_folder
@@ -70,6 +71,7 @@ class SweepProcess(Work):
         with ExitStack() as stack:
             start, cluster = self.start, self.spec.workers
             if cluster is not None:  # its workers do the trials; else this machine
+                require_known("workers", cluster.address)
                 hosts = DaskHosts(cluster.address, cluster.certificates())
                 stack.callback(hosts.close)
                 start = hosts.start

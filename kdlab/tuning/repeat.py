@@ -19,7 +19,7 @@ from kdlab.events.general import Warned
 from kdlab.events.log import read_all
 from kdlab.events.sweeps import Confirming, RealRunStarted, RepeatDone, RepeatStarted
 from kdlab.experiment.folder import UNDER_WAY, RunFolder
-from kdlab.run.experiment import Experiment, load
+from kdlab.run.experiment import Experiment, loaded
 from kdlab.run.handle.run import Run
 from kdlab.tuning import metrics
 from kdlab.tuning.leaf import leaf_of
@@ -188,7 +188,7 @@ def check_real(real: RealRun, space: Space) -> None:
 
 
 def _loaded(real: RealRun, *more: Mapping[str, object]) -> Experiment:
-    return load(real.experiment, dict(real.overrides), *map(dict, more))
+    return loaded(real.experiment, dict(real.overrides), *map(dict, more))
 
 
 def rates(sweep: "SweepProcess", real: RealRun) -> dict[str, float]:

@@ -22,6 +22,7 @@ from kdlab.cluster.deployers.local import LocalMachines
 from kdlab.cluster.deployers.ssh import SshMachines
 from kdlab.cluster.pool import status_of
 from kdlab.cluster.remote_pool import RemotePool
+from kdlab.cluster.wires.known_schedulers import trust
 
 pytestmark = pytest.mark.slow("Dask's workers and their teachers, each a Python of its own")
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
@@ -139,6 +140,7 @@ def test_any_cluster_of_dask_follows_the_demand(deployment, served, tmp_path):
         kdlab.follow_demand(cluster, most=2, idle_s=1.0) as follower,
     ):
         address = cluster.scheduler_address
+        trust(address)
         pool = RemotePool(address=address, insecure=True).start(
             deployment, tmp_path / "pool"
         )

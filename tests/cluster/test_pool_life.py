@@ -16,6 +16,7 @@ from tests_support import free_port, listens, trained_ids, until
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.pool import send_weights, start_scheduler
 from kdlab.cluster.remote_pool import RemotePool
+from kdlab.cluster.wires.known_schedulers import trust
 from kdlab.cluster.wires.wire import ask
 from kdlab.config.seal import file_sha256
 from kdlab.errors import NoTeacherLeft
@@ -191,6 +192,7 @@ def test_any_dask_workers_can_host_teachers(deployment, served, tmp_path):
             folder = ("--local-directory", str(tmp_path / name), "--name", name)
             processes.append(dask("worker", address, *common, *folder, *more))
         until(lambda: len(ask(address, "identity")["workers"]) == 2)
+        trust(address)
         spec = RemotePool(address=address, insecure=True, workers=2)
         pool = spec.start(deployment, tmp_path / "pool")
         try:
@@ -223,6 +225,7 @@ def test_prometheus_sees_the_pool_at_the_schedulers_metrics(deployment, served, 
     children = [scheduler]
     try:
         until(lambda: listens(port) and listens(page))
+        trust(address)
         spec = RemotePool(address=address, insecure=True, ttl_s=60.0)
         pool = spec.start(deployment, tmp_path / "pool")
         children.append(teacher(address, tmp_path, "seen").process)

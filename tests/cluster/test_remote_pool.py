@@ -77,6 +77,7 @@ def joined():
     made = []
 
     def join(running, deployment, **spec):
+        patch.setenv("KDLAB_ADDRESSES", running.address)
         pool = RemotePool(address=running.address, insecure=True, **spec)
         made.append(JoinedPool(pool, deployment))
         return made[-1]
@@ -201,6 +202,7 @@ def test_an_open_address_is_refused_unless_it_is_wanted(monkeypatch):
         RemotePool(address="tcp://10.0.0.1:8786")
     with pytest.raises(SpecError, match="goes with an address tls"):
         RemotePool(address="tls://10.0.0.1:8786")
+    monkeypatch.setenv("KDLAB_ADDRESSES", "tls://other:1 tcp://127.0.0.1:9")
     with pytest.raises(SchedulerUnreachable):
         RemotePool(address="tcp://127.0.0.1:9", insecure=True).check()
 

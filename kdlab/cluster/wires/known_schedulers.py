@@ -1,0 +1,50 @@
+"""Schedulers on other machines that this user has named, as `known_hosts` of ssh keeps hosts.
+
+Dask's messages are pickles, so whoever answers at a scheduler's address can run code as whoever
+asks it. A config or a run folder may come from somebody else: an address in it counts once the
+user has said it, on the command line, in a notebook's cell or in `KDLAB_ADDRESSES`.
+"""
+
+import os
+
+from kdlab.config.home import home
+from kdlab.errors import BadInput
+
+_VARIABLE = "KDLAB_ADDRESSES"
+
+
+def trust(address: str) -> None:
+    """The user has named it."""
+    path = home() / "known_schedulers"
+    if address not in _kept():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with path.open("a", encoding="utf-8") as file:  # short: whole, whoever else writes
+            file.write(f"{address}\n")
+
+
+def require_known(field: str, address: str) -> None:
+    """Before anything is said to an address that stands in a spec.
+
+    Args:
+        field: of the spec, such as "teacher_pool".
+        address: of a scheduler.
+
+    Raises:
+        BadInput: the user has never named it.
+    """
+    if address in _kept() or address in os.environ.get(_VARIABLE, "").split():
+        return
+    raise BadInput(
+        f"{field}.address is {address}, which you have not named yet: whoever answers there can "
+        "run code as you, and a config may come from somebody else. If you trust it, say it "
+        f"once, as {field}.address={address} behind the command or in kdlab.load(...), or in "
+        f"the environment: {_VARIABLE}={address}"
+    )
+
+
+def _kept() -> set[str]:
+    path = home() / "known_schedulers"
+    try:
+        return set(path.read_text(encoding="utf-8").split())
+    except FileNotFoundError:
+        return set()

@@ -1,0 +1,85 @@
+"""A config, a sweep or a run folder of somebody else: nothing of this user runs or leaves."""
+
+import contextlib
+import socket
+import threading
+
+import pytest
+import yaml
+
+import kdlab
+from kdlab.cluster.wires.known_schedulers import require_known
+from kdlab.errors import BadInput
+from kdlab.run.experiment import loaded
+from kdlab.run.handle.run import made, resume
+
+
+@pytest.fixture
+def somebody():
+    """Listens, and counts who comes; whoever speaks Dask with it opens its pickles."""
+    came = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept():
+            with contextlib.suppress(OSError):
+                while True:
+                    came.append(server.accept()[1])
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}", came
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def configs(address):
+    """What names it."""
+    pool = {"type": "cluster/remote_pool", "address": address, "insecure": True}
+    yield kdlab.load("smoke/served").resolved | {"teacher_pool": pool}
+    workers = {"address": address, "insecure": True}
+    yield kdlab.load("smoke/blockwise").resolved | {"workers": workers}
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_nobody_that_a_config_names_is_spoken_to(
+    somebody, number, kdlab_home, elsewhere, monkeypatch
+):
+    """Its answer was unpickled in the check before the run."""
+    address, came = somebody
+    path = elsewhere / "theirs.yaml"
+    path.write_text(yaml.safe_dump(list(configs(address))[number]))
+    experiment = kdlab.load(path)
+    for tried in (experiment.check, experiment.start):
+        with pytest.raises(BadInput, match="which you have not named yet") as found:
+            tried()
+    assert f"KDLAB_ADDRESSES={address}" in str(found.value)
+    assert came == []
+    monkeypatch.setenv("KDLAB_ADDRESSES", f"tls://other:1 {address}")
+    require_known("teacher_pool", address)
+    monkeypatch.delenv("KDLAB_ADDRESSES")
+    # Overrides that stand in a sweep's file are somebody else's, too.
+    loaded(path, {"teacher_pool.address": address} if number == 0 else {})
+    with pytest.raises(BadInput, match="which you have not named yet"):
+        require_known("teacher_pool", address)
+
+
+def test_what_the_user_names_is_known_from_then_on(somebody, kdlab_home, elsewhere):
+    address, _ = somebody
+    path = elsewhere / "theirs.yaml"
+    path.write_text(yaml.safe_dump(next(configs("tcp://127.0.0.1:1"))))
+    kdlab.load(path, f"teacher_pool.address={address}")
+    require_known("teacher_pool", address)
+    with pytest.raises(BadInput):
+        require_known("teacher_pool", "tcp://127.0.0.1:1")
+
+
+@pytest.mark.processes
+def test_nor_one_that_a_run_folder_names(somebody, kdlab_home, elsewhere):
+    address, came = somebody
+    path = elsewhere / "theirs.yaml"
+    path.write_text(yaml.safe_dump(next(configs(address))))
+    folder, _ = made(kdlab.load(path), "stopped")
+    run = resume(folder.run_id).wait(timeout_s=120)
+    assert run.state == "failed"
+    assert "which you have not named yet" in run.status.error
+    assert came == []
