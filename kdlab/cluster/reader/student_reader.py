@@ -42,7 +42,7 @@ from kdlab.cluster.reader.reader_messages import (
 from kdlab.cluster.reader.reader_wires import WAITS, WAYS, Wires
 from kdlab.cluster.reader.ring import Ring
 from kdlab.cluster.wires import security
-from kdlab.cluster.wires.wire import settle
+from kdlab.cluster.wires.wire import refuse_pickles, settle
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec
@@ -285,6 +285,7 @@ def main() -> None:
     keep_small()
     give_way()
     settle()
+    refuse_pickles()
     security.use(config.tls)
     notebook_components.accept(config.components)
     spec = construct(DataSpec, from_dict(config.samples.data, "the student's data"))

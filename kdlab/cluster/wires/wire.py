@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import dask
 from distributed import Client
 from distributed.core import rpc
+from distributed.protocol import pickle as dask_pickle
 
 from kdlab.cluster.wires.security import Files, of_all_roles
 from kdlab.errors import SchedulerUnreachable
@@ -45,6 +46,23 @@ _SETTINGS = {
 def settle() -> None:
     """Apply kdlab's Dask settings to this process."""
     dask.config.set(_SETTINGS)
+
+
+class PickleRefused(OSError):
+    """The other side sent a pickle, which could run code here."""
+
+
+def refuse_pickles() -> None:
+    """From now on Dask's messages are MessagePack alone in this process.
+
+    A coordinator answers readers in plain values. Its errors travel as pickles: they are errors
+    of the wire then.
+    """
+
+    def refused(*_: object, **__: object) -> object:
+        raise PickleRefused("the coordinator answered with a pickle, which is not opened")
+
+    dask_pickle.loads = refused
 
 
 async def call_coordinator(
