@@ -34,6 +34,7 @@ from kdlab.commands import (
 )
 from kdlab.commands import list as listing
 from kdlab.commands.command import Command
+from kdlab.config.home import keep_private
 from kdlab.errors import KdlabError
 
 COMMANDS: dict[str, Command] = {
@@ -67,6 +68,7 @@ COMMANDS: dict[str, Command] = {
 def main(argv: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:  # the shell asks
         completion.complete(parser())
+    keep_private()
     arguments = parser().parse_args(argv)
     arguments.alone = argv is None  # this process is for the command alone
     command: Command = COMMANDS[arguments.command]

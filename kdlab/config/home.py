@@ -6,15 +6,29 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 
 def home() -> Path:
-    """Decoded data and teachers: `KDLAB_HOME`, or ~/.cache/kdlab."""
+    """Decoded data and teachers: `KDLAB_HOME`, or ~/.cache/kdlab; made for this user alone."""
     chosen = os.environ.get("KDLAB_HOME")
-    return Path(chosen) if chosen else Path.home() / ".cache" / "kdlab"
+    folder = Path(chosen) if chosen else Path.home() / ".cache" / "kdlab"
+    with suppress(OSError):  # whoever writes there says that it cannot be
+        make_private(folder)
+    return folder
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, and what is missing above it, for this user alone."""
+    for missing in reversed([p for p in (folder, *folder.parents) if not p.exists()]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+
+
+def keep_private() -> None:
+    """What this process and its children write is for this user alone, wherever it lies."""
+    os.umask(0o077)
 
 
 def runs_folder() -> Path:

@@ -84,12 +84,12 @@ def _within_reach() -> Iterator[Finding]:
         found = f"ANSWERS ANYBODY among {port.within_reach_of} (process {port.pid})"
         advice = "end it, or give it certificates: docs/cluster.md"
         yield _finding(what, False, found, advice, "limited")
-    shown = reach.readable_runs()
+    shown = reach.readable()
     found = (
         f"others may read {len(shown)}, such as {shown[0]}" if shown else "for you alone"
     )
-    closing = f"chmod -R go= {runs_folder() / shown[0]}" if shown else ""
-    yield _finding("run folders", not shown, found, closing, "limited")
+    closing = f"chmod go= {' '.join(map(str, sorted({p.parent for p in shown})))}"
+    yield _finding("what kdlab keeps", not shown, found, closing, "limited")
 
 
 def _finding(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from kdlab.config.home import runs_folder
+from kdlab.config.home import home, runs_folder
 
 _PATIENCE_S = 1.0  # for an answer of a process on this machine
 _HTTP = b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"
@@ -111,10 +111,14 @@ def program_of(words: list[str]) -> str:
     return named[0] if named else Path("".join(words[:1])).name
 
 
-def readable_runs() -> list[str]:
-    """Run folders that other users may look into."""
-    folder = runs_folder()
-    runs = [p for p in folder.iterdir() if p.is_dir()] if folder.is_dir() else []
-    return sorted(
-        p.name for p in runs if p.stat().st_mode & 0o077 and (p / "spec.yaml").exists()
-    )
+def readable() -> list[Path]:
+    """What other users may look into, of all that kdlab keeps: runs, models, images, MLflow."""
+    roots = [root for root in (runs_folder(), home()) if root.is_dir() and _is_open(root)]
+    return sorted(path for root in roots for path in root.iterdir() if _is_open(path))
+
+
+def _is_open(path: Path) -> bool:
+    try:
+        return bool(path.stat().st_mode & 0o077)
+    except FileNotFoundError:  # it went meanwhile
+        return False

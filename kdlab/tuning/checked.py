@@ -9,7 +9,7 @@ from kdlab.cluster.notebook_components import pack
 from kdlab.config import load as loader
 from kdlab.config import yaml_text
 from kdlab.config.check import construct
-from kdlab.config.home import write_json, write_whole
+from kdlab.config.home import make_private, write_json, write_whole
 from kdlab.config.registry import component_names
 from kdlab.config.sweep_text import read_sweep
 from kdlab.errors import BadInput, ClusterError
@@ -102,6 +102,7 @@ class CheckedSweep:
 
     def _write(self, folder: SweepFolder, components: Components) -> None:
         """What its process reads. A study that goes on keeps the name it began with."""
+        make_private(folder.path)
         text = yaml_text.dump(self.spec.to_dict())
         write_whole(folder.spec, lambda new: new.write_text(text, encoding="utf-8"))
         write_json(folder.path / "components.json", components)

@@ -28,7 +28,7 @@ def test_all_is_well_here():
     assert all(one["advice"] for one in findings if one["state"] != "ok")
     assert found("Python")["state"] == "ok"
     assert found("ports")["found"] == "no process of kdlab listens now"
-    assert found("run folders")["found"] == "for you alone"
+    assert found("what kdlab keeps")["found"] == "for you alone"
     table = doctor.printed(findings)
     assert all(one["what"] in table for one in findings)
 
@@ -87,10 +87,12 @@ def test_open_ports_are_said_by_who_can_reach_them(monkeypatch):
     assert "certificates" in opened["advice"]
 
 
-def test_run_folders_of_others_eyes_are_closed_by_a_command(elsewhere):
+def test_what_lies_before_others_eyes_is_closed_by_a_command(elsewhere, monkeypatch):
+    monkeypatch.setenv("KDLAB_HOME", str(elsewhere / "home"))
     (elsewhere / "runs" / "a").mkdir(parents=True)
-    (elsewhere / "runs" / "a" / "spec.yaml").touch()
+    (elsewhere / "runs").chmod(0o755)
     (elsewhere / "runs" / "a").chmod(0o755)
-    one = found("run folders")
-    assert (one["state"], one["found"]) == ("limited", "others may read 1, such as a")
-    assert one["advice"] == f"chmod -R go= {elsewhere / 'runs' / 'a'}"
+    one = found("what kdlab keeps")
+    said = f"others may read 1, such as {elsewhere / 'runs' / 'a'}"
+    assert (one["state"], one["found"]) == ("limited", said)
+    assert one["advice"] == f"chmod go= {elsewhere / 'runs'}"

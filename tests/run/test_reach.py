@@ -12,7 +12,7 @@ import pytest
 
 from kdlab.cluster.wires.security import Tls
 from kdlab.run import reach
-from kdlab.run.reach import OpenPort, guard, listening, program_of, readable_runs
+from kdlab.run.reach import OpenPort, guard, listening, program_of, readable
 
 
 class Wire:
@@ -192,16 +192,21 @@ def test_loopback_is_for_users_of_this_machine(host, who):
     assert OpenPort(1, "kdlab", host, 80, "").within_reach_of == who
 
 
-def test_runs_that_others_may_look_into_are_named(elsewhere):
-    assert readable_runs() == []
-    for name, mode in (
-        ("open", 0o755),
-        ("listed", 0o710),
-        ("mine", 0o700),
-        ("none", 0o777),
-    ):
+def test_what_others_may_look_into_is_named(elsewhere, monkeypatch):
+    """MLflow's store, artifacts, images and teachers lay open beside private run folders."""
+    kept = elsewhere / "home"
+    monkeypatch.setenv("KDLAB_HOME", str(kept))
+    assert readable() == []
+    assert kept.stat().st_mode & 0o777 == 0o700  # it is made so
+    for name, mode in (("open", 0o755), ("listed", 0o710), ("mine", 0o700)):
         (elsewhere / "runs" / name).mkdir(parents=True)
-        (elsewhere / "runs" / name / "spec.yaml").touch()
         (elsewhere / "runs" / name).chmod(mode)
-    (elsewhere / "runs" / "none" / "spec.yaml").unlink()  # no run
-    assert readable_runs() == ["listed", "open"]
+        (kept / name).mkdir()
+    (elsewhere / "runs" / "mlflow.db").touch(0o644)
+    open_ones = [elsewhere / "runs" / name for name in ("listed", "mlflow.db", "open")]
+    assert readable() == open_ones
+    kept.chmod(0o755)
+    assert readable() == [*(kept / name for name in ("listed", "mine", "open")), *open_ones]
+    for root in (kept, elsewhere / "runs"):
+        root.chmod(0o700)
+    assert readable() == []  # nobody gets as far

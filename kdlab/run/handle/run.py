@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from kdlab.config import yaml_text
-from kdlab.config.home import locked, runs_folder, write_json
+from kdlab.config.home import locked, make_private, runs_folder, write_json
 from kdlab.config.knob import Knob
 from kdlab.config.load import spec_hash
 from kdlab.config.registry import component_names
@@ -60,7 +60,8 @@ def made(
     components = pack(component_names(resolved))
     made_here = False  # a folder that was there before is left as it is
     try:
-        path.mkdir(parents=True, mode=0o700)  # a spec may hold addresses with passwords
+        make_private(path.parent)
+        path.mkdir(mode=0o700)  # a spec may hold addresses with passwords
         made_here = True
         (path / "spec.yaml").write_text(yaml_text.dump(resolved), encoding="utf-8")
         write_json(path / "components.json", components)

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from kdlab.config.home import keep_private
 from kdlab.run.process.stop_request import StopRequest
 from kdlab.run.process.watchdog import Keeper, watched
 
@@ -20,6 +21,7 @@ def main(path: str, stop: Callable[[], bool]) -> int:
 
 
 if __name__ == "__main__":
+    keep_private()
     request = StopRequest()  # before the seconds of imports
     watched(Keeper(Path(sys.argv[1])))  # each time that it returns, a process begins
     raise SystemExit(main(sys.argv[1], request))
