@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import suppress
 
 import fork_server
 import numpy as np
@@ -108,11 +109,19 @@ def elsewhere(tmp_path, monkeypatch):
     yield tmp_path
     left = [p for p in (tmp_path / "runs").glob("*") if (p / "status.json").is_file()]
     if left:
+        from kdlab.errors import BadInput
         from kdlab.experiment.folder import RunFolder
         from kdlab.run.handle.run import Run
 
         for path in left:
-            Run(RunFolder(path)).kill()
+            with suppress(BadInput):  # written by hand: its process is this one
+                Run(RunFolder(path)).kill()
+
+
+@pytest.fixture
+def filled_here(monkeypatch):
+    """A folder that was written by hand is filled by this process, which may be signalled."""
+    monkeypatch.setattr("kdlab.run.handle.watched._fills", lambda process, folder: True)
 
 
 @pytest.fixture

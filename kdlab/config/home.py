@@ -4,6 +4,7 @@ import fcntl
 import json
 import mmap
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -64,6 +65,32 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 def write_json(path: Path, data: Any) -> None:
     text = json.dumps(data, indent=1, default=str)
     write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def read_object(path: Path, most: int = 64 * 2**20) -> dict[str, object]:
+    """An object of JSON, of whoever wrote it.
+
+    Args:
+        path: a regular file: a FIFO would keep its reader waiting.
+        most: bytes.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no such file, too large, nested too deeply, or holds no object.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is no plain file")
+        text = file.read(most + 1)
+    if len(text) > most:
+        raise ValueError(f"it has more than {most:,} bytes")
+    try:
+        data = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(data, dict):
+        raise ValueError("it holds no object")
+    return data
 
 
 @contextmanager

@@ -6,8 +6,9 @@ and hands what came of it to `apply`; `pause` stands still. Who trains alone agr
 
 from collections.abc import Callable, Mapping
 
+from kdlab.control.orders import LR_FACTOR
 from kdlab.control.request import ControlRequest
-from kdlab.control.steering import LR_FACTOR, Steering, changed, resting
+from kdlab.control.steering import Steering, changed, resting
 from kdlab.events.training import Paused, Steered, WentOn
 
 

@@ -9,12 +9,16 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar
 
 from kdlab.events.log import LineReader
+from kdlab.messages import MessageError, typed
 
+LR_FACTOR = "lr_factor"
 CONTROL = "control.jsonl"
 KINDS: dict[str, type["Order"]] = {}  # by name
 
@@ -27,6 +31,10 @@ class Order:
 
     time: float  # seconds since 1970, when it was given
     member: str  # that trained then
+
+    def __post_init__(self) -> None:
+        if not isfinite(self.time):
+            raise ValueError("its time is no number")
 
     def __init_subclass__(cls, kind: str = "") -> None:
         super().__init_subclass__()
@@ -60,6 +68,13 @@ class ChangeSettings(Order, kind="set"):
     """Learning rate, weights of the loss, thresholds: from the next step on."""
 
     set: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(isfinite(value) for value in self.set.values()):
+            raise ValueError("a setting is no number")
+        if self.set.get(LR_FACTOR, 1.0) < 0:
+            raise ValueError(f"{LR_FACTOR} is below 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +122,9 @@ class OrderReader:
 
 
 def _parsed(line: Mapping[str, Any]) -> Order | None:
-    try:
-        kind = KINDS[str(line["event"])]
-        return kind(**{k: v for k, v in line.items() if k != "event"})
-    except (KeyError, TypeError):
+    kind = KINDS.get(str(line.get("event")))
+    if kind is None:
         return None
+    with suppress(MessageError):
+        return typed(kind, line)
+    return None

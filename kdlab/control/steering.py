@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from kdlab.control.orders import (
+    LR_FACTOR,
     ChangeSettings,
     GoOn,
     Order,
@@ -22,7 +23,6 @@ from kdlab.control.orders import (
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.soft_labels.source import Steerable
 
-LR_FACTOR = "lr_factor"
 _LOSS, _SOURCE = "loss.", "soft_labels."
 THRESHOLDS = ("lt", "ut")
 _EVERY_S = 0.1

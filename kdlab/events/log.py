@@ -86,7 +86,7 @@ class LineReader:
 def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # torn, or nested without end
         return None
     return found if isinstance(found, dict) else None
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ import psutil
 import yaml
 
 from kdlab.config.folders import nearest
-from kdlab.config.home import locked, runs_folder, write_json
+from kdlab.config.home import locked, read_object, runs_folder, write_json
 from kdlab.config.seal import hash_of
 from kdlab.errors import BadInput, KdlabError, NotFoundError
 from kdlab.events.log import select
@@ -63,17 +64,29 @@ class RunStatus:
     result: Mapping[str, object] | None = None
     tracking: str | None = None
 
+    def __post_init__(self) -> None:
+        times = self.created, self.process_started, self.begin, self.ended, self.seconds
+        if not all(one is None or isfinite(one) for one in times):
+            raise ValueError("a time in it is no number")
+        if self.pid is not None and not 0 < self.pid < 2**31:
+            raise ValueError(f"its process has the number {self.pid}, which none can have")
+
     def alive(self) -> bool:
         """Whether the process lives."""
         if self.pid is None:  # between making the folder and starting the process
             return time.time() - self.created < 30
-        born = self.process_started
-        try:
-            process = psutil.Process(self.pid)
-            same = born is None or abs(process.create_time() - born) < 1.0
-            return same and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        process = self.process()
+        return process is not None and process.status() != psutil.STATUS_ZOMBIE
+
+    def process(self) -> psutil.Process | None:
+        """The process of this number, if it began when this one did: numbers are used again."""
+        if self.pid is None:
+            return None
+        with suppress(psutil.NoSuchProcess):
+            process, born = psutil.Process(self.pid), self.process_started
+            if born is None or abs(process.create_time() - born) < 1.0:
+                return process
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +152,7 @@ class RunFolder:
     def _reading(self, file: str) -> Iterator[Path]:
         try:
             yield self.path / file
-        except (OSError, ValueError, MessageError, yaml.YAMLError) as error:
+        except (OSError, ValueError, RecursionError, MessageError, yaml.YAMLError) as error:
             raise BadInput(
                 f"Run {self.run_id} cannot be read: {file} in {self.path} is damaged ({error}). "
                 "Its log, students and checkpoints are as they were; other runs are not "
@@ -210,8 +223,7 @@ class RunFolder:
             OSError, ValueError: the file cannot be read, or is damaged.
         """
         body = _read(self.path / "status.json")
-        seal = body.pop("seal", None)  # kdlab 0.1 wrote none
-        if seal is not None and seal != hash_of(body):
+        if body and body.pop("seal", None) != hash_of(body):
             raise ValueError("it is not what was written")
         return body
 
@@ -334,9 +346,6 @@ def all_folders() -> list[RunFolder]:
 
 def _read(path: Path) -> dict[str, object]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path)
     except FileNotFoundError:
         return {}
-    if not isinstance(data, dict):
-        raise ValueError("it holds no object")
-    return data

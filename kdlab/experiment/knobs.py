@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from kdlab.config.knob import Knob
 from kdlab.config.spec import Range, Spec, ranges_of
-from kdlab.control.steering import LR_FACTOR, settings_of
+from kdlab.control.orders import LR_FACTOR
+from kdlab.control.steering import settings_of
 from kdlab.experiment.spec import ExperimentSpec, Member
 
 _LR = Range(gt=0, le=100)

@@ -54,6 +54,7 @@ def interrupts():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.usefixtures("filled_here")
 def test_what_is_clicked_and_dragged_are_orders(monitor, run, interrupts):
     monitor.after()
     (dial,) = monitor.controls.sliders.children
@@ -241,6 +242,7 @@ def test_a_curve_that_begins_later_is_a_new_set_of_curves(two):
 
 
 @pytest.mark.processes
+@pytest.mark.usefixtures("filled_here")
 def test_buttons_and_sliders_reach_the_run(kdlab_home, elsewhere):
     run = kdlab.load("smoke/none", "tracking.enabled=false", "train.epochs=100000").start()
     monitor = Monitor(run)

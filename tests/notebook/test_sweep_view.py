@@ -93,6 +93,7 @@ def test_shares_are_asked_for_now_and_then_and_at_the_end(sweep, monkeypatch):
     assert 0.75 in [share for _, share in sweep.page["sweep"]["importance"]]
 
 
+@pytest.mark.usefixtures("filled_here")
 def test_the_button_stops_the_sweep_and_rests_when_it_has_ended(sweep):
     heard = []
     before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from kdlab.run.process import stop_request
 from kdlab.tuning import child, process
 
 
@@ -19,7 +20,9 @@ def handlers():
         signal.signal(number, handler)
 
 
-def test_it_ends_as_its_sweep_does_and_hands_on_that_it_is_to_stop(handlers, monkeypatch):
+def test_it_ends_as_its_sweep_does_and_hands_on_that_it_is_to_stop(
+    handlers, tmp_path, monkeypatch
+):
     seen = []
 
     def main(path, stop):
@@ -29,8 +32,11 @@ def test_it_ends_as_its_sweep_does_and_hands_on_that_it_is_to_stop(handlers, mon
         return 130
 
     monkeypatch.setattr(process, "main", main)
-    monkeypatch.setattr(sys, "argv", ["child", "/runs/sweeps/s"])
+    watched = []
+    monkeypatch.setattr(stop_request, "end_with", watched.append)
+    monkeypatch.setattr(sys, "argv", ["child", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(child.__file__, run_name="__main__")
     assert ended.value.code == 130
-    assert seen == ["/runs/sweeps/s", False, True]
+    assert watched == [tmp_path]  # it ends with its folder
+    assert seen == [str(tmp_path), False, True]

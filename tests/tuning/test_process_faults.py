@@ -164,6 +164,7 @@ def test_workers_of_a_cluster_are_started_by_its_hosts(here, monkeypatch):
             self.closed = True
 
     monkeypatch.setattr(process, "DaskHosts", DaskHosts)
+    monkeypatch.setenv("KDLAB_ADDRESSES", "tcp://127.0.0.1:9")
     cluster = {"address": "tcp://127.0.0.1:9", "insecure": True}
     inside = SweepFromInside(TRAINED, train, trials=6, jobs=2, workers=cluster)
     ((address, tls, hosts),) = hosted

@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from kdlab.control.orders import LR_FACTOR
 from kdlab.control.request import ControlRequest
-from kdlab.control.steering import LR_FACTOR
 from kdlab.errors import Diverged, RunStopped
 from kdlab.messages import plain
 from kdlab.methods.blockwise.consensus import StepConsensus

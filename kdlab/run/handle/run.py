@@ -91,9 +91,7 @@ def resume(run_id: str, trust_components: bool = False, anew: bool = False) -> "
         NotFoundError: no such run.
     """
     run = folders.find(run_id)
-    state = run.status().state
-    if state not in ("stopped", "failed", "lost"):
-        raise BadInput(f"Run {run.run_id} is {state}; there is nothing to resume.")
+    _check_resumable(run)
     run.check_format()
     components = run.components()
     if components and not trust_components:
@@ -106,11 +104,18 @@ def resume(run_id: str, trust_components: bool = False, anew: bool = False) -> "
         f"Run {run.run_id} is going already; watch it with: kdlab attach {run.run_id}"
     )
     with run.held(busy, PATIENCE_S):
+        _check_resumable(run)  # of two resumes at once the other may have begun it
         if anew:
             _put_aside_what_is_damaged(run)
         run.write_status(state="starting", created=time.time(), pid=None, error=None)
     spawn(run, components)
     return Run(run)
+
+
+def _check_resumable(run: folders.RunFolder) -> None:
+    state = run.status().state
+    if state not in ("stopped", "failed", "lost"):
+        raise BadInput(f"Run {run.run_id} is {state}; there is nothing to resume.")
 
 
 def _put_aside_what_is_damaged(run: folders.RunFolder) -> None:
@@ -332,10 +337,17 @@ class Run(Watched):
         ask_for_ranks(self.folder, self.folder.resolved(), ranks)
 
     def __repr__(self) -> str:
-        return f"Run({self.id}, {self.folder.origin().experiment}, {self.state})"
+        return f"Run({self.id}, {self.origin().experiment}, {self.state})"
+
+    def origin(self) -> folders.RunOrigin:
+        """What it was made of, where that can be read."""
+        try:
+            return self.folder.origin()
+        except BadInput:
+            return folders.RunOrigin(experiment="unreadable")
 
     def _repr_html_(self) -> str:
-        origin = self.folder.origin()
+        origin = self.origin()
         head = f"<b>Run {html.escape(self.id)}</b> {html.escape(self.state)}"
         spec = f"{origin.experiment}, spec {origin.spec_hash}"
         result = self.status.result

@@ -4,7 +4,6 @@ import html
 import time
 from typing import TYPE_CHECKING
 
-from kdlab.errors import BadInput
 from kdlab.report import page
 from kdlab.report.table import text_table_left
 
@@ -57,13 +56,9 @@ class RunList(list["Run"]):
 def _row(run: "Run") -> list[str]:
     status = run.status
     result = status.result or {}
-    try:
-        experiment = str(run.folder.origin().experiment)
-    except BadInput:
-        experiment = "unreadable"
     return [
         run.id,
-        experiment,
+        str(run.origin().experiment),
         str(status.state),
         time.strftime("%Y-%m-%d %H:%M", time.localtime(status.created)),
         _number(result.get("student_top1"), 2),

@@ -14,7 +14,7 @@ from typing import Protocol, Self, runtime_checkable
 
 import psutil
 
-from kdlab.errors import NotFoundError, RunFailed, RunStopped
+from kdlab.errors import BadInput, NotFoundError, RunFailed, RunStopped
 from kdlab.events.event import Event
 from kdlab.events.log import EventReader
 from kdlab.experiment.folder import ENDED, RunFolder, RunStatus
@@ -48,6 +48,12 @@ def spawn(
     _children[process.pid] = process
     born = psutil.Process(process.pid).create_time()
     run.write_status(pid=process.pid, process_started=born)
+
+
+def _fills(process: psutil.Process, folder: Path) -> bool:
+    """Whether it was started for this folder: a status may come from somebody else."""
+    words = " ".join(process.cmdline()).rstrip()
+    return words.endswith(f" {folder}") and " kdlab." in words
 
 
 _children: dict[int, "subprocess.Popen[bytes]"] = {}  # so that none stays a zombie
@@ -196,7 +202,15 @@ class Watched:
         self._signal(os.killpg, signal.SIGKILL)  # it leads a process group of its own
 
     def _signal(self, send: Callable[[int, int], None], number: int) -> None:
-        pid = self.folder.raw_status().pid
-        if self.state not in ENDED and pid is not None:
-            with contextlib.suppress(ProcessLookupError):  # it ended in between
-                send(pid, number)
+        process = self.folder.raw_status().process()
+        if self.state in ENDED or process is None:
+            return
+        with contextlib.suppress(
+            ProcessLookupError, psutil.NoSuchProcess
+        ):  # it ended since
+            if not _fills(process, self.path):
+                raise BadInput(
+                    f"{self.path}/status.json names the process {process.pid}, which is none of "
+                    f"this folder ({' '.join(process.cmdline())[:100]}); it gets no signal."
+                )
+            send(process.pid, number)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kdlab.config.home import keep_private
-from kdlab.run.process.stop_request import StopRequest
+from kdlab.run.process.stop_request import StopRequest, end_with
 from kdlab.run.process.watchdog import Keeper, watched
 
 
@@ -24,4 +24,5 @@ if __name__ == "__main__":
     keep_private()
     request = StopRequest()  # before the seconds of imports
     watched(Keeper(Path(sys.argv[1])))  # each time that it returns, a process begins
+    end_with(Path(sys.argv[1]))
     raise SystemExit(main(sys.argv[1], request))

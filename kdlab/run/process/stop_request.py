@@ -6,7 +6,13 @@ imported is a stop and not a death.
 
 import os
 import signal
+import threading
+import time
+from pathlib import Path
 from types import FrameType
+
+_LOOK_S = 2.0
+_MADE_OF = "experiment.json"
 
 
 class StopRequest:
@@ -24,3 +30,27 @@ class StopRequest:
 
     def __call__(self) -> bool:
         return self.asked
+
+
+def end_with(folder: Path) -> None:
+    """End this process group when the folder is deleted: it would go on with nobody to see it.
+
+    Args:
+        folder: that this process fills, of a run or of a sweep.
+    """
+    inode = folder.stat().st_ino
+
+    def is_there() -> bool:
+        try:  # a file of it too: who deletes file by file fails at what is written meanwhile
+            return folder.stat().st_ino == inode and bool((folder / _MADE_OF).stat())
+        except FileNotFoundError:
+            return False
+        except OSError:  # a file system that is away for a moment
+            return True
+
+    def watch() -> None:
+        while is_there():
+            time.sleep(_LOOK_S)
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="end with the folder", daemon=True).start()

@@ -2,17 +2,20 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import psutil
 import pytest
+from tests_support import until
 
-from kdlab.errors import NotFoundError, RunFailed, RunStopped
+from kdlab.errors import BadInput, NotFoundError, RunFailed, RunStopped
 from kdlab.events.general import Note
 from kdlab.events.log import EventLog
 from kdlab.experiment.folder import RunFolder
 from kdlab.run.handle import watched as module
 from kdlab.run.handle.run import Run
-from kdlab.run.handle.watched import Watched, in_a_notebook, in_marimo
+from kdlab.run.handle.watched import Watched, _fills, in_a_notebook, in_marimo
 
 NOBODY = {"pid": os.getpid(), "process_started": 0.0}  # a number that somebody else has now
 
@@ -210,8 +213,9 @@ def test_what_every_kind_says_for_itself_is_asked_of_it(folder):
 
 @pytest.fixture
 def sent(monkeypatch):
-    """What goes out instead of a signal."""
+    """What goes out instead of a signal, to this process as if it filled the folder."""
     found = []
+    monkeypatch.setattr(module, "_fills", lambda process, folder: True)
     monkeypatch.setattr(os, "kill", lambda *asked: found.append(("one", *asked)))
     monkeypatch.setattr(os, "killpg", lambda *asked: found.append(("group", *asked)))
     return found
@@ -243,7 +247,30 @@ def test_what_ends_meanwhile_is_no_error(folder, monkeypatch):
         raise ProcessLookupError
 
     monkeypatch.setattr(os, "kill", gone)
+    monkeypatch.setattr(module, "_fills", lambda process, folder: True)
     Run(folder).stop()
+
+
+def test_a_process_that_is_none_of_its_own_gets_no_signal(folder, monkeypatch):
+    """A status may come from somebody else: `kdlab stop` interrupted whatever it named."""
+    folder.write_status(state="running", pid=os.getpid(), process_started=None)
+    monkeypatch.setattr(os, "kill", lambda *asked: pytest.fail("a stranger was signalled"))
+    monkeypatch.setattr(os, "killpg", lambda *asked: pytest.fail("a stranger was killed"))
+    for send in (Run(folder).stop, Run(folder).kill):
+        with pytest.raises(BadInput, match="which is none of this folder"):
+            send()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("folders", ["a-run", "another-run"])
+def test_the_process_of_a_folder_was_started_for_it(tmp_path, folders):
+    """The words of its command say so."""
+    words = [sys.executable, "-c", "input()", "kdlab.run.process.child", tmp_path / "a-run"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as started:
+        process = psutil.Process(started.pid)
+        until(lambda: "input()" in process.cmdline())
+        assert _fills(process, tmp_path / folders) == (folders == "a-run")
+        started.stdin.close()
 
 
 def test_what_has_no_process_yet_is_sent_nothing(tmp_path, sent):
