@@ -13,6 +13,7 @@ from kdlab.errors import BadInput
 def test_a_storm_takes_no_sample_away_and_brings_none_twice(monkeypatch, kdlab_home):
     monkeypatch.setattr(storm, "STEPS", 200)
     monkeypatch.setattr(storm, "_EVERY_S", (0.0, 6.0))
+    monkeypatch.setattr(storm, "_MOST_FAILURES", 4)
     report = storm.measure(only=["kdlab", "ranks", "torchrun"])
     found = {figure["name"]: figure["value"] for figure in report["figures"]}
     for way in ("kdlab", "ranks", "torchrun"):
