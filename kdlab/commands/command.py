@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kdlab.tuning import Sweep
 
 Followed = TypeVar("Followed", bound="Watched")  # a run or a sweep
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Command(Protocol):
@@ -95,7 +96,8 @@ def started(
         nonlocal pressed
         if run is None:
             # One more, while the interpreter ends, would be a traceback.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            for number in _STOPS:
+                signal.signal(number, signal.SIG_IGN)
             _say_at_once("interrupted before anything was started")
             raise KeyboardInterrupt
         pressed += 1
@@ -107,10 +109,11 @@ def started(
         else:
             run.kill()
 
-    as_it_was = signal.signal(signal.SIGINT, on_interrupt)
+    # SIGTERM too, of `timeout` or a shell that ends: the run would go on with nobody to see it.
+    as_it_was = {number: signal.signal(number, on_interrupt) for number in _STOPS}
     try:
         run = start()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # of `_hand_over`
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)  # of `_hand_over`
         if arguments.detach:
             words = f"{run.id} is running; watch it with: kdlab attach {run.name}"
             found = {"run_id": run.id, "run_dir": str(run.path)}
@@ -119,8 +122,9 @@ def started(
         before(run)
         run.wait(see, since=since)
     finally:
-        if signal.getsignal(signal.SIGINT) is on_interrupt:
-            signal.signal(signal.SIGINT, as_it_was)
+        for number, before_it in as_it_was.items():
+            if signal.getsignal(number) is on_interrupt:
+                signal.signal(number, before_it)
     return run, pressed
 
 
@@ -129,13 +133,13 @@ def _hand_over(run: "Run", since: float, *, as_json: bool) -> None:
 
     Ctrl-C waits meanwhile, and then means what it means here.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     sys.stdout.flush()
     sys.stderr.flush()
     words = ["attach", run.id, "--since", repr(since), *["--json"][: int(as_json)]]
     with suppress(OSError):  # it goes on as it is
         os.execv(sys.executable, [*sys.orig_argv[: 1 - len(sys.argv)], *words])
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
 
 
 def start_run(

@@ -56,31 +56,35 @@ def test_a_run_is_watched_from_where_it_was_gone_on_with():
     assert made.told == [("wait", 7.0)]
 
 
-def test_ctrl_c_stops_gracefully_and_a_second_one_at_once(capfd):
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_gracefully_and_a_second_one_at_once(capfd, number):
+    """SIGTERM too: `timeout 60 kdlab run ...` left the run's process alive."""
+    before = signal.getsignal(number)
 
     def impatient(see):
         for _ in range(2):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
 
     made = ScriptedRun(impatient)
     assert started(made) == (made, 2)
     assert made.told == [("wait", 0.0), "stop", "kill"]
     assert "what is under way is saved" in capfd.readouterr().err
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(number) is before
 
 
-def test_ctrl_c_before_the_start_ends_the_command(capfd):
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_before_the_start_ends_the_command(capfd, number):
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
 
     def slow():
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
 
     try:
         with pytest.raises(KeyboardInterrupt):
             command.started(slow, print, argparse.Namespace(detach=False, json=False))
     finally:
-        signal.signal(signal.SIGINT, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
     assert "interrupted before anything was started" in capfd.readouterr().err
 
 

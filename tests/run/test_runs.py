@@ -222,7 +222,8 @@ def test_a_failed_run_says_why_and_where(here):
 
 
 @pytest.mark.nightly
-def test_ctrl_c_stops_gracefully_with_exit_130(elsewhere):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_gracefully_with_exit_130(elsewhere, number):
     command = [sys.executable, "-m", "kdlab", "run", "smoke/none"]
     options = ["tracking.enabled=false", "train.epochs=5000"]
     terminal = subprocess.Popen(
@@ -238,7 +239,7 @@ def test_ctrl_c_stops_gracefully_with_exit_130(elsewhere):
     assert (
         "libtorch" not in maps.read_text()
     )  # it prints lines; the run has its own process
-    os.kill(terminal.pid, signal.SIGINT)
+    os.kill(terminal.pid, number)
     _, err = terminal.communicate(timeout=600)
     assert terminal.returncode == 130
     assert "what is under way is saved" in err
