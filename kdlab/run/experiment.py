@@ -84,7 +84,7 @@ class Experiment:
         return construct(ExperimentSpec, self.composed)
 
     def addresses(self) -> set[str]:
-        """Of schedulers elsewhere that it would speak to."""
+        """Addresses of schedulers elsewhere that it would speak to."""
         named = self.spec.teacher_pool, self.spec.workers
         return {str(address) for one in named if (address := getattr(one, "address", None))}
 

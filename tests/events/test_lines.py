@@ -6,6 +6,7 @@ from tests_support import event
 from kdlab.events.blockwise import BlocksChosen, PlanMeasured, WholeStudentStarted
 from kdlab.events.ensemble import ErrorsMeasured, LocalModelLost, RoundIncomplete
 from kdlab.events.images import ImagesAnswered
+from kdlab.events.ranks import GenerationBegun
 from kdlab.events.sweeps import SweepStarted, TrialAgain, TrialStopping
 
 
@@ -25,6 +26,14 @@ from kdlab.events.sweeps import SweepStarted, TrialAgain, TrialStopping
 )  # fmt: skip
 def test_a_line_has_its_numbers(said, line):
     assert said.text().strip() == line
+
+
+def test_ranks_of_a_generation_are_counted_and_named():
+    begun = GenerationBegun(number=2, ranks={"a": 17, "b": 4})
+    assert begun.text() == "generation 2: 2 ranks begin together"
+    assert begun.pids() == {"a": 17, "b": 4}
+    old = GenerationBegun(number=1, ranks=3)  # that torchrun had started: a log keeps it
+    assert (old.text(), old.pids()) == ("generation 1: 3 ranks begin together", {})
 
 
 def test_a_lost_worker_is_named_where_it_is_a_local_model():

@@ -191,8 +191,7 @@ class LocalWorker:
         if round_.diversity_weight and latest and steps:
             places = self.stream.ahead(steps)
             away = mean_outputs(sgd, places, self.job.samples, latest, pool)
-        busy = sgd.cpu()
-        before = self.round_steps
+        busy, before = sgd.cpu(), self.round_steps
         relabel_s = 0.0 if away is None else away.seconds
         self.model.train()
         for number, batch in enumerate(self.stream.take(source, steps)):
