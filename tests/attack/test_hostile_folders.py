@@ -11,6 +11,7 @@ import time
 
 import psutil
 import pytest
+from safetensors.torch import load_file
 from tests_support import until
 
 import kdlab
@@ -172,3 +173,55 @@ def test_of_two_resumes_one_trains_and_is_within_reach(kdlab_home, elsewhere):
     until(lambda: len([e for e in run.events() if e["event"] == "resumed"]) == 1)
     run.stop()
     assert run.wait().state == "stopped"
+
+
+def trainers(folder):
+    """Processes that fill it: each a watchdog, and the one that it has forked."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "ppid"]):
+        words = " ".join(process.info["cmdline"] or ()).rstrip()
+        if words.endswith(f" {folder}") and "kdlab.run.process.child" in words:
+            found.append(process)
+    pids = {process.pid for process in found}
+    return [process for process in found if process.info["ppid"] not in pids]
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_resumes_stops_and_kills_in_any_order(kdlab_home, elsewhere):
+    """Never two that train, the one always within reach, and the result of a quiet run."""
+    words = ["smoke/none", "train.epochs=1500", "tracking.enabled=false",
+             "train.checkpoint_every_steps=200", "train.evaluate_every=500"]  # fmt: skip
+    quiet = kdlab.load(*words).start(lambda line: None).wait(timeout_s=600)
+    chance = random.Random(7)
+    run = kdlab.load(*words).start(lambda line: None)
+
+    def resume():
+        command = [sys.executable, "-m", "kdlab", "resume", run.id, "--detach"]
+        return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+    for _ in range(int(os.environ.get("FAULTS", "10"))):
+        asked = []
+        for kind in chance.choices(("resume", "stop", "kill"), k=chance.choice((1, 2, 3))):
+            if kind == "resume":
+                asked.append(resume())
+            else:
+                getattr(run, kind)()
+            time.sleep(chance.uniform(0, 0.5))  # some together, some after the other
+        for process in asked:
+            assert process.wait() in (0, 2)
+        assert len(trainers(run.path)) <= 1
+        if trainers(run.path):
+            assert run.state in ("starting", "running", "finished")
+        if run.state == "finished":
+            break
+    while run.state != "finished":
+        resume().wait()
+        run.wait(timeout_s=600)
+    for key in ("student_top1", "samples_seen", "samples_lost", "samples_repeated"):
+        assert run.result[key] == quiet.result[key]
+    (one,), (two,) = (
+        list(r.path.glob("members/*/*/student.safetensors")) for r in (quiet, run)
+    )
+    weights = [load_file(path) for path in (one, two)]
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])

@@ -1,0 +1,415 @@
+"""Data that is small where it lies and huge where it is opened: refused, or held in bounds.
+
+One child imports kdlab once and forks for each bomb, so that each has a peak of its own.
+"""
+
+import copy
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+import zlib
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from kdlab.data.encoded import decode, remote
+from kdlab.data.encoded.decode import head
+from kdlab.data.image_folder import ImageFolder
+from kdlab.errors import DataError
+
+MEMORY, DISK = 300e6, 10e6  # bytes beyond what the file itself has
+
+OPEN = """
+import json, os, resource, shutil, signal, sys, threading, time, warnings
+import numpy as np, PIL.Image, pyarrow.parquet, simplejpeg, torch
+from kdlab.data.encoded import remote
+from kdlab.data.image_folder import ImageFolder
+from kdlab.data.image_list import ImageList
+from kdlab.data.parquet import ParquetImages
+from kdlab.data.shown import ImageInput
+from kdlab.data.webdataset import WebDataset
+from kdlab.errors import BadInput
+from kdlab.run.outputs.prediction import StudentAtWork
+
+warnings.simplefilter("ignore")
+remote._WAITS_S = ()
+home, bombs = sys.argv[1], json.load(sys.stdin)
+KINDS = {"folder": ImageFolder, "list": ImageList, "parquet": ParquetImages, "tar": WebDataset}
+
+
+def on_disk():
+    with_names = (os.path.join(at, n) for at, _, names in os.walk(home) for n in names)
+    return sum(os.stat(p).st_blocks * 512 for p in with_names if os.path.exists(p))
+
+
+def watch():
+    while True:
+        try:
+            most[0] = max(most[0], on_disk())
+        except OSError:
+            pass
+        time.sleep(0.002)
+
+
+def opened(kind, root, kept):
+    if kind == "predict":
+        student = object.__new__(StudentAtWork)
+        student.input = ImageInput(size=8, resize=kept)
+        return student([root])
+    data = KINDS[kind](root=root, size=32, kept=kept).load()
+    return data.inputs[np.arange(len(data.labels))].shape
+
+
+for name, bomb in bombs.items():
+    shutil.rmtree(home, ignore_errors=True)
+    read, write = os.pipe()
+    if os.fork() == 0:
+        signal.alarm(60)  # one that waits for ever is ended
+        most = [0]
+        threading.Thread(target=watch, daemon=True).start()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            said = f"opened {opened(*bomb)}"
+        except BadInput as error:
+            said = str(error)
+        memory = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+        os.write(write, json.dumps([said[:3000], memory, most[0], on_disk()]).encode())
+        os._exit(0)
+    os.close(write)
+    os.wait()
+    with os.fdopen(read) as answer:
+        print(json.dumps([name, json.loads(answer.read() or '["it was killed", 0, 0, 0]')]))
+"""
+
+
+def chunk(kind, data):
+    return (
+        struct.pack(">I", len(data))
+        + kind
+        + data
+        + struct.pack(">I", zlib.crc32(kind + data))
+    )
+
+
+def png(side, colours=False):
+    """Black, with one bit a pixel or three bytes."""
+    row = bytes(1 + (3 * side if colours else -(-side // 8)))
+    packer = zlib.compressobj(9)
+    packed = b"".join(packer.compress(row) for _ in range(side)) + packer.flush()
+    head = struct.pack(
+        ">IIBBBBB", side, side, 8 if colours else 1, 2 if colours else 0, 0, 0, 0
+    )
+    parts = ((b"IHDR", head), (b"IDAT", packed), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+
+
+def icon(side):
+    """It says 16 by 16 pixels, and holds a PNG of more."""
+    inner = png(side)
+    return struct.pack("<HHHBBBBHHII", 0, 1, 1, 16, 16, 0, 0, 1, 32, len(inner), 22) + inner
+
+
+def tiff(side, tile):
+    """A page of so many pixels a side, in tiles of so many."""
+    packed = zlib.compress(bytes(tile * tile), 9)
+    tags = {256: side, 257: side, 258: 8, 259: 8, 262: 1, 277: 1, 322: tile, 323: tile}
+    tags |= {324: 8, 325: len(packed)}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, said) for tag, said in tags.items())
+    begin = b"II*\0" + struct.pack("<I", 8 + len(packed)) + packed
+    return begin + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+def frames(kind, side, count=50):
+    """An animation of small frames whose head says another size."""
+    raw = io.BytesIO()
+    small = [Image.new("RGB", (16, 16), (k, 0, 0)) for k in range(count)]
+    small[0].save(raw, kind, save_all=True, append_images=small[1:])
+    made = bytearray(raw.getvalue())
+    if kind == "GIF":
+        made[6:10] = struct.pack("<HH", side, side)
+    else:  # WebP: its canvas, in the first chunk
+        made[24:30] = (side - 1).to_bytes(3, "little") * 2
+    return bytes(made)
+
+
+def jpeg(side):
+    """A small one whose header says another size."""
+    raw = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(raw, "JPEG")
+    made = bytearray(raw.getvalue())
+    at = made.index(b"\xff\xc0")
+    made[at + 5 : at + 9] = struct.pack(">HH", side, side)
+    return bytes(made)
+
+
+def zipped(path, images, **options):
+    path = path.with_suffix(".zip")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, **options) as archive:
+        for k, raw in enumerate(images):
+            archive.writestr(f"train/{'ab'[k % 2]}/{k}.png", raw)
+    return str(path)
+
+
+def shared_members(path):
+    """Fifty thousand names for the bytes of one image."""
+    path = path.with_suffix(".zip")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/00000.png", png(64) + bytes(7_000_000))
+        for k in range(1, 50_000):
+            twin = copy.copy(archive.filelist[0])
+            twin.filename = f"a/{k:05}.png"
+            archive.filelist.append(twin)
+    return str(path)
+
+
+def class_folder(path, raw, suffix):
+    (path / "a").mkdir(parents=True)
+    for k in range(4):
+        (path / "a" / f"{k}.{suffix}").write_bytes(raw)
+    return str(path)
+
+
+def parquet(path, images, **options):
+    table = pa.table({"image": images, "label": [0] * len(images)})
+    pq.write_table(table, path.with_suffix(".parquet"), compression="zstd", **options)
+    return str(path.with_suffix(".parquet"))
+
+
+def arrow(path, images):
+    table = pa.table({"image": images, "label": [0] * len(images)})
+    path.mkdir()
+    how = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(str(path / "data.arrow"), table.schema, options=how) as file:
+        file.write_table(table)
+    (path / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+    return str(path)
+
+
+def endless_label(path):
+    """A tar whose label has two gigabytes; none of them takes room on the disk."""
+    with tarfile.open(path, "w") as archive:
+        for name, size in (("0.png", 0), ("0.cls", 2 * 10**9)):
+            member = tarfile.TarInfo(name)
+            member.size = size
+            archive.fileobj.write(member.tobuf())
+    os.truncate(path, 2 * 10**9 + 4096)
+    return str(path)
+
+
+def pipe(path, name=""):
+    """A path; one with a pipe of that name below it."""
+    at = path / name if name else path
+    at.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(at)
+    return str(path)
+
+
+def device(path):
+    path.symlink_to("/dev/zero")
+    return str(path)
+
+
+class Answers(BaseHTTPRequestHandler):
+    """/endless has no end, /packed is a gigabyte of nothing, and others send on elsewhere."""
+
+    def log_message(self, *words):
+        """Quiet."""
+
+    def do_HEAD(self):
+        onto = {
+            "/stays.zip": "/photos.zip",
+            "/leaves.zip": f"http://localhost:{self.server.server_port}/photos.zip",
+        }.get(self.path)
+        huge = self.path in ("/endless.csv", "/packed.csv")
+        self.server.asked.append(f"{self.headers['Host']}{self.path}")
+        self.send_response(302 if onto else 206 if huge else 404)
+        if onto:
+            self.send_header("Location", onto)
+        if "packed" in self.path and self.command == "GET":
+            self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(1 << 30 if huge else 0))
+        self.end_headers()
+
+    def do_GET(self):
+        self.do_HEAD()
+        part = (
+            zlib.compress(bytes(1 << 26), wbits=31)
+            if "packed" in self.path
+            else bytes(1 << 16)
+        )
+        with suppress(OSError):  # who asked has gone
+            for _ in range((1 << 14) * self.path.endswith(".csv")):
+                self.wfile.write(part)
+
+
+@pytest.fixture(scope="module")
+def site():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    server.asked = []
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+BIG = png(13_000)
+PHOTO = png(64) + bytes(100_000)
+NO_FILE = "a pipe or a device"
+
+# name: (how it is opened, what makes it, words of the refusal)
+BOMBS = {
+    "parquet of one image a thousand times": (
+        "parquet", lambda p: parquet(p, [PHOTO] * 1_000), "that unpack to"),
+    "parquet of compressible images": (
+        "parquet",
+        lambda p: parquet(p, [bytes([k]) * 10**6 for k in range(60)], use_dictionary=False),
+        "that unpack to"),
+    "parquet of a million empty images": (
+        "parquet", lambda p: parquet(p, [b""] * 10**6), "that unpack to"),
+    "parquet table of a million rows": (
+        "list",
+        lambda p: parquet(p, ["a/0.png"] * 10**6), "that unpack to"),
+    "compressed arrow": ("parquet", lambda p: arrow(p, [PHOTO] * 1_000), "is compressed"),
+    "png in a zip": ("folder", lambda p: zipped(p, [BIG] * 8), "169,000,000 pixels"),
+    "png in a class folder": (
+        "folder", lambda p: class_folder(p, png(10_900), "png"), "118,810,000 pixels"),
+    "png of 24 megapixels": (
+        "folder", lambda p: zipped(p, [png(4_900, colours=True)] * 5), "opened"),
+    "png with icons": ("folder", lambda p: class_folder(p, icon(9_000), "png"), "not an image"),
+    "gif of 65,535": (
+        "folder", lambda p: class_folder(p, frames("GIF", 65_535), "gif"), "4294836225 pixels"),
+    "gif of 10,000": (
+        "folder", lambda p: class_folder(p, frames("GIF", 10_000), "gif"), "100,000,000 pixels"),
+    "webp of 10,000": (
+        "folder", lambda p: class_folder(p, frames("WEBP", 10_000), "webp"), "100,000,000 pixels"),
+    "webp of 3,100": (
+        "folder", lambda p: class_folder(p, frames("WEBP", 3_100), "webp"), "opened"),
+    "tiff with a huge tile": (
+        "folder", lambda p: class_folder(p, tiff(10, 10_000), "tif"), "100,000,000 pixels"),
+    "tiff of 30,000": (
+        "folder", lambda p: class_folder(p, tiff(30_000, 16), "tif"), "900000000 pixels"),
+    "jpeg of 65,500": (
+        "folder", lambda p: class_folder(p, jpeg(65_500), "jpg"), "4,290,250,000 pixels"),
+    "jpeg of 10,000": (
+        "folder", lambda p: class_folder(p, jpeg(10_000), "jpg"), "100,000,000 pixels"),
+    "zip with a huge member": (
+        "folder", lambda p: zipped(p, [bytes(250_000_000)], compresslevel=1), "unpack to 250"),
+    "zip with many members": ("folder", shared_members, "50,000 files"),
+    "tar with a huge label": ("tar", endless_label, "2,000,000,000 bytes"),
+    "a pipe as an archive": ("folder", lambda p: pipe(p.with_suffix(".zip")), NO_FILE),
+    "a pipe in a folder": ("folder", lambda p: pipe(p, "a/0.png"), "no images"),
+    "a pipe as parquet": ("parquet", lambda p: pipe(p, "0.parquet"), NO_FILE),
+    "a device as a table": ("list", lambda p: device(p.with_suffix(".csv")), NO_FILE),
+    "prediction of a device": ("predict", lambda p: "/dev/zero", NO_FILE),
+    "prediction of a pipe": ("predict", pipe, NO_FILE),
+    "prediction of a folder with a pipe": ("predict", lambda p: pipe(p, "0.png"), NO_FILE),
+    "prediction of a bomb": (
+        "predict", lambda p: class_folder(p, BIG, "png"), "169,000,000 pixels"),
+    "an answer without end": ("list", "/endless.csv", "bytes and more came"),
+    "a packed answer": ("list", "/packed.csv", "bytes and more came"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def answers(site, tmp_path_factory):
+    """Of each bomb: what was said, bytes of memory and of disk, bytes of disk that are left."""
+    folder = tmp_path_factory.mktemp("bombs")
+    made = {}
+    for number, (name, (kind, make, _)) in enumerate(BOMBS.items()):
+        url = f"http://127.0.0.1:{site.server_port}"
+        place = url + make if isinstance(make, str) else make(folder / f"{number}")
+        for kept in ("pillow", "torch") if kind == "predict" else ("encoded", "decoded"):
+            made[f"{name} {kept}"] = kind, place, kept
+    home = str(folder / "home")
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN, home],
+        env={**os.environ, "KDLAB_HOME": home},
+        input=json.dumps(made),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(map(json.loads, done.stdout.splitlines()))
+
+
+@pytest.mark.processes
+@pytest.mark.slow("a Python with torch, and thirty bombs opened twice")
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_refused_or_held(answers, name):
+    said_of_it = {
+        key: found for key, found in answers.items() if key.startswith(f"{name} ")
+    }
+    assert len(said_of_it) >= 2
+    for said, memory, disk, left in said_of_it.values():
+        assert BOMBS[name][2] in said
+        assert memory < MEMORY, f"{memory / 1e6:,.0f} MB of memory"
+        assert max(disk, left) < DISK, f"{disk / 1e6:,.0f} MB of disk"
+
+
+@pytest.fixture
+def asked(site, tmp_path, monkeypatch):
+    """What the server was asked for in this test."""
+    monkeypatch.setenv("KDLAB_HOME", str(tmp_path))
+    monkeypatch.setattr(remote, "_WAITS_S", ())
+    fsspec.filesystem("http").clear_instance_cache()
+    site.asked.clear()
+    return site.asked
+
+
+def test_a_redirect_to_another_host_is_refused_with_both_names(site, asked):
+    at = f"127.0.0.1:{site.server_port}"
+    with pytest.raises(DataError, match="on to another host") as refused:
+        ImageFolder(root=f"http://{at}/leaves.zip").load()
+    for host in (at, f"http://localhost:{site.server_port}/photos.zip"):
+        assert host in str(refused.value)
+    with pytest.raises(DataError, match="on to another host"):  # of bytes, too
+        remote.RemoteHolder(f"http://{at}/leaves.zip", [10, 0]).part(0, 10)
+    assert set(asked) == {f"{at}/leaves.zip"}
+
+
+def test_a_redirect_on_the_same_host_is_followed(site, asked):
+    at = f"127.0.0.1:{site.server_port}"
+    with pytest.raises(DataError, match="does not exist"):
+        ImageFolder(root=f"http://{at}/stays.zip").load()
+    assert set(asked) == {f"{at}/stays.zip", f"{at}/photos.zip"}
+
+
+def test_a_large_photo_is_one_by_its_bytes():
+    with pytest.raises(DataError, match="100,000,000 pixels in 5,000"):
+        head(jpeg(10_000), 5_000)
+    assert head(jpeg(10_000), 5_000_000).height == 10_000
+
+
+def test_images_wait_for_room_and_one_always_has_some():
+    room, begun = decode._Room(), threading.Event()
+    raw, pixels = b"\x89P", decode._TOGETHER // decode._PIXEL
+
+    def other():
+        with room.of(raw, pixels):
+            begun.set()
+
+    with room.of(raw, pixels):
+        waits = threading.Thread(target=other)
+        waits.start()
+        assert not begun.wait(0.05)
+    waits.join()
+    assert begun.is_set()
+    with pytest.raises(ZeroDivisionError), room.of(raw, pixels):
+        raise ZeroDivisionError
+    with room.of(raw, pixels):
+        assert room._taken == decode._TOGETHER
+    assert room._taken == 0
