@@ -32,6 +32,7 @@ from kdlab.errors import BadInput, KdlabError, NotFoundError
 from kdlab.events.log import select
 from kdlab.events.runs import RunStarted
 from kdlab.messages import MessageError, plain, typed
+from kdlab.tracking import PENDING
 
 FORMAT = 2  # of the folder with its spec, events and checkpoints; kdlab 0.1 wrote format 1
 UNDER_WAY = ("starting", "running")
@@ -49,7 +50,8 @@ class RunStatus:
         pid, process_started: of its process; the time tells it from a reused pid.
         begin, ended: of its work.
         exit_code, error, result: of what has ended.
-        tracking: why MLflow was not written; None where it was, or was not asked for.
+        tracking: why MLflow was not written; None where it was, or was not asked for; PENDING
+            while it is waited for.
     """
 
     state: str | None = None
@@ -279,8 +281,13 @@ class RunFolder:
         write_json(path, body | {"seal": hash_of(body)})
 
     def status(self) -> RunStatus:
-        """As written, but a run whose process is gone without a word is "lost"."""
+        """As written, but a run whose process is gone without a word is "lost".
+
+        One that waits for MLflow is running: whoever waits for its end sees what came of that.
+        """
         status = self.raw_status()
+        if status.tracking == PENDING and status.state in ENDED and status.alive():
+            return replace(status, state="running", tracking=None)
         if status.state in UNDER_WAY and not status.alive():
             return replace(status, state="lost", exit_code=1)
         return status

@@ -1,5 +1,6 @@
 """`kdlab ui`: MLflow's own UI in its light form, on loopback, for this user alone."""
 
+import html
 import json
 import os
 import secrets
@@ -13,12 +14,13 @@ import webbrowser
 from collections.abc import Callable
 from http.client import HTTPException
 from types import FrameType
+from urllib.error import HTTPError
 
 from kdlab.cluster.wires.security import write_private
 from kdlab.config import credentials
 from kdlab.config.home import home, runs_folder
 from kdlab.errors import BadInput, NotFoundError
-from kdlab.tracking import UI_TOKEN
+from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN
 
 # Of MLflow's two views the one of training.
 _TRAINING = "workflowType=machine_learning"
@@ -31,7 +33,7 @@ def command(port: int) -> list[str]:
 
 
 def token() -> str:
-    """What the UI asks for; one for each user, so that links go on working."""
+    """What the UI asks scripts for; one for each user, so that they go on working."""
     path = home() / "ui.token"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,15 +71,13 @@ def serve_ui(
             f"Port {port} of this machine is taken, perhaps by another `kdlab ui`. Take "
             f"another one: kdlab ui --port {port + 1}"
         )
-    settings = {
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        UI_TOKEN: token(),
-        # Not in the command, which every user of the machine can see.
-        "MLFLOW_BACKEND_STORE_URI": credentials.revealed(uri or f"sqlite:///{store}"),
-    }
+    host, once = f"{secrets.token_hex(16)}.localhost", secrets.token_urlsafe(24)
     newest = _newest_experiment() if uri is None else None
-    process = start(command(port), env=os.environ | settings, start_new_session=True)
+    process = start(
+        command(port),
+        env=os.environ | _settings(uri or f"sqlite:///{store}", host, once),
+        start_new_session=True,
+    )
 
     def forward(number: int, frame: FrameType | None) -> None:
         os.killpg(process.pid, signal.SIGTERM)  # its workers too
@@ -88,15 +88,41 @@ def serve_ui(
             time.sleep(0.1)  # between looks
         if process.poll() is None:
             view = f"#/experiments/{newest}/runs" if newest else "#/experiments"
-            address = f"http://127.0.0.1:{port}/?token={token()}{view}?{_TRAINING}"
-            print(f"MLflow: {address}  (for you alone; Ctrl-C ends it)", flush=True)
+            address = f"http://{host}:{port}/?token={once}{view}?{_TRAINING}"
+            print(f"MLflow: {address}  (for you alone, once; Ctrl-C ends it)", flush=True)
             if browser:
-                webbrowser.open(address)
+                _open(address)
         code = process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     return 0 if code in (0, -signal.SIGTERM) else 1
+
+
+def _settings(uri: str, host: str, once: str) -> dict[str, str]:
+    """Of the server: what it shows, and whom it lets in."""
+    return {
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        # The host's name is a secret, and MLflow logs these; a tunnel may have another port.
+        "MLFLOW_SERVER_ALLOWED_HOSTS": "127.0.0.1:*,localhost:*,*.localhost:*",
+        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": "http://*.localhost:*",
+        UI_TOKEN: token(),
+        UI_ONCE: once,
+        UI_HOST: host,
+        # Not in the command, which every user of the machine can see.
+        "MLFLOW_BACKEND_STORE_URI": credentials.revealed(uri),
+    }
+
+
+def _open(address: str) -> None:
+    """In the browser, by a page: everybody on the machine sees the command of a browser."""
+    page = home() / "ui.html"
+    page.unlink(missing_ok=True)
+    write_private(
+        page, f'<meta http-equiv="refresh" content="0; url={html.escape(address)}">'
+    )
+    webbrowser.open(page.absolute().as_uri())
 
 
 def _newest_experiment() -> str | None:
@@ -111,14 +137,13 @@ def _newest_experiment() -> str | None:
 
 
 def _answers(port: int) -> bool:
-    """Whether the server does, not only its socket."""
-    asked = urllib.request.Request(
-        f"http://127.0.0.1:{port}/health", headers={"Authorization": f"Bearer {token()}"}
-    )
+    """Whether the server does, not only its socket. No token: somebody else may have the port."""
     try:
-        with urllib.request.urlopen(asked, timeout=1.0) as answer:
-            return bool(answer.status == 200)
-    except (OSError, HTTPException):  # somebody else has the port, who speaks no HTTP
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1.0):
+            return False  # ours asks for a token
+    except HTTPError as refused:
+        return refused.code == 401
+    except (OSError, HTTPException):  # it speaks no HTTP
         return False
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from urllib.parse import urlsplit
 
 import pytest
 from tests_support import free_port, until
@@ -84,7 +85,7 @@ def test_runs_are_looked_at_and_compared_in_mlflow(ui, page, picture):
         "?token=x",
     ):
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            urllib.request.urlopen(url + path)
+            urllib.request.urlopen(f"http://127.0.0.1:{urlsplit(url).port}/{path}")
     page.goto(printed)  # leaves a cookie
     state = json.loads((runs[0].path / "tracking.json").read_text())
     # The view of trainings, of what ran last; who learns from whom.

@@ -14,7 +14,7 @@ import pytest
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.run import ui
 from kdlab.run.ui import serve_ui, token
-from kdlab.tracking import UI_TOKEN
+from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN
 
 
 class Server:
@@ -76,7 +76,10 @@ def test_the_store_beside_the_runs_is_shown_to_this_user_alone(up, store, capsys
     assert environment["PATH"] == os.environ["PATH"]
     assert server.options["start_new_session"]
     said = capsys.readouterr().out
-    assert f"http://127.0.0.1:5000/?token={token()}#/experiments?" in said
+    host, once = environment[UI_HOST], environment[UI_ONCE]
+    assert f"http://{host}:5000/?token={once}#/experiments?" in said
+    assert host.endswith(".localhost")  # of its own: a cookie goes to all ports of a host
+    assert token() not in said
     assert "for you alone" in said
 
 
@@ -88,6 +91,16 @@ def test_a_password_of_a_store_is_not_in_the_command(up, monkeypatch):
         "postgresql://me:secret@host/db"
     )
     assert not any("secret" in word for word in server.command)
+
+
+def test_the_way_in_is_another_one_each_time_and_in_no_command(up):
+    ways = []
+    for _ in range(2):
+        server = Server()
+        up(server)
+        ways += [server.options["env"][name] for name in (UI_ONCE, UI_HOST)]
+        assert not any(way in word for way in (*ways, token()) for word in server.command)
+    assert len(set(ways)) == 4
 
 
 def test_what_ran_last_is_opened(up, store, capsys):
@@ -105,14 +118,24 @@ def test_what_ran_last_is_opened(up, store, capsys):
     assert "#/experiments?" in capsys.readouterr().out  # not of this store
 
 
-def test_a_browser_is_opened_once_it_answers(up, monkeypatch):
+def test_a_browser_is_opened_once_it_answers_by_a_page_of_this_user_alone(
+    up, monkeypatch, elsewhere
+):
+    """Whatever stands in a browser's command can be seen by all users."""
     opened = []
     monkeypatch.setattr(ui.webbrowser, "open", opened.append)
     up(Server(looks=3))
     assert opened == []
-    up(Server(looks=3), browser=True)
-    (address,) = opened
-    assert token() in address
+    for server in (Server(), Server(looks=3)):  # an earlier page is in nobody's way
+        opened.clear()
+        up(server, browser=True)
+    (page,) = opened
+    assert page == (elsewhere / "home" / "ui.html").as_uri()
+    text = (elsewhere / "home" / "ui.html").read_text()
+    environment = server.options["env"]
+    assert f"{environment[UI_HOST]}:5000/?token={environment[UI_ONCE]}#/" in text
+    assert token() not in text
+    assert stat.S_IMODE((elsewhere / "home" / "ui.html").stat().st_mode) == 0o600
 
 
 def test_a_server_that_dies_is_a_failure_and_no_address_is_said(up, capsys):
@@ -162,7 +185,7 @@ def test_it_answers_when_its_server_does_and_not_only_its_socket(store):
     class Health(BaseHTTPRequestHandler):
         def do_GET(self):
             asked.append((self.path, self.headers["Authorization"]))
-            self.send_response(200 if len(asked) > 1 else 503)
+            self.send_response([503, 200, 401][len(asked) - 1])
             self.end_headers()
 
         def log_message(self, *words):
@@ -171,9 +194,10 @@ def test_it_answers_when_its_server_does_and_not_only_its_socket(store):
     with HTTPServer(("127.0.0.1", 0), Health) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         assert not ui._answers(server.server_port)
+        assert not ui._answers(server.server_port)  # ours lets no stranger in
         assert ui._answers(server.server_port)
         server.shutdown()
-    assert asked == [("/health", f"Bearer {token()}")] * 2
+    assert asked == [("/health", None)] * 3  # who has this port may be somebody else
     assert not ui._answers(server.server_port)  # gone
 
 

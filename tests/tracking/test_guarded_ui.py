@@ -4,16 +4,17 @@ import asyncio
 
 import pytest
 
-from kdlab.tracking import UI_TOKEN
+from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN
 
-TOKEN = "a token of tests"
-COOKIE = "kdlab-ui-5000"
+TOKEN, ONCE, HOST = "a token of tests", "a token of one visit", "abc.localhost"
+ENTRY = f"token={ONCE.replace(' ', '+')}"
 
 
 @pytest.fixture(scope="module")
 def guarded():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(UI_TOKEN, TOKEN)  # read where the module is imported
+        for name, value in ((UI_TOKEN, TOKEN), (UI_ONCE, ONCE), (UI_HOST, HOST)):
+            patch.setenv(name, value)  # read where the module is imported
         from kdlab.tracking.guarded_ui import Guarded, app
 
     assert isinstance(app, Guarded)
@@ -21,14 +22,16 @@ def guarded():
 
 
 @pytest.fixture
-def ask(guarded):
-    """What a request is answered: (status or None where MLflow has it, headers)."""
+def ui(guarded):
+    """Makes a UI that can be asked."""
 
-    def ask(path="/", query="", kind="http", **headers):
-        passed, sent = [], []
+    def make(**options):
+        passed, sent, asked = [], [], {}
 
         async def inner(scope, receive, send):
             passed.append(scope["path"])
+            if scope["type"] == "http":
+                await send({"type": "http.response.start", "status": 200, "headers": []})
 
         async def send(message):
             sent.append(message)
@@ -36,68 +39,112 @@ def ask(guarded):
         async def receive():
             return {"type": "http.request"}
 
-        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        scope = {
-            "type": kind,
-            "method": "GET",
-            "path": path,
-            "query_string": query.encode(),
-            "headers": [(b"host", b"127.0.0.1:5000"), *raw],
-            "server": ("127.0.0.1", 5000),
-            "scheme": "http",
-        }
-        asyncio.run(guarded(inner, TOKEN)(scope, receive, send))
-        if passed:
-            assert sent == []
-            return "passed", {}
-        first = sent[0]
-        headers = {k.decode(): v.decode() for k, v in first.get("headers", ())}
-        return first.get("status", first.get("code")), headers
+        app = guarded(inner, TOKEN, ONCE, HOST, **options)
 
-    return ask
+        def ask(path="/", query="", kind="http", host=HOST, **headers):
+            """(its status, or "passed" where MLflow has it; its headers)."""
+            passed.clear()
+            sent.clear()
+            raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+            asked["scope"] = {
+                "type": kind,
+                "method": "GET",
+                "path": path,
+                "query_string": query.encode(),
+                "headers": [(b"host", f"{host}:5000".encode()), *raw],
+                "server": ("127.0.0.1", 5000),
+                "scheme": "http",
+            }
+            asyncio.run(app(asked["scope"], receive, send))
+            first = sent[0] if sent else {}
+            headers = {k.decode(): v.decode() for k, v in first.get("headers", ())}
+            status = "passed" if passed else first.get("status", first.get("code"))
+            return status, headers
+
+        ask.logged = lambda: asked["scope"][
+            "query_string"
+        ]  # what a server's log would have
+        return ask
+
+    return make
+
+
+def entered(ask):
+    """The cookie of a browser that came in."""
+    _, headers = ask(query=ENTRY)
+    return headers["set-cookie"].partition(";")[0]
 
 
 @pytest.mark.parametrize(
     "knows",
     [
         {},
-        {"cookie": f"{COOKIE}=guessed"},
-        {"cookie": f"kdlab-ui-5001={TOKEN}"},  # of another UI on this host
+        {"cookie": "kdlab-ui=guessed"},
+        {"cookie": f"kdlab-ui={ONCE}"},
+        {"cookie": f"kdlab-ui={TOKEN}"},
         {"authorization": "Bearer guessed"},
         {"authorization": "Bearer "},
+        {"authorization": f"Bearer {ONCE}"},
         {"query": "token=guessed"},
         {"query": "token="},
+        {"query": f"token={TOKEN.replace(' ', '+')}"},
+        {"query": ENTRY, "host": "127.0.0.1"},  # whose cookies every port gets
     ],
 )
 @pytest.mark.long
-def test_who_does_not_know_the_token_gets_nothing(ask, knows):
+def test_who_does_not_know_the_token_gets_nothing(ui, knows):
+    ask = ui()
     status, headers = ask("/api/2.0/mlflow/experiments/search", **knows)
     assert status == 401
     assert "set-cookie" not in headers
+    assert ask.logged() in (b"", b"token=")
+    assert ask(query=ENTRY)[0] == 200  # nobody else has used it up
 
 
-@pytest.mark.parametrize(
-    "knows", [{"cookie": f"{COOKIE}={TOKEN}"}, {"authorization": f"Bearer {TOKEN}"}]
-)
 @pytest.mark.long
-def test_who_knows_it_is_passed_on(ask, knows):
-    assert ask("/health", **knows)[0] == "passed"
+def test_a_script_says_the_token_by_any_name_of_this_machine(ui):
+    said = {"authorization": f"Bearer {TOKEN}"}
+    assert ui()("/health", host="127.0.0.1", **said)[0] == "passed"
 
 
-def test_the_first_address_leaves_a_cookie_and_the_token_goes_out_of_sight(ask):
-    status, headers = ask("/", query=f"token={TOKEN.replace(' ', '+')}")
-    assert status == 303
-    assert headers["location"] == "/"
+def test_the_first_address_leaves_a_cookie_and_the_token_goes_out_of_sight(ui):
+    ask = ui()
+    status, headers = ask(query=ENTRY)
+    assert status == 200  # a strict cookie does not follow a redirection from elsewhere
     said = headers["set-cookie"].lower()
-    assert said.startswith(COOKIE)
     assert "httponly" in said
-    assert "samesite=lax" in said
+    assert "samesite=strict" in said
+    assert "max-age" not in said
+    assert ONCE not in said
+    assert TOKEN not in said
+    assert ask.logged() == b""
 
 
-def test_a_websocket_of_a_stranger_is_closed(ask):
-    assert ask(kind="websocket", query=f"token={TOKEN}")[0] == 1008
-    assert ask(kind="websocket", cookie=f"{COOKIE}={TOKEN}")[0] == "passed"
+def test_the_first_address_works_once(ui):
+    ask = ui()
+    cookie = entered(ask)
+    assert ask(query=ENTRY)[0] == 401
+    assert ask.logged() == b""
+    status, headers = ask("/ajax-api/2.0/mlflow/experiments/search", cookie=cookie)
+    assert status == "passed"
+    assert headers["referrer-policy"] == "same-origin"  # a link does not tell the host
+    assert ask(query=ENTRY, cookie=cookie)[0] == "passed"
+    assert ask.logged() == b""
 
 
-def test_the_servers_own_begin_and_end_are_passed_on(ask):
-    assert ask(kind="lifespan")[0] == "passed"
+def test_the_first_address_works_for_some_minutes(ui):
+    assert ui(life_s=0.0)(query=ENTRY)[0] == 401
+
+
+def test_a_cookie_is_of_one_server(ui):
+    assert ui()(cookie=entered(ui()))[0] == 401
+
+
+def test_a_websocket_of_a_stranger_is_closed(ui):
+    ask = ui()
+    assert ask(kind="websocket", query=ENTRY)[0] == 1008
+    assert ask(kind="websocket", cookie=entered(ask))[0] == "passed"
+
+
+def test_the_servers_own_begin_and_end_are_passed_on(ui):
+    assert ui()(kind="lifespan")[0] == "passed"

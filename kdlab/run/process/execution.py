@@ -21,6 +21,7 @@ from kdlab.experiment.components import accept_components
 from kdlab.experiment.folder import RunFolder
 from kdlab.messages import plain
 from kdlab.run.process.tracker import Tracker
+from kdlab.tracking import PENDING
 
 _RESERVE = ".reserve"  # in the folder while it works: a full disk has room for the end
 _RESERVE_BYTES = 256 * 1024
@@ -60,9 +61,8 @@ class Work(ABC):
         result: Mapping[str, object] | None = None,
         error: str | None = None,
     ) -> None:
-        """The last event; then MLflow gets what it has not got yet."""
+        """The last event."""
         self.log.emit(self.done(state=state, result=result, error=error))
-        self.tracker.finish()
 
     @abstractmethod
     def go_on(self) -> str:
@@ -95,9 +95,8 @@ def execute(
             exit_code=0,
             result=result,
             ended=time.time(),
-            tracking=work.tracker.trouble,
+            tracking=work.tracker.so_far,
         )
-        return 0
     except RunStopped as error:
         state, code, message = "stopped", error.exit_code, str(error)
     except Exception as error:  # the log keeps the traceback, the status says where it is
@@ -117,14 +116,26 @@ def execute(
         message = str(error) if meant else f"{type(error).__name__}: {error}"
         if full:
             message = _full(error, work, folder)
+    else:
+        _wait_for_mlflow(work, folder)
+        return 0
     reserve.unlink(missing_ok=True)  # room for the last words
     facts: dict[str, object] = {}
     if work is not None:
         _write(lambda: work.end(state, error=message))
-        facts = {**_seconds(work), "tracking": work.tracker.trouble}
+        facts = {**_seconds(work), "tracking": work.tracker.so_far}
     facts["ended"] = time.time()
     _write(lambda: folder.write_status(state=state, exit_code=code, error=message, **facts))
+    if work is not None:
+        _wait_for_mlflow(work, folder)
     return code
+
+
+def _wait_for_mlflow(work: Work, folder: RunFolder) -> None:
+    """The status says already how the work ended: who is killed here has ended so."""
+    if work.tracker.so_far == PENDING:
+        work.tracker.finish()
+        _write(lambda: folder.write_status(tracking=work.tracker.trouble))
 
 
 def _full(error: Exception, work: Work | None, folder: RunFolder) -> str:

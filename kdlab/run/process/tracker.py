@@ -10,6 +10,7 @@ from kdlab.events.event import Emit
 from kdlab.events.general import Warned
 from kdlab.supervision.children import Child, StartChild
 from kdlab.supervision.restarts import Restarts
+from kdlab.tracking import PENDING
 from kdlab.tracking.follow import Followed
 
 _PATIENCE_S = 60.0
@@ -31,6 +32,11 @@ class Tracker:
         self._over = threading.Event()  # nothing more happens in the folder
         self._closed = False  # it is not waited for any more
         self.trouble: str | None = None  # why MLflow was not written, or not to the end
+
+    @property
+    def so_far(self) -> str | None:
+        """What a status says of it before `finish`; then it is `trouble`."""
+        return self.trouble if self._watcher is None else PENDING
 
     def start(self, folder: Path) -> None:
         """Have what happens in the folder written."""

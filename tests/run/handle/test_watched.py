@@ -16,6 +16,7 @@ from kdlab.experiment.folder import RunFolder
 from kdlab.run.handle import watched as module
 from kdlab.run.handle.run import Run
 from kdlab.run.handle.watched import Watched, _fills, in_a_notebook, in_marimo
+from kdlab.tracking import PENDING
 
 NOBODY = {"pid": os.getpid(), "process_started": 0.0}  # a number that somebody else has now
 
@@ -58,6 +59,29 @@ def test_a_finished_run_has_a_result_with_what_mlflow_lacks(folder):
         state="finished", result={"student_top1": 91.0}, tracking="not written"
     )
     assert Run(folder).result == {"student_top1": 91.0, "tracking_error": "not written"}
+
+
+def test_who_waits_sees_what_came_of_mlflow(folder, time_passes):
+    result = {"student_top1": 91.0}
+    folder.write_status(state="finished", result=result, tracking=PENDING)
+
+    def mlflow_is_slow():
+        EventLog(folder.events).emit(Note(message="slow"))
+        folder.write_status(tracking="slow")
+
+    rest, seen = time_passes(mlflow_is_slow), []
+    run = Run(folder)
+    assert run.state == "running"
+    assert run.wait(seen.append).result == result | {"tracking_error": "slow"}
+    assert [event.message for event in seen] == ["slow"]
+    assert rest == []
+
+
+def test_nobody_waits_for_mlflow_with_a_process_that_is_gone(folder, time_passes):
+    result = {"student_top1": 91.0}
+    folder.write_status(state="finished", result=result, tracking=PENDING, **NOBODY)
+    time_passes()
+    assert Run(folder).wait().result == result | {"tracking_error": PENDING}
 
 
 def test_a_stopped_run_says_how_it_goes_on(folder):

@@ -1,21 +1,28 @@
 """How a run ends, and what its folder says of it: the work is a stub, its disk may be full."""
 
 import errno
+import os
 import shutil
+import signal
 from collections import namedtuple
 from dataclasses import dataclass
+from socket import create_server
 
 import pytest
+from runs_here import Killed
 from small_disk import SmallDisk
+from tests_support import until
 
+import kdlab
 from kdlab.config.home import write_json
 from kdlab.errors import BadInput, ClusterError, RunStopped
 from kdlab.events.event import Event
 from kdlab.events.general import Note
 from kdlab.events.log import read_all
 from kdlab.events.runs import RunDone
-from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.folder import ENDED, RunFolder
 from kdlab.run.process.execution import Work, execute
+from kdlab.tracking import PENDING
 
 
 @dataclass(frozen=True)
@@ -153,6 +160,92 @@ def test_trouble_with_mlflow_is_kept_beside_the_result(folder):
 
     assert execute(folder, make) == 0
     assert folder.raw_status().tracking == "MLflow was not written"
+
+
+class Silent:
+    """A tracker whose MLflow does not answer; `meanwhile` is what happens to who waits."""
+
+    so_far, trouble = PENDING, None
+
+    def __init__(self, meanwhile):
+        self.finish = meanwhile
+
+
+def executed_silently(folder, meanwhile, error=None):
+    def make():
+        work = Little(folder, error)
+        work.tracker = Silent(lambda: meanwhile(work))
+        return work
+
+    return execute(folder, make)
+
+
+ENDS = [
+    (None, "finished", 0),
+    (RunStopped("."), "stopped", 130),
+    (ValueError(), "failed", 1),
+]
+
+
+@pytest.mark.parametrize(("error", "state", "code"), ENDS)
+def test_it_has_ended_before_it_waits_for_mlflow(folder, error, state, code):
+    def slow(work):
+        status = folder.raw_status()
+        assert (status.state, status.exit_code, status.tracking) == (state, code, PENDING)
+        assert status.ended >= status.begin
+        assert last(folder)["state"] == state
+        work.tracker.trouble = "too slow"
+
+    assert executed_silently(folder, slow, error) == code
+    status = folder.raw_status()
+    assert (status.state, status.tracking) == (state, "too slow")
+
+
+@pytest.mark.parametrize(("error", "state", "code"), ENDS)
+def test_killed_while_it_waits_for_mlflow_it_has_ended_all_the_same(
+    folder, error, state, code
+):
+    def killed(work):
+        raise Killed
+
+    with pytest.raises(Killed):
+        executed_silently(folder, killed, error)
+    folder.write_status(process_started=0.0)  # of a process that is no more
+    status = folder.status()
+    assert (status.state, status.exit_code, status.tracking) == (state, code, PENDING)
+    assert status.result == (None if error else {"student_top1": 91.5})
+
+
+def test_a_disk_that_takes_no_word_of_mlflow_changes_nothing(folder, monkeypatch, capsys):
+    disk = SmallDisk(monkeypatch, WRITES)
+
+    def fills(work):
+        disk.room = 0
+
+    assert executed_silently(folder, fills) == 0
+    assert disk.refused == 1
+    assert (folder.raw_status().state, folder.raw_status().tracking) == (
+        "finished",
+        PENDING,
+    )
+
+
+@pytest.mark.processes
+@pytest.mark.slow("a run's process with torch, and that of its tracker")
+def test_a_run_that_sigkill_meets_while_it_waits_for_mlflow_is_finished(
+    kdlab_home, elsewhere
+):
+    with create_server(("127.0.0.1", 0)) as mute:  # it takes connections and says nothing
+        uri = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        asked = {"tracking": {"enabled": True, "uri": uri}, "train.epochs": 1}
+        run = kdlab.load("smoke/none", asked).start(lambda line: None)
+        until(lambda: run.folder.raw_status().state in ENDED)
+        os.killpg(run.folder.raw_status().pid, signal.SIGKILL)
+    until(lambda: not run.folder.raw_status().alive())
+    assert last(run.folder)["event"] == "run_done"
+    assert run.state == "finished"
+    assert run.result["student_top1"] > 0
+    assert run.result["tracking_error"] == PENDING
 
 
 def test_who_ends_the_process_itself_is_not_held_back(folder):

@@ -274,7 +274,7 @@ def tracked(here, monkeypatch):
 def test_mlflow_follows_from_the_first_event_to_the_last(tracked, here):
     run = started("tracking.enabled=true", "train.epochs=1")
     assert run.state == "finished"
-    assert tracked == ["follows", "drawn", "stopped", "finished"]
+    assert tracked == ["follows", "drawn", "finished", "stopped"]
     assert run.status.tracking is None
     (begun,) = select(run.folder.events, "run_started")
     assert begun["tracking_uri"].endswith("mlflow.db")

@@ -10,6 +10,7 @@ import pytest
 from kdlab.errors import ClusterError
 from kdlab.run.process import tracker as module
 from kdlab.run.process.tracker import Tracker
+from kdlab.tracking import PENDING
 from kdlab.tracking.follow import Followed
 
 KILLED = -signal.SIGKILL
@@ -71,6 +72,7 @@ def given_up(made):
 
 def test_one_that_writes_all_is_started_once_and_nothing_is_said(tmp_path):
     made, said, followers = followed(tmp_path, 0)
+    assert made.so_far == PENDING
     made.finish()
     assert (said, made.trouble) == ([], None)
     assert followers.told == [
@@ -83,6 +85,7 @@ def test_without_a_start_there_is_nothing_to_finish():
     made = Tracker(pytest.fail, "too slow", pytest.fail)
     made.finish()
     assert made.trouble is None
+    assert made.so_far is None
 
 
 def test_a_killed_one_is_started_again_and_goes_on(tmp_path):
@@ -167,7 +170,7 @@ def test_one_that_ends_badly_when_it_is_no_longer_waited_for_is_let_go(
 def test_one_that_cannot_be_started_stops_no_training(tmp_path, error):
     made, said, _ = followed(tmp_path, error)
     made.finish()
-    assert made.trouble == f"MLflow is not written: {error}"
+    assert made.so_far == made.trouble == f"MLflow is not written: {error}"
     assert said == [made.trouble]
 
 
