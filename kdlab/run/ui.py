@@ -24,6 +24,7 @@ from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN
 
 # Of MLflow's two views the one of training.
 _TRAINING = "workflowType=machine_learning"
+_ADDRESS = "ui.address"  # in `home()`, while it is up
 
 
 def command(port: int) -> list[str]:
@@ -88,6 +89,7 @@ def serve_ui(
             time.sleep(0.1)  # between looks
         if process.poll() is None:
             view = f"#/experiments/{newest}/runs" if newest else "#/experiments"
+            _note(f"http://{host}:{port}")
             address = f"http://{host}:{port}/?token={once}{view}?{_TRAINING}"
             print(f"MLflow: {address}  (for you alone, once; Ctrl-C ends it)", flush=True)
             if browser:
@@ -96,6 +98,7 @@ def serve_ui(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        _note(None)
     return 0 if code in (0, -signal.SIGTERM) else 1
 
 
@@ -113,6 +116,20 @@ def _settings(uri: str, host: str, once: str) -> dict[str, str]:
         # Not in the command, which every user of the machine can see.
         "MLFLOW_BACKEND_STORE_URI": credentials.revealed(uri),
     }
+
+
+def address() -> str:
+    """Where the UI is now, for links; where none is up, where one comes up by itself."""
+    try:
+        return (home() / _ADDRESS).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return "http://127.0.0.1:5000"
+
+
+def _note(where: str | None) -> None:
+    (home() / _ADDRESS).unlink(missing_ok=True)
+    if where is not None:
+        write_private(home() / _ADDRESS, where)
 
 
 def _open(address: str) -> None:

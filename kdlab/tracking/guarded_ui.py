@@ -29,8 +29,7 @@ _REFUSED = (
     "printed, which works once and for some minutes: for another one, start it again. In a "
     "link to 127.0.0.1 put the host of that address. A script sets MLFLOW_TRACKING_TOKEN."
 )
-# Not a redirection: behind one from another site, browsers keep a strict cookie back. What
-# stands behind the # of the address stays.
+# Not a redirection: what stands behind the # of the address stays.
 _ENTERED = "<script>location.replace(location.pathname + location.hash)</script>"
 
 Scope = MutableMapping[str, Any]
@@ -83,7 +82,8 @@ class Guarded:
             return PlainTextResponse(_REFUSED, 401)
         self._deadline = 0.0  # once
         answer = HTMLResponse(_ENTERED)
-        answer.set_cookie(_COOKIE, self._session, httponly=True, samesite="strict")
+        # Lax: a link in a notebook leads here; what another site has the browser send does not.
+        answer.set_cookie(_COOKIE, self._session, httponly=True, samesite="lax")
         return answer
 
 

@@ -214,3 +214,14 @@ def test_a_port_where_somebody_speaks_no_http_does_not_answer(store):
         speaking.start()
         assert not ui._answers(other.getsockname()[1])
         speaking.join()
+
+
+def test_links_lead_to_where_it_is_up(up, elsewhere, monkeypatch):
+    monkeypatch.setenv("KDLAB_HOME", str(elsewhere / "home"))
+    assert ui.address() == "http://127.0.0.1:5000"  # where one comes up by itself
+    seen = []
+    server = Server()
+    server.wait = lambda: seen.append(ui.address()) or 0
+    up(server, uri="sqlite:///other.db")
+    assert seen[0].endswith(".localhost:5000")
+    assert ui.address() == "http://127.0.0.1:5000"  # it has ended

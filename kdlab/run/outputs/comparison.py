@@ -16,13 +16,13 @@ from kdlab.report import chart, page
 from kdlab.report.chart import Panel
 from kdlab.report.progressions import Progression, progressions
 from kdlab.report.table import METHODS, NAMES, spread, text_table
+from kdlab.run import ui
 from kdlab.run.handle.run import Run, attach
 
 HEAD = (
     "training", "top-1 %", "best-on-val %", "global top-1 %", "samples/s", "wall s",
     "teacher s", "lost/repeated",
 )  # fmt: skip
-_UI = "http://127.0.0.1:5000"  # of `kdlab ui`
 MemberFacts = Mapping[str, object]  # a row of a run's result, maybe of an older kdlab
 
 
@@ -88,7 +88,7 @@ class Comparison:
     def links(self) -> list[str]:
         """Links to MLflow's page that compares runs, one for each store.
 
-        A store in a file is shown by `kdlab ui`, on the port it takes by itself.
+        A store in a file is shown by `kdlab ui`: where it is up now, else where it comes up.
         """
         found: dict[str, list[InMlflow]] = {}
         for run in self.runs:
@@ -174,7 +174,9 @@ class Comparison:
             parts.insert(-1, f"<h4>Curves</h4>{page.image(chart.svg(panels))}")
         for link in self.links():
             shown = f'<a href="{html.escape(link)}">compare in MLflow</a>'
-            parts.append(f"<p>{shown} (kdlab ui)</p>" if _UI in link else f"<p>{shown}</p>")
+            parts.append(
+                f"<p>{shown} (kdlab ui)</p>" if ui.address() in link else f"<p>{shown}</p>"
+            )
         return "".join(parts)
 
 
@@ -272,7 +274,7 @@ def _link(uri: str, states: Sequence[InMlflow]) -> str:
         own = {name: run for name, run in state.runs.items() if name}
         runs += dict.fromkeys(own.values() or state.runs.values())
     experiments = list(dict.fromkeys(str(state.experiment_id) for state in states))
-    host = uri.rstrip("/") if uri.startswith(("http://", "https://")) else _UI
+    host = uri.rstrip("/") if uri.startswith(("http://", "https://")) else ui.address()
     what = f"runs={json.dumps(runs)}&experiments={json.dumps(experiments)}"
     return f"{host}/#/compare-runs?{what}"
 
