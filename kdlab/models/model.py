@@ -1,11 +1,11 @@
 """The base of all models: architecture, weights, and the normalisation it was made for."""
 
-import json
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
@@ -15,12 +15,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from kdlab.config.folders import located
-from kdlab.config.home import write_json, write_whole
+from kdlab.config.home import read_object, write_json, write_whole
 from kdlab.config.seal import file_sha256
 from kdlab.config.spec import Range, Spec
 from kdlab.errors import ModelError, NotFoundError, WeightsError
+from kdlab.messages import MessageError, typed
 
 Statistics = tuple[Sequence[float], Sequence[float]]  # mean and std per channel, of 0..1
+_MOST_CLASSES, _MOST_CHANNELS = 1_000_000, 1024
 IMAGENET: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
@@ -236,9 +238,47 @@ def export(
     write_json(path.with_suffix(".json"), card)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudentCard:
+    """What each card has, of whoever wrote it; more may stand there."""
+
+    num_classes: int
+    in_chans: int
+    model: dict[str, Any]
+    mean: list[float]
+    std: list[float]
+    sha256: str
+    classes: list[str] = field(default_factory=list)
+    input: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, most in (("num_classes", _MOST_CLASSES), ("in_chans", _MOST_CHANNELS)):
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} is {getattr(self, name)}, not 1 to {most:,}")
+        if self.classes and len(self.classes) != self.num_classes:
+            raise ValueError(f"{len(self.classes)} names for {self.num_classes} classes")
+        if not len(self.mean) == len(self.std) == self.in_chans:
+            raise ValueError("mean and std are not of its channels")
+        if not all(map(isfinite, (*self.mean, *self.std))) or min(self.std) <= 0:
+            raise ValueError("mean and std are no numbers to normalise with")
+
+
 def read_card(path: Path) -> dict[str, Any]:
-    card: dict[str, Any] = json.loads(path.with_suffix(".json").read_text())
-    return card
+    """The card beside an exported student.
+
+    Raises:
+        WeightsError: it is missing or damaged; says in what.
+    """
+    card = path.with_suffix(".json")
+    try:
+        found = read_object(card)
+        typed(StudentCard, found)
+    except (OSError, ValueError, MessageError) as error:
+        raise WeightsError(
+            f"{card}, which says what the network beside it is, cannot be read: {error}. Export "
+            "the student again."
+        ) from error
+    return found
 
 
 def check_fit(

@@ -12,15 +12,16 @@ import time
 import psutil
 import pytest
 from safetensors.torch import load_file
-from tests_support import until
+from tests_support import student_card, until
 
 import kdlab
 from kdlab.config.seal import hash_of
 from kdlab.control.orders import ChangeSettings, OrderReader
 from kdlab.control.steering import Steering
-from kdlab.errors import KdlabError
+from kdlab.errors import KdlabError, WeightsError
 from kdlab.events.log import read_all
 from kdlab.experiment.folder import RunFolder
+from kdlab.models.model import read_card
 from kdlab.run.handle.run import Run, made
 
 NAN, INF = float("nan"), float("inf")
@@ -225,3 +226,31 @@ def test_resumes_stops_and_kills_in_any_order(kdlab_home, elsewhere):
     )
     weights = [load_file(path) for path in (one, two)]
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+
+
+CARD = student_card(classes=[str(k) for k in range(10)], input={})
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"num_classes": 10**9}, {"num_classes": 0}, {"num_classes": "10"}, {"in_chans": -1},
+     {"in_chans": 3}, {"mean": [NAN]}, {"std": [0.0]}, {"std": []}, {"mean": "x"},
+     {"classes": ["one"]}, {"classes": [7] * 10}, {"model": "models/patch_net"},
+     {"sha256": None}, {"input": []}, {"model": None}],
+    ids=str,
+)  # fmt: skip
+def test_a_card_is_typed_and_in_its_ranges(tmp_path, odd):
+    """`num_classes: 1e9` asked for 32 GB; other cards were tracebacks, or taken."""
+    (tmp_path / "student.json").write_text(json.dumps(CARD))
+    assert read_card(tmp_path / "student.safetensors")["in_chans"] == 1
+    (tmp_path / "student.json").write_text(json.dumps(CARD | odd))
+    with pytest.raises(WeightsError, match=r"student\.json, which says what the network"):
+        read_card(tmp_path / "student.safetensors")
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", DEEP, '{"num_classes": 1e9}'])
+def test_a_damaged_card_is_a_sentence(tmp_path, text):
+    if text is not None:
+        (tmp_path / "student.json").write_text(text)
+    with pytest.raises(WeightsError, match="Export the student again"):
+        read_card(tmp_path / "student.safetensors")

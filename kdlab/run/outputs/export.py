@@ -1,6 +1,5 @@
 """`kdlab export`: a run's student alone, loadable without kdlab; or its global model."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.errors import NotFoundError
 from kdlab.experiment import folder as folders
-from kdlab.models.model import ModelSpec
+from kdlab.models.model import ModelSpec, read_card
 from kdlab.report.costs import cost_table
 from kdlab.run.outputs.student_files import member_folder, student_file
 
@@ -65,7 +64,7 @@ def export_student(
         return f"{name}\n{target}\n\nLoad it:\n{_FOLDER.format(path=str(target))}"
     from kdlab.run.outputs.export_formats import Beside, ship  # imports torch
 
-    beside, checked = Beside(run, source), ""
+    card, beside, checked = read_card(source), Beside(run, source), ""
     if to == "safetensors":
         shutil.copyfile(source, target)
     elif to == "int8":
@@ -80,7 +79,6 @@ def export_student(
 
         torch.save(load_file(source), target)
     shutil.copyfile(source.with_suffix(".json"), target.with_suffix(".json"))
-    card = json.loads(target.with_suffix(".json").read_text())
     files = f"{target}\n{target.with_suffix('.json')}"
     name = folder.relative_to(run.path / "members").as_posix().removesuffix("/whole")
     how = _RUNS[to].format(path=str(target)) if to in _RUNS else _how(card, target)
@@ -99,13 +97,12 @@ def export_global(run_id: str, *, out: str | None, member: str | None) -> str:
     name = folder.relative_to(run.path / "members").as_posix()
     averaged, ensemble = folder / "global.safetensors", folder / "ensemble.yaml"
     if averaged.is_file():
-        target = Path(out or averaged.name).resolve()
+        card, target = read_card(averaged), Path(out or averaged.name).resolve()
         if target.suffix != ".safetensors":
             target = target.with_name(f"{target.name}.safetensors")
         target.parent.mkdir(parents=True, exist_ok=True)
         for suffix in (".safetensors", ".json"):
             shutil.copyfile(averaged.with_suffix(suffix), target.with_suffix(suffix))
-        card = json.loads(target.with_suffix(".json").read_text())
         return f"{name}\n{target}\n\nLoad it:\n{_how(card, target)}"
     if not ensemble.is_file():
         raise NotFoundError(

@@ -1,11 +1,10 @@
 """The student as a folder that timm and a model hub read: weights, configuration, card."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 from kdlab.errors import BadInput
 from kdlab.models.exported import load_exported, spec_of
+from kdlab.models.model import read_card
 from kdlab.models.timm import TimmModel
 
 _CARD = """---
@@ -48,7 +47,7 @@ def write_timm_folder(student: Path, target: Path, licence: str) -> Path:
         )
     from timm.models import save_for_hf
 
-    card: dict[str, Any] = json.loads(student.with_suffix(".json").read_text())
+    card = read_card(student)
     shown = card["input"]
     model = load_exported(student).net
     described = {

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from tests_support import event
+from tests_support import event, student_card
 
 import kdlab
 from kdlab.errors import BadInput
@@ -132,7 +132,7 @@ def test_a_model_card_names_what_it_is_of_and_goes_to_mlflow_with_its_students(
 
 def test_adapters_around_its_blocks_are_not_the_network(tmp_path):
     inner = {"type": "models/adapted", "student": {"type": "models/resnet"}}
-    (tmp_path / "student.json").write_text(json.dumps({"model": inner}))
+    (tmp_path / "student.json").write_text(json.dumps(student_card(model=inner)))
     assert documents._network(tmp_path / "student.safetensors") == "models/resnet"
 
 

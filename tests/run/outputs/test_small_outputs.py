@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PIL import Image
+from tests_support import student_card
 
 import kdlab
 from kdlab.errors import BadInput, DataError, NotFoundError
@@ -40,7 +41,7 @@ def run(tmp_path):
 def write(run, name, kind="models/patch_net", best=False):
     folder = run.member(name)
     folder.mkdir(parents=True)
-    (folder / "student.json").write_text(json.dumps({"model": {"type": kind}}))
+    (folder / "student.json").write_text(json.dumps(student_card(model={"type": kind})))
     (folder / "student.safetensors").touch()
     if best:
         (folder / "best.safetensors").touch()
