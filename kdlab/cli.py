@@ -36,6 +36,7 @@ from kdlab.commands import list as listing
 from kdlab.commands.command import Command
 from kdlab.config.home import keep_private
 from kdlab.errors import KdlabError
+from kdlab.report.table import visible
 
 COMMANDS: dict[str, Command] = {
     "new": new,
@@ -75,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return command.do(arguments)
     except KdlabError as error:
-        print(error, file=sys.stderr)
+        print(visible(str(error)), file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # `kdlab list | head`
         sys.stderr.close()

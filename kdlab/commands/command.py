@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kdlab.events.event import Event
+from kdlab.report.table import visible
 
 if TYPE_CHECKING:
     from kdlab.run import Run
@@ -35,7 +36,7 @@ class Command(Protocol):
 
 def say(line: str) -> None:
     """To people: stdout is for results."""
-    print(line, file=sys.stderr, flush=True)
+    print(visible(line), file=sys.stderr, flush=True)
 
 
 def _say_at_once(line: str) -> None:
@@ -51,7 +52,7 @@ def json_flag(parser: argparse.ArgumentParser) -> None:
 
 def tell(text: str, *, as_json: bool) -> None:
     """A text of a result; stdout belongs to the object where --json asks for one."""
-    print(text, file=sys.stderr if as_json else sys.stdout)
+    print(visible(text), file=sys.stderr if as_json else sys.stdout)
 
 
 def show(text: str, found: object, *, as_json: bool) -> None:

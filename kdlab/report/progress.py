@@ -13,6 +13,7 @@ from kdlab.events.event import Event
 from kdlab.events.runs import MemberStarted, RunStarted, TeacherTraining
 from kdlab.events.teachers import PoolStarting, TeachersGone
 from kdlab.events.training import CheckpointSaved, EpochDone, StepLogged
+from kdlab.report.table import visible
 
 # They come often; the block says where the training stands.
 _SEEN_OTHERWISE = (CheckpointSaved,)
@@ -102,7 +103,7 @@ class Progress:
 
     def _say(self, line: str) -> None:
         # Text, not markup: names from configs must not be read as colours.
-        self.console.print(Text(line), highlight=False, soft_wrap=True)
+        self.console.print(Text(visible(line)), highlight=False, soft_wrap=True)
 
     def _say_epoch(self, event: EpochDone) -> None:
         if self.console.is_terminal and event.epoch < event.of_epochs:

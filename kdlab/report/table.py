@@ -1,5 +1,6 @@
 """Text tables: terminal, README, docs and notebooks all print these."""
 
+import re
 from collections.abc import Sequence
 from statistics import fmean, stdev
 from textwrap import fill
@@ -30,6 +31,17 @@ _ONE_AFTER_THE_OTHER = (
     "Speeds are of trainings one after the other: what else the machine did then counts. "
     "kdlab bench\nmeasures side by side."
 )
+
+# All but the end of a line and tabs; and those that turn the direction of what follows.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    """With control characters spelled out: names of classes and files are anybody's.
+
+    They move the cursor of a terminal, clear it, or answer in the user's place.
+    """
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -4,8 +4,10 @@ import contextlib
 import socket
 import threading
 
+import numpy as np
 import pytest
 import yaml
+from PIL import Image
 
 import kdlab
 from kdlab.cluster.wires.known_schedulers import require_known
@@ -83,3 +85,22 @@ def test_nor_one_that_a_run_folder_names(somebody, kdlab_home, elsewhere):
     assert run.state == "failed"
     assert "which you have not named yet" in run.status.error
     assert came == []
+
+
+@pytest.mark.parametrize("size", [256, 5000])
+def test_a_name_too_long_for_a_file_is_a_sentence(kdlab_cli, elsewhere, size):
+    code, _, err = kdlab_cli("data", "a" * size)
+    assert code == 2
+    assert "There is no config named" in err
+
+
+def test_names_move_nobodys_cursor(kdlab_cli, kdlab_home, elsewhere):
+    """A class called so cleared the terminal, and could answer in the user's place."""
+    for name in ("\x1b[2Jcat", "dog\x9b31m", "bi\u202erd"):
+        (elsewhere / "photos" / name).mkdir(parents=True)
+        for number in range(4):
+            pixels = np.full((8, 8, 3), 40 * number, np.uint8)
+            Image.fromarray(pixels).save(elsewhere / "photos" / name / f"{number}.png")
+    _, out, err = kdlab_cli("data", "photos")
+    assert "\\x1b[2Jcat" in out
+    assert not set("\x1b\x9b\u202e") & set(out + err)

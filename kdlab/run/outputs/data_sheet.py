@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from os.path import exists  # of a name too long for a file it says no
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,7 @@ def data_spec(name: str | Path, *overrides: str) -> DataSpec:
     """The data of a config, a card or component, or of a path to images."""
     text = str(name)
     path = Path(text).expanduser()
-    if path.exists() and path.suffix not in (".yaml", ".yml"):
+    if exists(path) and path.suffix not in (".yaml", ".yml"):
         block: object = {"type": "data/image_folder", "root": text}
     elif text.startswith("data/"):
         block = text
