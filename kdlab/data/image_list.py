@@ -9,15 +9,18 @@ from pathlib import Path
 
 from kdlab.config import register
 from kdlab.data.encoded import remote
-from kdlab.data.encoded.holders import look
+from kdlab.data.encoded.holders import look, read_file
 from kdlab.data.encoded.index import FoundImage, Inventory
 from kdlab.data.encoded.walk import SPLITS, TARS, walk
 from kdlab.data.image_files import ImageFiles, class_of, expanded
+from kdlab.data.parquet import batches
 from kdlab.errors import DataError
 
 _PATHS = ("path", "file", "file_name", "filename", "image", "image_path", "filepath")
 _LABELS = ("label", "class", "target", "class_name", "category")
 _PARTS = ("split", "set", "subset", "partition")
+_LARGEST = 1 << 30  # bytes of a table
+_ROWS, _GROWS = 64, 100  # of a parquet table at a time; times its bytes that paths may have
 _NAMED = 5  # missing images in a message
 
 
@@ -105,11 +108,15 @@ class _Known:
 def _rows(root: str) -> Iterator[Mapping[str, object]]:
     suffix = os.path.splitext(root)[1].lower()
     try:
-        raw = remote.read_whole(root) if remote.is_url(root) else Path(root).read_bytes()
+        far = remote.is_url(root)
+        raw = remote.read_whole(root, _LARGEST) if far else read_file(Path(root), _LARGEST)
         if suffix == ".parquet":
-            import pyarrow.parquet
+            from pyarrow.parquet import ParquetFile
 
-            yield from pyarrow.parquet.read_table(io.BytesIO(raw)).to_pylist()
+            table = ParquetFile(io.BytesIO(raw))
+            names = table.schema_arrow.names
+            for batch in batches(root, table, len(raw), names, rows=_ROWS, grows=_GROWS):
+                yield from batch.to_pylist()
             return
         text = raw.decode("utf-8-sig")
     except FileNotFoundError as error:

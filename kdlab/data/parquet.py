@@ -7,7 +7,9 @@ packed in pages, so they are copied once, one behind the other, into a file of t
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+import shutil
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +29,14 @@ from kdlab.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 _IMAGES = ("image", "img", "png", "jpg", "jpeg", "picture")
 _LABELS = ("label", "labels", "fine_label", "class", "target", "cls")
-_ROWS = 256  # of a parquet file at a time
+_GROWS = 4  # times the bytes of its file that images may have: they are packed already
+_BEYOND = 6_000_000  # bytes beyond that, of any file
+_ROW = 200  # bytes that are known of an image, in memory
+_DISK_SHARE = 0.9  # of what is free
 
 
 @register("data/parquet")
@@ -71,14 +77,18 @@ class ParquetImages(ImageFiles):
         if file.endswith(".arrow"):
             found.holders.append(file)
             with pa.memory_map(file) as mapped:
+                _refuse_packed(file, pa.ipc.MessageReader.open_stream(mapped))
+                mapped.seek(0)
                 base = mapped.read_buffer(mapped.size()).address
                 mapped.seek(0)
                 reader = pa.ipc.open_stream(mapped)
                 columns = self._columns(file, reader.schema)
-                _name_classes(file, reader.schema, columns[1], found)
+                names = _name_classes(file, reader.schema, columns[1], found)
                 end = base + mapped.size()
                 for batch in reader:
-                    values, labels = _values(file, batch, *columns, reader.schema)
+                    rows = _ROW * (len(images) + len(batch))
+                    _refuse_beyond(file, rows, mapped.size(), _GROWS)
+                    values, labels = _values(file, batch, *columns, names)
                     starts, sizes, begin = _extents(values)
                     if len(sizes) and not base <= begin + int(starts[0]) <= end:
                         raise DataError(f"{file} is compressed; save it without.")
@@ -109,16 +119,20 @@ class ParquetImages(ImageFiles):
         source = remote.RemoteHolder(file, facts).stream() if remote.is_url(file) else file
         table = pq.ParquetFile(source)
         columns = self._columns(file, table.schema_arrow)
-        _name_classes(file, table.schema_arrow, columns[1], found)
+        names = _name_classes(file, table.schema_arrow, columns[1], found)
+        wanted = [name for name in columns if name is not None]
 
         def write(temporary: Path) -> None:
-            at = 0
+            at, room = 0, _DISK_SHARE * shutil.disk_usage(temporary.parent).free
             with temporary.open("wb") as out:
-                wanted = [name for name in columns if name is not None]
-                for batch in table.iter_batches(_ROWS, columns=wanted):
-                    values, labels = _values(file, batch, *columns, table.schema_arrow)
+                for batch in batches(file, table, facts[0], wanted):
+                    values, labels = _values(file, batch, *columns, names)
                     for value, label in zip(values, labels, strict=True):
                         raw = value.as_buffer()
+                        if at + raw.size > room:
+                            raise OSError(
+                                f"{room / 1e9:,.1f} GB of the disk are free for them"
+                            )
                         out.write(raw)
                         images.append((at, raw.size, label))
                         at += raw.size
@@ -144,6 +158,68 @@ class ParquetImages(ImageFiles):
                 "data.image_column=NAME"
             )
         return image, self.label_column or next((n for n in _LABELS if n in names), None)
+
+
+def batches(
+    file: str,
+    table: "pq.ParquetFile",
+    size: int,
+    columns: Sequence[str],
+    rows: int = 1,
+    grows: int = _GROWS,
+) -> "Iterator[pa.RecordBatch]":
+    """Some rows of a parquet file at a time: a few bytes of it may stand for any number of others.
+
+    Raises:
+        DataError: columns have more than `grows` times the bytes of the file, its `size`.
+    """
+    groups = map(table.metadata.row_group, range(table.num_row_groups))
+    parts = [group.column(k) for group in groups for k in range(group.num_columns)]
+    # What a file says of itself: true of all but those that are made to deceive.
+    declared = sum(
+        part.total_uncompressed_size
+        for part in parts
+        if part.path_in_schema.partition(".")[0] in columns
+    )
+    _refuse_beyond(file, declared, size, grows)
+    unpacked = 0
+    for batch in table.iter_batches(rows, columns=list(columns)):
+        unpacked += batch.nbytes + _ROW * batch.num_rows
+        _refuse_beyond(file, unpacked, size, grows)
+        yield batch
+
+
+def _refuse_beyond(file: str, unpacked: int, size: int, grows: int) -> None:
+    most = grows * size + _BEYOND
+    if unpacked > most:
+        raise DataError(
+            f"{file} has {size:,} bytes that unpack to {unpacked:,} or more; up to {most:,} are "
+            "read. Images are packed already, so that is no data set, or has each many times: "
+            "write each once, as PNG or JPEG."
+        )
+
+
+def _refuse_packed(file: str, messages: "Iterable[pa.Message]") -> None:
+    """An Arrow file whose columns are compressed: reading it would unpack them in memory."""
+    for message in messages:
+        # Fields by their numbers, of the flatbuffer in Arrow's Message.fbs.
+        path = {"record batch": (2, 3), "dictionary": (2, 1, 3)}.get(message.type)
+        if path is not None and _has(message.metadata.to_pybytes(), path):
+            raise DataError(f"{file} is compressed; save it without.")
+
+
+def _has(raw: bytes, path: Sequence[int]) -> bool:
+    """Whether a flatbuffer has a field, in tables that others have in fields."""
+    at = 0
+    for number in path:
+        at += struct.unpack_from("<I", raw, at)[0]  # of a table
+        fields = at - struct.unpack_from("<i", raw, at)[0]
+        known = 4 + 2 * number < struct.unpack_from("<H", raw, fields)[0]
+        offset = struct.unpack_from("<H", raw, fields + 4 + 2 * number)[0] if known else 0
+        if not offset:
+            return False
+        at += offset
+    return True
 
 
 def _files(root: str, found: Inventory) -> Iterator[tuple[str, str]]:
@@ -178,7 +254,7 @@ def _saved(folder: Path) -> list[str] | None:
 
 
 def _values(
-    file: str, batch: "pa.RecordBatch", image: str, label: str | None, schema: "pa.Schema"
+    file: str, batch: "pa.RecordBatch", image: str, label: str | None, names: Sequence[str]
 ) -> "tuple[pa.Array, Sequence[str | None]]":
     """Encoded images and labels of some rows."""
     import pyarrow as pa
@@ -195,7 +271,6 @@ def _values(
         )
     if label is None:
         return values, [None] * len(values)
-    names = _class_names(schema, label)
     said = batch.column(label).to_pylist()
     if names and all(one is None or isinstance(one, int) for one in said):
         return values, [
@@ -217,14 +292,13 @@ def _class_names(schema: "pa.Schema", label: str) -> list[str]:
 
 def _name_classes(
     file: str, schema: "pa.Schema", label: str | None, found: Inventory
-) -> None:
+) -> tuple[str, ...]:
     """Classes in the order of their numbers, as everybody else has them."""
     names = tuple(_class_names(schema, label)) if label is not None else ()
-    if not names:
-        return
-    if found.classes not in (None, names):
+    if names and found.classes not in (None, names):
         raise DataError(f"{file} numbers its classes otherwise than the files before it.")
-    found.classes = names
+    found.classes = names or found.classes
+    return names
 
 
 def _extents(values: "pa.Array") -> tuple[NDArray[np.int64], NDArray[np.int64], int]:

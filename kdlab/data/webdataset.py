@@ -13,6 +13,8 @@ from kdlab.data.encoded.walk import Entry, is_image, split_in, tar_entries
 from kdlab.data.image_files import ImageFiles
 from kdlab.errors import DataError
 
+_LARGEST = 1 << 20  # bytes beside an image
+
 
 @register("data/webdataset")
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +94,10 @@ def _said(
         raise DataError(
             f"{root}: {key} has no .{suffix} beside its image, but {has}. Say which file has the "
             "class: data.label=json.NAME, or data.label=null if none has."
+        )
+    if beside[3] > _LARGEST:
+        raise DataError(
+            f"{root}: {key}.{suffix} has {beside[3]:,} bytes, which no label has."
         )
     raw = holder.part(beside[1], beside[3])
     said: object = raw.decode("utf-8", "replace").strip()

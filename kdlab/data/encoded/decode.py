@@ -7,10 +7,17 @@ small: the transform of a JPEG can leave out what a half, a quarter or an eighth
 What is done with images that are not plain: 16 bits and floating-point numbers from 0 to 1 are
 scaled to 8 bits; palettes, CMYK and grey become the asked channels; transparency is left out; of
 an animation the first frame counts; what a camera says of its orientation is carried out.
+
+A few bytes may say that they are a billion pixels. So the pixels are counted before any is
+decoded, and all threads of a process together decode only so many bytes at a time.
 """
 
 import io
 import math
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -24,9 +31,16 @@ if TYPE_CHECKING:
 
 Pixels = NDArray[np.uint8]  # (H, W, C)
 Interpolation = Literal["bilinear", "bicubic"]
-LARGEST = (
-    178_956_970  # pixels: as Pillow's own limit, beyond which it is no photo but an attack
-)
+LARGEST = 120_000_000  # pixels: of the largest cameras; beyond it is no photo but an attack
+_PER_BYTE = 50  # pixels: photos have up to 30 in a byte, drawings may have more
+_TOGETHER = 200_000_000  # bytes that images with more of them take while they are decoded
+_PHOTOS = max(_TOGETHER, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
+_PIXEL = 8  # bytes that it takes meanwhile, copies included; of others by how they begin:
+_PIXELS = {b"RI": 20, b"II": 12, b"MM": 12, b"\xff\xd8": 10}  # WebP, TIFF, JPEG
+_STRIP = 1 << 20  # pixels that are converted at a time
+# Those of `walk.IMAGES`. An icon may hold a larger image than it says, PostScript is a program.
+_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "PPM")
+_TILE = (322, 323)  # tags of a TIFF: pixels that are decoded at a time, however small it is
 _ORIENTATION = 274  # tag of EXIF
 _JPEG = b"\xff\xd8"
 _EXIF_WITHIN = 1 << 16  # bytes: it stands among the first segments of a file
@@ -51,14 +65,87 @@ class Box(NamedTuple):
     height: int
 
 
-def head(raw: bytes) -> Head:
+class _Room:
+    """Memory that images may take while they are decoded, for all threads of a process."""
+
+    def __init__(self) -> None:
+        self._changed, self._taken = threading.Condition(), 0
+
+    @contextmanager
+    def of(self, raw: bytes, pixels: int) -> Iterator[None]:
+        """Waits until there is room for so many pixels; one image always has some."""
+        share = _share(raw, pixels, len(raw))
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._taken or self._taken + share <= _TOGETHER
+            )
+            self._taken += share
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= share
+                self._changed.notify_all()
+
+
+_room = _Room()
+os.register_at_fork(after_in_child=_room.__init__)  # type: ignore[misc]  # none of its threads
+
+
+def _share(raw: bytes, pixels: int, packed: int) -> int:
+    """Bytes that an image takes of `_TOGETHER`; a photo takes them of `_PHOTOS`.
+
+    Raises:
+        DataError: more pixels than a photo has, or than so few bytes can be one of.
+    """
+    cost = pixels * _PIXELS.get(raw[:2], _PIXEL)
+    tight = pixels > _PER_BYTE * packed
+    if pixels > LARGEST or (tight and cost > _TOGETHER):
+        raise DataError(
+            f"has {pixels:,} pixels in {packed:,} bytes, which would take {cost / 1e6:,.0f} MB "
+            f"of memory; a photo has at most {LARGEST:,}, and {_PER_BYTE} in a byte. If it is "
+            "meant, save it smaller"
+        )
+    return cost if tight else cost * _TOGETHER // _PHOTOS
+
+
+@contextmanager
+def _opened(raw: bytes) -> Iterator["Image.Image"]:
+    """The image, nothing of it decoded.
+
+    Raises:
+        DataError: it is none, or damaged; also where what is done with it finds that.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(raw), formats=_FORMATS) as image:
+            yield image
+    except DataError:
+        raise
+    except UnidentifiedImageError:
+        raise DataError(f"is not an image ({', '.join(_FORMATS)})") from None
+    except Exception as error:  # Pillow raises a dozen kinds for damaged files
+        raise DataError(f"cannot be decoded: {error}") from error
+
+
+def _pixels(image: "Image.Image") -> int:
+    """To be decoded at a time at least."""
+    width, height = (int(getattr(image, "tag_v2", {}).get(tag, 0)) for tag in _TILE)
+    return max(image.width * image.height, width * height)
+
+
+def head(raw: bytes, packed: int | None = None) -> Head:
     """Size of an image, upright.
+
+    Args:
+        raw: its bytes, or the first of them.
+        packed: how many they are in all.
 
     Raises:
         DataError: it is none, or larger than any photo.
     """
-    from PIL import Image, UnidentifiedImageError
-
+    packed = packed or len(raw)
     if raw[:2] == _JPEG and raw.find(b"Exif", 0, _EXIF_WITHIN) < 0:
         try:
             height, width, colours, _ = simplejpeg.decode_jpeg_header(raw, strict=False)
@@ -67,26 +154,16 @@ def head(raw: bytes) -> Head:
             KeyError,
         ) as error:  # KeyError: colours of no kind that it knows
             raise DataError(f"is a damaged JPEG: {error}") from error
-        _refuse_if_huge(height, width)
+        _share(raw, height * width, packed)
         return Head(height, width, colours in _PLAIN)
-    try:
-        with Image.open(io.BytesIO(raw)) as image:
-            width, height = image.size
-            orientation = image.getexif().get(_ORIENTATION, 1)
-            quick = raw[:2] == _JPEG and image.mode in ("RGB", "L") and orientation == 1
-    except UnidentifiedImageError:
-        raise DataError("is not an image") from None
-    except Exception as error:  # Pillow raises a dozen kinds for damaged files
-        raise DataError(f"cannot be decoded: {error}") from error
-    _refuse_if_huge(height, width)
+    with _opened(raw) as image:
+        _share(raw, _pixels(image), packed)
+        width, height = image.size
+        orientation = image.getexif().get(_ORIENTATION, 1)
+        quick = raw[:2] == _JPEG and image.mode in ("RGB", "L") and orientation == 1
     if orientation in (5, 6, 7, 8):  # a quarter turn
         height, width = width, height
     return Head(height, width, quick)
-
-
-def _refuse_if_huge(height: int, width: int) -> None:
-    if height * width > LARGEST:
-        raise DataError(f"has {width:,} by {height:,} pixels, which no photo has")
 
 
 def view(
@@ -112,8 +189,16 @@ def view(
         interpolation: of the resizing.
 
     Raises:
-        DataError: it is damaged.
+        DataError: it is damaged, or larger than any photo.
     """
+    with _room.of(raw, known.height * known.width):
+        part = _part(raw, known, box, size, interpolation)
+    return part if channels > 1 else _grey(part)
+
+
+def _part(
+    raw: bytes, known: Head, box: Box, size: tuple[int, int], interpolation: Interpolation
+) -> Pixels:
     height, width = size
     shrunk = 1
     while shrunk < _SMALLEST and min(box.width / width, box.height / height) >= 2 * shrunk:
@@ -125,8 +210,8 @@ def view(
     rows = slice(box.top // shrunk, -(-bottom // shrunk))
     part = whole[rows, box.left // shrunk : -(-right // shrunk)]
     if part.shape[:2] != size:
-        part = resized(part, size, interpolation)
-    return part if channels > 1 else _grey(part)
+        return resized(part, size, interpolation)
+    return part
 
 
 def resized(
@@ -148,19 +233,21 @@ def square(raw: bytes, size: int, channels: int) -> Pixels:
     """(C, size, size): the square in the middle, by Pillow, as sets are decoded once."""
     from PIL import Image, ImageOps
 
-    with Image.open(io.BytesIO(raw)) as image:
-        upright = ImageOps.exif_transpose(eight_bits(image))
-        plain = upright.convert("RGB" if channels == 3 else "L")
-    if plain.size != (size, size):  # shorter side to `size`, centre crop
-        plain = ImageOps.fit(plain, (size, size), Image.Resampling.BILINEAR)
-    pixels = np.asarray(plain)
+    mode = "RGB" if channels == 3 else "L"
+    with _opened(raw) as image, _room.of(raw, _pixels(image)):
+        ImageOps.exif_transpose(image, in_place=True)
+        plain = image if image.mode == mode else eight_bits(image).convert(mode)
+        if plain.size != (size, size):  # shorter side to `size`, centre crop
+            plain = ImageOps.fit(plain, (size, size), Image.Resampling.BILINEAR)
+        pixels = np.asarray(plain)
     return pixels.transpose(2, 0, 1) if channels == 3 else pixels[None]
 
 
 def decodes(raw: bytes) -> bool:
     """Whether all of an image is there."""
     try:
-        _by_pillow(raw)
+        with _opened(raw) as image, _room.of(raw, _pixels(image)):
+            image.load()
     except DataError:
         return False
     return True
@@ -188,16 +275,22 @@ def _by_turbo(raw: bytes, known: Head, shrunk: int) -> Pixels | None:
 
 def _by_pillow(raw: bytes) -> Pixels:
     """(H, W, 3), upright."""
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
 
-    try:
-        with Image.open(io.BytesIO(raw)) as image:
-            upright = ImageOps.exif_transpose(eight_bits(image))
-            return np.array(upright.convert("RGB"))  # its own, as torch wants it
-    except DataError:
-        raise
-    except Exception as error:  # Pillow raises a dozen kinds for damaged files
-        raise DataError(f"cannot be decoded: {error}") from error
+    with _opened(raw) as image:
+        ImageOps.exif_transpose(image, in_place=True)
+        pixels = np.empty((image.height, image.width, 3), np.uint8)
+        for rows, strip in _strips(image):
+            pixels[rows] = np.asarray(eight_bits(strip).convert("RGB"))
+    return pixels
+
+
+def _strips(image: "Image.Image") -> Iterator[tuple[slice, "Image.Image"]]:
+    """Some rows at a time, and which they are: a conversion copies what it is given."""
+    step = max(1, _STRIP // image.width)
+    for top in range(0, image.height, step):
+        bottom = min(top + step, image.height)
+        yield slice(top, bottom), image.crop((0, top, image.width, bottom))
 
 
 def eight_bits(image: "Image.Image") -> "Image.Image":
@@ -210,9 +303,15 @@ def eight_bits(image: "Image.Image") -> "Image.Image":
 
     if image.mode not in ("I;16", "I;16B", "I;16L", "I;16N", "I", "F"):
         return image
-    values = np.asarray(image).astype(np.float64)
+    pixels = np.empty((image.height, image.width), np.uint8)
+    for rows, strip in _strips(image):
+        pixels[rows] = _scaled(np.asarray(strip).astype(np.float64), image.mode)
+    return Image.fromarray(pixels)
+
+
+def _scaled(values: NDArray[np.float64], mode: str) -> Pixels:
     low, high = float(values.min()), float(values.max())
-    if image.mode == "F":
+    if mode == "F":
         if not (np.isfinite(values).all() and 0 <= low <= high <= 1):
             raise DataError(
                 f"has floating-point pixels from {low:g} to {high:g}; from 0 to 1 are taken as "
@@ -226,4 +325,4 @@ def eight_bits(image: "Image.Image") -> "Image.Image":
                 "black (0) to white (65535), others have to be converted to 8 bits first"
             )
         values = values / 257
-    return Image.fromarray(np.rint(values).astype(np.uint8))
+    return np.rint(values).astype(np.uint8)

@@ -1,6 +1,7 @@
 """What holds encoded images: a folder, an archive or another file, here or at a URL."""
 
 import os
+import stat
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -53,8 +54,7 @@ class LocalHolder:
         self._lock = threading.Lock()
 
     def file(self, name: str, size: int) -> bytes:
-        with (self.path / name).open("rb") as file:
-            return file.read(LARGEST)
+        return read_file(self.path / name, LARGEST)
 
     def part(self, start: int, count: int) -> bytes:
         with self._lock:
@@ -93,14 +93,31 @@ def opened(place: str, seen: list[int] | None = None) -> Holder:
     return LocalHolder(Path(place))
 
 
+def read_file(path: Path, most: int) -> bytes:
+    """All of a file.
+
+    Raises:
+        OSError: it cannot be read, is none, or has more bytes than these.
+    """
+    size = look(path)[0]
+    if size > most:
+        raise OSError(
+            f"{size / 1e6:,.0f} MB are more than the {most / 1e6:,.0f} that are read"
+        )
+    with path.open("rb") as file:
+        return file.read(size + 1)  # one more shows that it grows
+
+
 def look(place: str | Path) -> list[int]:
     """What changes with a file, with the entries of a directory, or with what lies at a URL.
 
     Raises:
-        OSError: it is not there.
+        OSError: it is not there, or is a pipe or a device, which may never come to an end.
     """
     if remote.is_url(str(place)):
         return remote.look(str(place))
     path = Path(place)
     status = path.stat()
-    return [status.st_size if path.is_file() else 0, status.st_mtime_ns]
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise OSError("it is a pipe or a device; give a file")
+    return [status.st_size if stat.S_ISREG(status.st_mode) else 0, status.st_mtime_ns]

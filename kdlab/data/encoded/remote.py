@@ -5,6 +5,7 @@ carries its SHA-256 and is fetched again when it is damaged; the blocks that wer
 go when there are too many.
 """
 
+import asyncio
 import hashlib
 import io
 import os
@@ -22,6 +23,7 @@ from kdlab.config.home import home, write_whole
 from kdlab.errors import DataError, KdlabError
 
 if TYPE_CHECKING:
+    from aiohttp import TraceRequestRedirectParams
     from fsspec import AbstractFileSystem
 
 KINDS = ("http", "https", "s3", "gs", "gcs", "az", "abfs", "memory")
@@ -34,6 +36,8 @@ _KEPT_SHARE = 0.9  # of the most: what is left after old blocks went
 _USED_AGAIN_S = 60.0  # between notes that a block is in use
 _WAITS_S = (0.5, 2.0, 8.0)  # before another try
 _AT_ONCE = 16  # requests
+_ANSWER = 8 * BLOCK  # bytes: a block, or a page of links
+_WHOLE = "{} came: it has changed, or the server sends whole files only (no HTTP ranges)"
 
 
 def is_url(place: str) -> bool:
@@ -53,9 +57,55 @@ def filesystem(url: str) -> "AbstractFileSystem":
     if kind not in KINDS:
         raise DataError(f"{url} is of a kind that is not read: {', '.join(KINDS)} are.")
     try:
-        return cast("AbstractFileSystem", fsspec.filesystem(kind))
+        how = _http() if kind.startswith("http") else {}
+        return cast("AbstractFileSystem", fsspec.filesystem(kind, **how))
     except ImportError as error:
         raise DataError(f"{url} needs another package: {error}") from error
+
+
+@cache
+def _http() -> Mapping[str, object]:
+    """What aiohttp is told: an answer comes from the host that was asked, unpacked and bounded."""
+    import aiohttp
+
+    class Answer(aiohttp.ClientResponse):
+        async def read(self) -> bytes:
+            if self._body is None:
+                try:
+                    await self.content.readexactly(_ANSWER)
+                except asyncio.IncompleteReadError as whole:
+                    self._body = whole.partial
+                else:
+                    self.close()
+                    raise OSError(_WHOLE.format(f"{_ANSWER:,} bytes and more"))
+            return self._body
+
+    watched = aiohttp.TraceConfig()
+    watched.on_request_redirect.append(_refuse_elsewhere)
+    session = {
+        "response_class": Answer,
+        "trace_configs": [watched],
+        "headers": {"Accept-Encoding": "identity"},
+        "auto_decompress": False,
+    }
+    return {"client_kwargs": session}
+
+
+async def _refuse_elsewhere(
+    session: object, context: object, asked: "TraceRequestRedirectParams"
+) -> None:
+    """Redirects stay on the host, or go to its encrypted side."""
+    here, answer = asked.url, asked.response
+    there = here.join(type(here)(answer.headers.get("Location", "")))
+    safer = (here.scheme, there.scheme) == ("http", "https")
+    if here.host != there.host or (here.port != there.port and not safer):
+        answer.close()
+        raise DataError(
+            f"{here.host}:{here.port} sends who asks for {here.with_query(None)} on to another "
+            f"host, {there.host}:{there.port}. Nothing was asked for there: it may be a host that "
+            "only this machine reaches. If you trust it, give the address there:\n"
+            f"    {there.with_query(None)}"
+        )
 
 
 def look(url: str) -> list[int]:
@@ -123,19 +173,23 @@ def _said_as_oserror(url: str) -> Iterator[None]:
     """What each kind of remote storage raises in its own way."""
     try:
         yield
-    except (OSError, KdlabError):
+    except (OSError, KdlabError) as error:
+        if isinstance(error.__cause__, KdlabError):  # which fsspec calls a missing file
+            raise error.__cause__ from None
         raise
     except Exception as error:
         raise OSError(f"{type(error).__name__}: {error}") from error
 
 
-def read_whole(url: str) -> bytes:
+def read_whole(url: str, most: int) -> bytes:
     """A small file, such as a table.
 
     Raises:
-        OSError: it cannot be had.
+        OSError: it cannot be had, or has more bytes than these.
     """
     holder = RemoteHolder(url, look(url))
+    if holder.size > most:
+        raise OSError(f"{holder.size:,} bytes are more than the {most:,} that are read")
     return holder.part(0, holder.size)
 
 
@@ -242,7 +296,7 @@ def _fetch(url: str, version: str, size: int, number: int) -> bytes:
     for wait in (*_WAITS_S, None):
         try:
             raw: bytes = filesystem(url).cat_file(url, start, stop)
-        except FileNotFoundError:
+        except (FileNotFoundError, KdlabError):
             raise
         except Exception as error:  # each kind of remote storage has its own
             if wait is None:
@@ -250,10 +304,7 @@ def _fetch(url: str, version: str, size: int, number: int) -> bytes:
             time.sleep(wait)  # it may be back by then
             continue
         if len(raw) != stop - start:
-            raise OSError(
-                f"{len(raw):,} bytes came for {stop - start:,}: it has changed, or the server "
-                "sends whole files only (no HTTP ranges)"
-            )
+            raise OSError(_WHOLE.format(f"{len(raw):,} bytes for {stop - start:,}"))
         break
     path = _place((url, version, size, number))
     whole = hashlib.sha256(raw).digest() + raw

@@ -22,6 +22,7 @@ from kdlab.data.encoded.view_threads import in_threads
 from kdlab.data.encoded.walk import LOCAL_HEADER, data_begin
 from kdlab.errors import DataError
 
+_UNPACKED, _PACKED_TO = 8_000_000, 20  # bytes of a member, and times of what is packed
 _RAW_DEFLATE = -15  # window bits: members of a zip have no header of zlib's
 _SLACK = 96  # bytes that a zip may have between a member's name and its data
 _HEAD = 1 << 16  # bytes of an image that tell its size
@@ -168,6 +169,11 @@ def read_image(holder: Holder, image: FoundImage) -> bytes:
     size, start, packed = image.size, image.start, image.packed
     if max(size, packed) > LARGEST:
         raise DataError(f"{image.name} has {size / 1e6:,.0f} MB, which no image has.")
+    if size > max(_UNPACKED, _PACKED_TO * packed):
+        raise DataError(
+            f"has {packed:,} bytes that unpack to {size:,}, more than {_PACKED_TO} times as many, "
+            "which no image does; save it as PNG"
+        )
     if start < 0:
         raw = holder.file(image.name, size)
     else:
@@ -288,7 +294,7 @@ def _head(holder: Holder, image: FoundImage) -> Head | str:
             if not decodes(whole):
                 return "is cut off: its end is missing"
         try:
-            return head(first)
+            return head(first, image.size)
         except DataError:  # it may say its size further behind
             return head(read_image(holder, image))
     except (FileNotFoundError, PermissionError, zlib.error, Changed) as error:

@@ -127,7 +127,14 @@ def _archive(root: str, seen: list[int]) -> Iterator[Entry]:
 def _zip(root: str, raw: BinaryIO) -> Iterator[Entry]:
     raw.read(1)  # what cannot be read at all is said so; zipfile calls it no zip
     with zipfile.ZipFile(raw) as archive:
-        for member in archive.infolist():
+        members = archive.infolist()
+        whole = sum(one.compress_size + LOCAL_HEADER + len(one.filename) for one in members)
+        if whole > raw.seek(0, os.SEEK_END):
+            raise DataError(
+                f"{root} has fewer bytes than its {len(members):,} files have, {whole:,}: some "
+                "share theirs, which no archive of images does. Pack the images anew."
+            )
+        for member in members:
             if not is_image(member.filename):
                 continue
             if member.flag_bits & _ENCRYPTED or member.compress_type not in (

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
+from kdlab.data.encoded.holders import LARGEST, read_file
 from kdlab.data.encoded.walk import IMAGES
 from kdlab.data.shown import ImageInput
 from kdlab.data.splits import by_class
@@ -107,13 +108,14 @@ class StudentAtWork:
             BadInput: there is no image.
             DataError: one cannot be decoded; it is named.
         """
-        named = list(_images(asked))
-        if not named:
+        # One file after another: of all of them only the pixels that the student is shown stay.
+        shown = [(name, self._pixels(name, raw)) for name, raw in _images(asked)]
+        if not shown:
             raise BadInput(f"There is no image in {asked}.")
-        pixels = np.stack([self._pixels(name, raw) for name, raw in named])
+        pixels = np.stack([own for _, own in shown])
         rows = []
         shares = probabilities(self.model, in_batches(pixels))
-        for (image, _), own in zip(named, shares, strict=True):
+        for (image, _), own in zip(shown, shares, strict=True):
             best = np.argsort(-own, kind="stable")[:top]
             names = tuple(self.classes[k] for k in best)
             rows.append(
@@ -188,13 +190,13 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
         found = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGES)
         if not found:
             raise BadInput(f"There is no image in the folder {path}.")
-        for one in found:
-            yield str(one), one.read_bytes()
-        return
-    try:
-        yield str(path), path.read_bytes()
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror or error}.") from error
+    else:
+        found = [path]
+    for one in found:
+        try:
+            yield str(one), read_file(one, LARGEST)
+        except OSError as error:
+            raise BadInput(f"{one} cannot be read: {error.strerror or error}.") from error
 
 
 def _encoded(pixels: NDArray[np.uint8]) -> bytes:

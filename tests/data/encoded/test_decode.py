@@ -176,8 +176,8 @@ def huge_jpeg():
         (encoded(noise(200, 200))[:3000], "cannot be decoded"),
         (encoded(noise(200, 200))[:20], "damaged JPEG"),
         (encoded(noise(200, 200), "PNG")[:900], "cannot be decoded"),
-        (huge_png(), "which no photo has|cannot be decoded: Image size"),
-        (huge_jpeg(), "which no photo has"),
+        (huge_png(), "a photo has at most|cannot be decoded: Image size"),
+        (huge_jpeg(), "a photo has at most"),
     ],
     ids=["empty", "text", "cut jpeg", "cut head", "cut png", "huge png", "huge jpeg"],
 )
