@@ -20,11 +20,10 @@ from kdlab.cluster.wires.security import write_private
 from kdlab.config import credentials
 from kdlab.config.home import home, runs_folder
 from kdlab.errors import BadInput, NotFoundError
-from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN
+from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN, ui_note
 
 # Of MLflow's two views the one of training.
 _TRAINING = "workflowType=machine_learning"
-_ADDRESS = "ui.address"  # in `home()`, while it is up
 
 
 def command(port: int) -> list[str]:
@@ -103,7 +102,7 @@ def serve_ui(
 
 
 def _settings(uri: str, host: str, once: str) -> dict[str, str]:
-    """Of the server: what it shows, and whom it lets in."""
+    """Variables of the server: what it shows, and whom it lets in."""
     return {
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -118,18 +117,10 @@ def _settings(uri: str, host: str, once: str) -> dict[str, str]:
     }
 
 
-def address() -> str:
-    """Where the UI is now, for links; where none is up, where one comes up by itself."""
-    try:
-        return (home() / _ADDRESS).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return "http://127.0.0.1:5000"
-
-
 def _note(where: str | None) -> None:
-    (home() / _ADDRESS).unlink(missing_ok=True)
+    ui_note().unlink(missing_ok=True)
     if where is not None:
-        write_private(home() / _ADDRESS, where)
+        write_private(ui_note(), where)
 
 
 def _open(address: str) -> None:

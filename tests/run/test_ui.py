@@ -14,7 +14,7 @@ import pytest
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.run import ui
 from kdlab.run.ui import serve_ui, token
-from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN
+from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN, ui_address
 
 
 class Server:
@@ -218,10 +218,10 @@ def test_a_port_where_somebody_speaks_no_http_does_not_answer(store):
 
 def test_links_lead_to_where_it_is_up(up, elsewhere, monkeypatch):
     monkeypatch.setenv("KDLAB_HOME", str(elsewhere / "home"))
-    assert ui.address() == "http://127.0.0.1:5000"  # where one comes up by itself
+    assert ui_address() == "http://127.0.0.1:5000"  # where one comes up by itself
     seen = []
     server = Server()
-    server.wait = lambda: seen.append(ui.address()) or 0
+    server.wait = lambda: seen.append(ui_address()) or 0
     up(server, uri="sqlite:///other.db")
     assert seen[0].endswith(".localhost:5000")
-    assert ui.address() == "http://127.0.0.1:5000"  # it has ended
+    assert ui_address() == "http://127.0.0.1:5000"  # it has ended

@@ -16,8 +16,8 @@ from kdlab.report import chart, page
 from kdlab.report.chart import Panel
 from kdlab.report.progressions import Progression, progressions
 from kdlab.report.table import METHODS, NAMES, spread, text_table
-from kdlab.run import ui
 from kdlab.run.handle.run import Run, attach
+from kdlab.tracking import ui_address
 
 HEAD = (
     "training", "top-1 %", "best-on-val %", "global top-1 %", "samples/s", "wall s",
@@ -175,7 +175,7 @@ class Comparison:
         for link in self.links():
             shown = f'<a href="{html.escape(link)}">compare in MLflow</a>'
             parts.append(
-                f"<p>{shown} (kdlab ui)</p>" if ui.address() in link else f"<p>{shown}</p>"
+                f"<p>{shown} (kdlab ui)</p>" if ui_address() in link else f"<p>{shown}</p>"
             )
         return "".join(parts)
 
@@ -274,7 +274,7 @@ def _link(uri: str, states: Sequence[InMlflow]) -> str:
         own = {name: run for name, run in state.runs.items() if name}
         runs += dict.fromkeys(own.values() or state.runs.values())
     experiments = list(dict.fromkeys(str(state.experiment_id) for state in states))
-    host = uri.rstrip("/") if uri.startswith(("http://", "https://")) else ui.address()
+    host = uri.rstrip("/") if uri.startswith(("http://", "https://")) else ui_address()
     what = f"runs={json.dumps(runs)}&experiments={json.dumps(experiments)}"
     return f"{host}/#/compare-runs?{what}"
 
