@@ -1,9 +1,13 @@
 """Whoever answers on a wire sends what he likes: nothing of it runs."""
 
+import asyncio
 import subprocess
 import sys
 
 import pytest
+
+from kdlab.cluster.wires import label_wire, security
+from kdlab.cluster.wires.security import Tls
 
 ASK = """
 import asyncio, os, sys
@@ -51,3 +55,48 @@ def test_a_reader_opens_no_pickle_of_a_coordinator(tmp_path, who):
     )
     assert marker.exists() == (who == "anybody"), done.stderr
     assert ("answered with a pickle" in done.stdout) == (who == "reader")
+
+
+@pytest.fixture
+def with_token(tmp_path):
+    path = tmp_path / "token"
+    path.write_text("secret")
+    files = Tls(temporary=True).files(tmp_path) | {"token": str(path)}
+    with security.used(files):
+        yield
+
+
+def test_nobody_passes_the_proof_on_from_another_port(with_token):
+    """A stranger at the port of a teacher that is gone asked a live one, and changed answers."""
+
+    async def run():
+        asked, moved = [], [0, 0]
+
+        async def pass_on(reader, writer, way):
+            while said := await reader.read(4096):
+                moved[way] += len(said)
+                writer.write(said)
+            writer.close()
+
+        async def stranger(reader, writer):
+            near, far = await asyncio.open_connection("127.0.0.1", port)
+            ways = pass_on(reader, far, 0), pass_on(near, writer, 1)
+            await asyncio.gather(*ways, return_exceptions=True)
+
+        teacher = await label_wire.listen(
+            "127.0.0.1", lambda said, arrays, reply: asked.append(said), lambda: 10**6
+        )
+        port = label_wire.port_of(teacher)
+        between = await asyncio.start_server(stranger, "127.0.0.1", 0)
+        with pytest.raises(ConnectionError, match="does not know this pool's token"):
+            await label_wire.connect("127.0.0.1", between.sockets[0].getsockname()[1])
+        own = await label_wire.connect("127.0.0.1", port)  # its own port is
+        assert own.usable
+        own.retire()
+        between.close()
+        teacher.close()
+        assert asked == []
+        assert moved[0] >= 20  # the stranger did pass the greeting on,
+        assert moved[1] >= 48  # and the teacher's proof
+
+    asyncio.run(run())

@@ -56,6 +56,7 @@ class Frames(asyncio.BufferedProtocol):
         self.token = secret  # both ends prove to know it; None asks for nothing
         self.greeted = self.token is None  # frames may come
         self.nonces = b""
+        self.place = b""  # where the teacher listens
 
     def on_frame(self, header: dict[str, object], arrays: Arrays) -> None:
         raise NotImplementedError
@@ -63,6 +64,14 @@ class Frames(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+
+    def bind_to(self, end: str) -> None:
+        """Proofs are of the teacher's host and port: nobody passes them on from another one.
+
+        Args:
+            end: whose they are as this transport knows it, "peername" or "sockname".
+        """
+        self.place = repr(self.transport.get_extra_info(end)[:2]).encode()
 
     def write(self, header: Mapping[str, object], arrays: Arrays) -> None:
         head = _headed(header, arrays)
@@ -108,7 +117,7 @@ class Frames(asyncio.BufferedProtocol):
 
     def proof(self, who: bytes) -> bytes:
         assert self.token is not None
-        return hmac.digest(self.token, who + self.nonces, hashlib.sha256)
+        return hmac.digest(self.token, who + self.nonces + self.place, hashlib.sha256)
 
     def check_proof(self, received: bytes, who: bytes) -> None:
         if not hmac.compare_digest(received, self.proof(who)):

@@ -14,8 +14,8 @@ certificate, as on Dask's own connections; on the machine of a local pool each p
 know the pool's token before the first frame:
 
     reader     "kdlA" and 16 random bytes c
-    teacher    16 random bytes t, HMAC(token, "teacher", c, t)
-    reader     HMAC(token, "reader", c, t)
+    teacher    16 random bytes t, HMAC(token, "teacher", c, t, its host and port)
+    reader     HMAC(token, "reader", c, t, the host and port that it has called)
 
 A teacher takes so many connections and so many open requests on each; beyond, it reads no
 more until some are answered, so a reader that asks too much waits and no memory fills up.
@@ -63,6 +63,7 @@ class Asker(Frames):
         if self.greeted:
             self.ready.set_result(None)
             return
+        self.bind_to("peername")
         self.nonces = secrets.token_bytes(_NONCE)
         self.transport.write(_HELLO + self.nonces)
 
@@ -176,6 +177,7 @@ class Answerer(Frames):
                 return 0
             if not received.startswith(_HELLO):
                 raise NotOurs("a connection without a greeting")
+            self.bind_to("sockname")
             own = secrets.token_bytes(_NONCE)
             self.nonces = received[len(_HELLO) : len(_HELLO) + _NONCE] + own
             self.transport.write(own + self.proof(b"teacher"))
