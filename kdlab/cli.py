@@ -69,9 +69,10 @@ COMMANDS: dict[str, Command] = {
 def main(argv: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:  # the shell asks
         completion.complete(parser())
-    keep_private()
     arguments = parser().parse_args(argv)
     arguments.alone = argv is None  # this process is for the command alone
+    if arguments.alone:
+        keep_private()
     command: Command = COMMANDS[arguments.command]
     try:
         return command.do(arguments)

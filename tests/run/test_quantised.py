@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
+from tests_support import student_card
 
 from kdlab.errors import NotFoundError
 from kdlab.run.outputs import export, quantised
@@ -143,7 +144,7 @@ def member(tmp_path, monkeypatch):
 
 def test_averaged_weights_are_a_file_with_its_card(member, tmp_path):
     (member / "global.safetensors").write_bytes(b"weights")
-    card = CARD | {"model": {"type": "timm/resnet18"}}
+    card = student_card(model={"type": "timm/resnet18"})
     (member / "global.json").write_text(json.dumps(card))
     said = export.export_global("r1", out="sub/mine", member=None)
     target = tmp_path / "sub" / "mine.safetensors"

@@ -202,7 +202,11 @@ def test_what_others_may_look_into_is_named(elsewhere, monkeypatch):
         (elsewhere / "runs" / name).mkdir(parents=True)
         (elsewhere / "runs" / name).chmod(mode)
         (kept / name).mkdir()
-    (elsewhere / "runs" / "mlflow.db").touch(0o644)
+    (elsewhere / "runs").chmod(0o755)
+    (elsewhere / "runs" / "mlflow.db").touch()
+    (elsewhere / "runs" / "mlflow.db").chmod(0o644)
+    for name in ("open", "listed", "mine"):
+        (kept / name).chmod(0o755)
     open_ones = [elsewhere / "runs" / name for name in ("listed", "mlflow.db", "open")]
     assert readable() == open_ones
     kept.chmod(0o755)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from kdlab.config import home
 from kdlab.run.process import stop_request
 from kdlab.tuning import child, process
 
@@ -34,9 +35,10 @@ def test_it_ends_as_its_sweep_does_and_hands_on_that_it_is_to_stop(
     monkeypatch.setattr(process, "main", main)
     watched = []
     monkeypatch.setattr(stop_request, "end_with", watched.append)
+    monkeypatch.setattr(home, "keep_private", lambda: watched.append("private"))
     monkeypatch.setattr(sys, "argv", ["child", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(child.__file__, run_name="__main__")
     assert ended.value.code == 130
-    assert watched == [tmp_path]  # it ends with its folder
+    assert watched == ["private", tmp_path]  # it ends with its folder
     assert seen == [str(tmp_path), False, True]
