@@ -63,6 +63,7 @@ class RemotePool(ComputingPoolSpec):
         check_address(self.address, tls=self.certificates())
 
     def start(self, deployment: Deployment, folder: Path) -> "JoinedPool":
+        require_known("teacher_pool", self.address)
         return JoinedPool(self, deployment)
 
 
@@ -70,7 +71,6 @@ class JoinedPool:
     """A pool somebody else keeps; what it serves is said again when it was started anew."""
 
     def __init__(self, spec: RemotePool, deployment: Deployment) -> None:
-        require_known("teacher_pool", spec.address)
         self.spec, self.address, self.deployment = spec, spec.address, deployment
         self.teacher, self.tls = deployment.teacher, spec.certificates()
         self.deploy()

@@ -120,7 +120,7 @@ def _from_file(path: Path, name: str) -> str:
         raise BadInput(f"<secret:{name}>: {path} cannot be read: {error}") from error
     if text is None or facts.st_uid not in (0, os.getuid()) or facts.st_mode & 0o007:
         raise BadInput(
-            f"<secret:{name}>: {path} must be a plain file of yours that nobody else can read "
+            f"<secret:{name}>: {path} must be a plain file of yours that others may not read "
             f"(chmod 600 {path})"
         )
     lines = (line.partition("=") for line in text.splitlines())

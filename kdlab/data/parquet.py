@@ -36,6 +36,7 @@ _LABELS = ("label", "labels", "fine_label", "class", "target", "cls")
 _GROWS = 4  # times the bytes of its file that images may have: they are packed already
 _BEYOND = 6_000_000  # bytes beyond that, of any file
 _ROW = 200  # bytes that are known of an image, in memory
+_ROWS, _AT_ONCE = 32, 1_000_000  # rows that are unpacked at a time, and their bytes
 _DISK_SHARE = 0.9  # of what is free
 
 
@@ -165,7 +166,7 @@ def batches(
     table: "pq.ParquetFile",
     size: int,
     columns: Sequence[str],
-    rows: int = 1,
+    rows: int = _ROWS,
     grows: int = _GROWS,
 ) -> "Iterator[pa.RecordBatch]":
     """Some rows of a parquet file at a time: a few bytes of it may stand for any number of others.
@@ -182,7 +183,8 @@ def batches(
         if part.path_in_schema.partition(".")[0] in columns
     )
     _refuse_beyond(file, declared, size, grows)
-    unpacked = 0
+    unpacked, each = 0, declared // max(1, table.metadata.num_rows)
+    rows = max(1, min(rows, _AT_ONCE // max(1, each)))
     for batch in table.iter_batches(rows, columns=list(columns)):
         unpacked += batch.nbytes + _ROW * batch.num_rows
         _refuse_beyond(file, unpacked, size, grows)

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,6 +35,7 @@ from kdlab.tracking import PENDING
 
 FORMAT = 2  # of the folder with its spec, events and checkpoints; kdlab 0.1 wrote format 1
 UNDER_WAY = ("starting", "running")
+_LAST_TIME = 2.0**36  # seconds since 1970, beyond which no calendar goes
 ENDED = ("finished", "failed", "stopped", "lost", "unreadable")
 
 
@@ -68,8 +68,10 @@ class RunStatus:
 
     def __post_init__(self) -> None:
         times = self.created, self.process_started, self.begin, self.ended, self.seconds
-        if not all(one is None or isfinite(one) for one in times):
-            raise ValueError("a time in it is no number")
+        if not all(one is None or 0 <= one < _LAST_TIME for one in times):
+            raise ValueError("a time in it is none")
+        if self.state is not None and self.state not in (*UNDER_WAY, *ENDED, "pool"):
+            raise ValueError("its state is none that a run can have")
         if self.pid is not None and not 0 < self.pid < 2**31:
             raise ValueError(f"its process has the number {self.pid}, which none can have")
 
@@ -77,8 +79,10 @@ class RunStatus:
         """Whether the process lives."""
         if self.pid is None:  # between making the folder and starting the process
             return time.time() - self.created < 30
-        process = self.process()
-        return process is not None and process.status() != psutil.STATUS_ZOMBIE
+        with suppress(psutil.NoSuchProcess):  # it ends in between
+            process = self.process()
+            return process is not None and process.status() != psutil.STATUS_ZOMBIE
+        return False
 
     def process(self) -> psutil.Process | None:
         """The process of this number, if it began when this one did: numbers are used again."""
@@ -251,12 +255,16 @@ class RunFolder:
                 return live
         why = f"status.json in {self.path} is damaged: {error}"
         try:
-            *_, last = select(
-                self.events, "run_started", "sweep_started", "run_done", "sweep_done"
-            )
-        except (ValueError, OSError, KdlabError):
+            return self._status_of_events(made)
+        except (ValueError, TypeError, KeyError, OSError, KdlabError):
             return RunStatus(state="unreadable", created=made, exit_code=1, error=why)
-        if last["event"].endswith("started"):  # and its process is gone
+
+    def _status_of_events(self, made: float) -> RunStatus:
+        """As the log's last word has it, of a run whose process is gone."""
+        *_, last = select(
+            self.events, "run_started", "sweep_started", "run_done", "sweep_done"
+        )
+        if last["event"].endswith("started"):
             return RunStatus(state="lost", created=made, exit_code=1)
         state, result, said = str(last["state"]), last.get("result"), last.get("error")
         return RunStatus(

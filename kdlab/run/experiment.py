@@ -2,12 +2,12 @@
 
 import html
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kdlab.cluster.wires.known_schedulers import trust
+from kdlab.cluster.wires.known_schedulers import trust_named
 from kdlab.config import load as loader
 from kdlab.config import yaml_text
 from kdlab.config.check import construct
@@ -37,8 +37,7 @@ def load(name: str | Path, *overrides: str | Mapping[str, object]) -> "Experimen
         SpecError: with every fault of the spec, its key, line and value.
     """
     experiment = loaded(name, *overrides)
-    for address in experiment.addresses() & set(_texts(experiment.changes)):
-        trust(address)
+    trust_named(experiment.changes)
     return experiment
 
 
@@ -53,15 +52,6 @@ def loaded(name: str | Path, *overrides: str | Mapping[str, object]) -> "Experim
     experiment = Experiment(composed, loader.merged(overrides), str(name))
     experiment.spec  # noqa: B018  # checks it now, so that the fault shows in this cell
     return experiment
-
-
-def _texts(value: object) -> Iterator[str]:
-    """All strings in it."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _texts(one)
 
 
 class Experiment:
@@ -82,11 +72,6 @@ class Experiment:
         from kdlab.experiment.spec import ExperimentSpec  # imports torch
 
         return construct(ExperimentSpec, self.composed)
-
-    def addresses(self) -> set[str]:
-        """Addresses of schedulers elsewhere that it would speak to."""
-        named = self.spec.teacher_pool, self.spec.workers
-        return {str(address) for one in named if (address := getattr(one, "address", None))}
 
     @property
     def resolved(self) -> dict[str, Any]:

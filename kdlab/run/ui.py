@@ -20,7 +20,7 @@ from kdlab.cluster.wires.security import write_private
 from kdlab.config import credentials
 from kdlab.config.home import home, runs_folder
 from kdlab.errors import BadInput, NotFoundError
-from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN, ui_note
+from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN, ui_address, ui_note
 
 # Of MLflow's two views the one of training.
 _TRAINING = "workflowType=machine_learning"
@@ -72,6 +72,7 @@ def serve_ui(
             f"another one: kdlab ui --port {port + 1}"
         )
     host, once = f"{secrets.token_hex(16)}.localhost", secrets.token_urlsafe(24)
+    where = f"http://{host}:{port}"
     newest = _newest_experiment() if uri is None else None
     process = start(
         command(port),
@@ -88,8 +89,8 @@ def serve_ui(
             time.sleep(0.1)  # between looks
         if process.poll() is None:
             view = f"#/experiments/{newest}/runs" if newest else "#/experiments"
-            _note(f"http://{host}:{port}")
-            address = f"http://{host}:{port}/?token={once}{view}?{_TRAINING}"
+            _note(where, up=True)
+            address = f"{where}/?token={once}{view}?{_TRAINING}"
             print(f"MLflow: {address}  (for you alone, once; Ctrl-C ends it)", flush=True)
             if browser:
                 _open(address)
@@ -97,7 +98,7 @@ def serve_ui(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        _note(None)
+        _note(where, up=False)
     return 0 if code in (0, -signal.SIGTERM) else 1
 
 
@@ -117,9 +118,11 @@ def _settings(uri: str, host: str, once: str) -> dict[str, str]:
     }
 
 
-def _note(where: str | None) -> None:
-    ui_note().unlink(missing_ok=True)
-    if where is not None:
+def _note(where: str, *, up: bool) -> None:
+    """The address for links, until it is down; of several the newest."""
+    if up or ui_address() == where:
+        ui_note().unlink(missing_ok=True)
+    if up:
         write_private(ui_note(), where)
 
 

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import distributed_c10d
 
 from kdlab.messages import packed, unpacked
 
@@ -61,6 +62,8 @@ def begin(
         # All at the same moment: a stranger has less time to come first.
         _all_say(own, "ready", rank, world, "yes", patience)
         good = False
+        # Names of groups are counted in each process: a try that failed has left its own.
+        distributed_c10d._world.group_count = 0
         with suppress(RuntimeError):  # a pair broke while it was made
             dist.init_process_group(
                 backend, store=own, rank=rank, world_size=world, timeout=patience
@@ -68,7 +71,8 @@ def begin(
             assert isinstance(dist.group.WORLD, dist.ProcessGroup)
             good = _proved(dist.group.WORLD, secret)
         word, soon = "yes" if good else "no", timedelta(seconds=_SAY_S)
-        if _all_say(own, "proved", rank, world, word, soon) == {"yes"}:
+        # Its own eyes count: others may be able to write into the store.
+        if _all_say(own, "proved", rank, world, word, soon) == {"yes"} and good:
             return
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -89,9 +93,12 @@ def new_group(
         secret = bytes(
             _from_first(torch.tensor(list(secrets.token_bytes(_BYTES)))).tolist()
         )
-        made = dist.new_group(None if ranks is None else list(ranks), backend=backend)
-        own = made if isinstance(made, dist.ProcessGroup) else None  # else not a member
-        good = torch.tensor([int(own is None or _proved(own, secret))], device=_device())
+        own, found = None, False
+        with suppress(RuntimeError):  # a pair broke while it was made
+            made = dist.new_group(None if ranks is None else list(ranks), backend=backend)
+            own = made if isinstance(made, dist.ProcessGroup) else None  # else not a member
+            found = own is None or _proved(own, secret)
+        good = torch.tensor([int(found)], device=_device())
         dist.all_reduce(good, dist.ReduceOp.MIN)
         if good.item():
             return own

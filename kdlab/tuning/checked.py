@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kdlab.cluster.notebook_components import pack
+from kdlab.cluster.wires.known_schedulers import trust_named
 from kdlab.config import load as loader
 from kdlab.config import yaml_text
 from kdlab.config.check import construct
@@ -147,7 +148,9 @@ def search(
         NotFoundError: no such sweep; names the nearest.
         SpecError: with every fault, its key and value.
     """
+    trust_named(overrides)  # and no file: it may be somebody else's
     if isinstance(name, Mapping):
+        trust_named(name)
         tree = dict(name)
         # Its study goes on with the same dict, and is not mixed with another one's.
         own = f"sweep-{loader.spec_hash(tree)[:8]}"

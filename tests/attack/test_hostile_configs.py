@@ -14,6 +14,7 @@ from kdlab.cluster.wires.known_schedulers import require_known
 from kdlab.errors import BadInput
 from kdlab.run.experiment import loaded
 from kdlab.run.handle.run import made, resume
+from kdlab.tuning import search
 
 
 @pytest.fixture
@@ -63,6 +64,31 @@ def test_nobody_that_a_config_names_is_spoken_to(
     loaded(path, {"teacher_pool.address": address} if number == 0 else {})
     with pytest.raises(BadInput, match="which you have not named yet"):
         require_known("teacher_pool", address)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_what_the_user_says_of_a_sweep_is_known(somebody, number, kdlab_home, elsewhere):
+    address, _ = somebody
+    tree = {
+        "experiment": "smoke/none",
+        "space": {"train.lr": {"low": 0.01, "high": 0.1}},
+        "objectives": [{"metric": "validation_top1"}],
+    }
+    workers = {"address": address, "insecure": True}
+    path = elsewhere / "theirs.yaml"
+    path.write_text(yaml.safe_dump(tree | {"workers": workers}))
+    if number == 0:  # in a file alone it is not
+        search(path)
+        with pytest.raises(BadInput):
+            require_known("workers", address)
+        return
+    asked = (
+        (path, f"workers.address={address}")
+        if number == 1
+        else (tree | {"workers": workers},)
+    )
+    search(*asked)
+    require_known("workers", address)
 
 
 def test_what_the_user_names_is_known_from_then_on(somebody, kdlab_home, elsewhere):

@@ -39,7 +39,8 @@ def written(folder, **facts):
 @pytest.mark.parametrize(
     "facts",
     [{"pid": -1}, {"pid": 0}, {"pid": 2**40}, {"created": NAN}, {"begin": INF},
-     {"process_started": NAN}, {"pid": "1"}, {"state": 7}, {"result": [1]}],
+     {"process_started": NAN}, {"created": 1e300}, {"ended": -1.0}, {"state": "odd"},
+     {"pid": "1"}, {"state": 7}, {"result": [1]}],
     ids=str,
 )  # fmt: skip
 def test_well_formed_nonsense_is_a_damaged_status(tmp_path, facts):
@@ -48,6 +49,22 @@ def test_well_formed_nonsense_is_a_damaged_status(tmp_path, facts):
     status = folder.raw_status()
     assert status.state == "unreadable"
     assert "is damaged" in status.error
+
+
+@pytest.mark.parametrize(
+    "last",
+    [{}, {"state": {"a": 1}}, {"state": "odd"}, {"state": "finished", "time": "x"},
+     {"state": "finished", "time": NAN}, {"state": "finished", "time": 1e300}],
+    ids=str,
+)  # fmt: skip
+def test_odd_last_words_of_a_log_are_of_one_run_alone(elsewhere, last):
+    """They were tracebacks of every command, as all runs are sorted by their time."""
+    folder = written(elsewhere / "runs" / "a", pid=-1)
+    (folder.path / "experiment.json").write_text("{}")
+    line = {"event": "run_done", "time": 1.0, "result": None, "error": None} | last
+    folder.events.write_text(json.dumps(line) + "\n")
+    assert folder.raw_status().state == "unreadable"
+    assert "unreadable" in repr(kdlab.runs())
 
 
 def test_a_status_without_a_seal_is_not_believed(tmp_path):

@@ -109,13 +109,23 @@ def test_who_does_not_know_it_takes_part_in_nothing(monkeypatch):
     assert "made 2 times" in str(found[0])
 
 
+def test_what_others_write_into_the_store_overrules_nobody(monkeypatch):
+    """A store between machines asks nobody: somebody else said that all was well."""
+    monkeypatch.setattr(process_groups, "_TRIES", 2)
+    monkeypatch.setattr(
+        process_groups, "_all_say", lambda store, what, rank, world, own, wait: {"yes"}
+    )
+    found = began(2, lambda rank: "met", secret=lambda rank: b"%d" % rank)
+    assert [type(error) for error in found] == [Unproved] * 2
+
+
 def listening():
     every = psutil.Process().net_connections("tcp")
     return {c.laddr.port for c in every if c.status == psutil.CONN_LISTEN}
 
 
 @pytest.mark.parametrize("what", ["init_process_group", "new_group"])
-@pytest.mark.parametrize("words", [b"", bytes(64), b"\xff" * 64])
+@pytest.mark.parametrize("words", [b"", bytes(64), b"\xff" * 64, None])
 def test_a_stranger_who_comes_first_is_found_and_the_group_made_anew(
     monkeypatch, what, words
 ):
@@ -124,6 +134,7 @@ def test_a_stranger_who_comes_first_is_found_and_the_group_made_anew(
     Which of two ranks calls the other is chance: until it is the one that came late.
     """
     monkeypatch.setattr(process_groups, "_PROOF_S", 0.5)
+    monkeypatch.setattr(process_groups, "_SAY_S", 2 * PATIENCE.total_seconds())
     really, held, made = getattr(dist, what), ExitStack(), []
 
     def once():
@@ -135,7 +146,9 @@ def test_a_stranger_who_comes_first_is_found_and_the_group_made_anew(
                 continue
             for port, number in itertools.product(new, range(4)):
                 wire = held.enter_context(socket.create_connection(("127.0.0.1", port)))
-                wire.sendall(struct.pack("<q", number) + words)
+                wire.sendall(struct.pack("<q", number) + (words or b""))
+                if words is None:  # it hangs up
+                    wire.close()
             ready.set()
 
         def late(*about, **more):

@@ -6,11 +6,14 @@ user has said it, on the command line, in a notebook's cell or in `KDLAB_ADDRESS
 """
 
 import os
+import re
+from collections.abc import Mapping, Sequence
 
 from kdlab.config.home import home
 from kdlab.errors import BadInput
 
 _VARIABLE = "KDLAB_ADDRESSES"
+_ADDRESS = re.compile(r"(?:tcp|tls)://[\w.:\[\]-]+")
 
 
 def trust(address: str) -> None:
@@ -20,6 +23,19 @@ def trust(address: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with path.open("a", encoding="utf-8") as file:  # short: whole, whoever else writes
             file.write(f"{address}\n")
+
+
+def trust_named(overrides: object) -> None:
+    """All addresses in what the user has said, as texts or mappings."""
+    if isinstance(overrides, str):
+        for address in _ADDRESS.findall(overrides):
+            trust(address)
+    elif isinstance(overrides, Mapping):
+        for value in overrides.values():
+            trust_named(value)
+    elif isinstance(overrides, Sequence):
+        for value in overrides:
+            trust_named(value)
 
 
 def require_known(field: str, address: str) -> None:
@@ -36,9 +52,9 @@ def require_known(field: str, address: str) -> None:
         return
     raise BadInput(
         f"{field}.address is {address}, which you have not named yet: whoever answers there can "
-        "run code as you, and a config may come from somebody else. If you trust it, say it "
-        f"once, as {field}.address={address} behind the command or in kdlab.load(...), or in "
-        f"the environment: {_VARIABLE}={address}"
+        "run code as you, and a config may come from somebody else. If you trust it, say so in "
+        f"the environment, {_VARIABLE}={address}, or once as {field}.address={address} behind "
+        "the command or in kdlab.load(...)"
     )
 
 

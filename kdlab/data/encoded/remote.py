@@ -96,14 +96,16 @@ async def _refuse_elsewhere(
 ) -> None:
     """Redirects stay on the host, or go to its encrypted side."""
     here, answer = asked.url, asked.response
-    there = here.join(type(here)(answer.headers.get("Location", "")))
+    # aiohttp goes by the old header, too.
+    told = answer.headers.get("Location") or answer.headers.get("URI") or ""
+    there = here.join(type(here)(told))
     safer = (here.scheme, there.scheme) == ("http", "https")
     if here.host != there.host or (here.port != there.port and not safer):
         answer.close()
         raise DataError(
             f"{here.host}:{here.port} sends who asks for {here.with_query(None)} on to another "
             f"host, {there.host}:{there.port}. Nothing was asked for there: it may be a host that "
-            "only this machine reaches. If you trust it, give the address there:\n"
+            "only this machine reaches. If you trust it, load the file down, or give its address:\n"
             f"    {there.with_query(None)}"
         )
 

@@ -52,8 +52,13 @@ def spawn(
 
 def _fills(process: psutil.Process, folder: Path) -> bool:
     """Whether it was started for this folder: a status may come from somebody else."""
-    words = " ".join(process.cmdline()).rstrip()
-    return words.endswith(f" {folder}") and " kdlab." in words
+    words = process.cmdline()
+    text = " ".join(words).rstrip()
+    try:  # the same folder may have another name by now
+        same = os.path.samefile(words[-1], folder)
+    except (OSError, IndexError):
+        same = False
+    return (same or text.endswith(f" {folder}")) and " kdlab." in text
 
 
 _children: dict[int, "subprocess.Popen[bytes]"] = {}  # so that none stays a zombie

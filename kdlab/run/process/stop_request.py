@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-_LOOK_S = 2.0
+_LOOK_S, _LOOKS = 1.0, 3
 _MADE_OF = "experiment.json"
 
 
@@ -49,8 +49,10 @@ def end_with(folder: Path) -> None:
             return True
 
     def watch() -> None:
-        while is_there():
+        away = 0
+        while away < _LOOKS:  # a mount may be away for a moment
             time.sleep(_LOOK_S)
+            away = 0 if is_there() else away + 1
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="end with the folder", daemon=True).start()

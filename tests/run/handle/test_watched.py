@@ -115,7 +115,7 @@ def test_a_run_whose_process_is_gone_is_lost(folder):
         _ = run.result
 
 
-@pytest.mark.parametrize("state", ["starting", "running", "prepared"])
+@pytest.mark.parametrize("state", ["starting", "running"])
 def test_one_that_has_not_ended_has_no_result_yet(folder, state):
     folder.write_status(state=state)
     with pytest.raises(NotFoundError, match=f"a-run is {state}; it has no result yet"):
@@ -294,11 +294,25 @@ def test_the_process_of_a_folder_was_started_for_it(tmp_path, folders):
         process = psutil.Process(started.pid)
         until(lambda: "input()" in process.cmdline())
         assert _fills(process, tmp_path / folders) == (folders == "a-run")
+        # A folder that was moved, with a link in its place, is the same.
+        (tmp_path / "a-run").mkdir()
+        (tmp_path / "a-run").rename(tmp_path / "moved")
+        (tmp_path / "a-run").symlink_to(tmp_path / "moved")
+        assert _fills(process, tmp_path / "moved")
         started.stdin.close()
+
+
+def test_a_process_that_ends_while_it_is_looked_at_is_gone(folder, monkeypatch):
+    class Ends(psutil.Process):
+        def status(self):
+            raise psutil.NoSuchProcess(self.pid)
+
+    monkeypatch.setattr(psutil, "Process", Ends)
+    assert Run(folder).state == "lost"
 
 
 def test_what_has_no_process_yet_is_sent_nothing(tmp_path, sent):
     folder = RunFolder(tmp_path)
-    folder.write_status(state="prepared")
+    folder.write_status(state="starting")
     Run(folder).stop()
     assert sent == []
