@@ -27,13 +27,13 @@ functions: $(VENV)/.dev
 
 # With the processes that only processes can show.
 test: lint types layers
-	$(BIN)/python -m pytest -m "not slow and not nightly" -q $(SIDE) --costs build/costs/test.csv
+	$(BIN)/python -m pytest -m "not slow and not nightly" -q $(SIDE) --costs=build/costs/test.csv
 
 # First steps, a comparison, a pipeline.
 FEW := 01_first_student 03_soft_labels_compared 05_blockwise_pipeline
 # Whole runs, a browser, notebooks, docs; what needs a Debian package is installed by .ci/run.
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "slow and not nightly" -q $(SIDE) --costs build/costs/slow.csv
+	$(BIN)/python -m pytest -m "slow and not nightly" -q $(SIDE) --costs=build/costs/slow.csv
 	$(MAKE) notebooks NOTEBOOKS="$(FEW)"
 	$(BIN)/mkdocs build --strict --quiet
 
@@ -52,7 +52,7 @@ fuzz: $(VENV)/.dev
 # What says little that the rest does not say and takes long: benches, storms of hundreds of
 # faults, hundreds of teachers, all examples of what CI tries some of.
 nightly: fuzz
-	FAULTS=200 EXAMPLES=nightly $(BIN)/python -m pytest -m "nightly or tiered" -q $(SIDE) --costs build/costs/nightly.csv
+	FAULTS=200 EXAMPLES=nightly $(BIN)/python -m pytest -m "nightly or tiered" -q $(SIDE) --costs=build/costs/nightly.csv
 	$(MAKE) notebooks
 
 # The 50 dearest tests of the last `make test test-slow`, kept.
