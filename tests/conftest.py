@@ -119,6 +119,18 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def with_token(tmp_path):
+    """Both ends of a label wire in this process know the token of a local pool."""
+    from kdlab.cluster.wires import security
+
+    path = tmp_path / "token"
+    path.write_text("secret")
+    files = security.Tls(temporary=True).files(tmp_path) | {"token": str(path)}
+    with security.used(files):
+        yield path
+
+
+@pytest.fixture
 def filled_here(monkeypatch):
     """A folder that was written by hand is filled by this process, which may be signalled."""
     monkeypatch.setattr("kdlab.run.handle.watched._fills", lambda process, folder: True)

@@ -11,11 +11,11 @@ the user's own file of secrets, and only as a whole password.
 
 import os
 import re
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from kdlab.config.home import read_plain
 from kdlab.errors import BadInput, Fault
 
 _REFERENCE = re.compile(r"<(env|file|secret):([^<>]*)>")
@@ -112,15 +112,14 @@ def _secret(kind: str, name: str) -> str:
 
 def _from_file(path: Path, name: str) -> str:
     try:
-        # A FIFO would keep whoever opens it waiting.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            facts = os.fstat(file.fileno())
-            text = file.read(_LARGEST).decode() if stat.S_ISREG(facts.st_mode) else None
+        facts, text = path.stat(), read_plain(path, _LARGEST).decode()
     except (OSError, ValueError) as error:
-        raise BadInput(f"<secret:{name}>: {path} cannot be read: {error}") from error
-    if text is None or facts.st_uid not in (0, os.getuid()) or facts.st_mode & 0o007:
         raise BadInput(
-            f"<secret:{name}>: {path} must be a plain file of yours that others may not read "
+            f"<secret:{name}>: {path}, a plain file, cannot be read: {error}"
+        ) from error
+    if facts.st_uid not in (0, os.getuid()) or facts.st_mode & 0o007:
+        raise BadInput(
+            f"<secret:{name}>: {path} must be a file of yours that others may not read "
             f"(chmod 600 {path})"
         )
     lines = (line.partition("=") for line in text.splitlines())

@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+_LARGEST_OBJECT = 64 * 2**20  # bytes
+
 
 def home() -> Path:
     """Decoded data and teachers: `KDLAB_HOME`, or ~/.cache/kdlab; made for this user alone."""
@@ -67,16 +69,12 @@ def write_json(path: Path, data: Any) -> None:
     write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def read_object(path: Path, most: int = 64 * 2**20) -> dict[str, object]:
-    """An object of JSON, of whoever wrote it.
-
-    Args:
-        path: a regular file: a FIFO would keep its reader waiting.
-        most: bytes.
+def read_plain(path: Path, most: int) -> bytes:
+    """All of a file that has up to so many bytes, of whoever wrote it.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no such file, too large, nested too deeply, or holds no object.
+        ValueError: it is too large, or no plain file: a FIFO would keep its reader waiting.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -84,8 +82,18 @@ def read_object(path: Path, most: int = 64 * 2**20) -> dict[str, object]:
         text = file.read(most + 1)
     if len(text) > most:
         raise ValueError(f"it has more than {most:,} bytes")
+    return text
+
+
+def read_object(path: Path) -> dict[str, object]:
+    """An object of JSON, of whoever wrote it.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: as of `read_plain`, or it is nested too deeply, or holds no object.
+    """
     try:
-        data = json.loads(text)
+        data = json.loads(read_plain(path, _LARGEST_OBJECT))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(data, dict):

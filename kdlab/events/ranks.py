@@ -10,7 +10,7 @@ class GenerationBegun(Event, kind="generation"):
     """The ranks begin together, each from the newest checkpoint (EDL-Dist, section 3.4)."""
 
     number: int
-    # The pid of each by its name; of runs that torchrun started, before 0.4, how many
+    # The pid of each by its name; in logs of runs that torchrun started, how many
     ranks: Mapping[str, int] | int
 
     def pids(self) -> dict[str, int]:

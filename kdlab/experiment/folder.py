@@ -35,8 +35,8 @@ from kdlab.tracking import PENDING
 
 FORMAT = 2  # of the folder with its spec, events and checkpoints; kdlab 0.1 wrote format 1
 UNDER_WAY = ("starting", "running")
-_LAST_TIME = 2.0**36  # seconds since 1970, beyond which no calendar goes
 ENDED = ("finished", "failed", "stopped", "lost", "unreadable")
+_LAST_TIME = 2.0**36  # seconds since 1970, beyond which no calendar goes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +44,9 @@ class RunStatus:
     """What `status.json` says of a run or a sweep; times in seconds since 1970.
 
     Attributes:
-        state: one of UNDER_WAY or ENDED; or `pool`, of a folder that holds no more than
-            a pool. `unreadable` says that the file
-            is damaged, and that the log does not tell how it ended.
+        state: one of UNDER_WAY or ENDED; or `pool`, of a folder that holds no more than a
+            pool. `unreadable` says that the file is damaged, and that the log does not tell
+            how it ended.
         pid, process_started: of its process; the time tells it from a reused pid.
         begin, ended: of its work.
         exit_code, error, result: of what has ended.

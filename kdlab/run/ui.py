@@ -36,7 +36,6 @@ def token() -> str:
     """What the UI asks scripts for; one for each user, so that they go on working."""
     path = home() / "ui.token"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_private(path, secrets.token_urlsafe(24))
     return path.read_text()
 

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from kdlab.cluster.wires import label_wire, security
-from kdlab.cluster.wires.security import Tls
+from kdlab.cluster.wires import label_wire
 
 ASK = """
 import asyncio, os, sys
@@ -55,15 +54,6 @@ def test_a_reader_opens_no_pickle_of_a_coordinator(tmp_path, who):
     )
     assert marker.exists() == (who == "anybody"), done.stderr
     assert ("answered with a pickle" in done.stdout) == (who == "reader")
-
-
-@pytest.fixture
-def with_token(tmp_path):
-    path = tmp_path / "token"
-    path.write_text("secret")
-    files = Tls(temporary=True).files(tmp_path) | {"token": str(path)}
-    with security.used(files):
-        yield
 
 
 def test_nobody_passes_the_proof_on_from_another_port(with_token):

@@ -15,7 +15,6 @@ from kdlab.cluster.child_configs import WiresConfig
 from kdlab.cluster.reader.reader_wires import Unreachable, Unusable, Wires
 from kdlab.cluster.wires import label_wire, security
 from kdlab.cluster.wires.messages import check, decode, encode
-from kdlab.cluster.wires.security import Tls
 from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.soft_labels.compressed import log_probabilities
 
@@ -277,15 +276,6 @@ def test_ids_out_of_range_and_too_many_are_refused_on_arrival(inputs, images, wh
 
 
 # Who may connect
-
-
-@pytest.fixture
-def with_token(tmp_path):
-    path = tmp_path / "token"
-    path.write_text("secret")
-    files = Tls(temporary=True).files(tmp_path) | {"token": str(path)}
-    with security.used(files):
-        yield path
 
 
 def test_who_does_not_know_the_token_hears_nothing(with_token):

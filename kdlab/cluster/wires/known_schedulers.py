@@ -12,16 +12,15 @@ from collections.abc import Mapping, Sequence
 from kdlab.config.home import home
 from kdlab.errors import BadInput
 
-_VARIABLE = "KDLAB_ADDRESSES"
+_VARIABLE, _FILE = "KDLAB_ADDRESSES", "known_schedulers"
 _ADDRESS = re.compile(r"(?:tcp|tls)://[\w.:\[\]-]+")
 
 
 def trust(address: str) -> None:
     """The user has named it."""
-    path = home() / "known_schedulers"
     if address not in _kept():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with path.open("a", encoding="utf-8") as file:  # short: whole, whoever else writes
+        # Short: whole, whoever else writes.
+        with (home() / _FILE).open("a", encoding="utf-8") as file:
             file.write(f"{address}\n")
 
 
@@ -59,8 +58,7 @@ def require_known(field: str, address: str) -> None:
 
 
 def _kept() -> set[str]:
-    path = home() / "known_schedulers"
     try:
-        return set(path.read_text(encoding="utf-8").split())
+        return set((home() / _FILE).read_text(encoding="utf-8").split())
     except FileNotFoundError:
         return set()

@@ -23,6 +23,7 @@ student's, changes nothing.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -267,8 +268,11 @@ class LeaseTable:
     @property
     def free(self) -> dict[str, float]:
         """Samples/s that nobody has: of whole teachers, and what is left of others."""
-        ready = (r for r in self.leases.values() if r.state in ("free", "assigned"))
-        return {row.teacher: rest * row.t_t for row in ready if (rest := row.rest)}
+        return {row.teacher: rest * row.t_t for row in self._ready() if (rest := row.rest)}
+
+    def _ready(self) -> Iterator[SharedTeacher]:
+        """Those that may be given away."""
+        return (r for r in self.leases.values() if r.state in ("free", "assigned"))
 
     def held_by(self, student: str) -> list[Lease]:
         demand = self.demands.get(student)
@@ -300,8 +304,7 @@ class LeaseTable:
 
     def _match(self, time: float) -> None:
         """Free teachers to the students that search; then, fair shares."""
-        ready = (r for r in self.leases.values() if r.state in ("free", "assigned"))
-        all_rate = sum(row.t_t for row in ready)
+        all_rate = sum(row.t_t for row in self._ready())
         for demand in self.demands.values():
             demand.all_rate = all_rate
             if time - demand.asked_at > _EXTRA_S:
