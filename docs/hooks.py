@@ -31,7 +31,9 @@ from kdlab.events import (
 )
 from kdlab.events.event import Event, kinds
 from kdlab.report import page
-from kdlab.reproduce.command import kept_table
+from kdlab.reproduce.command import kept, kept_table
+from kdlab.reproduce.freshness import changed_since
+from kdlab.reproduce.pages import greyed
 from kdlab.run.catalogue import Registry, Sheet
 
 ROOT = Path(__file__).parent.parent
@@ -52,6 +54,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Tables of results that are older than their code are grey."""
+    return greyed(markdown)
 
 
 def notebooks() -> list[Path]:
@@ -125,7 +132,9 @@ def results() -> str:
     for name in sorted(folders.names("registry")):
         if name.startswith("results/"):
             short = name.removeprefix("results/")
-            parts.append(f"\n## {short}\n\n{kept_table(short)}")
+            older = "kd-older" if changed_since(kept(short).fields()) else "kd-current"
+            table = f'<div class="{older}" markdown>\n\n{kept_table(short)}\n</div>'
+            parts.append(f"\n## {short}\n\n{table}")
     return "\n".join(parts)
 
 

@@ -25,12 +25,27 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep", action="store_true", help="also as a card in ./registry/results"
     )
+    parser.add_argument(
+        "--stale",
+        action="store_true",
+        help="list kept results whose code has changed since they were measured",
+    )
     json_flag(parser)
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.reproduce.command import known, reproduce
+    from kdlab.reproduce.command import known, reproduce, stale
 
+    if arguments.stale:
+        found = stale()
+        for result in found:
+            changed = ", ".join(result["changed"])
+            tell(f"{result['command']}\n    changed: {changed}", as_json=arguments.json)
+        tell(
+            f"{len(found)} kept results are older than their code.", as_json=arguments.json
+        )
+        answer({"stale": found}, as_json=arguments.json)
+        return 0
     overrides = [word for word in arguments.names if "=" in word]
     names = [word for word in arguments.names if "=" not in word]
     if not names and overrides:

@@ -2,12 +2,21 @@
 
 import html
 
+from kdlab.reproduce.command import kept
+from kdlab.reproduce.freshness import changed_since
+
 OURS, THEIRS, INK = "#2f6fb3", "#9aa6b5", "#5f6b7a"
 WIDE = 860  # pixels of a picture
 
 
-def picture(note: str, parts: str, tall: int) -> str:
-    """A whole SVG of this height, with a note below its parts."""
+def picture(note: str, parts: str, tall: int, *results: str) -> str:
+    """A whole SVG of this height, with a note below its parts.
+
+    Parts that show kept `results` whose code has changed since are pale, and the note says so.
+    """
+    if any(changed_since(kept(name).fields()) for name in results):
+        note += " Measured before the code changed."
+        parts = f'<g opacity="0.55">{parts}</g>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {tall}" width="{WIDE}" '
         f'height="{tall}" font-family="system-ui, sans-serif" font-size="13" role="img">'

@@ -15,6 +15,7 @@ from kdlab.config.home import write_json
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.report.figures import Say
 from kdlab.report.page import markdown, markdown_table
+from kdlab.reproduce.freshness import changed_since
 from kdlab.reproduce.measurement import Measured
 from kdlab.reproduce.result import KeptResult
 from kdlab.reproduce.table import MeasuredRow, Reproduction, Row, Table, cells
@@ -188,6 +189,11 @@ def as_markdown(facts: Mapping[str, Any]) -> str:
         f"{where['gpu'] or 'no GPU'}, torch {facts['versions'].get('torch', '?')}."
     )
     said = [f"**{markdown(facts['source'])}.** {made}"]
+    if facts.get("published_of"):
+        said.append(f"Published: {markdown(facts['published_of'])}.")
+    if commit := str(facts.get("commit", "")):
+        changed = ", ".join(changed_since(facts))
+        said.append(f"Measured at {commit[:12]}{changed and f'; changed since: {changed}'}.")
     if facts["scaled"]:
         said.append(f"Scaled: {markdown(facts['scaled'])}")
     said += [markdown(note) for note in facts["notes"]]
@@ -203,16 +209,52 @@ def markdown_rows(facts: Mapping[str, Any], quantities: Collection[str] = ()) ->
     ]
     kept = [k for k in range(len(_HEAD)) if any(line[k] for line in lines)]
     rows = [[line[k] for k in kept] for line in lines]
-    return markdown_table([_HEAD[k] for k in kept], rows)
+    head = [_HEAD[k] for k in kept]
+    plainer = {"published": _published(facts), "measured here": _measured(facts)}
+    return markdown_table([plainer.get(name, name) for name in head], rows)
+
+
+def _published(facts: Mapping[str, Any]) -> str:
+    of = facts.get("published_of")
+    return f"published: {markdown(of)}" if of else "published"
+
+
+def _measured(facts: Mapping[str, Any]) -> str:
+    return "measured before the code changed" if changed_since(facts) else "measured here"
 
 
 def keep(result: Reproduction) -> Path:
-    """As a card in the current folder's registry/results."""
+    """As a card in the current folder's registry/results.
+
+    What was only simulated leaves the measured numbers that are kept there as they are.
+    """
     path = Path("registry/results") / f"{result.name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
+    facts = result.facts()
+    if path.is_file() and not any(row.measured for row in result.rows):
+        facts = _measured_before(facts, _written_in(path))
     head = {"about": result.about, "type": KeptResult.component}
-    path.write_text(yaml_text.dump(head | result.facts()), encoding="utf-8")
+    path.write_text(yaml_text.dump(head | facts), encoding="utf-8")
     return path
+
+
+def _measured_before(facts: dict[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    """These facts with the measured numbers of those, and with where they were measured."""
+    before = {(row["row"], row["quantity"]): row for row in old["rows"]}
+    if all(row["measured"] is None for row in old["rows"]):
+        return facts
+    rows = [
+        row | {key: before[row["row"], row["quantity"]][key] for key in _MEASURED}
+        if (row["row"], row["quantity"]) in before
+        else row
+        for row in facts["rows"]
+    ]
+    where = {key: old[key] for key in _WHERE if key in old}
+    return facts | {"commit": "", "code": {}} | where | {"rows": rows}
+
+
+_MEASURED = ("measured", "mean", "std", "low", "high", "holds")
+_WHERE = ("command", "seconds", "machine", "versions", "measurement", "commit", "code")
 
 
 def kept(name: str) -> KeptResult:
@@ -222,6 +264,21 @@ def kept(name: str) -> KeptResult:
         NotFoundError: there is none; names the nearest.
     """
     return construct(KeptResult, loader.compose_card(f"results/{name}"))
+
+
+def stale() -> list[dict[str, Any]]:
+    """Name, command, seconds and commit of each kept result that is older than its code.
+
+    `changed` has the parts of the package that are not what they were.
+    """
+    found = []
+    for card_name in sorted(folders.names("registry")):
+        if card_name.startswith("results/"):
+            facts = kept(card_name.removeprefix("results/")).fields()
+            if changed := changed_since(facts):
+                told = {key: facts[key] for key in ("name", "command", "seconds", "commit")}
+                found.append(told | {"changed": list(changed)})
+    return found
 
 
 def kept_table(name: str) -> str:

@@ -31,7 +31,7 @@ def engines_chart() -> str:
             y += _STEP
         y += 10
     note = "Labels a second on one core, times those of PyTorch as it is"
-    return picture(note, parts, y + 24)
+    return picture(note, parts, y + 24, "engines")
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def rivals() -> str:
     note = (
         "Medians: top-1 of the global model; of one local model; what each worker takes in"
     )
-    return picture(note, parts, y + 30)
+    return picture(note, parts, y + 30, "ec_dnn/rivals")
 
 
 def storm() -> str:
@@ -106,7 +106,7 @@ def storm() -> str:
             y += _STEP
         y += 8
     note = "Seconds to 3,000 steps. Half of kdlab's failures are teachers, all others are ranks."
-    return picture(note, parts, y + 26)
+    return picture(note, parts, y + 26, "storm")
 
 
 class _RecordedSimulation(Simulation):

@@ -32,7 +32,7 @@ def headline() -> str:
         "Accuracy on test, %", "edl_dist/table4", "top-1, %", "mean", _ACCURACY, 440
     )
     note = "On two processor cores; on either side the same student, teacher and images."
-    return picture(note, speed + top1, tall)
+    return picture(note, speed + top1, tall, "peers", "edl_dist/table4")
 
 
 def _bars(

@@ -11,7 +11,7 @@ from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.errors import NotFoundError, SpecError
 from kdlab.reproduce.bench import Bench
-from kdlab.reproduce.command import as_markdown, card, kept_table, known, reproduce
+from kdlab.reproduce.command import as_markdown, card, kept, kept_table, known, reproduce
 from kdlab.reproduce.experiment import Trained
 from kdlab.reproduce.result import KeptResult
 from kdlab.reproduce.shares import Shares, Teachers
@@ -41,6 +41,7 @@ def test_what_is_promised_of_a_simulation_holds(name, elsewhere):
     assert not [row.spec.simulated for row in asked if row.simulated is None]
     failed = [row.spec.row for row in result.rows if row.holds is False]
     assert not failed
+    assert_kept_as_simulated(name, result)
     picture = elsewhere / "reproductions" / name / "figure.png"
     assert picture.stat().st_size > 5000
     rows = json.loads((picture.parent / "result.json").read_text())["rows"]
@@ -48,6 +49,19 @@ def test_what_is_promised_of_a_simulation_holds(name, elsewhere):
         return
     again = [row.facts() for row in reproduce(name, measures=False)[0].rows]
     assert rows == again  # every time the same
+
+
+def assert_kept_as_simulated(name, result):
+    """`kdlab reproduce NAME --simulate-only --keep` keeps them again."""
+    if f"results/{name}" not in folders.names("registry"):
+        return
+    now = {(row.spec.row, row.spec.quantity): row.facts() for row in result.rows}
+    for row in kept(name).rows:
+        fresh = now[row["row"], row["quantity"]]["simulated"]
+        if fresh is None or row["simulated"] is None:
+            assert row["simulated"] == fresh, row
+        else:
+            assert row["simulated"] == pytest.approx(fresh, rel=1e-4), row
 
 
 def test_only_predictions_count():
@@ -87,6 +101,16 @@ def test_the_median_of_rates_and_the_mean_of_accuracies_count():
     assert MeasuredRow(rate, None, (0.90, 0.98, 1.0)).holds is True
     gain = Row(row="a", quantity="gained, points", measured="m", goal=">= 0")
     assert MeasuredRow(gain, None, (-3.0, 0.5, 1.0)).holds is False
+
+
+def test_a_goal_of_seeds_holds_for_the_worst_of_them():
+    gain = Row(row="a", quantity="gained, points", measured="m", goal=">= 0")
+    assert MeasuredRow(gain, None, (4.7, 1.9, -0.8)).holds is False
+    assert MeasuredRow(gain, None, (4.7, 1.9, 0.8)).holds is True
+    error = Row(row="a", quantity="error, %", measured="m", goal="<= 5")
+    assert MeasuredRow(error, None, (4.0, 4.0, 5.5)).holds is False
+    rate = Row(row="a", quantity="ratio", measured="m", goal=">= 1")
+    assert MeasuredRow(rate, None, (0.9, 1.1, 1.2)).holds is True  # rounds, not seeds
 
 
 def test_off_and_holds():
