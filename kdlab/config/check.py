@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 from kdlab.config import registry
 from kdlab.config.folders import names, nearest
 from kdlab.config.load import Composed, never_a_traceback
+from kdlab.config.removed import instead, unset
 from kdlab.config.spec import Spec, hints_of, required_fields
 from kdlab.config.yaml_text import dotted
 from kdlab.errors import Fault, NotFoundError, SpecError
@@ -94,8 +95,8 @@ class _Checker:
         hints = hints_of(cls)
         before = len(self.faults)
         label = cls.component or key or "an experiment"
-        for name in values:
-            if name not in hints:
+        for name, value in values.items():
+            if name not in hints and not unset(dotted(key, name), value):
                 parts = list(_deeper(hints, values, name))
                 words = no_such_key(cls.component or "", key, name, parts, hints)
                 self.fault(dotted(key, name), words)
@@ -211,6 +212,8 @@ def no_such_key(
     there = ", ".join(dotted(key, part) for part in parts)
     near = nearest(name, [k for k in known if k != "variant"])
     hint = f" There is {there}." if there else near
+    if gone := instead(dotted(key, name)):
+        hint = f" Removed: {gone}."
     return f"{component or key or 'an experiment'} has no key {name!r}.{hint}"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from kdlab.config import source_index
 from kdlab.config.check import no_such_key
 from kdlab.config.load import Composed
+from kdlab.config.removed import unset
 from kdlab.config.yaml_text import dotted
 from kdlab.errors import Fault
 
@@ -47,8 +48,8 @@ def _unknown(
     if own is None or key in tree.broken:
         return
     deeper = {k: of for k, v in data.items() if (of := _inside(own, k, v)) is not None}
-    for name in data:
-        if name != "type" and name not in own.keys:
+    for name, value in data.items():
+        if name not in ("type", *own.keys) and not unset(dotted(key, name), value):
             parts = [
                 f"{part}.{name}" for part, (of, _) in deeper.items() if name in of.keys
             ]

@@ -23,12 +23,6 @@ class SweepStarted(Event, kind="sweep_started"):
         return f"sweep {self.study}: {', '.join(self.objectives)}"
 
 
-class Calibrated(Event, kind="calibrated", line="measured on this machine: {set}"):
-    """What a simulated sweep needs to know of this machine."""
-
-    set: Mapping[str, object]
-
-
 class TrialStarted(Event, kind="trial_started"):
     """A trial was given to a worker."""
 
@@ -104,13 +98,6 @@ class RepeatDone(Event, kind="repeat_done"):
 
     run: str
     state: str  # finished, failed, lost
-
-
-class RealRunStarted(Event, kind="real_run", line="a real run: {run}"):
-    """The best of a simulated sweep is run on this machine."""
-
-    run: str
-    set: Mapping[str, object]
 
 
 class SweepDone(Event, kind="sweep_done"):

@@ -157,12 +157,11 @@ def save(
     spec: SweepSpec,
     space: Space,
     chosen: FrozenTrial,
-    calibrated: Mapping[str, float],
 ) -> list[Path]:
     """As a config that `kdlab run` takes, and as a card for each part that was tuned."""
     values = values_of(chosen)
     about = f"Trial {chosen.number} of the sweep {folder.run_id}, the best of its study."
-    tree = space.composed(values, calibrated)
+    tree = space.composed(values)
     root = folder.path / "best"
     if spec.simulation is not None:
         path = root / "registry" / "simulations" / f"{folder.run_id}.yaml"

@@ -24,7 +24,6 @@ from kdlab.tuning.best import earlier
 from kdlab.tuning.folder import SweepFolder, check_hash, sweep_hash, sweeps_folder
 from kdlab.tuning.handle import NAME, Sweep
 from kdlab.tuning.plan import shares_pool
-from kdlab.tuning.repeat import check_real
 from kdlab.tuning.space import Space
 from kdlab.tuning.spec import Dimension, SweepSpec
 
@@ -48,8 +47,6 @@ class CheckedSweep:
         self.hash = sweep_hash(self.spec)
         if self.spec.simulated:
             simulated.check(self.space.base)  # type: ignore[arg-type]  # built as one
-        if self.spec.real is not None:
-            check_real(self.spec.real, self.space)
 
     def check(self, say: Callable[[str], None] = lambda line: None) -> None:
         """Data, models and addresses of the experiment as it is.

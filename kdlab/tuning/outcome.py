@@ -62,26 +62,6 @@ class Confirmed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpeedShare:
-    """Speed over that of training without a teacher, of one setting."""
-
-    simulated: float
-    measured: float
-    each: Sequence[float]  # measured, by seed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RealRunOutcome:
-    """The best of a simulated sweep on this machine."""
-
-    run_dir: str
-    set: Mapping[str, object]
-    of_n_training: SpeedShare
-    off: float
-    holds: bool  # within what the sweep allows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOutcome:
     study: str
     status: str = "finished"
@@ -92,7 +72,6 @@ class SweepOutcome:
     trials: TrialCounts
     sweep: str
     confirmed: Confirmed | None
-    real: RealRunOutcome | None
     saved: Sequence[str]  # configs and cards
     figures: Sequence[str]
     jobs: int
@@ -117,12 +96,6 @@ class SweepOutcome:
                 std = "" if each.std is None else f" ± {each.std:.3g}"
                 lines.append(f"  {words}: {number(each.mean)}{std}")
             lines.append(f"  (the sweep's own, optimistic: {number(again.optimistic)})")
-        real = self.real
-        if real is not None:
-            of = real.of_n_training
-            verdict = "holds" if real.holds else "DIFFERS"
-            words = f"simulated {of.simulated:.3f}, measured {of.measured:.3f}"
-            lines.append(f"Of N-training: {words} ({verdict})")
         count = self.trials
         lines.append(
             f"{count.total} trials: {count.complete} complete, {count.pruned} pruned, "

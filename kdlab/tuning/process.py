@@ -17,13 +17,12 @@ from kdlab.config.check import construct
 from kdlab.config.home import runs_folder
 from kdlab.errors import SchedulerUnreachable
 from kdlab.events.log import MemberLog
-from kdlab.events.sweeps import Calibrated, Searched, SweepDone, SweepStarted
+from kdlab.events.sweeps import Searched, SweepDone, SweepStarted
 from kdlab.experiment.pools import Pools
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.run.experiment import Experiment
-from kdlab.run.handle.run import Run, made
-from kdlab.run.handle.run import start as start_run
+from kdlab.run.handle.run import made
 from kdlab.run.process.execution import Work, execute
 from kdlab.simulate.kind import SimulationSpec
 from kdlab.soft_labels.source import PoolAddress
@@ -33,14 +32,11 @@ from kdlab.tuning.driver import Driver
 from kdlab.tuning.folder import SweepFolder, open_study, sweep_hash
 from kdlab.tuning.outcome import BestTrial, SweepOutcome
 from kdlab.tuning.plan import gpus, jobs_of, shares_pool
-from kdlab.tuning.repeat import confirmed, rates, real_run
+from kdlab.tuning.repeat import confirmed
 from kdlab.tuning.space import Space, Values
-from kdlab.tuning.spec import RealRun
 from kdlab.tuning.trial_messages import TrialOrder
 from kdlab.tuning.trial_notes import metrics_of
 from kdlab.tuning.trial_workers import StartWorker, TrialWorkers
-
-_CALIBRATED = "kdlab.calibrated"  # of the study
 
 
 class SweepProcess(Work):
@@ -53,16 +49,14 @@ class SweepProcess(Work):
         folder: SweepFolder,
         stop: Callable[[], bool],
         start: StartWorker = LocalRank,
-        start_run: Callable[[Experiment], Run] = start_run,
     ) -> None:
         super().__init__(folder, stop)
-        self.folder, self.start, self.start_run = folder, start, start_run
+        self.folder, self.start = folder, start
         self.spec = folder.sweep()
         self.hash = sweep_hash(self.spec)
         self.space = Space(self.spec)
         self.uri = self.spec.tracking.store(runs_folder())
         self.pool: PoolAddress | None = None
-        self.calibrated: dict[str, float] = {}
 
     def main(self) -> SweepOutcome:
         self._announce()
@@ -75,8 +69,6 @@ class SweepProcess(Work):
                 hosts = DaskHosts(cluster.address, cluster.certificates())
                 stack.callback(hosts.close)
                 start = hosts.start
-            if self.spec.real is not None:
-                self.calibrated = self._calibrate(study, self.spec.real)
             workers = TrialWorkers(
                 jobs,
                 self.folder.path / "workers",
@@ -92,14 +84,12 @@ class SweepProcess(Work):
             self.log.emit(Searched(best=chosen.number, early=driver.ended_early))
             if self.spec.keep == "best":
                 best.drop_weights(study, self.folder, chosen)
-            saved = best.save(self.folder, self.spec, self.space, chosen, self.calibrated)
+            saved = best.save(self.folder, self.spec, self.space, chosen)
             pictures = self.folder.path / "figures"
             drawn = figures.draw(study, self.spec, pictures, self.log.emit)
             again, wanted = None, self.spec.confirm
             if wanted is not None and not self.spec.simulated:
                 again = confirmed(self, workers, chosen, wanted.seeds)
-        real = self.spec.real
-        measured = None if real is None else real_run(self, real, chosen)
         return SweepOutcome(
             study=self.folder.run_id,
             objectives=[o.metric for o in self.spec.objectives],
@@ -111,7 +101,6 @@ class SweepProcess(Work):
             trials=best.counts(study),
             sweep=self.name,
             confirmed=again,
-            real=measured,
             saved=[str(p) for p in saved],
             figures=[str(p) for p in drawn],
             jobs=jobs,
@@ -143,7 +132,7 @@ class SweepProcess(Work):
     def order(self, number: int, values: Values) -> TrialOrder:
         """The order that starts this trial."""
         if self.spec.simulated:
-            tree = self.space.composed(values, self.calibrated)
+            tree = self.space.composed(values)
             construct(SimulationSpec, tree)
             return TrialOrder(number=number, simulation=tree.data)
         return self.run_order(number, self.folder.trial(number), values)
@@ -183,15 +172,6 @@ class SweepProcess(Work):
         pools = Pools(run, setup, self.log.emit, self.stop, others=True)
         stack.callback(pools.close)
         self.pool = PoolAddress.of(pools.whole())
-
-    def _calibrate(self, study: optuna.Study, real: RealRun) -> dict[str, float]:
-        """What the simulation is told of this machine: measured once, for all its trials."""
-        known = study.user_attrs.get(_CALIBRATED)
-        if known is None:
-            known = rates(self, real)
-            study.set_user_attr(_CALIBRATED, known)
-            self.log.emit(Calibrated(set=known))
-        return dict(known)
 
     def _first(self, study: optuna.Study) -> list[tuple[str, Values]]:
         """Settings of an earlier sweep, for a study that has no trial yet."""

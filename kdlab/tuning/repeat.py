@@ -1,33 +1,23 @@
-"""Runs around a search: the best again with fresh seeds, and real ones beside simulated."""
+"""The best of a search again, with fresh seeds."""
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from optuna.trial import FrozenTrial
 
-from kdlab.cluster.emulated_pool import EmulatedPool
-from kdlab.config import load as loader
-from kdlab.config.folders import nearest
-from kdlab.config.home import write_json
-from kdlab.errors import BadInput, ClusterError, RunStopped
+from kdlab.errors import ClusterError, RunStopped
 from kdlab.events.general import Warned
 from kdlab.events.log import read_all
-from kdlab.events.sweeps import Confirming, RealRunStarted, RepeatDone, RepeatStarted
-from kdlab.experiment.folder import UNDER_WAY, RunFolder
-from kdlab.run.experiment import Experiment, loaded
-from kdlab.run.handle.run import Run
+from kdlab.events.sweeps import Confirming, RepeatDone, RepeatStarted
+from kdlab.experiment.folder import RunFolder
 from kdlab.tuning import metrics
-from kdlab.tuning.leaf import leaf_of
-from kdlab.tuning.outcome import Confirmed, RealRunOutcome, SpeedShare, Spread
-from kdlab.tuning.space import Space, Values, number
-from kdlab.tuning.spec import RealRun
+from kdlab.tuning.outcome import Confirmed, Spread
 from kdlab.tuning.trial_messages import TrialEnded
-from kdlab.tuning.trial_notes import metrics_of, values_of
+from kdlab.tuning.trial_notes import values_of
 from kdlab.tuning.trial_workers import TrialWorkerLost, TrialWorkers
 
 if TYPE_CHECKING:
@@ -160,91 +150,3 @@ class Repeats:
         else:
             self.failed[again.name] = str(event.error)
             self.sweep.log.emit(Warned(message=f"{path} did not confirm: {event.error}"))
-
-
-# Real runs beside simulated ones
-
-
-def check_real(real: RealRun, space: Space) -> None:
-    """Refuse (BadInput, NotFoundError) what lacks a key, or has not what is measured."""
-    experiment = _loaded(real)
-    for key in (*real.keys, *real.calibrate):
-        leaf_of(space.base, key)
-    flat = dict(loader.flat(experiment.resolved))
-    for key in (*real.keys.values(), *real.batches):
-        if key not in flat:
-            where = f"{real.experiment} does not have.{nearest(key, flat)}"
-            raise BadInput(f"real names {key}, which {where}")
-    spec = experiment.spec
-    if spec.soft_labels.needs_teacher != "served":
-        raise BadInput(f"real.experiment {real.experiment} has no served soft labels.")
-    if "teacher" in real.calibrate.values() and not isinstance(
-        spec.teacher_pool, EmulatedPool
-    ):
-        raise BadInput(
-            "real.calibrate takes the rate of a teacher from an emulated pool; "
-            f"{real.experiment} has {getattr(spec.teacher_pool, 'component', None)}."
-        )
-
-
-def _loaded(real: RealRun, *more: Mapping[str, object]) -> Experiment:
-    return loaded(real.experiment, dict(real.overrides), *map(dict, more))
-
-
-def rates(sweep: "SweepProcess", real: RealRun) -> dict[str, float]:
-    """What the simulation takes from this machine."""
-    kinds = set(real.calibrate.values())
-    measured: dict[str, float] = {}
-    if "student" in kinds:
-        run = _executed(sweep, real, {"compare": ["none"]})
-        measured["student"] = median(r["samples_per_second"] for r in run.result["runs"])
-    if "teacher" in kinds:
-        pool = _loaded(real).resolved["teacher_pool"]
-        measured["teacher"] = float(pool["t_t"])
-    return {key: measured[kind] for key, kind in real.calibrate.items()}
-
-
-def real_run(sweep: "SweepProcess", real: RealRun, chosen: FrozenTrial) -> RealRunOutcome:
-    """The best, with and without teachers on this machine, beside what was simulated."""
-    tree = sweep.space.composed(values_of(chosen), sweep.calibrated)
-    batch = _loaded(real).spec.train.batch
-    values: Values = {}
-    for simulated, key in real.keys.items():
-        value = loader.at(tree.data, simulated)
-        values[key] = number(value) * batch if key in real.batches else value
-    run = _executed(sweep, real, {"compare": ["none", "served"], **values})
-    rows = {(r["source"], r["seed"]): r["samples_per_second"] for r in run.result["runs"]}
-    # Seed by seed: both of a pair ran one after the other, on a machine in the same mood.
-    ratios = [rows["served", seed] / rows["none", seed] for seed in run.result["seeds"]]
-    measured = median(ratios)
-    predicted = float(metrics_of(chosen)["of_n_training"])
-    off = abs(measured - predicted)
-    return RealRunOutcome(
-        run_dir=run.result["run_dir"],
-        set=values,
-        of_n_training=SpeedShare(simulated=predicted, measured=measured, each=ratios),
-        off=off,
-        holds=off <= real.within,
-    )
-
-
-def _executed(sweep: "SweepProcess", real: RealRun, more: Mapping[str, object]) -> Run:
-    """A run of its own, in a process of its own."""
-    left = sweep.folder.path / "real_run.json"
-    if left.is_file():  # of a driver that was killed: it would disturb this one
-        Run(RunFolder(Path(json.loads(left.read_text())["run"]))).kill()
-    experiment = _loaded(real, more, {"tracking.enabled": False})
-    experiment.check()
-    run = sweep.start_run(experiment)
-    write_json(left, {"run": str(run.path)})
-    sweep.log.emit(RealRunStarted(run=str(run.path), set=dict(more)))
-    try:
-        while run.state in UNDER_WAY:
-            if sweep.stop():
-                raise RunStopped("stopped by the user during a real run")
-            time.sleep(0.1)  # between looks at its status
-    finally:
-        run.kill()  # nothing if it has ended
-    if run.state != "finished":
-        raise ClusterError(f"The real run {run.path} {run.state}: {run.status.error}")
-    return run

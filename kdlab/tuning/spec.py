@@ -121,27 +121,6 @@ class WarmStart(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RealRun(Spec):
-    """Real runs beside simulated trials: one before for the rates, one of the best.
-
-    experiment: with a served source; it is compared with training without a teacher.
-    overrides: of it; several seeds make several pairs, and their median counts.
-    keys: key of the simulation to key of the experiment.
-    calibrate: key of the simulation to what it is set to: `student` (samples/s of a student
-        without a teacher) or `teacher` (of one teacher of an emulated pool).
-    batches: keys of the experiment that count samples where the simulation counts batches.
-    within: most that samples/s over those without a teacher may differ from the simulated.
-    """
-
-    experiment: str
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    keys: Mapping[str, str] = field(default_factory=dict)
-    calibrate: Mapping[str, Literal["student", "teacher"]] = field(default_factory=dict)
-    batches: tuple[str, ...] = ()
-    within: Annotated[float, POSITIVE] = 0.05
-
-
-@dataclass(frozen=True, kw_only=True)
 class SweepSpec(Spec):
     """A search over the keys of an experiment or of a simulation.
 
@@ -166,7 +145,6 @@ class SweepSpec(Spec):
     storage: of the study. `sqlite` is slower and can be opened as a URL.
     warm_start: settings of an earlier sweep.
     confirm: fresh seeds for the best; null leaves that away.
-    real: real runs beside simulated trials.
     share_pool: one teacher pool for all trials, where all have the same teacher.
     keep: `best` deletes the weights of all other trials.
     workers: a Dask cluster whose workers do the trials; null is this machine.
@@ -191,7 +169,6 @@ class SweepSpec(Spec):
     storage: Literal["journal", "sqlite"] = "journal"
     warm_start: WarmStart | None = None
     confirm: Confirm | None = field(default_factory=Confirm)
-    real: RealRun | None = None
     share_pool: bool = True
     keep: Literal["best", "all"] = "best"
     workers: Workers | None = None
@@ -205,8 +182,6 @@ class SweepSpec(Spec):
             yield Fault("space", "is empty; give at least one key and what it may be")
         if not self.objectives:
             yield Fault("objectives", "is empty; give at least one metric")
-        if self.simulation is None and self.real is not None:
-            yield Fault("real", "is of a simulation; trials of an experiment are real")
         if self.simulation is not None and self.seeds:
             yield Fault("seeds", "are of an experiment; a simulation has its own seed")
         yield from self._metric_faults()

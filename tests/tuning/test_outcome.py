@@ -6,8 +6,6 @@ from kdlab.messages import plain, typed
 from kdlab.tuning.outcome import (
     BestTrial,
     Confirmed,
-    RealRunOutcome,
-    SpeedShare,
     Spread,
     SweepOutcome,
     TrialCounts,
@@ -21,7 +19,7 @@ BEST = BestTrial(
 OUTCOME = SweepOutcome(
     study="s", objectives=["validation_top1"], directions=["maximize"], best=BEST, front=[],
     trials=TrialCounts(total=9, complete=5, pruned=3, failed=1, tried_again=2),
-    sweep="sweeps/s", confirmed=None, real=None, saved=["best/configs/s.yaml"], figures=[],
+    sweep="sweeps/s", confirmed=None, saved=["best/configs/s.yaml"], figures=[],
     jobs=2, driver_ms_per_trial=1.5, ended_early=None, wall_seconds=9.0, storage="j",
     tracking_uri=None, sweep_dir="/s",
 )  # fmt: skip
@@ -50,15 +48,6 @@ def test_fresh_seeds_stand_beside_what_the_search_had():
     assert "  the best: 79.5 ± 0.75\n" in said
     assert "  the experiment as it is: 70\n" in said  # one seed has no spread
     assert "(the sweep's own, optimistic: 81.25)" in said
-
-
-def test_a_real_run_holds_or_differs():
-    share = SpeedShare(simulated=0.98, measured=0.871, each=[0.87, 0.872])
-    real = RealRunOutcome(run_dir="r", set={}, of_n_training=share, off=0.109, holds=False)
-    words = "Of N-training: simulated 0.980, measured 0.871"
-    assert f"{words} (DIFFERS)" in str(replace(OUTCOME, real=real))
-    held = replace(OUTCOME, real=replace(real, holds=True))
-    assert f"{words} (holds)" in str(held)
 
 
 def test_it_comes_back_from_json():

@@ -14,7 +14,6 @@ from kdlab.errors import (
 )
 from kdlab.tuning import process
 from kdlab.tuning.trial_messages import TrialOrder
-from kdlab.tuning.trial_worker import simulate
 
 
 @pytest.mark.long
@@ -121,29 +120,3 @@ def test_a_sweep_that_another_process_carries_out_is_left_alone(here):
     ):
         process.main(str(inside.folder.path), lambda: False)
     assert inside.folder.raw_status() == before
-
-
-def test_what_is_known_of_this_machine_is_measured_once(here, monkeypatch):
-    """A simulated sweep that goes on takes what its study has."""
-    key, measured = "cases.0.student.samples_per_second", []
-
-    def rates(sweep, real):
-        measured.append(real.experiment)
-        return {key: 123.0}
-
-    monkeypatch.setattr(process, "rates", rates)
-    monkeypatch.setattr(process, "real_run", lambda sweep, real, chosen: None)
-    seen = []
-
-    def simulated_here(child, order):
-        seen.append(order.simulation["cases"][0]["student"]["samples_per_second"])
-        return simulate(order)
-
-    pool = {"teacher_pool": {"type": "cluster/emulated_pool", "teachers": 2, "t_t": 300}}
-    real = {"experiment": "smoke/served", "overrides": pool, "calibrate": {key: "student"}}
-    for trials in (2, 4):
-        inside = SweepFromInside(SIMULATED, simulated_here, real=real, trials=trials)
-    assert inside.sweep.state == "finished", inside.sweep.status.error
-    assert measured == ["smoke/served"]
-    assert seen == [123.0] * 4
-    assert [e["set"] for e in events(inside, "calibrated")] == [{key: 123.0}]

@@ -1,20 +1,15 @@
-"""Runs around a search: the best again with fresh seeds, and real ones beside simulated."""
-
-import json
-from dataclasses import dataclass, field
-from pathlib import Path
+"""Runs around a search: the best again with fresh seeds."""
 
 import pytest
 from optuna.trial import create_trial
 from scripted_sweeps import Hosts, top1, train
-from small_sweeps import SIMULATED, TRAINED, searched
+from small_sweeps import TRAINED, searched
 
-from kdlab.errors import BadInput, ClusterError, NotFoundError, RunStopped
-from kdlab.experiment.folder import RunFolder, RunStatus
+from kdlab.errors import ClusterError, RunStopped
 from kdlab.testing.scripted import ScriptedChild
 from kdlab.tuning.folder import SweepFolder
 from kdlab.tuning.process import SweepProcess
-from kdlab.tuning.repeat import confirmed, rates, real_run
+from kdlab.tuning.repeat import confirmed
 from kdlab.tuning.trial_messages import TrialEnded
 from kdlab.tuning.trial_notes import METRICS, VALUES
 from kdlab.tuning.trial_workers import TrialWorkers
@@ -24,13 +19,13 @@ from kdlab.tuning.trial_workers import TrialWorkers
 def made(elsewhere):
     """A sweep before its search, with what it said."""
 
-    def make(tree, stop=lambda: False, start_run=None, **changes):
+    def make(tree, stop=lambda: False, **changes):
         search = searched(tree, **changes)
         folder = SweepFolder(elsewhere / "runs" / "sweeps" / "s")
         if not folder.spec.is_file():
             with folder.held(SystemExit("another process has it")):
                 search._write(folder, {})
-        sweep = SweepProcess(folder, stop, start_run=start_run)
+        sweep = SweepProcess(folder, stop)
         said = []
         sweep.log.emit = said.append
         sweep.said = said
@@ -168,139 +163,3 @@ def test_workers_that_never_come_up_end_it(made):
     workers = TrialWorkers(1, sweep.folder.path, simulates=False, gpus=(), start=start)
     with pytest.raises(ClusterError, match="to confirm the best does not come up"):
         confirmed(sweep, workers, BEST, (11,))
-
-
-# Real runs beside simulated ones
-
-POOL = {"type": "cluster/emulated_pool", "teachers": 2, "t_t": 300}
-REAL = {
-    "experiment": "smoke/served",
-    "overrides": {"teacher_pool": POOL, "seeds": [0, 1, 2]},
-    "keys": {"cases.0.teachers": "teacher_pool.teachers", "lt": "soft_labels.lt"},
-    "batches": ["soft_labels.lt"],
-    "calibrate": {
-        "cases.0.student.samples_per_second": "student",
-        "cases.0.teacher.samples_per_second": "teacher",
-    },
-}
-FAST = chosen({"cases.0.teachers": 2, "lt": 4}, [2, 40], of_n_training=0.95)
-
-
-@dataclass
-class FakeRun:
-    """A run that has ended, or is at work for so many looks."""
-
-    path: Path
-    result: dict
-    state_at_last: str = "finished"
-    looks: int = 0
-    killed: int = 0
-    status: RunStatus = field(default_factory=lambda: RunStatus(error="out of memory"))
-
-    @property
-    def state(self):
-        self.looks -= 1
-        return "running" if self.looks >= 0 else self.state_at_last
-
-    def kill(self):
-        self.killed += 1
-
-
-def row(source, seed, rate):
-    return {"source": source, "seed": seed, "samples_per_second": rate}
-
-
-@pytest.fixture
-def runs(made, tmp_path):
-    """(A simulated sweep, its experiments as they were started); each run is `result`."""
-
-    def make(rows, stop=lambda: False, **more):
-        result = {"runs": rows, "seeds": [0, 1, 2], "run_dir": "/runs/real"}
-        asked = []
-
-        def start_run(experiment):
-            asked.append(experiment)
-            return FakeRun(tmp_path / "real", result, **more)
-
-        sweep = made(SIMULATED, stop=stop, start_run=start_run, real=REAL)
-        return sweep, asked
-
-    return make
-
-
-def test_rates_of_this_machine_are_measured_without_a_teacher(runs):
-    sweep, asked = runs([row("none", k, rate) for k, rate in enumerate((900, 100, 800))])
-    assert rates(sweep, sweep.spec.real) == {
-        "cases.0.student.samples_per_second": 800,  # the median
-        "cases.0.teacher.samples_per_second": 300.0,
-    }
-    (experiment,) = asked
-    assert experiment.resolved["compare"] == ["none"]
-    assert experiment.resolved["tracking"]["enabled"] is False
-    assert kinds(sweep) == ["real_run"]
-
-
-def test_the_best_is_measured_beside_what_was_simulated(runs):
-    rows = [row("none", k, 1000) for k in range(3)]
-    rows += [row("served", k, rate) for k, rate in enumerate((940, 500, 960))]
-    sweep, asked = runs(rows)
-    found = real_run(sweep, sweep.spec.real, FAST)
-    batch = asked[0].resolved["train"]["batch"]
-    assert found.set == {"teacher_pool.teachers": 2, "soft_labels.lt": 4 * batch}
-    assert asked[0].resolved["compare"] == ["none", "served"]
-    assert asked[0].resolved["soft_labels"]["lt"] == 4 * batch
-    assert found.of_n_training.each == [0.94, 0.5, 0.96]  # seed by seed
-    assert (found.of_n_training.measured, found.of_n_training.simulated) == (0.94, 0.95)
-    assert found.off == pytest.approx(0.01)
-    assert found.holds
-    slow = chosen(FAST.user_attrs[VALUES], [2, 40], of_n_training=0.5)
-    assert not real_run(sweep, sweep.spec.real, slow).holds
-
-
-def test_a_real_run_that_fails_ends_the_sweep_with_its_error(runs):
-    sweep, _ = runs([], state_at_last="failed")
-    with pytest.raises(ClusterError, match=r"real failed: out of memory"):
-        rates(sweep, sweep.spec.real)
-
-
-def test_a_stop_ends_the_real_run(runs, tmp_path):
-    sweep, _ = runs([], stop=lambda: True, looks=5)
-    with pytest.raises(RunStopped, match="during a real run"):
-        rates(sweep, sweep.spec.real)
-    left = json.loads((sweep.folder.path / "real_run.json").read_text())
-    assert left == {"run": str(tmp_path / "real")}
-
-
-def test_a_real_run_of_a_driver_that_was_killed_is_ended_first(runs, tmp_path, monkeypatch):
-    """It would disturb this one."""
-    order = []
-
-    class Left:
-        def __init__(self, folder):
-            assert isinstance(folder, RunFolder)
-            order.append(("left", folder.path))
-
-        def kill(self):
-            order.append("killed")
-
-    monkeypatch.setattr("kdlab.tuning.repeat.Run", Left)
-    sweep, asked = runs([row("none", 0, 900)])
-    (sweep.folder.path / "real_run.json").write_text(json.dumps({"run": "/runs/old"}))
-    rates(sweep, sweep.spec.real)
-    assert order == [("left", Path("/runs/old")), "killed"]
-    assert len(asked) == 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "words"),
-    [
-        ({"keys": {"lt": "soft_labels.ltt"}}, BadInput, r"soft_labels.ltt.*Nearest: soft_l"),
-        ({"keys": {"ltt": "soft_labels.lt"}}, NotFoundError, r"no key 'ltt'"),
-        ({"experiment": "smoke/none", "overrides": {}, "keys": {}, "batches": []}, BadInput,
-         r"no served soft labels"),
-        ({"overrides": {}}, BadInput, r"from an emulated pool"),
-    ],
-)  # fmt: skip
-def test_what_a_real_run_needs_is_checked_before_anything_starts(changes, error, words):
-    with pytest.raises(error, match=f"(?s){words}"):
-        searched(SIMULATED, real=REAL | changes)

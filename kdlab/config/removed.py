@@ -1,0 +1,18 @@
+"""Keys that configs of earlier versions may name, and what to use instead, as in CHANGELOG.md."""
+
+REMOVED = {
+    "real": (
+        "`real` of a sweep: take the student's rate from a run with `compare: [none]` into the "
+        "simulation's card, and run the best setting with `kdlab run`"
+    ),
+}
+
+
+def instead(key: str) -> str:
+    """What to use instead of a key that went, whatever it is part of; else nothing."""
+    return next((REMOVED[k] for k in REMOVED if f".{key}".endswith(f".{k}")), "")
+
+
+def unset(key: str, value: object) -> bool:
+    """Whether it went and is null: specs that earlier versions wrote name all keys."""
+    return value is None and instead(key) != ""
