@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from kdlab.report.pictures import Pictures
     from kdlab.run.estimate import Estimate
     from kdlab.run.handle.run import Run
-    from kdlab.run.lr_find import LrFinder
 
 
 def load(name: str | Path, *overrides: str | Mapping[str, object]) -> "Experiment":
@@ -136,21 +135,6 @@ class Experiment:
         from kdlab.run.estimate import estimate  # imports torch
 
         return estimate(self.spec, say)
-
-    def lr_find(self, steps: int = 100) -> "LrFinder":
-        """A learning rate for the student: a short training whose rate grows at every step.
-
-        With the teacher's soft labels where its weights are on this machine. Nothing is kept.
-
-        Args:
-            steps: of the training.
-
-        Raises:
-            BadInput: too few steps, or the loss is no number from the first on.
-        """
-        from kdlab.run.lr_find import lr_find  # imports torch
-
-        return lr_find(self.spec, steps)
 
     def show_batch(self, count: int = 8, *, teacher: bool = True) -> "Pictures":
         """The first training images as the student sees them, with the teacher's top labels.

@@ -6,10 +6,10 @@ import pytest
 import yaml
 from small_sweeps import SIMULATED
 
-import kdlab
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.config.removed import REMOVED
+from kdlab.tuning.checked import search
 from kdlab.tuning.spec import SweepSpec
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ def test_a_config_that_names_it_ends_with_2(kdlab_cli, elsewhere, key, command):
 
 def test_a_spec_of_an_earlier_version_that_leaves_it_unset_is_read():
     construct(SweepSpec, from_dict(SIMULATED | {"real": None}, "earlier"))
-    kdlab.search(SIMULATED | {"real": None})
+    search(SIMULATED | {"real": None})
 
 
 @pytest.mark.parametrize("words", REMOVED.values())

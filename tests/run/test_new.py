@@ -231,12 +231,3 @@ def test_what_a_run_would_take(elsewhere, kdlab_cli, quick_machine):
     assert not (elsewhere / "runs").exists()
     with pytest.raises(BadInput, match="one student in one process"):
         kdlab.load("smoke/ensemble").estimate()
-
-
-def test_a_learning_rate_is_found(elsewhere):
-    found = kdlab.load("smoke/none").lr_find(steps=40)
-    assert found.lrs[0] < found.suggestion <= found.highest <= found.lrs[-1]
-    assert "train.lr=" in repr(found)
-    assert "svg" in found._repr_html_()
-    with pytest.raises(BadInput, match="too few"):
-        kdlab.load("smoke/none").lr_find(steps=3)
