@@ -5,6 +5,10 @@ REMOVED = {
         "`real` of a sweep: take the student's rate from a run with `compare: [none]` into the "
         "simulation's card, and run the best setting with `kdlab run`"
     ),
+    "method.mix": (
+        "`method.mix` of Pipe-BD: no kept result showed that it pays; `method.fine_tune` trains "
+        "the blocks to live with each other"
+    ),
 }
 
 

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
     ("key", "command"),
     [
         ("real", ["sweep", "own.yaml", "real={experiment: smoke/served}"]),
+        ("method.mix", ["run", "smoke/blockwise", "method.mix={most: 0.5}"]),
     ],
 )
 def test_a_config_that_names_it_ends_with_2(kdlab_cli, elsewhere, key, command):

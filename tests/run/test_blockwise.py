@@ -136,10 +136,8 @@ def test_a_killed_rank_is_replaced_and_the_weights_are_those_of_a_quiet_run(
 
 
 @pytest.mark.processes("two runs, within this process")
-@pytest.mark.parametrize("mix", [None, "{most: 0.8, after: 0.0}"], ids=["plain", "mixed"])
-def test_stopped_after_any_step_it_goes_on_there(mix, here, kdlab_home, elsewhere):
-    """Rows that get the student's own inputs are the same before and after."""
-    words = ["train.epochs=3", "train.batch=16", f"method.mix={mix or 'null'}"]
+def test_stopped_after_any_step_it_goes_on_there(here, kdlab_home, elsewhere):
+    words = ["train.epochs=3", "train.batch=16"]
     words += ["train.log_every_steps=1"]  # else it is looked at when time has passed
     quiet = started(*words)
     here.stop_when(after(17))
@@ -158,10 +156,8 @@ def test_stopped_after_any_step_it_goes_on_there(mix, here, kdlab_home, elsewher
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("mix", [None, "{most: 0.8, after: 0.0}"], ids=["plain", "mixed"])
-def test_stopped_in_an_epoch_it_goes_on_there(mix, kdlab_home, elsewhere):
-    """Rows that get the student's own inputs are the same before and after."""
-    words = ["train.epochs=12", "train.batch=8", f"method.mix={mix or 'null'}"]
+def test_stopped_in_an_epoch_it_goes_on_there(kdlab_home, elsewhere):
+    words = ["train.epochs=12", "train.batch=8"]
     quiet = started(*words).wait(timeout_s=600)
     run = started(*words)
     until(lambda: [e for e in select(run.folder.events, "step") if e["epoch"] == 1])
@@ -275,20 +271,6 @@ def test_refused(kdlab_cli, elsewhere, words, message):
     assert "Traceback" not in err
     assert message in err
     assert not (elsewhere / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["method.plan=dp"], "dp trains each block by itself"),
-        (["method.decoupled=false"], "stages would wait for each other"),
-    ],
-    ids=["dp", "barrier"],
-)
-def test_what_cannot_mix_is_said(kdlab_cli, elsewhere, words, message):
-    code, _, err = kdlab_cli("run", "smoke/blockwise", "method.mix={}", *words)
-    assert code == 2
-    assert message in err
 
 
 def test_a_profile_of_another_batch_is_refused_and_the_right_one_is_used(

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 
-import torch
 from torch import Tensor, nn
 
 from kdlab.methods.blockwise.job import BlockwiseJob
@@ -12,7 +11,6 @@ from kdlab.methods.blockwise.pairs import BlockPair
 from kdlab.methods.blockwise.search import SearchRounds
 from kdlab.methods.blockwise.served_prefix import PrefixLoader
 from kdlab.methods.blockwise.stage import DpGroups, StageJob, Worker, stage_groups
-from kdlab.papers.pipe_bd.input_mixing import MixingSchedule
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.train.optimizers import make_optimizer
 from kdlab.train.plan_loop import PlanLoop
@@ -119,7 +117,6 @@ class DeviceStages:
                 schedule=self._schedule,
                 on_step=on_step,
                 before_block=self._random_states(stage.first),
-                mixed=self._mixed(stage.first),
                 clip_norm=job.recipe.clip_grad_norm,
                 norm=job.norm,
             ),
@@ -154,24 +151,6 @@ class DeviceStages:
             seed_by(self.job.seed, self._done(step), first + number, row)
 
         return begin
-
-    def _mixed(self, first: int) -> Callable[[int, int, int], Tensor] | None:
-        """Rows with the student's inputs: by seed, step and block, on every device the same."""
-        mix = self.job.mix
-        if mix is None:
-            return None
-        of_steps = self.job.recipe.epochs * self.job.samples.plan.batches
-        schedule = MixingSchedule(mix.most, mix.after)
-
-        def drawn(step: int, number: int, rows: int) -> Tensor:
-            done = self._done(step)
-            share = schedule.share(done, of_steps)
-            # A stream of its own: other chances are drawn from seed, step, block and row.
-            key = (self.job.seed * 1_000_003 + done) * 1_009 + first + number
-            chance = torch.Generator().manual_seed(key % 2**63)
-            return torch.rand(rows, generator=chance) < share
-
-        return drawn
 
     def _done(self, step: int) -> int:
         """This step's number, counted over all epochs."""

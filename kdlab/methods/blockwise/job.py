@@ -7,7 +7,6 @@ from typing import Literal
 import torch
 
 from kdlab.methods.blockwise.cutting import Cutting
-from kdlab.methods.blockwise.input_mixing import InputMixing
 from kdlab.methods.blockwise.search import ArchitectureSearch
 from kdlab.methods.blockwise.served_prefix import Open
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
@@ -30,7 +29,6 @@ class BlockwiseJob(LoopJob):
     recalibrate: int = 0  # images that the whole student's batch norms are shown
     # Of the architecture, when the student is a supernet
     search: ArchitectureSearch | None = None
-    mix: InputMixing | None = None  # of student blocks' inputs
     # Opens a source of the first teacher blocks' outputs, where the programme has them
     # served
     opened: Open | None = None

@@ -13,7 +13,6 @@ from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.messages import typed
 from kdlab.methods.blockwise.cutting import Cuts
-from kdlab.methods.blockwise.input_mixing import InputMixing
 from kdlab.methods.blockwise.prefix_pool import prefix_deployment
 from kdlab.methods.blockwise.puzzle.choice import BlockChoice
 from kdlab.methods.blockwise.puzzle.chosen import choose_blocks
@@ -74,7 +73,6 @@ class Blockwise(MethodSpec):
     fine_tune: afterwards the whole student is trained so, in one process, with the
         experiment's soft_labels and loss.
     prefix: the teacher's first blocks are served by `teacher_pool`; plans tr, ahd and ir.
-    mix: student blocks get the student's own inputs for some rows; plans tr, ahd and ir.
     search: architecture search; the student is a supernet.
     choose: of a `models/block_library` the best blocks for a budget; then fine_tune trains them
         together. student_cuts are the library's own.
@@ -114,7 +112,6 @@ class Blockwise(MethodSpec):
     memory_gb: Annotated[float, POSITIVE] | None = None
     fine_tune: Recipe | None = None
     prefix: ServedPrefix | None = None
-    mix: InputMixing | None = None
     search: ArchitectureSearch | None = None
     choose: BlockChoice | None = None
     retrain: Recipe | None = None
@@ -135,31 +132,12 @@ class Blockwise(MethodSpec):
             )
         if self.prefix is not None:
             yield from self._prefix_faults(self.prefix)
-        if self.mix is not None:
-            yield from self._mixing_faults()
         if self.retrain is not None and self.search is None:
             yield Fault("retrain", "is set without search; fine_tune trains the student on")
         if self.fine_tune is not None and self.search is not None:
             yield Fault("fine_tune", "is of no use after a search; retrain what was found")
         if len(set(self.compare)) < len(self.compare):
             yield Fault("compare", f"is {list(self.compare)}; name each plan once")
-
-    def _mixing_faults(self) -> Iterator[Fault]:
-        if baselines := sorted(set(self.plans()) - RELAYED):
-            many = ", ".join(baselines)
-            yield Fault("mix", f"is set, and {many} trains each block by itself")
-        if not self.decoupled:
-            yield Fault(
-                "mix", "is set with decoupled: false; stages would wait for each other"
-            )
-        if self.choose is not None:
-            yield Fault(
-                "mix", "is set with choose; stand-ins of a block put out several inputs"
-            )
-        if self.prefix is not None:
-            yield Fault(
-                "mix", "is set with prefix; served blocks have no student beside them"
-            )
 
     def _choice_faults(self) -> Iterator[Fault]:
         if not self.teacher_cuts:

@@ -142,7 +142,6 @@ class BlockRank(RankProcess[GenerationOrder]):
                 pulse=lambda step: self._pulse(number, step),
                 steering=self.steering,
                 search=self.method.search,
-                mix=self.method.mix,
                 opened=lambda own, start: self._opened(
                     order, own, start, len(own.batches(0)[0]) / chosen.predicted_s, cutting
                 ),
@@ -214,7 +213,6 @@ class BlockRank(RankProcess[GenerationOrder]):
             StageCosts,
             batch=self.spec.train.batch,
             sync_norms=self.method.bn == "sync",
-            mixes=self.method.mix is not None,
             lead=self.method.lead,
         )
         costs = costs_of(profile)

@@ -132,9 +132,7 @@ def check(method: "Blockwise", setup: TrainingSetup) -> None:
         devices=("any",) * method.devices,
         memory_bytes=_known_memory(method, spec),
     )
-    costs = StageCosts(
-        profile, spec.train.batch, lead=method.lead, mixes=method.mix is not None
-    )
+    costs = StageCosts(profile, spec.train.batch, lead=method.lead)
     if method.bn == "sync":
         for pair in cutting.pairs:
             check_norms(pair.student)

@@ -50,9 +50,6 @@ class StageJob:
     # Called before a student block's forward with the step, the block's place among
     # `pairs`, and the first row: for chances that depend on these alone
     before_block: Callable[[int, int, int], None] | None = None
-    # Rows of a step's batch whose input is what the student put out, of the block at this
-    # place among `pairs`: called with step, place and rows; None mixes none
-    mixed: Callable[[int, int, int], Tensor] | None = None
     clip_norm: float | None = None  # largest 2-norm of a block's gradients
     # `sync` takes batch statistics over a shared stage's whole batch
     norm: Literal["sync", "local"] = "sync"
@@ -72,7 +69,7 @@ class _Rows:
     outgoing: list[Transfer]
 
 
-_UnderWay = tuple[Tensor | Sequence[Tensor], list[dist.Work | None]]
+_UnderWay = tuple[Tensor, list[dist.Work | None]]
 DpGroups = Mapping[tuple[int, ...], dist.ProcessGroup]
 """Process groups by their devices."""
 
@@ -99,9 +96,6 @@ class Worker:
         self._receives: dict[int, _UnderWay] = {}
         self._sends: dict[int, _UnderWay] = {}
         self._input: Tensor | None = None
-        # The student's outputs beside the teacher's, where inputs are mixed: before the block
-        # that is trained next
-        self._beside: Tensor | None = None
         self._targets: list[Tensor] = []
         self._losses: list[Tensor] = []
         # All-reduces of this step's blocks: the sums, and where they go
@@ -175,13 +169,9 @@ class Worker:
                 self._post_receive(step)
             case relay.AwaitReceive(step):
                 received, works = self._receives.pop(step)
-                assert isinstance(received, Tensor)
                 _wait(works)
                 # From pinned memory the host does not wait for the copy.
-                received = received.to(self.memory, non_blocking=True)
-                self._input = received
-                if self.plan.mixes:
-                    self._input, self._beside = received
+                self._input = received.to(self.memory, non_blocking=True)
             case relay.AwaitSends(step):
                 _, works = self._sends.pop(step)
                 _wait(works)
@@ -204,27 +194,22 @@ class Worker:
         rows = self.rows(step)
         start, size = rows.start, rows.stop - rows.start
         staged = self.memory.type == "cuda" and self.wire.type == "cpu"
-        several = (2, size) if self.plan.mixes else (size,)  # the teacher's, the student's
         buffer = torch.empty(
-            (*several, *self.shape), dtype=self.dtype, device=self.wire, pin_memory=staged
+            (size, *self.shape), dtype=self.dtype, device=self.wire, pin_memory=staged
         )
         works = [
             dist.irecv(
-                part[t.start - start : t.stop - start],
+                buffer[t.start - start : t.stop - start],
                 t.sender,
                 group=self.job.relay,
-                tag=_tag(step, self.plan.lead, kind),
+                tag=_tag(step, self.plan.lead),
             )
             for t in rows.incoming
-            for kind, part in enumerate(buffer if self.plan.mixes else (buffer,))
         ]
         self._receives[step] = (buffer, works)
 
     def _load(self, step: int) -> None:
-        rows, self._beside = (
-            self.rows(step),
-            None,
-        )  # images have no student's outputs beside
+        rows = self.rows(step)
         self._input = self.job.load(step, rows.start, rows.stop)
 
     @torch.no_grad()
@@ -242,17 +227,12 @@ class Worker:
     def _send(self, step: int) -> None:
         """Line 11, while the student works. The targets are never written again."""
         rows = self.rows(step)
-        outputs = [self._targets[-1]]
-        if self.plan.mixes:
-            assert self._beside is not None
-            outputs.append(self._beside)
-        sent = [output.contiguous().to(self.wire) for output in outputs]
+        sent = self._targets[-1].contiguous().to(self.wire)
         works = []
         for t in rows.outgoing:
-            for kind, output in enumerate(sent):
-                part = output[t.start - rows.start : t.stop - rows.start]
-                tag = _tag(step, self.plan.lead, kind)
-                works.append(dist.isend(part, t.receiver, group=self.job.relay, tag=tag))
+            part = sent[t.start - rows.start : t.stop - rows.start]
+            tag = _tag(step, self.plan.lead)
+            works.append(dist.isend(part, t.receiver, group=self.job.relay, tag=tag))
         self._sends[step] = sent, works  # alive until it has left
 
     def _student(self, step: int) -> None:
@@ -266,10 +246,8 @@ class Worker:
             if self.job.before_block is not None:
                 self.job.before_block(step, number, rows.start)
             optimizer.zero_grad(set_to_none=True)
-            out = pair.student(self._given(source, step, number, rows))
+            out = pair.student(source)
             loss = pair.loss(out, target)
-            if self.plan.mixes:
-                self._beside = out.detach()
             del out  # its graph goes with the loss
             now = self._note("student", step, now)
             # The sum over the group is then the mean over the whole batch. A path of
@@ -281,17 +259,6 @@ class Worker:
             now = self._note("backward", step, now)
             self._losses.append(loss.detach())
             source = target
-
-    def _given(
-        self, source: Tensor | None, step: int, number: int, rows: _Rows
-    ) -> Tensor | None:
-        """What a student block gets: its teacher's input, of some rows the student's own."""
-        if not self.plan.mixes or self._beside is None or self.job.mixed is None:
-            return source
-        assert source is not None
-        drawn = self.job.mixed(step, number, rows.batch)[rows.start : rows.stop]
-        mask = drawn.to(source.device).view(-1, *(1 for _ in source.shape[1:]))
-        return torch.where(mask, self._beside, source)
 
     def _update(self) -> None:
         """Line 16, for each of its blocks."""
@@ -345,12 +312,9 @@ def stage_groups(plans: Sequence[Plan]) -> DpGroups:
     return {devices: own for devices, own in made.items() if own is not None}
 
 
-def _tag(step: int, lead: int, kind: int) -> int:
-    """What can be under way at the same time differs; pairs of ranks do anyway.
-
-    `kind` is 0 of the teacher's outputs, 1 of the student's.
-    """
-    return kind * (lead + 2) + step % (lead + 2)
+def _tag(step: int, lead: int) -> int:
+    """What can be under way at the same time differs; pairs of ranks do anyway."""
+    return step % (lead + 2)
 
 
 def _wait(works: Sequence[dist.Work | None]) -> None:

@@ -145,20 +145,17 @@ class StageCosts:
         *,
         sync_norms: bool = True,
         lead: int = LEAD,
-        mixes: bool = False,
     ) -> None:
         """Costs for plans with this lead, in steps: each keeps what it has sent so long.
 
-        With `sync_norms` the messages of batch norms in shared stages count; where a plan `mixes`
-        inputs the student's outputs travel beside the teacher's.
+        With `sync_norms` the messages of batch norms in shared stages count.
         """
         self.profile, self.batch = profile, batch
-        self.sync_norms, self.lead, self.mixes = sync_norms, lead, mixes
+        self.sync_norms, self.lead = sync_norms, lead
         self.blocks, self.devices = profile.blocks, len(profile.devices)
         blocks = profile.types[profile.devices[0]]
         # What crosses the boundary before each block; nothing at both ends.
-        times = 2 if mixes else 1
-        self.crossing = [0.0, *(times * b.output_bytes for b in blocks[:-1]), 0.0]
+        self.crossing = [0.0, *(b.output_bytes for b in blocks[:-1]), 0.0]
         self._gradient = sums([b.gradient_bytes for b in blocks])
         self._fixed = sums([b.fixed_bytes for b in blocks])
         self._row = sums([b.row_bytes for b in blocks])
@@ -174,7 +171,6 @@ class StageCosts:
             self.batch,
             sync_norms=self.sync_norms,
             lead=self.lead,
-            mixes=self.mixes,
         )
 
     def _kinds(self) -> list[Kind]:

@@ -121,7 +121,7 @@ def all_on_all(costs: StageCosts, *, decoupled: bool = True) -> Plan:
     group = Groups(costs, kinds, decoupled=decoupled).of(0, costs.blocks, counts)
     rows = group.rows_of(costs.kinds, kinds) or even_rows(costs.batch, costs.devices)
     stage = Stage(0, costs.blocks, tuple(range(costs.devices)), rows, from_data=True)
-    return Plan(costs.batch, (stage,), decoupled, costs.lead, costs.mixes)
+    return Plan(costs.batch, (stage,), decoupled, costs.lead)
 
 
 def fits(plan: Plan, costs: StageCosts) -> bool:

@@ -247,7 +247,7 @@ class _Search:
             rows = group.rows_of([self.costs.kinds[d] for d in own], self.kinds)
             made.append(Stage(first, stop, tuple(own), rows, from_data=first == 0))
         costs = self.costs
-        return Plan(costs.batch, tuple(made), self.decoupled, costs.lead, costs.mixes)
+        return Plan(costs.batch, tuple(made), self.decoupled, costs.lead)
 
 
 def _bound_s(costs: StageCosts, kinds: Sequence[Kind]) -> float:

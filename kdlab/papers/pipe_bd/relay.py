@@ -9,9 +9,6 @@
    15: if not DPU: wait_all_devices()                 -> Barrier
    16: update_weight()                                -> Update
 
-Where inputs are mixed (`Plan.mixes`) line 11 comes behind the student's step, whose output goes
-along: the next stage works on the step before meanwhile, as ever.
-
 A receive is posted a step ahead, so that it goes on under the student's work; a send goes
 on under it as well, and its buffer is free again `plan.lead` steps later at the latest.
 That bounds how far a stage runs ahead of the next: with DPU nothing else would.
@@ -160,11 +157,9 @@ def instructions(
         if not is_last and step >= lead:
             yield AwaitSends(step - lead)
         yield TeacherForward(step)
-        if not is_last and not plan.mixes:
+        if not is_last:
             yield SendOutput(step)
         yield StudentStep(step)
-        if not is_last and plan.mixes:  # with what the student's blocks put out
-            yield SendOutput(step)
         if len(stage.devices) > 1:
             yield ReduceGradients(step)
         if not plan.decoupled:

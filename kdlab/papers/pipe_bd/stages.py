@@ -69,9 +69,6 @@ class Plan:
     # DPU; else all devices wait for each other before they update (line 15).
     decoupled: bool = True
     lead: int = LEAD  # steps a stage may be ahead of the next
-    # Outputs of the student's blocks travel beside the teacher's: some rows of what a block is
-    # given are these (input_mixing.py).
-    mixes: bool = False
 
     def __post_init__(self) -> None:
         expected, used = self.stages[0].first, set[int]()

@@ -9,7 +9,6 @@ from threaded_ranks import in_threads
 from kdlab.control.steering import LR_FACTOR, Steering
 from kdlab.data.samples import planned
 from kdlab.errors import Diverged, RunStopped
-from kdlab.methods.blockwise.input_mixing import InputMixing
 from kdlab.methods.blockwise.job import BlockwiseFacts
 from kdlab.methods.blockwise.loop import BlockwiseLoop, PlanReplaced
 from kdlab.train import checkpoint
@@ -86,18 +85,17 @@ def test_what_is_saved_names_every_block_and_the_plan(samples, tmp_path):
     assert found.tensors["lineage.counts"].sum() == 0  # closed accounts
 
 
-@pytest.mark.parametrize("mix", [None, InputMixing(most=0.8, after=0.0)])
 @pytest.mark.long
-def test_stopped_at_a_step_it_goes_on_there(samples, tmp_path, mix):
-    quiet, _ = trained(samples, tmp_path / "q", 2, mix=mix)
+def test_stopped_at_a_step_it_goes_on_there(samples, tmp_path):
+    quiet, _ = trained(samples, tmp_path / "q", 2)
     recorders, folder = [Recorder(stop_after=1), Recorder()], tmp_path / "stopped"
     with pytest.raises(RunStopped, match="stopped by the user after step"):
-        trained(samples, folder, 2, recorders, mix=mix)
+        trained(samples, folder, 2, recorders)
     saved = newest(folder).facts.position
     assert saved.epoch == 0
     assert 0 < len(saved.done) < 15
     again = [Recorder(), Recorder()]
-    found, result = trained(samples, folder, 2, again, mix=mix)
+    found, result = trained(samples, folder, 2, again)
     assert same(found, quiet)
     assert (result.lost, result.repeated) == (0, 0)
     (resumed,) = (e for e in again[0].events if e["event"] == "resumed")

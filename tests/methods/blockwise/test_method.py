@@ -12,7 +12,6 @@ from kdlab.cluster.deployment import Deployment
 from kdlab.errors import BadInput, SpecError
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.methods.blockwise.cutting import Cuts
-from kdlab.methods.blockwise.input_mixing import InputMixing
 from kdlab.methods.blockwise.method import Blockwise
 from kdlab.methods.blockwise.prefix_pool import prefix_deployment
 from kdlab.methods.blockwise.setup import (
@@ -30,7 +29,7 @@ LIBRARY = (
     " of: {type: models/cifar_resnet, depth: 8, width: [8, 8, 16, 16]}}"
 )
 CUTS = "method.teacher_cuts=[blocks.0, blocks.1]"
-MIX, PREFIX = "method.mix={}", "method.prefix={blocks: 2, source: {type: cluster/served}}"
+PREFIX = "method.prefix={blocks: 2, source: {type: cluster/served}}"
 CHOOSE = "method.choose={faster: 2.0}"
 OWN_CUTS = 'method.student_cuts=["0", "1"]'
 
@@ -44,11 +43,6 @@ OWN_CUTS = 'method.student_cuts=["0", "1"]'
         (["method.retrain={epochs: 1}"], "is set without search"),
         (["method.search={}", "method.fine_tune={epochs: 1}"], "retrain what was found"),
         (["method.compare=[tr, tr]"], "name each plan once"),
-        ([MIX, "method.plan=dp"], "dp trains each block by itself"),
-        ([MIX, "method.compare=[tr, ls, dp]"], "dp, ls trains each block by itself"),
-        ([MIX, "method.decoupled=false"], "stages would wait for each other"),
-        ([MIX, CHOOSE, CUTS, LIBRARY], "stand-ins of a block put out several inputs"),
-        ([MIX, PREFIX], "served blocks have no student beside them"),
         ([CHOOSE], "teacher_cuts: is empty; the stand-ins"),
         ([CHOOSE, CUTS, OWN_CUTS], "a library is cut as its"),
         ([CHOOSE, CUTS, "method.search={}"], "a student is searched or chosen"),
@@ -187,13 +181,6 @@ def test_what_was_found_is_a_card(tmp_path):
     assert card["type"] == "models/cifar_resnet"
     assert card["width"] == list(STUDENT.width)
     assert "weights" not in card
-
-
-def test_inputs_are_mixed_in_shares():
-    assert InputMixing().most == 0.5
-    for wrong in ({"most": 1.5}, {"after": 1.0}):
-        with pytest.raises(SpecError):
-            InputMixing(**wrong)
 
 
 class Served:

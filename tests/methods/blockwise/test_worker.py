@@ -62,30 +62,19 @@ def state(pairs):
     return [{k: v.clone() for k, v in p.student.state_dict().items()} for p in pairs]
 
 
-def mixed_rows(step, block, rows):
-    """Half of the rows, in every step others."""
-    chance = torch.Generator().manual_seed(100 * step + block)
-    return torch.rand(rows, generator=chance) < 0.5
-
-
-def one_after_another(norm, steps, dtype=torch.float32, *, mixes=False):
+def one_after_another(norm, steps, dtype=torch.float32):
     """The same training in one process, without the engine."""
     torch.set_num_threads(1)
     pairs = made(norm, dtype)
     optimizers = optimizers_of(pairs)
     for step in range(steps):
-        source = out = batch(step, dtype)
-        for block, (pair, optimizer) in enumerate(zip(pairs, optimizers, strict=True)):
+        source = batch(step, dtype)
+        for pair, optimizer in zip(pairs, optimizers, strict=True):
             pair.student.train()
             with torch.no_grad():
                 target = pair.teacher(source)
             optimizer.zero_grad()
-            given = source
-            if mixes and block:
-                mask = mixed_rows(step, block, BATCH).view(-1, 1, 1, 1)
-                given = torch.where(mask, out.detach(), source)
-            out = pair.student(given)
-            pair.loss(out, target).backward()
+            pair.loss(pair.student(source), target).backward()
             optimizer.step()
             source = target
     return state(pairs)
@@ -103,7 +92,6 @@ def rank(number, plan, norm, steps, dtype, how, made_first=None):
         optimizers_of(pairs),
         load=lambda step, start, stop: batch(step, dtype)[start:stop],
         norm=how,
-        mixed=lambda step, place, rows: mixed_rows(step, stage.first + place, rows),
     )
     worker = Worker(plan, number, job, stage_groups([plan]), SHAPES[stage.first])
     worker.run(steps)
@@ -180,31 +168,11 @@ def test_relaying_with_and_without_a_barrier_is_bit_identical_to_one_process():
     assert parts[1].count("barrier") == STEPS
 
 
-@pytest.mark.long
-def test_mixed_inputs_are_those_of_one_process():
-    """The student's own outputs travel beside the teacher's, and the right rows take them."""
-    plan = pipeline(BATCH, [1, 3, 4], [1, 1, 1])
-    expected = one_after_another(norm=True, steps=STEPS, mixes=True)
-    found, _ = trained(replace(plan, mixes=True))
-    same(found, expected)
-    with pytest.raises(AssertionError):  # and they do something
-        same(expected, one_after_another(norm=True, steps=STEPS), tolerance=1e-4)
-
-
 # Uneven rows, and three rows meet two.
 UNEVEN = Plan(
     BATCH,
     (Stage(0, 2, (0, 1), (7, 5), from_data=True), Stage(2, 4, (2, 3, 4), (3, 5, 4))),
 )
-
-
-@pytest.mark.long
-def test_mixed_inputs_of_shared_stages_equal_the_whole_batch():
-    expected = one_after_another(True, 2, torch.float64, mixes=True)
-    for plan in (UNEVEN, pipeline(BATCH, [4], [2])):
-        mixes = replace(plan, mixes=True)
-        blocks, _ = trained(mixes, steps=2, dtype=torch.float64)
-        same(blocks, expected, tolerance=1e-6)
 
 
 HYBRID = {

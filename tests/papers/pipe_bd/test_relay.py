@@ -30,8 +30,7 @@ def plans(draw):
         cuts.append(stop)
     batch = draw(st.integers(max(widths), 40))
     decoupled = draw(st.booleans())
-    plan = pipeline(batch, cuts, widths, decoupled=decoupled)
-    return replace(plan, mixes=decoupled and draw(st.booleans()))
+    return pipeline(batch, cuts, widths, decoupled=decoupled)
 
 
 @given(plans())
