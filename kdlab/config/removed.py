@@ -9,6 +9,10 @@ REMOVED = {
         "`method.mix` of Pipe-BD: no kept result showed that it pays; `method.fine_tune` trains "
         "the blocks to live with each other"
     ),
+    "method.prefix": (
+        "`method.prefix` of Pipe-BD (the teacher's first blocks from a pool): no kept result "
+        "showed that it pays; give the devices of the pool to the pipeline, with `method.devices`"
+    ),
 }
 
 

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
     ("key", "command"),
     [
         ("real", ["sweep", "own.yaml", "real={experiment: smoke/served}"]),
+        ("method.prefix", ["run", "smoke/blockwise", "method.prefix={blocks: 2}"]),
         ("method.mix", ["run", "smoke/blockwise", "method.mix={most: 0.5}"]),
     ],
 )

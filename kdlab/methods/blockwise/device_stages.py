@@ -9,7 +9,6 @@ from kdlab.methods.blockwise.job import BlockwiseJob
 from kdlab.methods.blockwise.loader import Loader
 from kdlab.methods.blockwise.pairs import BlockPair
 from kdlab.methods.blockwise.search import SearchRounds
-from kdlab.methods.blockwise.served_prefix import PrefixLoader
 from kdlab.methods.blockwise.stage import DpGroups, StageJob, Worker, stage_groups
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.train.optimizers import make_optimizer
@@ -41,7 +40,7 @@ class DeviceStages:
         self.optimizers: list[Stepper] = [
             made(job.recipe, p.student) for p in job.cutting.pairs
         ]
-        self.loaders: list[Loader | PrefixLoader] = []  # one for each worker
+        self.loaders: list[Loader] = []  # one for each worker
         self.lr = job.recipe.lr  # of the newest step
         self._losses: dict[int, Tensor] = {}  # sums by block since the last word
         self._reported = 0  # step of the last word
@@ -84,7 +83,7 @@ class DeviceStages:
     def _worker(self, plan: Plan, groups: DpGroups) -> Worker:
         job = self.job
         stage = plan.stages[plan.stage_of(job.rank)]
-        loader = self._loader(stage)
+        loader = Loader(job.samples, job.cutting.student, job.device)
         self.loaders.append(loader)
         counts = stage.first == 0  # whoever trains the first block counts its samples
 
@@ -109,7 +108,6 @@ class DeviceStages:
                 pairs=[job.cutting.pairs[b] for b in stage.blocks],
                 optimizers=[self.optimizers[b] for b in stage.blocks],
                 load=load,
-                served=loader.served,
                 prefix=[p.teacher for p in job.cutting.pairs[: stage.first]]
                 if stage.from_data
                 else (),
@@ -124,20 +122,6 @@ class DeviceStages:
             job.cutting.shapes[stage.first],
         )
         return worker
-
-    def _loader(self, stage: Stage) -> Loader | PrefixLoader:
-        job, served = self.job, self.job.programme.served
-        if not served or stage.first:
-            return Loader(job.samples, job.cutting.student, job.device)
-        assert job.opened is not None
-        return PrefixLoader(
-            job.samples,
-            stage,
-            job.rank,
-            job.cutting.student,
-            job.cutting.outputs[:served],
-            job.opened,
-        )
 
     def _random_states(self, first: int) -> Callable[[int, int, int], None] | None:
         """Dropout and the like depend on seed, step, block and row, not on the device.

@@ -8,7 +8,6 @@ import torch
 
 from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.search import ArchitectureSearch
-from kdlab.methods.blockwise.served_prefix import Open
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.papers.pipe_bd.relay import Span
 from kdlab.papers.pipe_bd.replanning import DeviceTook
@@ -29,9 +28,6 @@ class BlockwiseJob(LoopJob):
     recalibrate: int = 0  # images that the whole student's batch norms are shown
     # Of the architecture, when the student is a supernet
     search: ArchitectureSearch | None = None
-    # Opens a source of the first teacher blocks' outputs, where the programme has them
-    # served
-    opened: Open | None = None
     # Told by the master what all devices did in an epoch's last steps
     on_trace: Callable[[list[Span]], None] = lambda spans: None
     # Asked by the master after an epoch, with what each device took and the seconds of a step,

@@ -1,6 +1,5 @@
 """Loading overlaps with computing, but for the first step of an epoch (section V-A)."""
 
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -14,8 +13,6 @@ from kdlab.models.model import Normalised
 
 class Loader:
     """A device's views of a batch, made in a thread while the one before is trained on."""
-
-    source = None  # the teacher is on the devices
 
     def __init__(
         self, samples: PlannedSamples, model: Normalised, device: torch.device
@@ -51,10 +48,6 @@ class Loader:
         views = torch.from_numpy(self.samples.views(ids, self.epoch))
         # From pinned memory a GPU copies beside its computing; the thread pins, not the step.
         return views.pin_memory() if self.device.type == "cuda" else views
-
-    def served(self) -> Sequence[Tensor]:
-        """No outputs of teacher blocks: the device computes them."""
-        return ()
 
     def close(self) -> None:
         self._thread.shutdown(cancel_futures=True)

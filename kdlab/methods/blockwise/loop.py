@@ -180,7 +180,6 @@ class BlockwiseLoop(PlanLoop):
             self._act(now)
 
         self.control.pause(
-            *(loader.source for loader in self.stages.loaders),
             agree=lambda request: agreed_by_all(request, self.talk),
             act=act,
         )

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
-from kdlab.cluster.pool import Pool
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.experiment.groups import rank_group
@@ -13,16 +12,14 @@ from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.messages import typed
 from kdlab.methods.blockwise.cutting import Cuts
-from kdlab.methods.blockwise.prefix_pool import prefix_deployment
 from kdlab.methods.blockwise.puzzle.choice import BlockChoice
 from kdlab.methods.blockwise.puzzle.chosen import choose_blocks
 from kdlab.methods.blockwise.search import ArchitectureSearch
-from kdlab.methods.blockwise.served_prefix import ServedPrefix
 from kdlab.methods.blockwise.setup import check
 from kdlab.methods.blockwise.whole import train_whole
 from kdlab.models.block_library import BlockLibrary
 from kdlab.papers.edl_dist.generations import Generations
-from kdlab.papers.pipe_bd.execution_plan import RELAYED, PlanName
+from kdlab.papers.pipe_bd.execution_plan import PlanName
 from kdlab.papers.pipe_bd.stages import LEAD
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import SourceSpec
@@ -72,7 +69,6 @@ class Blockwise(MethodSpec):
     memory_gb: of each device; null is what it has.
     fine_tune: afterwards the whole student is trained so, in one process, with the
         experiment's soft_labels and loss.
-    prefix: the teacher's first blocks are served by `teacher_pool`; plans tr, ahd and ir.
     search: architecture search; the student is a supernet.
     choose: of a `models/block_library` the best blocks for a budget; then fine_tune trains them
         together. student_cuts are the library's own.
@@ -111,7 +107,6 @@ class Blockwise(MethodSpec):
     profile_s: Annotated[float, POSITIVE] = 20.0
     memory_gb: Annotated[float, POSITIVE] | None = None
     fine_tune: Recipe | None = None
-    prefix: ServedPrefix | None = None
     search: ArchitectureSearch | None = None
     choose: BlockChoice | None = None
     retrain: Recipe | None = None
@@ -130,8 +125,6 @@ class Blockwise(MethodSpec):
                 f"has {len(self.student_cuts)} modules and teacher_cuts "
                 f"{len(self.teacher_cuts)}; blocks are trained in pairs",
             )
-        if self.prefix is not None:
-            yield from self._prefix_faults(self.prefix)
         if self.retrain is not None and self.search is None:
             yield Fault("retrain", "is set without search; fine_tune trains the student on")
         if self.fine_tune is not None and self.search is not None:
@@ -151,19 +144,6 @@ class Blockwise(MethodSpec):
         if self.search is not None:
             yield Fault("search", "is set with choose; a student is searched or chosen")
 
-    def _prefix_faults(self, prefix: ServedPrefix) -> Iterator[Fault]:
-        blocks = len(self.teacher_cuts) + 1 if self.teacher_cuts else self.blocks
-        if prefix.blocks > blocks:
-            yield Fault(
-                "prefix.blocks", f"is {prefix.blocks}, and the teacher has {blocks} blocks"
-            )
-        if not set(self.plans()) & RELAYED:
-            yield Fault(
-                "prefix",
-                f"is set, and plan: {', '.join(self.plans())} runs every teacher block on "
-                "the devices; tr, ahd and ir can have the first ones served",
-            )
-
     @property
     def cuts(self) -> Cuts:
         """Where both networks are cut."""
@@ -171,10 +151,6 @@ class Blockwise(MethodSpec):
         if self.choose is not None:  # blocks of a library have numbers
             own = tuple(map(str, range(len(self.teacher_cuts))))
         return Cuts(self.teacher_cuts, own, self.blocks, self.last_loss)
-
-    def serves(self, plan: str) -> bool:
-        """Whether teacher blocks of this plan may be served."""
-        return self.prefix is not None and plan in RELAYED
 
     @property
     def afterwards(self) -> Recipe | None:
@@ -218,9 +194,6 @@ class Blockwise(MethodSpec):
             )
         if spec.compare:
             yield Fault("compare", "is of soft labels; compare plans with method.compare")
-        if self.prefix is not None:
-            what, source = "the teacher's first blocks", self.prefix.source
-            yield from spec.second_pool_faults(source, "method.prefix.source", what)
         if self.afterwards is None and spec.soft_labels != NoTeacher():
             yield Fault(
                 "soft_labels",
@@ -242,21 +215,11 @@ class Blockwise(MethodSpec):
     def has_ranks(self, spec: ExperimentSpec) -> bool:
         return True
 
-    def needs_pool(self, spec: ExperimentSpec) -> bool:
-        return self.prefix is not None
-
     def check(self, setup: TrainingSetup) -> None:
         check(self, setup)
 
-    def prepare(self, training: MemberTraining) -> None:
-        super().prepare(training)
-        if self.serves(training.member.source_name):
-            self._prefix_pool(training)
-
     def train(self, training: MemberTraining) -> MemberResult:
         """The blocks in a group of ranks; then, if it is asked for, the whole student."""
-        serves = self.serves(training.member.source_name)
-        pool = self._prefix_pool(training) if serves else None
         # A plan is for all of its devices: a lost rank is replaced, nobody trains before.
         machine = Generations(
             wanted=self.devices, least=self.devices, replace=True, standby=self.standby
@@ -265,10 +228,10 @@ class Blockwise(MethodSpec):
             machine,
             training,
             module="kdlab.methods.blockwise.rank",
-            pool=pool,
+            pool=None,
             hang_s=self.hang_s,
         )
-        with training.chaos(pool, group.targets):
+        with training.chaos(None, group.targets):
             distilled = replace(typed(MemberResult, group.run()), failovers=group.failovers)
         if self.choose is not None:
             distilled = choose_blocks(self, training, distilled)
@@ -276,11 +239,3 @@ class Blockwise(MethodSpec):
             return distilled
         searched = self.search is not None
         return train_whole(self.afterwards, training, distilled, searched=searched)
-
-    def _prefix_pool(self, training: MemberTraining) -> Pool:
-        """Serves the outputs of the teacher's first blocks."""
-        served = self.prefix
-        assert served is not None
-        return training.pools.started(
-            "pool_of_blocks", lambda: prefix_deployment(self.cuts, served, training.pools)
-        )

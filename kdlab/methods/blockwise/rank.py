@@ -1,9 +1,7 @@
 """One device of a pipeline, as a process: `python -m kdlab.methods.blockwise.rank`."""
 
 import json
-import time
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 from kdlab.config.home import write_json
-from kdlab.data.samples import PlannedSamples
 from kdlab.data.watched import watched_rows
 from kdlab.errors import BadInput
 from kdlab.events.blockwise import (
@@ -32,12 +29,6 @@ from kdlab.methods.blockwise.loader import Loader
 from kdlab.methods.blockwise.loop import BlockwiseLoop, PlanReplaced
 from kdlab.methods.blockwise.method import Blockwise
 from kdlab.methods.blockwise.profiling import feasible_rows, paths_of, profiled
-from kdlab.methods.blockwise.served_prefix import (
-    MEASURED,
-    measured_supply,
-    together,
-    width_of,
-)
 from kdlab.methods.blockwise.setup import (
     cutting_of,
     identity_of,
@@ -52,18 +43,14 @@ from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts, at
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan, NoPlan, PlanName, programme
 from kdlab.papers.pipe_bd.relay import Span
 from kdlab.papers.pipe_bd.replanning import DeviceTook, Replanning
-from kdlab.papers.pipe_bd.served_prefix import PoolSupply, served_profile, with_supply
 from kdlab.report import trace
 from kdlab.report.plan_table import plan_table
-from kdlab.soft_labels.source import SoftLabelSource, SourceContext
 from kdlab.supervision.process_groups import from_all, from_first
 from kdlab.supervision.rank_messages import GenerationOrder
 from kdlab.train import checkpoint
 from kdlab.train.optimizers import make_optimizer
-from kdlab.train.position import Start
 from kdlab.train.result import MemberResult
 
-_PATIENT_S = 5.0  # a step may take so long before a stop is one of this rank alone
 _OFF = 0.2  # measured step time this far from the predicted one is worth a warning
 
 
@@ -78,7 +65,6 @@ class BlockRank(RankProcess[GenerationOrder]):
         assert isinstance(method, Blockwise)
         return method
 
-    _trained = (0, 0.0)  # last step, and when
     # Of the rank that plans for all: what it has seen of its plans, and the costs of the newest
     _replanning: tuple[Replanning, StageCosts] | None = None
 
@@ -139,12 +125,9 @@ class BlockRank(RankProcess[GenerationOrder]):
                 emit=report,
                 stop=self.stops,
                 leave=lambda: self.saving or self.leaving,
-                pulse=lambda step: self._pulse(number, step),
+                pulse=lambda step: self.beat(number, step),
                 steering=self.steering,
                 search=self.method.search,
-                opened=lambda own, start: self._opened(
-                    order, own, start, len(own.batches(0)[0]) / chosen.predicted_s, cutting
-                ),
                 on_trace=self._write_trace,
                 replan=partial(self._replanned, chosen, cutting)
                 if self.method.replan and chosen.name == "ahd"
@@ -178,7 +161,7 @@ class BlockRank(RankProcess[GenerationOrder]):
     ) -> ExecutionPlan:
         """The plan of this member: kept, or made from a profile that all measure together."""
         path = self.folder / "plan.json"
-        profile = supply = None
+        profile = None
         kinds = from_all(planning.kind_of(device), str)
         # Of a generation or a session before, for devices in this order?
         kept = json.loads(path.read_text()) if path.is_file() else {}
@@ -189,48 +172,32 @@ class BlockRank(RankProcess[GenerationOrder]):
             profile = self._profile(order, cutting, device, memory)
             profile = planning.in_order_of(kinds, profile) or profile
             profile = replace(profile, memory_bytes=memory)
-            if self.method.serves(self.plan):
-                supply = self._supply(order, cutting, profile, device)
         own_plan: tuple[ExecutionPlan | None, str] = None, ""
         if order.rank == 0:  # one plans for all: another's memory may look different
-            own_plan = self._planned(profile, supply, path, cutting)
+            own_plan = self._planned(profile, path, cutting)
         chosen, why = from_first(own_plan, tuple[ExecutionPlan | None, str])
         if chosen is None:
             raise BadInput(why)
         return chosen
 
     def _planned(
-        self,
-        profile: Profile | None,
-        supply: PoolSupply | None,
-        path: Path,
-        cutting: Cutting,
+        self, profile: Profile | None, path: Path, cutting: Cutting
     ) -> tuple[ExecutionPlan | None, str]:
         """The plan, or why there is none."""
         if profile is None:
             return typed(ExecutionPlan, json.loads(path.read_text())["programme"]), ""
-        costs_of = partial(
-            StageCosts,
+        costs = StageCosts(
+            profile,
             batch=self.spec.train.batch,
             sync_norms=self.method.bn == "sync",
             lead=self.method.lead,
         )
-        costs = costs_of(profile)
-        decoupled, prefix = self.method.decoupled, self.method.prefix
+        decoupled = self.method.decoupled
         try:
-            if prefix is not None and supply is not None:
-                always = prefix.serve == "always"
-                chosen = with_supply(
-                    self.plan, costs, supply, decoupled=decoupled, always=always
-                )
-            else:
-                chosen = programme(self.plan, costs, decoupled=decoupled)
+            chosen = programme(self.plan, costs, decoupled=decoupled)
         except NoPlan as error:
             return None, str(error)
-        if chosen.served and supply is not None:
-            costs = costs_of(served_profile(profile, supply))
-        else:
-            self._replanning = Replanning(profile, decoupled=decoupled), costs
+        self._replanning = Replanning(profile, decoupled=decoupled), costs
         self._tell(chosen, costs, cutting)
         return chosen, ""
 
@@ -341,81 +308,6 @@ class BlockRank(RankProcess[GenerationOrder]):
             lambda: self.beat(order.generation, 0),
         )
         return replace(profile, sharing=sharing)
-
-    # The teacher's first blocks from a pool
-
-    def _supply(
-        self,
-        order: GenerationOrder,
-        cutting: Cutting,
-        profile: Profile,
-        device: torch.device,
-    ) -> PoolSupply | None:
-        """What the pool delivers while the devices compute; rank 0 gets to know it."""
-        prefix, batch = self.method.prefix, self.spec.train.batch
-        assert prefix is not None
-        views = torch.zeros((batch, *cutting.shapes[0]), device=device)
-
-        @torch.no_grad()
-        def work() -> None:
-            self.beat(order.generation, 0)
-            output = views
-            for pair in cutting.pairs:
-                output = pair.teacher(output)
-
-        def measure() -> tuple[float, float]:
-            self.log.emit(Note(message="measuring what the pool of first blocks delivers"))
-            batches = len(self.setup.samples(self.member).batches(0))
-            epochs = -(-MEASURED // batches)
-            samples = self.setup.samples(self.member, epochs=epochs)
-            rate = batch / StageCosts(profile, batch).ideal_s()
-            start: Start = {"epoch": 0, "done": []}
-            shapes = cutting.outputs[: prefix.blocks]
-            with closing(self._opened(order, samples, start, rate, cutting)) as source:
-                return measured_supply(source, samples, shapes, device)
-
-        return together(None if order.rank else measure, work, prefix.blocks)
-
-    def _opened(
-        self,
-        order: GenerationOrder,
-        samples: PlannedSamples,
-        start: Start,
-        rate: float,
-        cutting: Cutting,
-    ) -> SoftLabelSource:
-        """The outputs of the first blocks for this device's rows."""
-        prefix, number, rank = self.method.prefix, order.generation, order.rank
-        assert prefix is not None
-        folder = self.folder / f"blocks{rank}"
-        folder.mkdir(exist_ok=True)
-        return prefix.source.build(
-            SourceContext(
-                samples=samples,
-                student=f"{self.run.run_id}/{self.member.name}/blocks{rank}.{number}",
-                folder=folder,
-                pool=order.pool,
-                report=self.report(rank),
-                stop=lambda: self._waits(number),
-                student_rate=lambda: rate,
-                start=start,
-                in_group=True,
-                outputs=width_of(cutting.outputs[: prefix.blocks]),
-            )
-        )
-
-    def _pulse(self, generation: int, step: int) -> None:
-        self.beat(generation, step)
-        self._trained = step, time.monotonic()
-
-    def _waits(self, generation: int) -> bool:
-        """Asked by a source that waits: this rank is alive, it has nothing to train on.
-
-        All stop together at a step soon; only when none comes it must not wait for it.
-        """
-        step, at = self._trained
-        self.beat(generation, step)
-        return self.stops() and time.monotonic() - at > _PATIENT_S
 
     # What became of it
 

@@ -19,7 +19,6 @@ from kdlab.methods.blockwise.cutting import Cuts, Cutting, cut_both
 from kdlab.methods.blockwise.profiling import paths_of, unmeasured
 from kdlab.methods.blockwise.puzzle.choice import BlockChoice
 from kdlab.methods.blockwise.puzzle.measured import engine_of
-from kdlab.methods.blockwise.served_prefix import ServedPrefix, width_of
 from kdlab.models.block_library import BlockLibrary
 from kdlab.models.block_variants import variant_blocks
 from kdlab.models.model import ModelSpec, Normalised, parameters
@@ -123,8 +122,6 @@ def check(method: "Blockwise", setup: TrainingSetup) -> None:
                 f"{method.profile} was measured on {len(found.devices)} devices, "
                 f"method.devices is {method.devices}."
             )
-    if method.prefix is not None:
-        _check_prefix(method.prefix, width_of(cutting.outputs[: method.prefix.blocks]))
     paths = paths_of(cutting.student)
     blocks = unmeasured(cutting.pairs, cutting.shapes, spec.train.batch, paths)
     profile = Profile(
@@ -191,20 +188,6 @@ def _known_memory(method: "Blockwise", spec: ExperimentSpec) -> tuple[float, ...
         return None
     device = torch.device(spec.train.chosen_device())
     return (memory_of(method.memory_gb, device, method.devices),) * method.devices
-
-
-def _check_prefix(prefix: ServedPrefix, width: int) -> None:
-    """Whether what the reader holds of block outputs fits into this machine's memory."""
-    ut = prefix.source.samples_held(1)
-    if ut is None:  # a bound of memory already
-        return
-    needed, free = 4 * width * ut, psutil.virtual_memory().available
-    if needed > free:
-        raise BadInput(
-            f"method.prefix.source.ut is {ut:g} samples, and the first {prefix.blocks} "
-            f"blocks put out {4e-6 * width:.3g} MB for each: {needed / 1e9:.3g} GB, of which "
-            f"{free / 1e9:.3g} GB are free. Lower ut and lt, or serve fewer blocks."
-        )
 
 
 def write_architecture(found: ModelSpec, folder: Path) -> str:

@@ -37,9 +37,6 @@ class StageJob:
     optimizers: Sequence[Stepper]  # one for each pair
     # The normalised views of a step's rows [start, stop), for the first stage
     load: Callable[[int, int, int], Tensor]
-    # The outputs of the first teacher blocks for the rows that were loaded last, when
-    # somebody else computes them
-    served: Callable[[], Sequence[Tensor]] = tuple
     # The teacher's blocks before a first stage that does not begin with block 0
     prefix: Sequence[nn.Module] = ()
     # Rows of a step's batch; None is the plan's for every step
@@ -217,9 +214,8 @@ class Worker:
         """Line 10: the outputs of all its blocks, each the next one's input."""
         for block in self.job.prefix:  # a baseline's: what others have done already
             self._input = block(self._input)
-        self._targets = list(self.job.served())
-        output = self._targets[-1] if self._targets else self._input
-        for pair in self.job.pairs[len(self._targets) :]:
+        self._targets, output = [], self._input
+        for pair in self.job.pairs:
             output = pair.teacher(output)
             assert output is not None
             self._targets.append(output)

@@ -32,8 +32,6 @@ class ExecutionPlan:
     plans: tuple[Plan, ...]  # in the order a device does its own
     predicted_s: float  # seconds of a step of every block
     why: str  # how it was chosen, for people
-    # Teacher blocks, from the first on, that a pool computes (served_prefix.py)
-    served: int = 0
 
     @property
     def blocks(self) -> int:

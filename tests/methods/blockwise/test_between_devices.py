@@ -13,7 +13,6 @@ from kdlab.methods.blockwise.gathering import Gathering
 from kdlab.methods.blockwise.loader import Loader
 from kdlab.methods.blockwise.loop import BlockwiseLoop
 from kdlab.methods.blockwise.planning import gathered, kind_of, measured_links
-from kdlab.methods.blockwise.served_prefix import together
 from kdlab.methods.blockwise.sharing import measured_sharing
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.supervision.process_groups import of_all
@@ -185,11 +184,3 @@ def test_sharing_is_measured_on_copies_where_it_can_be():
     assert measured(0, costs(1)) == 1.0  # nobody to meet
     assert measured(0, costs(2, (1.0, 1.0))) == 1.0  # no room for all blocks on each
     assert measured(0, costs(5)) == 1.0  # fewer rows than two for each
-
-
-def test_the_first_device_says_what_its_pool_delivers():
-    def work():
-        raise AssertionError("who measures does not work meanwhile")
-
-    (found,) = in_threads(1, lambda rank: together(lambda: (120.0, 0.01), work, 2))
-    assert (found.blocks, found.rows_per_s, found.take_s) == (2, 120.0, 0.01)

@@ -3,17 +3,14 @@
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
-from small_pipelines import CPU, STUDENT, TEACHER, cutting
+from small_pipelines import CPU, STUDENT, cutting
 
 import kdlab
-from kdlab.cluster.deployment import Deployment
 from kdlab.errors import BadInput, SpecError
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.methods.blockwise.cutting import Cuts
 from kdlab.methods.blockwise.method import Blockwise
-from kdlab.methods.blockwise.prefix_pool import prefix_deployment
 from kdlab.methods.blockwise.setup import (
     check,
     identity_of,
@@ -29,7 +26,6 @@ LIBRARY = (
     " of: {type: models/cifar_resnet, depth: 8, width: [8, 8, 16, 16]}}"
 )
 CUTS = "method.teacher_cuts=[blocks.0, blocks.1]"
-PREFIX = "method.prefix={blocks: 2, source: {type: cluster/served}}"
 CHOOSE = "method.choose={faster: 2.0}"
 OWN_CUTS = 'method.student_cuts=["0", "1"]'
 
@@ -46,8 +42,6 @@ OWN_CUTS = 'method.student_cuts=["0", "1"]'
         ([CHOOSE], "teacher_cuts: is empty; the stand-ins"),
         ([CHOOSE, CUTS, OWN_CUTS], "a library is cut as its"),
         ([CHOOSE, CUTS, "method.search={}"], "a student is searched or chosen"),
-        (["method.prefix={blocks: 9, source: {type: cluster/served}}"], "teacher has 3"),
-        ([PREFIX, "method.plan=ls"], "plan: ls runs every teacher block on the devices"),
         (["teacher=null"], "is missing; methods/blockwise needs one, block by block"),
         (["aggregation.type=train/aggregation/all_reduce"], "shares gradients itself"),
         ([CHOOSE, CUTS, LIBRARY, "train.clip_grad_norm=1.0"], "would be clipped together"),
@@ -85,14 +79,6 @@ def test_a_spec_that_cannot_be_is_refused(elsewhere, words, message):
         (["method.search={every: 2}"], "has nothing to choose from"),
         (["method.profile=/nowhere/profile.json"], "There is no profile at /nowhere"),
         (
-            [
-                "method.prefix={blocks: 2, source: {type: cluster/served, lt: 64,"
-                " ut: 1.0e+12}}",
-                "teacher_pool={type: cluster/local_pool}",
-            ],
-            "Lower ut and lt, or serve fewer blocks",
-        ),
-        (
             [CHOOSE, CUTS, LIBRARY.replace("[8, 8", "[4, 8")],
             "student.of is another network than the teacher (width differ)",
         ),
@@ -126,17 +112,9 @@ def test_what_is_compared_are_plans():
     assert method.described(["tr", "ir"]) == "ir"  # the last one else
     assert method.has_ranks(spec)
     assert not method.needs_pool(spec)
-    assert not method.serves("tr")
     assert method.labelled(spec) is spec.train
     later = kdlab.load("smoke/blockwise", "method.fine_tune={epochs: 7}").spec
     assert later.method.labelled(later).epochs == 7
-
-
-def test_served_blocks_are_of_pipelines_alone(elsewhere):
-    pool = "teacher_pool={type: cluster/local_pool}"
-    spec = kdlab.load("smoke/blockwise", PREFIX, pool, "method.compare=[tr, ls]").spec
-    assert [spec.method.serves(plan) for plan in spec.method.plans()] == [True, False]
-    assert spec.method.needs_pool(spec)
 
 
 def test_blocks_of_a_library_are_cut_by_their_numbers():
@@ -181,61 +159,3 @@ def test_what_was_found_is_a_card(tmp_path):
     assert card["type"] == "models/cifar_resnet"
     assert card["width"] == list(STUDENT.width)
     assert "weights" not in card
-
-
-class Served:
-    """What a deployment asks of the pools of a run."""
-
-    def __init__(self, spec, teacher, data):
-        self.spec, self.made = spec, []
-        self.setup = type("Setup", (), {})()
-        self.setup.data = data
-        self.setup.teacher = type("Teachers", (), {"members": (teacher,)})()
-
-    def deployment(self, model, batch, source):
-        self.made.append((model, batch, source))
-        return Deployment(
-            members=(),
-            teacher="t",
-            num_classes=10,
-            shape=(1, 8, 8),
-            batch=batch,
-            data={},
-            identity=None,
-            by_reference=True,
-            components={},
-        )
-
-
-def test_a_pool_of_first_blocks_serves_their_outputs(digits, tmp_path):
-    """The same weights, and a row is all outputs side by side."""
-    data, _ = digits
-    pool = "teacher_pool={type: cluster/local_pool}"
-    spec = kdlab.load("smoke/blockwise", PREFIX, pool).spec
-    torch.manual_seed(3)
-    whole = TEACHER.build(10, 1).eval()
-
-    class Teacher:
-        weights, sha256, fingerprint = tmp_path / "t.safetensors", "abc", "f"
-
-        def __init__(self):
-            self.spec = type("Spec", (), {"model": TEACHER})()
-
-        def build(self, classes, channels):
-            return whole
-
-    pools = Served(spec, Teacher(), data)
-    made = prefix_deployment(spec.method.cuts, spec.method.prefix, pools)
-    ((model, batch, source),) = pools.made
-    assert (batch, source) == (32, spec.method.prefix.source)
-    assert made.teacher == "f-2"
-    assert made.engine == "eager"
-    assert made.num_classes == sum(o[0] * o[1] * o[2] for o in cutting().outputs[:2])
-    (member,) = made.members
-    assert (member.weights, member.sha256) == (str(tmp_path / "t.safetensors"), "abc")
-    views = torch.randint(0, 256, (2, 1, 8, 8), dtype=torch.uint8)
-    with torch.no_grad():
-        rows = model(views)
-        assert rows.shape == (2, made.num_classes)
-        first = whole.net.stem((views.float() - whole.mean) / whole.std)
-    assert first.dim() == 4

@@ -3,7 +3,6 @@
 import json
 import threading
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,7 +24,6 @@ from kdlab.papers.pipe_bd.block_cost import Block, Profile
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.papers.pipe_bd.relay import Span
 from kdlab.papers.pipe_bd.replanning import DeviceTook
-from kdlab.papers.pipe_bd.served_prefix import PoolSupply
 from kdlab.papers.pipe_bd.stages import pipeline
 from kdlab.supervision.rank_messages import GenerationOrder
 from kdlab.train.aggregation.ranks import GenerationEnds
@@ -247,20 +245,6 @@ def test_a_prediction_far_off_is_worth_a_warning(run, measured, warned):
         )
 
 
-def test_a_source_that_waits_stops_alone_only_where_no_step_comes(run, monkeypatch):
-    stop, beats, now = [], [], [100.0]
-    rank = BlockRank(run(), "tr/seed0", lambda *b: beats.append(b), lambda: bool(stop))
-    clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("kdlab.methods.blockwise.rank.time", clock)
-    rank._pulse(2, 8)
-    assert not rank._waits(2)
-    stop.append("asked")
-    assert not rank._waits(2)  # all stop together at a step soon
-    now[0] += 5.1
-    assert rank._waits(2)
-    assert beats == [(2, 8)] * 4
-
-
 def test_spans_are_told_after_every_epoch_and_drawn_once(run):
     folder = run()
     rank = rank_of(folder)
@@ -301,31 +285,3 @@ def test_only_a_searched_plan_is_held_against_its_steps(
     assert not job.leave()
     rank.saving = True
     assert job.leave()
-
-
-@pytest.mark.parametrize(
-    ("serve", "rate", "served", "why"),
-    [
-        ("when_it_pays", 1e6, 2, "pays"),
-        ("when_it_pays", 10.0, 0, "does not pay"),
-        ("always", 10.0, 2, "as told"),
-    ],
-)
-@pytest.mark.long
-def test_the_planner_serves_blocks_where_it_pays_and_says_why(
-    run, serve, rate, served, why
-):
-    prefix = (
-        f"method.prefix={{blocks: 2, serve: {serve}, source: {{type: cluster/served}}}}"
-    )
-    folder = run("tr", prefix, "teacher_pool={type: cluster/local_pool}", devices=2)
-    rank = rank_of(folder)
-    supply = PoolSupply(2, rate, 1e-6)
-    chosen, _ = rank._planned(
-        profile(0.1, 0.1, 0.1), supply, rank.folder / "plan.json", cut(rank)
-    )
-    assert chosen.served == served
-    assert why in chosen.why
-    assert serve == "always" or "rows/s" in chosen.why
-    (told,) = of_kind(folder, "plan")
-    assert told["programme"]["served"] == served
