@@ -46,9 +46,7 @@ class Deployment:
     engine: how teachers compute: `eager` is PyTorch as it is; with `auto` each measures what its
         machine has, bf16 too, and takes the fastest that agrees (models/engines).
     share_answers: teachers keep what they answered for others who ask for the same views.
-    answers: of several members, the `mean` (one answer, as `combination` says), or the
-        logits of `each` side by side; then num_classes is that of all together.
-    combination: null is the mean of their probabilities by the members' weights.
+    combination: of several members; null is the mean of their probabilities by their weights.
     components: {name: {"source": text, "sha256": hash}} of components that were defined
         in a notebook cell.
     """
@@ -63,7 +61,6 @@ class Deployment:
     by_reference: bool
     components: dict[str, dict[str, str]]
     reference: tuple[tuple[float, ...], ...] = field(default=())
-    answers: Literal["mean", "each"] = "mean"
     combination: Combination | None = None
     or_value: bool = False
     engine: EngineChoice = "eager"
@@ -79,7 +76,6 @@ class Deployment:
             "members": [m.place_free() for m in self.members],
             "num_classes": self.num_classes,
             "shape": self.shape,
-            "answers": self.answers,
             "identity": plain(replace(self.identity, made_by="")),  # that is for people
             "components": self._used_components(),
         }

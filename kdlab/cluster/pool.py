@@ -97,8 +97,6 @@ def deploy(
     *,
     tls: Files | None,
     with_weights: bool,
-    stop: Callable[[], bool] = lambda: False,
-    wait_s: float = 0.0,
 ) -> None:
     """Have a pool serve something else; its teachers load it when they renew their leases.
 
@@ -107,28 +105,18 @@ def deploy(
         deployment: from now on.
         tls: certificates of the pool.
         with_weights: send them along, for teachers that cannot read their paths.
-        stop: whether the user asked to stop.
-        wait_s: for students that are still served with what was there before.
 
     Raises:
         TeacherRefused: the pool still serves others.
-        RunStopped: the user asked meanwhile.
     """
     if with_weights:
         for member in deployment.members:
             send_weights(address, Path(member.weights), member.sha256, tls)
-    deadline = time.monotonic() + wait_s
-    while True:
-        refusal = ask(
-            address, "kdlab_deploy", wait_s=120.0, tls=tls, deployment=deployment.to_json()
-        )
-        if not refusal:
-            return
-        if stop():
-            raise RunStopped("stopped by the user while the pool was still in use")
-        if time.monotonic() >= deadline:
-            raise TeacherRefused(f"The pool at {address} cannot serve this run: {refusal}.")
-        time.sleep(0.1)  # between tries; the deadline above ends it
+    refusal = ask(
+        address, "kdlab_deploy", wait_s=120.0, tls=tls, deployment=deployment.to_json()
+    )
+    if refusal:
+        raise TeacherRefused(f"The pool at {address} cannot serve this run: {refusal}.")
 
 
 def send_weights(address: str, path: Path, sha256: str, tls: Files | None) -> None:

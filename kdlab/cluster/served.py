@@ -134,14 +134,6 @@ class Served(SourceSpec, WireSettings, ReaderSettings):
         if self.replies in ("top_k", "sampled"):
             yield Fault("replies", f"is {self.replies}; features need full or half")
 
-    def output_faults(self) -> Iterator[Fault]:
-        if self.replies in ("top_k", "sampled"):
-            yield Fault("replies", f"is {self.replies}; here all outputs are needed")
-        if self.cache_views is not None:
-            yield Fault("cache_views", "keeps soft labels; these change, or are none")
-        if self.sends == "hidden":
-            yield Fault("sends", "is hidden; here other outputs are asked for")
-
     def adjustable(self, batch: int) -> tuple[Knob, ...]:
         lt, ut = self.bounds(batch)
         most = _MAX_MEMORY if self.thresholds_in == "memory_share" else None

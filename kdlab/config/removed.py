@@ -13,6 +13,10 @@ REMOVED = {
         "`method.prefix` of Pipe-BD (the teacher's first blocks from a pool): no kept result "
         "showed that it pays; give the devices of the pool to the pipeline, with `method.devices`"
     ),
+    "aggregation.relabel": (
+        "`aggregation.relabel` of EC-DNN (relabelling by a pool): the kept result was the same; "
+        "the workers compute it themselves, and start on GPUs with `workers`"
+    ),
 }
 
 

@@ -114,12 +114,3 @@ class ErrorsMeasured(
     diff_lg: float | None  # the paper's Diff_LG, Eq. 7; of the end of a round
     diff_lc: float | None
     between: bool = False  # within a round: what a communication would have given
-
-
-class ModelsServed(
-    Event, kind="models_served", line="the pool serves the local models {models}"
-):
-    """A teacher pool answers for the local models of this round."""
-
-    models: list[int]
-    teachers: int

@@ -313,20 +313,6 @@ class ExperimentSpec(Spec):
             for fault in source.feature_faults():
                 yield fault.under("soft_labels")
 
-    def second_pool_faults(self, source: SourceSpec, at: str, what: str) -> Iterator[Fault]:
-        """A pool that serves `what` for `at`, and maybe the teacher's soft labels too."""
-        if self.teacher_pool is None:
-            yield Fault("teacher_pool", f"is missing; {at} needs one (teacher_pools/local)")
-        elif self.soft_labels.needs_teacher == "served" and not isinstance(
-            self.teacher_pool, LocalPool
-        ):
-            yield Fault(
-                "teacher_pool",
-                f"would serve the whole teacher for soft_labels and {what} for {at}; only "
-                "cluster/local_pool can do both",
-            )
-        yield from (fault.under(at) for fault in source.batch_faults(self.train.batch))
-
     def _chaos_faults(self) -> Iterator[Fault]:
         if self.chaos is None:
             return

@@ -61,18 +61,6 @@ class EnsembleModel(nn.Module):
         return each[best, torch.arange(len(best), device=best.device)]
 
 
-class SideBySide(nn.Module):
-    """Answers with the logits of each member, one behind the other."""
-
-    def __init__(self, members: Sequence[Normalised]) -> None:
-        super().__init__()
-        self.members = nn.ModuleList(members)
-
-    def forward(self, views: Tensor) -> Tensor:
-        """(N, C, H, W) uint8 -> (N, members x classes) logits."""
-        return torch.cat([member(views).float() for member in self.members], dim=1)
-
-
 def combined(members: Sequence[Normalised], combination: Combination) -> nn.Module:
     """The only member itself, or the ensemble of all."""
     return members[0] if len(members) == 1 else EnsembleModel(members, combination)

@@ -276,7 +276,3 @@ class SourceSpec(Spec, ABC):
     def feature_faults(self) -> Iterator[Fault]:
         """Why it cannot give inner outputs of a teacher beside its logits."""
         yield from ()
-
-    def output_faults(self) -> Iterator[Fault]:
-        """Why it cannot fetch outputs that are no soft labels, and change while it trains."""
-        yield Fault("", f"is {self.component}; it must be of a pool: cluster/served")

@@ -12,7 +12,7 @@ from kdlab.models.engines import Engine
 VIEWS = torch.randint(
     0, 256, (64, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
 )
-DEPLOYMENT = SimpleNamespace(teacher="1234", answers="mean", shape=(3, 4, 4))
+DEPLOYMENT = SimpleNamespace(teacher="1234", shape=(3, 4, 4))
 WORK_S = 10.0
 
 

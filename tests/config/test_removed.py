@@ -13,6 +13,7 @@ from kdlab.tuning.checked import search
 from kdlab.tuning.spec import SweepSpec
 
 ROOT = Path(__file__).parents[2]
+EC_DNN = "method.compare.ec_dnn.aggregation"
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parents[2]
     [
         ("real", ["sweep", "own.yaml", "real={experiment: smoke/served}"]),
         ("method.prefix", ["run", "smoke/blockwise", "method.prefix={blocks: 2}"]),
+        ("aggregation.relabel", ["run", "smoke/ensemble", f"{EC_DNN}.relabel={{lt: 2}}"]),
         ("method.mix", ["run", "smoke/blockwise", "method.mix={most: 0.5}"]),
     ],
 )

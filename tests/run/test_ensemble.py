@@ -5,7 +5,6 @@ import os
 import signal
 from functools import partial
 
-import psutil
 import pytest
 import tests_support
 import yaml
@@ -268,64 +267,6 @@ def test_served_soft_labels_and_averaged_weights(kdlab_home, elsewhere):
     assert run.state == "finished", run.status
     assert run.result["samples_lost"] == 0
     assert run.result["runs"][0]["source"] == "ma_dnn"
-
-
-RELABELLED = (
-    "method.compare={}",
-    "aggregation={type: train/aggregation/ensemble, tau: 8, diversity_weight: 0.3, "
-    "compression: {type: train/compression/distillation, p_iterations: 3, mu: 0.5}}",
-    "train.epochs=8",
-)
-POOL = (
-    "teacher_pool={type: cluster/local_pool, teachers: 2, engine: eager}",
-    "aggregation.relabel={type: cluster/served, lt: 40, ut: 100}",
-)
-
-
-@pytest.mark.slow("three workers and two teachers, each a Python with torch")
-@pytest.mark.parametrize("mu", [0.5, pytest.param(1.0, marks=pytest.mark.nightly)])
-def test_a_pool_relabels_as_the_workers_do(kdlab_home, elsewhere, mu):
-    """Local models as teachers that change with every communication; one is killed."""
-    options = (*RELABELLED, f"aggregation.compression.mu={mu}")
-    own = experiment(*options, "method.processes=false").start().wait(timeout_s=600)
-    run = experiment(*options, *POOL).start()
-    ready = until(lambda: list(select(run.folder.events, "models_served")))
-    assert ready[0]["models"] == [0, 1, 2]
-    first = run.path / "pool_of_models" / "teacher-0.log"
-    os.kill(pid_of(first), signal.SIGKILL)
-    run.wait(timeout_s=600)
-    assert run.state == "finished", run.status
-    served = list(select(run.folder.events, "models_served"))
-    rounds = list(select(run.folder.events, "communication"))
-    # For the pseudo labels of every compression, and for z-bar of every round but the first.
-    assert len(served) == 2 * (len(rounds) - 1)
-    assert apart(student(own, "ec_dnn"), student(run, "ec_dnn")) < 1e-3
-    for key, loss in ensemble_losses(own).items():
-        assert ensemble_losses(run)[key] == pytest.approx(loss, abs=1e-4)
-    assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
-
-
-def ensemble_losses(run):
-    """Of the pseudo labels, by round and worker."""
-    done = select(run.folder.events, "worker_done")
-    return {
-        (e["round"], e["worker"]): e["ensemble_loss"]
-        for e in done
-        if e["what"] == "combine"
-    }
-
-
-def pid_of(log):
-    """Of the process that writes a log."""
-    (found,) = [p.pid for p in psutil.process_iter(["cmdline"]) if str(log) in writes_to(p)]
-    return found
-
-
-def writes_to(process):
-    try:
-        return [os.readlink(f"/proc/{process.pid}/fd/{n}") for n in (1, 2)]
-    except OSError:
-        return []
 
 
 @pytest.mark.nightly

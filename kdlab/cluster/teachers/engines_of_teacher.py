@@ -41,7 +41,6 @@ class EnginesOfTeacher:
         self._threads, self._views = threads, views
         self._network: dict[str, object] = {
             "teacher": deployment.teacher,
-            "answers": deployment.answers,
             "shape": list(deployment.shape),
             "threads": threads,
             "device": views.device.type,

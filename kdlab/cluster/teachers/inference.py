@@ -30,7 +30,7 @@ from kdlab.data.images import ImageData
 from kdlab.errors import DataError, TeacherRefused
 from kdlab.models.device_feed import DeviceFeed, OnItsWay
 from kdlab.models.engines import Asked
-from kdlab.models.ensemble import Combination, SideBySide, combined
+from kdlab.models.ensemble import Combination, combined
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import check_fit, load_weights
 from kdlab.papers.edl_dist.request_sizes import best_and_least, tried
@@ -176,16 +176,14 @@ class Inference:
     def _load(self, weights: list[Path]) -> nn.Module:
         deployment, members = self.deployment, []
         specs = deployment.model_specs()
-        each = deployment.answers == "each"
-        classes = deployment.num_classes // (len(specs) if each else 1)
         for spec, path, known in zip(specs, weights, deployment.members, strict=True):
-            member = spec.build(classes, deployment.shape[0])
+            member = spec.build(deployment.num_classes, deployment.shape[0])
             load_weights(member.net, path, known.sha256)
             members.append(member)
         how = deployment.combination or Combination.of(
             [m.weight for m in deployment.members]
         )
-        model = SideBySide(members) if each else combined(members, how)
+        model = combined(members, how)
         check_fit(model, deployment.shape, deployment.num_classes, "the teacher")
         model.eval()
         return model.requires_grad_(requires_grad=False).to(self.device)

@@ -14,12 +14,11 @@ from kdlab.losses.local import accelerated_compression
 from kdlab.methods.ensemble.exchange import ModelFile
 from kdlab.methods.ensemble.local_job import LocalJob, WorkParts
 from kdlab.methods.ensemble.local_sgd import LocalSgd
-from kdlab.methods.ensemble.relabel import Relabelled, relabel, relabel_served
+from kdlab.methods.ensemble.relabel import Relabelled, relabel
 from kdlab.methods.ensemble.stream import BatchPlace, Stream
-from kdlab.methods.ensemble.variant import relabel_of
 from kdlab.papers.ec_dnn.metrics import check_ensemble
 from kdlab.papers.ec_dnn.round_schedule import Round, RoundSchedule
-from kdlab.soft_labels.source import Batch, TeacherPool
+from kdlab.soft_labels.source import Batch
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.compression.distillation import Distillation
@@ -30,8 +29,8 @@ class MeanOutputs:
     """Mean outputs of several models, and what they cost."""
 
     made: Relabelled  # the outputs
-    seconds: float  # of this processor, or of waiting for a pool
-    fetched_bytes: int  # of others' models, or of the outputs that a pool sent instead
+    seconds: float  # of this processor
+    fetched_bytes: int  # of others' models
 
 
 def mean_outputs(
@@ -39,26 +38,17 @@ def mean_outputs(
     places: Sequence[BatchPlace],
     samples: PlannedSamples,
     models: Sequence[ModelFile],
-    pool: TeacherPool | None,
 ) -> MeanOutputs:
-    """What these models say on average, from a pool or computed here.
+    """What these models say on average.
 
     Raises:
         Diverged: one of them says nothing that is a number.
     """
     job = sgd.job
-    if pool is None:
-        busy, rows = sgd.cpu(), job.recipe.evaluate_batch
-        made = relabel(places, samples, models, job.scratch, rows, sgd.alive)
-        sgd.computed(made.computed)
-        seconds, fetched = sgd.cpu() - busy, others_bytes(job, models)
-    else:
-        assert job.opened is not None
-        begin, opened = sgd.clock(), partial(job.opened, pool)
-        made = relabel_served(places, samples, len(models), opened, sgd.alive)
-        seconds, spec = sgd.clock() - begin, relabel_of(job.aggregation)
-        assert spec is not None
-        fetched = spec.bytes_per_output * made.mean.numel() * len(models)
+    busy, rows = sgd.cpu(), job.recipe.evaluate_batch
+    made = relabel(places, samples, models, job.scratch, rows, sgd.alive)
+    sgd.computed(made.computed)
+    seconds = sgd.cpu() - busy
     # A model whose last step broke it has not said so itself.
     if not all(map(math.isfinite, made.model_losses)):
         raise Diverged(
@@ -66,7 +56,7 @@ def mean_outputs(
             f"Training cannot go on from here. Lower train.lr ({job.recipe.lr:g}), or "
             "aggregation.diversity_weight."
         )
-    return MeanOutputs(made, seconds, fetched)
+    return MeanOutputs(made, seconds, others_bytes(job, models))
 
 
 def others_bytes(job: LocalJob, models: Sequence[ModelFile]) -> int:
@@ -106,12 +96,10 @@ def compress(
     trained: Stream,
     round_: Round,
     models: Sequence[ModelFile],
-    pool: TeacherPool | None,
 ) -> WorkParts:
     """Algorithm 2: relabel, then p iterations on Eq. 6 from the local weights.
 
-    Some of the batches of `trained` are taken where compressing goes on in it. Without a
-    `pool` that serves them the models of all are loaded here.
+    Some of the batches of `trained` are taken where compressing goes on in it.
     """
     if not round_.compress_steps:
         return WorkParts()
@@ -120,7 +108,7 @@ def compress(
     if not compresses_in_line(job.aggregation):
         stream = _stream_apart(job, round_)
     places = stream.ahead(round_.compress_steps)
-    mean = mean_outputs(sgd, places, stream.samples, models, pool)
+    mean = mean_outputs(sgd, places, stream.samples, models)
     made = mean.made
     try:
         check_ensemble(made.loss, made.model_losses)

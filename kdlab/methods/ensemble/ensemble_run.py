@@ -16,18 +16,17 @@ from torch import Tensor
 
 from kdlab.control.steering import Steering
 from kdlab.data.samples import PlannedSamples, Shard
-from kdlab.events.event import Emit, Event
+from kdlab.events.event import Emit
 from kdlab.events.general import Warned
-from kdlab.events.teachers import TeacherLost, TeachersGone
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.methods.ensemble.compression import planned_rows
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch
-from kdlab.methods.ensemble.local_job import LocalJob, Opened, Prices, own_folder
+from kdlab.methods.ensemble.local_job import LocalJob, Prices, own_folder
 from kdlab.methods.ensemble.model_workers import looked_at
 from kdlab.methods.ensemble.relabel import probabilities
 from kdlab.methods.ensemble.round_driver import Training, TrainingOutcome
-from kdlab.methods.ensemble.variant import Variant, combining_of, relabel_of, timetable_of
+from kdlab.methods.ensemble.variant import Variant, combining_of, timetable_of
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.models.ensemble import Combination, combined
 from kdlab.models.model import ModelSpec, Normalised, export, parameters
@@ -35,24 +34,18 @@ from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.papers.ec_dnn.parallel import Network
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.soft_labels.source import (
-    PoolAddress,
     SoftLabelSource,
     SourceContext,
-    SourceSpec,
     TeacherPool,
 )
 from kdlab.train.aggregation.weights import WeightAggregation
 from kdlab.train.evaluate import Accuracy, evaluate
 from kdlab.train.lineage import Odometer
-from kdlab.train.position import Start
 from kdlab.train.recipe import Recipe
 from kdlab.train.result import MemberResult
 
 if TYPE_CHECKING:
     from kdlab.methods.ensemble.method import Ensemble
-
-_AS_FAST_AS_CAN_BE = 1e6  # samples/s that are asked of a pool while everybody waits
-_TOLD = (TeacherLost, TeachersGone, Warned)  # of what a relabelling meets
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,51 +168,9 @@ class EnsembleRun:
                 stop=self.setup.stop,
                 pulse=pulse,
                 steering=steering or Steering(None, ""),
-                opened=self._opened(number, folder, emit, pulse),
                 prices=self.prices,
             )
         )
-
-    @property
-    def relabels(self) -> SourceSpec | None:
-        """How workers ask for the outputs of others' models; None: they compute them."""
-        return relabel_of(self.variant.aggregation)
-
-    def _opened(
-        self, worker: int, folder: Path, emit: Emit, pulse: Callable[[int], None]
-    ) -> Opened:
-        """Soft labels of the local models, from the pool that serves them."""
-        own = own_folder(folder, worker) / "relabel"
-
-        def stop() -> bool:
-            pulse(0)
-            return self.setup.stop()
-
-        def report(event: Event) -> None:
-            if isinstance(event, _TOLD):
-                emit(event)
-
-        def opened(
-            pool: TeacherPool, samples: PlannedSamples, start: Start, outputs: int
-        ) -> SoftLabelSource:
-            assert self.relabels is not None
-            own.mkdir(parents=True, exist_ok=True)
-            return self.relabels.build(
-                SourceContext(
-                    samples=samples,
-                    student=f"{own}/{pool.teacher}",
-                    folder=own,
-                    pool=pool,
-                    report=report,
-                    stop=stop,
-                    student_rate=lambda: _AS_FAST_AS_CAN_BE,
-                    start=start,
-                    in_group=True,  # in the plan's order
-                    outputs=outputs,
-                )
-            )
-
-        return opened
 
     def source(
         self,
@@ -247,12 +198,7 @@ class EnsembleRun:
             )
         )
 
-    def training(
-        self,
-        folder: Path,
-        emit: Emit,
-        serve: Callable[[Sequence[ModelFile]], PoolAddress | None] | None = None,
-    ) -> Training:
+    def training(self, folder: Path, emit: Emit) -> Training:
         aggregation = self.variant.aggregation
         told = isinstance(aggregation, WeightAggregation) and aggregation.only_averages
         return Training(
@@ -267,7 +213,6 @@ class EnsembleRun:
             network=Network(bytes_per_s=self.method.gbit_per_s * 1.25e8),
             looks=self.method.looks,
             looks_between=self.method.looks_between,
-            serve=serve,
             averaged=self._averaged if told else None,
         )
 

@@ -4,19 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kdlab.data.samples import PlannedSamples
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.methods.ensemble.exchange import ModelFile
 from kdlab.models.model import Normalised
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
-from kdlab.soft_labels.source import SoftLabelSource, TeacherPool
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.checkpoint import OptimizerFacts
 from kdlab.train.job import LoopJob
-from kdlab.train.position import Start
-
-Opened = Callable[[TeacherPool, PlannedSamples, Start, int], SoftLabelSource]
-"""From this batch on, with so many outputs for each sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +37,6 @@ class LocalJob(LoopJob):
     timetable: RoundSchedule  # of all workers
     aggregation: AggregationSpec  # how the global model is made
     loss: LossSpec | None  # of soft labels, where the local training has any
-    # A source of some samples' soft labels from the pool of local models
-    opened: Opened | None = None
     prices: Prices | None = None  # of its work; None: its processor's time is taken
 
 
@@ -58,11 +50,10 @@ class WorkParts:
     """What a part of a round was made of."""
 
     samples: int = 0  # of SGD, in the model now; those before a restart are in it too
-    # relabel_s and compress_s: processor seconds of this process; of relabelling by a
-    # pool the seconds it was waited for
+    # relabel_s and compress_s: processor seconds of this process
     relabel_s: float = 0.0
     compress_s: float = 0.0
-    fetched_bytes: int = 0  # of models of others, or of the outputs a pool sent instead
+    fetched_bytes: int = 0  # of models of others
     # ensemble_loss and model_losses: on the relabelled rows, of the ensemble and of each
     # model
     ensemble_loss: float | None = None

@@ -1,7 +1,6 @@
 """`method: {type: methods/ensemble}`: several local models that become one."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -21,8 +20,7 @@ from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.model_workers import ModelWorkers, WorkersHere
 from kdlab.methods.ensemble.processes import Processes
 from kdlab.methods.ensemble.round_driver import Direction, RoundDriver
-from kdlab.methods.ensemble.served_models import ServedModels
-from kdlab.methods.ensemble.variant import Variant, name_of, relabel_of
+from kdlab.methods.ensemble.variant import Variant, name_of
 from kdlab.models.exported import load_exported
 from kdlab.models.model import ModelSpec, check_fit
 from kdlab.report.local_curves import local_curves
@@ -173,11 +171,6 @@ class Ensemble(MethodSpec):
             aggregation = variant.aggregation
             if not isinstance(aggregation, EnsembleAggregation):
                 continue
-            if aggregation.relabel is not None:
-                path = f"method.compare.{name}." if self.compare else ""
-                at = f"{path}aggregation.relabel"
-                what = "the local models"
-                yield from spec.second_pool_faults(aggregation.relabel, at, what)
             if served and aggregation.compresses_in_line:
                 yield Fault(
                     "soft_labels",
@@ -195,10 +188,6 @@ class Ensemble(MethodSpec):
 
     def has_ranks(self, spec: ExperimentSpec) -> bool:
         return True
-
-    def needs_pool(self, spec: ExperimentSpec) -> bool:
-        each = self.variants(spec.aggregation).values()
-        return any(relabel_of(v.aggregation) is not None for v in each)
 
     def check(self, setup: TrainingSetup) -> None:
         for member in setup.spec.members():
@@ -226,15 +215,8 @@ class Ensemble(MethodSpec):
                 ),
                 lambda worker: own.source(worker, training.run.run_id, training.pool),
             )
-        with ExitStack() as stack:
-            serve = None
-            if own.relabels is not None:
-                serve = ServedModels(own, training, own.relabels)
-                stack.callback(serve.close)
-            targets = stack.enter_context(training.chaos(training.pool, ranks))
-            if serve is not None:
-                serve.targets = targets
-            job = own.training(training.folder, training.emit, serve)
+        with training.chaos(training.pool, ranks):
+            job = own.training(training.folder, training.emit)
             outcome = RoundDriver(job, processes).run()
         result = own.result(outcome, training.folder)
         data = own.setup.data

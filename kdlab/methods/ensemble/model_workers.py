@@ -40,7 +40,6 @@ class RoundOrder:
     final: bool = False  # measure the training loss of the local data too
     keep: bool = True  # what the worker is reset to, on disk
     spare: bool = False  # its momentum too, for a process that takes its place
-    pool: PoolAddress | None = None  # that serves these models, if one does
     # The pool that serves the experiment's soft labels, if they are served
     labels: PoolAddress | None = None
 
@@ -96,9 +95,9 @@ def execute(worker: LocalWorker, order: RoundOrder, source: SoftLabelSource) -> 
         looks = {
             step: partial(_within, worker, Path(to), order) for step, to in order.between
         }
-        done = worker.train(order.round, order.models, source, order.pool, looks)
+        done = worker.train(order.round, order.models, source, looks)
     else:
-        done = worker.combine(order.round, order.models, order.keep, order.pool)
+        done = worker.combine(order.round, order.models, order.keep)
     if order.look is not None:
         model = worker.global_model() if order.what == "combine" else worker.model
         look(worker, model, Path(order.look))

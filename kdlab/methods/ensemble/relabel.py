@@ -5,8 +5,7 @@ and the sums, whatever their number (section 4.2).
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import accumulate
 
@@ -16,13 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kdlab.data.samples import PlannedSamples
-from kdlab.errors import KdlabError
 from kdlab.losses.local import log_loss
 from kdlab.methods.ensemble.exchange import ModelFile, fetch
 from kdlab.methods.ensemble.stream import BatchPlace
 from kdlab.models.model import Normalised
-from kdlab.soft_labels.source import SoftLabelSource
-from kdlab.train.position import Start
 
 
 @dataclass(slots=True)
@@ -102,57 +98,6 @@ def _distinct(
         for at in range(0, len(some), batch)
     ]
     return found, torch.tensor(rows)
-
-
-@torch.no_grad()
-def relabel_served(
-    places: Sequence[BatchPlace],
-    samples: PlannedSamples,
-    models: int,
-    opened: Callable[[PlannedSamples, Start, int], SoftLabelSource],
-    alive: Callable[[], None] = lambda: None,
-) -> Relabelled:
-    """The same from a pool that answers with the logits of each model side by side.
-
-    `opened` is a source of these samples, from the first of the batches on, with so many
-    outputs for each.
-
-    Raises:
-        KdlabError: it delivered other rows than were asked for.
-        TeacherLost, ClusterError: as the source does.
-    """
-    first, last = places[0], places[-1]
-    done = list(range(first.index))
-    if first.epoch == last.epoch:  # nothing is asked for that is not needed
-        done += range(last.index + 1, samples.plan.batches)
-    asked = replace(samples, plan=replace(samples.plan, epochs=last.epoch + 1))
-    labels = torch.from_numpy(samples.labels(_ids(places)))
-    rows = _starts(places)
-    mean = torch.zeros((len(labels), samples.classes))
-    losses = [0.0] * models  # sums
-    start: Start = {"epoch": first.epoch, "done": done}
-    with closing(opened(asked, start, models * samples.classes)) as source:
-        batches = (
-            batch
-            for epoch in range(first.epoch, last.epoch + 1)
-            for batch in source.epoch(epoch, done if epoch == first.epoch else ())
-        )
-        for place, row in zip(places, rows, strict=True):
-            alive()
-            batch = next(batches)
-            if not np.array_equal(batch.ids, place.ids):
-                raise KdlabError(
-                    f"The pool delivered other rows than batch {place.index} of epoch "
-                    f"{place.epoch} has. This is a defect of kdlab."
-                )
-            assert batch.soft is not None
-            size = len(batch.ids)
-            each = batch.soft.float().view(size, models, samples.classes).softmax(2)
-            mean[row : row + size] = each.mean(1)
-            for k in range(models):
-                losses[k] += size * log_loss(each[:, k], labels[row : row + size])
-    model_losses = [loss / len(labels) for loss in losses]
-    return Relabelled(mean, model_losses, log_loss(mean, labels), rows)
 
 
 def _ids(places: Sequence[BatchPlace]) -> NDArray[np.int64]:

@@ -51,7 +51,6 @@ from kdlab.papers.ec_dnn.rounds import (
     Train,
 )
 from kdlab.report.round_errors import CostTotals, RoundErrors
-from kdlab.soft_labels.source import PoolAddress
 
 _MAX_LOSSES = 3  # of one worker, without anything done in between
 _KEPT = "direction.json"
@@ -100,8 +99,6 @@ class Training:
     looks: int = 20  # how often the models are looked at, spread over all rounds
     looks_between: bool = False  # also between communications, where they are fewer
     keep_every_s: float = 5.0  # seconds between reset points that a resume can go back to
-    # Has a pool serve these models; the pool. None has the workers load them.
-    serve: Callable[[Sequence[ModelFile]], PoolAddress | None] | None = None
     # What the average of these says of the images that are looked at, where that is the global
     # model; None does not look between communications at what is made of weights.
     averaged: Callable[[Sequence[ModelFile]], NDArray[np.float32]] | None = None
@@ -234,14 +231,7 @@ class RoundDriver:
         last = number == len(self.timetable.rounds) - 1
         round_ = self.timetable.rounds[number]
         ends = what == "combine" or not round_.combines
-        look, pool, between = None, None, tuple[tuple[int, str], ...]()
-        relabels = round_.compress_steps if what == "combine" else round_.diversity_weight
-        if self.training.serve is not None and models and relabels:
-            begin = time.perf_counter()
-            pool = self.training.serve(models)
-            self._round.serve_s += time.perf_counter() - begin
-            if what == "train":
-                self._round.before_s = self._round.serve_s
+        look, between = None, tuple[tuple[int, str], ...]()
         if number in self._looked_at:
             look = str(self._look.path(number, worker, what))
         if what == "train":
@@ -261,7 +251,6 @@ class RoundDriver:
                 final=last and ends,
                 keep=number in self._keeps or not round_.combines,
                 spare=self.training.waits and round_.combines,
-                pool=pool,
             )
         )
 
@@ -339,10 +328,10 @@ class RoundDriver:
             own.over_s = over / times
         account.communication_s += over
         account.train_s += max(did.done.train_s for did in own.trained.values())
-        account.relabel_s += own.serve_s + max(b.relabel for b in busy)
+        account.relabel_s += max(b.relabel for b in busy)
         account.relabel_s += max(did.done.relabel_s for did in own.trained.values())
         account.compress_s += max(b.compress for b in busy)
-        seconds = round_s(busy, over) + own.serve_s
+        seconds = round_s(busy, over)
         account.parallel_s += seconds
         return seconds
 

@@ -23,8 +23,7 @@ class RoundReports:
     trained: dict[int, RoundReport] = field(default_factory=dict)
     combined: dict[int, RoundReport] = field(default_factory=dict)
     members: tuple[int, ...] = ()
-    serve_s: float = 0.0  # until a pool served the models; everybody waited
-    before_s: float = 0.0  # until training began: that, and z-bar's exchange of models
+    before_s: float = 0.0  # until training began: z-bar's exchange of models
     over_s: float = 0.0  # of its communication
 
     def loss(self, worker: int) -> float:

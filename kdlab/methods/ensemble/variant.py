@@ -8,7 +8,6 @@ from kdlab.config import Fault, Range
 from kdlab.config.spec import Spec
 from kdlab.papers.ec_dnn.parallel import Combining
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
-from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.aggregation.codistillation import Codistillation
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
@@ -102,10 +101,3 @@ def timetable_of(
         diversity_weight=aggregation.diversity_weight,
         compress_last=aggregation.compress_last,
     )
-
-
-def relabel_of(aggregation: AggregationSpec) -> SourceSpec | None:
-    """How workers ask for the outputs of others' models; None: they compute them."""
-    if isinstance(aggregation, EnsembleAggregation):
-        return aggregation.relabel
-    return None

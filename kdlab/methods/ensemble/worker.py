@@ -52,7 +52,7 @@ from kdlab.methods.ensemble.local_sgd import LocalSgd
 from kdlab.methods.ensemble.stream import Stream
 from kdlab.models.model import Normalised
 from kdlab.papers.ec_dnn.round_schedule import Round
-from kdlab.soft_labels.source import Batch, SoftLabelSource, TeacherPool
+from kdlab.soft_labels.source import Batch, SoftLabelSource
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.codistillation import Codistillation
 from kdlab.train.aggregation.weights import Merging, WeightAggregation, Weights
@@ -165,14 +165,12 @@ class LocalWorker:
         round_: Round,
         latest: Sequence[ModelFile],
         source: SoftLabelSource,
-        pool: TeacherPool | None = None,
         looks: Mapping[int, Callable[[], ModelFile | None]] = MappingProxyType({}),
     ) -> RoundWork:
         """The rest of a round's local iterations (Eq. 5); publishes the model.
 
-        The mean of `latest`, the compressed models of the round before, is z-bar. Without a
-        `pool` that serves them the worker loads them. `looks` are called after so many of the
-        round's iterations, and are no training time.
+        The mean of `latest`, the compressed models of the round before, is z-bar. `looks`
+        are called after so many of the round's iterations, and are no training time.
 
         Raises:
             RunStopped: the user asked; the state is saved.
@@ -190,7 +188,7 @@ class LocalWorker:
             latest = [file for file in latest if file.worker != self.job.worker]
         if round_.diversity_weight and latest and steps:
             places = self.stream.ahead(steps)
-            away = mean_outputs(sgd, places, self.job.samples, latest, pool)
+            away = mean_outputs(sgd, places, self.job.samples, latest)
         busy, before = sgd.cpu(), self.round_steps
         relabel_s = 0.0 if away is None else away.seconds
         self.model.train()
@@ -276,16 +274,12 @@ class LocalWorker:
     # Aggregation and compression
 
     def combine(
-        self,
-        round_: Round,
-        models: Sequence[ModelFile],
-        keep: bool = True,
-        pool: TeacherPool | None = None,
+        self, round_: Round, models: Sequence[ModelFile], keep: bool = True
     ) -> RoundWork:
         """Make the global model of these, and reset the local one by it.
 
         With `keep` the reset point is kept on disk: with a communication every few steps
-        not all are. Without a `pool` that serves the models the worker loads them.
+        not all are.
 
         Raises:
             WeightsError: a model changed on the way.
@@ -298,7 +292,7 @@ class LocalWorker:
         if isinstance(self.job.aggregation, WeightAggregation):
             return self._average(round_, models)
         begin = self.sgd.clock()
-        parts = compress(self.sgd, self.stream, round_, models, pool)
+        parts = compress(self.sgd, self.stream, round_, models)
         return self._reset(round_, begin, parts)
 
     def _catch_up(self, round_: Round, models: Sequence[ModelFile]) -> None:

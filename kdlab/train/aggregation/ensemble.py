@@ -6,7 +6,6 @@ from typing import Annotated
 
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import NOT_NEGATIVE
-from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.compression.distillation import Distillation
 from kdlab.train.compression.kind import CompressionSpec
@@ -21,22 +20,16 @@ class EnsembleAggregation(AggregationSpec):
     diversity_weight: alpha of Eq. 5.
     compression: null leaves the local models as they are (with tau null that is E-DNN).
     compress_last: also after the last communication.
-    relabel: null has each worker load the other models, one after the other; a
-        cluster/served asks `teacher_pool` for their outputs, where the local models are
-        teachers that change with every communication.
     """
 
     tau: Annotated[int, Range(ge=1)] | None = 2000
     diversity_weight: Annotated[float, NOT_NEGATIVE] = 0.6
     compression: CompressionSpec | None = field(default_factory=Distillation)
     compress_last: bool = False
-    relabel: SourceSpec | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
         if self.compression is None and self.compress_last:
             yield Fault("compress_last", "is true, and there is no compression")
-        if self.relabel is not None:
-            yield from (fault.under("relabel") for fault in self.relabel.output_faults())
 
     @property
     def compresses_in_line(self) -> bool:

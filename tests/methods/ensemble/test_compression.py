@@ -1,4 +1,4 @@
-"""What a worker does with the models of the others: asked here or of a pool, and learnt from."""
+"""What a worker does with the models of the others: asked, and learnt from."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -8,19 +8,15 @@ import pytest
 import torch
 from local_models import MODEL, Case, apart, ec
 
-from kdlab.cluster.served import Served
 from kdlab.errors import Diverged, KdlabError
 from kdlab.methods.ensemble import compression as module
 from kdlab.methods.ensemble.compression import (
     compress,
     compresses_in_line,
-    mean_outputs,
     others_bytes,
 )
-from kdlab.methods.ensemble.exchange import fetch, publish
+from kdlab.methods.ensemble.exchange import publish
 from kdlab.methods.ensemble.local_job import WorkParts
-from kdlab.methods.ensemble.worker import LocalWorker
-from kdlab.soft_labels.source import LocalSource
 from kdlab.train.aggregation.none import NoAggregation
 
 
@@ -43,38 +39,10 @@ def published(case, count=2):
     return made
 
 
-class PoolOfModels:
-    """Answers with the logits of each model, side by side, as a pool of them does."""
-
-    def __init__(self, files):
-        self.asked, self.models = [], []
-        for file in files:
-            model = MODEL.build(10, 1).eval()
-            model.net.load_state_dict(fetch(file))
-            self.models.append(model)
-
-    def opened(self, pool, samples, start, outputs):
-        self.asked.append((pool, start, outputs))
-
-        def soft(batch, view):
-            with torch.no_grad():
-                return torch.cat([model(batch.views) for model in self.models], dim=1)
-
-        return LocalSource(samples, soft)
-
-
-def pooled(case, files):
-    """(worker, pool): one that asks a pool for what the models say."""
-    pool = PoolOfModels(files)
-    case.aggregation = replace(case.aggregation, relabel=Served(lt=40, ut=100))
-    job = replace(case.make(0).job, opened=pool.opened, aggregation=case.aggregation)
-    return LocalWorker(job), pool
-
-
 def test_without_iterations_nothing_is_done(case):
     worker = case().make(0)
     idle = replace(worker.job.timetable.rounds[0], compress_steps=0)
-    assert compress(worker.sgd, worker.stream, idle, [], None) == WorkParts()
+    assert compress(worker.sgd, worker.stream, idle, []) == WorkParts()
     assert worker.sgd.steps == 0
 
 
@@ -84,7 +52,7 @@ def test_the_models_of_others_count_as_fetched(case):
     assert others_bytes(worker.job, files) == files[0].bytes
     round_ = made.table.rounds[0]
     before = {k: v.clone() for k, v in worker.model.net.state_dict().items()}
-    parts = compress(worker.sgd, worker.stream, round_, files, None)
+    parts = compress(worker.sgd, worker.stream, round_, files)
     assert parts.fetched_bytes == files[0].bytes
     assert parts.samples == 3 * 20
     assert len(parts.model_losses) == 2
@@ -101,7 +69,7 @@ def test_all_its_data_is_the_stream_of_training_and_a_part_is_one_of_its_own(
     made = case(mu=mu)
     worker = made.make(0)
     assert compresses_in_line(made.aggregation) is (mu == 1.0)
-    compress(worker.sgd, worker.stream, made.table.rounds[0], published(made), None)
+    compress(worker.sgd, worker.stream, made.table.rounds[0], published(made))
     assert worker.stream.taken == taken
     assert not compresses_in_line(NoAggregation())
 
@@ -123,48 +91,6 @@ def test_a_part_of_the_data_is_drawn_anew_or_always_the_same(case, subset):
     assert epochs[0] != epochs[1]
 
 
-def test_a_pool_says_what_the_worker_would_have_computed(case):
-    made = case(mu=0.5)
-    files = published(made)
-    here = made.make(0)
-    asks, pool = pooled(made, files)
-    places = here.stream.ahead(3)
-    computed = mean_outputs(here.sgd, places, here.job.samples, files, None)
-    served = mean_outputs(asks.sgd, places, asks.job.samples, files, "the pool")
-    assert torch.allclose(computed.made.mean, served.made.mean, atol=1e-6)
-    assert served.made.model_losses == pytest.approx(computed.made.model_losses, abs=1e-5)
-    ((address, start, outputs),) = pool.asked
-    assert (address, outputs) == ("the pool", 20)
-    assert start["epoch"] == 0
-    # Its answers travel instead of the models: two numbers for each class and image.
-    per_output = asks.job.aggregation.relabel.bytes_per_output
-    assert served.fetched_bytes == per_output * 60 * 10 * 2
-    assert computed.fetched_bytes == files[1].bytes
-
-
-def test_a_pool_that_answers_other_rows_is_found(case):
-    made = case(mu=0.5)
-    files = published(made)
-    worker, pool = pooled(made, files)
-    really = pool.opened
-
-    def opened(address, samples, start, outputs):
-        source = really(address, samples, start, outputs)
-        epoch = source.epoch
-
-        def turned(number, done):
-            for batch in epoch(number, done):
-                yield replace(batch, ids=batch.ids[::-1])
-
-        source.epoch = turned
-        return source
-
-    job = replace(worker.job, opened=opened)
-    sgd = LocalWorker(job).sgd
-    with pytest.raises(KdlabError, match="other rows than batch 0 of epoch 0"):
-        mean_outputs(sgd, worker.stream.ahead(2), job.samples, files, "the pool")
-
-
 def test_a_model_that_is_broken_ends_the_training(case):
     made = case(mu=0.5)
     worker = made.make(0)
@@ -175,7 +101,7 @@ def test_a_model_that_is_broken_ends_the_training(case):
             weight.fill_(float("nan"))
     broken = publish(net, 1, made.folder / "broken.safetensors")
     with pytest.raises(Diverged, match=r"local models are \[.*nan\] near step 0"):
-        compress(worker.sgd, worker.stream, made.table.rounds[0], [whole, broken], None)
+        compress(worker.sgd, worker.stream, made.table.rounds[0], [whole, broken])
     assert worker.sgd.steps == 0
 
 
@@ -187,5 +113,5 @@ def test_pseudo_labels_of_other_images_are_not_trained_on(case, monkeypatch):
     found = module.MeanOutputs(wrong, 0.0, 0)
     monkeypatch.setattr(module, "mean_outputs", lambda *about: found)
     with pytest.raises(KdlabError, match=r"Round 0, worker 1: .*defect of kdlab"):
-        compress(worker.sgd, worker.stream, made.table.rounds[0], [], None)
+        compress(worker.sgd, worker.stream, made.table.rounds[0], [])
     assert worker.sgd.steps == 0

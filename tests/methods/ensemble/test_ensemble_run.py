@@ -12,8 +12,7 @@ from safetensors.torch import load_file
 
 import kdlab
 from kdlab.errors import BadInput
-from kdlab.events.general import Note, Warned
-from kdlab.events.teachers import TeacherJoined, TeacherLost
+from kdlab.events.general import Warned
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.methods.ensemble.checks import check
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
@@ -24,7 +23,6 @@ from kdlab.methods.ensemble.round_driver import RoundDriver
 from kdlab.models.ensemble import Combination, combined
 from kdlab.models.exported import load_exported
 from kdlab.soft_labels.none import NoTeacherSource
-from kdlab.soft_labels.source import PoolAddress
 from kdlab.train.evaluate import evaluate
 
 SKEWED = "method.shards={kind: dirichlet, concentration: 0.05}"
@@ -189,49 +187,6 @@ def test_parts_of_very_unlike_sizes_are_refused(monkeypatch):
     monkeypatch.setattr(EnsembleRun, "samples", lambda self, worker: parts[worker])
     with pytest.raises(BadInput, match=r"5 to 120 images.*concentration"):
         check(own)
-
-
-# What is asked of a pool that serves the models of all
-
-
-def served(*overrides):
-    """A member whose workers have a pool say what the others' models say."""
-    return run_of(
-        "method.workers=2",
-        "train.epochs=1",
-        "aggregation={type: train/aggregation/ensemble, tau: 3, compression: "
-        "{type: train/compression/distillation, p_iterations: 2, mu: 0.5}, "
-        "relabel: {type: cluster/served, lt: 40, ut: 100}}",
-        "teacher_pool={type: cluster/local_pool, teachers: 1, engine: eager}",
-        *overrides,
-    )
-
-
-def test_workers_ask_a_pool_in_the_order_of_their_batches(tmp_path, monkeypatch):
-    own, events, pulses, contexts = served(), [], [], []
-    assert own.relabels is not None
-    monkeypatch.setattr(type(own.relabels), "build", lambda self, c: contexts.append(c))
-    worker = own.worker(1, tmp_path, events.append, pulse=pulses.append)
-    pool = PoolAddress("tcp://127.0.0.1:1", "teacher-1", None)
-    start = worker.stream.start()
-    worker.job.opened(pool, worker.job.samples, start, 20)
-    (context,) = contexts
-    folder = tmp_path / "worker-1" / "relabel"
-    assert folder.is_dir()
-    assert (context.pool, context.start, context.outputs) == (pool, start, 20)
-    assert context.in_group
-    assert context.student == f"{folder}/teacher-1"
-    assert context.student_rate() > 1e5  # all that the pool can give: everybody waits
-    assert context.stop() is False
-    assert pulses == [0]  # whoever asks whether to stop is alive
-    for event in (
-        TeacherLost(teacher="t", why="x", resent=0),
-        Warned(message="w"),
-        Note(message="n"),
-    ):
-        context.report(event)
-    assert [e.KIND for e in events] == ["teacher_lost", "warning"]
-    assert TeacherJoined not in {type(e) for e in events}
 
 
 # What becomes of it

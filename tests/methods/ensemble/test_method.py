@@ -26,28 +26,8 @@ def experiment(*overrides):
     return kdlab.load("smoke/ensemble", *overrides)
 
 
-RELABELLED = (
-    "method.compare={}",
-    "aggregation={type: train/aggregation/ensemble, tau: 8, diversity_weight: 0.3, "
-    "compression: {type: train/compression/distillation, p_iterations: 3, mu: 0.5}}",
-    "train.epochs=8",
-)
-POOL = (
-    "teacher_pool={type: cluster/local_pool, teachers: 2, engine: eager}",
-    "aggregation.relabel={type: cluster/served, lt: 40, ut: 100}",
-)
-
-
 FAULTS = {
     "too_many_workers": (("method.workers=40",), "too few for 40 workers"),
-    "relabel_by_nothing": (
-        (*RELABELLED, "aggregation.relabel.type=soft_labels/in_process"),
-        "it must be of a pool",
-    ),
-    "relabel_ut": (
-        (*RELABELLED, *POOL, "aggregation.relabel.ut=20", "aggregation.relabel.lt=10"),
-        "must hold more than",
-    ),
     "tau_0": (("method.compare.ma_dnn.aggregation.tau=0",), "must be >= 1"),
     "mu": (("method.compare.ec_dnn.aggregation.compression.mu=1.5",), "mu"),
     "tau_too_long": (
@@ -222,9 +202,6 @@ def test_an_experiment_without_names_has_the_papers():
     assert list(spec.method.compared(spec)) == ["s_dnn", "e_dnn", "ma_dnn", "ec_dnn"]
     assert set(spec.method.compared(spec).values()) == {NoTeacher()}
     assert spec.method.has_ranks(spec)
-    assert not spec.method.needs_pool(spec)
-    asks = experiment(*RELABELLED, *POOL).spec
-    assert asks.method.needs_pool(asks)
 
 
 @pytest.mark.long
