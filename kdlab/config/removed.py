@@ -17,6 +17,10 @@ REMOVED = {
         "`aggregation.relabel` of EC-DNN (relabelling by a pool): the kept result was the same; "
         "the workers compute it themselves, and start on GPUs with `workers`"
     ),
+    "method.looks_between": (
+        "`method.looks_between` of ensembles: models are looked at where they communicate, "
+        "`method.looks` times at the most; a shorter `tau` has more looks"
+    ),
 }
 
 
@@ -26,5 +30,5 @@ def instead(key: str) -> str:
 
 
 def unset(key: str, value: object) -> bool:
-    """Whether it went and is null: specs that earlier versions wrote name all keys."""
-    return value is None and instead(key) != ""
+    """Whether it went, and is off: specs that earlier versions wrote name all keys."""
+    return value in (None, False) and instead(key) != ""

@@ -111,6 +111,5 @@ class ErrorsMeasured(
     local_losses: list[float]
     global_loss: float
     models: list[int]
-    diff_lg: float | None  # the paper's Diff_LG, Eq. 7; of the end of a round
+    diff_lg: float  # the paper's Diff_LG, Eq. 7
     diff_lc: float | None
-    between: bool = False  # within a round: what a communication would have given

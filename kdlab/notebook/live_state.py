@@ -42,7 +42,6 @@ def of_run(watch: Watch, run_id: str) -> LiveState:
                 "compressed": r.compressed,
             }
             for r in watch.rounds
-            if not r.between
         ],
         "film": _film(watch),
         "ticker": [list(line) for line in list(watch.ticker)[-_TICKER:][::-1]],

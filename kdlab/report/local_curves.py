@@ -41,7 +41,7 @@ def _histograms(looks: Sequence[RoundErrors], path: Path, title: str) -> None:
 
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    ends = [look.diff_lg for look in looks if not look.between]
+    ends = [look.diff_lg for look in looks]
     _bars(left, ends, "Diff_LG: locals minus global, points")
     compressed = [d for look in looks if (d := look.diff_lc) is not None]
     _bars(right, compressed, "Diff_LC: locals minus compressed, points")

@@ -25,16 +25,12 @@ LINES = ("#2471a3", "#c0392b", "#229954", "#8e44ad", "#b9770e", "#5d6d7e")
 class ErrorCurve:
     """One training of one method, as its direction.json has it."""
 
-    looks: Sequence[RoundErrors]  # what was seen at communications, and between
+    looks: Sequence[RoundErrors]  # what was seen at communications
     account: CostTotals  # what it cost
 
     def curve(self, key: str, along: str = "parallel_s") -> list[Point]:
-        """Error against overall time, or `iterations`; `global_` or `chosen` (_L).
-
-        _L is what a round leaves, so what was seen within one is not of it.
-        """
-        looks = [look for look in self.looks if key == "global_" or not look.between]
-        return [Point(getattr(look, along), getattr(look, key)) for look in looks]
+        """Error against overall time, or `iterations`; `global_` or `chosen` (_L)."""
+        return [Point(getattr(look, along), getattr(look, key)) for look in self.looks]
 
     @property
     def last(self) -> RoundErrors:
@@ -42,7 +38,7 @@ class ErrorCurve:
 
     def differences(self) -> list[float]:
         """Diff_LG (Eq. 7) at the end of every round that was looked at."""
-        return [look.diff_lg for look in self.looks if not look.between]
+        return [look.diff_lg for look in self.looks]
 
 
 def rows(

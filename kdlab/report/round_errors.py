@@ -7,7 +7,7 @@ from kdlab.papers.ec_dnn import metrics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundErrors:
-    """Errors in percent on test images, and on validation images, at a communication or between.
+    """Errors in percent on test images, and on validation images, at a communication.
 
     Losses are the mean cross entropy on test images; by Eq. 3 an ensemble's is never above the
     mean of its models'.
@@ -20,15 +20,13 @@ class RoundErrors:
     global_: float  # of the global model
     compressed: list[float]  # of each local model after its reset; empty without one
     # Error of the local model with the smallest training loss (_L), as Algorithm 1 leaves it:
-    # compressed, where the round compresses; within a round as it trains
+    # compressed, where the round compresses
     chosen: float
     validation_locals: list[float]
     validation_global: float
     local_losses: list[float]
     global_loss: float
     models: list[int]  # K' workers
-    # Within a round: the global model is what a communication would have given
-    between: bool = False
 
     @property
     def diff_lg(self) -> float:

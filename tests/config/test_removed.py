@@ -22,6 +22,7 @@ EC_DNN = "method.compare.ec_dnn.aggregation"
         ("real", ["sweep", "own.yaml", "real={experiment: smoke/served}"]),
         ("method.prefix", ["run", "smoke/blockwise", "method.prefix={blocks: 2}"]),
         ("aggregation.relabel", ["run", "smoke/ensemble", f"{EC_DNN}.relabel={{lt: 2}}"]),
+        ("method.looks_between", ["run", "smoke/ensemble", "method.looks_between=true"]),
         ("method.mix", ["run", "smoke/blockwise", "method.mix={most: 0.5}"]),
     ],
 )

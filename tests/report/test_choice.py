@@ -64,10 +64,10 @@ def test_costs_stand_below_each_other():
     assert all(word in cost_table({"student": SMALL}) for word in HEAD)
 
 
-def errors(number, local, global_, compressed=(), between=False):
+def errors(number, local, global_, compressed=()):
     return RoundErrors(
         round=number, iterations=10 * number, parallel_s=float(number), locals=local,
-        global_=global_, compressed=list(compressed), chosen=local[0], between=between,
+        global_=global_, compressed=list(compressed), chosen=local[0],
         validation_locals=local, validation_global=global_, local_losses=[1.0] * len(local),
         global_loss=1.0, models=list(range(len(local))),
     )  # fmt: skip
@@ -75,7 +75,7 @@ def errors(number, local, global_, compressed=(), between=False):
 
 LOOKS = [
     errors(1, [30.0, 32.0], 28.0, [29.0, 30.0]),
-    errors(2, [20.0, 24.0], 25.0, between=True),
+    errors(2, [20.0, 24.0], 25.0),
     errors(3, [20.0], 19.0),  # a worker is lost
 ]
 

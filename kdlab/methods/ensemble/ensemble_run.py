@@ -1,6 +1,6 @@
 """One member of an ensemble experiment: what it needs before, around and after its workers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from math import ceil
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 import yaml
-from numpy.typing import NDArray
 from torch import Tensor
 
 from kdlab.control.steering import Steering
@@ -23,8 +22,6 @@ from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.methods.ensemble.compression import planned_rows
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch
 from kdlab.methods.ensemble.local_job import LocalJob, Prices, own_folder
-from kdlab.methods.ensemble.model_workers import looked_at
-from kdlab.methods.ensemble.relabel import probabilities
 from kdlab.methods.ensemble.round_driver import Training, TrainingOutcome
 from kdlab.methods.ensemble.variant import Variant, combining_of, timetable_of
 from kdlab.methods.ensemble.worker import LocalWorker
@@ -200,7 +197,6 @@ class EnsembleRun:
 
     def training(self, folder: Path, emit: Emit) -> Training:
         aggregation = self.variant.aggregation
-        told = isinstance(aggregation, WeightAggregation) and aggregation.only_averages
         return Training(
             workers=self.workers,
             timetable=self.timetable,
@@ -212,20 +208,7 @@ class EnsembleRun:
             waits=self.method.processes and self.method.wait_for_lost,
             network=Network(bytes_per_s=self.method.gbit_per_s * 1.25e8),
             looks=self.method.looks,
-            looks_between=self.method.looks_between,
-            averaged=self._averaged if told else None,
         )
-
-    @torch.no_grad()
-    def _averaged(self, files: Sequence[ModelFile]) -> NDArray[np.float32]:
-        """What these weights, made one, say of all images that are looked at."""
-        aggregation = self.variant.aggregation
-        assert isinstance(aggregation, WeightAggregation)
-        model = self._with(0, aggregation.merged([fetch(file) for file in files]))
-        inputs = self.setup.data.inputs[looked_at(self.setup.data)]
-        rows = self.recipe.evaluate_batch
-        pieces = (inputs[at : at + rows] for at in range(0, len(inputs), rows))
-        return probabilities(model, pieces, lambda: None).numpy()
 
     # What became of it
 
@@ -278,7 +261,7 @@ class EnsembleRun:
             global_top1=global_.top1,
             global_top5=global_.top5,
             workers=self.workers,
-            diff_lg=fmean(look.diff_lg for look in outcome.looks if not look.between),
+            diff_lg=fmean(look.diff_lg for look in outcome.looks),
         )
 
     def _rolled_back(self, folder: Path, worker: int) -> int:

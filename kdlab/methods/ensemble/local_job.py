@@ -60,16 +60,6 @@ class WorkParts:
     model_losses: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LookBetween:
-    """A local model was looked at within a round."""
-
-    step: int  # local iterations of the round until then
-    busy_s: float  # of the round until then: training, and relabelling before it
-    loss: float  # mean training loss of these iterations
-    model: ModelFile | None  # its weights, where the global model is made of weights
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundWork(WorkParts):
     """What a worker did in one part of a round."""
@@ -80,7 +70,6 @@ class RoundWork(WorkParts):
     steps: int  # of SGD, those before a restart included
     wall_s: float  # of the part, looks at validation and test not counted
     train_s: float = 0.0  # processor seconds of this process
-    between: tuple[LookBetween, ...] = ()  # those that were ordered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,5 +82,4 @@ class LocalFacts(OptimizerFacts):
     round_steps: int
     round_samples: int
     spec_hash: str
-    looks: tuple[LookBetween, ...] = ()
     losses: tuple[float, ...] = ()  # of its steps since the last word

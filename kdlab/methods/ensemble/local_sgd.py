@@ -201,14 +201,9 @@ class LocalSgd:
         Raises:
             Diverged: that of the last step is none.
         """
-        mean = self.loss_so_far()
-        self._losses = []
-        return mean
-
-    def loss_so_far(self) -> float:
-        """The same, and they count the next time too."""
         self.refuse_bad_loss()
-        return float(torch.stack(self._losses).mean()) if self._losses else float("nan")
+        losses, self._losses = self._losses, []
+        return float(torch.stack(losses).mean()) if losses else float("nan")
 
     # What the model says
 

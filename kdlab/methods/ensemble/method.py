@@ -60,9 +60,6 @@ class Ensemble(MethodSpec):
     final: the student is the local model with the smallest loss on its own training data
         (the paper), or the most accurate one on `validation`.
     looks: how often local and global models are tested while they train, at communications.
-    looks_between: where there are fewer communications, also within their rounds, by the global
-        model that a communication would give then. Of aggregations of weights
-        train/aggregation/model_average alone can tell; its weights are written for each look.
     processes: each worker in a process of its own; false trains them one after the other
         in the run's process. Results are the same.
     gbit_per_s: between machines, for the modelled time of a communication.
@@ -90,7 +87,6 @@ class Ensemble(MethodSpec):
     models: tuple[ModelSpec, ...] = ()
     final: Literal["training_loss", "validation"] = "training_loss"
     looks: Annotated[int, _POSITIVE] = 20
-    looks_between: bool = False
     processes: bool = True
     gbit_per_s: Annotated[float, POSITIVE] = 1.0
     hang_s: Annotated[float, POSITIVE] = 60.0

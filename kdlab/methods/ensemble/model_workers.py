@@ -7,7 +7,6 @@ a process of its own. The results are the same.
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.data.images import ImageData
-from kdlab.methods.ensemble.exchange import ModelFile, keep_momentum, publish
+from kdlab.methods.ensemble.exchange import ModelFile, keep_momentum
 from kdlab.methods.ensemble.local_job import RoundWork
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.models.model import Normalised
@@ -34,9 +33,6 @@ class RoundOrder:
     models: tuple[ModelFile, ...]  # to be combined, or those whose mean is z-bar
     # Where to write what the model then says of validation and test images
     look: str | None = None
-    # The same within a round of training: after so many of its iterations, where to
-    between: tuple[tuple[int, str], ...] = ()
-    weights: bool = False  # its weights are written there too
     final: bool = False  # measure the training loss of the local data too
     keep: bool = True  # what the worker is reset to, on disk
     spare: bool = False  # its momentum too, for a process that takes its place
@@ -92,10 +88,7 @@ def execute(worker: LocalWorker, order: RoundOrder, source: SoftLabelSource) -> 
         RunStopped, KdlabError: as the worker does.
     """
     if order.what == "train":
-        looks = {
-            step: partial(_within, worker, Path(to), order) for step, to in order.between
-        }
-        done = worker.train(order.round, order.models, source, looks)
+        done = worker.train(order.round, order.models, source)
     else:
         done = worker.combine(order.round, order.models, order.keep)
     if order.look is not None:
@@ -105,14 +98,6 @@ def execute(worker: LocalWorker, order: RoundOrder, source: SoftLabelSource) -> 
     if order.spare:
         keep_momentum(done.model, worker.sgd.descent.optimizer)
     return RoundReport(order.worker, order.what, done, loss)
-
-
-def _within(worker: LocalWorker, path: Path, order: RoundOrder) -> ModelFile | None:
-    """A look at its model while it trains; its weights, where they are asked for."""
-    look(worker, worker.model, path)
-    if not order.weights:
-        return None
-    return publish(worker.model.net, order.worker, path.with_suffix(".safetensors"))
 
 
 def look(worker: LocalWorker, model: Normalised, path: Path) -> None:

@@ -9,12 +9,8 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from math import ceil
 from pathlib import Path
 from statistics import fmean
-
-import numpy as np
-from numpy.typing import NDArray
 
 from kdlab.config.home import write_json
 from kdlab.data.images import ImageData
@@ -97,11 +93,7 @@ class Training:
     # Between machines, for the time of a communication
     network: Network = field(default_factory=Network)
     looks: int = 20  # how often the models are looked at, spread over all rounds
-    looks_between: bool = False  # also between communications, where they are fewer
     keep_every_s: float = 5.0  # seconds between reset points that a resume can go back to
-    # What the average of these says of the images that are looked at, where that is the global
-    # model; None does not look between communications at what is made of weights.
-    averaged: Callable[[Sequence[ModelFile]], NDArray[np.float32]] | None = None
 
 
 class RoundDriver:
@@ -112,9 +104,7 @@ class RoundDriver:
         self.timetable, self.emit = training.timetable, training.emit
         self.account, self.looks = CostTotals(), list[RoundErrors]()  # so far
         self.latest: dict[int, ModelFile] = {}  # newest model of each worker
-        self._look = Looks(
-            training.folder, training.data, training.combining, training.averaged
-        )
+        self._look = Looks(training.folder, training.data, training.combining)
         self._kept = training.folder / _KEPT
         self._round = RoundReports()
         self._losses = dict.fromkeys(range(training.workers), 0)  # times lost in a row
@@ -123,8 +113,6 @@ class RoundDriver:
         self._keeps: set[int] = set()  # rounds after which all is kept
         number = len(self.timetable.rounds)
         every = max(1, round(number / max(1, training.looks)))
-        # Looks in each round
-        self._parts = ceil(training.looks / number) if training.looks_between else 1
         self._looked_at = {r for r in range(number) if (number - 1 - r) % every == 0}
         first, latest = self._resume(), tuple(sorted(self.latest))
         rounds, waits = self.timetable.rounds, training.waits
@@ -198,7 +186,7 @@ class RoundDriver:
         self.account.steps += done.steps
         self.account.fetched_bytes += done.fetched_bytes
         facts = asdict(done)
-        del facts["model"], facts["between"]
+        del facts["model"]
         self.emit(WorkerDone(worker=did.worker, what=did.what, work=facts))
 
     def _execute(self, instructions: Iterable[Instruction]) -> Finish | None:
@@ -231,14 +219,9 @@ class RoundDriver:
         last = number == len(self.timetable.rounds) - 1
         round_ = self.timetable.rounds[number]
         ends = what == "combine" or not round_.combines
-        look, between = None, tuple[tuple[int, str], ...]()
+        look = None
         if number in self._looked_at:
             look = str(self._look.path(number, worker, what))
-        if what == "train":
-            between = tuple(
-                (step, str(self._look.path(number, worker, self._look.at(step))))
-                for step in self._look.within(round_.train_steps, self._parts)
-            )
         self.workers.send(
             RoundOrder(
                 what=what,
@@ -246,8 +229,6 @@ class RoundDriver:
                 round=round_,
                 models=tuple(models),
                 look=look,
-                between=between,
-                weights=self._look.averaged is not None,
                 final=last and ends,
                 keep=number in self._keeps or not round_.combines,
                 spare=self.training.waits and round_.combines,
@@ -276,7 +257,6 @@ class RoundDriver:
             return
         number = following - 1
         round_ = self.timetable.rounds[number]
-        begun = self.account.iterations, self.account.parallel_s
         seconds = self._time(own, round_)
         self.account.iterations += round_.train_steps
         made = own.combined or own.trained
@@ -292,8 +272,6 @@ class RoundDriver:
                 round_s=seconds,
             )
         )
-        for found in self._look.between(number, own, *begun):
-            self._tell(found)
         if number in self._looked_at:
             self._tell(self._look.look(number, own, self.account))
         self._look.clear(number)
@@ -324,8 +302,6 @@ class RoundDriver:
             over = times * network.communication_s(combining, models, sent)
             taken_in = network.taken_in(combining, models, sent)
             account.exchanged_bytes += round(times * taken_in)
-            own.before_s += (times - 1) * over / times
-            own.over_s = over / times
         account.communication_s += over
         account.train_s += max(did.done.train_s for did in own.trained.values())
         account.relabel_s += max(b.relabel for b in busy)
@@ -340,7 +316,7 @@ class RoundDriver:
         self.emit(
             ErrorsMeasured(
                 **asdict(found),
-                diff_lg=None if found.between else found.diff_lg,
+                diff_lg=found.diff_lg,
                 diff_lc=found.diff_lc,
             )
         )

@@ -1,6 +1,6 @@
 """How good all models are at a communication: errors as EC-DNN counts them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from kdlab.data.images import ImageData
 from kdlab.losses.local import log_loss
-from kdlab.methods.ensemble.exchange import ModelFile
 from kdlab.methods.ensemble.model_workers import RoundReport, looked_at
 from kdlab.papers.ec_dnn.parallel import Combining
 from kdlab.report.round_errors import CostTotals, RoundErrors
@@ -23,8 +22,6 @@ class RoundReports:
     trained: dict[int, RoundReport] = field(default_factory=dict)
     combined: dict[int, RoundReport] = field(default_factory=dict)
     members: tuple[int, ...] = ()
-    before_s: float = 0.0  # until training began: z-bar's exchange of models
-    over_s: float = 0.0  # of its communication
 
     def loss(self, worker: int) -> float:
         """The running mean of its steps; in the end, that of its whole local data."""
@@ -37,57 +34,9 @@ class RoundReports:
 class Looks:
     """From what the workers wrote of the images that are looked at."""
 
-    def __init__(
-        self,
-        folder: Path,
-        data: ImageData,
-        combining: Combining,
-        averaged: Callable[[Sequence[ModelFile]], NDArray[np.float32]] | None,
-    ) -> None:
+    def __init__(self, folder: Path, data: ImageData, combining: Combining) -> None:
         self.folder, self.data, self.combining = folder, data, combining
-        self.averaged = averaged
         self._labels = data.labels[looked_at(data)]
-
-    def within(self, steps: int, parts: int) -> list[int]:
-        """After how many of a round's iterations to look, for so many looks with that at its end.
-
-        None where only a communication tells the global model, or where rounds are looks.
-        """
-        if self.combining != "ensemble" and self.averaged is None:
-            return []
-        return sorted({steps * part // parts for part in range(1, parts)} - {0, steps})
-
-    def between(
-        self, number: int, own: RoundReports, iterations: int, parallel_s: float
-    ) -> Iterator[RoundErrors]:
-        """What all workers were seen at within a round; counts are those before it.
-
-        With the time of the communication that would have given it.
-        """
-        parallel_s += own.before_s + own.over_s
-        seen = {
-            k: {look.step: look for look in own.trained[k].done.between}
-            for k in own.members
-        }
-        for step in sorted(set.intersection(*(set(looks) for looks in seen.values()))):
-            looks = {k: seen[k][step] for k in own.members}
-            answers = {k: self._said(number, k, self.at(step)) for k in own.members}
-            files = [look.model for look in looks.values() if look.model is not None]
-            if self.averaged is not None:
-                whole = self.averaged(files)
-            else:
-                whole = np.mean(list(answers.values()), axis=0)
-            counted = CostTotals(
-                iterations=iterations + step,
-                parallel_s=parallel_s + max(look.busy_s for look in looks.values()),
-            )
-            losses = {k: look.loss for k, look in looks.items()}
-            yield self._found(number, counted, losses, answers, {}, whole, between=True)
-
-    @staticmethod
-    def at(step: object) -> str:
-        """What a look within a round is called in `path`."""
-        return f"at-{step}"
 
     def path(self, number: int, worker: int, what: str) -> Path:
         """Where a worker is to write what its model says."""
@@ -102,12 +51,12 @@ class Looks:
         else:
             whole = np.mean(list(answers.values()), axis=0)
         losses = {k: own.loss(k) for k in own.trained}
-        return self._found(number, account, losses, answers, after, whole, between=False)
+        return self._found(number, account, losses, answers, after, whole)
 
     def clear(self, number: int) -> None:
         """Away with what was written of a round for looks."""
         folder = self.folder / "rounds" / f"{number:05d}"
-        for path in (*folder.glob("*.npy"), *folder.glob(f"*.{self.at('*')}.safetensors")):
+        for path in folder.glob("*.npy"):
             path.unlink()
 
     def _found(
@@ -118,8 +67,6 @@ class Looks:
         answers: Mapping[int, NDArray[np.float32]],
         after: Mapping[int, NDArray[np.float32]],
         whole: NDArray[np.float32],
-        *,
-        between: bool,
     ) -> RoundErrors:
         compressed = {}
         if self.combining == "ensemble":
@@ -141,7 +88,6 @@ class Looks:
             local_losses=[self._loss(p) for p in answers.values()],
             global_loss=self._loss(whole),
             models=list(answers),
-            between=between,
         )
 
     def _said(self, number: int, worker: int, what: str) -> NDArray[np.float32]:

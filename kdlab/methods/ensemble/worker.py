@@ -10,11 +10,10 @@ from seed, worker and step, so it does not matter where it runs or whether it ca
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -43,7 +42,6 @@ from kdlab.methods.ensemble.exchange import (
 from kdlab.methods.ensemble.local_job import (
     LocalFacts,
     LocalJob,
-    LookBetween,
     RoundWork,
     WorkParts,
     own_folder,
@@ -67,7 +65,6 @@ class LocalWorker:
         self.round = 0  # that is to be trained, or has been begun
         self.round_steps = 0  # of its local iterations
         self.round_samples = 0
-        self.looks: tuple[LookBetween, ...] = ()  # at its model within this round
         self._keeps = True  # the reset point of this round, on disk
         self._kept_round = 0  # whose beginning is kept
         self.saves = Cadence(job.recipe.checkpoint_every_s)
@@ -115,7 +112,7 @@ class LocalWorker:
         self.stream = Stream(self.job.samples, facts.taken)
         sgd.steps, self.round = facts.steps, facts.round
         self.round_steps, self.round_samples = facts.round_steps, facts.round_samples
-        self.looks, sgd.losses = facts.looks, facts.losses
+        sgd.losses = facts.losses
         self._kept_round = self.round
         sgd.logs.done(sgd.steps)
         for note in found.notes:
@@ -134,7 +131,6 @@ class LocalWorker:
             round=self.round,
             round_steps=self.round_steps,
             round_samples=self.round_samples,
-            looks=self.looks,
             losses=self.sgd.losses,
             spec_hash=self.job.spec_hash,
         )
@@ -165,12 +161,10 @@ class LocalWorker:
         round_: Round,
         latest: Sequence[ModelFile],
         source: SoftLabelSource,
-        looks: Mapping[int, Callable[[], ModelFile | None]] = MappingProxyType({}),
     ) -> RoundWork:
         """The rest of a round's local iterations (Eq. 5); publishes the model.
 
-        The mean of `latest`, the compressed models of the round before, is z-bar. `looks`
-        are called after so many of the round's iterations, and are no training time.
+        The mean of `latest`, the compressed models of the round before, is z-bar.
 
         Raises:
             RunStopped: the user asked; the state is saved.
@@ -190,18 +184,12 @@ class LocalWorker:
             places = self.stream.ahead(steps)
             away = mean_outputs(sgd, places, self.job.samples, latest)
         busy, before = sgd.cpu(), self.round_steps
-        relabel_s = 0.0 if away is None else away.seconds
         self.model.train()
         for number, batch in enumerate(self.stream.take(source, steps)):
             z = None if away is None else away.made.of(number, len(batch.ids))
             sgd.one(batch, partial(self._local_loss, z, round_, batch))
             self.round_samples += len(batch.ids)
-            self.round_steps = step = before + number + 1
-            if step in looks:
-                busy_s, loss = relabel_s + sgd.cpu() - busy, sgd.loss_so_far()
-                with sgd.aside():
-                    self.looks += (LookBetween(step, busy_s, loss, looks[step]()),)
-                    self.model.train()
+            self.round_steps = before + number + 1
             self._between()
         path = self._path(round_, "local")
         done = RoundWork(
@@ -212,9 +200,8 @@ class LocalWorker:
             samples=self.round_samples,
             wall_s=sgd.clock() - begin,
             train_s=sgd.cpu() - busy,
-            relabel_s=relabel_s,
+            relabel_s=0.0 if away is None else away.seconds,
             fetched_bytes=0 if away is None else away.fetched_bytes,
-            between=self.looks,
         )
         if not round_.combines:  # nothing follows: the next round begins here
             self._begins(round_.number + 1, keep=True)
@@ -222,7 +209,7 @@ class LocalWorker:
 
     def _begins(self, number: int, *, keep: bool) -> None:
         """A round, from the weights it has now: its reset point."""
-        self.round, self.round_steps, self.round_samples, self.looks = number, 0, 0, ()
+        self.round, self.round_steps, self.round_samples = number, 0, 0
         if keep:
             self._kept_round = number
             self._save()
@@ -234,7 +221,7 @@ class LocalWorker:
         """
         self.sgd.steps = sum(self.job.timetable.before(number))
         self.stream.taken = self._taken_before(number)
-        self.round, self.round_steps, self.round_samples, self.looks = number, 0, 0, ()
+        self.round, self.round_steps, self.round_samples = number, 0, 0
 
     def _taken_before(self, number: int) -> int:
         """Batches of its stream, in all rounds before this one."""

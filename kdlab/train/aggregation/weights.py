@@ -65,11 +65,6 @@ class WeightAggregation(AggregationSpec):
         return False
 
     @property
-    def only_averages(self) -> bool:
-        """Whether a communication is `merged` and nothing else, so that it can be told any time."""
-        return type(self).merge is WeightAggregation.merge
-
-    @property
     def parts(self) -> int:
         """Parts of the weights that take turns: one is exchanged every tau / parts iterations."""
         return 1

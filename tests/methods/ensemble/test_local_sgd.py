@@ -62,9 +62,8 @@ def test_losses_are_those_since_the_last_word(case):
     for batch in batches(sgd, 3):
         sgd.one(batch, loss)
     assert sgd.steps == 3
-    assert sgd.loss_so_far() == pytest.approx(np.mean(loss.seen))
-    assert sgd.mean_loss() == pytest.approx(np.mean(loss.seen))  # they counted again
-    assert math.isnan(sgd.loss_so_far())
+    assert sgd.mean_loss() == pytest.approx(np.mean(loss.seen))
+    assert math.isnan(sgd.mean_loss())
 
 
 def test_the_objective_is_trained_on_and_the_task_loss_is_told(case):
@@ -191,7 +190,7 @@ def test_a_loss_that_is_no_number_is_refused_with_what_to_do(case):
     (batch,) = batches(sgd, 1)
     sgd.one(batch, cross_entropy)
     sgd._losses[-1] = torch.tensor(float("nan"))
-    for asks in (sgd.mean_loss, sgd.loss_so_far, lambda: sgd.log(0)):
+    for asks in (sgd.mean_loss, lambda: sgd.log(0)):
         with pytest.raises(
             Diverged, match=r"worker 1 is nan near step 1.*train\.lr \(0\.1\)"
         ):

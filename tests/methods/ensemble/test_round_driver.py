@@ -1,7 +1,6 @@
 """EC-DNN and its baselines, all workers one after the other in this process."""
 
 import copy
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,22 +10,18 @@ from local_models import MODEL, Case, apart, ec, weights
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
-from kdlab.errors import Diverged, KdlabError, RunStopped
-from kdlab.messages import plain, typed
+from kdlab.errors import Diverged, KdlabError
 from kdlab.methods.ensemble.compression import compresses_in_line, planned_rows
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch, publish
-from kdlab.methods.ensemble.local_job import LookBetween, Prices, RoundWork
+from kdlab.methods.ensemble.local_job import Prices, RoundWork
 from kdlab.methods.ensemble.model_workers import (
-    RoundOrder,
     RoundReport,
     WorkerLost,
     WorkersHere,
-    looked_at,
 )
 from kdlab.methods.ensemble.round_errors import RoundReports
 from kdlab.methods.ensemble.variant import timetable_of
-from kdlab.papers.ec_dnn.round_schedule import Round, RoundSchedule, StepWeight
-from kdlab.report.methods import ErrorCurve
+from kdlab.papers.ec_dnn.round_schedule import RoundSchedule, StepWeight
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.train.aggregation.bmuf import Bmuf
 from kdlab.train.aggregation.codistillation import Codistillation
@@ -37,7 +32,6 @@ from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.aggregation.none import NoAggregation
 from kdlab.train.aggregation.papa import Papa
 from kdlab.train.aggregation.streaming_diloco import StreamingDiLoCo
-from kdlab.train.aggregation.weights import mean_of
 
 
 def alone(digits, folder, iterations, workers=1, **recipe):
@@ -173,113 +167,6 @@ def test_the_global_error_is_that_of_the_mean_of_the_outputs(digits, tmp_path):
     assert outcome.looks[-1].global_ == pytest.approx(100 * wrong)
 
 
-def averaged(data):
-    """What the mean of some weights says, as a run has it."""
-
-    def says(files):
-        model = MODEL.build(10, 1).eval()
-        model.net.load_state_dict(mean_of([fetch(file) for file in files]))
-        with torch.inference_mode():
-            said = model(torch.from_numpy(data.inputs[looked_at(data)]))
-        return said.softmax(1).numpy()
-
-    return says
-
-
-@pytest.mark.parametrize("kind", ["ensemble", "average"])
-@pytest.mark.long
-def test_within_a_round_the_global_model_is_what_a_communication_would_have_given(
-    digits, tmp_path, kind
-):
-    """And nothing is trained otherwise, or counted as time."""
-    if kind == "ensemble":
-        spec, table = ec(20, 10, alpha=0.6, p_iterations=2)
-        short = NoAggregation(), RoundSchedule(iterations=4, tau=None)
-    else:
-        spec = ModelAverage(tau=10)
-        table, short = (
-            timetable_of(spec, 20, 1),
-            (ModelAverage(tau=4), timetable_of(spec, 4, 1)),
-        )
-
-    def case(name, spec, table):
-        made = Case(digits, tmp_path / name, spec, table, 2, schedule="constant")
-        made.prices = Prices(step_s=1.0, row_s=0.01)
-        return made
-
-    looked = case("looked", spec, table)
-    rest = {"averaged": averaged(looked.data)} if kind == "average" else {}
-    outcome = looked.run(looks=9, looks_between=True, **rest)
-    assert [look.iterations for look in outcome.looks] == [
-        2,
-        4,
-        6,
-        8,
-        10,
-        12,
-        14,
-        16,
-        18,
-        20,
-    ]
-    assert [look.round for look in outcome.looks] == [0] * 5 + [1] * 5
-    ends = [look for look in outcome.looks if not look.between]
-    assert [look.iterations for look in ends] == [10, 20]
-    first, later = outcome.looks[1], outcome.looks[6]
-    alone = case("short", *short).run().looks[-1]
-    assert first.locals == alone.locals
-    assert first.global_ == alone.global_
-    assert first.validation_global == alone.validation_global
-    plain = case("plain", spec, table).run()
-    assert apart(weights(plain), weights(outcome)) == 0
-    assert plain.account == outcome.account
-    assert [look.global_ for look in plain.looks] == [look.global_ for look in ends]
-    done = looked.events.of("worker_done")
-    assert not any("between" in event for event in done)
-    if kind == "ensemble":  # both communicate alike, and the second fetches z-bar before it
-        once = outcome.account.communication_s / 3
-        zs = [e for e in done if e["round"] == 1 and e["what"] == "train"]
-        relabelled = max(e["relabel_s"] for e in zs)
-        assert 3 < relabelled <= 0.01 * 2 * 20 * 10
-        assert first.parallel_s == pytest.approx(4.0 + once)
-        assert later.parallel_s == pytest.approx(
-            ends[0].parallel_s + 4.0 + 2 * once + relabelled
-        )
-    else:
-        once = outcome.account.communication_s / 2
-        assert first.parallel_s == pytest.approx(4.0 + once)
-        assert later.parallel_s == pytest.approx(ends[0].parallel_s + 4.0 + once)
-    assert not list(tmp_path.glob("looked/rounds/*/*.npy"))
-    assert not list(tmp_path.glob("looked/rounds/*/*.at-*"))
-    curve = ErrorCurve(outcome.looks, outcome.account)
-    assert len(curve.curve("global_")) == 10
-    assert len(curve.curve("chosen")) == len(curve.differences()) == 2
-
-
-def test_a_look_within_a_round_survives_its_way_between_processes():
-    look = LookBetween(3, 1.5, 0.7, ModelFile(1, "/m", "ab", 9))
-    work = RoundWork(
-        round=1,
-        model=ModelFile(1, "/m", "ab", 9),
-        loss=0.1,
-        steps=8,
-        samples=160,
-        wall_s=0.0,
-        between=(look, replace(look, model=None)),
-    )
-    report = RoundReport(1, "train", work)
-    assert typed(RoundReport, json.loads(json.dumps(plain(report)))) == report
-    order = RoundOrder(
-        what="train",
-        worker=1,
-        round=Round(1, 8),
-        models=(),
-        between=((3, "/a"), (5, "/b")),
-        weights=True,
-    )
-    assert typed(RoundOrder, json.loads(json.dumps(plain(order)))) == order
-
-
 RESUMED = {
     "ec": ec(20, 5, p_iterations=2, mu=0.5),
     "ec_in_line": ec(20, 5, p_iterations=2, mu=1.0),
@@ -335,37 +222,6 @@ def test_a_resumed_training_ends_as_an_undisturbed_one(
         assert apart(weights(quiet, worker), weights(outcome, worker)) == 0
     assert [x.global_ for x in quiet.looks] == [x.global_ for x in outcome.looks]
     assert outcome.account.steps == quiet.account.steps
-
-
-LOOKED_AT = {
-    "ec": ec(16, 8, p_iterations=2, mu=0.5),
-    "ma": (ModelAverage(tau=8), RoundSchedule(iterations=16, tau=8, averages=True)),
-}
-
-
-@pytest.mark.parametrize("kind", LOOKED_AT)
-@pytest.mark.long
-def test_a_look_is_not_lost_by_a_stop_behind_it(digits, tmp_path, kind):
-    spec, table = LOOKED_AT[kind]
-
-    def case(name):
-        return Case(digits, tmp_path / name, spec, table, 2)
-
-    stopped = case("stopped")
-    between = {"looks": 8, "looks_between": True}
-    if kind == "ma":
-        between["averaged"] = averaged(stopped.data)
-    quiet = case("quiet").run(**between)
-    stopped.stop = lambda: any(
-        worker.round == 1 and worker.round_steps == 5 for worker in stopped.made.values()
-    )
-    with pytest.raises(RunStopped):
-        stopped.run(**between)
-    outcome = case("stopped").run(**between)
-    seen = [(look.iterations, look.global_) for look in outcome.looks]
-    assert seen == [(look.iterations, look.global_) for look in quiet.looks]
-    assert len(seen) == 8
-    assert not list(tmp_path.glob("stopped/rounds/*/*.at-*"))
 
 
 class InOrder(NoTeacherSource):
