@@ -73,8 +73,8 @@ class ComputingPoolSpec(PoolSpec):
     """Teachers that compute, wherever they run.
 
     engine: `auto` has each teacher measure what computes its model fastest on its machine (batch
-        norms folded, bf16, ONNX Runtime, OpenVINO, compiled) and agrees with it, and change over
-        while it serves; `eager` is PyTorch as it is, whose soft labels are the same everywhere.
+        norms folded, bf16, ONNX Runtime, OpenVINO) and agrees with it, before it serves; `eager`
+        is PyTorch as it is, whose soft labels are the same everywhere.
     share_answers: teachers keep what they answered (up to 256 MB), for others who ask for the same
         views of the same samples: trials of a sweep, students of other seeds. Not where a lone
         student has the pool for itself.

@@ -13,7 +13,6 @@ VIEWS = torch.randint(
     0, 256, (64, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
 )
 DEPLOYMENT = SimpleNamespace(teacher="1234", shape=(3, 4, 4))
-WORK_S = 10.0
 
 
 class Waiting(torch.nn.Module):
@@ -46,7 +45,6 @@ def engine(name, ask, prepared, *, slow=False):
 def arrive(monkeypatch, tmp_path):
     """A teacher comes up on a machine with these engines: [(name, ask, slow)]."""
     monkeypatch.setenv("KDLAB_HOME", str(tmp_path))
-    monkeypatch.setattr(engines_of_teacher, "_FIRST_S", 0.0)
 
     def arriving(*known):
         prepared = []
@@ -60,47 +58,44 @@ def arrive(monkeypatch, tmp_path):
 
 def serve(teacher, requests=12):
     for _ in range(requests):
-        answer = teacher.in_use(VIEWS)
-        assert torch.allclose(answer, scores(VIEWS), atol=1e-5)
-        teacher.worked(WORK_S)
-        if teacher.in_use._preparing is not None:
-            teacher.in_use._preparing.join()
+        assert torch.allclose(teacher.in_use(VIEWS), scores(VIEWS), atol=1e-5)
 
 
 @pytest.mark.long
-def test_slow_ones_are_prepared_once_there_is_work_and_the_next_teacher_begins_with_the_best(
+def test_all_are_measured_before_it_serves_and_the_next_teacher_prepares_the_best_alone(
     arrive,
 ):
-    found, prepared = arrive(("quick", scores, False), ("slow", scores, True))
-    assert found.first.chosen.label == "quick fp32"
-    assert prepared == ["quick"]
-    found.worked(WORK_S)
-    assert prepared == ["quick"]  # too little work yet
+    known = ("quick", scores, False), ("slow", scores, True), ("compiled", scores, True)
+    found, prepared = arrive(*known)
+    assert prepared == ["quick", "slow"]  # a compiler takes too long
+    best = found.first.chosen
+    assert best.engine in {"quick", "slow"}
     serve(found)
-    assert prepared == ["quick", "slow"]
-    best = found.in_use.chosen.label
-    assert best in {"quick fp32", "slow fp32"}
-    following, prepared = arrive(("quick", scores, False), ("slow", scores, True))
-    if best == "quick fp32":
-        assert prepared == ["quick"]
-    serve(following, 1)
-    assert f"{best} was the best here before" in following.described
-    assert ("slow" in prepared) == (best == "slow fp32")
+    assert found.in_use.chosen == best
+    following, prepared = arrive(*known)
+    assert prepared == [best.engine]
+    assert following.first.chosen.label == best.label
+    assert f"{best.label} was the best here before" in following.described
 
 
 @pytest.mark.long
-def test_a_memory_that_real_requests_contradict_is_forgotten(arrive):
-    found, _ = arrive(("quick", scores, False), ("slow", wrong, True))
-    serve(found)  # the slow one is refused, and remembered as refused
-    turned = [scores, wrong]
+def test_what_is_refused_is_forgotten_and_measured_anew(arrive):
+    """Before it serves, and by real requests."""
+    arrive(("quick", scores, False))
+    replaced, prepared = arrive(("quick", wrong, False), ("other", scores, False))
+    assert prepared == ["quick", "quick", "other"]
+    assert replaced.first.chosen.label == "other fp32"
+    asked = []
 
     def turns(views):
-        return turned[0](views)
+        asked.append(len(views))
+        return wrong(views) if serving else scores(views)
 
-    following, _ = arrive(("quick", turns, False))
-    assert following.first.chosen.label == "quick fp32"
-    turned.reverse()
-    serve(following)
-    assert following.in_use.chosen.label == "eager fp32"
-    third, _ = arrive(("quick", scores, False))
-    assert "before" not in third.described
+    serving = False
+    contradicted, _ = arrive(("other", turns, False))
+    assert contradicted.first.chosen.label == "other fp32"
+    serving = True
+    serve(contradicted)
+    assert contradicted.in_use.chosen.label == "eager fp32"
+    after, _ = arrive(("other", scores, False))
+    assert "before" not in after.described

@@ -1,6 +1,4 @@
-"""A teacher changes over while it serves, and gives up an engine that real requests contradict."""
-
-import threading
+"""A teacher gives up an engine that real requests contradict, and remembers what was chosen."""
 
 import pytest
 import torch
@@ -8,7 +6,6 @@ import torch
 from kdlab.errors import KdlabError
 from kdlab.models.engines import (
     ChosenEngine,
-    Engine,
     EngineInUse,
     Trial,
     forget,
@@ -74,74 +71,10 @@ def computing(clock, seconds, answer=scores):
     return ask
 
 
-def offered(serving, ask, name="quick", precision="fp32"):
-    """One that takes long to prepare: ready when this returns."""
-    views = torch.zeros(4, 3, 4, 4)
-    engine = Engine(name, precision, lambda model, views, threads: ask)
-    settled = threading.Event()
-    serving.try_beside([engine], views, threads=1, seconds=60, settled=settled.set)
-    serving._preparing.join()
-    return settled
-
-
 def requests(count, size=32):
     made = torch.Generator().manual_seed(0)
     for _ in range(count):
         yield torch.randint(0, 256, (size, 3, 4, 4), dtype=torch.uint8, generator=made)
-
-
-def test_a_faster_one_takes_over_after_real_requests(clock):
-    serving, _, changes = served(clock)
-    settled = offered(serving, computing(clock, 0.02))
-    for n, views in enumerate(requests(8)):
-        assert torch.equal(serving(views), scores(views))
-        assert serving.chosen.label == ("eager fp32" if n < 6 else "quick fp32")
-    assert changes == ["quick fp32"]
-    assert serving.chosen.rate == pytest.approx(500)  # five times eager's
-    assert settled.is_set()
-    assert "quick fp32, 5.00 times eager" in str(serving)
-
-
-def test_nothing_is_compared_while_another_is_prepared(clock):
-    """It would be timed against somebody who has the core less, or more."""
-    serving, _, _ = served(clock)
-    begun, go_on, asked = threading.Event(), threading.Event(), []
-
-    def quick(views):
-        asked.append(len(views))
-        clock.now += 0.01
-        return scores(views)
-
-    def long(model, views, threads):
-        begun.set()
-        assert go_on.wait(300)
-        return scores
-
-    engines = [
-        Engine("quick", "fp32", lambda model, views, threads: quick),
-        Engine("long", "fp32", long),
-    ]
-    serving.try_beside(engines, torch.zeros(4, 3, 4, 4), threads=1, seconds=1e9)
-    assert begun.wait(300)
-    prepared = len(asked)
-    for views in requests(3):
-        serving(views)
-    assert len(asked) == prepared
-    go_on.set()
-    serving._preparing.join()
-    (views,) = requests(1)
-    serving(views)
-    assert len(asked) == prepared + 1
-
-
-def test_a_slower_one_does_not(clock):
-    serving, model, changes = served(clock)
-    offered(serving, computing(clock, 0.2))
-    for views in requests(20):
-        serving(views)
-    assert (serving.chosen, changes) == (EAGER, [])
-    assert serving.trials[-1].rate == pytest.approx(50)
-    assert model.asked == 20 + 1  # each request, and the probe
 
 
 def flipped(views):
@@ -149,30 +82,6 @@ def flipped(views):
     right = scores(views).clone()
     right[:1] = right[:1].roll(1, dims=1)
     return right
-
-
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        (flipped, "a probability is"),
-        (lambda views: scores(views) * float("nan"), "nan off"),
-    ],
-)
-def test_one_that_says_something_else_of_real_images_is_refused(clock, answer, why):
-    serving, _, changes = served(clock)
-    kind = {"probed": False}
-
-    def ask(views):
-        first, kind["probed"] = not kind["probed"], True
-        clock.now += 0.01
-        return scores(views) if first else answer(views)  # right about the probe
-
-    offered(serving, ask)
-    for views in requests(8):
-        assert torch.equal(serving(views), scores(views))
-    assert changes == []
-    assert "on real requests" in serving.trials[-1].refused
-    assert why in serving.trials[-1].refused
 
 
 def test_the_one_in_use_is_held_to_the_network_on_its_first_requests(clock):
@@ -185,27 +94,6 @@ def test_the_one_in_use_is_held_to_the_network_on_its_first_requests(clock):
     asked = model.asked
     serving(views)
     assert model.asked == asked + 1  # eager from now on, once each
-
-
-def test_the_next_best_takes_the_place_of_one_that_is_refused(clock):
-    wrong = Trial(engine="folded", precision="bf16", rate=300)
-    good = Trial(engine="folded", precision="fp32", rate=200)
-    model, changes = Right(clock).eval(), []
-    first = ChosenEngine(
-        wrong,
-        computing(clock, 0.01, flipped),
-        (EAGER, wrong, good),
-        ((good, computing(clock, 0.05)),),
-    )
-    serving = EngineInUse(model, first, lambda: changes.append(serving.chosen.label))
-    for views in requests(9):
-        assert torch.equal(serving(views), scores(views))
-    assert changes == ["eager fp32", "folded fp32"]
-    assert [t.label for t in serving.trials] == [
-        "eager fp32",
-        "folded bf16",
-        "folded fp32",
-    ]
 
 
 def test_after_its_first_requests_it_is_believed(clock):
@@ -235,20 +123,6 @@ def test_images_of_nobody_teach_it_nothing(clock):
     (views,) = requests(1)
     assert torch.equal(serving.alone(views), flipped(views))
     assert (model.asked, changes) == (0, [])
-
-
-@pytest.mark.parametrize("error", [AssertionError(), RuntimeError("\n")])
-def test_an_error_without_a_text_is_said_by_its_name(clock, error):
-    def prepare(model, views, threads):
-        raise error
-
-    serving, _, _ = served(clock)
-    broken = Engine("broken", "fp32", prepare)
-    serving.try_beside([broken], torch.zeros(4, 3, 4, 4), threads=1, seconds=60)
-    serving._preparing.join()
-    for views in requests(2):
-        assert torch.equal(serving(views), scores(views))
-    assert serving.trials[-1].refused == f"{type(error).__name__}: "
 
 
 def test_an_error_of_the_network_itself_is_the_askers(clock):

@@ -1,33 +1,39 @@
-"""Which engine a teacher computes with, from its arrival on (models/engines).
+"""Which engine a teacher computes with (models/engines): chosen before it serves, and kept.
 
-A second or three before it serves, for what is quick to prepare; the rest beside its work, and only
-when there is enough of that. What was found is remembered on the machine.
+What was found is remembered on the machine, so that the next teacher prepares that alone.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from kdlab.cluster.deployment import Deployment
-from kdlab.models.engines import EngineInUse, choose, forget, installed, recall, remember
+from kdlab.models.engines import (
+    EngineInUse,
+    Trial,
+    choose,
+    forget,
+    installed,
+    recall,
+    remember,
+)
 
-_FIRST_S = 3.0  # before it serves
-_BESIDE_S = 120.0  # beside its work: none is begun later
-# Of computing, before engines are prepared that take as long themselves.
-_ENOUGH_WORK_S = 20.0
+_CHOOSING_S = 10.0  # of a machine's first teacher; what takes long is begun in half of it
 
 
 class EnginesOfTeacher:
-    """Chooses, serves and changes over; used in the inference thread once it serves.
+    """Chooses and serves; used in the inference thread once it serves.
 
     Args:
         model: on its device, in evaluation mode.
         deployment: what is served.
         threads: that an engine may use.
         views: (N, C, H, W) uint8 that engines are measured with.
-        on_change: called with how many times as fast the new engine is.
+        on_change: called where real requests refuse the engine, with how many times as fast the
+            network as it is computes.
     """
 
     def __init__(
@@ -38,65 +44,45 @@ class EnginesOfTeacher:
         views: Tensor,
         on_change: Callable[[float], None],
     ) -> None:
-        self._threads, self._views = threads, views
         self._network: dict[str, object] = {
             "teacher": deployment.teacher,
             "shape": list(deployment.shape),
             "threads": threads,
             "device": views.device.type,
         }
-        engines = list(installed(str(views.device)))
+        # A compiler takes a minute, while nobody is served.
+        engines = [e for e in installed(str(views.device)) if e.name != "compiled"]
         known = recall(self._network)
         self._known = (
             known if known in {"eager fp32", *(e.label for e in engines)} else None
         )
-        slow = [e for e in engines if e.slow_to_prepare]
-        quick = [e for e in engines if not e.slow_to_prepare]
-        if self._known is not None:
-            slow = [e for e in slow if e.label == self._known]
-            quick = quick if slow else [e for e in quick if e.label == self._known]
-        first = choose(model, views, quick, threads=threads, seconds=_FIRST_S)
-        self.first, self._slow, self._on_change = first, slow, on_change
-        self._rate = first.chosen.rate
-        self.in_use = EngineInUse(model, first, self._changed)
-        self._worked_s = 0.0
-        self._doubt_memory()
+        choice = partial(choose, model, views, threads=threads, seconds=_CHOOSING_S)
+        self.first = choice([e for e in engines if self._known in (None, e.label)])
+        if self._doubts(self.first.trials):  # a library that was replaced, say
+            self.first = choice(engines)
+        if self._known is None:
+            remember(self._network, self.first.trials)
+        self._on_change = on_change
+        self.in_use = EngineInUse(model, self.first, self._changed)
         self.described = self._words()  # as of the last change: for people
 
     def _words(self) -> str:
         words = str(self.in_use)
         return f"{words}; {self._known} was the best here before" if self._known else words
 
-    def _doubt_memory(self) -> None:
-        """What cannot be used any more is not told to the next teacher."""
-        refused = {t.label for t in self.in_use.trials if t.refused}
-        if self._known in refused:
-            forget(self._network)
+    def _doubts(self, trials: Sequence[Trial]) -> bool:
+        """Whether what was remembered cannot be used any more; the next teacher is not told it."""
+        if self._known not in {t.label for t in trials if t.refused}:
+            return False
+        forget(self._network)
+        self._known = None
+        return True
 
     def _changed(self) -> None:
-        self._doubt_memory()
+        """Real requests contradict what was chosen."""
+        forget(self._network)
         self.described = self._words()
-        before, self._rate = self._rate, self.in_use.chosen.rate
-        self._on_change(self._rate / before)
-
-    def worked(self, seconds: float) -> None:
-        """So long it has computed once more; begins with the slow ones when it is worth it."""
-        self._worked_s += seconds
-        if self._slow and (self._known or self._worked_s >= _ENOUGH_WORK_S):
-            slow, self._slow = self._slow, []
-            self.in_use.try_beside(
-                slow,
-                self._views,
-                threads=self._threads,
-                seconds=_BESIDE_S,
-                settled=self._settled,
-            )
-
-    def _settled(self) -> None:
-        self._doubt_memory()
-        complete = not any(t.refused.startswith("not tried") for t in self.in_use.trials)
-        if self._known is None and complete:
-            remember(self._network, self.in_use.trials)
+        self._on_change(self.in_use.chosen.rate / self.first.chosen.rate)
 
 
 def few_enough(model: nn.Module, views: Tensor, seconds: float = 0.15) -> Tensor:

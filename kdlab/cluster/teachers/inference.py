@@ -374,8 +374,6 @@ class Inference:
         computed_s = now - max(done.viewed, self._busy_until)
         busy_s = now - max(done.begin, self._busy_until) - done.extra_s
         self._busy_until = now
-        if self.engines is not None:
-            self.engines.worked(computed_s)
         for request in requests:
             queued_s, views_s = done.begin - request.arrived, done.viewed - done.begin
             request.took = Took(queued_s, views_s, computed_s)

@@ -1,8 +1,8 @@
 """Ways to compute a network that is only asked: the same answers, in less time.
 
 `engine` says what one is, `choose` measures those that a machine has and holds them to the network
-itself, `in_use` changes over to another while it serves, `remembered` spares the next teacher all
-of that; the other modules are one engine each, or two that belong together.
+itself, `in_use` holds the chosen one to it on real requests too, `remembered` spares the next
+teacher all of that; the other modules are one engine each, or two that belong together.
 """
 
 from kdlab.models.engines.choose import ChosenEngine, Trial, choose, installed

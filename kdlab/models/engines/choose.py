@@ -49,12 +49,11 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class ChosenEngine:
-    """What was chosen, what answers, all that was tried, and what else could answer."""
+    """What was chosen, what answers, and all that was tried."""
 
     chosen: Trial
     ask: Asked
     trials: tuple[Trial, ...]
-    others: tuple[tuple[Trial, Asked], ...] = ()  # the fastest first
 
     @property
     def gain(self) -> float:
@@ -127,17 +126,8 @@ def choose(
         if trial.rate > WORTH * timed[best].rate:
             best = k
     # Weights that were made in inference mode can be asked in no other.
-    asks = [torch.inference_mode()(ask) for _, ask in ready]
-    others = [
-        k for k in range(1, len(timed)) if k != best and timed[k].rate > timed[0].rate
-    ]
-    others.sort(key=lambda k: -timed[k].rate)
-    return ChosenEngine(
-        timed[best],
-        asks[best],
-        (*timed, *refused),
-        tuple((timed[k], asks[k]) for k in others),
-    )
+    ask = torch.inference_mode()(ready[best][1])
+    return ChosenEngine(timed[best], ask, (*timed, *refused))
 
 
 def prepared(
