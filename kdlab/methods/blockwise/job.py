@@ -10,7 +10,6 @@ from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.search import ArchitectureSearch
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.papers.pipe_bd.relay import Span
-from kdlab.papers.pipe_bd.replanning import DeviceTook
 from kdlab.train.checkpoint import OptimizerFacts
 from kdlab.train.job import LoopJob
 from kdlab.train.position import Standing
@@ -30,9 +29,6 @@ class BlockwiseJob(LoopJob):
     search: ArchitectureSearch | None = None
     # Told by the master what all devices did in an epoch's last steps
     on_trace: Callable[[list[Span]], None] = lambda spans: None
-    # Asked by the master after an epoch, with what each device took and the seconds of a step,
-    # for another plan; None is to go on
-    replan: Callable[[list[DeviceTook], float], ExecutionPlan | None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

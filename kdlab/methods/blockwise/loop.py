@@ -26,9 +26,7 @@ from kdlab.methods.blockwise.consensus import StepConsensus
 from kdlab.methods.blockwise.device_stages import DeviceStages
 from kdlab.methods.blockwise.gathering import Gathering
 from kdlab.methods.blockwise.job import BlockwiseFacts, BlockwiseJob
-from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.papers.pipe_bd.relay import Span
-from kdlab.papers.pipe_bd.replanning import DeviceTook, device_took
 from kdlab.supervision.process_groups import from_all, of_all
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import GenerationEnds, agreed_by_all
@@ -36,15 +34,6 @@ from kdlab.train.evaluate import Accuracy
 from kdlab.train.plan_loop import PlanLoop
 from kdlab.train.recalibration import take_statistics_again
 from kdlab.train.result import StudentResult
-
-
-class PlanReplaced(Exception):
-    """All devices have saved, and go on with this plan."""
-
-    def __init__(self, plan: ExecutionPlan) -> None:
-        super().__init__(plan.why)
-        self.plan = plan
-
 
 _NOTHING = ControlRequest(settings=(0.0,))
 _TRACED = 12  # steps at the end of each epoch
@@ -232,53 +221,20 @@ class BlockwiseLoop(PlanLoop):
                 self.results.alive,
             )
             seen = self._validated()
-        took = self._share_trace()
+        self._share_trace()
         self._next_epoch(seen)
         self._save(collected=True)
-        self._replan(took)
 
-    def _replan(self, took: list[DeviceTook]) -> None:
-        """Whether another plan is better by what the steps of this one took.
-
-        Raises:
-            PlanReplaced: on all devices, whose state is saved.
-        """
-        job = self.job
-        if job.replan is None or not took or not self.step_s or self._is_over():
-            return
-        other = job.replan(took, self.step_s[-1]) if job.rank == 0 else None
-        (other,) = from_all((other,), tuple[ExecutionPlan | None], self.talk)[0]
-        if other is not None:
-            raise PlanReplaced(other)
-
-    def give_back(self) -> None:
-        """What another loop of the same ranks makes anew; all must call this."""
-        for group in (*self.stages.groups.values(), self.talk):
-            dist.destroy_process_group(group)
-        self.odometer.close()
-
-    def _is_over(self) -> bool:
-        return self.position.epoch >= self.job.recipe.epochs
-
-    def _share_trace(self) -> list[DeviceTook]:
-        """The epoch's last steps of all devices, to the master; what each took in a step."""
+    def _share_trace(self) -> None:
+        """The epoch's last steps of all devices, to the master."""
         own = [span for worker in self.stages.workers for span in worker.spans]
         for worker in self.stages.workers:
             worker.spans.clear()
         newest = max((span.step for span in own), default=0)
         last = [span for span in own if span.step > newest - _TRACED]
-        # Of a GPU only those are exact, and these in the first epoch alone.
-        on_gpu = self.job.device.type == "cuda"
-        counted = last if on_gpu else [span for span in own if span.step > 1]
-        took = None
-        if counted and not (on_gpu and self.position.epoch):
-            took = device_took(self.job.rank, counted)
-        everyone = from_all((last, took), tuple[list[Span], DeviceTook | None], self.talk)
-        spans = [span for spans, _ in everyone for span in spans]
+        spans = [s for each in from_all(last, list[Span], self.talk) for s in each]
         if self.job.rank == 0 and spans:
             self.job.on_trace(spans)
-        found = [one for _, one in everyone if one is not None]
-        return found if len(found) == len(everyone) else []
 
     def _save(self, *, collected: bool = False) -> None:
         """All take part; the master writes."""

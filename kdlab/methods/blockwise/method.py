@@ -52,7 +52,7 @@ class Blockwise(MethodSpec):
     plan: `ahd` searches the best pipeline, `tr` gives each stage one device, `ir` has every
         device train all blocks; `dp` and `ls` are the baselines.
     compare: the same training once for each of these plans.
-    replan: after an epoch `ahd` takes another plan where that is better by what steps took.
+    replan: `ahd` is carried out for some steps beside `tr`, and the better one trains.
     decoupled: DPU; false waits for all devices before each update.
     lead: steps a stage may be ahead of the next; each costs the memory of what is relayed.
     devices: ranks, each a process.

@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -26,8 +26,9 @@ from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.job import BlockwiseFacts, BlockwiseJob
 from kdlab.methods.blockwise.loader import Loader
-from kdlab.methods.blockwise.loop import BlockwiseLoop, PlanReplaced
+from kdlab.methods.blockwise.loop import BlockwiseLoop
 from kdlab.methods.blockwise.method import Blockwise
+from kdlab.methods.blockwise.on_copies import OnCopies, measured_sharing, step_s
 from kdlab.methods.blockwise.profiling import feasible_rows, paths_of, profiled
 from kdlab.methods.blockwise.setup import (
     cutting_of,
@@ -36,13 +37,11 @@ from kdlab.methods.blockwise.setup import (
     smallest_batch,
     write_architecture,
 )
-from kdlab.methods.blockwise.sharing import measured_sharing
 from kdlab.models.model import parameters
 from kdlab.models.proxyless import derived
 from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts, at
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan, NoPlan, PlanName, programme
 from kdlab.papers.pipe_bd.relay import Span
-from kdlab.papers.pipe_bd.replanning import DeviceTook, Replanning
 from kdlab.report import trace
 from kdlab.report.plan_table import plan_table
 from kdlab.supervision.process_groups import from_all, from_first
@@ -51,6 +50,7 @@ from kdlab.train import checkpoint
 from kdlab.train.optimizers import make_optimizer
 from kdlab.train.result import MemberResult
 
+_GAIN = 0.05  # tr must be better by more than steps differ
 _OFF = 0.2  # measured step time this far from the predicted one is worth a warning
 
 
@@ -65,9 +65,6 @@ class BlockRank(RankProcess[GenerationOrder]):
         assert isinstance(method, Blockwise)
         return method
 
-    # Of the rank that plans for all: what it has seen of its plans, and the costs of the newest
-    _replanning: tuple[Replanning, StageCosts] | None = None
-
     def generation(self, order: GenerationOrder) -> MemberResult | None:
         self.saving = False
         self.beat(order.generation, 0)
@@ -81,15 +78,7 @@ class BlockRank(RankProcess[GenerationOrder]):
         )
         with self.meeting(order, device):
             chosen = self._programme(order, cutting, device)
-            while True:
-                try:
-                    return self._train(order, cutting, device, chosen)
-                except PlanReplaced as changed:
-                    chosen = changed.plan
-                # Students whose norms met in other groups are made anew.
-                cutting = cutting_of(
-                    self.method.cuts, self.spec, teacher, data, self.member.seed, device
-                )
+            return self._train(order, cutting, device, chosen)
 
     def _train(
         self,
@@ -129,18 +118,11 @@ class BlockRank(RankProcess[GenerationOrder]):
                 steering=self.steering,
                 search=self.method.search,
                 on_trace=self._write_trace,
-                replan=partial(self._replanned, chosen, cutting)
-                if self.method.replan and chosen.name == "ahd"
-                else None,
             )
         )
         loop.go_to(found)
         self.beat(number, loop.position.step)
-        try:
-            loop.train()
-        except PlanReplaced:
-            loop.give_back()
-            raise
+        loop.train()
         if rank:
             return None
         self._compare(chosen, loop)
@@ -161,7 +143,7 @@ class BlockRank(RankProcess[GenerationOrder]):
     ) -> ExecutionPlan:
         """The plan of this member: kept, or made from a profile that all measure together."""
         path = self.folder / "plan.json"
-        profile = None
+        costs = None
         kinds = from_all(planning.kind_of(device), str)
         # Of a generation or a session before, for devices in this order?
         kept = json.loads(path.read_text()) if path.is_file() else {}
@@ -171,35 +153,75 @@ class BlockRank(RankProcess[GenerationOrder]):
             memory = tuple(from_all(own, float))
             profile = self._profile(order, cutting, device, memory)
             profile = planning.in_order_of(kinds, profile) or profile
-            profile = replace(profile, memory_bytes=memory)
-        own_plan: tuple[ExecutionPlan | None, str] = None, ""
+            costs = StageCosts(
+                replace(profile, memory_bytes=memory),
+                self.spec.train.batch,
+                sync_norms=self.method.bn == "sync",
+                lead=self.method.lead,
+            )
+        own_plans: tuple[list[ExecutionPlan], str] = [], ""
         if order.rank == 0:  # one plans for all: another's memory may look different
-            own_plan = self._planned(profile, path, cutting)
-        chosen, why = from_first(own_plan, tuple[ExecutionPlan | None, str])
-        if chosen is None:
+            own_plans = self._planned(costs, path)
+        plans, why = from_first(own_plans, tuple[list[ExecutionPlan], str])
+        if not plans:
             raise BadInput(why)
+        chosen = plans[0]
+        if len(plans) > 1:
+            chosen = self._better(plans, order, cutting, device)
+        if order.rank == 0 and costs is not None:
+            self._tell(chosen, costs, cutting)
         return chosen
 
     def _planned(
-        self, profile: Profile | None, path: Path, cutting: Cutting
-    ) -> tuple[ExecutionPlan | None, str]:
-        """The plan, or why there is none."""
-        if profile is None:
-            return typed(ExecutionPlan, json.loads(path.read_text())["programme"]), ""
-        costs = StageCosts(
-            profile,
-            batch=self.spec.train.batch,
-            sync_norms=self.method.bn == "sync",
-            lead=self.method.lead,
-        )
+        self, costs: StageCosts | None, path: Path
+    ) -> tuple[list[ExecutionPlan], str]:
+        """The plan, and what it is to be measured beside; or why there is none."""
+        if costs is None:
+            return [typed(ExecutionPlan, json.loads(path.read_text())["programme"])], ""
         decoupled = self.method.decoupled
         try:
-            chosen = programme(self.plan, costs, decoupled=decoupled)
+            plans = [programme(self.plan, costs, decoupled=decoupled)]
         except NoPlan as error:
-            return None, str(error)
-        self._replanning = Replanning(profile, decoupled=decoupled), costs
-        self._tell(chosen, costs, cutting)
-        return chosen, ""
+            return [], str(error)
+        if self.plan == "ahd" and self.method.replan:
+            with suppress(NoPlan):
+                other = programme("tr", costs, decoupled=decoupled)
+                if other.plans != plans[0].plans:
+                    plans.append(replace(other, name="ahd"))
+        return plans, ""
+
+    def _better(
+        self,
+        plans: list[ExecutionPlan],
+        order: GenerationOrder,
+        cutting: Cutting,
+        device: torch.device,
+    ) -> ExecutionPlan:
+        """The first of two, unless some steps of the second take clearly less."""
+        recipe, loader = self.spec.train, self._loader(cutting, device)
+        whole = sum(len(ids) == recipe.batch for ids in loader.ids)
+        if not whole:
+            return plans[0]
+        copies = OnCopies(
+            rank=order.rank,
+            pairs=cutting.pairs,
+            load=lambda step, start, stop: loader(step % whole, start, stop),
+            shapes=cutting.shapes,
+            optimizer=lambda block: make_optimizer(recipe, block),
+            norm=self.method.bn,
+            alive=lambda: self.beat(order.generation, 0),
+        )
+        first, second = (step_s(made.plans[0], copies) for made in plans)
+        loader.close()
+        chosen = plans[second < first * (1 - _GAIN)]
+        why = f"{1e3 * first:.1f} ms a step for some steps, {1e3 * second:.1f} ms by tr"
+        return replace(chosen, why=f"{chosen.why}; {why}")
+
+    def _loader(self, cutting: Cutting, device: torch.device) -> Loader:
+        """Of the batches of the first epoch."""
+        loader = Loader(self.setup.samples(self.member), cutting.student, device)
+        loader.begin(0, 0)
+        return loader
 
     def _tell(self, chosen: ExecutionPlan, costs: StageCosts, cutting: Cutting) -> None:
         """Keep the plan, and say it."""
@@ -212,21 +234,6 @@ class BlockRank(RankProcess[GenerationOrder]):
         )  # others, or these in another order, plan anew
         write_json(self.folder / "plan.json", kept | {"devices": devices})
         self.log.emit(plan)
-
-    def _replanned(
-        self, chosen: ExecutionPlan, cutting: Cutting, took: list[DeviceTook], step_s: float
-    ) -> ExecutionPlan | None:
-        """A better plan than this one, by what its steps took; only the planning rank is asked."""
-        if self._replanning is None:  # it goes on with a plan of a session before
-            return None
-        replanning, costs = self._replanning
-        found = replanning.after_epoch(chosen, costs, took, step_s)
-        if found is None:
-            return None
-        other, now = found
-        self._replanning = replanning, now
-        self._tell(other, now, cutting)
-        return other
 
     @property
     def plan(self) -> PlanName:
@@ -275,9 +282,7 @@ class BlockRank(RankProcess[GenerationOrder]):
         if order.rank == 0:
             self.log.emit(Note(message="measuring the blocks on all devices"))
         recipe, world = self.spec.train, order.world
-        samples = self.setup.samples(self.member)
-        loader = Loader(samples, cutting.student, device)
-        loader.begin(0, 0)
+        loader = self._loader(cutting, device)
         rows = min(recipe.batch, len(loader.ids[0]))
         views = loader(0, 0, rows)
         dist.barrier()  # all measure at the same time, as all train at the same time
@@ -301,11 +306,15 @@ class BlockRank(RankProcess[GenerationOrder]):
         limited = replace(profile, memory_bytes=memory)
         sharing = measured_sharing(
             StageCosts(limited, rows, sync_norms=self.method.bn == "sync"),
-            order.rank,
-            cutting.pairs,
-            views,
-            lambda block: make_optimizer(recipe, block),
-            lambda: self.beat(order.generation, 0),
+            OnCopies(
+                rank=order.rank,
+                pairs=cutting.pairs,
+                load=lambda step, start, stop: views[start:stop],
+                shapes=cutting.shapes,
+                optimizer=lambda block: make_optimizer(recipe, block),
+                norm=self.method.bn,
+                alive=lambda: self.beat(order.generation, 0),
+            ),
         )
         return replace(profile, sharing=sharing)
 

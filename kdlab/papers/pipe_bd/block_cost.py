@@ -164,15 +164,6 @@ class StageCosts:
         self._student: dict[tuple[str, int], list[float]] = {}
         self.kinds = self._kinds()  # of each device, in their order
 
-    def of(self, profile: Profile) -> "StageCosts":
-        """The same for another profile."""
-        return StageCosts(
-            profile,
-            self.batch,
-            sync_norms=self.sync_norms,
-            lead=self.lead,
-        )
-
     def _kinds(self) -> list[Kind]:
         """Memory counts where not everything fits; what differs by next to nothing is alike."""
         limits = self.profile.memory_bytes or [inf] * self.devices

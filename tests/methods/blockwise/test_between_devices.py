@@ -12,9 +12,10 @@ from kdlab.methods.blockwise.device_stages import DeviceStages
 from kdlab.methods.blockwise.gathering import Gathering
 from kdlab.methods.blockwise.loader import Loader
 from kdlab.methods.blockwise.loop import BlockwiseLoop
+from kdlab.methods.blockwise.on_copies import OnCopies, measured_sharing, step_s
 from kdlab.methods.blockwise.planning import gathered, kind_of, measured_links
-from kdlab.methods.blockwise.sharing import measured_sharing
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
+from kdlab.papers.pipe_bd.stages import pipeline
 from kdlab.supervision.process_groups import of_all
 
 QUIET = ControlRequest(settings=(1.0,))
@@ -114,7 +115,6 @@ def test_a_loader_gives_the_views_of_the_plan_and_makes_the_next_ahead(samples):
     loader.begin(2, 0)
     raw = torch.from_numpy(samples.views(samples.batches(2)[1][:10], 2)).float()
     torch.testing.assert_close(loader(1, 0, 10), (raw - mean) / std)
-    assert loader.served() == ()
     loader.close()
 
 
@@ -166,15 +166,21 @@ def test_sharing_is_measured_on_copies_where_it_can_be():
             8,
         )
 
-    def measured(rank, costs):
-        return measured_sharing(
-            costs,
-            rank,
-            cuts[rank].pairs,
-            torch.randn(8, 1, 8, 8),
-            lambda student: torch.optim.SGD(student.parameters(), 0.1),
-            lambda: alive.append(rank),
+    views = torch.randn(8, 1, 8, 8)
+
+    def copies(rank):
+        return OnCopies(
+            rank=rank,
+            pairs=cuts[rank].pairs,
+            load=lambda step, start, stop: views[start:stop],
+            shapes=cuts[rank].shapes,
+            optimizer=lambda student: torch.optim.SGD(student.parameters(), 0.1),
+            norm="sync",
+            alive=lambda: alive.append(rank),
         )
+
+    def measured(rank, costs):
+        return measured_sharing(costs, copies(rank))
 
     alive = []
     found = in_threads(2, lambda rank: measured(rank, costs(2)))
@@ -184,3 +190,10 @@ def test_sharing_is_measured_on_copies_where_it_can_be():
     assert measured(0, costs(1)) == 1.0  # nobody to meet
     assert measured(0, costs(2, (1.0, 1.0))) == 1.0  # no room for all blocks on each
     assert measured(0, costs(5)) == 1.0  # fewer rows than two for each
+    # A step of any plan, by its slowest device.
+    alive.clear()
+    for plan in (pipeline(8, [1, 3], [1, 1]), pipeline(8, [3], [2])):
+        took = in_threads(2, lambda rank, plan=plan: step_s(plan, copies(rank)))
+        assert took[0] == took[1] > 0
+    assert alive.count(0) == alive.count(1) == 2 * 8
+    assert all(torch.equal(v, before[k]) for k, v in weights(cuts[0]).items())

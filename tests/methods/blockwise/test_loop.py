@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_pipelines import cutting, job, programme, same, weights
+from small_pipelines import cutting, job, same, weights
 from student_loops import Recorder
 from threaded_ranks import in_threads
 
@@ -10,7 +10,7 @@ from kdlab.control.steering import LR_FACTOR, Steering
 from kdlab.data.samples import planned
 from kdlab.errors import Diverged, RunStopped
 from kdlab.methods.blockwise.job import BlockwiseFacts
-from kdlab.methods.blockwise.loop import BlockwiseLoop, PlanReplaced
+from kdlab.methods.blockwise.loop import BlockwiseLoop
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import GenerationEnds
 
@@ -165,27 +165,6 @@ def test_a_checkpoint_that_is_asked_for_is_written_in_the_epoch(samples, tmp_pat
 def test_a_loss_that_is_no_number_ends_it(samples, tmp_path):
     with pytest.raises(Diverged, match="loss"):
         trained(samples, tmp_path / "m", 2, recipe={"lr": 1e30})
-
-
-@pytest.mark.long
-def test_another_plan_is_taken_between_epochs_with_all_saved(samples, tmp_path, quiet):
-    """The master is asked with what each device took; all leave with its answer."""
-    other, asked, folder = programme(2, name="ahd"), [], tmp_path / "m"
-
-    def replan(took, step_s):
-        asked.append((took, step_s))
-        return other
-
-    with pytest.raises(PlanReplaced) as changed:
-        trained(samples, folder, 2, replan=replan)
-    assert changed.value.plan == other
-    ((took, step_s),) = asked
-    assert [one.device for one in took] == [0, 1]
-    assert all(one.student > 0 and one.all_reduce == 0 for one in took)
-    assert step_s > 0
-    assert newest(folder).facts.position.epoch == 1
-    found, _ = trained(samples, folder, 1)  # any plan goes on from it
-    assert same(found, quiet)
 
 
 @pytest.mark.long

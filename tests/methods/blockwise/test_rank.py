@@ -20,10 +20,9 @@ from kdlab.methods.blockwise.setup import cutting_of, identity_of
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.exported import load_exported
 from kdlab.models.model import export
-from kdlab.papers.pipe_bd.block_cost import Block, Profile
+from kdlab.papers.pipe_bd.block_cost import Block, Profile, StageCosts
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.papers.pipe_bd.relay import Span
-from kdlab.papers.pipe_bd.replanning import DeviceTook
 from kdlab.papers.pipe_bd.stages import pipeline
 from kdlab.supervision.rank_messages import GenerationOrder
 from kdlab.train.aggregation.ranks import GenerationEnds
@@ -111,6 +110,10 @@ def profile(*seconds, devices=2, fewer=0.5):
     return Profile(types={"cpu": blocks}, devices=("cpu",) * devices, load_s=0.001)
 
 
+def costs_of(own):
+    return StageCosts(own, 48)
+
+
 def of_kind(folder, kind):
     return list(select(folder.events, kind))
 
@@ -163,47 +166,61 @@ def test_a_rank_that_leaves_saves_and_the_next_generation_ends_alike(run, tmp_pa
 def test_a_plan_is_made_of_a_profile_and_kept(run):
     folder = run("ahd", devices=2)
     rank = rank_of(folder, "ahd")
-    cutting = cut(rank)
-    path = rank.folder / "plan.json"
-    chosen, _ = rank._planned(profile(0.1, 0.1, 0.2), None, path, cutting)
+    costs, path = costs_of(profile(0.1, 0.1, 0.2)), rank.folder / "plan.json"
+    ((chosen, *_), _) = rank._planned(costs, path)
     assert isinstance(chosen, ExecutionPlan)
     assert chosen.name == "ahd"
+    rank._tell(chosen, costs, cut(rank))
     (told,) = of_kind(folder, "plan")
     assert told["ideal_s"] == {"load": 0.0005, "teacher": 0.2, "student": 0.2}
-    assert rank._planned(None, None, path, cutting)[0] == chosen  # the one that was kept
-    assert len(of_kind(folder, "plan")) == 1
+    assert rank._planned(None, path) == ([chosen], "")  # the one that was kept
 
 
 def test_too_little_memory_is_an_answer_for_all_ranks(run):
     rank = rank_of(run("ahd", devices=2), "ahd")
     small = replace(profile(0.1, 0.1, 0.2), memory_bytes=(1.0, 1.0))
-    found, why = rank._planned(small, None, rank.folder / "plan.json", cut(rank))
-    assert found is None
+    found, why = rank._planned(costs_of(small), rank.folder / "plan.json")
+    assert found == []
     assert "fits into the memory" in why
 
 
-def test_a_plan_that_steps_do_not_bear_out_is_changed(run):
-    """The profile says that the last block is half of the work, and the first two are all."""
-    folder = run("ahd", devices=2)
-    rank = rank_of(folder, "ahd")
-    cutting = cut(rank)
-    chosen, _ = rank._planned(
-        profile(0.5, 0.5, 1.0, fewer=1.0), None, rank.folder / "plan.json", cutting
-    )
-    (plan,) = chosen.plans
-    took = [
-        DeviceTook(device=d, teacher=s, student=s, all_reduce=0.0)
-        for d, s in ((0, 4.0), (1, 0.01))
-    ]
-    assert plan.stages[0].blocks == range(2)  # both of them on one device
-    other = rank._replanned(chosen, cutting, took, 8.0)
-    assert [stage.stop for stage in other.plans[0].stages] == [1, 3]
-    assert "by what steps took" in other.why
-    kept = json.loads((rank.folder / "plan.json").read_text())
-    assert kept["programme"]["why"] == other.why
-    assert len(of_kind(folder, "plan")) == 2
-    # A session that goes on with a kept plan has nothing to hold it against.
-    assert rank_of(folder, "ahd")._replanned(chosen, cutting, took, 2.0) is None
+# That two devices share a block is twice as fast; by tr one of them has most of the work.
+SHARED = (0.5, 0.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("plan", "words", "stages"),
+    [
+        ("ahd", [], [1, 2]),
+        ("ahd", ["method.replan=false"], [1]),
+        ("tr", [], [2]),
+    ],
+)
+def test_only_a_searched_plan_is_measured_beside_that_of_tr(run, plan, words, stages):
+    rank = rank_of(run(plan, *words, devices=2), plan)
+    costs = costs_of(profile(*SHARED))
+    plans, _ = rank._planned(costs, rank.folder / "plan.json")
+    assert [len(made.plans[0].stages) for made in plans] == stages
+    assert {made.name for made in plans} == {plan}
+
+
+@pytest.mark.parametrize(("by_tr", "better"), [(0.5, 1), (0.97, 0), (1.5, 0)])
+def test_tr_trains_where_its_steps_take_clearly_less(
+    run, tmp_path, monkeypatch, by_tr, better
+):
+    rank = rank_of(run("ahd", devices=2), "ahd")
+    plans, _ = rank._planned(costs_of(profile(*SHARED)), rank.folder / "plan.json")
+    takes, loaded = {1: 1.0, 2: by_tr}, []
+
+    def step_s(plan, copies):
+        loaded.extend(len(copies.load(step, 0, 48)) for step in range(40))
+        return takes[len(plan.stages)]
+
+    monkeypatch.setattr("kdlab.methods.blockwise.rank.step_s", step_s)
+    chosen = rank._better(plans, order(tmp_path), cut(rank), CPU)
+    assert chosen.plans == plans[better].plans
+    assert f"1000.0 ms a step for some steps, {1e3 * by_tr:.1f} ms by tr" in chosen.why
+    assert set(loaded) == {48}  # whole batches, again and again
 
 
 def test_a_kept_profile_is_taken_or_it_is_said_why_not(run, tmp_path):
@@ -263,24 +280,17 @@ class Told(Exception):
     """What a loop was to be told."""
 
 
-@pytest.mark.parametrize(
-    ("plan", "words", "asks"),
-    [("ahd", [], True), ("ahd", ["method.replan=false"], False), ("tr", [], False)],
-)
 @pytest.mark.long
-def test_only_a_searched_plan_is_held_against_its_steps(
-    run, tmp_path, monkeypatch, plan, words, asks
-):
+def test_a_loop_is_told_its_plan_and_when_to_leave(run, tmp_path, monkeypatch):
     def loop(job):
         raise Told(job)
 
     monkeypatch.setattr("kdlab.methods.blockwise.rank.BlockwiseLoop", loop)
-    rank = rank_of(run(plan, *words), plan)
-    chosen = ExecutionPlan(plan, (pipeline(48, [3], [1]),), 0.1, "")
+    rank = rank_of(run())
+    chosen = ExecutionPlan("tr", (pipeline(48, [3], [1]),), 0.1, "")
     with pytest.raises(Told) as told:
         rank._train(order(tmp_path), cut(rank), CPU, chosen)
     (job,) = told.value.args
-    assert (job.replan is not None) == asks
     assert job.programme is chosen
     assert not job.leave()
     rank.saving = True

@@ -1,0 +1,129 @@
+"""Steps of a plan before the training, on copies of the students: what they take is measured.
+
+A link's latency says what a meeting takes when everybody is there. In a shared stage devices meet
+in every batch norm, forward and backward, and none comes at the same moment: with many norms that
+is most of what sharing costs. So all devices train all blocks together for some steps (the plan
+of IR); what that takes beyond their own work is compared with what the links say. The plan that
+is found then is carried out for some steps beside that of TR, and the better one trains.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from kdlab.methods.blockwise.pairs import BlockPair
+from kdlab.methods.blockwise.profiling import paths_of
+from kdlab.methods.blockwise.stage import StageJob, Worker, stage_groups
+from kdlab.papers.pipe_bd.block_cost import StageCosts
+from kdlab.papers.pipe_bd.execution_plan import all_on_all, fits
+from kdlab.papers.pipe_bd.meetings import DeviceTook, device_took, sharing_of
+from kdlab.papers.pipe_bd.stages import Plan
+from kdlab.supervision.process_groups import from_all
+from kdlab.train.recipe import Stepper
+
+_STEPS = 6  # that count, one turn of a supernet at least
+_WARM_UP = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnCopies:
+    """One device of plans that are tried; their students stay as they are.
+
+    Attributes:
+        rank: this device.
+        pairs: of all blocks.
+        load: the normalised views of a step's rows [start, stop).
+        shapes: of one row of what each block receives.
+        optimizer: of a student's block.
+        norm: `sync` has batch norms of a shared stage meet.
+        alive: called before each step.
+    """
+
+    rank: int
+    pairs: Sequence[BlockPair]
+    load: Callable[[int, int, int], Tensor]
+    shapes: Sequence[Sequence[int]]
+    optimizer: Callable[[nn.Module], Stepper]
+    norm: Literal["sync", "local"]
+    alive: Callable[[], None] = lambda: None
+
+    @property
+    def counted(self) -> int:
+        """Steps behind those that warm up; the same on all devices."""
+        paths = paths_of(nn.ModuleList([pair.student for pair in self.pairs]))
+        return max(_STEPS, paths.turn if paths else 1)
+
+    @contextmanager
+    def worker(self, plan: Plan) -> Iterator[Worker]:
+        """Every rank must enter this at the same time."""
+        stage = plan.stages[plan.stage_of(self.rank)]
+        groups = stage_groups([plan])
+        taught = [self.pairs[b] for b in stage.blocks]
+        own = [BlockPair(p.teacher, copy.deepcopy(p.student), p.loss) for p in taught]
+        paths = paths_of(nn.ModuleList([pair.student for pair in own]))
+
+        def before(step: int) -> None:
+            self.alive()
+            if paths is not None:
+                paths.choose(step)
+
+        job = StageJob(
+            pairs=own,
+            optimizers=[self.optimizer(pair.student) for pair in own],
+            load=self.load,
+            schedule=before,
+            norm=self.norm,
+        )
+        yield Worker(plan, self.rank, job, groups, self.shapes[stage.first])
+        for group in groups.values():
+            dist.destroy_process_group(group)
+
+
+def step_s(plan: Plan, copies: OnCopies) -> float:
+    """Seconds of a step of this plan, by its slowest device; every rank must call this."""
+    with copies.worker(plan) as worker:
+        begin = 0.0
+        for step in worker.advance(_WARM_UP + copies.counted):
+            if step == _WARM_UP - 1:
+                begin = _now(worker)
+        took = (_now(worker) - begin) / copies.counted
+    return max(from_all(took, float))
+
+
+def _now(worker: Worker) -> float:
+    """When a GPU has done what it was told."""
+    if worker.memory.type == "cuda":
+        torch.cuda.synchronize(worker.memory)
+    return time.monotonic()
+
+
+def measured_sharing(costs: StageCosts, copies: OnCopies) -> float:
+    """Factor for what the profile says of meetings; every rank must call this.
+
+    Args:
+        costs: of the profile of all devices; of as many rows as `copies` loads.
+        copies: of this device.
+
+    Returns:
+        1 where nothing can be told: a device alone, fewer rows than two for each, or too little
+        memory for all blocks on each.
+    """
+    if costs.devices < 2 or costs.batch < 2 * costs.devices:
+        return 1.0
+    plan = all_on_all(costs)
+    if costs.step_s(plan) == inf or not fits(plan, costs):
+        return 1.0  # nobody will share all blocks then
+    with copies.worker(plan) as worker:
+        worker.exact = True
+        worker.run(_WARM_UP + copies.counted)
+        spans = [span for span in worker.spans if span.step >= _WARM_UP]
+        took = from_all(device_took(copies.rank, spans), DeviceTook)
+    return sharing_of(plan.stages[0], costs, took) or 1.0
