@@ -102,5 +102,7 @@ def rows(features: Tensor) -> Tensor:
 
 
 def unit(features: Tensor, dim: int = 1) -> Tensor:
-    """Features of length 1 along a dimension; zeros stay zeros."""
-    return torch.nn.functional.normalize(features, dim=dim)
+    """Features of length 1 along a dimension; zeros stay zeros, and have no gradient."""
+    return torch.nn.functional.normalize(features, dim=dim) * features.any(
+        dim, keepdim=True
+    )

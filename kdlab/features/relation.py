@@ -33,11 +33,13 @@ class Relation(FeatureLossSpec):
 
 
 def distances(features: Tensor) -> Tensor:
-    """(N, D) -> (N, N): Euclidean, over the mean of those that are not 0."""
+    """(N, D) -> (N, N): Euclidean, over the mean of all that differ. Equal rows do not pull."""
     squares = features.square().sum(1)
-    square = (squares[:, None] + squares[None] - 2 * features @ features.T).clamp_min(1e-12)
-    apart = square.sqrt() * (1 - torch.eye(len(features), device=features.device))
-    return apart / apart[apart > 0].mean()
+    square = squares[:, None] + squares[None] - 2 * features @ features.T
+    # Between equal rows there is rounding alone, and the gradient of its root has no bound.
+    far = square > 1e-6 * (squares[:, None] + squares[None])
+    apart = torch.where(far, square, 1.0).sqrt() * far
+    return apart / apart[far].mean() if far.any() else apart
 
 
 def angles(features: Tensor) -> Tensor:

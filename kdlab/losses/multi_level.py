@@ -21,7 +21,7 @@ class MultiLevel(LossSpec):
     temperatures: each adds its three terms; the paper's are 2 to 6.
     batch_weight: of the resemblance between samples, which grows with the batch.
     class_weight: of that between classes, which grows with its square.
-    standardise: z-scores of the logits first (arXiv:2403.01427).
+    standardise: z-scores of the logits first, for the KL alone (arXiv:2403.01427).
     """
 
     compares_rows: ClassVar[bool] = True
@@ -38,12 +38,14 @@ class MultiLevel(LossSpec):
             yield Fault("temperatures", "is empty; the paper's are 2, 3, 4, 5, 6")
 
     def soft(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
+        shown = student, teacher
         if self.standardise:
-            student, teacher = standardised(student), standardised(teacher)
+            same_shape(student, teacher)
+            shown = standardised(student), standardised(teacher)
         total = student.new_zeros(())
         for temperature in self.temperatures:
             between, within = resemblances(student, teacher, temperature)
-            total = total + hinton_kd(student, teacher, temperature)
+            total = total + hinton_kd(*shown, temperature)
             total = total + self.batch_weight * between + self.class_weight * within
         return total
 

@@ -22,6 +22,10 @@ class Sum(LossSpec):
     parts: tuple[LossSpec, ...] = ()
 
     def cross_faults(self) -> Iterator[Fault]:
+        if any(part.warm_up_epochs for part in self.parts):
+            yield Fault(
+                "parts", "one has warm_up_epochs, which only the sum itself can have"
+            )
         if not self.parts:
             yield Fault("parts", "is empty; name the losses that are added up")
         if self.soft_weight < 0:

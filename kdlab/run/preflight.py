@@ -37,14 +37,16 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
             f"train.schedule is plateau, and {data.name} has no validation images to look at. Give "
             "data.validation_share a share, or take another schedule."
         )
-    if data.unlabelled:
-        _refuse_unlabelled(spec, data)
+    _refuse_unlabelled(spec, data)
     for source in spec.sources().values():
         source.check(len(data.classes))
     with torch.random.fork_rng():
         teachers = needs - {"none"} or spec.method.needs_teacher
         for member in spec.teachers() if teachers else ():
             teacher.check(member, data)
+        if teachers:  # says itself which classes it cannot compare
+            blank = torch.zeros((2, len(data.classes)))
+            spec.loss.soft(blank, blank, torch.zeros(2, dtype=torch.long))
         if spec.soft_labels.gives_hidden:
             head_of(network_of(spec, data), data)
         try:
@@ -71,6 +73,8 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
 
 def _refuse_unlabelled(spec: ExperimentSpec, data: ImageData) -> None:
     """BadInput where somebody would learn from labels that are not there."""
+    if not data.unlabelled:
+        return
     some = f"{data.unlabelled:,} training images of {data.name} have no label"
     if spec.method.needs_labels:
         raise BadInput(f"{some}, and {spec.method.component} trains on labels.")

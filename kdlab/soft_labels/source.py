@@ -18,6 +18,7 @@ from torch import Tensor
 from kdlab.config import Fault
 from kdlab.config.knob import Knob
 from kdlab.config.spec import Spec
+from kdlab.errors import TeacherRefused
 from kdlab.events.event import Emit, unheard
 
 
@@ -33,6 +34,20 @@ class Batch:
     # without a teacher
     soft: Tensor | None
     mixed: "MixedLabels | None" = None  # views of two images each
+
+    def refuse_nonsense(self) -> None:
+        """Whoever trains on it asks this first.
+
+        Raises:
+            TeacherRefused: soft labels that are no numbers.
+        """
+        if self.soft is not None and (bad := self.soft.isnan()).any():
+            rows = self.ids[bad.any(1).cpu().numpy()].tolist()
+            raise TeacherRefused(
+                f"The teacher's answers to {len(rows)} of {len(self.ids)} images are no numbers "
+                f"(images {rows[:3]}): nothing can be learned from them. Look at its weights, its "
+                "normalisation (model.mean, model.std) and the precision it answers in."
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ class BatchStep:
         """
         recipe, ranks = self.job.recipe, self.job.ranks
         given = [batch.views, batch.labels]
+        batch.refuse_nonsense()
         moved = self.feed.moved(*given, *([] if batch.soft is None else [batch.soft]))
         rows, losses = len(batch.ids), list[Tensor]()
         self.descent.listen(taught=batch.soft is not None)
@@ -59,7 +60,7 @@ class BatchStep:
         for number, (views, labels, soft, mixed) in enumerate(parts):
             with self._alone(last=number == len(parts) - 1):
                 both = self.descent.both_scores(views, in_eight_bits=rounds)
-                loss = self._loss(both, labels, soft, mixed)
+                loss = self._loss(both, labels, soft, mixed, epoch)
                 if len(parts) > 1:
                     loss = loss * (len(labels) / rows)
                 self.descent.backward(ranks.weigh(loss, rows, of_rows))
@@ -114,6 +115,7 @@ class BatchStep:
         labels: Tensor,
         soft_labels: Tensor | None,
         mixed: MixedLabels | None,
+        epoch: float,
     ) -> Tensor:
         """α φ + β ψ, and what inner outputs add; plain φ without a teacher. In float32."""
         scores, taught = both
@@ -130,7 +132,9 @@ class BatchStep:
             teacher, features = teacher[:, :classes], teacher[:, classes:]
             inner = self.features(features)
         soft = spec.soft(taught, teacher, labels)
-        return torch.add(spec.hard_weight * hard + inner, soft, alpha=spec.soft_weight)
+        return torch.add(
+            spec.hard_weight * hard + inner, soft, alpha=spec.soft_weight_at(epoch)
+        )
 
     def _hard(
         self, scores: Tensor, labels: Tensor, mixed: MixedLabels | None

@@ -24,6 +24,13 @@ def test_every_loss_conforms(name):
     check_loss(registry.find(name)[0](**NEEDS.get(name, {})))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_none_makes_a_mean_of_an_empty_batch(name):
+    loss = registry.find(name)[0](**NEEDS.get(name, {}))
+    with pytest.raises(ValueError, match="this batch is empty"):
+        loss.soft(torch.zeros(0, 5), torch.zeros(0, 5), torch.zeros(0, dtype=torch.long))
+
+
 @pytest.mark.parametrize("loss", [Hinton, DecoupledKd, MultiLevel])
 def test_those_that_can_standardise_conform_then_too(loss):
     check_loss(loss(standardise=True))

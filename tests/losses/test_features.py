@@ -91,6 +91,20 @@ def test_every_feature_loss_keeps_to_what_all_promise(name):
     assert float(again) == pytest.approx(float(value), rel=1e-6)
 
 
+def test_equal_rows_have_a_gradient_of_ordinary_size():
+    """Where there is no direction there is no pull."""
+    _, teacher = VECTORS
+    for student in (
+        torch.ones_like(teacher),
+        teacher[[0, 0, 1, 2, 3]],
+        torch.zeros_like(teacher),
+    ):
+        leaf = student.clone().requires_grad_()
+        Relation().distance(leaf, teacher).backward()
+        assert torch.isfinite(leaf.grad).all()
+        assert leaf.grad.abs().max() < 100
+
+
 def test_what_cannot_be_compared_is_said():
     assert "a vector of 8" in Hint().misfit((8,), (4, 2, 2))
     assert "compares maps" in Attention().misfit((8,), (8,))

@@ -55,6 +55,7 @@ def logits(seed, rows, classes):
 @settings(max_examples=40, deadline=None)
 @sizes
 def test_kd_of_logits_and_of_standardised_logits(seed, rows, classes, temperature):
+    classes = max(3, classes)  # of two nothing would be learned
     student, teacher = logits(seed, rows, classes)
     labels = torch.zeros(rows, dtype=torch.int64)
     for ours, kind in ((Hinton(temperature=temperature), mid_level.KDLoss),

@@ -6,6 +6,7 @@ import torch
 from scipy.special import log_softmax, softmax
 from scipy.stats import pearsonr, zscore
 
+from kdlab.errors import ModelError, SpecError
 from kdlab.losses.dist import dist_parts
 from kdlab.losses.dkd import DecoupledKd, dkd_parts
 from kdlab.losses.hard import Hard
@@ -149,3 +150,36 @@ def test_a_sum_adds_what_its_parts_weigh():
     assert "standardise" in Hinton(temperature=1.0, standardise=True).against_draws()
     assert "not linear" in Hard().against_draws()
     assert not Sum(parts=parts[:1]).of_labels
+
+
+def test_two_standardised_logits_teach_nothing_and_are_refused():
+    for loss in (Hinton, DecoupledKd, MultiLevel):
+        with pytest.raises(ModelError, match="there are two classes"):
+            loss(standardise=True).soft(
+                torch.zeros(2, 2), torch.zeros(2, 2), torch.zeros(2).long()
+            )
+
+
+def test_multi_level_standardises_its_divergence_alone():
+    plain, standard = (
+        MultiLevel(standardise=s, temperatures=(3.0,)) for s in (False, True)
+    )
+    labels = torch.from_numpy(LABELS)
+    apart = standard.soft(*TENSORS, labels) - plain.soft(*TENSORS, labels)
+    kinds = (
+        Hinton(temperature=3.0, standardise=s).soft(*TENSORS, labels) for s in (True, False)
+    )
+    one, other = kinds
+    assert float(apart) == pytest.approx(float(one - other), rel=1e-9)
+
+
+def test_the_soft_loss_warms_up_as_mdistiller_counts():
+    """min(epoch / 20, 1), where the first epoch is 1."""
+    loss = DecoupledKd(warm_up_epochs=20, soft_weight=3.0)
+    for epoch in range(1, 26):
+        for share in (0.0, 0.5, 0.999):
+            expected = 3 * min(epoch / 20, 1.0)
+            assert loss.soft_weight_at(epoch - 1 + share) == pytest.approx(expected)
+    assert DecoupledKd().soft_weight_at(0) == 1.0
+    with pytest.raises(SpecError, match="warm_up_epochs"):
+        Sum(parts=(Hinton(warm_up_epochs=2),))

@@ -89,12 +89,14 @@ class LocalSgd:
         # Not the objective: that of Eq. 5 is smallest for the model that differs most.
         self._losses.append(cross_entropy(scores.detach().float(), labels))
 
+    @property
+    def epoch(self) -> float:
+        """So many are over, by all steps, those of compressions included."""
+        return self.steps / max(1, self.job.timetable.steps) * self.job.recipe.epochs
+
     def _lr(self) -> float:
-        """The schedule runs over all steps, those of compressions included."""
         recipe, batches = self.job.recipe, self.job.samples.plan.batches
-        done = self.steps / max(1, self.job.timetable.steps)
-        factor = self.job.steering.lr_factor
-        return factor * lr_at(recipe, done * recipe.epochs, batches)
+        return self.job.steering.lr_factor * lr_at(recipe, self.epoch, batches)
 
     def alive(self, save: Save | None = None) -> None:
         """Between batches; with `save` the state may be kept now.

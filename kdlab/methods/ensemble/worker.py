@@ -253,10 +253,10 @@ class LocalWorker:
         spec = self.sgd.loss
         if spec is None or batch.soft is None:
             return loss
+        batch.refuse_nonsense()
         teacher = batch.soft.to(self.sgd.device, torch.float32)
-        return spec.hard_weight * loss + spec.soft_weight * spec.soft(
-            scores, teacher, labels
-        )
+        weight = spec.soft_weight_at(self.sgd.epoch)
+        return spec.hard_weight * loss + weight * spec.soft(scores, teacher, labels)
 
     # Aggregation and compression
 
