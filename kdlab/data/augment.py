@@ -10,9 +10,9 @@ are normalised at the model. Policies are in policies.py.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from kdlab.config.spec import NOT_NEGATIVE, Range, Spec
 from kdlab.data.counter_random import uniforms
 from kdlab.data.mixing import Mixing, MixRates, mixing
+from kdlab.errors import Fault
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -32,6 +33,7 @@ Boxes = Callable[[int, int, int], tuple[int, int, int, int]]
 
 _TRIES = 10  # of a resized crop in an image of any shape, of an erased part: as torchvision
 _MOST_OPS = 8  # of a policy
+_POLICIES = ("rand_augment", "trivial_augment_wide", "three_augment")
 # Numbers per sample and epoch: flip 0, crop 1-2, cutout 3-4, resized crop 5-7; then the tries of a
 # resized crop in an image of any shape, those of a policy, of the colours, of an erased part.
 _DRAWS = 8
@@ -53,7 +55,8 @@ class Augment(Spec):
     crop_padding: pixels of zero padding on each side before a crop of the same size.
     resized_crop: smallest share of the area kept, ratio 3/4 to 4/3; null is off.
     policy: `rand_augment` (num_ops, magnitude), `trivial_augment_wide` or `three_augment`, as
-        torchvision and DeiT III define them.
+        torchvision and DeiT III define them; or timm's RandAugment, such as
+        `rand-m9-mstd0.5-inc1` (m of 10, mstd, inc, p, n up to 4).
     num_ops: operations of `rand_augment`.
     magnitude: of `rand_augment`, of 30.
     brightness, contrast, saturation, hue: of torchvision's ColorJitter.
@@ -67,7 +70,7 @@ class Augment(Spec):
     flip: bool = False
     crop_padding: Annotated[int, Range(ge=0)] = 0
     resized_crop: Annotated[float, Range(gt=0, le=1)] | None = None
-    policy: Literal["rand_augment", "trivial_augment_wide", "three_augment"] | None = None
+    policy: str | None = None
     num_ops: Annotated[int, Range(ge=1, le=_MOST_OPS)] = 2
     magnitude: Annotated[int, Range(ge=0, le=30)] = 9
     brightness: Annotated[float, NOT_NEGATIVE] = 0.0
@@ -81,6 +84,15 @@ class Augment(Spec):
     mixup_prob: Annotated[float, Range(ge=0, le=1)] = 1.0
     mixup_switch_prob: Annotated[float, Range(ge=0, le=1)] = 0.5
     seed: int = 0
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if self.policy is None or self.policy in _POLICIES:
+            return
+        from kdlab.data.policies import is_timms
+
+        if not is_timms(self.policy):
+            known = f"{', '.join(_POLICIES)}, or timm's such as rand-m9-mstd0.5-inc1"
+            yield Fault("policy", f"is {self.policy!r}, must be one of {known}")
 
     @property
     def mixes(self) -> bool:
@@ -196,10 +208,11 @@ class Augment(Spec):
             ),
             "trivial_augment_wide": lambda: policies.trivial_augment(own),
             "three_augment": lambda: policies.three_augment(own),
+            "timm's": lambda: policies.timm_augment(own, str(self.policy)),
         }
         jitter = (self.brightness, self.contrast, self.saturation, self.hue)
         colours = policies.color_jitter(chance[_COLOURS].tolist(), *jitter)
-        return [*by_name[self.policy](), *colours]
+        return [*by_name.get(self.policy, by_name["timm's"])(), *colours]
 
 
 def _tried_box(

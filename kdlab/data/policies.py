@@ -2,13 +2,15 @@
 
 What happens to an image is decided by numbers from 0 to 1 that the caller brings; all work is
 Pillow's on 8 bits. With the same parameters each operation makes the bytes of torchvision's on a
-Pillow image, which a test holds.
+Pillow image, and of timm's own RandAugment, which tests hold.
 
 RandAugment is arXiv:1909.13719, TrivialAugment arXiv:2103.10158, 3-Augment section 4 of DeiT III
 (arXiv:2204.07118).
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -16,13 +18,21 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 _BINS = 31  # of a magnitude
 _PLAIN = Image.Resampling.NEAREST
+_SMOOTH = (Image.Resampling.BILINEAR, Image.Resampling.BICUBIC)
+_MEAN: Mapping[str, int | tuple[int, ...]] = {
+    "RGB": (124, 116, 104),
+    "L": 117,
+}  # of ImageNet: what timm fills with
+# Of timm's RandAugment: magnitude, its deviation, increasing or not, probability, operations
+_TIMMS = re.compile(r"rand(-(m(10|\d)|mstd\d\d?(\.\d+)?|inc[01]|p(0(\.\d+)?|1)|n[1-4]))*")
 
 
 class Operation(NamedTuple):
     """One change of an image."""
 
-    name: str  # as torchvision calls it
+    name: str  # as torchvision calls it, or timm
     magnitude: float = 0.0
+    resample: Image.Resampling = _PLAIN  # of what moves pixels
 
 
 class Magnitudes(NamedTuple):
@@ -37,10 +47,6 @@ class Magnitudes(NamedTuple):
         return self.begin + (self.end - self.begin) * step / (_BINS - 1)
 
 
-def _affine(image: Image.Image, *matrix: float) -> Image.Image:
-    return image.transform(image.size, Image.Transform.AFFINE, matrix, _PLAIN)
-
-
 def _hue(image: Image.Image, share: float) -> Image.Image:
     """Turned by a share of the colour circle; grey images have none."""
     if image.mode != "RGB":
@@ -50,13 +56,17 @@ def _hue(image: Image.Image, share: float) -> Image.Image:
     return Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
 
 
+# By magnitude, width and height
+_MATRICES: Mapping[str, Callable[[float, int, int], tuple[float, ...]]] = {
+    "ShearX": lambda m, w, h: (1, m, 0, 0, 1, 0),
+    "ShearY": lambda m, w, h: (1, 0, 0, m, 1, 0),
+    "TranslateX": lambda m, w, h: (1, 0, -int(m), 0, 1, 0),
+    "TranslateY": lambda m, w, h: (1, 0, 0, 0, 1, -int(m)),
+    "TranslateXRel": lambda m, w, h: (1, 0, m * w, 0, 1, 0),
+    "TranslateYRel": lambda m, w, h: (1, 0, 0, 0, 1, m * h),
+}
 _OPERATIONS: Mapping[str, Callable[[Image.Image, float], Image.Image]] = {
     "Identity": lambda image, m: image,
-    "ShearX": lambda image, m: _affine(image, 1, m, 0, 0, 1, 0),
-    "ShearY": lambda image, m: _affine(image, 1, 0, 0, m, 1, 0),
-    "TranslateX": lambda image, m: _affine(image, 1, 0, -int(m), 0, 1, 0),
-    "TranslateY": lambda image, m: _affine(image, 1, 0, 0, 0, 1, -int(m)),
-    "Rotate": lambda image, m: image.rotate(m, _PLAIN),
     "Brightness": lambda image, m: ImageEnhance.Brightness(image).enhance(1 + m),
     "Color": lambda image, m: ImageEnhance.Color(image).enhance(1 + m),
     "Contrast": lambda image, m: ImageEnhance.Contrast(image).enhance(1 + m),
@@ -64,6 +74,10 @@ _OPERATIONS: Mapping[str, Callable[[Image.Image, float], Image.Image]] = {
     "Hue": _hue,
     "Posterize": lambda image, m: ImageOps.posterize(image, int(m)),
     "Solarize": lambda image, m: ImageOps.solarize(image, int(np.ceil(m))),
+    "SolarizeAdd": lambda image, m: image.point(
+        [min(255, i + int(m)) if i < 128 else i for i in range(256)] * len(image.getbands())
+    ),
+    "Invert": lambda image, m: ImageOps.invert(image),
     "AutoContrast": lambda image, m: ImageOps.autocontrast(image),
     "Equalize": lambda image, m: ImageOps.equalize(image),
     "Grayscale": lambda image, m: image.convert("L").convert(image.mode),
@@ -73,8 +87,15 @@ _OPERATIONS: Mapping[str, Callable[[Image.Image, float], Image.Image]] = {
 
 def changed(image: Image.Image, operations: Sequence[Operation]) -> Image.Image:
     """The image after these, one after the other."""
-    for name, magnitude in operations:
-        image = _OPERATIONS[name](image, magnitude)
+    for name, magnitude, resample in operations:
+        fill = None if resample == _PLAIN else _MEAN[image.mode]
+        if name == "Rotate":
+            image = image.rotate(magnitude, resample, fillcolor=fill)
+        elif name in _MATRICES:
+            how, matrix = Image.Transform.AFFINE, _MATRICES[name](magnitude, *image.size)
+            image = image.transform(image.size, how, matrix, resample, fillcolor=fill)
+        else:
+            image = _OPERATIONS[name](image, magnitude)
     return image
 
 
@@ -93,6 +114,50 @@ def rand_augment(
     space = _space(0.3, 150 / 331 * width, 150 / 331 * height, 30.0, 0.9, 4)
     for k in range(num_ops):
         yield _drawn(space, chance[2 * k], magnitude, chance[2 * k + 1])
+
+
+def is_timms(policy: str) -> bool:
+    """Whether it is a RandAugment in timm's own words, such as rand-m9-mstd0.5-inc1."""
+    return _TIMMS.fullmatch(policy) is not None
+
+
+def timm_augment(chance: Sequence[float], policy: str) -> Iterator[Operation]:
+    """Operations of timm's RandAugment.
+
+    Args:
+        chance: four numbers from 0 to 1 for each: which, whether, how much, and the way: its
+            half is the sign, and the half of that the filter.
+        policy: `is_timms`.
+    """
+    given = {key: float(value) for key, value in re.findall(r"-([a-z]+)([\d.]+)", policy)}
+    asked = {"m": 10.0, "mstd": 0.0, "inc": 0.0, "p": 0.5, "n": 2.0} | given
+    for k in range(int(asked["n"])):
+        which, whether, much, way = chance[4 * k : 4 * k + 4]
+        magnitude = asked["m"]
+        if asked["mstd"]:
+            magnitude = NormalDist(magnitude, asked["mstd"]).inv_cdf(max(much, 2.0**-53))
+        share, sign = min(10.0, max(0.0, magnitude)) / 10, 1 if way <= 0.5 else -1
+        space = _timm_space(share, sign, increasing=bool(asked["inc"]))
+        if whether <= asked["p"]:
+            yield Operation(*space[int(which * len(space))], _SMOOTH[int(4 * way) % 2])
+
+
+def _timm_space(
+    share: float, sign: int, *, increasing: bool
+) -> tuple[tuple[str, float], ...]:
+    """Fifteen operations with magnitudes at this share of timm's ten, in timm's order."""
+    bits, level = int(share * 4), min(256, int(share * 256))
+    factor = max(-0.9, sign * share * 0.9) if increasing else share * 1.8 - 0.9
+    return (
+        *(("AutoContrast", 0), ("Equalize", 0), ("Invert", 0)),
+        ("Rotate", sign * share * 30),
+        ("Posterize", 4 - bits if increasing else bits),
+        ("Solarize", 256 - level if increasing else level),
+        ("SolarizeAdd", min(128, int(share * 110))),
+        *((name, factor) for name in ("Color", "Contrast", "Brightness", "Sharpness")),
+        *(("ShearX", sign * share * 0.3), ("ShearY", sign * share * 0.3)),
+        *(("TranslateXRel", sign * share * 0.45), ("TranslateYRel", sign * share * 0.45)),
+    )
 
 
 def trivial_augment(chance: Sequence[float]) -> Iterator[Operation]:

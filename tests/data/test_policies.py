@@ -1,4 +1,6 @@
-"""Operations on images against torchvision's, with the same parameters: the same bytes."""
+"""Operations on images against torchvision's and timm's, with the same parameters and chances."""
+
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -7,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from tests_support import examples
+from timm.data import auto_augment as timms
+from timm.data.constants import IMAGENET_DEFAULT_MEAN
 from torchvision.transforms import (
     InterpolationMode,
     RandAugment,
@@ -16,7 +20,9 @@ from torchvision.transforms import (
 from torchvision.transforms import functional as reference
 
 from kdlab.data import policies
+from kdlab.data.augment import Augment
 from kdlab.data.policies import Operation, changed
+from kdlab.errors import SpecError
 
 NAMES = list(RandAugment()._augmentation_space(31, (8, 8)))
 UNIT = st.floats(0, 1, exclude_max=True)
@@ -26,6 +32,22 @@ def photo(mode="RGB", size=(37, 29), seed=0):
     chance = np.random.default_rng(seed)
     coarse = chance.integers(0, 256, (6, 8, 3), np.uint8)
     return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).convert(mode)
+
+
+class Chances:
+    """Of timm's, in the order in which an operation asks for them."""
+
+    def __init__(self, *numbers):
+        self.numbers = list(numbers)
+
+    def random(self):
+        return self.numbers.pop(0)
+
+    def gauss(self, mean, deviation):
+        return NormalDist(mean, deviation).inv_cdf(self.numbers.pop(0))
+
+    def choice(self, options):
+        return options[int(self.numbers.pop(0) * len(options))]
 
 
 def same(ours, theirs):
@@ -55,6 +77,81 @@ def test_each_operation_makes_torchvisions_bytes(data, mode, policy):
     theirs = autoaugment._apply_op(image, name, magnitude, InterpolationMode.NEAREST, None)
     exact = Operation(name, magnitude)  # float32 of theirs: not a rounding apart
     assert same(changed(image, [exact]), theirs)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["rand-m9-mstd0.5-inc1", "rand-m7-mstd0.5", "rand-m3-mstd5-inc1-p0.7-n4", "rand"],
+)
+@settings(deadline=None, max_examples=examples(60))
+@given(data=st.data())
+def test_timms_policy_draws_and_makes_what_timm_does(policy, data):
+    """Operation by operation: timm's are given the chances that ours are given."""
+    image = photo(seed=data.draw(st.integers(0, 9)))
+    fill = tuple(min(255, round(255 * x)) for x in IMAGENET_DEFAULT_MEAN)
+    theirs = timms.rand_augment_transform(policy, {"img_mean": fill})
+    count = theirs.num_layers
+    inside = st.floats(0.001, 0.999)
+    chance = [data.draw(inside) for _ in range(4 * count)]
+    ours = iter(policies.timm_augment(chance, policy))
+    for k in range(count):
+        which, whether, much, way = chance[4 * k : 4 * k + 4]
+        op = theirs.ops[int(which * 15)]
+        if whether > op.prob:
+            continue
+        operation = next(ours)
+        assert operation.name == op.name.replace("Increasing", "")
+        signed = op.name.startswith(("Rotate", "Shear", "Translate")) or (
+            op.name.endswith("Increasing") and not op.name.startswith(("Poster", "Solar"))
+        )
+        drawn = [0.0, *([much] if op.magnitude_std > 0 else []), *([way] if signed else [])]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(timms, "random", Chances(*drawn, 4 * way % 2 / 2))
+            expected = op(image)
+        found = changed(image, [operation])
+        apart = np.abs(np.asarray(found, int) - np.asarray(expected, int))
+        assert apart.max() <= 1  # a factor may be a rounding away
+        assert (apart > 0).mean() < 0.01
+    assert next(ours, None) is None
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "rand-m11",
+        "rand-x3",
+        "rand-n5",
+        "rand-m9mstd0.5",
+        "augmix",
+        "rand-p2",
+        "rand-mstd200",
+        "",
+    ],
+)
+def test_policies_that_are_not_known_here_are_refused(policy):
+    assert not policies.is_timms(policy)
+    with pytest.raises(SpecError, match="or timm's such as rand-m9"):
+        Augment(policy=policy)
+
+
+def test_the_magnitudes_of_nine_are_timms_and_not_torchvisions():
+    chance = [3 / 15 + 1e-6, 0.0, 0.5, 0.25]
+    (turned,) = policies.timm_augment([*chance, 0, 1, 0, 0], "rand-m9-mstd0.5-inc1")
+    assert (turned.name, turned.magnitude) == ("Rotate", pytest.approx(27))
+    (turned,) = policies.timm_augment([*chance, 0, 1, 0, 0], "rand-m7-mstd0.5")
+    assert turned.magnitude == pytest.approx(21)
+
+
+def test_views_by_timms_policy_follow_from_seed_epoch_and_id():
+    images = np.random.default_rng(0).integers(0, 256, (6, 3, 20, 24), np.uint8)
+    ids, augment = np.arange(6), Augment(policy="rand-m9-mstd0.5-inc1")
+    views = augment.views(images, ids, 3)
+    assert (views != images).any((1, 2, 3)).sum() >= 2
+    order = np.array([4, 0, 2])
+    assert np.array_equal(augment.views(images[order], ids[order], 3), views[order])
+    assert not np.array_equal(augment.views(images, ids, 4), views)
+    grey = augment.views(images[:, :1], ids, 3)
+    assert grey.shape == (6, 1, 20, 24)
 
 
 @settings(deadline=None, max_examples=examples(150))
