@@ -1,6 +1,6 @@
 """Optimisers by name: two of torch's, and all of timm's that a resume can go on with exactly."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -51,6 +51,11 @@ def faults(recipe: "Recipe") -> Iterator[Fault]:
             _timms(recipe, nn.Linear(2, 2), None)
         except Exception as error:  # whatever timm's optimisers say of their options
             yield Fault("optimizer_options", f"{name} does not take them: {error}")
+        if recipe.nesterov:
+            yield Fault(
+                "nesterov",
+                f"has no effect with optimizer: {name}; timm/sgd has it, timm/momentum not",
+            )
         return
     for key in ("optimizer_options", "layer_decay"):
         if getattr(recipe, key):
@@ -61,8 +66,14 @@ def make_optimizer(recipe: "Recipe", model: nn.Module) -> torch.optim.Optimizer:
     """No weight decay on biases and norms, nor where timm's models ask for none."""
     if recipe.optimizer.startswith("timm/"):
         return _timms(recipe, model, recipe.layer_decay)
-    decayed = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
-    plain = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
+    spared: Container[str] = getattr(
+        getattr(model, "net", None), "no_weight_decay", set
+    )()  # pos_embed and such
+    decayed, plain = list[nn.Parameter](), list[nn.Parameter]()
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            keeps = parameter.ndim <= 1 or name.removeprefix("net.") in spared
+            (plain if keeps else decayed).append(parameter)
     groups = [
         {"params": decayed, "weight_decay": recipe.weight_decay},
         {"params": plain, "weight_decay": 0.0},

@@ -18,7 +18,8 @@ class Recipe(Spec):
     """Optimiser, schedule, precision and cadence of one training.
 
     lr: for this batch size; never scaled silently.
-    warmup_epochs: linear from 0, on top of any schedule.
+    warmup_epochs: linear from 0, on top of any schedule; with timm's it takes the schedule's place,
+        as timm has it, from `schedule_options.warmup_lr`.
     optimizer: sgd, adamw, or one of timm's: timm/lamb, timm/lion, timm/muon and so on, with
         `optimizer_options` of its own, such as {betas: [0.9, 0.95]}.
     layer_decay: of timm's optimisers: each stage of a timm model learns so much slower than

@@ -17,7 +17,7 @@ _OWN = ("constant", "cosine", "step", "plateau")
 _TIMMS = ("timm/cosine", "timm/tanh", "timm/poly", "timm/step", "timm/multistep")
 _NEEDED = {"timm/step": "decay_epochs", "timm/multistep": "decay_milestones"}
 # Sets of them stand in kdlab's own fields, and all of this is counted in steps.
-_GIVEN = ("num_epochs", "warmup_epochs", "warmup_lr", "warmup_prefix", "step_on_epochs",
+_GIVEN = ("num_epochs", "warmup_epochs", "warmup_prefix", "step_on_epochs",
           "updates_per_epoch", "plateau_mode", "patience_epochs")  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def lr_at(recipe: "Recipe", epoch: float, steps_per_epoch: int, drops: int = 0) 
             epoch * steps_per_epoch + 1e-6
         )  # the rest of an epoch is a step, too
         last = recipe.epochs * steps_per_epoch - 1
-        lr = _timms(recipe, steps_per_epoch)(min(done, last))
+        return _timms(recipe, steps_per_epoch)(min(done, last))
     if epoch < recipe.warmup_epochs:
         # Step 0 trains too: it gets the first of equal rises, not zero.
         lr *= (epoch * steps_per_epoch + 1) / math.ceil(
@@ -106,7 +106,9 @@ def plateau_drops(validations: Sequence[float], patience: int) -> int:
 class _TimmSchedule:
     """timm's scheduler of an optimiser that trains nothing: asked for any step, in any order."""
 
-    def __init__(self, name: str, lr: float, epochs: int, steps: int, options: Any) -> None:
+    def __init__(
+        self, name: str, lr: float, epochs: int, warm_up: float, steps: int, options: Any
+    ) -> None:
         from timm.scheduler import create_scheduler_v2
 
         self._optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=lr)
@@ -114,7 +116,7 @@ class _TimmSchedule:
             self._optimizer,
             sched=name.removeprefix("timm/"),
             num_epochs=_first_cycle(epochs, options),
-            warmup_epochs=0,
+            warmup_epochs=warm_up,
             step_on_epochs=False,
             updates_per_epoch=steps,
             **options,
@@ -136,9 +138,12 @@ def _first_cycle(epochs: int, options: Mapping[str, Any]) -> float:
 
 def _timms(recipe: "Recipe", steps: int) -> _TimmSchedule:
     options = json.dumps(recipe.schedule_options, sort_keys=True)
-    return _made(recipe.schedule, recipe.lr, recipe.epochs, steps, options)
+    name, warm_up = recipe.schedule, recipe.warmup_epochs
+    return _made(name, recipe.lr, recipe.epochs, warm_up, steps, options)
 
 
 @lru_cache(maxsize=64)
-def _made(name: str, lr: float, epochs: int, steps: int, options: str) -> _TimmSchedule:
-    return _TimmSchedule(name, lr, epochs, steps, json.loads(options))
+def _made(
+    name: str, lr: float, epochs: int, warm_up: float, steps: int, options: str
+) -> _TimmSchedule:
+    return _TimmSchedule(name, lr, epochs, warm_up, steps, json.loads(options))
