@@ -168,9 +168,13 @@ class _Checker:
             return None
         options = [arg for arg in args if arg is not type(None)]
         if len(options) > 1:  # X | tuple[X, ...]: the shape of the data decides
-            lists = [o for o in options if get_origin(o) in (tuple, list)]
-            rest = [o for o in options if o not in lists]
-            options = lists if isinstance(data, list | tuple) and lists else rest
+            lists, tables = (
+                [o for o in options if get_origin(o) in origins]
+                for origins in ((tuple, list), (dict, Mapping))
+            )
+            rest = [o for o in options if o not in (*lists, *tables)]
+            found = tables if isinstance(data, dict) else lists
+            options = found if isinstance(data, dict | list | tuple) and found else rest
         return self.value(options[0], data, key)
 
     def _sequence(self, args: tuple[Any, ...], data: Any, key: str) -> Any:

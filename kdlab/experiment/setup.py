@@ -92,7 +92,7 @@ class TrainingSetup:
             check_validation(self.data)  # before hours of training
         threads = torch.get_num_threads()
         specs = self.spec.teachers()
-        made = [prepare(spec, self._emit_teacher, self.stop) for spec in specs]
+        made = [prepare(spec, self._emit_teacher, self.stop, self.data) for spec in specs]
         torch.set_num_threads(threads)  # their recipes may have had another number
         return self.together(tuple(made))
 

@@ -49,8 +49,8 @@ class TeacherMeasure:
     per_class: dict[str, float]  # top-1 of each class that has images
     validation_top1: float | None  # None: there are no validation images
     validation_f1: dict[str, float]  # of each class that has images there
-    # Answers that fit another class each, where that explains what it says
-    renamed: dict[str, str]
+    renamed: dict[str, str]  # answers that fit another class each
+    taken_for: list[str]  # how often each of those does
     said: list[str]  # likeliest class of each image that is watched
     shares: list[float]  # its probability
 
@@ -111,11 +111,13 @@ def _measure(
     right = order == labels[:, None]
     counts = np.bincount(labels, minlength=len(data.classes))
     validation_top1, validated = None, dict[str, float]()
+    said, known = order[:, 0], labels
     if validation:
         said = probabilities(infer, data.shown_ahead(validation)).argmax(1)
         known = data.labels[np.concatenate(validation)]
         validation_top1 = 100 * float((said == known).mean())
         validated = _by_class(said, known, data.classes, f1=True)
+    renamed, taken_for = _renamed(said, known, data.classes)
     few = answers(infer, data, watched_rows(data))
     return TeacherMeasure(
         split="test",
@@ -128,7 +130,8 @@ def _measure(
         per_class=_by_class(order[:, 0], labels, data.classes),
         validation_top1=validation_top1,
         validation_f1=validated,
-        renamed=_renamed(order[:, 0], labels, data.classes),
+        renamed=renamed,
+        taken_for=taken_for,
         said=few.said,
         shares=few.shares,
     )
@@ -188,22 +191,31 @@ def validated(
 
 def _renamed(
     said: NDArray[np.int64], labels: NDArray[np.int64], classes: tuple[str, ...]
-) -> dict[str, str]:
-    """Each answer's own class, if answers fit when they are read so, and not as they are."""
-    count = len(classes)
-    table = np.zeros((count, count), np.int64)
+) -> tuple[dict[str, str], list[str]]:
+    """What answers mean where that is another class than they say, and how often it fits.
+
+    The best one-to-one reading of all answers (an assignment) falls into rings of classes that
+    are exchanged; a ring counts where it fits most of its images, and more than chance would.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    table = np.zeros((len(classes), len(classes)), np.int64)
     np.add.at(table, (said, labels), 1)
-    meant = table.argmax(1)
-    fits = table.max(1).sum() / max(1, len(labels))
-    moved = [k for k in range(count) if table[k].sum() and meant[k] != k]
-    used = [int(meant[k]) for k in range(count) if table[k].sum()]
-    if (
-        fits < _FITS
-        or len(set(used)) < len(used)
-        or np.trace(table) > 0.5 * fits * len(labels)
-    ):
-        return {}
-    return {classes[k]: classes[meant[k]] for k in moved}
+    meant, left = linear_sum_assignment(table, maximize=True)[1], set(range(len(classes)))
+    renamed, counts, images = dict[str, str](), list[str](), table.sum(0)
+    while left:
+        ring = [min(left)]
+        while (following := int(meant[ring[-1]])) != ring[0]:
+            ring.append(following)
+        left -= set(ring)
+        fits, now = int(table[ring, meant[ring]].sum()), int(table[ring, ring].sum())
+        if fits - now > _ERRORS * (fits + now) ** 0.5 and fits > _FITS * images[ring].sum():
+            for k in ring:
+                own, answer = classes[meant[k]], classes[k]
+                renamed[answer] = own
+                often = f"{table[k, meant[k]]} of {images[meant[k]]}"
+                counts.append(f"your {own!r} for {answer!r} in {often} images")
+    return renamed, counts
 
 
 def check_teacher(
@@ -227,6 +239,10 @@ def check_teacher(
     emit(ImagesAnswered(step=0, epoch=0, said=found.said, shares=found.shares))
     if found.knows_nothing:
         emit(Warned(message=_warning(found)))
+    elif found.renamed:
+        emit(
+            Warned(message=f"some of the teacher's classes look exchanged. {_doubt(found)}")
+        )
     reached = found.top1 if found.validation_top1 is None else found.validation_top1
     part = "test" if found.validation_top1 is None else "validation"
     for member in teacher.members if len(teacher.members) == 1 else ():
@@ -250,6 +266,10 @@ def _warning(found: TeacherMeasure) -> str:
 
 def _doubt(found: TeacherMeasure) -> str:
     if found.renamed:
-        pairs = ", ".join(f"{a} is {b}" for a, b in list(found.renamed.items())[:3])
-        return f"Its answers fit if its classes are in another order ({pairs}, ...)."
+        more = f" and {len(found.taken_for) - 4} more" if len(found.taken_for) > 4 else ""
+        names = ", ".join(f"{a}: {b}" for a, b in found.renamed.items())
+        return (
+            f"It takes {', '.join(found.taken_for[:4])}{more}: its classes may be in another "
+            f"order. If so, teacher.classes={{{names}}} says what its answers mean."
+        )
     return "Are its classes these, in this order, and its images normalised so?"

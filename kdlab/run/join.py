@@ -113,5 +113,10 @@ def _weights_of(card: str) -> str:
             f"{card} has neither weights nor data and recipe to train them: outside of an "
             "experiment nothing says how. Add model.weights, or data and recipe."
         )
+    if spec.classes is not None:
+        raise BadInput(
+            f"{card} names its classes (teacher.classes), and how they are cut follows from an "
+            "experiment's data. Leave --model away: the pool says what it serves."
+        )
     with Progress() as progress:
         return prepare(spec, lambda event: progress.see(event.of("teacher"))).sha256

@@ -38,6 +38,7 @@ from kdlab.train.linear_probe import fit_last_layer
 from kdlab.train.recipe import Recipe
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
+from kdlab.train.teacher_classes import cut, cut_to, named, names_beside
 
 
 @register("train/teacher")
@@ -53,6 +54,10 @@ class TeacherSpec(Spec):
         training images: seconds. For `pretrained: true`, or a `backbone`.
     min_top1: percent on validation; a teacher that stays below is refused.
     weight: of this teacher's answers when it is one of several (an ensemble).
+    classes: what its outputs are, where they are not the data's classes in the data's order: a list
+        of names, a file with a name a line, or a mapping of its names to the data's. More than
+        the data has are cut off. With `pretrained: true` and nothing to train it by, the published
+        last layer is taken, too; {} says that its classes are the data's.
     """
 
     model: ModelSpec
@@ -63,6 +68,7 @@ class TeacherSpec(Spec):
     probe: bool = False
     min_top1: Annotated[float, Range(ge=0, le=100)] | None = None
     weight: Annotated[float, POSITIVE] = 1.0
+    classes: tuple[str, ...] | Mapping[str, str] | str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,9 +84,17 @@ class TeacherSpec(Spec):
         return {"type": cls.component, "model": model} | own
 
     @property
+    def taken(self) -> bool:
+        """Whether published weights teach as they are, their last layer included."""
+        trained = self.probe or self.data is not None or self.recipe is not None
+        return bool(getattr(self.model, "pretrained", False)) and not (
+            trained or self.classes is None or self.model.weights
+        )
+
+    @property
     def trainable(self) -> bool:
         """Whether it says how it comes by its weights."""
-        if self.model.weights is not None:
+        if self.model.weights is not None or self.taken:
             return True
         return self.data is not None and (self.probe or self.recipe is not None)
 
@@ -213,7 +227,7 @@ def _without_drops(tree: Any) -> None:
 def recipe_hash(spec: TeacherSpec) -> str:
     """Hash of all that the weights depend on; cadence of logs and checkpoints does not count."""
     parts = spec.to_dict()
-    for name in ("min_top1", "weight"):  # they say nothing about the weights
+    for name in ("min_top1", "weight", "classes"):  # they say nothing about the weights
         parts.pop(name)
     recipe = parts["recipe"] or {}
     # Teachers that were trained before stay what they are.
@@ -241,23 +255,30 @@ def check(spec: TeacherSpec, data: ImageData) -> None:
         ModelError: another number of classes, or images it cannot take.
         WeightsError: a weights file that is missing, damaged or foreign.
     """
-    if spec.data is not None:
-        own = spec.data.load()
-        if len(own.classes) != len(data.classes):
+    own = None if spec.data is None else spec.data.load()
+    known = () if own is None else own.classes
+    if spec.model.weights is not None:
+        known = names_beside(spec.model.weights_path())
+    names = named(spec.classes, known, data)
+    if own is not None:
+        if names is None and len(own.classes) != len(data.classes):
             raise ModelError(
                 f"The teacher is trained on {own.name} with {len(own.classes)} classes, the "
                 f"student's data {data.name} has {len(data.classes)}: the number of classes "
                 "differs, so its soft labels mean nothing here. Choose a teacher of the "
-                "same data set."
+                "same data set, or say what its classes are (teacher.classes)."
             )
         if own.shape[0] != data.shape[0]:
             raise ModelError(
                 f"The teacher is trained on {own.name} with {own.shape[0]} channels, the "
                 f"student's data {data.name} has {data.shape[0]}. Give both the same channels."
             )
-    model = spec.model.build(len(data.classes), data.shape[0])
-    check_fit(model, data.shape, len(data.classes), "the teacher")
+    count = len(names or data.classes)
+    model = spec.model.build(count, data.shape[0])
+    check_fit(model, data.shape, count, "the teacher")
     begin_with(spec, model, data)
+    if names is not None:
+        cut_to(model, names, data)
 
 
 def begin_with(spec: TeacherSpec, model: Normalised, data: ImageData) -> None:
@@ -289,18 +310,43 @@ def _folder(spec: TeacherSpec) -> Path:
     return home() / "teachers" / recipe_hash(spec)
 
 
+def _fitted(
+    spec: TeacherSpec, weights: Path | None, top1: float | None, data: ImageData | None
+) -> PreparedTeacher:
+    """With the classes of this data, in its order; without data as it is."""
+    names = None
+    if data is not None:
+        names = named(spec.classes, names_beside(weights) if weights else (), data)
+        if names is not None and (weights is None or names != data.classes):
+            weights, top1 = cut(spec.model, weights, names, data), None
+    if weights is None:
+        raise TeacherRefused(
+            "A pretrained teacher with classes is made within an experiment."
+        )
+    return PreparedTeacher(spec, weights, file_sha256(weights), top1)
+
+
 def prepare(
-    spec: TeacherSpec, emit: Emit, stop: Callable[[], bool] = lambda: False
+    spec: TeacherSpec,
+    emit: Emit,
+    stop: Callable[[], bool] = lambda: False,
+    data: ImageData | None = None,
 ) -> PreparedTeacher:
     """The teacher with its weights on disk, trained now if it was not before.
+
+    Args:
+        spec: of the teacher.
+        emit: gets what its training says.
+        stop: whether the user asked for that.
+        data: whose classes its outputs become; None leaves them as they are.
 
     Raises:
         TeacherRefused: trained, and below `min_top1`.
         RunStopped: the user asked; training goes on from there the next time.
     """
-    if spec.model.weights is not None:
-        path = spec.model.weights_path()
-        return PreparedTeacher(spec, path, file_sha256(path), None)
+    if spec.model.weights is not None or spec.taken:
+        path = None if spec.taken else spec.model.weights_path()
+        return _fitted(spec, path, None, data)
     folder = _folder(spec)
 
     def wait() -> None:
@@ -321,7 +367,7 @@ def prepare(
         )
     weights = folder / "best.safetensors"
     emit(TeacherReady(folder=str(folder), **facts))
-    return PreparedTeacher(spec, weights, file_sha256(weights), facts["test_top1"])
+    return _fitted(spec, weights, facts["test_top1"], data)
 
 
 def _train(spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]) -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from kdlab.data.images import ImageData
 from kdlab.errors import BadInput
-from kdlab.experiment.setup import TrainingSetup
+from kdlab.experiment.setup import TrainingSetup, network_of
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cuts, Cutting, cut_both
@@ -101,7 +101,7 @@ def check(method: "Blockwise", setup: TrainingSetup) -> None:
     if isinstance(spec.student, BlockLibrary):
         _check_library(spec.student, spec)
     with torch.random.fork_rng():
-        teacher = spec.teachers()[0].model.build(len(data.classes), data.shape[0])
+        teacher = network_of(spec, data)
         cutting = cutting_of(method.cuts, spec, teacher, data, 0, _CPU)
     if method.choose is not None:
         _check_choice(method.choose, cutting)

@@ -26,6 +26,7 @@ from kdlab.models.exported import load_exported
 from kdlab.models.model import Normalised
 from kdlab.run.outputs.examination import was_taught
 from kdlab.train.teacher import PreparedTeachers, prepared
+from kdlab.train.teacher_classes import names_beside
 
 _CHECKED = 256  # test images
 _APART = 1e-3  # of scores, of the largest
@@ -171,15 +172,22 @@ class Beside:
     def costs(self) -> dict[str, dict[str, float]]:
         """Costs of the student, and of the teacher where its weights are on this machine."""
         (begun, *_) = select(self.run.events, RunStarted)
-        teachers = self._teachers() if was_taught(self.run) else None
         data = begun.dataset
         classes, shape = typed(int, data["classes"]), typed(list[int], data["shape"])
+        teachers = self._teachers(classes) if was_taught(self.run) else None
         return costs_beside(self.student, teachers, classes, shape)
 
-    def _teachers(self) -> PreparedTeachers | None:
+    def _teachers(self, classes: int) -> PreparedTeachers | None:
+        """None too where one was cut to these classes: a run does not keep what was made."""
         try:
             every = [prepared(spec) for spec in spec_of(self.run).teachers()]
         except KdlabError:  # a component of a notebook cell, or of another version
             return None
-        own = tuple(one for one in every if one is not None)
+        own = tuple(
+            one
+            for one in every
+            if one is not None
+            and one.spec.classes is None
+            and len(names_beside(one.weights)) in (0, classes)
+        )
         return PreparedTeachers(own) if own and len(own) == len(every) else None

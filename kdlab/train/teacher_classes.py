@@ -1,0 +1,121 @@
+"""A teacher's classes by name: its last layer is cut to the data's classes, in the data's order.
+
+What comes out is an ordinary network of the data's classes, kept as a file of its own. So whoever
+loads it, in any process, by hidden states or by features, needs to know nothing of this.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from kdlab.config.folders import located, nearest
+from kdlab.config.home import home, locked
+from kdlab.data.images import ImageData
+from kdlab.errors import ModelError, WeightsError
+from kdlab.models.headless import last_linear
+from kdlab.models.model import ModelSpec, Normalised, export, load_weights, read_card
+
+Classes = (
+    tuple[str, ...] | Mapping[str, str] | str
+)  # its names in order, renamed ones, a file
+_HOW = (
+    "teacher.classes says what each of its outputs is: a list of names in their order, a file with "
+    "a name a line, or a mapping of names to the data's, such as {tabby: cat}."
+)
+
+
+def named(
+    given: Classes | None, own: tuple[str, ...], data: ImageData
+) -> tuple[str, ...] | None:
+    """What each output is, by the data's names; None where nothing is said, or nothing known.
+
+    Args:
+        given: `teacher.classes`.
+        own: what is known of its outputs' names; empty where nothing is.
+        data: what it is asked about.
+
+    Raises:
+        ModelError: classes of the data that it does not have, or has twice; other names.
+    """
+    names = own or data.classes
+    if isinstance(given, Mapping):
+        for name in set(given) - set(names):
+            raise ModelError(f"teacher.classes has {name!r}.{nearest(name, names)} {_HOW}")
+        names = tuple(given.get(name, name) for name in names)
+    elif given is not None:
+        names = _lines(given) if isinstance(given, str) else given
+    elif not set(data.classes) <= set(own):
+        return None  # the same may be words there and numbers here
+    lacking = [name for name in data.classes if names.count(name) != 1]
+    for name in lacking:
+        raise ModelError(
+            f"{len(lacking)} of the {len(data.classes)} classes of {data.name} are not once among "
+            f"the teacher's {len(names)}, first {name!r}.{nearest(name, names)} {_HOW}"
+        )
+    return names
+
+
+def _lines(path: str) -> tuple[str, ...]:
+    try:
+        text = Path(located(path)).expanduser().read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"teacher.classes is {path!r}, no file of names: {error}"
+        ) from error
+    return tuple(line.strip() for line in text.split("\n") if line.strip())
+
+
+def names_beside(weights: Path) -> tuple[str, ...]:
+    """Names of the outputs, where kdlab's card beside a weights file says them."""
+    try:
+        return tuple(read_card(weights).get("classes", ()))
+    except WeightsError:
+        return ()
+
+
+def cut_to(model: Normalised, names: tuple[str, ...], data: ImageData) -> None:
+    """Give a network of these outputs the data's classes, in place.
+
+    Raises:
+        ModelError: its last layer is not linear.
+    """
+    views = torch.zeros((2, *data.shape), dtype=torch.uint8)
+    head = model.net.get_submodule(
+        last_linear(model, views, "teacher.classes names outputs")
+    )
+    assert isinstance(head, nn.Linear)
+    rows = [names.index(name) for name in data.classes]
+    head.weight = nn.Parameter(head.weight[rows].detach())
+    if head.bias is not None:
+        head.bias = nn.Parameter(head.bias[rows].detach())
+    head.out_features = model.num_classes = len(rows)
+
+
+def cut(
+    spec: ModelSpec, weights: Path | None, names: tuple[str, ...], data: ImageData
+) -> Path:
+    """The file of a teacher that is cut to the data's classes; made once.
+
+    Args:
+        spec: of the whole network.
+        weights: its file; None takes those that the spec fetches.
+        names: of its outputs.
+        data: whose classes are wanted.
+    """
+    own = [spec.to_dict(), weights and hashlib.sha256(weights.read_bytes()).hexdigest()]
+    text = json.dumps([*own, names, data.classes, data.shape[0]], sort_keys=True)
+    key = hashlib.sha256(text.encode()).hexdigest()[:16]
+    path = home() / "teachers" / "cut" / f"{key}.safetensors"
+    with locked(path.with_suffix(".lock")), torch.random.fork_rng():
+        if not path.with_suffix(".json").is_file():  # written last
+            whole = spec if weights is None else spec.without_weights()
+            model = whole.build(len(names), data.shape[0])
+            if weights is not None:
+                load_weights(model.net, weights)
+            cut_to(model, names, data)
+            export(model, spec, path, data)
+    return path

@@ -1,0 +1,124 @@
+"""A teacher whose classes are in another order, or more than the data's, teaches the same."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import kdlab
+from kdlab.config.check import construct
+from kdlab.config.load import from_dict
+from kdlab.errors import ModelError
+from kdlab.events.event import unheard
+from kdlab.models.cifar_resnet import CifarResNet
+from kdlab.train.teacher import PreparedTeachers, TeacherSpec, check, prepare
+from kdlab.train.teacher_classes import named
+
+CARD = {"type": "models/cifar_resnet", "depth": 14, "width": [16, 32, 64, 96]}
+MEAN = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
+
+
+@pytest.fixture(scope="module")
+def data():
+    few = ("data.train_samples=40", "data.test_samples=20")
+    return kdlab.load("clothes/quickstart", *few).spec.data.load()
+
+
+def state(classes):
+    torch.manual_seed(0)
+    return (
+        CifarResNet(depth=14, width=(16, 32, 64, 96)).architecture(classes, 3).state_dict()
+    )
+
+
+def with_head(plain, rows):
+    """A network that says of its output k what the plain one says of rows[k]."""
+    found = dict(plain)
+    for name in ("head.weight", "head.bias"):
+        found[name] = plain[name][rows].contiguous()
+    return found
+
+
+def teacher(path, tensors, **fields):
+    save_file(tensors, path)
+    model = CARD | MEAN | {"weights": str(path)}
+    return construct(
+        TeacherSpec, from_dict({"type": "train/teacher", "model": model, **fields}, "t")
+    )
+
+
+def answers(spec, data):
+    check(spec, data)
+    made = prepare(spec, unheard, data=data)
+    teachers = PreparedTeachers((made,))
+    views = torch.from_numpy(data.inputs[data.test[:4]])
+    return teachers.load(data, "cpu").infer(views), made
+
+
+ORDER = [3, 1, 4, 0, 5, 9, 2, 6, 8, 7]
+
+
+@pytest.fixture
+def plain(tmp_path, data):
+    tensors = state(10)
+    return tensors, answers(teacher(tmp_path / "plain.safetensors", tensors), data)[0]
+
+
+@pytest.mark.parametrize("form", ["list", "file", "mapping"])
+def test_classes_in_another_order_give_the_same_answers(
+    kdlab_home, tmp_path, data, plain, form
+):
+    tensors, right = plain
+    names = [data.classes[k] for k in ORDER]
+    given = {
+        "list": names,
+        "file": str(tmp_path / "names.txt"),
+        "mapping": dict(zip(data.classes, names, strict=True)),
+    }[form]
+    (tmp_path / "names.txt").write_text("\n".join(names) + "\n")
+    spec = teacher(tmp_path / "w.safetensors", with_head(tensors, ORDER), classes=given)
+    found, made = answers(spec, data)
+    assert torch.equal(found, right)
+    assert made.sha256 != prepare(spec, unheard).sha256
+    again = answers(spec, data)[1]
+    assert again.weights == made.weights
+    del kdlab_home
+
+
+def test_more_classes_than_the_data_are_cut_off(kdlab_home, tmp_path, data, plain):
+    tensors, right = plain
+    wide = with_head(tensors, [0, *ORDER, 5])
+    names = ["kite", *(data.classes[k] for k in ORDER), "tie"]
+    found, made = answers(teacher(tmp_path / "w.safetensors", wide, classes=names), data)
+    assert torch.equal(found, right)
+    assert load_file(made.weights)["head.weight"].shape[0] == 10
+    assert json.loads(made.weights.with_suffix(".json").read_text())["classes"] == list(
+        data.classes
+    )
+    del kdlab_home
+
+
+def test_wrong_names_are_refused_with_the_nearest(kdlab_home, tmp_path, data, plain):
+    tensors, _ = plain
+    first = data.classes[0]
+    wrong = [first + "x", *data.classes[1:]]
+    spec = teacher(tmp_path / "w.safetensors", tensors, classes=wrong)
+    with pytest.raises(ModelError, match=rf"first '{first}'. Nearest: {first}x"):
+        check(spec, data)
+    with pytest.raises(ModelError, match=rf"has '{first}x'. Nearest: {first}"):
+        named({first + "x": first}, (), data)
+    with pytest.raises(ModelError, match="not once among"):
+        named({data.classes[1]: first}, (), data)
+    with pytest.raises(ModelError, match="no file of names"):
+        named(str(tmp_path / "none.txt"), (), data)
+    del kdlab_home
+
+
+def test_names_that_are_known_are_matched_without_being_asked(data):
+    turned = data.classes[::-1]
+    assert named(None, (*turned, "kite"), data) == (*turned, "kite")
+    assert named(None, data.classes, data) == data.classes
+    assert named(None, tuple(map(str, range(10))), data) is None
+    assert named(None, (), data) is None
+    assert named({}, (), data) == data.classes
