@@ -2,7 +2,7 @@
 
 import argparse
 
-from kdlab.commands.command import answer, json_flag, say, tell
+from kdlab.commands.command import answer, json_flag, say, show, tell
 from kdlab.errors import BadInput
 
 ABOUT = "a table or figure of the papers; without NAME a list"
@@ -37,14 +37,10 @@ def do(arguments: argparse.Namespace) -> int:
     from kdlab.reproduce.command import known, reproduce, stale
 
     if arguments.stale:
-        found = stale()
-        for result in found:
-            changed = ", ".join(result["changed"])
-            tell(f"{result['command']}\n    changed: {changed}", as_json=arguments.json)
-        tell(
-            f"{len(found)} kept results are older than their code.", as_json=arguments.json
-        )
-        answer({"stale": found}, as_json=arguments.json)
+        older = stale()
+        lines = [f"{f['command']}\n    changed: {', '.join(f['changed'])}" for f in older]
+        lines.append(f"{len(older)} kept results are older than their code.")
+        show("\n".join(lines), {"stale": older}, as_json=arguments.json)
         return 0
     overrides = [word for word in arguments.names if "=" in word]
     names = [word for word in arguments.names if "=" not in word]

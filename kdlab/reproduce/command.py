@@ -193,7 +193,9 @@ def as_markdown(facts: Mapping[str, Any]) -> str:
         said.append(f"Published: {markdown(facts['published_of'])}.")
     if commit := str(facts.get("commit", "")):
         changed = ", ".join(changed_since(facts))
-        said.append(f"Measured at {commit[:12]}{changed and f'; changed since: {changed}'}.")
+        said.append(
+            f"Measured at {commit[:12]}{changed and f'; changed since: {changed}'}."
+        )
     if facts["scaled"]:
         said.append(f"Scaled: {markdown(facts['scaled'])}")
     said += [markdown(note) for note in facts["notes"]]
