@@ -84,13 +84,21 @@ def flipped(views):
     return right
 
 
-def test_the_one_in_use_is_held_to_the_network_on_its_first_requests(clock):
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (flipped, "a probability is"),
+        (lambda views: scores(views) * float("nan"), "nan off"),
+    ],
+)
+def test_the_one_in_use_is_held_to_the_network_on_its_first_requests(clock, answer, why):
     trial = Trial(engine="folded", precision="fp32", rate=300)
-    serving, model, changes = served(clock, (trial, computing(clock, 0.01, flipped)))
+    serving, model, changes = served(clock, (trial, computing(clock, 0.01, answer)))
     (views,) = requests(1)
     assert torch.equal(serving(views), scores(views))  # the network's answer, not its own
     assert changes == ["eager fp32"]
     assert "on real requests a probability is" in str(serving)
+    assert why in serving.trials[-1].refused
     asked = model.asked
     serving(views)
     assert model.asked == asked + 1  # eager from now on, once each

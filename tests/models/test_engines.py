@@ -10,7 +10,7 @@ from torch import nn
 
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.engines import Engine, choose, installed
-from kdlab.models.engines.choose import agreement, disagreement
+from kdlab.models.engines.choose import agreement, disagreement, prepared
 from kdlab.models.engines.in_torch import folded
 from kdlab.models.model import Normalised
 
@@ -160,3 +160,14 @@ def test_every_engine_of_this_machine_agrees_or_says_why_not():
     for views in sizes:
         furthest, _ = agreement(model(views), choice.ask(views))
         assert furthest < 1e-2
+
+
+@pytest.mark.parametrize("error", [AssertionError(), RuntimeError("\n")])
+def test_an_error_without_a_text_is_said_by_its_name(error):
+    def prepare(model, views, threads):
+        raise error
+
+    views = torch.zeros(4, 3, 4, 4)
+    trial, ask = prepared(Engine("broken", "fp32", prepare), None, views, views, 1)
+    assert ask is None
+    assert trial.refused == f"{type(error).__name__}: "

@@ -218,7 +218,7 @@ class BlockRank(RankProcess[GenerationOrder]):
         return replace(chosen, why=f"{chosen.why}; {why}")
 
     def _loader(self, cutting: Cutting, device: torch.device) -> Loader:
-        """Of the batches of the first epoch."""
+        """It begins with the first batch of the first epoch."""
         loader = Loader(self.setup.samples(self.member), cutting.student, device)
         loader.begin(0, 0)
         return loader

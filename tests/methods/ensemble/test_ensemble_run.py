@@ -22,6 +22,7 @@ from kdlab.methods.ensemble.model_workers import WorkersHere
 from kdlab.methods.ensemble.round_driver import RoundDriver
 from kdlab.models.ensemble import Combination, combined
 from kdlab.models.exported import load_exported
+from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.train.evaluate import evaluate
 
 SKEWED = "method.shards={kind: dirichlet, concentration: 0.05}"
@@ -277,3 +278,29 @@ def test_rounds_without_a_worker_are_lost_samples(tmp_path):
     assert result.lost == 3 * 20
     assert result.workers == 2
     assert result.figures["iterations"] == result.steps == 6
+
+
+def test_the_form_of_a_compression_is_that_of_the_last_models(tmp_path):
+    own = averaging(
+        kind="ensemble, tau: 3, compress_last: true, compression: "
+        "{type: train/compression/pruning, sparsity: 0.75, p_iterations: 2}"
+    )
+    outcome, result = trained(own, tmp_path)
+    paths = [tmp_path / "student.safetensors", *(file.path for file in outcome.models)]
+    for path in paths:
+        for name, weight in load_file(path).items():
+            if weight.dim() >= 2:
+                assert int((weight == 0).sum()) >= int(0.75 * weight.numel()), (path, name)
+    assert result.figures["iterations"] == 6
+    assert result.steps == 6 + 2 * 2
+
+
+def test_the_source_of_batches_goes_on_where_the_worker_stands(tmp_path):
+    own = averaging()
+    worker = own.worker(0, tmp_path, print)
+    next(worker.stream.take(NoTeacherSource(worker.job.samples), 1))
+    worker.stream.taken = 2
+    source = own.source(worker, "run", None)
+    first = next(iter(source.epoch(0, {0, 1})))
+    assert first.ids.tolist() == worker.job.samples.batches(0)[2].tolist()
+    assert (tmp_path / "worker-0").is_dir()
