@@ -15,10 +15,6 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, largest file
 _FULL_WORDS = tuple(os.strerror(number) for number in _FULL)
 
 
-class KdlabWarning(UserWarning):
-    """Something the user should know that does not stop the run."""
-
-
 class KdlabError(Exception):
     """The root of the tree: catch it to catch all that kdlab raises on purpose."""
 

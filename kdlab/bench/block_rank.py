@@ -25,9 +25,9 @@ from kdlab.messages import plain, typed
 from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.loader import Loader
+from kdlab.methods.blockwise.on_copies import OnCopies, measured_sharing
 from kdlab.methods.blockwise.pairs import BlockPair
 from kdlab.methods.blockwise.profiling import Paths, feasible_rows, paths_of, profiled
-from kdlab.methods.blockwise.sharing import measured_sharing
 from kdlab.methods.blockwise.stage import StageJob, Worker, stage_groups
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.proxyless import draw_paths
@@ -185,10 +185,14 @@ def profile_of(
     profile = planning.gathered(blocks, device, load_s)
     sharing = measured_sharing(
         StageCosts(profile, batch, sync_norms=of.norm == "sync"),
-        config.rank,
-        cutting.pairs,
-        views,
-        lambda block: make_optimizer(of.recipe, block),
+        OnCopies(
+            rank=config.rank,
+            pairs=cutting.pairs,
+            load=lambda step, start, stop: views[start:stop],
+            shapes=cutting.shapes,
+            optimizer=lambda block: make_optimizer(of.recipe, block),
+            norm=of.norm,
+        ),
     )
     return replace(profile, sharing=sharing)
 
