@@ -185,14 +185,7 @@ def profile_of(
     profile = planning.gathered(blocks, device, load_s)
     sharing = measured_sharing(
         StageCosts(profile, batch, sync_norms=of.norm == "sync"),
-        OnCopies(
-            rank=config.rank,
-            pairs=cutting.pairs,
-            load=lambda step, start, stop: views[start:stop],
-            shapes=cutting.shapes,
-            optimizer=lambda block: make_optimizer(of.recipe, block),
-            norm=of.norm,
-        ),
+        OnCopies(config.rank, cutting, of.recipe, of.norm, lambda _, a, z: views[a:z]),
     )
     return replace(profile, sharing=sharing)
 

@@ -9,7 +9,7 @@ is found then is carried out for some steps beside that of TR, and the better on
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.pairs import BlockPair
 from kdlab.methods.blockwise.profiling import paths_of
 from kdlab.methods.blockwise.stage import StageJob, Worker, stage_groups
@@ -27,38 +28,37 @@ from kdlab.papers.pipe_bd.execution_plan import all_on_all, fits
 from kdlab.papers.pipe_bd.meetings import DeviceTook, device_took, sharing_of
 from kdlab.papers.pipe_bd.stages import Plan
 from kdlab.supervision.process_groups import from_all
-from kdlab.train.recipe import Stepper
+from kdlab.train.optimizers import make_optimizer
+from kdlab.train.recipe import Recipe
 
 _STEPS = 6  # that count, one turn of a supernet at least
 _WARM_UP = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class OnCopies:
     """One device of plans that are tried; their students stay as they are.
 
     Attributes:
         rank: this device.
-        pairs: of all blocks.
-        load: the normalised views of a step's rows [start, stop).
-        shapes: of one row of what each block receives.
-        optimizer: of a student's block.
+        cutting: all blocks.
+        recipe: of the students' optimisers.
         norm: `sync` has batch norms of a shared stage meet.
+        load: the normalised views of a step's rows [start, stop).
         alive: called before each step.
     """
 
     rank: int
-    pairs: Sequence[BlockPair]
-    load: Callable[[int, int, int], Tensor]
-    shapes: Sequence[Sequence[int]]
-    optimizer: Callable[[nn.Module], Stepper]
+    cutting: Cutting
+    recipe: Recipe
     norm: Literal["sync", "local"]
+    load: Callable[[int, int, int], Tensor]
     alive: Callable[[], None] = lambda: None
 
     @property
     def counted(self) -> int:
         """Steps behind those that warm up; the same on all devices."""
-        paths = paths_of(nn.ModuleList([pair.student for pair in self.pairs]))
+        paths = paths_of(self.cutting.student)
         return max(_STEPS, paths.turn if paths else 1)
 
     @contextmanager
@@ -66,7 +66,7 @@ class OnCopies:
         """Every rank must enter this at the same time."""
         stage = plan.stages[plan.stage_of(self.rank)]
         groups = stage_groups([plan])
-        taught = [self.pairs[b] for b in stage.blocks]
+        taught = [self.cutting.pairs[b] for b in stage.blocks]
         own = [BlockPair(p.teacher, copy.deepcopy(p.student), p.loss) for p in taught]
         paths = paths_of(nn.ModuleList([pair.student for pair in own]))
 
@@ -77,12 +77,12 @@ class OnCopies:
 
         job = StageJob(
             pairs=own,
-            optimizers=[self.optimizer(pair.student) for pair in own],
+            optimizers=[make_optimizer(self.recipe, pair.student) for pair in own],
             load=self.load,
             schedule=before,
             norm=self.norm,
         )
-        yield Worker(plan, self.rank, job, groups, self.shapes[stage.first])
+        yield Worker(plan, self.rank, job, groups, self.cutting.shapes[stage.first])
         for group in groups.values():
             dist.destroy_process_group(group)
 

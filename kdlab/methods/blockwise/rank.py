@@ -1,7 +1,7 @@
 """One device of a pipeline, as a process: `python -m kdlab.methods.blockwise.rank`."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,6 @@ from statistics import median
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from kdlab.config.home import write_json
 from kdlab.data.watched import watched_rows
@@ -204,30 +203,19 @@ class BlockRank(RankProcess[GenerationOrder]):
         if not whole:
             loader.close()
             return plans[0]
-        copies = self._copies(
-            order, cutting, lambda step, start, stop: loader(step % whole, start, stop)
+        copies = OnCopies(
+            order.rank,
+            cutting,
+            self.spec.train,
+            self.method.bn,
+            lambda step, start, stop: loader(step % whole, start, stop),
+            lambda: self.beat(order.generation, 0),
         )
         first, second = (step_s(made.plans[0], copies) for made in plans)
         loader.close()
         chosen = plans[second < first * (1 - _GAIN)]
         why = f"{1e3 * first:.1f} ms a step for some steps, {1e3 * second:.1f} ms by tr"
         return replace(chosen, why=f"{chosen.why}; {why}")
-
-    def _copies(
-        self,
-        order: GenerationOrder,
-        cutting: Cutting,
-        load: Callable[[int, int, int], Tensor],
-    ) -> OnCopies:
-        return OnCopies(
-            rank=order.rank,
-            pairs=cutting.pairs,
-            load=load,
-            shapes=cutting.shapes,
-            optimizer=lambda block: make_optimizer(self.spec.train, block),
-            norm=self.method.bn,
-            alive=lambda: self.beat(order.generation, 0),
-        )
 
     def _loader(self, cutting: Cutting, device: torch.device) -> Loader:
         """It begins with the first batch of the first epoch."""
@@ -318,7 +306,14 @@ class BlockRank(RankProcess[GenerationOrder]):
         limited = replace(profile, memory_bytes=memory)
         sharing = measured_sharing(
             StageCosts(limited, rows, sync_norms=self.method.bn == "sync"),
-            self._copies(order, cutting, lambda step, start, stop: views[start:stop]),
+            OnCopies(
+                order.rank,
+                cutting,
+                recipe,
+                self.method.bn,
+                lambda step, start, stop: views[start:stop],
+                lambda: self.beat(order.generation, 0),
+            ),
         )
         return replace(profile, sharing=sharing)
 

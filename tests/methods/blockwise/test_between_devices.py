@@ -17,6 +17,7 @@ from kdlab.methods.blockwise.planning import gathered, kind_of, measured_links
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.stages import pipeline
 from kdlab.supervision.process_groups import of_all
+from kdlab.train.recipe import Recipe
 
 QUIET = ControlRequest(settings=(1.0,))
 
@@ -170,13 +171,12 @@ def test_sharing_is_measured_on_copies_where_it_can_be():
 
     def copies(rank):
         return OnCopies(
-            rank=rank,
-            pairs=cuts[rank].pairs,
-            load=lambda step, start, stop: views[start:stop],
-            shapes=cuts[rank].shapes,
-            optimizer=lambda student: torch.optim.SGD(student.parameters(), 0.1),
-            norm="sync",
-            alive=lambda: alive.append(rank),
+            rank,
+            cuts[rank],
+            Recipe(lr=0.1),
+            "sync",
+            lambda step, start, stop: views[start:stop],
+            lambda: alive.append(rank),
         )
 
     def measured(rank, costs):
