@@ -7,36 +7,12 @@ given up for the network itself.
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from kdlab.models.engines.choose import ChosenEngine, agreement, disagreement, said
-from kdlab.models.engines.engine import Precision
-
-_HELD_TO = 200  # real samples: one in 200 may have another likeliest class
-
-
-@dataclass(slots=True)
-class Tally:
-    """How far an engine was from the network on real requests."""
-
-    samples: int = 0
-    others: int = 0  # samples whose likeliest class was another
-    furthest: float = 0.0  # largest difference of a probability
-
-    def add(self, right: Tensor, found: Tensor) -> None:
-        furthest, same = agreement(right, found)
-        self.samples += len(right)
-        self.others += round((1 - same) * len(right))
-        # max() would lose a NaN.
-        self.furthest = furthest if not furthest <= self.furthest else self.furthest
-
-    def trouble(self, precision: Precision) -> str:
-        """Why the engine is refused; empty if it is not."""
-        same = 1 - self.others / max(self.samples, _HELD_TO)
-        return disagreement(precision, self.furthest, same)
+from kdlab.models.engines.choose import JUDGED, ChosenEngine, Tally, said
 
 
 class EngineInUse:
@@ -79,7 +55,7 @@ class EngineInUse:
         self.extra_s = 0.0
         if self.chosen.engine == "eager":
             return self._ask(views)
-        held = self._tally.samples >= _HELD_TO
+        held = self._tally.samples >= JUDGED
         try:
             answer = self._ask(views)
             if not held:
