@@ -18,7 +18,10 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="int8: ONNX in eight bits, measured beside fp32; timm: a folder for a model hub",
     )
     parser.add_argument(
-        "--licence", default="other", help="of the weights, for the card of --to timm"
+        "--licence", "--license", help="of the weights, as a model hub names it: apache-2.0"
+    )
+    parser.add_argument(
+        "--bare", action="store_true", help="ONNX without crop and resize: squares go in"
     )
     parser.add_argument("--out", default=None, help="file (default: student.<format>)")
     parser.add_argument("--member", default=None, help="for example served/seed0")
@@ -51,6 +54,7 @@ def _written(arguments: argparse.Namespace) -> int:
             member=member,
             best=arguments.best,
             licence=arguments.licence,
+            bare=arguments.bare,
         )
     elif arguments.to != "safetensors":
         raise BadInput("--global writes safetensors only; leave --to away.")

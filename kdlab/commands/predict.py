@@ -10,7 +10,7 @@ ABOUT = "what the student of a run says of photos"
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run",
-        help="id, a part of it, last; or a .safetensors that was exported, its .json beside it",
+        help="id, a part of it, last; or what was exported: .onnx, .safetensors, or a folder",
     )
     parser.add_argument("images", nargs="+", help="image files, or folders of them")
     parser.add_argument("--top", type=int, default=3, help="classes for each image")

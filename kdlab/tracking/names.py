@@ -48,7 +48,7 @@ def run_name(spec: Mapping[str, Any], members: Sequence[str]) -> str:
         spec: resolved.
         members: trainings by name, "served/seed0".
     """
-    student, teacher = _model(spec.get("student")), _teacher(spec.get("teacher"))
+    student, teacher = _model(spec.get("student")), teacher_name(spec.get("teacher"))
     pairs = [member.partition("/seed") for member in members]
     sources = list(dict.fromkeys(source for source, _, _ in pairs))
     seeds = list(dict.fromkeys(seed for _, _, seed in pairs if seed))
@@ -67,7 +67,7 @@ def trial_name(number: int, values: Mapping[str, Any]) -> str:
     return f"trial {number} · {tried}" if tried else f"trial {number}"
 
 
-def _teacher(block: Any) -> str:
+def teacher_name(block: Any) -> str:
     """A teacher's network, of several their number; empty without any."""
     if isinstance(block, list):
         return f"{len(block)} teachers"

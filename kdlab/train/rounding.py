@@ -1,7 +1,7 @@
 """Quantisation-aware training: a student that learns with the rounding it will be shipped with.
 
 Weights and inputs of convolutions and linear layers are rounded to eight bits as ONNX in int8
-rounds them (`kdlab export --to int8`): weights by output channel to -127..127, inputs by tensor
+rounds them (`kdlab export --to int8`): weights by output channel to -64..64, inputs by tensor
 to 0..255, of the range that they have in this batch. Gradients pass as if nothing was rounded
 (straight through; Jacob et al., arXiv:1712.05877, section 3). The network itself stays as it is:
 only what its layers are given in a training step is changed.
@@ -40,12 +40,12 @@ class EightBits(TorchFunctionMode):
 
 
 def rounded_weight(weight: Tensor) -> Tensor:
-    """By output channel, its first dimension, to 255 values around 0."""
+    """By output channel, its first dimension, to 129 values around 0."""
     largest = weight.detach().flatten(1).abs().amax(1)
-    scale = (largest / 127).clamp_min(_LEAST)
+    scale = (largest / 64).clamp_min(_LEAST)
     zero = torch.zeros_like(scale, dtype=torch.int32)
     rounded: Tensor = torch.fake_quantize_per_channel_affine(
-        weight, scale, zero, 0, -127, 127
+        weight, scale, zero, 0, -64, 64
     )
     return rounded
 

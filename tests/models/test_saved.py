@@ -26,6 +26,10 @@ from kdlab.train.teacher import PreparedTeachers, TeacherSpec, prepare
 
 OWN = CifarResNet(depth=8, width=(4, 4, 8, 8), mean=(0.4,), std=(0.2,))
 OF_TIMM = TimmModel(variant="resnet10t")
+FACTS = {
+    "kdlab_version": "0", "run": "r", "member": "m", "dataset": "clothes", "licence": "cc0-1.0",
+    "test_top1": 50.0, "test_images": 641, "teacher": None,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +76,7 @@ def test_what_was_begun_from_it_is_exported_as_the_network_itself(tmp_path, clot
 def test_a_folder_of_timm_is_a_teacher_as_it_is(tmp_path, clothes):
     model = exported(OF_TIMM, tmp_path / "own", clothes)
     folder = write_timm_folder(
-        tmp_path / "own" / "student.safetensors", tmp_path / "timms", "other"
+        tmp_path / "own" / "student.safetensors", tmp_path / "timms", FACTS
     )
     spec = SavedModel(place=str(folder))
     assert_alike(spec, model, clothes)
@@ -82,7 +86,7 @@ def test_a_folder_of_timm_is_a_teacher_as_it_is(tmp_path, clothes):
 def test_arguments_that_only_timm_knows_are_refused(tmp_path, clothes):
     exported(OF_TIMM, tmp_path / "own", clothes)
     folder = write_timm_folder(
-        tmp_path / "own" / "student.safetensors", tmp_path / "timms", "other"
+        tmp_path / "own" / "student.safetensors", tmp_path / "timms", FACTS
     )
     config = json.loads((folder / "config.json").read_text())
     config["model_args"] = {"in_chans": 3, "img_size": 96}
@@ -147,7 +151,7 @@ def test_a_model_of_a_hub_is_fetched_once(kdlab_home, tmp_path, clothes, monkeyp
     """By the hub's own client from a server on this machine."""
     model = exported(OF_TIMM, tmp_path / "own", clothes)
     folder = write_timm_folder(
-        tmp_path / "own" / "student.safetensors", tmp_path / "timms", "other"
+        tmp_path / "own" / "student.safetensors", tmp_path / "timms", FACTS
     )
     site = Site()
     site.headers = {"X-Repo-Commit": "0" * 40}

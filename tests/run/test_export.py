@@ -2,8 +2,10 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from kdlab.errors import ModelError
 from kdlab.models.exported import load_exported
 from kdlab.models.patch_net import PatchNet
 from kdlab.run.outputs.export_formats import ship
+from kdlab.run.outputs.prediction import answers
 
 
 @pytest.mark.processes
@@ -73,3 +76,23 @@ def test_a_place_that_cannot_be_written_is_named(taught, tmp_path, kdlab_cli, ou
     assert (code, said) == (2, "")
     assert "cannot be written to" in err
     assert str(place) in err
+
+
+@pytest.mark.processes
+def test_exports_are_made_to_be_handed_on(taught, tmp_path, kdlab_cli):
+    """pt2 gets the suffix that torch wants; files are readable; nobody's paths are inside."""
+    code, out, err = kdlab_cli("export", taught.id, "--to", "pt2", "--out", "own")
+    assert code == 0, err
+    (written,) = [line for line in out.splitlines() if line.endswith("own.pt2")]
+    assert Path(written).stat().st_mode & 0o777 == 0o644
+    target = tmp_path / "own.onnx"
+    assert kdlab_cli("export", taught.id, "--to", "onnx", "--out", str(target))[0] == 0
+    props = {p.key: p.value for p in onnx.load(target).metadata_props}
+    assert json.loads(props["run"]) == taught.id
+    assert json.loads(props["licence"]) == "unknown"
+    assert json.loads(props["test_images"]) > 0
+    assert "%" in json.loads(props["teacher"])
+    assert str(taught.path.parent) not in str(props)
+    images = taught.test_images(3)
+    by_run, by_file = taught.predict(images), answers(str(target), images)
+    assert [one.classes for one in by_file] == [one.classes for one in by_run]

@@ -14,7 +14,7 @@ from kdlab.train.rounding import EightBits, rounded_input, rounded_weight
 def test_a_weight_is_rounded_channel_by_channel():
     weight = torch.randn(5, 3, 3, 3) * torch.tensor([1e-3, 1, 10, 0, 1e3]).view(-1, 1, 1, 1)
     w = weight.double().numpy()
-    scale = np.abs(w).max((1, 2, 3), keepdims=True) / 127
+    scale = np.abs(w).max((1, 2, 3), keepdims=True) / 64
     expected = np.where(scale > 0, np.round(w / np.where(scale > 0, scale, 1)) * scale, 0)
     found = rounded_weight(weight).double().numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)

@@ -9,10 +9,15 @@ import yaml
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.errors import NotFoundError
+from kdlab.events.log import select
+from kdlab.events.runs import RunStarted
 from kdlab.experiment import folder as folders
+from kdlab.experiment.folder import RunFolder
 from kdlab.models.model import ModelSpec, read_card
 from kdlab.report.costs import cost_table
 from kdlab.run.outputs.student_files import member_folder, student_file
+from kdlab.tracking.names import teacher_name
+from kdlab.train.result import MemberReport
 
 _RUNS = {
     "pt2": """\
@@ -24,7 +29,8 @@ _RUNS = {
     import onnxruntime
 
     session = onnxruntime.InferenceSession({path!r})
-    (scores,) = session.run(["scores"], {{"pixels": pixels}})  # uint8 (N, C, H, W)""",
+    (scores,) = session.run(["scores"], {{"pixels": pixels}})  # uint8 (N, C, H, W), of any size
+    classes = session.get_modelmeta().custom_metadata_map["classes"]  # JSON""",
 }
 _RUNS["int8"] = _RUNS["onnx"]
 _FOLDER = """\
@@ -40,7 +46,8 @@ def export_student(
     out: str | None,
     member: str | None,
     best: bool,
-    licence: str = "other",
+    licence: str | None = None,
+    bare: bool = False,
 ) -> str:
     """Write the student and its JSON card; says how to load it, and what it costs.
 
@@ -52,38 +59,91 @@ def export_student(
     """
     run = folders.find(run_id)
     source = student_file(run, member, best=best)
-    folder = source.parent
+    folder, facts = source.parent, export_facts(run, source, licence)
     suffix = {"torch": ".pt", "int8": ".int8.onnx", "timm": ""}.get(to, f".{to}")
     target = Path(out or f"student{suffix}").resolve()
+    if to == "pt2" and target.suffix != ".pt2":  # torch takes no other
+        target = target.with_name(f"{target.name}.pt2")
     target.parent.mkdir(parents=True, exist_ok=True)
+    name = folder.relative_to(run.path / "members").as_posix().removesuffix("/whole")
     if to == "timm":
         from kdlab.run.outputs.timm_folder import write_timm_folder  # imports torch
 
-        write_timm_folder(source, target, licence)
-        name = folder.relative_to(run.path / "members").as_posix().removesuffix("/whole")
+        _hand_on(write_timm_folder(source, target, facts))
         return f"{name}\n{target}\n\nLoad it:\n{_FOLDER.format(path=str(target))}"
     from kdlab.run.outputs.export_formats import Beside, ship  # imports torch
 
     card, beside, checked = read_card(source), Beside(run, source), ""
+    inside = card | facts | {"model": {"type": card["model"]["type"]}}
     if to == "safetensors":
         shutil.copyfile(source, target)
     elif to == "int8":
         from kdlab.run.outputs.quantised import quantise
 
-        checked = f"\n\n{quantise(beside.student, beside.data(), target)}"
+        found = quantise(beside.student, beside.data(), target, inside, bare=bare)
+        checked = f"\n\n{found}"
     elif to in ("pt2", "onnx"):
-        checked = f"\n{ship(beside.student, beside.images(), to, target)}"
+        shipped = ship(beside.student, beside.images(), to, target, inside, bare=bare)
+        checked = f"\n{shipped}"
     else:
         import torch
         from safetensors.torch import load_file
 
         torch.save(load_file(source), target)
     shutil.copyfile(source.with_suffix(".json"), target.with_suffix(".json"))
+    _hand_on(target, target.with_suffix(".json"))
     files = f"{target}\n{target.with_suffix('.json')}"
-    name = folder.relative_to(run.path / "members").as_posix().removesuffix("/whole")
     how = _RUNS[to].format(path=str(target)) if to in _RUNS else _how(card, target)
     costs = cost_table(beside.costs())
     return f"{name}\n{files}{checked}\n\n{costs}\n\nLoad it:\n{how}"
+
+
+def export_facts(run: RunFolder, student: Path, licence: str | None) -> dict[str, Any]:
+    """What a reader of the student elsewhere has to know; no paths of this machine.
+
+    Args:
+        run: that trained it.
+        student: .safetensors.
+        licence: of its weights, as a model hub names it; None is that of the published ones that
+            it began with, or "unknown".
+    """
+    (begun, *_) = select(run.events, RunStarted)
+    folder = student.parent
+    report = MemberReport.read(folder) or MemberReport.read(folder.parent)
+    teacher = top1 = None
+    if report is not None:
+        top1 = (report.best if student.stem == "best" else report.last).top1
+        if report.teacher_top1 is not None:
+            named = teacher_name(begun.spec.get("teacher"))
+            teacher = f"{named}, {report.teacher_top1:.2f} % of the same images"
+    return {
+        "kdlab_version": begun.versions.get("kdlab", ""),
+        "run": run.run_id,
+        "member": folder.relative_to(run.path / "members").as_posix(),
+        "dataset": begun.dataset["name"],
+        "licence": licence or _licence(begun.spec.get("student")),
+        "test_top1": top1,
+        "test_images": begun.dataset["test"],
+        "teacher": teacher,
+    }
+
+
+def _licence(student: Any) -> str:
+    """Of the published weights that a network began with."""
+    block = student if isinstance(student, dict) else {}
+    kind, _, variant = str(block.get("type")).partition("/")
+    if not block.get("pretrained") or kind != "timm":
+        return "unknown"
+    import timm
+
+    return str(getattr(timm.get_pretrained_cfg(variant), "license", None) or "unknown")
+
+
+def _hand_on(*written: Path) -> None:
+    """What is exported is for others, too; all else that kdlab writes is for its user alone."""
+    for path in written:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+        _hand_on(*(path.iterdir() if path.is_dir() else ()))
 
 
 def export_global(run_id: str, *, out: str | None, member: str | None) -> str:

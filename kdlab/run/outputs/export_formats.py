@@ -4,9 +4,10 @@ Both take uint8 pixels (N, C, H, W) and put out class scores (N, classes): norma
 inside. What was written is loaded again and must say on real test images what the model says.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,12 +26,12 @@ from kdlab.models.cost import cost_of
 from kdlab.models.exported import load_exported
 from kdlab.models.model import Normalised
 from kdlab.run.outputs.examination import was_taught
+from kdlab.run.outputs.onnx_file import Runs, complete, onnx_session
 from kdlab.train.teacher import PreparedTeachers, prepared
 from kdlab.train.teacher_classes import names_beside
 
 _CHECKED = 256  # test images
 _APART = 1e-3  # of scores, of the largest
-Runs = Callable[[Pixels], NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,15 @@ class Shipped:
         )
 
 
-def ship(model: Normalised, images: Pixels, form: str, path: Path) -> Shipped:
+def ship(
+    model: Normalised,
+    images: Pixels,
+    form: str,
+    path: Path,
+    card: Mapping[str, Any] | None = None,
+    *,
+    bare: bool = False,
+) -> Shipped:
     """Write, load again and compare.
 
     Args:
@@ -56,6 +65,8 @@ def ship(model: Normalised, images: Pixels, form: str, path: Path) -> Shipped:
         images: (N, C, H, W) uint8 of the test split.
         form: `pt2` is torch.export, `onnx` is ONNX.
         path: of the file.
+        card: of ONNX, see `complete`; without it the network alone is written.
+        bare: see `complete`.
 
     Raises:
         BadInput: ONNX is asked for and not installed.
@@ -64,7 +75,11 @@ def ship(model: Normalised, images: Pixels, form: str, path: Path) -> Shipped:
     write = {"pt2": _torch_export, "onnx": _onnx}[form]
     half = path.with_name(f"half-{path.name}")  # exporters look at the suffix
     try:
-        shipped = _checked(model, images, write(model, images, half), path)
+        loaded = write(model, images, half)
+        if card is not None and form == "onnx":
+            complete(half, card, images, bare=bare)
+            loaded = onnx_session(half)
+        shipped = _checked(model, images, loaded, path)
         half.replace(path)
     finally:
         half.unlink(missing_ok=True)
@@ -122,22 +137,6 @@ def _onnx(model: Normalised, images: Pixels, path: Path) -> Runs:
         verbose=False,
     )
     return onnx_session(path)
-
-
-def onnx_session(path: Path) -> Runs:
-    """An ONNX file of a student, on one thread."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
-
-    def run(pixels: Pixels) -> NDArray[np.float32]:
-        (scores,) = session.run(["scores"], {"pixels": pixels})
-        found: NDArray[np.float32] = scores
-        return found
-
-    return run
 
 
 def costs_beside(

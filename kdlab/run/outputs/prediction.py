@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
@@ -20,7 +21,7 @@ from kdlab.experiment import folder as folders
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.spec import spec_of
 from kdlab.models.exported import load_exported
-from kdlab.models.model import Normalised, read_card
+from kdlab.models.model import read_card
 from kdlab.report.pictures import Pictures
 from kdlab.report.table import text_table_left
 from kdlab.run.outputs.student_files import student_file
@@ -77,16 +78,24 @@ class StudentAtWork:
     """An exported student that is asked about images.
 
     Args:
-        path: of its .safetensors; the .json beside it says what its input is.
+        path: of its .onnx, or of its .safetensors with the .json beside it, or of their folder.
 
     Raises:
-        WeightsError: a file is missing, or they do not belong together.
+        WeightsError: a file is missing or damaged, or they do not belong together.
         BadInput: it was exported before its file said how an image becomes its input.
     """
 
     def __init__(self, path: Path) -> None:
-        card = read_card(path) if path.with_suffix(".json").is_file() else {}
-        self.model: Normalised = load_exported(path)
+        self.model: nn.Module
+        if path.suffix == ".onnx":
+            from kdlab.run.outputs.onnx_file import OnnxStudent  # of an extra
+
+            self.model = OnnxStudent(path)
+            card = self.model.card
+        else:
+            path = next((own for own in _inside(path) if own.is_file()), path)
+            self.model = load_exported(path)
+            card = read_card(path)
         if "input" not in card:
             raise BadInput(
                 f"{path.with_suffix('.json')} does not say how an image becomes the student's "
@@ -130,13 +139,18 @@ class StudentAtWork:
             raise DataError(f"{name} {error}") from error
 
 
+def _inside(folder: Path) -> tuple[Path, ...]:
+    """Where the weights of an exported folder are: kdlab's own, and that for timm."""
+    return folder / "student.safetensors", folder / "model.safetensors"
+
+
 def answers(
     run: str, images: object, top: int = 3, member: str | None = None, *, best: bool = False
 ) -> Predictions:
     """What the student of a run says of images; see `Run.predict`.
 
     Args:
-        run: as `kdlab attach` takes it, or the path of an exported student.
+        run: as `kdlab attach` takes it, or the path of an exported student (`StudentAtWork`).
         images: see `StudentAtWork`.
         top: classes for each.
         member: a training by name; None is the one that the result describes.
@@ -149,7 +163,8 @@ def answers(
     if top < 1:
         raise BadInput(f"{top} classes are none; ask for one at least.")
     exported = Path(run).expanduser()
-    if exported.suffix != ".safetensors":
+    folder = any(path.is_file() for path in _inside(exported))
+    if exported.suffix not in (".safetensors", ".onnx") and not folder:
         exported = student_file(folders.find(run), member, best=best)
     return StudentAtWork(exported)(images, top)
 

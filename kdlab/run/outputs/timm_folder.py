@@ -1,9 +1,14 @@
-"""The student as a folder that timm and a model hub read: weights, configuration, card."""
+"""The student as a folder that timm, transformers and a model hub read, and kdlab again."""
 
+import json
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from kdlab.config.home import write_json
 from kdlab.errors import BadInput
-from kdlab.models.exported import load_exported, spec_of
+from kdlab.models.exported import spec_of
 from kdlab.models.model import read_card
 from kdlab.models.timm import TimmModel
 
@@ -11,30 +16,38 @@ _CARD = """---
 library_name: timm
 pipeline_tag: image-classification
 license: {licence}
-tags: [timm, image-classification, knowledge-distillation]
+tags: {tags}
 ---
 
-# {architecture}, distilled by kdlab
+# {architecture} on {dataset}
 
 {classes} classes, images of {size} pixels.
 
+| | |
+| --- | --- |
+| test top-1 | {accuracy} |
+| teacher | {teacher} |
+| licence of the weights | {licence_said} |
+| made by | kdlab {kdlab_version}, run {run}, {member} |
+
 ```python
-import timm
+import timm  # where this folder is
 
 model = timm.create_model("local-dir:{folder}", pretrained=True).eval()
 views = timm.data.create_transform(**timm.data.resolve_data_config({{}}, model=model))
 ```
 
-{rest}"""
+`kdlab predict {folder} photo.jpg` takes the folder, too: `model.json` says how it shows images.
+"""
 
 
-def write_timm_folder(student: Path, target: Path, licence: str) -> Path:
+def write_timm_folder(student: Path, target: Path, facts: Mapping[str, Any]) -> Path:
     """Write a folder that `timm.create_model("local-dir:...")` loads.
 
     Args:
         student: .safetensors of a student, its card beside it.
         target: the folder, made where it is not there.
-        licence: of the weights, as a model hub names it: apache-2.0, cc-by-nc-4.0, other.
+        facts: see `export_facts`.
 
     Raises:
         BadInput: the student is no network of timm's.
@@ -45,38 +58,49 @@ def write_timm_folder(student: Path, target: Path, licence: str) -> Path:
             f"The student is {spec.component}, and timm loads its own networks only; "
             "--to safetensors, pt2 and onnx take any."
         )
-    from timm.models import save_for_hf
-
     card = read_card(student)
-    shown = card["input"]
-    model = load_exported(student).net
-    described = {
-        "input_size": [card["in_chans"], shown["size"], shown["size"]],
-        "mean": card["mean"],
-        "std": card["std"],
-        "crop_pct": shown.get("crop_pct", 1.0),
-        "interpolation": shown.get("interpolation", "bilinear"),
-        "num_classes": card["num_classes"],
-        "label_names": card["classes"],
-    }
-    model.pretrained_cfg.update(described)  # type: ignore[union-attr, operator]  # a dict of timm's
-    save_for_hf(
-        model,
-        target,
-        model_config={"num_classes": card["num_classes"], "label_names": card["classes"]},
-        model_args={"in_chans": card["in_chans"]},
-        safe_serialization=True,
+    target.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(student, target / "model.safetensors")
+    write_json(target / "model.json", {**card, **facts})
+    write_json(target / "config.json", _config(spec, card, str(facts["licence"])))
+    taught, licence = facts["teacher"] is not None, facts["licence"]
+    tags = ["timm", "image-classification", spec.variant, "kdlab"]
+    text = _CARD.format(
+        **facts,
+        tags=json.dumps(tags + ["knowledge-distillation"] * taught),
+        architecture=spec.variant + ", distilled" * taught,
+        classes=card["num_classes"],
+        size=card["input"]["size"],
+        folder=target.name,
+        accuracy=f"{facts['test_top1']:.2f} % of {facts['test_images']:,} images",
+        licence_said="unknown: say it with --licence" if licence == "unknown" else licence,
     )
-    own = student.parent / "README.md"
-    (target / "README.md").write_text(
-        _CARD.format(
-            licence=licence,
-            architecture=spec.variant,
-            classes=card["num_classes"],
-            size=shown["size"],
-            folder=target,
-            rest=own.read_text(encoding="utf-8") if own.is_file() else "",
-        ),
-        encoding="utf-8",
-    )
+    if not taught:
+        text = text.replace("| teacher | None |", "| teacher | trained without a teacher |")
+    (target / "README.md").write_text(text, encoding="utf-8")
     return target
+
+
+def _config(spec: TimmModel, card: Mapping[str, Any], licence: str) -> dict[str, Any]:
+    """What timm reads; nothing of the weights that its name stands for in timm."""
+    shown, size = card["input"], card["input"]["size"]
+    model = spec.without_weights().architecture(card["num_classes"], card["in_chans"])
+    known: Mapping[str, Any] = model.pretrained_cfg  # type: ignore[assignment]  # timm's
+    layers = ("first_conv", "classifier", "fixed_input_size")
+    return {
+        "architecture": spec.variant.partition(".")[0],
+        "num_classes": card["num_classes"],
+        "num_features": model.num_features,
+        "label_names": card["classes"],
+        "model_args": {"in_chans": card["in_chans"]},
+        "pretrained_cfg": {
+            **{name: known[name] for name in layers if name in known},
+            "input_size": [card["in_chans"], size, size],
+            "mean": card["mean"],
+            "std": card["std"],
+            "crop_pct": shown.get("crop_pct", 1.0),
+            "crop_mode": shown.get("crop_mode", "center"),
+            "interpolation": shown.get("interpolation", "bilinear"),
+            "license": licence,
+        },
+    }
