@@ -19,11 +19,14 @@ from kdlab.config import Fault, Range
 from kdlab.config.folders import located
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.decode import Interpolation, square
-from kdlab.data.encoded.index import NO_SPLIT, Inventory
+from kdlab.data.encoded.formats import readable
+from kdlab.data.encoded.index import NO_SPLIT
+from kdlab.data.encoded.inventory import Inventory
+from kdlab.data.encoded.layout import SPLITS, composed, split_of
 from kdlab.data.encoded.pictures import PIXELS, EncodedData, EncodedPictures
 from kdlab.data.encoded.store import Store, indexed
 from kdlab.data.images import Configuration, DataSpec, Decoded, ImageData, Say
-from kdlab.data.splits import NO_LABEL, TEST, TRAIN, VALIDATION, by_class
+from kdlab.data.splits import NO_LABEL, TEST, TRAIN, VALIDATION, doubts, origin
 from kdlab.errors import DataError
 
 _SMALL, _FEW = 64, 2e9  # pixels of a side, bytes in all: decoded once
@@ -113,7 +116,8 @@ class ImageFiles(DataSpec):
         Raises:
             DataError: a root is missing or cannot be read, or there is no image below it.
         """
-        text = json.dumps([str(self.component), self.roots(), self._own()], sort_keys=True)
+        said = [str(self.component), self.roots(), self._own(), sorted(readable())]
+        text = json.dumps(said, sort_keys=True)
         key = sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         return indexed(key, self._walk, say, verify=verify)
 
@@ -123,13 +127,28 @@ class ImageFiles(DataSpec):
         return {name: said for name, said in self.to_dict().items() if name not in common}
 
     def _walk(self) -> Inventory:
-        found = Inventory()
-        for root, split in self.roots():
+        found, roots = Inventory(), self.roots()
+        places = [root for root, split in roots if split is None]
+        same = os.path.commonprefix(places).rpartition("/")[0]  # noqa: RUF071  # of URLs, too
+        for root, split in roots:
             begin = len(found.images)
             self.find(root, found)
+            told_by = split_of(root[len(same) :]) if len(places) > 1 else None
             if split is not None:
-                found.put_in(split, begin)
+                found.put_in(split, begin, ("", "validation_root", "test_root")[split])
+            elif told_by is not None and all(
+                one.split is None for one in found.images[begin:]
+            ):
+                found.put_in(SPLITS[told_by.lower()], begin, told_by)
         return found
+
+    def notes(self, data: ImageData) -> list[str]:
+        store = self.store()
+        facts, parts = store.index.facts, (data.train, data.validation, data.test)
+        brought = set(self._splits(store).tolist())
+        split = origin(facts.splits, brought, parts, self.split_seed)
+        warnings = doubts(data.labels, data.classes, parts)
+        return [*facts.notes, split, *(f"warning: {line}" for line in warnings)]
 
     def identity(self) -> str:
         store = self.store()
@@ -163,7 +182,7 @@ class ImageFiles(DataSpec):
             ),
             labels,
             store.index.facts.classes,
-            *self._split(labels, self._splits(store, labels)),
+            *self._split(labels, self._splits(store)),
             digest=self._digest(store),
             augment=self.augment,
             sampling=self.sampling,
@@ -208,21 +227,15 @@ class ImageFiles(DataSpec):
         inputs, bad = decode_all(store, self.size, self.channels, say, skip=skips)
         if bad:
             say(f"{len(bad)} of {len(store):,} images cannot be decoded and are skipped.")
-        splits = self._splits(store, labels, bad)
+        splits = self._splits(store, bad)
         return Decoded(inputs, labels, splits, store.index.facts.classes)
 
-    def _splits(
-        self, store: Store, labels: NDArray[np.int64], bad: Sequence[int] = ()
-    ) -> NDArray[np.uint8]:
+    def _splits(self, store: Store, bad: Sequence[int] = ()) -> NDArray[np.uint8]:
+        """As the set brings them."""
         split = store.index.split.copy()
         usable = (store.index.height >= 0) & ~_untold(store)
         usable[list(bad)] = False
         split[split == NO_SPLIT] = TRAIN
-        if not ((split == TEST) & usable).any() and self.test_share:
-            train = np.flatnonzero((split == TRAIN) & usable & (labels != NO_LABEL))
-            count = round(self.test_share * len(train))
-            test, _ = by_class(train, labels, count, self.split_seed + 2)
-            split[test] = TEST
         split[~usable] = NO_SPLIT
         if not store.index.facts.classes:
             raise DataError(
@@ -230,8 +243,14 @@ class ImageFiles(DataSpec):
                 "where they are: test_root."
             )
         if not (split == TRAIN).any():
-            raise DataError(f"{self.root}: there are test images but none to train on.")
+            raise DataError(
+                f"{self.root}: all images are of {', '.join(store.index.facts.splits)}; there are "
+                "none to train on."
+            )
         return split
+
+    def _shares(self) -> tuple[float, float]:
+        return self.validation_share, self.test_share
 
 
 def _untold(store: Store) -> NDArray[np.bool_]:
@@ -287,12 +306,22 @@ def _found(place: str) -> list[str]:
 
 
 def class_of(said: object) -> str | None:
-    """The class that a table says; numbers are whole however they are kept."""
-    if said is None or said == "" or said != said:  # noqa: PLR0124  # not a number
+    """The class that a table says; numbers are whole however they are kept.
+
+    Raises:
+        DataError: it says several.
+    """
+    if said is None or said != said:  # noqa: PLR0124  # not a number
         return None
+    if isinstance(said, list | tuple | dict):
+        raise DataError(
+            f"has {said!r} as a label, and an image has one class. Say which column has it: "
+            "data.label_column=NAME"
+        )
     if isinstance(said, float) and said.is_integer():
         return str(int(said))
-    return str(said)
+    text = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+    return composed(text.strip()) or None
 
 
 def decode_all(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kdlab.config import register
-from kdlab.data.encoded.index import Inventory
+from kdlab.data.encoded.inventory import Inventory
 from kdlab.data.encoded.walk import walk
 from kdlab.data.image_files import ImageFiles
 
@@ -11,7 +11,7 @@ from kdlab.data.image_files import ImageFiles
 @register("data/image_folder")
 @dataclass(frozen=True, kw_only=True)
 class ImageFolder(ImageFiles):
-    """A class-per-folder tree, also inside zip and tar files: [train|val|test]/CLASS/image."""
+    """A class-per-folder tree, also in zip and tar files: [train|val|test]/[...]/CLASS/image."""
 
     def find(self, root: str, found: Inventory) -> None:
         walk(root, found)

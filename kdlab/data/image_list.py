@@ -3,17 +3,21 @@
 import csv
 import io
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from kdlab.config import register
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.holders import look, read_file
-from kdlab.data.encoded.index import FoundImage, Inventory
-from kdlab.data.encoded.walk import SPLITS, TARS, walk
+from kdlab.data.encoded.inventory import FoundImage, Inventory, first_of
+from kdlab.data.encoded.layout import SPLITS, lay_out
+from kdlab.data.encoded.walk import TARS, walk
 from kdlab.data.image_files import ImageFiles, class_of, expanded
 from kdlab.data.parquet import batches
+from kdlab.data.splits import NAMES
 from kdlab.errors import DataError
 
 _PATHS = ("path", "file", "file_name", "filename", "image", "image_path", "filepath")
@@ -21,7 +25,6 @@ _LABELS = ("label", "class", "target", "class_name", "category")
 _PARTS = ("split", "set", "subset", "partition")
 _LARGEST = 1 << 30  # bytes of a table
 _ROWS, _GROWS = 64, 100  # of a parquet table at a time; times its bytes that paths may have
-_NAMED = 5  # missing images in a message
 
 
 @register("data/image_list")
@@ -57,27 +60,60 @@ class ImageList(ImageFiles):
                 "Say it: data.path_column=NAME"
             )
         found.looks[root] = look(root)
-        base = os.path.dirname(root)
-        if self.images is not None:
-            relative = not (remote.is_url(self.images) or os.path.isabs(self.images))
-            (base,) = expanded(os.path.join(base, self.images) if relative else self.images)
-        known = _Known(base, found)
-        missing = []
+        known, begin = _Known(self._base(root), found), len(found.images)
+        listed, missing = dict[str, FoundImage](), list[str]()
         for row in rows:
             name = str(row[path] or "")
-            image = known.image(name)
+            image = known.image(name) or known.image(name.strip())
             if image is None:
                 missing.append(name)
                 continue
-            said = row.get(label) if label else Path(name).parent.name
-            split = None if part is None else _split(root, row.get(part))
-            found.images.append(image._replace(label=class_of(said), split=split))
+            try:
+                said = (
+                    class_of(row[label])
+                    if label
+                    else os.path.basename(os.path.dirname(name))
+                )
+            except DataError as error:
+                raise DataError(f"{root}: {name} {error}") from error
+            split = None if part is None else _split(root, row[part], found)
+            image = image._replace(label=said or None, split=split)
+            before = listed.setdefault(os.path.normpath(image.name), image)
+            _refuse_twice(root, before, image, found)
         if missing:
-            named = ", ".join(missing[:_NAMED]) + (" ..." if len(missing) > _NAMED else "")
             raise DataError(
-                f"{len(missing)} of {len(rows)} images that {root} lists are not in {base}: "
-                f"{named}. `images` says where they lie."
+                f"{len(missing)} of {len(rows)} images that {root} lists are not in {known.base}: "
+                f"{first_of(missing)}. `images` says where they lie."
             )
+        found.images += listed.values()
+        if label is None and part is None and not any(map(os.path.isabs, listed)):
+            lay_out(found, begin)  # a list of paths alone says no more than its folders do
+
+    def _base(self, root: str) -> str:
+        base = os.path.dirname(root)
+        if self.images is None:
+            return base
+        relative = not (remote.is_url(self.images) or os.path.isabs(self.images))
+        (base,) = expanded(os.path.join(base, self.images) if relative else self.images)
+        return base
+
+
+def _refuse_twice(
+    root: str, before: FoundImage, image: FoundImage, found: Inventory
+) -> None:
+    """A row that names an image again; it may say nothing else of it."""
+    if image is before:
+        return
+    if (before.label, before.split) != (image.label, image.split):
+        said = " and ".join(
+            f"{one.label or 'no label'}{'' if one.split is None else f', {NAMES[one.split]}'}"
+            for one in (before, image)
+        )
+        raise DataError(
+            f"{root} lists {image.name} twice, as {said}. An image has one class and is of one "
+            "split; nothing was started."
+        )
+    found.put("left out, a row that lists an image again", image.name)
 
 
 class _Known:
@@ -88,7 +124,7 @@ class _Known:
         self.inside: dict[str, FoundImage] | None = None  # of an archive, or at a URL
         if remote.is_url(base) or base.lower().endswith((*TARS, ".zip")):
             all_of_it = Inventory(holders=list(found.holders))
-            walk(base, all_of_it, lambda name: (None, None))
+            walk(base, all_of_it, bare=True)
             self.inside = {image.name: image for image in all_of_it.images}
             found.looks.update(all_of_it.looks)
         found.holders.append(base)
@@ -100,6 +136,8 @@ class _Known:
         try:
             status = os.stat(os.path.join(self.base, name))
         except (OSError, ValueError):  # a path with a zero byte is none
+            return None
+        if not stat.S_ISREG(status.st_mode):
             return None
         size = status.st_size
         return FoundImage(self.number, name, -1, size, size, -1, None, None)
@@ -124,15 +162,19 @@ def _rows(root: str) -> Iterator[Mapping[str, object]]:
     except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
         raise DataError(f"{root} cannot be read: {error}") from error
     if suffix in (".csv", ".tsv"):
-        delimiter = "\t" if suffix == ".tsv" else ","
+        head = text.partition("\n")[0]
+        delimiter = (
+            "\t" if suffix == ".tsv" else ";" if head.count(";") > head.count(",") else ","
+        )
         try:
-            for row in csv.DictReader(text.splitlines(), delimiter=delimiter):
-                row.pop(None, None)  # more than has a name
-                yield row
+            lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+            names = [name.strip() for name in next(lines, [])]
+            for cells in filter(None, lines):
+                yield dict(zip_longest(names, cells[: len(names)], fillvalue=""))
         except csv.Error as error:
             raise DataError(f"{root} cannot be read: {error}") from error
     elif suffix == ".txt":
-        yield from ({"path": line} for line in text.splitlines() if line.strip())
+        yield from ({"path": line} for line in text.split("\n") if line.strip())
     else:
         raise DataError(f"{root} is no table: .csv, .tsv, .parquet or .txt.")
 
@@ -145,10 +187,12 @@ def _column(
     return asked or next((name for name in usual if name in columns), None)
 
 
-def _split(root: str, said: object) -> int | None:
-    if said in (None, ""):
+def _split(root: str, said: object, found: Inventory) -> int | None:
+    text = "" if said is None else str(said).strip()
+    if not text:
         return None
-    split = SPLITS.get(str(said).lower())
+    split = SPLITS.get(text.lower())
     if split is None:
         raise DataError(f"{root}: split {said!r} is none of {', '.join(sorted(SPLITS))}.")
+    found.splits[text] = split
     return split

@@ -10,7 +10,7 @@ from typing import Annotated, BinaryIO, cast
 
 from kdlab.config import Range, register
 from kdlab.data.encoded.holders import look, opened
-from kdlab.data.encoded.index import FoundImage, Inventory
+from kdlab.data.encoded.inventory import FoundImage, Inventory
 from kdlab.data.encoded.walk import Entry, tar_entries, walk
 from kdlab.data.image_files import ImageFiles, Roots
 from kdlab.data.splits import TEST, TRAIN
@@ -75,7 +75,7 @@ class ImageNet(ImageFiles):
         for name, split in (("train", TRAIN), ("val", TEST)):
             first = len(found.images)
             walk(str(folder / name), found)
-            found.put_in(split, first)
+            found.put_in(split, first, f"{name}/")
         if (folder / _DEVKIT).is_file():  # else classes are called by their WordNet ids
             _name(found, _devkit(folder / _DEVKIT)[0])
 

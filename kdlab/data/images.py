@@ -6,7 +6,6 @@ training data is cached in the host memory of each server).
 """
 
 import hashlib
-import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,20 +21,16 @@ from kdlab.config.home import home, locked
 from kdlab.config.seal import check, damage, seal, sealed
 from kdlab.config.spec import SHARE, Range, Spec
 from kdlab.data.augment import Augment
+from kdlab.data.encoded.formats import kind_of
 from kdlab.data.mixing import Mixing, mix
 from kdlab.data.sampling import COPIES, Sampling
-from kdlab.data.splits import NO_LABEL, TEST, TRAIN, VALIDATION, by_class
+from kdlab.data.splits import NO_LABEL, by_class, completed
 from kdlab.errors import DataError
 from kdlab.messages import plain, typed
 
 Say = Callable[[str], None]  # one line for the user
 PHOTO_SIZE = 96  # pixels of a side, where nothing is said: what a CPU trains on in minutes
 PHOTO_VIEWS: Mapping[str, object] = {"flip": True, "resized_crop": 0.35}
-_KINDS = {  # what a file of images or of their names is read by
-    **dict.fromkeys((".zip", ".tar", ".tgz", ".gz"), "data/image_folder"),
-    **dict.fromkeys((".csv", ".tsv", ".txt"), "data/image_list"),
-    ".parquet": "data/parquet",
-}
 # crop_pct and interpolation that a model was made for
 Configuration = Callable[[], tuple[float, Literal["bilinear", "bicubic"]]]
 
@@ -203,11 +198,9 @@ class DataSpec(Spec, ABC):
     def short_form(cls, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """A path or URL alone: photos in it, with the augmentation that photos want."""
         place = str(given["type"])
-        suffix = Path(place).suffix.lower()
-        known = suffix in _KINDS or "://" in place or place.endswith("/")
-        if not (known or os.path.exists(os.path.expanduser(place))):
+        kind = kind_of(place)
+        if kind is None:
             return None
-        kind = _KINDS.get(suffix, "data/image_folder")
         photos = {"size": PHOTO_SIZE, "augment": PHOTO_VIEWS}
         return {**photos, **given, "type": kind, "root": place}
 
@@ -226,6 +219,10 @@ class DataSpec(Spec, ABC):
             configuration: crop_pct and interpolation; asked only if something is left to it.
         """
         return self
+
+    def notes(self, data: ImageData) -> list[str]:
+        """What is known of a set beside its images, a line for each; `data` is the set."""
+        return []
 
     @abstractmethod
     def expected_bytes(self) -> int:
@@ -303,20 +300,16 @@ class DataSpec(Spec, ABC):
             sampling=self.sampling,
         )
 
+    def _shares(self) -> tuple[float, float]:
+        """Parts of the training samples for validation and test, where the set brings none."""
+        return self.validation_share, 0.0
+
     def _split(
         self, labels: NDArray[np.int64], split: NDArray[np.uint8]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        train = np.flatnonzero(split == TRAIN)
-        validation = np.flatnonzero(split == VALIDATION)
-        if not len(validation):
-            known = labels[train] >= 0
-            unlabelled, labelled = train[~known], train[known]
-            count = round(self.validation_share * len(labelled))
-            validation, rest = by_class(labelled, labels, count, self.split_seed)
-            train = np.sort(np.concatenate([rest, unlabelled]))
+        train, validation, test = completed(labels, split, self._shares(), self.split_seed)
         if self.train_samples is not None and self.train_samples < len(train):
             train, _ = by_class(train, labels, self.train_samples, self.split_seed + 1)
-        test = np.flatnonzero(split == TEST)
         if self.test_samples is not None and self.test_samples < len(test):
             test, _ = by_class(test, labels, self.test_samples, self.split_seed + 2)
         return train, validation, test

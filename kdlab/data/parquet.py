@@ -6,24 +6,22 @@ packed in pages, so they are copied once, one behind the other, into a file of t
 
 import hashlib
 import json
-import os
 import shutil
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.config import register
-from kdlab.config.home import home, write_whole
+from kdlab.config.home import home, read_object, write_whole
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.holders import look
-from kdlab.data.encoded.index import FoundImage, Inventory
-from kdlab.data.encoded.walk import SPLITS, split_in
+from kdlab.data.encoded.inventory import FoundImage, Inventory
+from kdlab.data.encoded.walk import files_in
 from kdlab.data.image_files import ImageFiles, class_of
 from kdlab.errors import DataError
 
@@ -46,7 +44,7 @@ class ParquetImages(ImageFiles):
     """Parquet files, or what `datasets` of Hugging Face saved or downloaded.
 
     root: .parquet or .arrow files, or a folder of them such as `save_to_disk` writes; the split is
-        that of its folder or of the file's name (train-00000-of-00002.parquet).
+        that of the file's name (train-00000-of-00002.parquet) or of a folder.
     image_column: null takes image, img or png; it holds encoded bytes, as they are or in a struct.
     label_column: null takes label, labels, class or target; without any, images have no label.
     """
@@ -57,22 +55,24 @@ class ParquetImages(ImageFiles):
     def find(self, root: str, found: Inventory) -> None:
         before = len(found.images)
         try:
-            for file, inside in _files(root, found):
+            for file, inside in files_in(root, found, (".parquet", ".arrow")):
+                if file.endswith(".arrow") and file != root and not _saved(file):
+                    found.leave(inside)  # of a cache
+                    continue
                 self._file(file, inside, found)
         except FileNotFoundError as error:
             raise DataError(f"{root} does not exist.") from error
         except (OSError, ValueError) as error:  # pyarrow's errors are both
             raise DataError(f"{root} cannot be read: {error}") from error
         if len(found.images) == before:
-            raise DataError(f"{root} holds no .parquet or .arrow file with images.")
+            raise DataError(
+                f"{root} holds no .parquet or .arrow file with images: {'; '.join(found.notes())}."
+            )
 
     def _file(self, file: str, inside: str, found: Inventory) -> None:
         """Add the images of one file; `inside` is its name below the root."""
         import pyarrow as pa
 
-        split = split_in(inside)
-        if split is None:
-            split = SPLITS.get(os.path.dirname(inside).rpartition("/")[2].lower())
         number = len(found.holders)
         images: list[tuple[int, int, str | None]] = []  # start, size, label
         if file.endswith(".arrow"):
@@ -102,7 +102,7 @@ class ParquetImages(ImageFiles):
         for row, (start, size, label) in enumerate(images):
             name = f"{inside}/{row:09}"
             found.images.append(
-                FoundImage(number, name, start, size, size, -1, label, split)
+                FoundImage(number, name, start, size, size, -1, label, None)
             )
 
     def _copied(
@@ -224,35 +224,17 @@ def _has(raw: bytes, path: Sequence[int]) -> bool:
     return True
 
 
-def _files(root: str, found: Inventory) -> Iterator[tuple[str, str]]:
-    """Each file of images, and its name below the root."""
-    if remote.is_url(root):
-        found.looks[root] = look(root)
-        yield root, root.rpartition("/")[2]
-        return
-    path = Path(root)
-    if path.is_file():
-        found.looks[root] = look(path)
-        yield root, path.name
-        return
-    if not path.is_dir():
-        raise FileNotFoundError(root)
-    for folder in sorted({path, *(p for p in path.rglob("*") if p.is_dir())}):
-        found.looks[str(folder)] = look(folder)
-        names = _saved(folder)
-        if names is None:
-            names = sorted(p.name for p in folder.iterdir() if p.suffix == ".parquet")
-        for name in names:
-            found.looks[str(folder / name)] = look(folder / name)
-            yield str(folder / name), (folder / name).relative_to(path).as_posix()
-
-
-def _saved(folder: Path) -> list[str] | None:
-    """Arrow files of a folder that `save_to_disk` wrote, in order; None: it is no such folder."""
-    with suppress(FileNotFoundError):
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        return [Path(str(file["filename"])).name for file in state["_data_files"]]
-    return None
+def _saved(file: str) -> bool:
+    """Whether an Arrow file is one of those that `save_to_disk` wrote into its folder."""
+    try:
+        listed: Any = read_object(Path(file).with_name("state.json"))["_data_files"]
+        return Path(file).name in {Path(str(one["filename"])).name for one in listed}
+    except FileNotFoundError:
+        return False
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{file}: state.json beside it does not list files: {error}"
+        ) from error
 
 
 def _values(
@@ -262,7 +244,7 @@ def _values(
     import pyarrow as pa
 
     values = batch.column(image)
-    if pa.types.is_struct(values.type):
+    if pa.types.is_struct(values.type) and values.type.get_field_index("bytes") >= 0:
         values = values.field("bytes")
     if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
         raise DataError(f"{file}: column {image} has {values.type}, not encoded images.")
@@ -278,7 +260,10 @@ def _values(
         return values, [
             names[k] if k is not None and 0 <= k < len(names) else None for k in said
         ]
-    return values, [class_of(one) for one in said]
+    try:
+        return values, [class_of(one) for one in said]
+    except DataError as error:
+        raise DataError(f"{file} {error}") from error
 
 
 def _class_names(schema: "pa.Schema", label: str) -> list[str]:
@@ -288,7 +273,7 @@ def _class_names(schema: "pa.Schema", label: str) -> list[str]:
         return []
     try:
         return [str(name) for name in json.loads(raw)["info"]["features"][label]["names"]]
-    except (ValueError, KeyError, TypeError):  # labels of another kind
+    except (ValueError, KeyError, TypeError, RecursionError):  # labels of another kind
         return []
 
 

@@ -1,4 +1,6 @@
-"""Which samples are trained on, validated on and tested on."""
+"""Which samples are trained on, validated on and tested on, and what is doubtful about that."""
+
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,6 +9,10 @@ from kdlab.data.counter_random import permutation
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
 NO_LABEL = -1  # of an image without one
+NAMES = ("train", "validation", "test")
+_FEW, _FEW_TO_CHOOSE = 10, 50  # training images of a class; validation images
+_NAMED = 5  # classes in a line
+Ids = NDArray[np.int64]
 
 
 def by_class(
@@ -24,3 +30,94 @@ def by_class(
     place[by_label] = (within + 0.5) / np.repeat(count_of, count_of)
     order = shuffled[np.argsort(place, kind="stable")]
     return np.sort(order[:count]), np.sort(order[count:])
+
+
+def completed(
+    labels: NDArray[np.int64],
+    split: NDArray[np.uint8],
+    shares: tuple[float, float],
+    seed: int,
+) -> tuple[Ids, Ids, Ids]:
+    """Ids of train, validation and test; a part that is missing is drawn from train.
+
+    Args:
+        labels: of all samples.
+        split: of all, as the set brings it.
+        shares: of the labelled training samples that validation and test get, class by class.
+        seed: of the draw.
+    """
+    parts = [np.flatnonzero(split == part) for part in (TRAIN, VALIDATION, TEST)]
+    for part, share, own_seed in (
+        (TEST, shares[1], seed + 2),
+        (VALIDATION, shares[0], seed),
+    ):
+        if len(parts[part]) or not share:
+            continue
+        known = labels[parts[TRAIN]] != NO_LABEL
+        labelled, unlabelled = parts[TRAIN][known], parts[TRAIN][~known]
+        count = round(share * len(labelled))
+        parts[part], rest = by_class(labelled, labels, count, own_seed)
+        parts[TRAIN] = np.sort(np.concatenate([rest, unlabelled]))
+    train, validation, test = parts
+    return train, validation, test
+
+
+def origin(
+    told_by: Sequence[str], brought: Collection[int], parts: Sequence[Ids], seed: int
+) -> str:
+    """Where a split comes from, in a line.
+
+    Args:
+        told_by: names that say it, those of folders with a slash.
+        brought: parts that the set brings.
+        parts: ids of train, validation and test.
+        seed: of the draw of the others.
+    """
+    total = max(1, sum(map(len, parts)))
+    shares = [f"{NAMES[k]} {100 * len(ids) / total:.0f}" for k, ids in enumerate(parts)]
+    if not told_by:
+        return f"no split found: {', '.join(shares)} % drawn with seed {seed}"
+    where = "folders" if all(name.endswith("/") for name in told_by) else "data"
+    line = f"split taken from your {where}: {', '.join(told_by)}"
+    drawn = [k for k in (VALIDATION, TEST) if k not in brought and len(parts[k])]
+    counts = " and ".join(f"{len(parts[k]):,} of train for {NAMES[k]}" for k in drawn)
+    return line + (f"; drawn with seed {seed}: {counts}" if drawn else "")
+
+
+def doubts(labels: Ids, classes: Sequence[str], parts: Sequence[Ids]) -> Iterator[str]:
+    """What of a split lets a result mean less than it seems, each with its numbers."""
+    if len(classes) == 1:
+        yield f"there is one class, {classes[0]}: nothing to tell it from"
+    counts: list[Ids] = [
+        np.bincount(own[own >= 0], minlength=len(classes))
+        for own in (labels[ids] for ids in parts)
+    ]
+    for name, count, ids in zip(NAMES, counts, parts, strict=True):
+        lacking = np.flatnonzero(count == 0)
+        if not len(ids):
+            yield f"there are no {name} images"
+        elif len(lacking):
+            held = sum(int(other[lacking].sum()) for other in counts)
+            yield (
+                f"no {name} images of {len(lacking)} of {len(classes)} classes "
+                f"({_listed(classes, lacking)}); elsewhere they have {held:,}"
+            )
+    few = np.flatnonzero((counts[TRAIN] > 0) & (counts[TRAIN] < _FEW))
+    if len(few):
+        yield (
+            f"fewer than {_FEW} train images of {len(few)} of {len(classes)} classes "
+            f"({_listed(classes, few, counts[TRAIN])})"
+        )
+    if 0 < (images := len(parts[VALIDATION])) < _FEW_TO_CHOOSE:
+        yield (
+            f"the best epoch is chosen by few validation images: {images}, each "
+            f"{100 / images:.1f} points; with fewer than {_FEW_TO_CHOOSE} chance chooses"
+        )
+
+
+def _listed(classes: Sequence[str], rows: Ids, counts: Ids | None = None) -> str:
+    named = [
+        classes[row] if counts is None else f"{classes[row]} {counts[row]}"
+        for row in rows[:_NAMED]
+    ]
+    return ", ".join(named) + " ..." * (len(rows) > _NAMED)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from tarfile import TarError
 
 from kdlab.config import register
-from kdlab.data.encoded.holders import Holder, look, opened
-from kdlab.data.encoded.index import FoundImage, Inventory
-from kdlab.data.encoded.walk import Entry, is_image, split_in, tar_entries
-from kdlab.data.image_files import ImageFiles
+from kdlab.data.encoded.formats import hidden
+from kdlab.data.encoded.holders import Holder, opened
+from kdlab.data.encoded.inventory import FoundImage, Inventory
+from kdlab.data.encoded.walk import Entry, files_in, is_image, tar_entries
+from kdlab.data.image_files import ImageFiles, class_of
 from kdlab.errors import DataError
 
 _LARGEST = 1 << 20  # bytes beside an image
@@ -21,8 +22,8 @@ _LARGEST = 1 << 20  # bytes beside an image
 class WebDataset(ImageFiles):
     """WebDataset shards: uncompressed tar files, any number, never unpacked.
 
-    root: shards, such as train-{000..146}.tar; the split of one whose name has train, val or test
-        in it is that.
+    root: shards, such as train-{000..146}.tar, or a folder of them. Names of files and of folders
+        that have train, val or test in them say the split.
     label: the file beside an image that has its class: `cls`, `txt`, or `json.NAME` for an entry
         of KEY.json; null leaves the images without labels.
     classes: names of classes that are numbers, from 0 on.
@@ -32,85 +33,100 @@ class WebDataset(ImageFiles):
     classes: tuple[str, ...] = ()
 
     def find(self, root: str, found: Inventory) -> None:
-        number = len(found.holders)
-        found.holders.append(root)
-        suffix, _, entry = (self.label or "").partition(".")
+        before = len(found.images)
         try:
-            seen = found.looks[root] = look(root)
-            with closing(opened(root, seen)) as holder, holder.stream() as raw:
-                for key, files in _samples(tar_entries(root, raw)):
-                    image = next((e for name, e in files.items() if is_image(name)), None)
-                    if image is None:
-                        continue
-                    said = _said(root, key, holder, files, suffix, entry, self.classes)
-                    name, start, packed, size, crc = image
-                    found.images.append(
-                        FoundImage(
-                            number, name, start, packed, size, crc, said, split_in(root)
-                        )
-                    )
+            for place, inside in files_in(root, found, (".tar",)):
+                self._shard(place, inside, found)
         except FileNotFoundError as error:
             raise DataError(f"{root} does not exist.") from error
-        except TarError as error:
-            raise DataError(f"{root} is not a readable tar file: {error}.") from error
         except OSError as error:
             raise DataError(f"{root} cannot be read: {error}.") from error
-        if all(image.holder != number for image in found.images):
-            raise DataError(f"{root} holds no images.")
+        if len(found.images) == before:
+            raise DataError(f"{root} holds no images: {'; '.join(found.notes())}.")
         if self.classes:
             found.classes = self.classes
 
+    def _shard(self, root: str, inside: str, found: Inventory) -> None:
+        number, before = len(found.holders), len(found.images)
+        unsaid = dict[str, DataError]()
+        found.holders.append(root)
+        try:
+            with closing(opened(root, found.looks[root])) as holder, holder.stream() as raw:
+                for key, files in _samples(tar_entries(root, raw), found):
+                    image = next((e for name, e in files.items() if is_image(name)), None)
+                    if image is None:
+                        found.put("left out, a sample without an image", f"{inside}: {key}")
+                        continue
+                    try:
+                        said = self._said(root, key, holder, files)
+                    except DataError as error:
+                        unsaid[key] = error
+                        continue
+                    label = self._class(root, key, said)
+                    found.images.append(FoundImage(number, *image, label, None))
+        except TarError as error:
+            raise DataError(f"{root} is not a readable tar file: {error}.") from error
+        if unsaid and len(found.images) == before:
+            raise next(iter(unsaid.values()))
+        for key in unsaid:
+            found.put(
+                f"left out, a sample without its label ({self.label})", f"{inside}: {key}"
+            )
 
-def _samples(entries: Iterator[Entry]) -> Iterator[tuple[str, dict[str, Entry]]]:
+    def _said(
+        self, root: str, key: str, holder: Holder, files: dict[str, Entry]
+    ) -> str | None:
+        """The class of a sample, by the file beside its image."""
+        suffix, _, entry = (self.label or "").partition(".")
+        if not suffix:
+            return None
+        beside = files.get(f"{key}.{suffix.lower()}")
+        if beside is None:
+            has = ", ".join(name.removeprefix(key) for name in files)
+            raise DataError(
+                f"{root}: {key} has no .{suffix} beside its image, but {has}. Say which file has "
+                "the class: data.label=json.NAME, or data.label=null if none has."
+            )
+        if beside[3] > _LARGEST:
+            raise DataError(
+                f"{root}: {key}.{suffix} has {beside[3]:,} bytes, which no label has."
+            )
+        raw = holder.part(beside[1], beside[3])
+        said: object = raw
+        if entry:
+            try:
+                said = json.loads(raw)[entry]
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                raise DataError(f"{root}: {key}.{suffix} has no entry {entry}.") from error
+        text = class_of(said)
+        if text is None:
+            raise DataError(f"{root}: {key}.{suffix} is empty.")
+        return text
+
+    def _class(self, root: str, key: str, said: str | None) -> str | None:
+        if said is None or not self.classes or said in self.classes:
+            return said
+        if said.isdecimal() and int(said) < len(self.classes):
+            return self.classes[int(said)]
+        raise DataError(f"{root}: {key} is of class {said}, which `classes` does not name.")
+
+
+def _samples(
+    entries: Iterator[Entry], found: Inventory
+) -> Iterator[tuple[str, dict[str, Entry]]]:
     """Files that follow each other and have one name up to its first dot: (key, by name)."""
     key, files = "", dict[str, Entry]()
     for entry in entries:
+        if hidden(entry[0]) is not None:
+            found.leave(entry[0])
+            continue
         head, slash, last = entry[0].rpartition("/")
-        own = head + slash + last.partition(".")[0]
+        stem, dot, suffix = last.partition(".")
+        own = head + slash + stem
         if own != key and files:
             yield key, files
             files = {}
         key = own
-        files[entry[0]] = entry
+        files[f"{own}{dot}{suffix.lower()}"] = entry
     if files:
         yield key, files
-
-
-def _said(
-    root: str,
-    key: str,
-    holder: Holder,
-    files: dict[str, Entry],
-    suffix: str,
-    entry: str,
-    classes: tuple[str, ...],
-) -> str | None:
-    """The class of a sample, by the file beside its image."""
-    if not suffix:
-        return None
-    beside = files.get(f"{key}.{suffix}")
-    if beside is None:
-        has = ", ".join(name.removeprefix(key) for name in files)
-        raise DataError(
-            f"{root}: {key} has no .{suffix} beside its image, but {has}. Say which file has the "
-            "class: data.label=json.NAME, or data.label=null if none has."
-        )
-    if beside[3] > _LARGEST:
-        raise DataError(
-            f"{root}: {key}.{suffix} has {beside[3]:,} bytes, which no label has."
-        )
-    raw = holder.part(beside[1], beside[3])
-    said: object = raw.decode("utf-8", "replace").strip()
-    if entry:
-        try:
-            said = json.loads(raw)[entry]
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{root}: {key}.{suffix} has no entry {entry}.") from error
-    text = str(said)
-    if not classes:
-        return text
-    if text.isdecimal() and int(text) < len(classes):
-        return classes[int(text)]
-    if text in classes:
-        return text
-    raise DataError(f"{root}: {key} is of class {text}, which `classes` does not name.")

@@ -173,6 +173,16 @@ def shared_members(path):
     return str(path)
 
 
+def said_to_be(kind, side, said):
+    """Of one colour, with another size where readers look first."""
+    raw = io.BytesIO()
+    Image.new("RGB", (side, side), (120, 3, 9)).save(raw, kind)
+    name = b"ispe\0\0\0\0" if kind == "AVIF" else b"ihdr"
+    own, other = (name + struct.pack(">II", n, n) for n in (side, said))
+    assert own in raw.getvalue()
+    return raw.getvalue().replace(own, other)
+
+
 def class_folder(path, raw, suffix):
     (path / "a").mkdir(parents=True)
     for k in range(4):
@@ -306,6 +316,17 @@ BOMBS = {
         "folder", lambda p: class_folder(p, jpeg(65_500), "jpg"), "4,290,250,000 pixels"),
     "jpeg of 10,000": (
         "folder", lambda p: class_folder(p, jpeg(10_000), "jpg"), "100,000,000 pixels"),
+    "avif of 10,000": (
+        "folder", lambda p: class_folder(p, said_to_be("AVIF", 64, 10_000), "avif"),
+        "100,000,000 pixels"),
+    "avif of more than it says": (
+        "folder", lambda p: class_folder(p, said_to_be("AVIF", 6_000, 16), "avif"), "opened"),
+    "jpeg 2000 of 10,000": (
+        "folder", lambda p: class_folder(p, said_to_be("JPEG2000", 64, 10_000), "jp2"),
+        "100,000,000 pixels"),
+    "jpeg 2000 of more than it says": (
+        "folder", lambda p: class_folder(p, said_to_be("JPEG2000", 3_000, 16), "jp2"),
+        "broken data stream"),
     "zip with a huge member": (
         "folder", lambda p: zipped(p, [bytes(250_000_000)], compresslevel=1), "unpack to 250"),
     "zip with many members": ("folder", shared_members, "50,000 files"),

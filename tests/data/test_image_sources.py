@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from kdlab.data.encoded.formats import kind_of
 from kdlab.data.image_folder import ImageFolder
 from kdlab.data.image_list import ImageList
 from kdlab.data.parquet import ParquetImages
@@ -368,3 +369,118 @@ def test_a_table_that_is_none_is_named(photos):
     (photos / "c.csv").write_text("path,label\nx\x00.jpg,cat,more,cells\n")
     with pytest.raises(DataError, match=r"1 of 1 images"):
         ImageList(root=str(photos / "c.csv"), size=8).load()
+
+
+def test_a_csv_is_read_as_tables_are_written(photos):
+    """Blanks, line ends inside of cells, an Excel that was set to semicolons."""
+    paths = [name for name, *_ in rows()]
+    (photos / "a\u2028b.jpg").write_bytes((photos / paths[0]).read_bytes())
+    lines = [" path ; label ; split"] + [
+        f"{p}; {label_of(k)};Train " for k, p in enumerate(paths)
+    ]
+    lines[1] = "a\u2028b.jpg;cat;test"
+    lines.insert(5, "")
+    (photos / "all.csv").write_text("\r\n".join(lines), encoding="utf-8", newline="")
+    spec = ImageList(root=str(photos / "all.csv"), size=8)
+    data = spec.load()
+    assert everything(data) == EXPECTED
+    assert data.classes == NAMES
+    assert (len(data.test), len(data.labels)) == (1, 24)
+    assert (
+        "split taken from your data: Train, test; drawn with seed 0: 2 of train for validation"
+        in (spec.notes(data))
+    )
+
+
+@pytest.mark.parametrize(
+    ("again", "words"),
+    [
+        (
+            ("0/000.jpg", "dog", "train"),
+            r"lists 0/000\.jpg twice, as cat, train and dog, train",
+        ),
+        (("0/../0/000.jpg", "cat", "test"), "twice, as cat, train and cat, test"),
+        (("0/000.jpg", "", "train"), "twice, as cat, train and no label, train"),
+    ],
+)
+def test_an_image_of_two_classes_or_splits_is_refused(photos, again, words):
+    path = table(photos / "all.csv", ("path", "label", "split"), [*rows(), again])
+    with pytest.raises(DataError, match=words):
+        ImageList(root=str(path), size=8).load()
+
+
+def test_a_row_that_says_the_same_again_is_counted_once(photos):
+    path = table(photos / "all.csv", ("path", "label", "split"), [*rows(), rows()[3]])
+    spec = ImageList(root=str(path), size=8)
+    data = spec.load()
+    assert len(data.labels) == 24
+    assert "left out, a row that lists an image again: 1 (0/003.jpg)" in spec.notes(data)
+
+
+def test_a_folder_that_a_table_lists_is_no_image(photos):
+    path = table(
+        photos / "all.csv",
+        ("path", "label"),
+        [(p, c) for p, c, _ in rows()] + [("", "cat")],
+    )
+    with pytest.raises(DataError, match="1 of 25 images"):
+        ImageList(root=str(path), size=8).load()
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        (
+            {"label": [[k % 2] for k in range(24)]},
+            r"has \[0\] as a label, and an image has one",
+        ),
+        ({"label": [{"id": k % 2} for k in range(24)]}, r"has \{'id': 0\} as a label"),
+        (
+            {"image": [{"data": {"raw": jpeg(s)}} for s in SHADES]},
+            "column image has struct<data: struct<raw: binary>>, not encoded images",
+        ),
+    ],
+)
+def test_a_column_of_parquet_of_another_shape_is_named(tmp_path, column, words):
+    plain = {"image": [jpeg(s) for s in SHADES], "label": [k % 2 for k in range(24)]}
+    pq.write_table(pa.table(plain | column), tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=words):
+        ParquetImages(root=str(tmp_path / "t.parquet"), size=8).load()
+
+
+def test_a_sample_without_its_label_is_left_out_and_named(tmp_path):
+    def files(k):
+        if k == 5:
+            return {"JPG": jpeg(SHADES[k]), "txt": b"a caption"}
+        return {"JPG": jpeg(SHADES[k]), "CLS": str(k % 2).encode()}
+
+    path = shard(tmp_path / "all.tar", range(24), files)
+    spec = WebDataset(root=str(path), size=8, classes=NAMES)
+    data = spec.load()
+    assert everything(data) == EXPECTED - {(50, "dog")}
+    assert (
+        "left out, a sample without its label (cls): 1 (all.tar: part/0005)"
+        in spec.notes(data)
+    )
+
+
+def test_json_beside_an_image_that_is_nested_without_end_is_no_label(tmp_path):
+    deep = b"[" * 100_000
+    path = shard(tmp_path / "all.tar", range(4), lambda k: {"jpg": jpeg(0), "json": deep})
+    with pytest.raises(DataError, match="has no entry kind"):
+        WebDataset(root=str(path), size=8, label="json.kind").load()
+    where = saved(tmp_path / "set" / "train", range(20))
+    for text in (deep.decode(), "[]", '{"_data_files": 3}', "{}"):
+        (where / "state.json").write_text(text)
+        with pytest.raises(DataError, match=r"state\.json|cannot be read"):
+            ParquetImages(root=str(tmp_path / "set"), size=8).load()
+
+
+def test_a_parquet_file_is_read_by_what_it_holds(photos, tmp_path):
+    names, labels, _ = zip(*rows(), strict=True)
+    pq.write_table(pa.table({"image": names, "label": labels}), photos / "paths.parquet")
+    pq.write_table(columns(range(24)), tmp_path / "bytes.parquet")
+    assert kind_of(str(photos / "paths.parquet")) == "data/image_list"
+    assert kind_of(str(tmp_path / "bytes.parquet")) == "data/parquet"
+    spec = ImageList(root=str(photos / "paths.parquet"), size=8)
+    assert everything(spec.load()) == EXPECTED

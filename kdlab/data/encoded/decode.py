@@ -24,6 +24,7 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
+from kdlab.data.encoded.formats import decoders
 from kdlab.errors import DataError
 
 if TYPE_CHECKING:
@@ -37,9 +38,8 @@ _TOGETHER = 200_000_000  # bytes that images with more of them take while they a
 _PHOTOS = max(_TOGETHER, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
 _PIXEL = 8  # bytes that it takes meanwhile, copies included; of others by how they begin:
 _PIXELS = {b"RI": 20, b"II": 12, b"MM": 12, b"\xff\xd8": 10}  # WebP, TIFF, JPEG
+_PIXELS |= {b"\xff\x4f": 24, b"\0\0": 24}  # JPEG 2000, AVIF, HEIC
 _STRIP = 1 << 20  # pixels that are converted at a time
-# Those of `walk.IMAGES`. An icon may hold a larger image than it says, PostScript is a program.
-_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "PPM")
 _TILE = (322, 323)  # tags of a TIFF: pixels that are decoded at a time, however small it is
 _ORIENTATION = 274  # tag of EXIF
 _JPEG = b"\xff\xd8"
@@ -106,6 +106,8 @@ def _share(raw: bytes, pixels: int, packed: int) -> int:
             f"of memory; a photo has at most {LARGEST:,}, and {_PER_BYTE} in a byte. If it is "
             "meant, save it smaller"
         )
+    if raw[4:12] in (b"ftypavif", b"ftypavis"):  # may have more than it says: one at a time
+        return max(cost, _TOGETHER)
     return cost if tight else cost * _TOGETHER // _PHOTOS
 
 
@@ -119,12 +121,12 @@ def _opened(raw: bytes) -> Iterator["Image.Image"]:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(io.BytesIO(raw), formats=_FORMATS) as image:
+        with Image.open(io.BytesIO(raw), formats=decoders()) as image:
             yield image
     except DataError:
         raise
     except UnidentifiedImageError:
-        raise DataError(f"is not an image ({', '.join(_FORMATS)})") from None
+        raise DataError(f"is not an image ({', '.join(decoders())})") from None
     except Exception as error:  # Pillow raises a dozen kinds for damaged files
         raise DataError(f"cannot be decoded: {error}") from error
 

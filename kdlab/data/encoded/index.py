@@ -9,9 +9,9 @@ them, once a run. That a file was changed where it lies is found when it is read
 import hashlib
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,11 @@ from kdlab.config.seal import Damaged, check, seal
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.decode import Head
 from kdlab.data.encoded.holders import look
+from kdlab.data.encoded.inventory import Inventory
 from kdlab.data.splits import NO_LABEL
 from kdlab.messages import MessageError, plain, typed
 
-_VERSION = 2
+_VERSION = 3
 _COLUMNS = {
     "holder": np.uint16,  # number of the folder or archive
     "start": np.int64,  # byte in the archive, in a zip of its header; -1 is a file of its own
@@ -40,35 +41,6 @@ _COLUMNS = {
 NO_SPLIT = 255
 
 
-@dataclass(slots=True)
-class Inventory:
-    """What a walk finds."""
-
-    images: list["FoundImage"] = field(default_factory=list)
-    holders: list[str] = field(default_factory=list)  # paths and URLs, by number
-    # Path or URL -> its look: what it was made from, and what changes when that does.
-    looks: dict[str, list[int]] = field(default_factory=dict)
-    # Classes in their order; None: those that were found, sorted.
-    classes: tuple[str, ...] | None = None
-
-    def put_in(self, split: int, first: int) -> None:
-        """All images from number `first` on are of this split."""
-        self.images[first:] = [one._replace(split=split) for one in self.images[first:]]
-
-
-class FoundImage(NamedTuple):
-    """One encoded image, as a walk finds it."""
-
-    holder: int
-    name: str  # path inside the holder
-    start: int
-    packed: int
-    size: int
-    crc: int
-    label: str | None
-    split: int | None
-
-
 @dataclass(frozen=True, slots=True)
 class IndexFacts:
     """What stands beside the columns."""
@@ -79,6 +51,8 @@ class IndexFacts:
     classes: tuple[str, ...]
     broken: tuple[str, ...]  # images that cannot be decoded, with the reason
     digest: str  # of names, sizes, checksums and labels, 16 hex digits
+    notes: tuple[str, ...]  # every file, in words
+    splits: tuple[str, ...]  # names that say one
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +143,8 @@ def write_index(
         classes,
         tuple(one for one in seen if isinstance(one, str)),
         digest.hexdigest()[:16],
+        found.notes(),
+        tuple(sorted(found.splits, key=lambda name: (found.splits[name], name))),
     )
     seal(folder, [f"{name}.npy" for name in (*_COLUMNS, "names")], plain(facts))
 

@@ -17,7 +17,8 @@ from kdlab.config.seal import META
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.decode import Head, decodes, head
 from kdlab.data.encoded.holders import LARGEST, Holder, look, opened
-from kdlab.data.encoded.index import FoundImage, Index, Inventory, open_index, write_index
+from kdlab.data.encoded.index import Index, open_index, write_index
+from kdlab.data.encoded.inventory import FoundImage, Inventory
 from kdlab.data.encoded.view_threads import in_threads
 from kdlab.data.encoded.walk import LOCAL_HEADER, data_begin
 from kdlab.errors import DataError

@@ -1,65 +1,48 @@
 """What images a folder, a zip or a tar file holds, without unpacking any."""
 
 import os
-import re
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
 
 from kdlab.data.encoded import remote
+from kdlab.data.encoded.formats import hidden, readable, suffix_of
 from kdlab.data.encoded.holders import look, opened
-from kdlab.data.encoded.index import FoundImage, Inventory
-from kdlab.data.splits import TEST, TRAIN, VALIDATION
+from kdlab.data.encoded.inventory import HIDDEN, FoundImage, Inventory
+from kdlab.data.encoded.layout import SPLITS, lay_out, split_of
 from kdlab.errors import DataError
 
-IMAGES = frozenset(
-    (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm")
-)
-SPLITS = {
-    "train": TRAIN, "training": TRAIN, "val": VALIDATION, "valid": VALIDATION,
-    "validation": VALIDATION, "test": TEST,
-}  # fmt: skip
 TARS = (".tar", ".tar.gz", ".tgz")
 LOCAL_HEADER = 30  # bytes, before name and extra field of a member of a zip file
 _ENCRYPTED = 1  # bit of a member's flags
 
-# Class and split of an image's name; None: it is not of the set.
-Named = Callable[[str], tuple[str | None, int | None] | None]
+_TABLES = (".csv", ".tsv", ".parquet")
 
 
-def walk(root: str, found: Inventory, named: Named | None = None) -> None:
+def walk(root: str, found: Inventory, *, bare: bool = False) -> None:
     """Add the images of a folder, a zip or a tar file.
 
     Args:
-        root: a path or URL; names inside are [train|val|test]/CLASS/image.
+        root: a path or URL.
         found: gets them.
-        named: class and split of a name, None for one that is no image of the set.
+        bare: class and split are not those of their folders.
 
     Raises:
         DataError: it is missing, of no known kind, damaged, or holds no such image.
     """
-    named = named or of_class_folders
     number, before = len(found.holders), len(found.images)
     found.holders.append(root)
     try:
-        if root.lower().endswith((*TARS, ".zip")):
-            found.looks[root] = look(root)
-            _add(found, number, _archive(root, found.looks[root]), named)
-        elif remote.is_url(root):
-            remote.refuse_web_folder(root)
-            found.looks[root] = look(root)
-            _add(found, number, _remote_folder(root), named)
-        elif Path(root).is_dir():
-            _add(found, number, _folder(Path(root), found), named)
-        elif Path(root).exists():
-            raise DataError(
-                f"{root} is a file of no kind that is known here: .zip, .tar, or a folder."
-            )
-        else:
-            raise FileNotFoundError(root)
+        for name, start, packed, size, crc in _entries(root, found):
+            if is_image(name):
+                found.images.append(
+                    FoundImage(number, name, start, packed, size, crc, None, None)
+                )
+            else:
+                found.leave(name)
     except FileNotFoundError as error:
         raise DataError(
             f"{root} does not exist. `root` must be a folder with one folder per class, or "
@@ -67,40 +50,111 @@ def walk(root: str, found: Inventory, named: Named | None = None) -> None:
         ) from error
     except OSError as error:
         raise DataError(f"{root} cannot be read: {error}.") from error
+    if not bare:
+        lay_out(found, before)
     if len(found.images) == before:
+        tables = [suffix for suffix in _TABLES if found.others[suffix]]
+        hint = f" There is a {tables[0]} file in it: give that." if tables else ""
         raise DataError(
-            f"{root} holds no images in class folders. Expected CLASS/image.png or "
-            f"train/CLASS/image.png, with one of {', '.join(sorted(IMAGES))}."
+            f"{root} holds no images in class folders: {'; '.join(found.notes())}. Expected "
+            f"CLASS/image.png or train/CLASS/image.png.{hint}"
         )
 
 
 Entry = tuple[str, int, int, int, int]  # name, start, packed, size, CRC
 
 
-def _add(found: Inventory, number: int, entries: Iterable[Entry], named: Named) -> None:
-    for name, start, packed, size, crc in entries:
-        if is_image(name) and (said := named(name)) is not None:
-            found.images.append(FoundImage(number, name, start, packed, size, crc, *said))
+def _entries(root: str, found: Inventory) -> Iterator[Entry]:
+    if root.lower().endswith((*TARS, ".zip")):
+        found.looks[root] = look(root)
+        return _archive(root, found.looks[root])
+    if remote.is_url(root):
+        remote.refuse_web_folder(root)
+        found.looks[root] = look(root)
+        return _remote_folder(root)
+    if Path(root).is_dir():
+        return folder_entries(root, found)
+    if Path(root).exists():
+        raise DataError(
+            f"{root} is a file of no kind that is known here: .zip, .tar, or a folder."
+        )
+    raise FileNotFoundError(root)
 
 
-def _folder(root: Path, found: Inventory) -> Iterator[Entry]:
-    """Links to folders are followed, once each."""
-    seen, waiting = set[tuple[int, int]](), [""]
-    while waiting:
-        inner = waiting.pop()
-        status = (root / inner).stat()
-        if (status.st_dev, status.st_ino) in seen:
-            continue  # a link to a folder above it
+def folder_entries(root: str, found: Inventory) -> Iterator[Entry]:
+    """All files in it. Folders come before links to folders, which are followed once each."""
+    top, seen = Path(root).resolve(), set[tuple[int, int]]()
+    waiting, links = [""], list[str]()
+    while waiting or links:
+        linked = not waiting
+        links.sort(reverse=linked)
+        inner = links.pop() if linked else waiting.pop()
+        status = os.stat(os.path.join(root, inner))
+        known = (status.st_dev, status.st_ino) in seen
+        if known or (linked and _leads_out(root, inner, top, found) is None):
+            found.put("not followed, a link to a folder that is in it or holds it", inner)
+            continue
         seen.add((status.st_dev, status.st_ino))
-        found.looks[str(root / inner)] = look(root / inner)
-        with os.scandir(root / inner) as entries:
+        found.looks[os.path.join(root, inner)] = look(os.path.join(root, inner))
+        with os.scandir(os.path.join(root, inner)) as entries:
             for entry in entries:
                 name = f"{inner}/{entry.name}" if inner else entry.name
-                if entry.is_dir():
-                    waiting.append(name)
-                elif is_image(name) and entry.is_file():
+                link = entry.is_symlink()  # of which a loop is an error to `is_dir`
+                if os.path.isdir(entry.path) if link else entry.is_dir():
+                    if hidden(name) is not None:
+                        found.put(HIDDEN, f"{name}/", _files_below(entry.path))
+                    else:
+                        (links if link else waiting).append(name)
+                elif os.path.isfile(entry.path) if link else entry.is_file():
+                    if link:
+                        _leads_out(root, name, top, found)
                     size = entry.stat().st_size
                     yield name, -1, size, size, -1
+                else:
+                    found.put(
+                        "left out, a link that leads nowhere or a pipe or a device", name
+                    )
+
+
+def _leads_out(root: str, name: str, top: Path, found: Inventory) -> bool | None:
+    """Whether a link does, which is said; None: to a folder that holds all of this."""
+    target = Path(root, name).resolve()
+    if top.is_relative_to(target):
+        return None
+    if out := not target.is_relative_to(top):
+        found.put("followed, a link out of the folder", f"{name} -> {target}")
+    return out
+
+
+def _files_below(folder: str) -> int:
+    return sum(len(names) for _, _, names in os.walk(folder))
+
+
+def files_in(
+    root: str, found: Inventory, suffixes: tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
+    """Each file of these kinds at or below a root, in order, with its name below it.
+
+    Images that are added before the next one is asked for are of the split that it is named by.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+    """
+    if remote.is_url(root) or not Path(root).is_dir():
+        found.looks[root] = look(root)
+        yield root, root.rpartition("/")[2]
+        return
+    names = [name for name, *_ in folder_entries(root, found)]
+    for name in sorted(names):
+        if hidden(name) is None and name.lower().endswith(suffixes):
+            place = os.path.join(root, name)
+            found.looks[place], first = look(place), len(found.images)
+            yield place, name
+            told_by = split_of(name)  # of the images that were added meanwhile
+            if told_by is not None:
+                found.put_in(SPLITS[told_by.lower()], first, told_by)
+        else:
+            found.leave(name)
 
 
 def _remote_folder(root: str) -> Iterator[Entry]:
@@ -135,11 +189,11 @@ def _zip(root: str, raw: BinaryIO) -> Iterator[Entry]:
                 "share theirs, which no archive of images does. Pack the images anew."
             )
         for member in members:
-            if not is_image(member.filename):
+            if member.is_dir():
                 continue
-            if member.flag_bits & _ENCRYPTED or member.compress_type not in (
-                zipfile.ZIP_STORED,
-                zipfile.ZIP_DEFLATED,
+            if is_image(member.filename) and (
+                member.flag_bits & _ENCRYPTED
+                or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
             ):
                 raise DataError(
                     f"{root}: {member.filename} is encrypted, or packed by another method "
@@ -179,22 +233,5 @@ def tar_entries(root: str, raw: BinaryIO) -> Iterator[Entry]:
 
 
 def is_image(name: str) -> bool:
-    """By its suffix; nothing that a system or an editor left."""
-    head, _, last = name.rpartition("/")
-    suffix = os.path.splitext(last)[1].lower()
-    return suffix in IMAGES and not last.startswith(".") and not head.startswith("__MACOSX")
-
-
-def split_in(place: str) -> int | None:
-    """The split that a file's name has in it, such as train-000.tar."""
-    words = re.split(r"[^a-z]+", place.rpartition("/")[2].lower())
-    return next((SPLITS[word] for word in words if word in SPLITS), None)
-
-
-def of_class_folders(name: str) -> tuple[str | None, int | None] | None:
-    """Class and split that a path says: [train|val|test]/CLASS/image."""
-    parts = name.rsplit("/", 3)
-    if len(parts) < 2 or not parts[-2]:
-        return None
-    above = parts[-3].lower() if len(parts) > 2 else ""
-    return parts[-2], SPLITS.get(above.rpartition("/")[2])
+    """By its suffix, and nothing that a system or an editor left."""
+    return suffix_of(name) in readable() and hidden(name) is None

@@ -13,7 +13,7 @@ from torch import nn
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.encoded.holders import LARGEST, read_file
-from kdlab.data.encoded.walk import IMAGES
+from kdlab.data.encoded.walk import is_image
 from kdlab.data.shown import ImageInput
 from kdlab.data.splits import by_class
 from kdlab.errors import BadInput, DataError
@@ -202,7 +202,9 @@ def _images(asked: object) -> Iterator[tuple[str, bytes]]:
 
 def _files(path: Path) -> Iterator[tuple[str, bytes]]:
     if path.is_dir():
-        found = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGES)
+        found = sorted(
+            p for p in path.rglob("*") if is_image(p.relative_to(path).as_posix())
+        )
         if not found:
             raise BadInput(f"There is no image in the folder {path}.")
     else:

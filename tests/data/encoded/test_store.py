@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from kdlab.data.encoded import store as stores
-from kdlab.data.encoded.index import Inventory
+from kdlab.data.encoded.inventory import Inventory
 from kdlab.data.encoded.walk import walk
 from kdlab.data.splits import TEST, TRAIN
 from kdlab.errors import DataError
