@@ -10,7 +10,7 @@ ABOUT = "a data set before training: classes, broken and duplicate images, views
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name",
-        help="a folder, zip or tar of images, a card such as data/digits, or a config",
+        help="a folder, zip, tar or table of images, a card such as data/digits, or a config",
     )
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
     parser.add_argument("--html", default=None, help="write it with its views as a page")

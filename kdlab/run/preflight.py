@@ -26,12 +26,7 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
         spec.workers.check()
         cells = notebook_components.pack(component_names(spec.to_dict()))
         refuse_cells(cells, "The spec", "ranks on Dask workers")
-    data = spec.data.load(say)
-    if len(data.train) < 2 or not len(data.test):
-        raise DataError(
-            f"{data.name} has {len(data.train)} training and {len(data.test)} test images; at "
-            "least 2 and 1 are needed."
-        )
+    data = _loaded(spec, say)
     if spec.train.schedule == "plateau" and not len(data.validation):
         raise DataError(
             f"train.schedule is plateau, and {data.name} has no validation images to look at. Give "
@@ -69,6 +64,18 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
         setup = TrainingSetup(spec)
         setup.data = data
         spec.method.check(setup)
+
+
+def _loaded(spec: ExperimentSpec, say: Callable[[str], None]) -> ImageData:
+    data = spec.data.load(say)
+    for line in spec.data.notes(data):
+        say(line)
+    if len(data.train) < 2 or not len(data.test):
+        raise DataError(
+            f"{data.name} has {len(data.train)} training and {len(data.test)} test images; at "
+            "least 2 and 1 are needed."
+        )
+    return data
 
 
 def _refuse_unlabelled(spec: ExperimentSpec, data: ImageData) -> None:

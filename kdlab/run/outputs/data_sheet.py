@@ -1,16 +1,17 @@
 """A data set before anybody trains on it: what it holds, what a model will see, how fast."""
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from os.path import exists  # of a name too long for a file it says no
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kdlab.data.encoded.formats import kind_of
 from kdlab.data.encoded.pictures import EncodedData, EncodedPictures
 from kdlab.data.image_files import ImageFiles
 from kdlab.data.images import DataSpec, ImageData
@@ -39,8 +40,12 @@ class DataSheet:
     broken: Sequence[str]  # images that cannot be decoded, with the reason
     looked_at: int  # images that were decoded to find them
     duplicates: Sequence[tuple[str, str]]  # the same image in train and in another part
+    contradictions: Sequence[tuple[str, str]]  # the same image in two classes
     views_per_s: float  # of this machine, all cores
     pictures: Pictures
+    notes: Sequence[
+        str
+    ]  # every file in words, where the split comes from, what is doubtful
 
     def counts(self) -> list[tuple[str, int, int, int]]:
         """(class, train, validation, test) images."""
@@ -68,6 +73,7 @@ class DataSheet:
         )
         found = [
             f"{parts}, {len(data.test):,} test; {len(data.classes)} classes",
+            *self.notes,
             f"shown as {height} by {width} pixels, {channels} channels; kept {kept}",
         ]
         if self.broken:  # the speed was not measured: it would end at these
@@ -88,8 +94,12 @@ class DataSheet:
                 "measured on them is remembered, not learned"
             )
             found += [f"  {one}  =  {other}" for one, other in self.duplicates[:_NAMED]]
-        else:
-            found.append("no image of validation or test is in train")
+        elif len(data.train) and len(data.validation) + len(data.test):
+            alike = "byte by byte" if _store(data) else "pixel by pixel"
+            found.append(f"no image of validation or test is in train (compared {alike})")
+        if self.contradictions:
+            found.append(f"{len(self.contradictions)} images are in two classes:")
+            found += [f"  {one}  =  {other}" for one, other in self.contradictions[:_NAMED]]
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -105,6 +115,8 @@ class DataSheet:
             "looked_at": self.looked_at,
             "broken": list(self.broken),
             "duplicates": [list(pair) for pair in self.duplicates],
+            "contradictions": [list(pair) for pair in self.contradictions],
+            "notes": list(self.notes),
             "views_per_s": self.views_per_s,
         }
 
@@ -133,7 +145,7 @@ def look_at(
     """The sheet of a data set.
 
     Args:
-        name: a folder, zip or tar file of images, a card or component such as `data/digits`, or a
+        name: a folder, zip, tar or table of images, a card or component such as `data/digits`, or a
             config, whose data it is.
         overrides: of its keys, such as "size=128" and "augment.flip=true".
         say: gets a line when it takes long.
@@ -150,12 +162,13 @@ def look_at(
     ids, _ = by_class(data.train, data.labels, min(_SHOWN, len(data.train)), 0)
     looked_at, broken = _broken(data, known, say)
     lines = [[data.label_name(int(k))] for k in ids]
-    if broken:  # its views would end here
-        usable = Pictures(np.zeros((0, *data.shape), np.uint8), [])
-        return DataSheet(str(name), data, broken, looked_at, _duplicates(data), 0.0, usable)
-    pictures = Pictures(data.views(ids, 0), lines)
-    rate = views_per_second(data, _TIMED, _TIMED_S)
-    return DataSheet(str(name), data, [], looked_at, _duplicates(data), rate, pictures)
+    rate, pictures = 0.0, Pictures(np.zeros((0, *data.shape), np.uint8), [])
+    if not broken:  # else views would end here
+        pictures = Pictures(data.views(ids, 0), lines)
+        rate = views_per_second(data, _TIMED, _TIMED_S)
+    return DataSheet(
+        str(name), data, broken, looked_at, *_twice(data), rate, pictures, spec.notes(data)
+    )
 
 
 def _known(data: ImageData, ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -168,8 +181,9 @@ def data_spec(name: str | Path, *overrides: str) -> DataSpec:
     """The data of a config, a card or component, or of a path to images."""
     text = str(name)
     path = Path(text).expanduser()
-    if exists(path) and path.suffix not in (".yaml", ".yml"):
-        block: object = {"type": "data/image_folder", "root": text}
+    kind = None if path.suffix in (".yaml", ".yml") else kind_of(text)
+    if kind is not None:
+        block: object = {"type": kind, "root": text}
     elif text.startswith("data/"):
         block = text
     else:
@@ -218,32 +232,37 @@ def _each_broken(pictures: EncodedPictures, rows: NDArray[np.int64]) -> list[str
     return found
 
 
-def _duplicates(data: ImageData) -> list[tuple[str, str]]:
-    """Images of validation and test that are in train byte by byte."""
-    train, others = data.train, np.concatenate([data.validation, data.test])
+def _twice(data: ImageData) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Images of validation and test that are in train, and images of two classes, byte by byte."""
+    rows = np.concatenate([data.train, data.validation, data.test])
     if (pictures := _store(data)) is not None:  # only files of one size need to be read
-        size = pictures.store.index.size
-        train, others = (
-            train[np.isin(size[train], size[others])],
-            others[np.isin(size[others], size[train])],
-        )
-    known = {_digest(data, row): int(row) for row in train}
-    pairs = []
-    for row in others:
-        other = known.get(_digest(data, row))
-        if other is not None:
-            pairs.append((_shown(data, int(row)), _shown(data, other)))
-    return pairs
+        sizes = pictures.store.index.size[rows]
+        _, number, count = np.unique(sizes, return_inverse=True, return_counts=True)
+        rows = rows[count[number] > 1]
+    trained = np.isin(rows, data.train)
+    alike = defaultdict[object, list[tuple[int, bool]]](list)
+    for row, in_train in zip(rows.tolist(), trained.tolist(), strict=True):
+        alike[_digest(data, row)].append((row, in_train))
+    leaks, unlike = [], []
+    for same in alike.values():
+        first, first_in_train = same[0]  # train comes first
+        for row, in_train in same[1:]:
+            pair = _shown(data, row), _shown(data, first)
+            if first_in_train and not in_train:
+                leaks.append(pair)
+            if NO_LABEL not in (labels := {int(data.labels[k]) for k in (row, first)}):
+                unlike += [pair] * (len(labels) > 1)
+    return leaks, unlike
 
 
-def _digest(data: ImageData, row: np.int64) -> object:
+def _digest(data: ImageData, row: int) -> object:
     pictures = _store(data)
     if pictures is None:
         return sha256(data.inputs[np.array([row])].tobytes()).digest()
     index = pictures.store.index
     if index.crc[row] >= 0:  # of an archive: known without reading
         return int(index.size[row]), int(index.crc[row])
-    return sha256(pictures.store.read(int(row))).digest()
+    return sha256(pictures.store.read(row)).digest()
 
 
 def _shown(data: ImageData, row: int) -> str:
