@@ -30,7 +30,10 @@ PAGES = (
     "/?token=guessed",
 )
 
-REFUSED = re.compile(rb"\x15\x03|HTTP/1\.[01] (400|401|403) ")  # a TLS alert, a closed page
+# A TLS alert, a closed page, a server of Dask without pages.
+REFUSED = re.compile(
+    rb"\x15\x03|HTTP/1\.[01] (400|401|403|404 Not Found\r\nServer: Tornado)"
+)
 
 
 def opened(port):
