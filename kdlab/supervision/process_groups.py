@@ -26,6 +26,7 @@ from kdlab.messages import packed, unpacked
 T = TypeVar("T")
 
 _TRIES = 20  # to make a group; who always comes first keeps ranks from meeting, no more
+_MEET_S = 8.0  # to connect: whose peer a stranger has hung up on would wait for ever
 _PROOF_S = 5.0  # for the others' answers: all have just met
 _SAY_S = 15.0  # for their word on it
 _BYTES = 32  # of a nonce, and of a proof
@@ -65,11 +66,12 @@ def begin(
         # Names of groups are counted in each process: a try that failed has left its own.
         distributed_c10d._world.group_count = 0
         with suppress(RuntimeError):  # a pair broke while it was made
+            meet = _meet(patience, backend)
             dist.init_process_group(
-                backend, store=own, rank=rank, world_size=world, timeout=patience
+                backend, store=own, rank=rank, world_size=world, timeout=meet
             )
             assert isinstance(dist.group.WORLD, dist.ProcessGroup)
-            good = _proved(dist.group.WORLD, secret)
+            good = _proved(dist.group.WORLD, secret, patience)
         word, soon = "yes" if good else "no", timedelta(seconds=_SAY_S)
         # Its own eyes count: others may be able to write into the store.
         if _all_say(own, "proved", rank, world, word, soon) == {"yes"} and good:
@@ -89,15 +91,18 @@ def new_group(
     Raises:
         Unproved: a stranger was there each time.
     """
+    patience = distributed_c10d.default_pg_timeout
+    meet = _meet(patience, backend or dist.get_backend())
     for _ in range(_TRIES):
         secret = bytes(
             _from_first(torch.tensor(list(secrets.token_bytes(_BYTES)))).tolist()
         )
         own, found = None, False
         with suppress(RuntimeError):  # a pair broke while it was made
-            made = dist.new_group(None if ranks is None else list(ranks), backend=backend)
+            members = None if ranks is None else list(ranks)
+            made = dist.new_group(members, meet, backend)
             own = made if isinstance(made, dist.ProcessGroup) else None  # else not a member
-            found = own is None or _proved(own, secret)
+            found = own is None or _proved(own, secret, patience)
         good = torch.tensor([int(found)], device=_device())
         dist.all_reduce(good, dist.ReduceOp.MIN)
         if good.item():
@@ -136,12 +141,21 @@ def _all_say(
     return {store.get(key).decode() for key in keys}
 
 
-def _proved(group: dist.ProcessGroup, secret: bytes) -> bool:
-    """Whether each pair of this rank knows the secret, as far as this rank can see."""
+def _meet(patience: timedelta, backend: str) -> timedelta:
+    """For a group to come up: Gloo's is patient only then, NCCL's connects later."""
+    return min(patience, timedelta(seconds=_MEET_S)) if backend == "gloo" else patience
+
+
+def _proved(group: dist.ProcessGroup, secret: bytes, patience: timedelta) -> bool:
+    """Whether each pair of this rank knows the secret, as far as this rank can see.
+
+    From then on a collective may take `patience`.
+    """
     own, members = dist.get_rank(), dist.get_process_group_ranks(group)
     others = [rank for rank in members if rank != own]
     if dist.get_backend(group) != "gloo":
         return True
+    group._get_backend(torch.device("cpu"))._set_default_timeout(patience)
     nonces = {rank: secrets.token_bytes(_BYTES) for rank in others}
     with suppress(RuntimeError):  # a pair is broken, or silent for too long
         asked = _exchanged(group, nonces)

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from threaded_ranks import in_threads, worlds_of_threads
+from torch.distributed import distributed_c10d
 
 from kdlab.messages import MessageError, packed
 from kdlab.supervision import process_groups
@@ -25,7 +26,7 @@ from kdlab.supervision.process_groups import (
     new_group,
 )
 
-PATIENCE = timedelta(seconds=20)
+PATIENCE = timedelta(minutes=10)  # of a collective: nobody who meets waits for so long
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,48 @@ def test_what_others_write_into_the_store_overrules_nobody(monkeypatch):
     assert [type(error) for error in found] == [Unproved] * 2
 
 
+@pytest.mark.parametrize("what", ["init_process_group", "new_group"])
+def test_a_rank_whose_peer_has_failed_does_not_wait_for_it(monkeypatch, what):
+    """One failed at once where a stranger hung up, the other stood there until it was killed."""
+    monkeypatch.setattr(process_groups, "_MEET_S", 1.0)
+    really, tried = getattr(dist, what), []
+
+    def fails_once(*about, **more):
+        own = more["rank"] if "rank" in more else dist.get_rank()
+        tried.append(own)
+        if own == 1 and tried.count(1) == 1:
+            distributed_c10d._world.group_count += 1  # it had a name
+            raise RuntimeError("Connection closed by peer")
+        return really(*about, **more)
+
+    def work(rank):
+        if what == "new_group":
+            monkeypatch.setattr(dist, what, fails_once)
+            dist.barrier()
+            assert new_group() is not None
+        return from_all(rank, int)
+
+    if what == "init_process_group":
+        monkeypatch.setattr(dist, what, fails_once)
+    assert began(2, work) == [[0, 1]] * 2
+    assert sorted(tried) == [0, 0, 1, 1]
+
+
+def test_who_has_met_may_wait_for_longer(monkeypatch):
+    """A collective has the patience of its group, and not that of its meeting."""
+    monkeypatch.setattr(process_groups, "_MEET_S", 1.0)
+
+    def work(rank):
+        pair = new_group()
+        if rank:  # later than a meeting may last
+            threading.Event().wait(2 * process_groups._MEET_S)
+        for group in (None, pair):
+            dist.all_reduce(torch.ones(1), group=group)
+        return "met"
+
+    assert began(2, work) == ["met"] * 2
+
+
 def listening():
     every = psutil.Process().net_connections("tcp")
     return {c.laddr.port for c in every if c.status == psutil.CONN_LISTEN}
@@ -134,7 +177,7 @@ def test_a_stranger_who_comes_first_is_found_and_the_group_made_anew(
     Which of two ranks calls the other is chance: until it is the one that came late.
     """
     monkeypatch.setattr(process_groups, "_PROOF_S", 0.5)
-    monkeypatch.setattr(process_groups, "_SAY_S", 2 * PATIENCE.total_seconds())
+    monkeypatch.setattr(process_groups, "_MEET_S", 3.0)
     really, held, made = getattr(dist, what), ExitStack(), []
 
     def once():
