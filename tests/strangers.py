@@ -293,6 +293,7 @@ def _remote_pool(folder):
             "address": address,
             "tls": spec,
             "engine": "eager",
+            "wait_s": 600.0,  # two Pythons with torch, on a machine that does something else
         }
         yield [{"teacher_pool": spec}], pool
     finally:
