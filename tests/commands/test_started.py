@@ -2,12 +2,16 @@
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
+from tests_support import until
 
+import kdlab
 from kdlab import cli
 from kdlab.commands import command, sweep
 from kdlab.events.general import Note
@@ -122,6 +126,19 @@ def test_a_run_is_watched_by_a_process_without_what_its_start_has_loaded(
     assert (again.command, again.run, again.since) == ("attach", made.id, 7.0)
     assert (again.json, again.detach) == (True, False)
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGINT}
+
+
+@pytest.mark.processes
+@pytest.mark.slow("a run's process that is a Python of its own")
+def test_a_run_that_is_stopped_before_it_can_hear_is_stopped(
+    kdlab_home, elsewhere, spawned
+):
+    """SIGTERM in the first half second of its process: it was lost, with exit code 1."""
+    run = kdlab.load("smoke/none").start(lambda line: None)
+    os.kill(run.status.pid, signal.SIGTERM)
+    run.wait(timeout_s=600)
+    assert (run.state, run.status.exit_code) == ("stopped", 130)
+    until(lambda: not psutil.pid_exists(run.status.pid))
 
 
 @pytest.mark.processes

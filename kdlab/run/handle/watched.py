@@ -36,6 +36,8 @@ def spawn(
     """In a session of its own: Ctrl-C in this terminal does not reach it."""
     hashes = {name: entry["sha256"] for name, entry in components.items()}
     everything = _WAITING | os.environ | {"KDLAB_COMPONENTS": json.dumps(hashes)}
+    # A stop before it can hear waits, and is one.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     with run.log.open("ab") as log, open(os.devnull, "rb") as nothing:
         process = subprocess.Popen(
             [sys.executable, "-m", module, str(run.path)],
@@ -45,6 +47,7 @@ def spawn(
             start_new_session=True,
             env=everything,
         )
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     _children[process.pid] = process
     born = psutil.Process(process.pid).create_time()
     run.write_status(pid=process.pid, process_started=born)
