@@ -53,6 +53,7 @@ from kdlab.supervision.supervisor import ChildLost, ChildReady, ChildSaid, Super
 _TICK_S = 0.02
 _START_S = 60.0  # of a generation, until every rank has done a step
 _END_S = 5.0  # for ranks to end after they were told to
+_STOP_S = 6.0  # until they have saved: all come to the end of a step, or none does
 _FAILED_STARTS = 5  # of processes that are to stand by, in a row
 
 
@@ -254,7 +255,10 @@ class StudentGroup:
             for child in self.supervisor.children.values():
                 child.send(**RANK_ORDERS.plain(StopTraining()))
         ranks = self.machine.ranks if self.machine.state in ("training", "saving") else ()
-        if not ranks or now - self.told_to_stop > self.hang_s:
+        late = now - self.told_to_stop > _STOP_S
+        if not ranks or late:
+            for child in self.supervisor.children.values() if late else ():
+                child.kill()  # nothing is waited for twice
             raise RunStopped("stopped by the user; the last checkpoint is kept")
 
     # Doing

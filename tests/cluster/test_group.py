@@ -153,6 +153,17 @@ def test_stop_is_told_once_and_waits_for_the_master(case):
         case.after()
 
 
+def test_a_stop_that_ranks_do_not_hear_ends_them(case):
+    """It waited for as long as a rank may be silent, a minute in a pipeline."""
+    case.asked_to_stop = True
+    case.after()
+    case.after(5.0)
+    assert all(child.alive() for child in case.children.values())
+    with pytest.raises(RunStopped, match="the last checkpoint is kept"):
+        case.after(5.0)
+    assert not any(child.alive() for child in case.children.values())
+
+
 def test_an_error_of_a_rank_is_the_groups(case):
     case.says(1, RankFailed("The loss is nan"))
     case.after()
