@@ -86,6 +86,8 @@ def execute(
         accept_components(folder)
         work = make()
         folder.write_status(state="running", begin=work.begin)
+        if work.stop():
+            raise RunStopped("stopped by the user before anything began")
         result = plain(work.main())
         write_json(folder.path / "result.json", result)
         work.end("finished", result=result)
@@ -97,8 +99,8 @@ def execute(
             ended=time.time(),
             tracking=work.tracker.so_far,
         )
-    except RunStopped as error:
-        state, code, message = "stopped", error.exit_code, str(error)
+    except (RunStopped, KeyboardInterrupt) as error:
+        state, code, message = "stopped", RunStopped.exit_code, str(error)
     except Exception as error:  # the log keeps the traceback, the status says where it is
         full = is_full(error) or (
             # Of another process perhaps; looked at before the reserve makes room.
@@ -132,10 +134,11 @@ def execute(
 
 
 def _wait_for_mlflow(work: Work, folder: RunFolder) -> None:
-    """The status says already how the work ended: who is killed here has ended so."""
+    """The status says already how the work ended: who is killed or stopped here has ended so."""
     if work.tracker.so_far == PENDING:
-        work.tracker.finish()
-        _write(lambda: folder.write_status(tracking=work.tracker.trouble))
+        with contextlib.suppress(KeyboardInterrupt):
+            work.tracker.finish(stopped=work.stop())
+            _write(lambda: folder.write_status(tracking=work.tracker.trouble))
 
 
 def _full(error: Exception, work: Work | None, folder: RunFolder) -> str:

@@ -11,24 +11,43 @@ import time
 from pathlib import Path
 from types import FrameType
 
+_HEARD_S = 6.0  # until somebody asks whether to stop: a training does at each step
 _LOOK_S, _LOOKS = 1.0, 3
 _MADE_OF = "experiment.json"
 
 
 class StopRequest:
-    """The first interrupt asks for a soft stop; the second ends the process group."""
+    """The first interrupt asks for a soft stop; the second ends the process group.
+
+    Who looks now and then stops where all is saved. What does not look, such as decoding images
+    or measuring a teacher, gets KeyboardInterrupt in the main thread: it begins again later.
+    """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.asked = self._heard = False
+        self._looked = False  # there is somebody to whom it can be said
+        signal.signal(signal.SIGALRM, self._on_alarm)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM)
+        )  # of `spawn`
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             os.killpg(os.getpgrp(), signal.SIGKILL)
         self.asked = True
+        signal.setitimer(signal.ITIMER_REAL, _HEARD_S)
+
+    def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+        if self._looked and not self._heard:
+            self._heard = True
+            raise KeyboardInterrupt(
+                f"stopped by the user; what did not end within {_HEARD_S:g} s begins again"
+            )
 
     def __call__(self) -> bool:
+        self._looked, self._heard = True, self.asked
         return self.asked
 
 

@@ -13,7 +13,7 @@ from kdlab.supervision.restarts import Restarts
 from kdlab.tracking import PENDING
 from kdlab.tracking.follow import Followed
 
-_PATIENCE_S = 60.0
+_PATIENCE_S, _STOPPED_S = 60.0, 3.0
 _RESTARTS, _RESTARTS_S = 5, 600.0  # of its process, in so many seconds; then it stays away
 _AGAIN_S = 60.0  # where MLflow took nothing: a moment later it would take no more
 
@@ -91,12 +91,12 @@ class Tracker:
             if not self._start():
                 return
 
-    def finish(self) -> None:
-        """After the last event: it gets what it has not got yet."""
+    def finish(self, *, stopped: bool = False) -> None:
+        """After the last event: it gets what it has not got yet, for a moment where it `stopped`."""
         if self._watcher is None:
             return
         self._over.set()
-        self._watcher.join(_PATIENCE_S)
+        self._watcher.join(_STOPPED_S if stopped else _PATIENCE_S)
         if self._watcher.is_alive():
             self._closed = True
             self._failed(self._late)

@@ -82,8 +82,9 @@ def test_what_finishes_says_so_in_status_result_and_log(folder):
     assert not (folder.path / ".reserve").exists()
 
 
-def test_a_stop_is_no_failure(folder, capsys):
-    assert executed(folder, RunStopped("stopped by the user after step 7")) == 130
+@pytest.mark.parametrize("kind", [RunStopped, KeyboardInterrupt])
+def test_a_stop_is_no_failure(folder, capsys, kind):
+    assert executed(folder, kind("stopped by the user after step 7")) == 130
     status = folder.raw_status()
     assert (status.state, status.exit_code) == ("stopped", 130)
     assert status.error == "stopped by the user after step 7"
@@ -91,6 +92,16 @@ def test_a_stop_is_no_failure(folder, capsys):
     assert last(folder)["state"] == "stopped"
     assert capsys.readouterr().err == ""  # no traceback
     assert not (folder.path / ".reserve").exists()
+
+
+def test_what_was_stopped_while_it_came_up_begins_nothing(folder):
+    def make():
+        work = Little(folder, AssertionError("it began"))
+        work.stop = lambda: True
+        return work
+
+    assert execute(folder, make) == 130
+    assert last(folder)["state"] == folder.raw_status().state == "stopped"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +185,7 @@ class Silent:
 def executed_silently(folder, meanwhile, error=None):
     def make():
         work = Little(folder, error)
-        work.tracker = Silent(lambda: meanwhile(work))
+        work.tracker = Silent(lambda **how: meanwhile(work))
         return work
 
     return execute(folder, make)
@@ -199,6 +210,15 @@ def test_it_has_ended_before_it_waits_for_mlflow(folder, error, state, code):
     assert executed_silently(folder, slow, error) == code
     status = folder.raw_status()
     assert (status.state, status.tracking) == (state, "too slow")
+
+
+def test_asked_to_stop_while_it_waits_for_mlflow_it_has_ended_all_the_same(folder):
+    def asked(work):
+        raise KeyboardInterrupt
+
+    assert executed_silently(folder, asked) == 0
+    status = folder.raw_status()
+    assert (status.state, status.tracking) == ("finished", PENDING)
 
 
 @pytest.mark.parametrize(("error", "state", "code"), ENDS)
@@ -249,8 +269,8 @@ def test_a_run_that_sigkill_meets_while_it_waits_for_mlflow_is_finished(
 
 
 def test_who_ends_the_process_itself_is_not_held_back(folder):
-    with pytest.raises(KeyboardInterrupt):
-        executed(folder, KeyboardInterrupt())
+    with pytest.raises(SystemExit):
+        executed(folder, SystemExit(3))
     assert folder.raw_status().state == "running"  # lost, once its process is gone
 
 
