@@ -74,3 +74,22 @@ def test_a_config_has_data_too(kdlab_home):
 def test_what_is_no_set_is_refused(name, kdlab_home):
     with pytest.raises(BadInput):
         look_at(name, "size=-3")
+
+
+@pytest.mark.long
+def test_an_image_of_two_classes_is_named_and_a_table_is_taken(photos, kdlab_home):
+    first, *_ = sorted(photos.glob("train/<a>/*.png"))
+    copy = photos / "train" / "<b>" / "copy.png"
+    copy.write_bytes(first.read_bytes())
+    rows = [
+        f"{p.relative_to(photos)},{p.parent.name}" for p in sorted(photos.rglob("*.png"))
+    ]
+    (photos / "all.csv").write_text("\n".join(["path,label", *rows]))
+    for name, line in (
+        (photos, "split taken from your folders: train/, test/; drawn with seed 0: "),
+        (photos / "all.csv", "no split found: train "),
+    ):
+        sheet = look_at(name, "size=70")
+        assert [set(pair) for pair in sheet.contradictions] == [{str(copy), str(first)}]
+        assert "1 images are in two classes" in repr(sheet)
+        assert line in repr(sheet)
