@@ -92,7 +92,7 @@ class Tracker:
                 return
 
     def finish(self, *, stopped: bool = False) -> None:
-        """After the last event: it gets what it has not got yet, for a moment where it `stopped`."""
+        """After the last event: it gets what it lacks, for a moment only where it `stopped`."""
         if self._watcher is None:
             return
         self._over.set()
