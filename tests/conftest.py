@@ -113,9 +113,11 @@ def elsewhere(tmp_path, monkeypatch):
         from kdlab.experiment.folder import RunFolder
         from kdlab.run.handle.run import Run
 
-        for path in left:
-            with suppress(BadInput):  # written by hand: its process is this one
-                Run(RunFolder(path)).kill()
+        for run in map(RunFolder, left):
+            process = run.process()
+            if process is not None and process.pid != os.getpid():  # not written by hand
+                with suppress(BadInput):
+                    Run(run).kill()
 
 
 @pytest.fixture

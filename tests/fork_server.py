@@ -344,7 +344,7 @@ def _settle(request: _ForkRequest, fds: list[int]) -> None:
         sys.modules["numpy"].random.seed()
     if request.new_session:
         os.setsid()
-        _own_server(asked)
+        _own_server(asked, [number for number in request.fds if number > 2])
     os.write(asked, f"up {os.getpid()}".encode())
     os.close(asked)
 
@@ -363,7 +363,7 @@ def _above(fd: int, least: int) -> int:
     return int(moved)
 
 
-def _own_server(asked: int) -> None:
+def _own_server(asked: int, given: Sequence[int]) -> None:
     """A server of this session: its children are forked from it and belong here."""
     global _server  # noqa: PLW0603
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -373,7 +373,8 @@ def _own_server(asked: int) -> None:
         subprocess.Popen = _ForkingPopen  # type: ignore[misc]
         return
     ours.close()
-    os.close(asked)
+    for end in (asked, *given):  # a lock is for the process alone
+        os.close(end)
     with open(os.devnull, "r+b") as nothing:
         for end in (0, 1):
             os.dup2(nothing.fileno(), end)

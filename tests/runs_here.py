@@ -11,8 +11,6 @@ import contextlib
 import json
 import os
 
-import psutil
-
 from kdlab.events.log import select
 from kdlab.run.process.execution import execute
 from kdlab.run.process.run_process import RunProcess
@@ -35,20 +33,17 @@ class RunsHere:
         self.monkeypatch = monkeypatch
         self.stop = lambda folder: False
 
-    def __call__(self, folder, components, module="kdlab.run.process.child"):
+    def __call__(self, folder, components, lock, module="kdlab.run.process.child"):
         hashes = {name: entry["sha256"] for name, entry in components.items()}
         self.monkeypatch.setenv("KDLAB_COMPONENTS", json.dumps(hashes))
-        born = psutil.Process().create_time()
-        folder.write_status(pid=os.getpid(), process_started=born)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
         with (
             folder.log.open("a") as log,
             contextlib.redirect_stdout(log),
             contextlib.redirect_stderr(log),
+            contextlib.suppress(Killed),
         ):
-            try:
-                execute(folder, lambda: self.make(folder, lambda: self.stop(folder)))
-            except Killed:
-                folder.write_status(process_started=0.0)  # of a process that is no more
+            execute(folder, lambda: self.make(folder, lambda: self.stop(folder)))
 
 
 def after(step, then=lambda folder: True):

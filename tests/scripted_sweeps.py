@@ -78,8 +78,8 @@ class SweepFromInside:
         self.hosts = hosts or Hosts(work)
         self.folder = SweepFolder(sweeps_folder() / study)
         self.sweep = Sweep(self.folder)
-        with self.folder.held(SystemExit("another process has it")):
-            search._write(self.folder, {})
+        self.folder.path.mkdir(parents=True, exist_ok=True)
+        search._write(self.folder, {})
         self.code = execute(
             self.folder, lambda: SweepProcess(self.folder, stop, self.hosts.start)
         )

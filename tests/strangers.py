@@ -196,7 +196,8 @@ class Begun:
 
     def processes(self):
         trees = [tree_of(p.pid) for p in self.pool]
-        return functools.reduce(operator.or_, trees, tree_of(self.run.status.pid))
+        own = {process.pid: process for process in self.run.folder.family()}
+        return functools.reduce(operator.or_, trees, own)
 
     def attacked_until_its_end(self, *strangers):
         """Every port as it appears, again and again; bytes that the attacked grew meanwhile."""
@@ -204,7 +205,7 @@ class Begun:
         while run.state not in ENDED:
             processes = self.processes()
             if not seen:  # what lies there, though nobody may listen yet
-                self._attacked(strangers, 0, run.status.pid or 0, "")
+                self._attacked(strangers, 0, next(iter(processes), 0), "")
             ports = list(ports_of(processes))
             random.shuffle(ports)  # a short run ends before all were tried
             for port, pid, words in ports:

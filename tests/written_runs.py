@@ -1,8 +1,6 @@
 """Runs that a test writes by hand: their folder, and what happens in it next."""
 
-import os
-
-from tests_support import event
+from tests_support import event, hold
 
 import kdlab
 from kdlab.config.home import write_json
@@ -20,7 +18,7 @@ class WrittenRun:
 
     def __init__(self, config="smoke/none", *overrides, path=None, knobs=()):
         self.folder, _ = made(kdlab.load(config, *overrides), "running", path)
-        self.folder.write_status(pid=os.getpid())
+        self.let_go = hold(self.folder)
         self.log = EventLog(self.folder.events)
         self.handle = Run(self.folder)
         self.member, self.steps = "none/seed0", 0
@@ -52,7 +50,7 @@ class WrittenRun:
         """With what its process leaves."""
         self.say("run_done", member=None, state=state, error=error)
         result = {"runs": []} if state == "finished" else None
-        self.folder.write_status(state=state, pid=None, error=error, result=result)
+        self.folder.write_status(state=state, error=error, result=result)
         return self
 
     def orders(self):

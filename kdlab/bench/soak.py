@@ -82,7 +82,7 @@ def _watched(run: Run, seconds: float, say: Say) -> dict[int, SeenOfProcess]:
     while (now := time.monotonic()) - begin < seconds:
         if run.state != "running":
             raise KdlabError(f"Run {run.id} is {run.state}: {run.status.error}")
-        processes = list(_tree(run))
+        processes = list(run.folder.family())
         if now - begin >= _WARM_UP * seconds:
             for process in processes:
                 with suppress(psutil.Error):
@@ -92,15 +92,8 @@ def _watched(run: Run, seconds: float, say: Say) -> dict[int, SeenOfProcess]:
             total = sum(looks.rss_mb[-1] for looks in seen.values())
             say(f"{(now - begin) / 60:.0f} of {seconds / 60:g} min: {total:.0f} MB in all")
         time.sleep(seconds / _LOOKS)
-    alive = {process.pid for process in _tree(run)}
+    alive = {process.pid for process in run.folder.family()}
     return {pid: looks for pid, looks in seen.items() if pid in alive}
-
-
-def _tree(run: Run) -> Iterator[psutil.Process]:
-    with suppress(psutil.Error):
-        main = psutil.Process(run.status.pid)
-        yield main
-        yield from main.children(recursive=True)
 
 
 def _look(seen: dict[int, SeenOfProcess], process: psutil.Process, hours: float) -> None:

@@ -111,10 +111,7 @@ def _trained(shares: str, overrides: dict[str, object]) -> _Measured:
 
 def _end(run: Run) -> None:
     """With all that it started: the next training must not meet it."""
-    own: list[psutil.Process] = []
-    with suppress(psutil.Error, TypeError):
-        main = psutil.Process(run.status.pid)
-        own = [main, *main.children(recursive=True)]
+    own = run.folder.family()
     run.kill()
     _, left = psutil.wait_procs(own, timeout=20)
     for process in left:

@@ -1,5 +1,6 @@
 """Folders kdlab writes to besides a run's own, and files that are whole or absent."""
 
+import errno
 import fcntl
 import json
 import mmap
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _LARGEST_OBJECT = 64 * 2**20  # bytes
+never_anew = set[Path]()  # folders that this process fills: once deleted they stay so
 
 
 def home() -> Path:
@@ -26,6 +28,8 @@ def home() -> Path:
 def make_private(folder: Path) -> None:
     """Make a folder, and what is missing above it, for this user alone."""
     for missing in reversed([p for p in (folder, *folder.parents) if not p.exists()]):
+        if missing in never_anew:
+            raise FileNotFoundError(errno.ENOENT, "was deleted meanwhile", str(missing))
         missing.mkdir(mode=0o700, exist_ok=True)
 
 
@@ -53,7 +57,7 @@ def mapped(path: Path, size: int) -> mmap.mmap:
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file, then rename: readers never see half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write(temporary)

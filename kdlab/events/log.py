@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
+from kdlab.config.home import make_private
 from kdlab.errors import BadInput
 from kdlab.events.event import Event, parse
 from kdlab.events.general import LogOpened
@@ -25,7 +26,7 @@ class EventLog:
     """Appends events to a file; may be used from several threads and processes."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         self.path = path
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._lock = threading.Lock()

@@ -3,19 +3,21 @@
 runs/<run_id>/
     spec.yaml      the resolved spec; experiment.json its name and hash, and the format
     events.jsonl   everything that happened, append-only: the truth
-    status.json    state, process, result
-    process.json   the process alone, for when that file is damaged
+    status.json    state, result
+    lock           held by its process while that lives, and who that is
     knobs.json     numbers that can be set while it goes on, member by member
     control.jsonl  what somebody asked of it while it went on (run/handle/control.py)
     run.log        what the process printed
     members/<source>/seed<n>/   checkpoints, student.safetensors, result.json, model card
 """
 
+import fcntl
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -25,7 +27,7 @@ import psutil
 import yaml
 
 from kdlab.config.folders import nearest
-from kdlab.config.home import locked, read_object, runs_folder, write_json
+from kdlab.config.home import never_anew, read_object, read_plain, runs_folder, write_json
 from kdlab.config.seal import hash_of
 from kdlab.errors import BadInput, KdlabError, NotFoundError
 from kdlab.events.log import select
@@ -36,6 +38,8 @@ from kdlab.tracking import PENDING
 FORMAT = 2  # of the folder with its spec, events and checkpoints; kdlab 0.1 wrote format 1
 UNDER_WAY = ("starting", "running")
 ENDED = ("finished", "failed", "stopped", "lost", "unreadable")
+PATIENCE_S = 5.0  # for a process that was killed to let go of its lock
+_NEW_S = 30.0  # until a process has come to a new folder
 _LAST_TIME = 2.0**36  # seconds since 1970, beyond which no calendar goes
 
 
@@ -47,7 +51,6 @@ class RunStatus:
         state: one of UNDER_WAY or ENDED; or `pool`, of a folder that holds no more than a
             pool. `unreadable` says that the file is damaged, and that the log does not tell
             how it ended.
-        pid, process_started: of its process; the time tells it from a reused pid.
         begin, ended: of its work.
         exit_code, error, result: of what has ended.
         tracking: why MLflow was not written; None where it was, or was not asked for; PENDING
@@ -56,8 +59,6 @@ class RunStatus:
 
     state: str | None = None
     created: float = 0.0  # when it was started or resumed last
-    pid: int | None = None
-    process_started: float | None = None
     begin: float | None = None
     ended: float | None = None
     seconds: float | None = None  # that all its processes took which have ended
@@ -67,32 +68,11 @@ class RunStatus:
     tracking: str | None = None
 
     def __post_init__(self) -> None:
-        times = self.created, self.process_started, self.begin, self.ended, self.seconds
+        times = self.created, self.begin, self.ended, self.seconds
         if not all(one is None or 0 <= one < _LAST_TIME for one in times):
             raise ValueError("a time in it is none")
         if self.state is not None and self.state not in (*UNDER_WAY, *ENDED, "pool"):
             raise ValueError("its state is none that a run can have")
-        if self.pid is not None and not 0 < self.pid < 2**31:
-            raise ValueError(f"its process has the number {self.pid}, which none can have")
-
-    def alive(self) -> bool:
-        """Whether the process lives."""
-        if self.pid is None:  # between making the folder and starting the process
-            return time.time() - self.created < 30
-        with suppress(psutil.NoSuchProcess):  # it ends in between
-            process = self.process()
-            return process is not None and process.status() != psutil.STATUS_ZOMBIE
-        return False
-
-    def process(self) -> psutil.Process | None:
-        """The process of this number, if it began when this one did: numbers are used again."""
-        if self.pid is None:
-            return None
-        with suppress(psutil.NoSuchProcess):
-            process, born = psutil.Process(self.pid), self.process_started
-            if born is None or abs(process.create_time() - born) < 1.0:
-                return process
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,26 +213,10 @@ class RunFolder:
             raise ValueError("it is not what was written")
         return body
 
-    def name_process(self) -> None:
-        """What works here from now on: the group of this process, led by its watchdog."""
-        leader = os.getpgrp()
-        try:
-            born = psutil.Process(leader).create_time()
-        except psutil.NoSuchProcess:  # a group outlives who made it
-            leader = os.getpid()
-            born = psutil.Process().create_time()
-        write_json(self.path / "process.json", {"pid": leader, "process_started": born})
-
     def _status_of_log(self, error: Exception) -> RunStatus:
         made = self.path.stat().st_mtime
-        with suppress(OSError, ValueError, MessageError):
-            live = replace(
-                typed(RunStatus, _read(self.path / "process.json")),
-                state="running",
-                created=made,
-            )
-            if live.pid is not None and live.alive():
-                return live
+        if self.alive():
+            return RunStatus(state="running", created=made)
         why = f"status.json in {self.path} is damaged: {error}"
         try:
             return self._status_of_events(made)
@@ -283,8 +247,6 @@ class RunFolder:
             before = self._written_status()
         except (OSError, ValueError):  # damaged: what is known from here on is right
             before = {"created": time.time()}
-            with suppress(OSError, ValueError):
-                before |= _read(self.path / "process.json")
         body = json.loads(json.dumps(before | facts, default=str))  # as it will be read
         write_json(path, body | {"seal": hash_of(body)})
 
@@ -294,27 +256,82 @@ class RunFolder:
         One that waits for MLflow is running: whoever waits for its end sees what came of that.
         """
         status = self.raw_status()
-        if status.tracking == PENDING and status.state in ENDED and status.alive():
-            return replace(status, state="running", tracking=None)
-        if status.state in UNDER_WAY and not status.alive():
-            return replace(status, state="lost", exit_code=1)
-        return status
+        pending = status.tracking == PENDING and status.state in ENDED
+        if not pending and status.state not in UNDER_WAY:
+            return status
+        if self.alive():
+            return replace(status, state="running", tracking=None) if pending else status
+        last = self.raw_status()  # before its process went it may have said more
+        if (last.state, last.tracking) != (status.state, status.tracking):
+            return self.status()
+        young = 0 <= time.time() - status.created < _NEW_S
+        if pending or (young and not (self.path / "lock").exists()):
+            return status
+        return replace(status, state="lost", exit_code=1)
+
+    def alive(self) -> bool:
+        """Whether a process holds it."""
+        with suppress(OSError), _opened(self.path / "lock", os.O_RDONLY) as lock:
+            return not _taken(lock, fcntl.LOCK_SH)
+        return False
+
+    def process(self) -> psutil.Process | None:
+        """Who holds it, and gets signals that are meant for it; None where nobody says so here."""
+        with suppress(OSError, ValueError, psutil.NoSuchProcess):
+            if self.alive():
+                process = psutil.Process(int(read_plain(self.path / "lock", most=20)))
+                return None if process.status() == psutil.STATUS_ZOMBIE else process
+        return None
+
+    def family(self) -> list[psutil.Process]:
+        """Its process first, and all that this has started, of those that still are."""
+        first = self.process()
+        with suppress(psutil.Error):
+            return [] if first is None else [first, *first.children(recursive=True)]
+        return []
 
     @contextmanager
-    def held(self, busy: BaseException, patience_s: float = 0.0) -> Iterator[None]:
-        """By one process at a time, for as long as it fills the folder; `busy` is raised else.
+    def held(self) -> Iterator[int]:
+        """By one process at a time, and by those to which it hands this descriptor.
 
-        Not before `patience_s`: a killed process counts as gone a moment before its last
-        thread lets go of the lock.
+        Raises:
+            BadInput: another one has it, or it is none. Not at once: who asks whether it is held
+                has the lock for that moment, and a killed process until its last thread has ended.
         """
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + PATIENCE_S
+        with ExitStack() as stack:
+            with self._reading("lock") as path:
+                lock = stack.enter_context(_opened(path, os.O_RDWR | os.O_CREAT))
+            while not _taken(lock, fcntl.LOCK_EX):
+                if time.monotonic() >= deadline:
+                    name = os.path.relpath(self.path, runs_folder())
+                    raise BadInput(
+                        f"{name} is going already; watch it: kdlab attach {name}"
+                    )
+                time.sleep(0.1)  # between tries
+            os.ftruncate(lock, 0)  # who holds it from here on says so
+            never_anew.add(self.path)
+            yield lock
 
-        def while_waiting() -> None:
-            if time.monotonic() >= deadline:
-                raise busy
 
-        with locked(self.path / "lock", while_waiting):
-            yield
+@contextmanager
+def _opened(lock: Path, flags: int) -> Iterator[int]:
+    """A folder may be somebody else's: its lock no link to a file, and no pipe to wait for."""
+    descriptor = os.open(lock, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode=0o600)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("it is no plain file")
+        yield descriptor
+    finally:
+        os.close(descriptor)  # not LOCK_UN: another process may have been given it
+
+
+def _taken(lock: int, kind: int) -> bool:
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 _Folder = TypeVar("_Folder", bound=RunFolder)  # of a run or of a sweep

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kdlab.config.home import never_anew
 from kdlab.supervision.children import configured
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def log_page(states: Sequence[Path], name: str, text: str) -> list[str]:
 
 def main() -> None:
     config = configured(Followed)
+    never_anew.add(config.folder)
     os.nice(10)  # training comes first, also before what the next line imports
     follow(writer_of(config.folder))
 

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from kdlab.config.home import write_json
+from kdlab.config.home import make_private, write_json
 from kdlab.config.seal import Damaged, check, damage, seal, sealed
 from kdlab.errors import CheckpointError
 from kdlab.messages import MessageError, plain, typed
@@ -69,7 +69,7 @@ def raise_fence(folder: Path) -> int:
     For whoever starts a generation of ranks: one that was given up as lost may still live
     somewhere, cut off from its group.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     number = _fence(folder) + 1
     write_json(folder / _FENCE, {"number": number})
     return number
@@ -113,7 +113,7 @@ def save(
     _check_fence(folder, fence)
     for half in folder.glob(".step_*"):  # of a process that was killed in here
         shutil.rmtree(half, ignore_errors=True)
-    temporary.mkdir(parents=True)
+    make_private(temporary)
     try:
         state = temporary / "state.safetensors"
         save_file({k: v.detach().contiguous().cpu() for k, v in tensors.items()}, state)

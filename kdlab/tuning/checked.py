@@ -14,10 +14,9 @@ from kdlab.config.home import make_private, write_json, write_whole
 from kdlab.config.registry import component_names
 from kdlab.config.sweep_text import read_sweep
 from kdlab.errors import BadInput, ClusterError
-from kdlab.experiment.folder import UNDER_WAY
 from kdlab.report import page
 from kdlab.run.experiment import Experiment
-from kdlab.run.handle.watched import PATIENCE_S, Components, spawn
+from kdlab.run.handle.watched import Components, spawn
 from kdlab.run.preflight import refuse_cells
 from kdlab.tuning import samplers, simulated
 from kdlab.tuning.best import earlier
@@ -82,33 +81,27 @@ class CheckedSweep:
         components = pack(component_names([self.space.base.to_dict(), *chosen]))
         if self.spec.workers is not None:
             refuse_cells(components, "The sweep", "Dask workers")
-        busy = BadInput(
-            f"The sweep {name} is going already; watch it: kdlab attach sweeps/{name}"
-        )
         try:
-            with folder.held(busy, PATIENCE_S):
-                if folder.status().state in UNDER_WAY:
-                    raise busy
+            make_private(folder.path.parent)
+            folder.path.mkdir(mode=0o700, exist_ok=True)
+            with folder.held() as lock:
                 self._write(folder, components)
+                spawn(folder, components, lock, "kdlab.tuning.child")
         except OSError as error:
             raise ClusterError(
                 f"The sweep's folder {folder.path} cannot be written: {error}. Nothing was "
                 "started, and what is in it is as it was."
             ) from error
-        spawn(folder, components, "kdlab.tuning.child")
         return Sweep(folder)
 
     def _write(self, folder: SweepFolder, components: Components) -> None:
         """What its process reads. A study that goes on keeps the name it began with."""
-        make_private(folder.path)
         text = yaml_text.dump(self.spec.to_dict())
         write_whole(folder.spec, lambda new: new.write_text(text, encoding="utf-8"))
         write_json(folder.path / "components.json", components)
         known = folder.origin().experiment or f"sweeps/{self.name}"
         folder.write_origin(known, self.hash)
-        folder.write_status(
-            state="starting", created=time.time(), pid=None, error=None, result=None
-        )
+        folder.write_status(state="starting", created=time.time(), error=None, result=None)
 
     def __repr__(self) -> str:
         of = self.spec.experiment or self.spec.simulation

@@ -186,7 +186,6 @@ class Driver:
         run = None if order.run is None else Path(order.run)
         if run is not None:
             trial.set_user_attr(RUN, str(run))
-            RunFolder(run).write_status(pid=self.workers.pid(worker))
         self.workers.send(worker, order)
         self.running[trial.number] = RunningTrial(trial, values, run)
         self._asks.append(time.perf_counter() - begin)

@@ -217,13 +217,11 @@ class SweepProcess(Work):
 def main(path: str, stop: Callable[[], bool]) -> int:
     """To the end; the exit code. The status file says the same."""
     folder = SweepFolder(Path(path))
-    words = f"the sweep {folder.run_id} is going already in another process"
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     logging.getLogger("distributed").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     gc.freeze()  # what was imported stays: looking through it takes 0.2 s each time
     try:
-        with folder.held(SystemExit(words)):
-            return execute(folder, lambda: SweepProcess(folder, stop))
+        return execute(folder, lambda: SweepProcess(folder, stop))
     finally:
         gc.unfreeze()

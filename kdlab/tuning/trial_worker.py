@@ -105,7 +105,10 @@ def trained(order: TrialOrder, stopped: Container[int], process: MakeTrial) -> T
             full.append(error)
         return bool(full)
 
-    execute(run, lambda: process(run, lambda: order.number in stopped, order.pool), passes)
+    with run.held():
+        execute(
+            run, lambda: process(run, lambda: order.number in stopped, order.pool), passes
+        )
     if full:
         raise full[0]
     status = run.raw_status()

@@ -81,9 +81,6 @@ class TrialWorkers:
             if at == order:
                 self.supervisor.send(worker, **TRIAL_ORDERS.plain(StopTrial(order)))
 
-    def pid(self, worker: int) -> int:
-        return self.supervisor.children[worker].pid
-
     def events(self) -> Iterator[TrialEnded | TrialWorkerLost]:
         for event in self.supervisor.events():
             match event:

@@ -1,5 +1,6 @@
 """Run folders of somebody else, or damaged ones: words instead of tracebacks and signals."""
 
+import collections
 import contextlib
 import json
 import os
@@ -11,17 +12,22 @@ import time
 
 import psutil
 import pytest
+import yaml
 from safetensors.torch import load_file
 from tests_support import student_card, until
 
 import kdlab
+from kdlab.config.check import construct
+from kdlab.config.load import compose_card
 from kdlab.config.seal import hash_of
-from kdlab.control.orders import ChangeSettings, OrderReader
+from kdlab.control.orders import KINDS, ChangeSettings, OrderReader
 from kdlab.control.steering import Steering
-from kdlab.errors import KdlabError, WeightsError
+from kdlab.data.images import DataSpec
+from kdlab.errors import KdlabError, NotFoundError, WeightsError
 from kdlab.events.log import read_all
-from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.folder import ENDED, RunFolder
 from kdlab.models.model import read_card
+from kdlab.run.catalogue import described
 from kdlab.run.handle.run import Run, made
 
 NAN, INF = float("nan"), float("inf")
@@ -38,13 +44,12 @@ def written(folder, **facts):
 
 @pytest.mark.parametrize(
     "facts",
-    [{"pid": -1}, {"pid": 0}, {"pid": 2**40}, {"created": NAN}, {"begin": INF},
-     {"process_started": NAN}, {"created": 1e300}, {"ended": -1.0}, {"state": "odd"},
-     {"pid": "1"}, {"state": 7}, {"result": [1]}],
+    [{"created": NAN}, {"begin": INF}, {"created": 1e300}, {"ended": -1.0},
+     {"state": "odd"}, {"begin": "1"}, {"state": 7}, {"result": [1]}],
     ids=str,
 )  # fmt: skip
 def test_well_formed_nonsense_is_a_damaged_status(tmp_path, facts):
-    """`pid: -1` or `created: NaN` was a traceback of `kdlab runs`, for all runs."""
+    """`created: NaN` was a traceback of `kdlab runs`, for all runs."""
     folder = written(tmp_path / "a", **facts)
     status = folder.raw_status()
     assert status.state == "unreadable"
@@ -59,7 +64,7 @@ def test_well_formed_nonsense_is_a_damaged_status(tmp_path, facts):
 )  # fmt: skip
 def test_odd_last_words_of_a_log_are_of_one_run_alone(elsewhere, last):
     """They were tracebacks of every command, as all runs are sorted by their time."""
-    folder = written(elsewhere / "runs" / "a", pid=-1)
+    folder = written(elsewhere / "runs" / "a", begin=-1.0)
     (folder.path / "experiment.json").write_text("{}")
     line = {"event": "run_done", "time": 1.0, "result": None, "error": None} | last
     folder.events.write_text(json.dumps(line) + "\n")
@@ -169,7 +174,7 @@ def test_a_run_ends_with_its_folder(kdlab_home, elsewhere):
     words = ["smoke/in_process", "train.epochs=100000", "tracking.enabled=false"]
     run = kdlab.load(*words).start(lambda line: None)
     until(lambda: [e for e in run.events() if e["event"] == "step"])
-    processes = psutil.Process(run.status.pid).children(recursive=True)
+    processes = run.folder.family()
     shutil.rmtree(run.path, ignore_errors=True)
     until(lambda: not any(lives(process.pid) for process in processes))
 
@@ -204,45 +209,107 @@ def trainers(folder):
     return [process for process in found if process.info["ppid"] not in pids]
 
 
+class AnyOrder:
+    """A run that commands in processes of their own begin, stop, kill and delete at once."""
+
+    kinds = ("resume", "resume", "resume", "stop", "stop", "kill", "kill -9", "delete")
+
+    def __init__(self, words, seed):
+        self.words, self.chance = words, random.Random(seed)
+        self.counts = collections.Counter()
+        self.begin()
+
+    def begin(self):
+        self.counts["begun"] += 1
+        self.run = kdlab.load(*self.words).start(lambda line: None)
+
+    def resume(self):
+        command = [sys.executable, "-m", "kdlab", "resume", self.run.id, "--detach"]
+        return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+    def signal_one(self):
+        """As the kernel does that is short of memory: its watchdog, or who trains."""
+        if family := self.run.folder.family():
+            with contextlib.suppress(psutil.Error):
+                self.chance.choice(family[:2]).kill()
+
+    def delete(self):
+        while self.run.path.exists():  # what is written meanwhile, too
+            shutil.rmtree(self.run.path, ignore_errors=True)
+
+    def some(self):
+        """One to three of them, some together and some after the other."""
+        asked = []
+        for kind in self.chance.choices(self.kinds, k=self.chance.choice((1, 2, 3))):
+            self.counts[kind] += 1
+            if kind == "resume":
+                asked.append(self.resume())
+            elif kind == "kill -9":
+                self.signal_one()
+            else:
+                {"stop": self.run.stop, "kill": self.run.kill, "delete": self.delete}[
+                    kind
+                ]()
+            time.sleep(self.chance.uniform(0, 0.5))
+        for process in asked:
+            said = process.communicate()[1]
+            assert process.returncode in (0, 2), said
+            assert "Traceback" not in said
+
+    def look(self):
+        """At most one trains, and a stop reaches it; of what is deleted nothing is left."""
+        path = self.run.path
+        assert len(trainers(path)) <= 1
+        if not path.exists():
+            until(lambda: not trainers(path))
+            assert not path.exists()
+            with pytest.raises(NotFoundError):
+                kdlab.attach(self.run.id)
+            self.counts["deleted"] += 1
+            self.begin()
+        elif trainers(path) and self.chance.random() < 0.3:
+            self.run.stop()
+            until(lambda: not trainers(path) and self.run.state in ENDED)
+            self.counts["reached"] += 1
+        assert self.run.state != "unreadable"
+
+    def go_to_the_end(self):
+        while self.run.state != "finished":
+            self.resume().communicate()
+            self.run.wait(timeout_s=600)
+        self.counts["finished"] += 1
+
+
+def weights(run):
+    (path,) = run.path.glob("members/*/*/student.safetensors")
+    return load_file(path)
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_resumes_stops_and_kills_in_any_order(kdlab_home, elsewhere):
     """Never two that train, the one always within reach, and the result of a quiet run."""
-    words = ["smoke/none", "train.epochs=1500", "tracking.enabled=false",
-             "train.checkpoint_every_steps=200", "train.evaluate_every=500"]  # fmt: skip
+    words = ["smoke/none", "train.epochs=150", "tracking.enabled=false",
+             "train.checkpoint_every_steps=100", "train.evaluate_every=50"]  # fmt: skip
     quiet = kdlab.load(*words).start(lambda line: None).wait(timeout_s=600)
-    chance = random.Random(7)
-    run = kdlab.load(*words).start(lambda line: None)
+    storm = AnyOrder(words, seed=7)
+    for fault in range(int(os.environ.get("FAULTS", "10"))):
+        storm.some()
+        storm.look()
+        if storm.run.state == "finished" or fault % 50 == 49:
+            same_as(storm, quiet)
+    same_as(storm, quiet)
+    sys.stdout.write(f"{dict(storm.counts)}\n")  # for whoever asks with -s
 
-    def resume():
-        command = [sys.executable, "-m", "kdlab", "resume", run.id, "--detach"]
-        return subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
-    for _ in range(int(os.environ.get("FAULTS", "10"))):
-        asked = []
-        for kind in chance.choices(("resume", "stop", "kill"), k=chance.choice((1, 2, 3))):
-            if kind == "resume":
-                asked.append(resume())
-            else:
-                getattr(run, kind)()
-            time.sleep(chance.uniform(0, 0.5))  # some together, some after the other
-        for process in asked:
-            assert process.wait() in (0, 2)
-        assert len(trainers(run.path)) <= 1
-        if trainers(run.path):
-            assert run.state in ("starting", "running", "finished")
-        if run.state == "finished":
-            break
-    while run.state != "finished":
-        resume().wait()
-        run.wait(timeout_s=600)
+def same_as(storm, quiet):
+    """It is gone on with to its end, which is that of a run that nobody has disturbed."""
+    storm.go_to_the_end()
     for key in ("student_top1", "samples_seen", "samples_lost", "samples_repeated"):
-        assert run.result[key] == quiet.result[key]
-    (one,), (two,) = (
-        list(r.path.glob("members/*/*/student.safetensors")) for r in (quiet, run)
-    )
-    weights = [load_file(path) for path in (one, two)]
-    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+        assert storm.run.result[key] == quiet.result[key]
+    was, now = weights(quiet), weights(storm.run)
+    assert all((was[name] == now[name]).all() for name in was)
+    storm.begin()
 
 
 CARD = student_card(classes=[str(k) for k in range(10)], input={})
@@ -271,3 +338,206 @@ def test_a_damaged_card_is_a_sentence(tmp_path, text):
         (tmp_path / "student.json").write_text(text)
     with pytest.raises(WeightsError, match="Export the student again"):
         read_card(tmp_path / "student.safetensors")
+
+
+# Well formed, and odd: how many of each is told by the environment (`ODD=1000`)
+
+MANY = int(os.environ.get("ODD", "30"))
+
+LISTENS = """
+import signal, sys
+for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+    signal.signal(number, lambda number, frame: print(number, flush=True))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def somebody():
+    """A process that has nothing to do with kdlab: its number, and what it has been sent."""
+    words = [sys.executable, "-c", LISTENS]
+    with subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+
+        def sent():
+            assert process.poll() is None, "it was killed"
+            process.stdin.close()
+            return process.stdout.read().split()
+
+        yield process.pid, sent
+
+
+class Odd:
+    """Values of any type, right and wrong ones, as somebody may have written them."""
+
+    def __init__(self, seed, pid):
+        self.chance, self.pid = random.Random(seed), pid
+
+    def value(self, depth=0):
+        plain = (
+            *(None, True, 0, -1, 1, 0.5, 1e300, 2**63, self.pid, "", "0", "x" * 300),
+            *("starting", "running", "finished", "\x1b[31m", "../../up", "é", time.time()),
+        )
+        kind = self.chance.randrange(8 if depth < 3 else 6)
+        if kind < 6:
+            return self.chance.choice(plain)
+        some = [self.value(depth + 1) for _ in range(self.chance.randrange(3))]
+        return some if kind == 6 else {str(value)[:20]: value for value in some}
+
+    def changed(self, known):
+        """A mapping of which some values are others, are missing, or are new."""
+        found = dict(known)
+        for _ in range(self.chance.randrange(4)):
+            key = self.chance.choice([*known, "pid", "process_started", "new"])
+            if self.chance.random() < 0.2:
+                found.pop(key, None)
+            elif isinstance(found.get(key), dict) and self.chance.random() < 0.7:
+                found[key] = self.changed(found[key])
+            else:
+                found[key] = self.value()
+        return found
+
+
+def odd_folder(odd, template, path):
+    """A copy of a run's folder whose files are all well formed."""
+    chance = odd.chance
+    shutil.copytree(template, path)
+    status = json.loads((template / "status.json").read_text())
+    states = ["starting", "running", "stopped", "finished", "pool"]
+    status |= {"state": chance.choice(states), "pid": odd.pid}
+    status["process_started"] = psutil.Process(odd.pid).create_time()
+    body = odd.changed({k: v for k, v in status.items() if k != "seal"})
+    body = json.loads(json.dumps(body))
+    (path / "status.json").write_text(json.dumps(body | {"seal": hash_of(body)}))
+    for name in chance.sample(["experiment.json", "components.json", "knobs.json"], 2):
+        known = json.loads((path / name).read_text()) if (path / name).is_file() else {}
+        (path / name).write_text(json.dumps(odd.changed(known)))
+    (path / "process.json").write_text(json.dumps({"pid": odd.pid}))
+    if chance.random() < 0.5:
+        spec = yaml.safe_load((path / "spec.yaml").read_text())
+        (path / "spec.yaml").write_text(yaml.safe_dump(odd.changed(spec)))
+    with (path / "events.jsonl").open("w") as file:
+        for kind in chance.choices(
+            ["run_started", "member_started", "step", "run_done"], k=4
+        ):
+            line = {"event": kind, "time": 1.0, "member": "none/seed0", "state": "finished"}
+            file.write(json.dumps(odd.changed(line)) + "\n")
+    lock = path / "lock"
+    kind = chance.randrange(6)
+    if kind == 0:
+        lock.symlink_to(path / "spec.yaml")
+    elif kind == 1:
+        os.mkfifo(lock)
+    elif kind == 2:
+        lock.mkdir()
+    elif kind < 5:
+        lock.write_text(
+            str(chance.choice([odd.pid, os.getpid(), 1, -1, 0, 2**40, "x", ""]))
+        )
+    for missing in chance.sample(sorted(path.iterdir()), chance.randrange(2)):
+        if missing.is_file():
+            missing.unlink()
+
+
+def moved(odd, path):
+    """It may have been renamed, stand twice, or be a link to where it is now."""
+    kind = odd.chance.randrange(4)
+    if kind == 1:
+        path = path.rename(path.with_name(f"renamed {path.name}"))
+    elif kind == 2:
+        shutil.copytree(path, path.with_name(f"{path.name}-copy"), symlinks=True,
+                        ignore=shutil.ignore_patterns("lock"))  # fmt: skip
+    elif kind == 3:
+        path.rename(path.parent.parent / path.name)
+        path.symlink_to(path.parent.parent / path.name)
+    return path
+
+
+COMMANDS = (
+    *(["stop", "RUN"], ["stop", "RUN", "--now"], ["resume", "RUN", "--detach"], ["runs"]),
+    *(
+        ["runs", "--json"],
+        ["control", "RUN", "pause"],
+        ["control", "RUN", "set", "lr_factor=2"],
+    ),
+    *(
+        ["resume", "RUN", "--detach", "--anew"],
+        ["scale", "RUN", "2"],
+        ["predict", "RUN", "."],
+    ),
+)
+
+
+def test_odd_folders_are_words_and_signals_to_nobody(
+    kdlab_cli, elsewhere, monkeypatch, somebody
+):
+    """Copied, moved and foreign ones whose files name a stranger that lives, and held locks."""
+    pid, sent = somebody
+    for module in ("experiment.folder", "run.handle.watched"):
+        monkeypatch.setattr(f"kdlab.{module}.PATIENCE_S", 0.2)
+    monkeypatch.setattr("kdlab.run.handle.run.spawn", lambda *_: None)
+    template = made(kdlab.load("smoke/none"), "stopped")[0].path
+    template = template.rename(elsewhere / "template")
+    odd, slowest = Odd(11, pid), (0.0, [])
+    for number in range(MANY):
+        path = elsewhere / "runs" / f"odd-{number:04}"
+        odd_folder(odd, template, path)
+        path = moved(odd, path)
+        held = contextlib.ExitStack()
+        if odd.chance.random() < 0.3:  # by this process, in the name of another one
+            with contextlib.suppress(KdlabError):
+                lock = held.enter_context(RunFolder(path).held())
+                os.pwrite(lock, str(odd.chance.choice([pid, "", 1])).encode(), 0)
+        with held:
+            looked_at(RunFolder(path))
+            for command in odd.chance.sample(COMMANDS, 3):
+                begin = time.process_time()
+                words = [path.name if word == "RUN" else word for word in command]
+                code, _, err = kdlab_cli(*words)
+                slowest = max(slowest, (time.process_time() - begin, words))
+                assert code in (0, 1, 2), err
+                assert "Traceback" not in err
+        shutil.rmtree(elsewhere / "runs")
+    assert sent() == []
+    sys.stdout.write(f"{MANY} odd folders; the slowest took {slowest} CPU seconds\n")
+
+
+def test_odd_orders_are_orders_or_nothing(tmp_path):
+    odd, path = Odd(12, 1), tmp_path / "control.jsonl"
+    known = {"time": 1.0, "member": "m", "set": {"lr_factor": 0.5}, "name": "teacher-0"}
+    with path.open("w") as file:
+        for _ in range(MANY):
+            line = odd.changed(known | {"event": odd.chance.choice([*KINDS])})
+            file.write(json.dumps(line) + "\n")
+    for found in OrderReader(path)():
+        assert type(found) in KINDS.values()
+        assert isinstance(found.member, str)
+    steering = Steering(path, "m")
+    steering.look(now=True)
+    assert all(isinstance(value, float | int) for value in steering.values.values())
+
+
+def test_odd_cards_are_cards_or_a_sentence(elsewhere):
+    """Of exported students, and of the registry."""
+    odd = Odd(13, 1)
+    cards = elsewhere / "registry" / "data"
+    cards.mkdir(parents=True)
+    known = compose_card("data/digits_tiny").data
+    for _ in range(MANY):
+        (elsewhere / "student.json").write_text(json.dumps(odd.changed(CARD)))
+        with contextlib.suppress(WeightsError):
+            read_card(elsewhere / "student.safetensors")
+        (cards / "odd.yaml").write_text(yaml.safe_dump(odd.changed(known)))
+        for read in (
+            lambda: construct(DataSpec, compose_card("data/odd")),
+            lambda: described("data/odd"),
+        ):
+            with contextlib.suppress(KdlabError):
+                read()

@@ -1,10 +1,9 @@
 """Commands without a shell, and runs that are none."""
 
-import os
 import time
 
-import psutil
 import pytest
+from tests_support import hold
 
 from kdlab import cli
 from kdlab.config import yaml_text
@@ -55,6 +54,8 @@ def found(monkeypatch):
 def run_folder(elsewhere):
     """Makes a run's folder in ./runs; `running` is of this process."""
 
+    holding = []
+
     def make(name="20260101-000000-aaaa", state="finished", spec=None, **facts):
         run = RunFolder(elsewhere / "runs" / name)
         run.path.mkdir(parents=True)
@@ -63,10 +64,7 @@ def run_folder(elsewhere):
         write_json(run.path / "components.json", {})
         EventLog(run.events).close()
         if state == "running":
-            facts |= {
-                "pid": os.getpid(),
-                "process_started": psutil.Process().create_time(),
-            }
+            holding.append(hold(run))
         if state == "finished":
             facts.setdefault("result", RESULT | {"run_id": name, "run_dir": str(run.path)})
         run.write_status(state=state, created=time.time(), **facts)

@@ -96,7 +96,7 @@ def test_the_controls_follow_the_run(monitor, run):
 
 
 def test_a_run_that_was_lost_has_said_nothing_and_is_shown_as_lost(monitor, run):
-    run.folder.write_status(pid=2**22 + 1)  # no such process
+    run.let_go()
     assert "lost" in monitor.end()
     assert monitor.page.state["state"] == "lost"
 
@@ -219,7 +219,7 @@ def test_several_runs_are_one_view(two):
 
 def test_several_runs_have_ended_when_the_last_one_has(two):
     one = two[0]
-    one.folder.write_status(state="running", pid=1)  # one that lives
+    one.folder.write_status(state="running")  # one that lives
     view = RunsTogether([run.handle for run in two])
     assert view._watched.state == "running"
     one.folder.write_status(state="failed")

@@ -1,11 +1,10 @@
 """The live view of a sweep without a page: it follows a log that the test writes."""
 
-import os
 import signal
 
 import pytest
 from small_sweeps import TRAINED, searched
-from tests_support import event
+from tests_support import event, hold
 
 from kdlab.events.log import EventLog
 from kdlab.notebook import live_view, sweep_view
@@ -20,9 +19,10 @@ class WrittenSweep:
     def __init__(self):
         search = searched(TRAINED)
         folder = SweepFolder(sweeps_folder() / "seen")
-        with folder.held(SystemExit("another process has it")):
-            search._write(folder, {})
-        folder.write_status(state="running", pid=os.getpid())
+        folder.path.mkdir(parents=True)
+        search._write(folder, {})
+        folder.write_status(state="running")
+        self.let_go = hold(folder)
         self.folder, self.log = folder, EventLog(folder.events)
         self.say("sweep_started", study="seen", spec=search.spec.to_dict(),
                  objectives=["validation_top1"], directions=["maximize"])  # fmt: skip
@@ -103,7 +103,7 @@ def test_the_button_stops_the_sweep_and_rests_when_it_has_ended(sweep):
         signal.signal(signal.SIGINT, before)
     assert heard == [signal.SIGINT]
     assert not sweep.view.button.disabled
-    sweep.folder.write_status(state="stopped", pid=None)
+    sweep.folder.write_status(state="stopped")
     sweep.view.look()
     assert sweep.view.button.disabled
     assert sweep.view.end() == "<b>drawn</b>"
@@ -134,7 +134,7 @@ def test_elsewhere_it_displays_itself_and_leaves_a_picture(sweep, monkeypatch):
         return Handle() if display_id else None
 
     monkeypatch.setattr(live_view, "display", display)
-    sweep.folder.write_status(state="finished", pid=None, result={})
+    sweep.folder.write_status(state="finished", result={})
     sweep.view._every_s = 0.001
     sweep.view.show()
     sweep.view.settle(60.0)

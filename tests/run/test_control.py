@@ -3,7 +3,6 @@
 import json
 import time
 
-import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -54,9 +53,9 @@ def test_paused_it_stands_still_and_goes_on(kdlab_home, elsewhere):
     until(lambda: steps(run))
     run.pause()
     (paused,) = until(lambda: events(run, "paused"))
-    before = psutil.Process(run.status.pid).cpu_times().user
+    before = run.folder.process().cpu_times().user
     time.sleep(1.0)  # what is looked at is that nothing happens meanwhile
-    after = psutil.Process(run.status.pid).cpu_times().user
+    after = run.folder.process().cpu_times().user
     assert after - before < 0.5
     assert max(steps(run)) <= paused["step"]
     run.checkpoint()

@@ -2,8 +2,6 @@
 
 import contextlib
 import stat
-import subprocess
-import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -54,30 +52,11 @@ def test_a_status_of_which_one_byte_is_another_is_not_believed(two):
     assert two[1].status().exit_code == 0  # as the log tells
 
 
-NAMES = """
-import sys
-from pathlib import Path
-from kdlab.experiment.folder import RunFolder
-RunFolder(Path(sys.argv[1])).name_process()
-print("named", flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.processes
 def test_a_run_under_way_is_known_although_its_status_is_damaged(two):
     folder = two[1]
     (folder.path / "status.json").write_text("{")
-    with subprocess.Popen(
-        [sys.executable, "-c", NAMES, str(folder.path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
-        assert process.stdout.readline() == b"named\n"
-        status = folder.status()
-        process.stdin.close()
-    assert (status.state, status.pid) == ("running", process.pid)
+    with folder.held():
+        assert folder.status().state == "running"
     assert folder.status().state == "finished"  # as the log tells, now that it is gone
 
 

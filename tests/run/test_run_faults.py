@@ -40,7 +40,7 @@ def test_killed_while_it_writes_a_checkpoint_it_goes_on_from_the_one_before(
     run = started(big, "train.epochs=4")
     checkpoints = run.path / "members" / "none" / "seed0" / "checkpoints"
     until(lambda: list(checkpoints.glob("step_*")))
-    process = psutil.Process(run.folder.raw_status().pid)
+    process = run.folder.process()
 
     def stopped_in_the_act():
         if not list(checkpoints.glob(".step_*")):
@@ -98,7 +98,7 @@ def test_a_full_disk_is_named_and_with_room_again_the_run_goes_on(kdlab_home, el
     whole = started("train.epochs=40").wait(timeout_s=600)
     run = started("train.epochs=40")
     until(lambda: len(list(select(run.folder.events, "step"))) > 5)
-    watchdog = psutil.Process(run.folder.raw_status().pid)
+    watchdog = run.folder.process()
     for process in watchdog.children(recursive=True):
         process.rlimit(psutil.RLIMIT_FSIZE, (3000, -1))  # as small as room for a status
     run.wait(timeout_s=600)
@@ -115,7 +115,7 @@ def test_a_full_disk_is_named_and_with_room_again_the_run_goes_on(kdlab_home, el
 def test_a_run_whose_scheduler_is_killed_says_so_and_goes_on(kdlab_home, elsewhere):
     run = started("train.epochs=200", "train.checkpoint_every_steps=20", source="served")
     until(lambda: sum(1 for _ in select(run.folder.events, "step")) > 60)
-    children = psutil.Process(run.folder.raw_status().pid).children(recursive=True)
+    children = run.folder.family()[1:]
     (scheduler,) = [c for c in children if "scheduler_process" in " ".join(c.cmdline())]
     scheduler.kill()
     run.wait(timeout_s=600)

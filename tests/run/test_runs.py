@@ -14,7 +14,7 @@ import pytest
 import torch
 from runs_here import RunsHere
 from safetensors.torch import load_file
-from tests_support import event
+from tests_support import event, until
 
 import kdlab
 from kdlab.config.home import write_json
@@ -97,7 +97,7 @@ def losses(run):
 @pytest.mark.processes
 def test_the_run_outlives_its_watcher_and_can_be_attached(elsewhere):
     run = kdlab.load("smoke/none", QUIET).start()
-    assert os.getsid(run.folder.raw_status().pid) != os.getsid(0)
+    assert os.getsid(until(run.folder.process).pid) != os.getsid(0)
     again = kdlab.attach(run.id[-4:])
     again.wait(timeout_s=600)
     assert again.result["samples_seen"] == 480
@@ -200,7 +200,7 @@ def test_a_sigkill_is_noticed_and_a_resume_is_exact(elsewhere):
     whole = kdlab.load("smoke/none", QUIET, options).start().wait()
     run = kdlab.load("smoke/none", QUIET, options).start()
     wait_for(run, "checkpoint_saved", 2)
-    os.kill(run.folder.raw_status().pid, signal.SIGKILL)
+    os.kill(run.folder.process().pid, signal.SIGKILL)
     run.wait(timeout_s=600)
     assert run.state == "lost"
     with pytest.raises(RunFailed, match="killed from outside"):
@@ -280,7 +280,7 @@ def catches(pid, number):
 def test_a_stop_in_the_first_moment_is_a_stop(elsewhere):
     """While the process still imports torch."""
     run = kdlab.load("smoke/none", QUIET, {"train.epochs": 5000}).start()
-    process = psutil.Process(run.folder.raw_status().pid)
+    process = until(run.folder.process)
     # Its handler stands: Python itself catches no SIGTERM. Torch may be there from the fork on.
     while not catches(process.pid, signal.SIGTERM):
         time.sleep(0.01)
@@ -293,7 +293,7 @@ def test_a_stop_in_the_first_moment_is_a_stop(elsewhere):
 def test_a_second_ctrl_c_ends_everything_at_once(elsewhere):
     run = kdlab.load("smoke/served", QUIET, {"train.epochs": 5000}).start()
     wait_for(run, "step", 3)
-    family = psutil.Process(run.folder.raw_status().pid).children(recursive=True)
+    family = run.folder.family()[1:]
     assert len(family) >= 4  # scheduler, two teachers, reader
     run.kill()
     run.wait(timeout_s=600)

@@ -93,7 +93,7 @@ def worker_of(run):
 
     def found():
         with contextlib.suppress(psutil.Error):
-            mother = psutil.Process(run.status.pid)
+            mother = run.folder.process()
             return next(
                 (c for c in mother.children() if c.status() != psutil.STATUS_ZOMBIE), None
             )
@@ -181,7 +181,7 @@ def test_who_asks_for_the_end_gets_it(kdlab_home, elsewhere, long):
         child = worker_of(run)
         until(lambda run=run: steps(run) > 0)
         if end == "orphan":
-            os.kill(run.status.pid, signal.SIGKILL)
+            os.kill(run.folder.process().pid, signal.SIGKILL)
         else:
             getattr(run, end)()
         until(lambda child=child: not child.is_running() or child.status() == "zombie")
@@ -197,7 +197,4 @@ def test_an_end_that_is_asked_for_between_two_children_is_kept(kdlab_home, elsew
     child.kill()
     run.stop()
     until(lambda: run.state in ("stopped", "lost"))
-    mother = run.status.pid
-    until(
-        lambda: not psutil.pid_exists(mother) or psutil.Process(mother).status() == "zombie"
-    )
+    until(lambda: not run.folder.alive())

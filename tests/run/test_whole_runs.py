@@ -267,7 +267,7 @@ def test_tracking_that_fails_does_not_stop_training(run_json, kdlab_cli, elsewhe
 def test_a_killed_run_is_told_to_mlflow_later(elsewhere, kdlab_cli):
     run = kdlab.load("smoke/none", {"train.epochs": 4000, "tracking.enabled": True}).start()
     next(e for e in run.events(follow=True) if e["event"] == "epoch_done")
-    os.kill(run.folder.raw_status().pid, signal.SIGKILL)
+    os.kill(run.folder.process().pid, signal.SIGKILL)
     run.wait(timeout_s=600)
     kdlab_cli("runs", "--sync")
     from mlflow import MlflowClient

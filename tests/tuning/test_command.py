@@ -36,8 +36,8 @@ def test_a_name_for_the_best_is_checked_before_the_search(kdlab_cli, elsewhere):
 
 def test_a_study_of_another_sweep_is_refused(kdlab_cli, elsewhere):
     folder = SweepFolder(sweeps_folder() / "mine")
-    with folder.held(SystemExit("another process has it")):
-        searched(SIMULATED)._write(folder, {})
+    folder.path.mkdir(parents=True)
+    searched(SIMULATED)._write(folder, {})
     (elsewhere / "other.yaml").write_text(
         yaml.safe_dump(SIMULATED | {"overrides": {"steps": 33}})
     )

@@ -111,12 +111,3 @@ def test_sqlite_and_a_time_limit(here):
     assert known.n_trials == result["trials"]["total"]
 
 
-def test_a_sweep_that_another_process_carries_out_is_left_alone(here):
-    inside = SweepFromInside(TRAINED, train, trials=1)
-    before = inside.folder.raw_status()
-    with (
-        inside.folder.held(SystemExit("another process has it")),
-        pytest.raises(SystemExit, match="small is going already in another process"),
-    ):
-        process.main(str(inside.folder.path), lambda: False)
-    assert inside.folder.raw_status() == before

@@ -50,11 +50,7 @@ def told(sweep):
 
 def workers(sweep):
     """Processes that carry out trials."""
-    try:
-        children = psutil.Process(sweep.status.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-    return [c for c in children if "kdlab.tuning.trial_worker" in words(c)]
+    return [c for c in sweep.folder.family()[1:] if "kdlab.tuning.trial_worker" in words(c)]
 
 
 def words(process):
@@ -231,7 +227,7 @@ def test_a_full_disk_loses_no_trial(sweeps):
     sweep = sweeps(SIMULATED, **MANY | {"trials": 2000})
     until(lambda: len(list_of(sweep)) > 5)
     journal = sweep.path / "study.journal"
-    process = psutil.Process(sweep.status.pid)
+    process = until(sweep.folder.process)
     process.rlimit(psutil.RLIMIT_FSIZE, (journal.stat().st_size + 700, -1))
     until(lambda: sweep.state in ("failed", "lost", "finished"))
     assert "The disk did not take" in sweep.status.error

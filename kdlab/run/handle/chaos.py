@@ -75,12 +75,10 @@ class OtherTargets:
 
     def processes(self) -> list[Target]:
         found: list[Target] = []
-        with suppress(psutil.Error):  # it ended, or one of them did
-            watchdog = psutil.Process(self.run.folder.raw_status().pid)
-            for process in (watchdog, *watchdog.children(recursive=True)):
-                with suppress(psutil.Error):
-                    if words := process.cmdline():  # a zombie has none
-                        found.append(Target(program_of(words), process.pid))
+        for process in self.run.folder.family():  # its watchdog is the first
+            with suppress(psutil.Error):
+                if words := process.cmdline():  # a zombie has none
+                    found.append(Target(program_of(words), process.pid))
         return found
 
     def helpers(self) -> list[Target]:

@@ -9,7 +9,7 @@ from kdlab.control import orders
 from kdlab.errors import BadInput
 from kdlab.events.log import select, training_now
 from kdlab.events.teachers import PoolReady
-from kdlab.experiment.folder import ENDED, RunFolder
+from kdlab.experiment.folder import UNDER_WAY, RunFolder
 from kdlab.run.handle.knobs import check_values
 
 _OF_TEACHERS = ("add_teacher", "drain_teacher", "kill_teacher")
@@ -28,7 +28,7 @@ def send(
         SpecError: a value that the spec would not allow.
     """
     state = run.status().state
-    if state in ENDED:
+    if state not in UNDER_WAY:
         raise BadInput(f"Run {run.run_id} is {state}; only a running one takes orders.")
     # As it was written: a spec with components of a notebook cell is known there only.
     run.check_format()

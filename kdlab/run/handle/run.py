@@ -23,7 +23,7 @@ from kdlab.experiment.folder import RunFolder, RunStatus
 from kdlab.run.handle.knobs import knobs
 from kdlab.run.handle.result import Result
 from kdlab.run.handle.run_list import RunList
-from kdlab.run.handle.watched import PATIENCE_S, Components, Watched, spawn, viewers
+from kdlab.run.handle.watched import Components, Watched, spawn, viewers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +41,8 @@ _started_here: list[RunFolder] = []  # by this process, oldest first
 def start(experiment: "Experiment") -> "Run":
     """A run folder, and the process that fills it. The experiment is checked already."""
     run, components = made(experiment, "starting")
-    spawn(run, components)
+    with run.held() as lock:
+        spawn(run, components, lock)
     _started_here.append(run)
     return Run(run)
 
@@ -91,7 +92,7 @@ def resume(run_id: str, trust_components: bool = False, anew: bool = False) -> "
         NotFoundError: no such run.
     """
     run = folders.find(run_id)
-    _check_resumable(run)
+    _check_resumable(run, run.status().state)
     run.check_format()
     components = run.components()
     if components and not trust_components:
@@ -100,20 +101,17 @@ def resume(run_id: str, trust_components: bool = False, anew: bool = False) -> "
             f"({', '.join(components)}). Their source in {run.path}/components.json is only "
             f"run when you say so: kdlab resume {run.run_id} --trust-components"
         )
-    busy = BadInput(
-        f"Run {run.run_id} is going already; watch it with: kdlab attach {run.run_id}"
-    )
-    with run.held(busy, PATIENCE_S):
-        _check_resumable(run)  # of two resumes at once the other may have begun it
+    with run.held() as lock:
+        state = run.raw_status().state  # another resume may have come first
+        _check_resumable(run, "lost" if state in folders.UNDER_WAY else state)
         if anew:
             _put_aside_what_is_damaged(run)
-        run.write_status(state="starting", created=time.time(), pid=None, error=None)
-    spawn(run, components)
+        run.write_status(state="starting", created=time.time(), error=None)
+        spawn(run, components, lock)
     return Run(run)
 
 
-def _check_resumable(run: folders.RunFolder) -> None:
-    state = run.status().state
+def _check_resumable(run: folders.RunFolder, state: str | None) -> None:
     if state not in ("stopped", "failed", "lost"):
         raise BadInput(f"Run {run.run_id} is {state}; there is nothing to resume.")
 

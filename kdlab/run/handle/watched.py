@@ -17,9 +17,8 @@ import psutil
 from kdlab.errors import BadInput, NotFoundError, RunFailed, RunStopped
 from kdlab.events.event import Event
 from kdlab.events.log import EventReader
-from kdlab.experiment.folder import ENDED, RunFolder, RunStatus
+from kdlab.experiment.folder import PATIENCE_S, UNDER_WAY, RunFolder, RunStatus
 
-PATIENCE_S = 5.0  # for a process that was killed to let go of its lock
 _LAST_LOOK_S = 10.0  # for live views to draw the end
 _TICK_S = 0.1
 _Watcher = Callable[[Event], None]
@@ -31,16 +30,23 @@ _WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def spawn(
-    run: RunFolder, components: Components, module: str = "kdlab.run.process.child"
+    run: RunFolder,
+    components: Components,
+    lock: int,
+    module: str = "kdlab.run.process.child",
 ) -> None:
-    """In a session of its own: Ctrl-C in this terminal does not reach it."""
+    """In a session of its own: Ctrl-C in this terminal does not reach it.
+
+    The lock is handed on to it, so that there is no moment at which nobody holds the folder.
+    """
     hashes = {name: entry["sha256"] for name, entry in components.items()}
     everything = _WAITING | os.environ | {"KDLAB_COMPONENTS": json.dumps(hashes)}
     # A stop before it can hear waits, and is one.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     with run.log.open("ab") as log, open(os.devnull, "rb") as nothing:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, str(run.path)],
+            [sys.executable, "-m", module, str(lock), str(run.path)],
+            pass_fds=[lock],
             stdin=nothing,
             stdout=log,
             stderr=log,
@@ -48,23 +54,23 @@ def spawn(
             env=everything,
         )
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    _children[process.pid] = process
-    born = psutil.Process(process.pid).create_time()
-    run.write_status(pid=process.pid, process_started=born)
+    _children.append(process)
 
 
 def _fills(process: psutil.Process, folder: Path) -> bool:
-    """Whether it was started for this folder: a status may come from somebody else."""
+    """Whether it was started for this folder: its files may come from somebody else."""
     words = process.cmdline()
+    if not words:
+        raise psutil.NoSuchProcess(process.pid)  # in a moment
     text = " ".join(words).rstrip()
     try:  # the same folder may have another name by now
         same = os.path.samefile(words[-1], folder)
-    except (OSError, IndexError):
+    except OSError:
         same = False
     return (same or text.endswith(f" {folder}")) and " kdlab." in text
 
 
-_children: dict[int, "subprocess.Popen[bytes]"] = {}  # so that none stays a zombie
+_children: list["subprocess.Popen[bytes]"] = []  # so that none stays a zombie
 # How a notebook shows a run, a sweep, an experiment; kdlab/session.py fills it.
 viewers: dict[str, Callable[..., object]] = {}
 
@@ -93,7 +99,7 @@ class _Settles(Protocol):
 
 
 class Watched:
-    """Its folder has a status, events, and the pid of the process."""
+    """Its folder has a status, events, and a lock that its process holds."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -108,9 +114,8 @@ class Watched:
 
     @property
     def status(self) -> RunStatus:
-        pid = self.folder.raw_status().pid
-        if pid is not None and pid in _children:
-            _children[pid].poll()  # reaps it when it has ended
+        for child in _children:
+            child.poll()  # reaps it when it has ended
         return self.folder.status()
 
     @property
@@ -150,7 +155,9 @@ class Watched:
         """What is new, now and then, until it has ended."""
         begin, read = time.monotonic(), EventReader(self.folder.events)
         while True:
-            ended = self.state in ENDED  # looked at first, so that nothing is missed
+            ended = (
+                self.status.state not in UNDER_WAY
+            )  # looked at first, so that nothing is missed
             yield read()
             if ended:
                 return
@@ -207,18 +214,24 @@ class Watched:
 
     def kill(self) -> None:
         """End it and everything it started, now. Its checkpoints stay."""
-        self._signal(os.killpg, signal.SIGKILL)  # it leads a process group of its own
+        deadline = time.monotonic() + PATIENCE_S
+        if self._signal(os.killpg, signal.SIGKILL):  # it leads a process group of its own
+            while self.folder.alive() and time.monotonic() < deadline:
+                time.sleep(_TICK_S)
 
-    def _signal(self, send: Callable[[int, int], None], number: int) -> None:
-        process = self.folder.raw_status().process()
-        if self.state in ENDED or process is None:
-            return
-        with contextlib.suppress(
-            ProcessLookupError, psutil.NoSuchProcess
-        ):  # it ended since
-            if not _fills(process, self.path):
-                raise BadInput(
-                    f"{self.path}/status.json names the process {process.pid}, which is none of "
-                    f"this folder ({' '.join(process.cmdline())[:100]}); it gets no signal."
-                )
-            send(process.pid, number)
+    def _signal(self, send: Callable[[int, int], None], number: int) -> bool:
+        """Whether it was sent. One that has just been started has not said yet who it is."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.status.state in UNDER_WAY and self.folder.alive():
+            process, late = self.folder.process(), time.monotonic() > deadline
+            with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):  # it ends
+                if process is not None and not late and _fills(process, self.path):
+                    send(process.pid, number)
+                    return True
+                if process is not None or late:
+                    raise BadInput(
+                        f"{self.path}/lock names {process or 'nobody here'}, which is none of "
+                        "this folder; it gets no signal. On another machine, end it there."
+                    )
+            time.sleep(_TICK_S)
+        return False

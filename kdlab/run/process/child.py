@@ -1,11 +1,12 @@
-"""`python -m kdlab.run.process.child RUN_FOLDER`: the process of one run."""
+"""`python -m kdlab.run.process.child LOCK RUN_FOLDER`: the process of one run."""
 
+import fcntl
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from kdlab.config.home import keep_private
-from kdlab.run.process.stop_request import StopRequest, end_with
+from kdlab.run.process.stop_request import StopRequest, end_with, fill
 from kdlab.run.process.watchdog import Keeper, watched
 
 
@@ -16,13 +17,16 @@ def main(path: str, stop: Callable[[], bool]) -> int:
     from kdlab.run.process.run_process import RunProcess
 
     run = RunFolder(Path(path))
-    with run.held(SystemExit(f"run {run.run_id} is going already in another process")):
-        return execute(run, lambda: RunProcess(run, stop))
+    return execute(run, lambda: RunProcess(run, stop))
 
 
 if __name__ == "__main__":
     keep_private()
     request = StopRequest()  # before the seconds of imports
-    watched(Keeper(Path(sys.argv[1])))  # each time that it returns, a process begins
-    end_with(Path(sys.argv[1]))
-    raise SystemExit(main(sys.argv[1], request))
+    lock, path = int(sys.argv[1]), sys.argv[2]
+    fill(Path(path), lock)
+    watched(Keeper(Path(path)))  # each time that it returns, a process begins
+    end_with(Path(path), lock)
+    code = main(path, request)
+    fcntl.flock(lock, fcntl.LOCK_UN)  # all is said: its own end may take its time
+    raise SystemExit(code)

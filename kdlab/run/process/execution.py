@@ -82,7 +82,6 @@ def execute(
     reserve = folder.path / _RESERVE
     try:
         reserve.write_bytes(bytes(_RESERVE_BYTES))
-        folder.name_process()
         accept_components(folder)
         work = make()
         folder.write_status(state="running", begin=work.begin)
@@ -110,9 +109,7 @@ def execute(
         _print_traceback()
         meant = isinstance(error, KdlabError)
         if not meant and passes(error):
-            folder.write_status(
-                state="starting", pid=None, created=time.time(), **_seconds(work)
-            )
+            folder.write_status(state="starting", created=time.time(), **_seconds(work))
             return 1
         state, code = "failed", error.exit_code if isinstance(error, KdlabError) else 1
         message = str(error) if meant else f"{type(error).__name__}: {error}"

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from kdlab.config.home import never_anew
+
 _HEARD_S = 6.0  # until somebody asks whether to stop: a training does at each step
 _LOOK_S, _LOOKS = 1.0, 3
 _MADE_OF = "experiment.json"
@@ -51,12 +53,24 @@ class StopRequest:
         return self.asked
 
 
-def end_with(folder: Path) -> None:
+def fill(folder: Path, lock: int) -> None:
+    """Hold a folder with the lock of it that this process was given, and say who it is.
+
+    From here on a signal for the folder reaches it: it is heard.
+    """
+    never_anew.add(folder)
+    os.set_inheritable(lock, False)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+
+
+def end_with(folder: Path, lock: int) -> None:
     """End this process group when the folder is deleted: it would go on with nobody to see it.
 
     Args:
         folder: that this process fills, of a run or of a sweep.
+        lock: of the folder; what this process forks may outlive it, and does not hold it.
     """
+    os.register_at_fork(after_in_child=lambda: os.close(lock))
     inode = folder.stat().st_ino
 
     def is_there() -> bool:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from tests_support import event
+from tests_support import event, hold
 
 import kdlab
 from kdlab.config import yaml_text
@@ -25,10 +25,11 @@ FILES = {"ca": "ca.pem"}
 def run(tmp_path):
     folder = RunFolder(tmp_path / "a-run")
     folder.path.mkdir()
-    born = psutil.Process().create_time()
-    folder.write_status(state="running", pid=os.getpid(), process_started=born)
+    folder.write_status(state="running")
     (folder.path / "spec.yaml").write_text(yaml_text.dump({"workers": None}))
-    return Run(folder)
+    let_go = hold(folder)
+    yield Run(folder)
+    let_go()
 
 
 @pytest.fixture
@@ -108,18 +109,16 @@ def test_processes_are_its_watchdog_and_all_below_it(run, monkeypatch):
         AProcess(6, [*python, "kdlab.cluster.teachers.teacher_process"]),
     ]
     watchdog = AProcess(1, [*python, "kdlab.run.process.child", "folder"], below)
-    monkeypatch.setattr(module.psutil, "Process", lambda pid: watchdog)
+    monkeypatch.setattr(RunFolder, "process", lambda folder: watchdog)
     targets = OtherTargets(run)
     assert [t.pid for t in targets.processes()] == [1, 2, 3, 6]
     assert [t.pid for t in targets.main()] == [2]
     assert [t.pid for t in targets.helpers()] == [3]
 
 
-def test_a_run_that_is_gone_has_none(run):
-    gone = psutil.NoSuchProcess(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module.psutil, "Process", lambda pid: (_ for _ in ()).throw(gone))
-        assert OtherTargets(run).processes() == OtherTargets(run).main() == []
+def test_a_run_that_is_gone_has_none(tmp_path):
+    gone = Run(RunFolder(tmp_path))
+    assert OtherTargets(gone).processes() == OtherTargets(gone).main() == []
 
 
 def test_a_teacher_is_added_while_it_runs_and_has_a_pool(run, happens, monkeypatch):

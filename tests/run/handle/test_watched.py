@@ -1,35 +1,44 @@
 """What is seen of a run from outside: over folders that are written by hand."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import psutil
 import pytest
-from tests_support import until
+from tests_support import hold, until
 
 from kdlab.errors import BadInput, NotFoundError, RunFailed, RunStopped
 from kdlab.events.general import Note
 from kdlab.events.log import EventLog
+from kdlab.experiment import folder as folder_module
 from kdlab.experiment.folder import RunFolder
 from kdlab.run.handle import watched as module
 from kdlab.run.handle.run import Run
 from kdlab.run.handle.watched import Watched, _fills, in_a_notebook, in_marimo
 from kdlab.tracking import PENDING
 
-NOBODY = {"pid": os.getpid(), "process_started": 0.0}  # a number that somebody else has now
-
 
 @pytest.fixture
 def folder(tmp_path):
     """Of a run that goes on: in this process, which lives."""
-    found = RunFolder(tmp_path / "a-run")
-    found.path.mkdir()
+    found = RunFolder(tmp_path / "runs" / "a-run")
+    found.path.mkdir(parents=True)
     found.write_origin("mine", "abc")
-    born = psutil.Process().create_time()
-    found.write_status(state="running", pid=os.getpid(), process_started=born)
+    found.write_status(state="running")
     return found
+
+
+@pytest.fixture(autouse=True)
+def let_go(folder):
+    """Its process is gone, once this is called."""
+    done = hold(folder)
+    yield done
+    done()
 
 
 @pytest.fixture
@@ -77,9 +86,10 @@ def test_who_waits_sees_what_came_of_mlflow(folder, time_passes):
     assert rest == []
 
 
-def test_nobody_waits_for_mlflow_with_a_process_that_is_gone(folder, time_passes):
+def test_nobody_waits_for_mlflow_with_a_process_that_is_gone(folder, let_go, time_passes):
     result = {"student_top1": 91.0}
-    folder.write_status(state="finished", result=result, tracking=PENDING, **NOBODY)
+    folder.write_status(state="finished", result=result, tracking=PENDING)
+    let_go()
     time_passes()
     assert Run(folder).wait().result == result | {"tracking_error": PENDING}
 
@@ -107,8 +117,9 @@ def test_a_failure_without_a_reason_is_no_riddle(folder):
         _ = Run(folder).result
 
 
-def test_a_run_whose_process_is_gone_is_lost(folder):
-    folder.write_status(**NOBODY, error="of an earlier session")
+def test_a_run_whose_process_is_gone_is_lost(folder, let_go):
+    folder.write_status(error="of an earlier session")
+    let_go()
     run = Run(folder)
     assert run.state == "lost"
     with pytest.raises(RunFailed, match="killed from outside or the machine went down"):
@@ -122,7 +133,22 @@ def test_one_that_has_not_ended_has_no_result_yet(folder, state):
         _ = Run(folder).result
 
 
-def test_a_damaged_status_is_no_result(folder):
+def test_last_words_that_come_while_it_is_looked_at_count(folder, let_go, monkeypatch):
+    """It was running when its status was read, and gone when it was asked whether it lives."""
+    alive = RunFolder.alive
+
+    def ends(folder):
+        monkeypatch.setattr(RunFolder, "alive", alive)
+        folder.write_status(state="finished", result={})
+        let_go()
+        return folder.alive()
+
+    monkeypatch.setattr(RunFolder, "alive", ends)
+    assert folder.status().state == "finished"
+
+
+def test_a_damaged_status_is_no_result(folder, let_go):
+    let_go()
     (folder.path / "status.json").write_text("{")
     with pytest.raises(
         RunFailed, match=r"a-run cannot be read: status\.json in .* damaged"
@@ -165,8 +191,8 @@ def test_waiting_sees_each_event_once_until_the_end(folder, time_passes):
     assert texts(seen) == ["one", "two"]
 
 
-def test_waiting_ends_when_the_process_is_gone(folder, time_passes):
-    time_passes(lambda: folder.write_status(**NOBODY))
+def test_waiting_ends_when_the_process_is_gone(folder, let_go, time_passes):
+    time_passes(let_go)
     assert Run(folder).wait(lambda event: None).state == "lost"
 
 
@@ -245,7 +271,8 @@ def sent(monkeypatch):
     return found
 
 
-def test_a_stop_asks_its_process_and_a_kill_ends_the_group(folder, sent):
+def test_a_stop_asks_its_process_and_a_kill_ends_the_group(folder, sent, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE_S", 1.0)  # it does not end by that
     run = Run(folder)
     run.stop()
     run.kill()
@@ -254,20 +281,22 @@ def test_a_stop_asks_its_process_and_a_kill_ends_the_group(folder, sent):
 
 
 @pytest.mark.parametrize("state", ["finished", "failed", "stopped"])
-def test_what_has_ended_is_sent_nothing(folder, sent, state):
+def test_what_has_ended_is_sent_nothing(folder, let_go, sent, state):
     """Its number may be somebody else's by now."""
     folder.write_status(state=state, result={})
     run = Run(folder)
     run.stop()
     run.kill()
-    folder.write_status(state="running", **NOBODY)
+    folder.write_status(state="running")
+    let_go()
     run.stop()
     run.kill()
     assert sent == []
 
 
-def test_what_ends_meanwhile_is_no_error(folder, monkeypatch):
+def test_what_ends_meanwhile_is_no_error(folder, let_go, monkeypatch):
     def gone(pid, number):
+        let_go()
         raise ProcessLookupError
 
     monkeypatch.setattr(os, "kill", gone)
@@ -276,8 +305,7 @@ def test_what_ends_meanwhile_is_no_error(folder, monkeypatch):
 
 
 def test_a_process_that_is_none_of_its_own_gets_no_signal(folder, monkeypatch):
-    """A status may come from somebody else: `kdlab stop` interrupted whatever it named."""
-    folder.write_status(state="running", pid=os.getpid(), process_started=None)
+    """A folder may come from somebody else: `kdlab stop` interrupted whatever it named."""
     monkeypatch.setattr(os, "kill", lambda *asked: pytest.fail("a stranger was signalled"))
     monkeypatch.setattr(os, "killpg", lambda *asked: pytest.fail("a stranger was killed"))
     for send in (Run(folder).stop, Run(folder).kill):
@@ -302,17 +330,110 @@ def test_the_process_of_a_folder_was_started_for_it(tmp_path, folders):
         started.stdin.close()
 
 
-def test_a_process_that_ends_while_it_is_looked_at_is_gone(folder, monkeypatch):
-    class Ends(psutil.Process):
-        def status(self):
-            raise psutil.NoSuchProcess(self.pid)
+def test_a_holder_that_does_not_say_who_it_is_gets_no_signal(folder, sent, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE_S", 0.3)
+    (folder.path / "lock").write_text("")
+    with pytest.raises(BadInput, match="nobody here"):
+        Run(folder).stop()
+    assert sent == []
 
-    monkeypatch.setattr(psutil, "Process", Ends)
-    assert Run(folder).state == "lost"
+
+def test_one_that_has_just_been_started_is_waited_for(folder, sent, time_passes):
+    lock = folder.path / "lock"
+    pid = lock.read_text()
+    lock.write_text("")
+    time_passes(lambda: lock.write_text(pid))
+    Run(folder).stop()
+    assert sent == [("one", os.getpid(), signal.SIGINT)]
 
 
 def test_what_has_no_process_yet_is_sent_nothing(tmp_path, sent):
     folder = RunFolder(tmp_path)
-    folder.write_status(state="starting")
+    folder.write_status(state="starting", created=time.time())
+    assert folder.status().state == "starting"
     Run(folder).stop()
     assert sent == []
+
+
+# Who holds it
+
+
+def test_who_asks_keeps_nobody_from_taking_it(folder, let_go):
+    """All who ask have the lock at once, each for a moment."""
+    let_go()
+    asks = threading.Thread(target=lambda: [folder.alive() for _ in range(2000)])
+    asks.start()
+    while asks.is_alive():
+        with folder.held():
+            assert folder.alive()
+    assert not folder.alive()
+
+
+def test_another_one_is_told_who_has_it(folder, monkeypatch):
+    monkeypatch.setattr(folder_module, "PATIENCE_S", 0.0)
+    with (
+        pytest.raises(BadInput, match="a-run is going already; watch it"),
+        folder.held(),
+    ):
+        pytest.fail("two have it")
+
+
+def test_a_lock_is_no_link_and_no_pipe(folder, let_go, tmp_path):
+    """A folder of somebody else's would have a file emptied, or a command waiting."""
+    let_go()
+    (tmp_path / "letter").write_text("dear friend")
+    lock = folder.path / "lock"
+    lock.unlink()
+    lock.symlink_to(tmp_path / "letter")
+    with pytest.raises(BadInput, match="lock in"), folder.held():
+        pytest.fail("it is somebody's letter")
+    assert (tmp_path / "letter").read_text() == "dear friend"
+    lock.unlink()
+    os.mkfifo(lock)
+    with pytest.raises(BadInput, match="lock in"), folder.held():
+        pytest.fail("it is a pipe")
+    assert not folder.alive()
+    assert folder.process() is None
+
+
+HOLDS = """
+import os, sys
+from pathlib import Path
+from kdlab.run.process.stop_request import end_with, fill
+folder, lock = Path(sys.argv[2]), int(sys.argv[1])
+fill(folder, lock)
+end_with(folder, lock)
+if os.fork() == 0:  # as a loader of data does
+    os.setsid()
+sys.stdout.write(f"{os.getpid()}\\n")
+sys.stdout.flush()
+sys.stdin.read()
+"""
+
+
+@pytest.mark.processes
+def test_a_lock_that_was_handed_on_goes_with_its_process_alone(folder, let_go):
+    """Whoever it has forked may live on, and does not hold the folder."""
+    let_go()
+    with folder.held() as lock:
+        started = subprocess.Popen(
+            [sys.executable, "-c", HOLDS, str(lock), str(folder.path)],
+            pass_fds=[lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    pids = {int(started.stdout.readline()) for _ in range(2)}
+    assert folder.process().pid == started.pid
+    started.kill()
+    started.wait()
+    until(lambda: not folder.alive())
+    (other,) = pids - {started.pid}
+    assert psutil.pid_exists(other)
+    started.stdin.close()
+    until(lambda: not psutil.pid_exists(other))
+    started.stdout.close()
+
+
+def test_a_deleted_folder_is_not_made_anew_by_who_holds_it(folder):
+    shutil.rmtree(folder.path)
+    with pytest.raises(FileNotFoundError, match="was deleted meanwhile"):
+        folder.write_status(state="running")
+    assert not folder.path.exists()

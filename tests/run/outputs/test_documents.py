@@ -340,9 +340,9 @@ def test_each_run_and_sweep_is_told_of_newest_first(finished, synced, elsewhere)
 
 def test_what_is_under_way_is_left_to_its_own_tracker(finished, synced):
     run = finished()
-    run.folder.name_process()
-    run.folder.write_status(state="starting", pid=None, created=10**10)
-    assert sync_all() == f"{run.id}: is starting; its own tracker writes"
+    run.folder.write_status(state="starting")
+    with run.folder.held():
+        assert sync_all() == f"{run.id}: is starting; its own tracker writes"
     assert synced[1] == []
 
 
@@ -351,7 +351,8 @@ def test_of_a_run_that_was_killed_the_end_is_told_once(finished, synced):
     log = EventLog(run.folder.events)
     log.emit(event("note", message="still at work"))
     log.close()
-    run.folder.write_status(state="running", pid=2**22 + 1)
+    run.folder.write_status(state="running")
+    (run.path / "lock").touch()
     for _ in range(2):
         sync_all()
         *_, before, last = read_all(run.folder.events)

@@ -23,10 +23,3 @@ def test_it_fills_its_folder_and_ends_with_the_code_of_the_status(folder):
 def test_a_stop_that_came_while_it_imported_is_a_stop(folder):
     assert child.main(str(folder.path), lambda: True) == 130
     assert folder.raw_status().state == "stopped"
-
-
-def test_a_folder_that_another_process_fills_is_left_alone(folder):
-    busy = SystemExit("never")
-    with folder.held(busy), pytest.raises(SystemExit, match="is going already in another"):
-        child.main(str(folder.path), pytest.fail)
-    assert folder.raw_status().state == "starting"

@@ -57,7 +57,7 @@ def folder(tmp_path):
     found = RunFolder(tmp_path / "a-run")
     found.path.mkdir()
     found.write_origin("little", "abc")
-    found.write_status(state="starting", created=5.0, pid=17, seconds=100.0)
+    found.write_status(state="starting", created=5.0, seconds=100.0)
     return found
 
 
@@ -76,7 +76,6 @@ def test_what_finishes_says_so_in_status_result_and_log(folder):
     assert status.result == {"student_top1": 91.5}
     assert status.tracking is None
     assert status.begin <= status.ended
-    assert status.pid == 17  # of its watchdog: nobody's business here
     assert '"student_top1": 91.5' in (folder.path / "result.json").read_text()
     assert (last(folder)["state"], last(folder)["result"]) == ("finished", status.result)
     assert not (folder.path / ".reserve").exists()
@@ -151,7 +150,7 @@ def test_an_error_that_passes_leaves_it_to_who_starts_it_again(folder):
     error = RuntimeError("a rank is gone")
     assert executed(folder, error, passes=lambda e: e is error) == 1
     status = folder.raw_status()
-    assert (status.state, status.pid, status.error) == ("starting", None, None)
+    assert (status.state, status.error) == ("starting", None)
     assert status.seconds > 100.0
     assert status.created > 5.0  # it is given its time to begin
     assert [e["event"] for e in read_all(folder.events)] == ["note"]
@@ -230,7 +229,6 @@ def test_killed_while_it_waits_for_mlflow_it_has_ended_all_the_same(
 
     with pytest.raises(Killed):
         executed_silently(folder, killed, error)
-    folder.write_status(process_started=0.0)  # of a process that is no more
     status = folder.status()
     assert (status.state, status.exit_code, status.tracking) == (state, code, PENDING)
     assert status.result == (None if error else {"student_top1": 91.5})
@@ -260,8 +258,8 @@ def test_a_run_that_sigkill_meets_while_it_waits_for_mlflow_is_finished(
         asked = {"tracking": {"enabled": True, "uri": uri}, "train.epochs": 1}
         run = kdlab.load("smoke/none", asked).start(lambda line: None)
         until(lambda: run.folder.raw_status().state in ENDED)
-        os.killpg(run.folder.raw_status().pid, signal.SIGKILL)
-    until(lambda: not run.folder.raw_status().alive())
+        os.killpg(run.folder.process().pid, signal.SIGKILL)
+    until(lambda: not run.folder.alive())
     assert last(run.folder)["event"] == "run_done"
     assert run.state == "finished"
     assert run.result["student_top1"] > 0
@@ -277,9 +275,9 @@ def test_who_ends_the_process_itself_is_not_held_back(folder):
 # A disk that is full
 
 
-# Reserve, process.json, the log's first line, "running", a note, a file of the work, result.json,
+# Reserve, the log's first line, "running", a note, a file of the work, result.json,
 # the last event; the status of a finished run has the reserve's room.
-WRITES, BEFORE_WORK = 8, 2
+WRITES, BEFORE_WORK = 7, 1
 
 
 @pytest.mark.parametrize("writes", range(1, WRITES))
@@ -320,7 +318,7 @@ def test_where_others_take_the_reserves_room_it_ends_all_the_same(
 ):
     SmallDisk(monkeypatch, writes, gives=False)
     assert executed(folder) == 1
-    assert folder.raw_status().state == ("starting" if writes < 4 else "running")
+    assert folder.raw_status().state == ("starting" if writes < 3 else "running")
     assert "No space left on device" in capsys.readouterr().err
 
 

@@ -20,7 +20,7 @@ def folder(tmp_path):
     found.path.mkdir()
     spec = {"restart": {"most": 2, "within_s": 60.0}}
     (found.path / "spec.yaml").write_text(yaml_text.dump(spec))
-    found.write_status(state="running", pid=17)
+    found.write_status(state="running")
     return found
 
 
@@ -56,7 +56,6 @@ def test_who_is_told_to_end_is_not_started_again(keeper, folder, code):
 def test_a_killed_child_is_started_again_and_the_log_says_why(keeper, folder):
     assert keeper.starts_again(KILLED)
     assert folder.raw_status().state == "starting"
-    assert folder.raw_status().pid == 17  # the watchdog is the run's process as before
     folder.write_status(state="running")
     assert keeper.starts_again(CRASHED)
     assert said(folder) == [
