@@ -135,10 +135,11 @@ def test_a_run_that_is_stopped_before_it_can_hear_is_stopped(
 ):
     """SIGTERM in the first half second of its process: it was lost, with exit code 1."""
     run = kdlab.load("smoke/none").start(lambda line: None)
-    os.kill(run.status.pid, signal.SIGTERM)
+    (child,) = (c for c in psutil.Process().children() if str(run.path) in c.cmdline())
+    child.send_signal(signal.SIGTERM)
     run.wait(timeout_s=600)
     assert (run.state, run.status.exit_code) == ("stopped", 130)
-    until(lambda: not psutil.pid_exists(run.status.pid))
+    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
 @pytest.mark.processes

@@ -12,7 +12,6 @@ import kdlab
 from kdlab.errors import (
     BadInput,
 )
-from kdlab.tuning import process
 from kdlab.tuning.trial_messages import TrialOrder
 
 
@@ -109,5 +108,3 @@ def test_sqlite_and_a_time_limit(here):
     assert result["trials"]["complete"] == 1  # none begins later, what began ends
     (known,) = optuna.get_all_study_summaries(f"sqlite:///{result['storage']}")
     assert known.n_trials == result["trials"]["total"]
-
-
