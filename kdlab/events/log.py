@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from kdlab.config.home import make_private
 from kdlab.errors import BadInput
 from kdlab.events.event import Event, parse
 from kdlab.events.general import LogOpened
@@ -23,10 +22,9 @@ FORMAT = 2  # of the log; 1 had no first line, and is read as far as its events 
 
 
 class EventLog:
-    """Appends events to a file; may be used from several threads and processes."""
+    """Appends events to a file in a folder that is there; for several threads and processes."""
 
     def __init__(self, path: Path) -> None:
-        make_private(path.parent)
         self.path = path
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._lock = threading.Lock()

@@ -12,9 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import kdlab
-
-PACKAGE = Path(kdlab.__file__).parent
+PACKAGE = Path(__file__).parents[1]
 _BODIES = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
