@@ -124,7 +124,8 @@ def test_numbers_change_from_the_next_step_on(user):
         yield from until(lambda: last(run))
         names = {knob.name: knob for knob in run.knobs()}
         assert set(names) == {
-            "lr_factor", "loss.hard_weight", "loss.soft_weight", "loss.temperature"
+            "lr_factor", "loss.hard_weight", "loss.soft_weight", "loss.temperature",
+                "loss.warm_up_epochs",
         }  # fmt: skip
         assert names["loss.temperature"].range.gt == 0
         run.set(**changes)
