@@ -1,14 +1,23 @@
 """How many ranks a student is to have, where somebody asked while it trained."""
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from kdlab.config.home import write_json
 from kdlab.errors import BadInput
 from kdlab.experiment.folder import RunFolder
+from kdlab.messages import typed
 from kdlab.train.aggregation.all_reduce import AllReduce
 
 _WANTED = "ranks.json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    type: str
+    ranks: int = 1
+    least: int = 1
 
 
 def wanted_ranks(run: RunFolder) -> int | None:
@@ -24,17 +33,18 @@ def ask_for_ranks(run: RunFolder, spec: dict[str, Any], ranks: int) -> None:
 
     Raises:
         BadInput: the run has no group, or it cannot have so many ranks.
+        MessageError: its spec is damaged.
     """
-    aggregation = spec["aggregation"]
-    if aggregation["type"] != AllReduce.component:
+    group = typed(_Group, spec.get("aggregation"))  # as somebody else may have written it
+    if group.type != AllReduce.component:
         raise BadInput(
             f"Run {run.run_id} trains one student in one process (aggregation "
-            f"{aggregation['type']}); only train/aggregation/all_reduce has ranks."
+            f"{group.type}); only train/aggregation/all_reduce has ranks."
         )
-    most = 2 * aggregation["ranks"]  # a batch holds two samples for each rank of the spec
-    if not aggregation["least"] <= ranks <= most:
+    most = 2 * group.ranks  # a batch holds two samples for each rank of the spec
+    if not group.least <= ranks <= most:
         raise BadInput(
-            f"{ranks} ranks are asked for; this run can have {aggregation['least']} to {most} "
-            f"(aggregation.least, and twice aggregation.ranks={aggregation['ranks']})."
+            f"{ranks} ranks are asked for; this run can have {group.least} to {most} "
+            f"(aggregation.least, and twice aggregation.ranks={group.ranks})."
         )
     write_json(run.path / _WANTED, {"ranks": ranks})
