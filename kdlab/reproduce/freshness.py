@@ -40,7 +40,7 @@ def changed_since(result: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def current_commit() -> str:
-    """Of the checkout that kdlab runs from, `-dirty` where files differ from it; else empty."""
+    """Commit that kdlab runs from, `-dirty` where files differ; empty without a checkout."""
     words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         return subprocess.check_output(

@@ -475,6 +475,7 @@ COMMANDS = (
 )
 
 
+@pytest.mark.processes
 def test_odd_folders_are_words_and_signals_to_nobody(
     kdlab_cli, elsewhere, monkeypatch, somebody
 ):

@@ -127,33 +127,3 @@ def test_several_runs_are_one_state():
     assert [run["label"] for run in shown["runs"]] == ["a", "b"]
     assert "training 2 of 2" in shown["runs"][0]["said"]
     json.dumps(shown)
-
-
-def test_rounds_are_what_was_seen_at_their_ends():
-    watch = Watch()
-    look = {
-        "member": "ec_dnn/seed0",
-        "parallel_s": 1.0,
-        "locals": [50.0, 52.0],
-        "global_": 48.0,
-        "chosen": 50.0,
-        "validation_locals": [50.0, 52.0],
-        "validation_global": 48.0,
-        "local_losses": [1.0, 1.0],
-        "global_loss": 1.0,
-        "models": [0, 1],
-        "diff_lc": None,
-    }
-    watch.see(event("run_started", 0.0, experiment="e", members=["ec_dnn/seed0"]))
-    within = {"compressed": [], "diff_lg": None, "between": True}
-    for round_ in range(2):
-        at = {"round": round_, "iterations": 10 * round_ + 5}
-        watch.see(event("look", 1.0, **at, **look, **within))
-        at = {"round": round_, "iterations": 10 * round_ + 10}
-        # As a run of before there were looks within a round has it.
-        watch.see(event("look", 2.0, **at, **look, compressed=[49.0, 51.0], diff_lg=3.0))
-    rounds = live_state.of_run(watch, "r")["rounds"]
-    assert [(r["round"], r["compressed"]) for r in rounds] == [
-        (0, [49.0, 51.0]),
-        (1, [49.0, 51.0]),
-    ]

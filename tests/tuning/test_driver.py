@@ -244,6 +244,7 @@ class Pruned(Search):
 
         def make(number, values):
             run = folder / str(number)
+            run.mkdir()
             log = EventLog(run / "events.jsonl")
             for member, value in epochs:
                 log.emit(event("epoch_done", member=member, validation_top1=value))

@@ -142,9 +142,12 @@ def test_a_trial_knows_its_pool_and_whether_it_is_to_stop(run):
         seen.append((trial.pool, trial.stop()))
         raise RunStopped("stopped by the user")
 
-    ended = train(run, does, stopped={2}, pool=pool)
-    assert seen == [(pool, True)]
+    ended = train(run, does, pool=pool)
+    assert seen == [(pool, False)]
     assert (ended.state, ended.error) == ("stopped", "stopped by the user")
+    ended = train(RunFolder(run.path), does, stopped={2})  # before it begins
+    assert len(seen) == 1
+    assert ended.state == "stopped"
     again = RunFolder(run.path)
     assert train(again, lambda trial: Found(top1=float(trial.stop())), {3}).result == {
         "top1": 0.0

@@ -129,7 +129,7 @@ def export_facts(run: RunFolder, student: Path, licence: str | None) -> dict[str
 
 
 def _licence(student: Any) -> str:
-    """Of the published weights that a network began with."""
+    """Licence of the published weights that a network began with."""
     block = student if isinstance(student, dict) else {}
     kind, _, variant = str(block.get("type")).partition("/")
     if not block.get("pretrained") or kind != "timm":

@@ -101,7 +101,7 @@ def complete(path: Path, card: Mapping[str, Any], images: Pixels, *, bare: bool)
 
 
 def _check_shown(session: Any, how: Mapping[str, Any], images: Pixels) -> None:
-    """Of six images as one, which is no square and of another size."""
+    """Checks six images as one, which is no square and of another size."""
     own = construct(ImageInput, from_dict(dict(how), "input"))
     six = np.resize(images, (2, 3, *images.shape[1:])).transpose(2, 0, 3, 1, 4)
     whole = six.reshape(images.shape[1], 2 * own.size, 3 * own.size)[:, 1:]

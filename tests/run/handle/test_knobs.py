@@ -60,7 +60,8 @@ def test_what_can_be_set_depends_on_who_trains(folder):
     begins(run, "served/seed0")
     assert values(run) == {
         "lr_factor": 1.0, "loss.hard_weight": 0.5, "loss.soft_weight": 0.5,
-        "loss.temperature": 3.0, "soft_labels.lt": 64, "soft_labels.ut": 512,
+        "loss.temperature": 3.0, "loss.warm_up_epochs": 0.0,
+        "soft_labels.lt": 64, "soft_labels.ut": 512,
     }  # fmt: skip
 
 
@@ -133,7 +134,10 @@ def test_a_loss_with_rules_of_its_own_is_asked(folder):
     """Its field has no range, and `cross_faults` does."""
     run = folder("in_process", "loss={type: losses/sum, parts: [{type: losses/hinton}]}")
     free = {knob.name: knob.free for knob in knobs(run)}
-    assert free == {"lr_factor": True, "loss.hard_weight": False, "loss.soft_weight": False}
+    of_loss = dict.fromkeys(["hard_weight", "soft_weight", "warm_up_epochs"], False)
+    assert free == {"lr_factor": True} | {
+        f"loss.{name}": no for name, no in of_loss.items()
+    }
     check_values(run, {"loss.soft_weight": 2.0})
     with pytest.raises(SpecError, match=r"loss\.soft_weight: is -1, must be >= 0"):
         check_values(run, {"loss.soft_weight": -1.0})
