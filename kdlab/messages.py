@@ -5,16 +5,22 @@ a pipe, Dask's RPC or a file, holds its fields as JSON does; fields that the rea
 are left out, and a missing or a wrong one is an error that names it.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
 from kdlab.errors import KdlabError
 
 T = TypeVar("T")
+# Numbers as they may be where they are read, in a dataclass's fields; NaN and infinity are none.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+LARGEST = 8 * 2**20  # bytes of JSON; "[]," again and again takes 24 times that in memory
+_DEEPEST = 100  # objects and lists in each other
 
 
 class MessageError(KdlabError):
@@ -38,9 +44,39 @@ def typed(kind: type[T], facts: object) -> T:
         MessageError: a field is missing or of another type; names it.
     """
     try:
-        return msgspec.convert(facts, kind, dec_hook=_read)
+        return msgspec.convert(facts, kind, dec_hook=_read, str_keys=True)
     except (msgspec.ValidationError, ValueError) as error:  # ValueError: its own checks
         raise MessageError(f"This is no {kind.__name__}: {error}") from error
+
+
+def parsed(kind: type[T], said: bytes) -> T:
+    """The inverse of `plain`, from JSON in UTF-8 of whoever wrote it.
+
+    Raises:
+        MessageError: it is too long, nested too deeply or no JSON; or as of `typed`.
+    """
+    try:
+        if len(said) > LARGEST:
+            raise ValueError(f"it has more than {LARGEST:,} bytes")
+        facts = json.loads(said.decode())
+        if said.count(b"[") + said.count(b"{") > _DEEPEST < _depth(facts):
+            raise RecursionError
+    except RecursionError:
+        raise MessageError("It is nested too deeply") from None
+    except ValueError as error:
+        raise MessageError(f"It is no JSON: {error}") from error
+    return typed(kind, facts)
+
+
+def _depth(facts: Any) -> int:
+    """Objects and lists in each other, of what is one."""
+    level, depth = [facts], 0
+    while level:
+        inner = (
+            v for one in level for v in (one.values() if isinstance(one, dict) else one)
+        )
+        level, depth = [v for v in inner if isinstance(v, dict | list)], depth + 1
+    return depth
 
 
 def packed(value: object) -> bytes:

@@ -10,7 +10,6 @@ own, where its memory is measured.
 """
 
 import io
-import json
 import os
 import subprocess
 import sys
@@ -35,6 +34,7 @@ from kdlab.data.encoded.decode import head, resized
 from kdlab.data.encoded.pictures import EncodedData
 from kdlab.data.image_folder import ImageFolder
 from kdlab.errors import BadInput
+from kdlab.messages import parsed
 from kdlab.report.figures import Figure, Report, Say, figure, over, report
 
 _VIEWS = 768  # of each measurement
@@ -333,8 +333,7 @@ def _in_a_process(shards: list[str], steps: int = 0) -> dict[str, float]:
     done = subprocess.run(
         command, stdout=subprocess.PIPE, check=True, env=os.environ | home
     )
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    return parsed(dict[str, float], done.stdout)
 
 
 def _shards(folder: Path, files: int) -> Iterator[Path]:

@@ -4,7 +4,6 @@ Times are the machine's monotonic clock, read here when the signal is sent and b
 reader when it acts (its recorded events); all processes of one machine share it.
 """
 
-import json
 import os
 import signal
 import tempfile
@@ -21,7 +20,7 @@ from kdlab.bench.students import ImageCase, samples_of
 from kdlab.bench.waiting import until
 from kdlab.cluster.served import Served, ServedSource
 from kdlab.data.samples import PlannedSamples
-from kdlab.events.log import select
+from kdlab.events.log import LineReader, select
 from kdlab.events.ranks import GenerationBegun, TrainingAgain
 from kdlab.events.teachers import ChaosCaused
 from kdlab.events.training import StepLogged
@@ -155,14 +154,13 @@ def _used_after(journal: Path, source: ServedSource, batches: Iterator[None]) ->
 
 
 def ready_times(journal: Path) -> list[tuple[str, float]]:
-    entries = map(json.loads, journal.read_text().splitlines())
+    entries = LineReader(journal)()
     return [(e["args"][0], e["args"][2]) for e in entries if e.get("on") == "on_ready"]
 
 
 def _recorded(source: ServedSource) -> list[_Recorded]:
     found = []
-    for line in source.log.with_suffix(".jsonl").read_text().splitlines():
-        entry = json.loads(line) if line.endswith("}") else {}  # the last may be half there
+    for entry in LineReader(source.log.with_suffix(".jsonl"))():
         if "on" not in entry:
             continue
         told = entry["told"] or []

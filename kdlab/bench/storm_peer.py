@@ -6,7 +6,6 @@ The folder holds `peer.json`, the photos decoded, their labels and the teacher. 
 a line for each step that it knows of: time, step, samples in it over all ranks, samples undone.
 """
 
-import json
 import os
 import sys
 import time
@@ -25,6 +24,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 from torch.nn.parallel import DistributedDataParallel
 
+from kdlab.config.home import read_as
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.model import Normalised
 
@@ -193,7 +193,7 @@ def _torchft(rank: _Rank) -> None:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    peer = StormPeer(**json.loads((folder / "peer.json").read_text()))
+    peer = read_as(StormPeer, folder / "peer.json")
     if peer.system == "torchrun":
         _torchrun(_Rank(peer, int(os.environ["RANK"])))
     else:

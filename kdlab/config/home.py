@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import json
+import logging
 import mmap
 import os
 import stat
@@ -10,9 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-_LARGEST_OBJECT = 64 * 2**20  # bytes
+from kdlab.messages import LARGEST, MessageError, parsed
+
+T = TypeVar("T")
 never_anew = set[Path]()  # folders that this process fills: once deleted they stay so
 
 
@@ -93,16 +96,42 @@ def read_object(path: Path) -> dict[str, object]:
     """An object of JSON, of whoever wrote it.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: as of `read_plain`, or it is nested too deeply, or holds no object.
+        OSError, ValueError: as of `read_plain`.
+        MessageError: as of `parsed`.
+    """
+    return parsed(dict[str, object], read_plain(path, LARGEST))
+
+
+def find_as(kind: type[T], path: Path, cure: str = "") -> T | None:
+    """What `plain` made, in a file of JSON, of whoever wrote it; None where there is no file.
+
+    Raises:
+        MessageError: it cannot be read, or is no such thing; names it, and says the `cure`.
     """
     try:
-        data = json.loads(read_plain(path, _LARGEST_OBJECT))
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if not isinstance(data, dict):
-        raise ValueError("it holds no object")
-    return data
+        return parsed(kind, read_plain(path, LARGEST))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, MessageError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise MessageError(f"{path} cannot be read: {why}. {cure}".rstrip()) from error
+
+
+def read_as(kind: type[T], path: Path, cure: str = "") -> T:
+    """As `find_as`; that there is no file is an error, too."""
+    found = find_as(kind, path, cure)
+    if found is None:
+        raise MessageError(f"{path} is missing. {cure}".rstrip())
+    return found
+
+
+def recall_as(kind: type[T], path: Path, then: str) -> T | None:
+    """As `find_as` of what can be made anew: None where it is damaged; a warning says what then."""
+    try:
+        return find_as(kind, path)
+    except MessageError as error:
+        logging.getLogger("kdlab").warning("%s %s", error, then)
+        return None
 
 
 @contextmanager

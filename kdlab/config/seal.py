@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from kdlab.config.home import write_json
+from kdlab.config.home import read_as, read_object, write_json
 from kdlab.errors import KdlabError
+from kdlab.messages import Count, MessageError, typed
 
 META = "meta.json"
 _CHECKED = "checked.json"  # when all hashes held last, and what the files looked like then
@@ -27,7 +28,7 @@ class Damaged(KdlabError):
 
 
 class _File(NamedTuple):
-    size: int  # bytes
+    size: Count  # bytes
     sha256: str
 
 
@@ -91,14 +92,15 @@ def damage(folder: Path, *, hashes: bool) -> str | None:
 
 def _read(folder: Path) -> tuple[dict[str, object], dict[str, _File]]:
     try:
-        body = json.loads((folder / META).read_text(encoding="utf-8"))
+        body = read_object(folder / META)
         seal = body.pop("seal", None)
         if seal is None:
             raise Damaged(f"{META} has no seal: another version of kdlab wrote it")
         if seal != hash_of(body):
             raise Damaged(f"{META} differs from its hash")
-        return body["facts"], {name: _File(*row) for name, row in body["files"].items()}
-    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+        facts, files = body.get("facts"), body.get("files")
+        return typed(dict[str, object], facts), typed(dict[str, _File], files)
+    except (OSError, ValueError, MessageError) as error:
         raise Damaged(f"{META} cannot be read: {error}") from error
 
 
@@ -118,14 +120,13 @@ def _note_checked(folder: Path, files: Iterable[str]) -> None:
     # A folder that cannot be written to is checked by each process. Not by `write_json`, which
     # would make a folder anew that was removed meanwhile.
     with contextlib.suppress(OSError):
-        noted = {"time": time.time(), "looks": _looks(folder, files)}
+        noted = time.time(), _looks(folder, files)
         (folder / _CHECKED).write_text(json.dumps(noted), encoding="utf-8")
 
 
 def _checked_lately(folder: Path, files: Iterable[str]) -> bool:
     try:
-        noted = json.loads((folder / _CHECKED).read_text(encoding="utf-8"))
-        age_s = time.time() - float(noted["time"])
-        return 0 <= age_s < _HOLDS_S and noted["looks"] == _looks(folder, files)
-    except (OSError, ValueError, KeyError, TypeError):
+        then, looks = read_as(tuple[float, list[list[int]]], folder / _CHECKED)
+        return 0 <= time.time() - then < _HOLDS_S and looks == _looks(folder, files)
+    except (OSError, MessageError):
         return False

@@ -4,7 +4,7 @@ import csv
 import io
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -156,27 +156,34 @@ def _rows(root: str) -> Iterator[Mapping[str, object]]:
             for batch in batches(root, table, len(raw), names, rows=_ROWS, grows=_GROWS):
                 yield from batch.to_pylist()
             return
-        text = raw.decode("utf-8-sig")
+        lines = io.TextIOWrapper(io.BytesIO(raw), "utf-8-sig", newline="")
+        found: Iterable[Mapping[str, object]]
     except FileNotFoundError as error:
         raise DataError(f"{root} does not exist.") from error
     except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
         raise DataError(f"{root} cannot be read: {error}") from error
     if suffix in (".csv", ".tsv"):
-        head = text.partition("\n")[0]
+        head = lines.readline()
+        lines.seek(0)
         delimiter = (
             "\t" if suffix == ".tsv" else ";" if head.count(";") > head.count(",") else ","
         )
-        try:
-            lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-            names = [name.strip() for name in next(lines, [])]
-            for cells in filter(None, lines):
-                yield dict(zip_longest(names, cells[: len(names)], fillvalue=""))
-        except csv.Error as error:
-            raise DataError(f"{root} cannot be read: {error}") from error
+        found = _named(csv.reader(lines, delimiter=delimiter))
     elif suffix == ".txt":
-        yield from ({"path": line} for line in text.split("\n") if line.strip())
+        found = ({"path": line.rstrip("\r\n")} for line in lines if line.strip())
     else:
         raise DataError(f"{root} is no table: .csv, .tsv, .parquet or .txt.")
+    try:
+        yield from found
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{root} cannot be read: {error}") from error
+
+
+def _named(lines: Iterator[list[str]]) -> Iterator[Mapping[str, object]]:
+    """Rows by the names of the first line; cells beyond it have none."""
+    names = [name.strip() for name in next(lines, [])]
+    for cells in filter(None, lines):
+        yield dict(zip_longest(names, cells[: len(names)], fillvalue=""))
 
 
 def _column(

@@ -5,7 +5,6 @@ packed in pages, so they are copied once, one behind the other, into a file of t
 """
 
 import hashlib
-import json
 import shutil
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +23,7 @@ from kdlab.data.encoded.inventory import FoundImage, Inventory
 from kdlab.data.encoded.walk import files_in
 from kdlab.data.image_files import ImageFiles, class_of
 from kdlab.errors import DataError
+from kdlab.messages import MessageError, parsed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -231,7 +231,7 @@ def _saved(file: str) -> bool:
         return Path(file).name in {Path(str(one["filename"])).name for one in listed}
     except FileNotFoundError:
         return False
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, MessageError) as error:
         raise DataError(
             f"{file}: state.json beside it does not list files: {error}"
         ) from error
@@ -272,8 +272,9 @@ def _class_names(schema: "pa.Schema", label: str) -> list[str]:
     if raw is None:
         return []
     try:
-        return [str(name) for name in json.loads(raw)["info"]["features"][label]["names"]]
-    except (ValueError, KeyError, TypeError, RecursionError):  # labels of another kind
+        features = parsed(dict[str, Any], raw)["info"]["features"]
+        return [str(name) for name in features[label]["names"]]
+    except (KeyError, TypeError, MessageError):  # labels of another kind
         return []
 
 

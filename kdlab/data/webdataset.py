@@ -1,6 +1,5 @@
 """WebDataset shards, read where they lie: `KEY.jpg` beside `KEY.cls` or `KEY.json` in tar files."""
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from kdlab.data.encoded.inventory import FoundImage, Inventory
 from kdlab.data.encoded.walk import Entry, files_in, is_image, tar_entries
 from kdlab.data.image_files import ImageFiles, class_of
 from kdlab.errors import DataError
+from kdlab.messages import MessageError, parsed
 
 _LARGEST = 1 << 20  # bytes beside an image
 
@@ -95,8 +95,8 @@ class WebDataset(ImageFiles):
         said: object = raw
         if entry:
             try:
-                said = json.loads(raw)[entry]
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                said = parsed(dict[str, object], raw)[entry]
+            except (KeyError, MessageError) as error:
                 raise DataError(f"{root}: {key}.{suffix} has no entry {entry}.") from error
         text = class_of(said)
         if text is None:

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -17,6 +18,7 @@ from kdlab.errors import BadInput
 from kdlab.events.event import Event, parse
 from kdlab.events.general import LogOpened
 from kdlab.events.runs import MemberDone, MemberStarted
+from kdlab.messages import LARGEST, MessageError, parsed
 
 FORMAT = 2  # of the log; 1 had no first line, and is read as far as its events are known
 
@@ -70,24 +72,16 @@ class LineReader:
         self.path, self.offset = path, offset  # the first byte that was not read yet
 
     def __call__(self) -> list[dict[str, Any]]:
-        if not self.path.exists():
-            return []
+        found: list[dict[str, Any]] = []
+        if not self.path.is_file():  # a pipe would keep us waiting
+            return found
         with self.path.open("rb") as file:
             file.seek(self.offset)
-            raw = file.read()
-        whole, _, _ = raw.rpartition(b"\n")
-        if not whole:
-            return []
-        self.offset += len(whole) + 1
-        return [found for line in whole.split(b"\n") if (found := _parsed(line))]
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):  # torn, or nested without end
-        return None
-    return found if isinstance(found, dict) else None
+            while (line := file.readline(LARGEST)).endswith(b"\n"):
+                self.offset += len(line)
+                with suppress(MessageError):
+                    found.append(parsed(dict[str, Any], line))
+        return found
 
 
 class EventReader:

@@ -1,15 +1,15 @@
 """Components of notebook cells, as they come with a run folder."""
 
-import json
 import os
 
 from kdlab.cluster import notebook_components
 from kdlab.experiment.folder import RunFolder
+from kdlab.messages import parsed
 
 
 def accept_components(folder: RunFolder) -> None:
     """Define notebook components, if they are those the starting process named."""
-    named = json.loads(os.environ.get("KDLAB_COMPONENTS", "{}"))
+    named = parsed(dict[str, str], os.environ.get("KDLAB_COMPONENTS", "{}").encode())
     trusted = {
         name: {"source": entry["source"], "sha256": named.get(name, "nobody named it")}
         for name, entry in folder.components().items()

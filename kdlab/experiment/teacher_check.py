@@ -6,17 +6,15 @@ that learns nonsense. So every teacher is asked about images with known labels f
 """
 
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kdlab.config.home import home, write_json
+from kdlab.config.home import home, recall_as, write_json
 from kdlab.data.images import ImageData
 from kdlab.data.splits import by_class
 from kdlab.data.watched import watched_rows
@@ -25,7 +23,7 @@ from kdlab.events.event import Emit
 from kdlab.events.general import Warned
 from kdlab.events.images import ImagesAnswered
 from kdlab.events.runs import TeacherMeasured
-from kdlab.messages import MessageError, plain, typed
+from kdlab.messages import plain
 from kdlab.report.calibration import expected_calibration_error
 from kdlab.train.evaluate import answers, in_batches, probabilities
 from kdlab.train.teacher import PreparedTeachers
@@ -71,7 +69,7 @@ def measured(
     parts = [teacher.fingerprint, data.digest, *rows]
     key = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
     kept = home() / "teachers" / "measured" / f"{key}.json"
-    known = _read(kept)
+    known = recall_as(TeacherMeasure, kept, "The teacher is measured anew.")
     if known is None:
         with torch.random.fork_rng():
             infer = teacher.load(data, device).infer
@@ -81,14 +79,6 @@ def measured(
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_json(kept, plain(known))
     return known
-
-
-def _read(path: Path) -> TeacherMeasure | None:
-    """None where there is none, or it is damaged: then it is measured again."""
-    try:
-        return typed(TeacherMeasure, json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, MessageError):
-        return None
 
 
 def _some(data: ImageData, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol
+from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import torch
 from safetensors import SafetensorError
@@ -166,6 +167,7 @@ def load_weights(
         if path.suffix == ".safetensors":
             state = load_file(path)
         else:  # weights_only: a pickle from outside must not run code
+            _check_unpacked(path)
             state = torch.load(path, map_location="cpu", weights_only=True)
         state = {k.removeprefix("net."): v for k, v in state.items()}
         state = {k: v for k, v in state.items() if k not in ("mean", "std")}
@@ -182,8 +184,17 @@ def load_weights(
     except RuntimeError as error:
         why = (_difference(net.state_dict(), state) if state else "") or str(error)
         raise WeightsError(f"{path} does not fit {type(net).__name__}: {why}") from error
-    except (SafetensorError, ValueError, AttributeError, EOFError) as error:
+    except (SafetensorError, ValueError, AttributeError, EOFError, BadZipFile) as error:
         raise WeightsError(f"{path} cannot be read: {error}") from error
+
+
+def _check_unpacked(path: Path) -> None:
+    """PyTorch stores what it writes as it is; a packed file may be of any size in memory."""
+    if is_zipfile(path):
+        with ZipFile(path) as archive:
+            whole, size = sum(m.file_size for m in archive.infolist()), path.stat().st_size
+        if whole > size:
+            raise ValueError(f"its {size:,} bytes unpack to {whole:,}; save it anew")
 
 
 def _difference(network: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> str:

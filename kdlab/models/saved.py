@@ -5,7 +5,6 @@ the same, and a pool's teachers get its weights from the pool: they ask neither 
 """
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -18,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from kdlab.config import credentials, register
-from kdlab.config.home import home, locked
+from kdlab.config.home import home, locked, read_object
 from kdlab.config.seal import file_sha256
 from kdlab.errors import Fault, WeightsError, short
+from kdlab.messages import MessageError
 from kdlab.models.exported import spec_of
 from kdlab.models.model import ModelSpec, Statistics, read_card
 from kdlab.models.timm import TimmModel
@@ -176,9 +176,9 @@ class SavedModel(ModelSpec):
     def _facts(self) -> dict[str, Any]:
         path = self.folder / "config.json"
         try:
-            facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            facts: dict[str, Any] = read_object(path)
             str(facts["architecture"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, MessageError) as error:
             raise WeightsError(f"{path} is no configuration of timm: {error!r}.") from error
         return facts
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from kdlab.messages import Amount, Count
 from kdlab.papers.ec_dnn import metrics
 
 
@@ -45,13 +46,15 @@ class RoundErrors:
 class CostTotals:
     """What a training has cost so far. Seconds on machines side by side."""
 
-    parallel_s: float = 0.0
-    communication_s: float = 0.0
-    relabel_s: float = 0.0  # the slowest worker's, of each round
-    compress_s: float = 0.0
-    train_s: float = 0.0
-    fetched_bytes: int = 0  # of models, by all workers of this engine
-    exchanged_bytes: int = 0  # that each worker's port takes in, by the best known exchange
-    samples: int = 0
-    steps: int = 0
-    iterations: int = 0  # local ones of each worker: t
+    parallel_s: Amount = 0.0
+    communication_s: Amount = 0.0
+    relabel_s: Amount = 0.0  # the slowest worker's, of each round
+    compress_s: Amount = 0.0
+    train_s: Amount = 0.0
+    fetched_bytes: Count = 0  # of models, by all workers of this engine
+    exchanged_bytes: Count = (
+        0  # that each worker's port takes in, by the best known exchange
+    )
+    samples: Count = 0
+    steps: Count = 0
+    iterations: Count = 0  # local ones of each worker: t

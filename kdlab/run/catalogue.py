@@ -19,7 +19,7 @@ from kdlab.config.folders import nearest
 from kdlab.config.home import home, write_whole
 from kdlab.config.spec import Spec, hints_of, ranges_of, required_fields
 from kdlab.errors import NotFoundError, SpecError
-from kdlab.messages import MessageError, plain, typed
+from kdlab.messages import MessageError, parsed, plain
 from kdlab.report import page
 from kdlab.report.table import text_table_left
 
@@ -296,8 +296,8 @@ def component_sheet(name: str) -> Sheet | None:
     if name not in registry.own_names() or "torch" in sys.modules:
         return _sheet_of_class(name)
     kept = _Kept(f"component {name}")
-    with contextlib.suppress(ValueError, MessageError):  # none, or damaged: it is made anew
-        return typed(Sheet, json.loads(kept.text))
+    with contextlib.suppress(MessageError):  # none, or damaged: it is made anew
+        return parsed(Sheet, kept.text.encode())
     found = _sheet_of_class(name)
     kept.keep(json.dumps(plain(found)))
     return found

@@ -1,7 +1,6 @@
 """`kdlab ui`: MLflow's own UI in its light form, on loopback, for this user alone."""
 
 import html
-import json
 import os
 import secrets
 import signal
@@ -18,9 +17,10 @@ from urllib.error import HTTPError
 
 from kdlab.cluster.wires.security import write_private
 from kdlab.config import credentials
-from kdlab.config.home import home, runs_folder
+from kdlab.config.home import home, recall_as, runs_folder
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN, ui_address, ui_note
+from kdlab.tracking.follow import TRACKING, InMlflow
 
 # Of MLflow's two views the one of training.
 _TRAINING = "workflowType=machine_learning"
@@ -138,10 +138,10 @@ def _open(address: str) -> None:
 def _newest_experiment() -> str | None:
     """Id in MLflow of what ran last, of which there is a word."""
     folder = runs_folder()
-    kept = [*folder.glob("*/tracking.json"), *folder.glob("sweeps/*/tracking.json")]
+    kept = [*folder.glob(f"*/{TRACKING}"), *folder.glob(f"sweeps/*/{TRACKING}")]
     for path in sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True):
-        facts = json.loads(path.read_text())
-        if (found := facts.get("experiment_id") or facts.get("experiment")) is not None:
+        facts = recall_as(InMlflow, path, "It is passed over.")
+        if facts and (found := facts.experiment_id or facts.experiment) is not None:
             return str(found)
     return None
 

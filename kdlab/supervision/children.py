@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kdlab.errors import ClusterError
-from kdlab.messages import plain, typed
+from kdlab.messages import parsed, plain
 from kdlab.supervision import lifeline
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class Child:
                 break
             self._received += chunk
         whole, _, self._received = self._received.rpartition(b"\n")
-        return [json.loads(line) for line in whole.split(b"\n") if line]
+        return [parsed(dict[str, object], line) for line in whole.split(b"\n") if line]
 
     @property
     def pid(self) -> int:
@@ -110,8 +110,7 @@ class Child:
             if select.select([self.process.stdout], [], [], 0.1)[0]:
                 line = self.process.stdout.readline()
                 if line:
-                    found: dict[str, Any] = json.loads(line)
-                    return found
+                    return parsed(dict[str, Any], line)
                 self.process.wait(5)
             if not self.alive():
                 raise ClusterError(self.exit_report("ended while starting"))
@@ -178,7 +177,7 @@ def configured(
         if not byte:
             raise SystemExit("this module is started by kdlab, which tells it what to do")
         line += byte
-    config = typed(kind, json.loads(line))
+    config = parsed(kind, line)
     # What anything prints goes to the log: nobody reads the pipe after `announce`.
     global _parent  # noqa: PLW0603  # the one pipe of this process
     _parent = os.dup(1)
@@ -196,7 +195,7 @@ def _follow_parent(on_order: Callable[[dict[str, object]], None] | None) -> None
         whole, _, rest = (rest + chunk).rpartition(b"\n")
         for line in whole.split(b"\n"):
             if line and on_order is not None:
-                on_order(json.loads(line))
+                on_order(parsed(dict[str, object], line))
     os._exit(0)
 
 

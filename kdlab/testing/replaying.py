@@ -8,6 +8,7 @@ from typing import Any
 
 from kdlab.cluster.coordination.recording import from_plain, to_plain
 from kdlab.errors import BadInput
+from kdlab.events.log import LineReader
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.leases import LeaseTable
 from kdlab.papers.edl_dist.reader_instructions import Deliver
@@ -57,7 +58,7 @@ def replay(path: str | Path) -> Replay:
     Raises:
         BadInput: it is no journal.
     """
-    entries = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    entries = LineReader(Path(path))()
     heads = [i for i, entry in enumerate(entries) if "machine" in entry]
     if not heads:
         raise BadInput(f"{path} is no journal of a machine: no line names one.")

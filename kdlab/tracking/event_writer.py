@@ -4,19 +4,19 @@ The position in events.jsonl is saved after every successful write. A crash in b
 repeats a few writes with the same keys, steps and times, which MLflow stores once.
 """
 
-import json
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
 
-from kdlab.config.home import write_json
+from kdlab.config.home import read_object, write_json
 from kdlab.events.event import Event
 from kdlab.events.log import EventReader
 from kdlab.events.runs import RunDone, RunStarted
 from kdlab.events.sweeps import SweepDone, SweepStarted
 from kdlab.tracking import store
+from kdlab.tracking.follow import TRACKING, InMlflow
 
 STATES = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "lost": "FAILED"}
 
@@ -29,14 +29,14 @@ class EventWriter(ABC):
 
     def __init__(self, folder: Path, state: dict[str, Any]) -> None:
         self.folder = folder
-        self.path = folder / "tracking.json"
+        self.path = folder / TRACKING
         self.state: dict[str, Any] = {
-            "offset": 0,  # in events.jsonl: all before it is in MLflow
+            "offset": InMlflow.read(folder).offset,
             "off": False,  # nobody wants it tracked
             "done": False,
         } | state
         if self.path.exists():
-            self.state |= json.loads(self.path.read_text())
+            self.state |= read_object(self.path)
         self.read = EventReader(folder / "events.jsonl", self.state["offset"])
         self._client: MlflowClient | None = None
 

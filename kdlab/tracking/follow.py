@@ -1,24 +1,42 @@
 """What happened in the folder of a run or a sweep, written to MLflow: beside it, or later."""
 
-import json
 import logging
 import os
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kdlab.config.home import never_anew
+from kdlab.config.home import find_as, never_anew
+from kdlab.messages import Count
 from kdlab.supervision.children import configured
 
 if TYPE_CHECKING:
     from kdlab.tracking.event_writer import EventWriter
 
+TRACKING = "tracking.json"
 _EVERY_S = 1.0
 _GIVE_UP_S = 60.0
 _GIVE_UP_AT_END_S = 5.0  # the run is over and somebody waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InMlflow:
+    """Where a run or a sweep is in MLflow: what all need of its `tracking.json`."""
+
+    offset: Count = 0  # in events.jsonl: all before it is in MLflow
+    uri: str | None = None
+    experiment_id: str | int | None = None
+    experiment: str | int | None = None  # of a sweep
+    runs: Mapping[str, str] = field(default_factory=dict)  # by member; "" is the run itself
+
+    @classmethod
+    def read(cls, folder: Path) -> "InMlflow":
+        """Empty where nothing was written."""
+        cure = "Delete it, and kdlab runs --sync writes all to MLflow once more."
+        return find_as(cls, folder / TRACKING, cure) or cls()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,18 +75,14 @@ def sync(folder: Path) -> int:
     return writer_of(folder).step()
 
 
-def log_page(states: Sequence[Path], name: str, text: str) -> list[str]:
-    """A text as an artifact of the MLflow runs of these `tracking.json`; returns their ids."""
+def log_page(states: Sequence[InMlflow], name: str, text: str) -> list[str]:
+    """A text as an artifact of these MLflow runs; returns their ids."""
     quiet()
     from kdlab.tracking.store import client  # 2 s
 
-    found = []
-    for path in states:
-        state = json.loads(path.read_text())
-        run = state["runs"][""]
-        client(state["uri"]).log_text(run, text, name)
-        found.append(run)
-    return found
+    for state in states:
+        client(str(state.uri)).log_text(state.runs[""], text, name)
+    return [state.runs[""] for state in states]
 
 
 def main() -> None:

@@ -19,10 +19,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from kdlab.config.home import make_private, write_json
+from kdlab.config.home import find_as, make_private, read_as, read_object, write_json
 from kdlab.config.seal import Damaged, check, damage, seal, sealed
 from kdlab.errors import CheckpointError
-from kdlab.messages import MessageError, plain, typed
+from kdlab.messages import Count, MessageError, plain, typed
 from kdlab.train.recipe import OptimizerState, Stepper
 
 KEEP = 2
@@ -63,6 +63,11 @@ class _Head:
     format: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Fence:
+    number: Count
+
+
 def raise_fence(folder: Path) -> int:
     """From now on nobody who has an earlier number may save here; the new number.
 
@@ -71,21 +76,17 @@ def raise_fence(folder: Path) -> int:
     """
     make_private(folder)
     number = _fence(folder) + 1
-    write_json(folder / _FENCE, {"number": number})
+    write_json(folder / _FENCE, plain(_Fence(number)))
     return number
 
 
 def _fence(folder: Path) -> int:
-    path = folder / _FENCE
-    if not path.is_file():
-        return 0
-    try:
-        return int(json.loads(path.read_text())["number"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"{path} cannot be read ({error}). It tells which generation of ranks may save; "
-            "when no other process trains this run, delete it and resume."
-        ) from error
+    cure = (
+        "It tells which generation of ranks may save; when no other process trains this run, "
+        "delete it and resume."
+    )
+    found = find_as(_Fence, folder / _FENCE, cure)
+    return found.number if found else 0
 
 
 def _check_fence(folder: Path, number: int) -> None:
@@ -164,7 +165,7 @@ def load_newest(
                 f"{spec_hash}. A resumed run must have the spec it was started with, and a "
                 "version of kdlab whose specs have the same fields; start a new run for another."
             )
-        facts = typed(kind, json.loads((path / "state.json").read_text()))
+        facts = read_as(kind, path / "state.json")
         if fits(facts):
             tensors = load_file(path / "state.safetensors")
             return Found(tensors, facts, _notes(damaged, _step_of(path)))
@@ -187,8 +188,8 @@ def _checked(path: Path) -> dict[str, object]:
         CheckpointError: it has no seal, since an earlier version wrote it.
     """
     if not sealed(path) and (path / "state.json").is_file():
-        with contextlib.suppress(ValueError):
-            if "sha256" in json.loads((path / "state.json").read_text("utf-8", "replace")):
+        with contextlib.suppress(OSError, ValueError, MessageError):
+            if "sha256" in read_object(path / "state.json"):
                 raise CheckpointError(
                     f"{path} has checkpoint format 1, this kdlab reads {FORMAT}. Resume with "
                     "the version that wrote it, or start a new run."

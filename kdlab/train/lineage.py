@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.config.home import mapped
+from kdlab.messages import Count
 
 _ONE = np.int32(1)  # of the counts' own kind: three times as fast as a Python integer
 # Batches that are counted at once: between two steps each call of NumPy takes 40 us, whatever it
@@ -24,10 +25,10 @@ _TOGETHER = 64
 class LineageCounts:
     """Samples, as `Lineage` counts them."""
 
-    seen: int
-    lost: int
-    repeated: int
-    rolled_back: int
+    seen: Count
+    lost: Count
+    repeated: Count
+    rolled_back: Count
 
 
 @dataclass(slots=True)

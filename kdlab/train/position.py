@@ -1,10 +1,13 @@
 """Where a training stands."""
 
 from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
 from kdlab.data.plan import BatchPlan
+from kdlab.messages import Amount, Count
 from kdlab.train.lineage import LineageCounts
 
 Start = dict[str, int | list[int]]
@@ -15,12 +18,12 @@ Start = dict[str, int | list[int]]
 class SavedPlan:
     """A `BatchPlan` as a checkpoint has it: without its ids."""
 
-    batch: int
+    batch: Annotated[int, Meta(ge=1)]
     seed: int
-    epochs: int
-    smallest: int
-    first_epoch: int
-    first_sample: int
+    epochs: Count
+    smallest: Count
+    first_epoch: Count
+    first_sample: Count
 
     @classmethod
     def of(cls, plan: BatchPlan) -> "SavedPlan":
@@ -31,11 +34,11 @@ class SavedPlan:
 class Position:
     """All of it is in the checkpoint."""
 
-    epoch: int = 0
-    step: int = 0  # steps done in all epochs
-    done: set[int] = field(default_factory=set)  # batches of this epoch trained on
-    first_sample: int = 0  # of this epoch: trained on in batches of another size before
-    train_seconds: float = 0.0  # in the loop; evaluation and checkpoints not counted
+    epoch: Count = 0
+    step: Count = 0  # steps done in all epochs
+    done: set[Count] = field(default_factory=set)  # batches of this epoch trained on
+    first_sample: Count = 0  # of this epoch: trained on in batches of another size before
+    train_seconds: Amount = 0.0  # in the loop; evaluation and checkpoints not counted
     best_top1: float = -1.0  # on validation
     best_epoch: int = -1
     # Percent on validation of each look, for the plateau schedule
@@ -48,7 +51,7 @@ class Standing:
 
     position: Position
     plan: SavedPlan
-    samples: int
+    samples: Count
     lineage: LineageCounts
     seed: int
     spec_hash: str

@@ -1,13 +1,12 @@
 """What a training reports when it has ended: the loop, the method, and the run add to it."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from kdlab.config.home import write_json
-from kdlab.messages import plain, typed
+from kdlab.config.home import find_as, write_json
+from kdlab.messages import Count, plain
 from kdlab.train.evaluate import Accuracy
 
 _KEPT = "result.json"
@@ -23,14 +22,14 @@ class StudentResult:
     validation_last: float
     validation_best: float
     best_epoch: int
-    epochs: int
-    steps: int
+    epochs: Count
+    steps: Count
     samples_per_second: float
     train_seconds: float
-    seen: int
-    lost: int
-    repeated: int
-    rolled_back: int
+    seen: Count
+    lost: Count
+    repeated: Count
+    rolled_back: Count
     figures: dict[str, float]
     model_path: str
     best_path: str
@@ -40,7 +39,7 @@ class StudentResult:
 class MemberResult(StudentResult):
     """What a method reports of one member; what is None it does not have."""
 
-    parameters: int  # of the student, how many
+    parameters: Count  # of the student, how many
     # Seconds from the loss of each rank to the next step
     failovers: list[float] = field(default_factory=list)
     # global_top1 and global_top5: percent, of an ensemble's global model
@@ -79,8 +78,7 @@ class MemberReport(MemberResult):
     @classmethod
     def read(cls, folder: Path) -> "MemberReport | None":
         """What an earlier session kept; None where it did not come to the end."""
-        path = folder / _KEPT
-        return typed(cls, json.loads(path.read_text())) if path.is_file() else None
+        return find_as(cls, folder / _KEPT, "To train it again, delete it and resume.")
 
     def write(self, folder: Path) -> None:
         """Last of all: its presence means that the member has ended."""

@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from kdlab.config import Range, register, registry
 from kdlab.config.folders import located
-from kdlab.config.home import home, locked, write_json
+from kdlab.config.home import find_as, home, locked, write_json
 from kdlab.config.registry import component_names
 from kdlab.config.seal import file_sha256
 from kdlab.config.spec import POSITIVE, Spec
@@ -27,6 +27,7 @@ from kdlab.errors import Fault, ModelError, RunStopped, TeacherRefused
 from kdlab.events.event import Emit
 from kdlab.events.general import Note
 from kdlab.events.runs import TeacherReady, TeacherTraining
+from kdlab.messages import Amount, plain
 from kdlab.models.ensemble import Combination, CombinedBy, combined
 from kdlab.models.headless import last_linear
 from kdlab.models.model import ModelSpec, Normalised, check_fit, export, load_weights
@@ -39,6 +40,8 @@ from kdlab.train.recipe import Recipe
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
 from kdlab.train.teacher_classes import cut, cut_to, named, names_beside
+
+_FACTS = "facts.json"
 
 
 @register("train/teacher")
@@ -299,11 +302,10 @@ def prepared(spec: TeacherSpec) -> PreparedTeacher | None:
         return (
             PreparedTeacher(spec, path, file_sha256(path), None) if path.is_file() else None
         )
-    facts, weights = (_folder(spec) / name for name in ("facts.json", "best.safetensors"))
-    if not (facts.is_file() and weights.is_file()):
+    weights, known = _folder(spec) / "best.safetensors", _Trained.read(_folder(spec))
+    if known is None or not weights.is_file():
         return None
-    top1 = json.loads(facts.read_text())["test_top1"]
-    return PreparedTeacher(spec, weights, file_sha256(weights), top1)
+    return PreparedTeacher(spec, weights, file_sha256(weights), known.test_top1)
 
 
 def _folder(spec: TeacherSpec) -> Path:
@@ -356,25 +358,47 @@ def prepare(
             )
 
     with locked(folder.with_suffix(".lock"), wait):
-        if not (folder / "facts.json").is_file():
-            _train(spec, folder, emit, stop)
-    facts = json.loads((folder / "facts.json").read_text())
-    if spec.min_top1 is not None and facts["validation_top1"] < spec.min_top1:
+        known = _Trained.read(folder) or _train(spec, folder, emit, stop)
+    if spec.min_top1 is not None and known.validation_top1 < spec.min_top1:
         raise TeacherRefused(
-            f"The teacher reached {facts['validation_top1']:.2f} % on validation, its card "
+            f"The teacher reached {known.validation_top1:.2f} % on validation, its card "
             f"demands {spec.min_top1:g} %. Train it longer (recipe.epochs) or lower "
             f"min_top1. It is kept in {folder}."
         )
     weights = folder / "best.safetensors"
-    emit(TeacherReady(folder=str(folder), **facts))
-    return _fitted(spec, weights, facts["test_top1"], data)
+    emit(TeacherReady(folder=str(folder), **plain(known)))
+    return _fitted(spec, weights, known.test_top1, data)
 
 
-def _train(spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Trained:
+    """A teacher's facts.json; percent, of the weights that are kept."""
+
+    validation_top1: float
+    test_top1: float
+    test_top5: float
+    epoch: int  # they are from
+    train_seconds: Amount
+    samples_per_second: Amount
+    test: Mapping[str, object]  # all that was counted on the test images
+
+    @classmethod
+    def read(cls, folder: Path) -> "_Trained | None":
+        cure = "Delete its folder, and the teacher is trained again."
+        return find_as(cls, folder / _FACTS, cure)
+
+    def write(self, folder: Path) -> Self:
+        """Last: its presence means complete."""
+        write_json(folder / _FACTS, plain(self))
+        return self
+
+
+def _train(
+    spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]
+) -> _Trained:
     assert spec.data is not None
     if spec.probe:
-        _probe(spec, folder, emit)
-        return
+        return _probe(spec, folder, emit)
     assert spec.recipe is not None
     recipe = spec.recipe
     data = spec.data.load(lambda line: emit(Note(message=line)), verify=True)
@@ -401,19 +425,12 @@ def _train(spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]
     loop = StudentLoop(job)
     loop.resume()
     result = loop.run(NoTeacherSource(samples))
-    facts = {
-        "validation_top1": result.validation_best,
-        "test_top1": result.best.top1,
-        "test_top5": result.best.top5,
-        "epoch": result.best_epoch,
-        "train_seconds": result.train_seconds,
-        "samples_per_second": result.samples_per_second,
-        "test": asdict(result.best),
-    }
-    write_json(folder / "facts.json", facts)  # last: its presence means complete
+    test, seconds, rate = result.best, result.train_seconds, result.samples_per_second
+    more = result.best_epoch, seconds, rate, asdict(test)
+    return _Trained(result.validation_best, test.top1, test.top5, *more).write(folder)
 
 
-def _probe(spec: TeacherSpec, folder: Path, emit: Emit) -> None:
+def _probe(spec: TeacherSpec, folder: Path, emit: Emit) -> _Trained:
     """Learn the last layer alone."""
     assert spec.data is not None
     recipe = spec.recipe or Recipe()
@@ -435,13 +452,5 @@ def _probe(spec: TeacherSpec, folder: Path, emit: Emit) -> None:
     path = folder / "best.safetensors"
     folder.mkdir(parents=True, exist_ok=True)
     export(model.cpu(), spec.model, path, data, test_top1=test.top1)
-    facts = {
-        "validation_top1": validation.top1,
-        "test_top1": test.top1,
-        "test_top5": test.top5,
-        "epoch": 0,
-        "train_seconds": seconds,
-        "samples_per_second": count / max(1e-9, seconds),
-        "test": asdict(test),
-    }
-    write_json(folder / "facts.json", facts)  # last: its presence means complete
+    more = 0, seconds, count / max(1e-9, seconds), asdict(test)
+    return _Trained(validation.top1, test.top1, test.top5, *more).write(folder)

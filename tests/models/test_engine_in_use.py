@@ -173,4 +173,4 @@ def test_a_damaged_memory_is_said_and_measured_anew(own_home, caplog):
     (file,) = (own_home / "engines").iterdir()
     file.write_text('[{"engine": 3}]')
     assert recall(NETWORK) is None
-    assert "engines are measured anew" in caplog.text
+    assert "Engines are measured anew" in caplog.text

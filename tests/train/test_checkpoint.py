@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests_support import examples
 
 from kdlab.errors import CheckpointError
+from kdlab.messages import MessageError
 from kdlab.train import checkpoint
 
 
@@ -196,7 +197,7 @@ def test_what_can_be_used_is_not_set_aside(tmp_path):
 def test_a_fence_that_cannot_be_read_names_what_to_do(tmp_path):
     checkpoint.raise_fence(tmp_path)
     (tmp_path / "fence.json").write_text("x")
-    with pytest.raises(CheckpointError, match="delete it and resume"):
+    with pytest.raises(MessageError, match="delete it and resume"):
         save(tmp_path, 1)
 
 

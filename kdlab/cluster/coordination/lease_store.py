@@ -21,19 +21,21 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 from kdlab.cluster.wires.security import write_private
 from kdlab.config import credentials
-from kdlab.config.home import write_whole
+from kdlab.config.home import find_as, write_whole
 from kdlab.errors import BadInput, Fault
-from kdlab.messages import MessageError, plain, typed
+from kdlab.messages import Amount, Count, MessageError, parsed, plain, typed
 from kdlab.papers.edl_dist.fair_shares import Demand, SharedTeacher
 
 TEACHERS, STUDENTS, POOL = "teacher", "student", "pool"  # kinds of rows
 THE_POOL = "facts"  # name of the row of the pool
 _LOG = logging.getLogger("kdlab")
 _FILE_EVERY_S = 0.2
+_Rows = dict[str, dict[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,11 @@ class StudentRow:
     """What a student asked for: the fields of `Demand` that it said itself."""
 
     student: str
-    t_s: float
+    t_s: Amount
     since: float
-    at_most: int | None = None
-    priority: float = 1.0
-    floor: int = 0
+    at_most: Count | None = None
+    priority: Amount = 1.0
+    floor: Count = 0
 
     @classmethod
     def of(cls, d: Demand) -> "StudentRow":
@@ -57,7 +59,7 @@ class PoolRow:
     """What is served, as `Deployment.to_json` has it, and the newest lease epoch."""
 
     deployment: Mapping[str, object] | None = None
-    next_epoch: int
+    next_epoch: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,11 @@ def _read(rows: Mapping[str, object]) -> KeptRows:
     Raises:
         MessageError, KeyError: something else stands there.
     """
+    teachers = typed(dict[str, SharedTeacher], rows[TEACHERS])
+    if not all(0 <= number < inf for t in teachers.values() for number in (t.ttl_s, t.t_t)):
+        raise MessageError("A teacher's rate or time to live is no number")
     return KeptRows(
-        typed(dict[str, SharedTeacher], rows[TEACHERS]),
+        teachers,
         typed(dict[str, StudentRow], rows[STUDENTS]),
         typed(dict[str, PoolRow], rows[POOL]).get(THE_POOL),
     )
@@ -103,20 +108,19 @@ class InFile(LeaseStore):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._rows: dict[str, dict[str, object]] = {TEACHERS: {}, STUDENTS: {}, POOL: {}}
+        self._rows: _Rows = {TEACHERS: {}, STUDENTS: {}, POOL: {}}
         self._changed = asyncio.Event()
         self._writer = asyncio.create_task(self._write())
 
     async def load(self) -> KeptRows:
         try:
-            text = await asyncio.to_thread(self.path.read_text)
-            rows = json.loads(text)
-            kept = _read(rows)
-            self._rows = {kind: rows[kind] for kind in self._rows}
+            found = await asyncio.to_thread(find_as, _Rows, self.path)
+            if found is None:  # the first start
+                return KeptRows()
+            kept = _read(found)
+            self._rows = {kind: found[kind] for kind in self._rows}
             return kept
-        except FileNotFoundError:
-            pass  # the first start
-        except (OSError, ValueError, KeyError, TypeError, MessageError) as error:
+        except (KeyError, MessageError) as error:
             _LOG.warning("leases in %s cannot be read, begun anew: %s", self.path, error)
         return KeptRows()
 
@@ -186,7 +190,7 @@ class InRedis(LeaseStore):
                 text = await self.redis.get(key)
                 if text is not None:  # it may expire between the two calls
                     self._rows[key] = str(text)
-                    rows[key[start:]] = json.loads(text)
+                    rows[key[start:]] = parsed(object, str(text).encode())
         return _read(found)
 
     def put(self, kind: str, name: str, row: object, ttl_s: float | None = None) -> None:

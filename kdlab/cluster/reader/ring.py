@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.errors import ClusterError
+from kdlab.messages import parsed
 
 _ALIGN = 64  # bytes; a cache line
 
@@ -258,8 +259,7 @@ class Channel:
                 raise EOFError
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
-        message: int | dict[str, object] = json.loads(line)
-        return message
+        return 0 if line == b"0" else parsed(dict[str, object], line)
 
     def close(self) -> None:
         self._socket.close()

@@ -50,7 +50,7 @@ from kdlab.data.samples import PlannedSamples, described
 from kdlab.errors import join_command
 from kdlab.events.event import Event
 from kdlab.events.teachers import CoordinatorAway, CoordinatorBack, TeachersGone
-from kdlab.messages import plain
+from kdlab.messages import parsed, plain
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.papers.edl_dist.reader_instructions import (
@@ -206,11 +206,10 @@ class StudentReader(ReaderLoop):
 
     async def _listen(self, stream: asyncio.StreamReader) -> None:
         while line := await stream.readline():
-            message = json.loads(line)
-            if message == 0:
+            if line == b"0\n":
                 self._collect()
                 continue
-            match READER_ORDERS.typed(message):
+            match READER_ORDERS.typed(parsed(dict[str, object], line)):
                 case StopReader():
                     return
                 case PauseReader(paused):

@@ -5,16 +5,17 @@ that hears it says goodbye, answers what it holds, and nothing has to be sent ag
 """
 
 import asyncio
-import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 from urllib.parse import urlsplit
 
 from kdlab.errors import BadInput
+from kdlab.messages import parsed
 
 LOOK_S = 1.0  # between looks
 _ANSWER_S = 2.0  # the service is on the machine itself
@@ -45,7 +46,7 @@ def _azure_says(text: str, name: str) -> bool:
     """All machines of a scale set hear of each other's events."""
     return any(
         event["EventType"] in ("Preempt", "Terminate") and name in event["Resources"]
-        for event in json.loads(text)["Events"]
+        for event in parsed(dict[str, Any], text.encode())["Events"]
     )
 
 
@@ -54,7 +55,7 @@ CLOUDS: Mapping[str, MetadataService] = MappingProxyType(
     {
         "aws": MetadataService(
             f"{_HERE}/latest/meta-data/spot/instance-action",
-            lambda text, name: "action" in json.loads(text),
+            lambda text, name: "action" in parsed(dict[str, object], text.encode()),
             token_url=f"{_HERE}/latest/api/token",
         ),
         "gcp": MetadataService(

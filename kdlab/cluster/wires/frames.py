@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kdlab.messages import MessageError, parsed, typed
+
 Arrays = dict[str, NDArray[Any]]
 About = list[tuple[str, str, tuple[int, ...]]]  # name, type and shape of each array
 
@@ -100,7 +102,7 @@ class Frames(asyncio.BufferedProtocol):
             if self._got == len(self._body):
                 (header, about), body, self._body = self._head, self._body, None
                 self.on_frame(header, _arrays_in(about, body))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, MessageError, TypeError, ValueError) as error:
             self.on_nonsense(error)
             self.transport.abort()
 
@@ -146,8 +148,8 @@ class Frames(asyncio.BufferedProtocol):
             at = start + _PREFIX.size + head_size
             if at > self._end:
                 break
-            header = json.loads(bytes(view[start + _PREFIX.size : at]))
-            about: About = header.pop("arrays")  # the next line checks it
+            header = parsed(dict[str, object], bytes(view[start + _PREFIX.size : at]))
+            about = typed(About, header.pop("arrays"))
             if _bytes_of(about) != body_size:  # before memory is taken for it
                 raise NotOurs(
                     f"the arrays do not make up the {body_size} bytes of the body"
@@ -173,7 +175,7 @@ def _bytes_of(about: About) -> int:
     """
     total = 0
     for name, kind, shape in about:
-        sizes = all(type(n) is int and 0 <= n < 2**40 for n in shape)
+        sizes = all(0 <= n < 2**40 for n in shape)
         if kind not in _TYPES or not sizes or len(shape) > 8:
             raise NotOurs(f"array {name!r} of type {kind!r} and shape {shape!r}")
         total += np.dtype(kind).itemsize * prod(shape)

@@ -25,7 +25,7 @@ from distributed.security import Security
 from tornado.httpserver import HTTPServer
 
 from kdlab.config import Fault
-from kdlab.config.home import home
+from kdlab.config.home import home, recall_as
 from kdlab.config.spec import Spec
 from kdlab.errors import BadInput
 
@@ -105,11 +105,8 @@ def remembered(address: str) -> Files | None:
     note = _note(address)
     if not note.is_file() or note.stat().st_uid != os.getuid():
         return None
-    try:
-        files: Files = json.loads(note.read_text())
-    except (OSError, ValueError):  # half written, by a process that was killed
-        return None
-    return files if all(Path(path).is_file() for path in files.values()) else None
+    files = recall_as(Files, note, "The pool is asked for without it.")
+    return files if files and all(Path(path).is_file() for path in files.values()) else None
 
 
 def _note(address: str) -> Path:

@@ -9,7 +9,7 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from kdlab.messages import plain, typed
+from kdlab.messages import parsed, plain
 from kdlab.methods.blockwise.device_stages import DeviceStages
 from kdlab.methods.blockwise.job import BlockwiseJob
 from kdlab.train import checkpoint
@@ -40,8 +40,7 @@ class Gathering:
                 self._send(json.dumps(plain(facts)).encode())
             elif self.job.rank == 0:
                 tensors = from_bytes(self._receive(owner))
-                said = json.loads(self._receive(owner))
-                facts = typed(checkpoint.OptimizerFacts, said)
+                facts = parsed(checkpoint.OptimizerFacts, self._receive(owner))
                 checkpoint.unpack(
                     tensors, facts, pair.student, self.stages.optimizers[block], rank=-1
                 )

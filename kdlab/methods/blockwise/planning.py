@@ -9,27 +9,29 @@ plan from another one's profile would be a guess, so that is refused.
 """
 
 import hashlib
-import json
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
 
-import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from kdlab.config.home import read_as, write_json
 from kdlab.errors import BadInput
+from kdlab.messages import Amount, MessageError, part_of, plain
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile
+from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.supervision.process_groups import from_all, from_first
 
 _LINK_BYTES = (4_096, 4_194_304)
 _LINK_TRIES = 9
+PLAN = "plan.json"  # of a member
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,35 +51,55 @@ def of_machines(own: Identity, machines: Sequence[str]) -> Identity:
     return replace(own, machine=joined)
 
 
-@dataclass(frozen=True, slots=True)
-class _KeptProfile:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KeptProfile(Profile):
     """A `Profile` on disk: without memory, which every session asks for anew."""
 
     identity: Identity
-    types: Mapping[str, Sequence[Block]]
-    devices: tuple[str, ...]
-    load_s: float
-    link: DeviceLink = field(
-        default_factory=DeviceLink
-    )  # of types that are not among `links`
-    links: Mapping[str, DeviceLink] = field(default_factory=dict)
-    load_overlap: float = 0.0
-    sharing: float = 1.0
+
+    def __post_init__(self) -> None:
+        blocks = [block for kind in self.types.values() for block in kind]
+        if not self.devices or not {*self.devices} <= {*self.types}:
+            raise ValueError("its devices are not among its types")
+        if len({len(kind) for kind in self.types.values()}) != 1 or not blocks:
+            raise ValueError("its types do not have as many blocks each")
+        if not all(b.teacher_s and b.student_s for b in blocks):
+            raise ValueError("a block has no times")
+        links = (self.link, *self.links.values())
+        if not all(n >= 0 for n in _numbers(asdict(self))) or not all(
+            link.bytes_per_s > 0 for link in links
+        ):
+            raise ValueError("a time, size or rate is below 0 or no number")
+
+
+def _numbers(of: object) -> Iterator[float]:
+    """All that it holds, keys too."""
+    if isinstance(of, float | int):
+        yield of
+    elif isinstance(of, dict | list | tuple):
+        for part in (*of, *of.values()) if isinstance(of, dict) else of:
+            yield from _numbers(part)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPlan:
+    """A member's plan.json: other devices, or these in another order, plan anew."""
+
+    programme: ExecutionPlan
+    table: str
+    ideal_s: dict[str, Amount]  # seconds of a step, by part
+    devices: tuple[str, ...]  # their types
+
+    def __post_init__(self) -> None:
+        stages = [s for plan in self.programme.plans for s in plan.stages]
+        used = {device for stage in stages for device in stage.devices}
+        if not used or not used <= {*range(len(self.devices))}:
+            raise ValueError("its plan is not for its devices")
 
 
 def write_profile(profile: Profile, of: Identity, path: Path) -> None:
     """As JSON, for people and for `method.profile`."""
-    kept = _KeptProfile(
-        of,
-        profile.types,
-        tuple(profile.devices),
-        profile.load_s,
-        profile.link,
-        profile.links,
-        profile.load_overlap,
-        profile.sharing,
-    )
-    path.write_text(json.dumps(asdict(kept), indent=1), encoding="utf-8")
+    write_json(path, plain(profile) | {"memory_bytes": None, "identity": plain(of)})
 
 
 def read_profile(path: Path, of: Identity, *, any_machine: bool = False) -> Profile:
@@ -87,15 +109,13 @@ def read_profile(path: Path, of: Identity, *, any_machine: bool = False) -> Prof
         BadInput: no such file, no profile, or one of another machine, model or batch.
     """
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        kept = msgspec.convert(facts, _KeptProfile, str_keys=True)
-    except OSError as error:
-        raise BadInput(
-            f"There is no profile at {path} ({error.strerror}). Set method.profile to null to "
-            "measure one; every run keeps its own as profile.json."
-        ) from error
-    except ValueError as error:
-        raise BadInput(f"{path} is no profile of kdlab: {error!r}.") from error
+        kept = read_as(
+            _KeptProfile,
+            path,
+            "Set method.profile to null to measure one; every run keeps its own as profile.json.",
+        )
+    except MessageError as error:
+        raise BadInput(f"There is no profile at {path}: {error}") from error
     for what in ("model", "batch") if any_machine else ("machine", "model", "batch"):
         was, now = getattr(kept.identity, what), getattr(of, what)
         if was != now:
@@ -103,15 +123,7 @@ def read_profile(path: Path, of: Identity, *, any_machine: bool = False) -> Prof
                 f"{path} was measured on another {what} ({was}, here {now}); its times mean "
                 "nothing for this run. Set method.profile to null to measure again."
             )
-    return Profile(
-        types=kept.types,
-        devices=kept.devices,
-        link=kept.link,
-        links=kept.links,
-        load_s=kept.load_s,
-        load_overlap=kept.load_overlap,
-        sharing=kept.sharing,
-    )
+    return part_of(replace(kept, devices=tuple(kept.devices)), Profile)
 
 
 def gathered(own: Sequence[Block], device: torch.device, load_s: float) -> Profile:

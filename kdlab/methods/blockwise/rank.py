@@ -1,6 +1,5 @@
 """One device of a pipeline, as a process: `python -m kdlab.methods.blockwise.rank`."""
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -10,7 +9,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from kdlab.config.home import write_json
+from kdlab.config.home import read_as, recall_as, write_json
 from kdlab.data.watched import watched_rows
 from kdlab.errors import BadInput
 from kdlab.events.blockwise import (
@@ -21,7 +20,7 @@ from kdlab.events.blockwise import (
 )
 from kdlab.events.general import Note, Warned
 from kdlab.experiment.rank_process import RankProcess, main
-from kdlab.messages import plain, typed
+from kdlab.messages import plain
 from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.job import BlockwiseFacts, BlockwiseJob
@@ -142,12 +141,13 @@ class BlockRank(RankProcess[GenerationOrder]):
         self, order: GenerationOrder, cutting: Cutting, device: torch.device
     ) -> ExecutionPlan:
         """The plan of this member: kept, or made from a profile that all measure together."""
-        path = self.folder / "plan.json"
         costs = None
         kinds = from_all(planning.kind_of(device), str)
         # Of a generation or a session before, for devices in this order?
-        kept = json.loads(path.read_text()) if path.is_file() else {}
-        if from_first(kept.get("devices", kinds) != kinds or not kept, bool):
+        kept = recall_as(
+            planning.KeptPlan, self.folder / planning.PLAN, "The plan is made anew."
+        )
+        if from_first(kept is None or list(kept.devices) != kinds, bool):
             own = memory_of(self.method.memory_gb, device, order.local_world)
             # What each device says it has, or what all are allowed.
             memory = tuple(from_all(own, float))
@@ -161,7 +161,7 @@ class BlockRank(RankProcess[GenerationOrder]):
             )
         own_plans: tuple[list[ExecutionPlan], str] = [], ""
         if order.rank == 0:  # one plans for all: another's memory may look different
-            own_plans = self._planned(costs, path)
+            own_plans = self._planned(costs, kept)
         plans, why = from_first(own_plans, tuple[list[ExecutionPlan], str])
         if not plans:
             raise BadInput(why)
@@ -173,11 +173,12 @@ class BlockRank(RankProcess[GenerationOrder]):
         return chosen
 
     def _planned(
-        self, costs: StageCosts | None, path: Path
+        self, costs: StageCosts | None, kept: planning.KeptPlan | None
     ) -> tuple[list[ExecutionPlan], str]:
         """The plan, and what it is to be measured beside; or why there is none."""
         if costs is None:
-            return [typed(ExecutionPlan, json.loads(path.read_text())["programme"])], ""
+            assert kept is not None
+            return [kept.programme], ""
         decoupled = self.method.decoupled
         try:
             plans = [programme(self.plan, costs, decoupled=decoupled)]
@@ -227,13 +228,9 @@ class BlockRank(RankProcess[GenerationOrder]):
         """Keep the plan, and say it."""
         table = plan_table(chosen, costs, cutting.student_cuts)
         ideal = {part: seconds / costs.devices for part, seconds in _alone(costs)}
-        plan = PlanChosen(programme=plain(chosen), table=table, ideal_s=ideal)
-        kept = {k: plan[k] for k in ("programme", "table", "ideal_s")}
-        devices = list(
-            costs.profile.devices
-        )  # others, or these in another order, plan anew
-        write_json(self.folder / "plan.json", kept | {"devices": devices})
-        self.log.emit(plan)
+        made = planning.KeptPlan(chosen, table, ideal, tuple(costs.profile.devices))
+        write_json(self.folder / planning.PLAN, plain(made))
+        self.log.emit(PlanChosen(programme=plain(chosen), table=table, ideal_s=ideal))
 
     @property
     def plan(self) -> PlanName:
@@ -355,7 +352,7 @@ class BlockRank(RankProcess[GenerationOrder]):
         trace.write_chrome_trace(spans, self.folder / "trace.json")
         title = f"{self.member.name}: the last steps of the first epoch"
         trace.gantt(spans, self.folder / "gantt.png", title)
-        ideal = json.loads((self.folder / "plan.json").read_text())["ideal_s"]
+        ideal = read_as(planning.KeptPlan, self.folder / planning.PLAN).ideal_s
         trace.breakdown(spans, ideal, self.folder / "breakdown.png", title)
 
 

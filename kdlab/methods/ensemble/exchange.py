@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from kdlab.config.home import write_whole
 from kdlab.config.seal import file_sha256
 from kdlab.errors import WeightsError
-from kdlab.messages import plain, typed
+from kdlab.messages import parsed, plain
 from kdlab.train.checkpoint import OptimizerFacts, pack, unpack
 from kdlab.train.recipe import Stepper
 
@@ -88,7 +88,7 @@ def take_momentum(file: ModelFile, optimizer: Stepper) -> None:
     """The inverse, in place; nothing where nothing was kept."""
     if _momentum(file).is_file():
         with safe_open(_momentum(file), "pt") as found:
-            facts = typed(OptimizerFacts, json.loads(found.metadata()["facts"]))
+            facts = parsed(OptimizerFacts, found.metadata()["facts"].encode())
             tensors = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118
         unpack(tensors, facts, nn.Module(), optimizer, rank=-1)
 

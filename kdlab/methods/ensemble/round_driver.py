@@ -4,7 +4,6 @@ Carries out kdlab/papers/ec_dnn/rounds.py by workers here or in processes. All t
 for the looks at validation and test images, as section 5.3 has it, relabelling included.
 """
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from kdlab.config.home import write_json
+from kdlab.config.home import read_as, write_json
 from kdlab.data.images import ImageData
 from kdlab.errors import ClusterError, RunStopped
 from kdlab.events.ensemble import (
@@ -24,7 +23,7 @@ from kdlab.events.ensemble import (
 )
 from kdlab.events.event import Emit
 from kdlab.events.training import Resumed
-from kdlab.messages import plain, typed
+from kdlab.messages import Count, plain
 from kdlab.methods.ensemble.exchange import ModelFile
 from kdlab.methods.ensemble.model_workers import (
     ModelWorkers,
@@ -67,7 +66,7 @@ class TrainingOutcome:
 class Direction:
     """A training between two rounds, on disk."""
 
-    round: int  # to go on with
+    round: Count  # to go on with
     latest: list[ModelFile]
     account: CostTotals
     looks: list[RoundErrors]
@@ -75,7 +74,7 @@ class Direction:
     @classmethod
     def read(cls, folder: Path) -> "Direction":
         """What a member keeps in its folder."""
-        return typed(cls, json.loads((folder / _KEPT).read_text()))
+        return read_as(cls, folder / _KEPT, "Put it back, or start a new run.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +119,7 @@ class RoundDriver:
 
     def _resume(self) -> int:
         """The round to go on with; what was counted before it is known again."""
-        if not self._kept.is_file():
+        if not self._kept.exists():
             return 0
         kept = Direction.read(self.training.folder)
         self.account, self.looks = kept.account, kept.looks

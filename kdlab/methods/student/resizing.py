@@ -1,16 +1,18 @@
 """How many ranks a student is to have, where somebody asked while it trained."""
 
-import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from kdlab.config.home import write_json
+from msgspec import Meta
+
+from kdlab.config.home import find_as, write_json
 from kdlab.errors import BadInput
 from kdlab.experiment.folder import RunFolder
 from kdlab.messages import typed
 from kdlab.train.aggregation.all_reduce import AllReduce
 
 _WANTED = "ranks.json"
+_Ranks = Annotated[int, Meta(ge=1, le=4096)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +24,8 @@ class _Group:
 
 def wanted_ranks(run: RunFolder) -> int | None:
     """What somebody asked for while the run was going; None if nobody did."""
-    path = run.path / _WANTED
-    if not path.is_file():
-        return None
-    return int(json.loads(path.read_text())["ranks"])
+    found = find_as(dict[str, _Ranks], run.path / _WANTED, "Delete it, or ask again.")
+    return found.get("ranks") if found else None
 
 
 def ask_for_ranks(run: RunFolder, spec: dict[str, Any], ranks: int) -> None:

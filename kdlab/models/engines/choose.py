@@ -15,6 +15,7 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
+from kdlab.messages import Amount
 from kdlab.models.engines import exported, in_torch
 from kdlab.models.engines.engine import Asked, Engine, Precision
 
@@ -44,7 +45,7 @@ class Trial:
 
     engine: str
     precision: Precision
-    rate: float = 0.0
+    rate: Amount = 0.0
     furthest: float = 0.0
     nats: float = 0.0
     same_top1: float = 1.0

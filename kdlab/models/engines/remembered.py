@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from kdlab.config.home import home, write_json
-from kdlab.messages import MessageError, plain, typed
+from kdlab.config.home import home, recall_as, write_json
+from kdlab.messages import plain
 from kdlab.models.engines.choose import Trial
 
 _LIBRARIES = ("kdlab", "torch", "onnxruntime", "openvino")
@@ -27,17 +27,8 @@ def recall(network: Mapping[str, object]) -> str | None:
     Args:
         network: what tells it from others: hashes of weights, shape, threads, device.
     """
-    path = _path(network)
-    try:
-        trials = typed(list[Trial], json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, MessageError) as error:
-        logging.getLogger("kdlab").warning(
-            "%s cannot be read (%s); engines are measured anew", path, error
-        )
-        return None
-    useful = [trial for trial in trials if not trial.refused]
+    trials = recall_as(list[Trial], _path(network), "Engines are measured anew.")
+    useful = [trial for trial in trials or () if not trial.refused]
     return max(useful, key=lambda trial: trial.rate).label if useful else None
 
 

@@ -4,17 +4,16 @@ So an order is checked without the seconds that the classes of a spec take to im
 asked where a class has rules of its own.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 
 from kdlab.config.folders import nearest
+from kdlab.config.home import find_as
 from kdlab.config.knob import Knob
 from kdlab.control import orders
 from kdlab.errors import BadInput, Fault, SpecError
 from kdlab.events.log import training_now
 from kdlab.experiment.folder import RunFolder
-from kdlab.messages import typed
 
 _ORDER = "the order"
 
@@ -23,19 +22,12 @@ def knobs(run: RunFolder) -> list[Knob]:
     """What can be set, as it is now; of the first member while none trains.
 
     Raises:
-        BadInput: what the run wrote down is damaged.
-        MessageError: it is of another version of kdlab.
+        MessageError: what the run wrote down is damaged, or of another version of kdlab.
     """
-    try:
-        told = json.loads(run.knobs.read_text(encoding="utf-8"))
-    except FileNotFoundError:  # it has not begun, or is of an earlier kdlab
+    written = find_as(dict[str, list[Knob]], run.knobs, "The run itself goes on.")
+    if written is None:  # it has not begun, or is of an earlier kdlab
         return []
-    except ValueError as error:
-        raise BadInput(
-            f"{run.knobs} is damaged: {error}. The run itself goes on."
-        ) from None
     member = training_now(run.events)
-    written = typed(dict[str, list[Knob]], told)
     begin = written.get(member or "", next(iter(written.values()), []))
     found = _set_so_far(run, member)
     return [replace(knob, value=found.get(knob.name, knob.value)) for knob in begin]

@@ -1,10 +1,10 @@
 """The plans of a blockwise run, to be read: who does what, and what a step looked like."""
 
 import html
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from kdlab.config.home import read_as
 from kdlab.errors import NotFoundError
 from kdlab.experiment.folder import RunFolder
 from kdlab.report import page
@@ -37,6 +37,13 @@ class PlanSheets(list[PlanSheet]):
         return "".join(sheet._repr_html_() for sheet in self)
 
 
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What is shown of a member's plan.json."""
+
+    table: str
+
+
 def plans(run: RunFolder) -> PlanSheets:
     """All that have been made; NotFoundError where there is none."""
     root = run.path / "members"
@@ -44,7 +51,7 @@ def plans(run: RunFolder) -> PlanSheets:
     for path in run.of_members("plan.json"):
         gantt = path.with_name("gantt.png")
         member = path.parent.relative_to(root).as_posix()
-        table = json.loads(path.read_text())["table"]
+        table = read_as(_Planned, path).table
         found.append(PlanSheet(member, table, gantt if gantt.is_file() else None))
     if not found:
         raise NotFoundError(

@@ -3,21 +3,23 @@
 import html
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from kdlab.config.home import recall_as
 from kdlab.config.load import flat
 from kdlab.errors import BadInput
 from kdlab.events.log import EventReader
-from kdlab.messages import plain, typed
+from kdlab.messages import plain
 from kdlab.report import chart, page
 from kdlab.report.chart import Panel
 from kdlab.report.progressions import Progression, progressions
 from kdlab.report.table import METHODS, NAMES, spread, text_table
 from kdlab.run.handle.run import Run, attach
 from kdlab.tracking import ui_address
+from kdlab.tracking.follow import InMlflow, log_page
 
 HEAD = (
     "training", "top-1 %", "best-on-val %", "global top-1 %", "samples/s", "wall s",
@@ -26,13 +28,9 @@ HEAD = (
 MemberFacts = Mapping[str, object]  # a row of a run's result, maybe of an older kdlab
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InMlflow:
-    """Where a run is in MLflow: what comparing needs of its `tracking.json`."""
-
-    uri: str | None = None
-    experiment_id: str | int | None = None
-    runs: Mapping[str, str] = field(default_factory=dict)  # by member; "" is the run itself
+@dataclass(frozen=True, slots=True)
+class _RunResult:
+    runs: list[dict[str, object]]
 
 
 class Comparison:
@@ -64,8 +62,8 @@ class Comparison:
         for run in self.runs:
             told = self._instructions[run.id]
             found = _results(run)
-            for source in dict.fromkeys(str(row["source"]) for row in found):
-                own = [row for row in found if row["source"] == source]
+            for source in dict.fromkeys(str(row.get("source")) for row in found):
+                own = [row for row in found if str(row.get("source")) == source]
                 rows.append(_row(self._label(run, source), own, told))
             if not found:
                 rows.append(dict.fromkeys(HEAD, "-") | {"training": self._label(run, "")})
@@ -92,8 +90,8 @@ class Comparison:
         """
         found: dict[str, list[InMlflow]] = {}
         for run in self.runs:
-            state = _in_mlflow(run)
-            if state:
+            state = InMlflow.read(run.path)
+            if state.runs:
                 found.setdefault(str(state.uri), []).append(state)
         return [_link(uri, states) for uri, states in found.items()]
 
@@ -114,9 +112,8 @@ class Comparison:
         Raises:
             BadInput: none of them is in MLflow.
         """
-        from kdlab.tracking.follow import log_page
-
-        known = [run.path / "tracking.json" for run in self.runs if _in_mlflow(run)]
+        states = [InMlflow.read(run.path) for run in self.runs]
+        known = [state for state in states if "" in state.runs]
         if not known:
             raise BadInput(
                 "None of these runs is in MLflow yet. A run is written there while it goes on, "
@@ -217,29 +214,24 @@ def overview(run: Run) -> dict[str, str]:
 
 def _results(run: Run) -> list[MemberFacts]:
     """A row for each training that has ended, whatever became of the run."""
-    kept = run.path / "result.json"  # written before the status says finished
-    if kept.exists():
-        found: list[MemberFacts] = json.loads(kept.read_text())["runs"]
-        return found
+    # Written before the status says finished
+    kept = recall_as(
+        _RunResult, run.path / "result.json", "Those of its members are shown."
+    )
+    if kept is not None:
+        return [*kept.runs]
     from kdlab.run.process.outcome import row  # imports torch
     from kdlab.train.result import MemberReport
 
     ended = sorted((run.path / "members").glob("*/*/result.json"))
-    reports = [typed(MemberReport, json.loads(path.read_text())) for path in ended]
-    return [plain(row(report)) for report in reports]
+    reports = [recall_as(MemberReport, path, "It is left out.") for path in ended]
+    return [plain(row(report)) for report in reports if report is not None]
 
 
 def _several(run: Run) -> bool:
     spec = run.folder.resolved()
     compared = (spec.get("compare"), spec["method"].get("compare"), spec.get("seeds"))
     return any(len(one or ()) > 1 for one in compared)
-
-
-def _in_mlflow(run: Run) -> InMlflow | None:
-    """Where it is there."""
-    kept = run.path / "tracking.json"
-    state = typed(InMlflow, json.loads(kept.read_text())) if kept.exists() else InMlflow()
-    return state if state.runs else None
 
 
 def _row(
@@ -252,7 +244,7 @@ def _row(
         values = numbers(key)
         return spread(values, digits) if values else "-"
 
-    known = [told[name] for row in own if (name := str(row["member"])) in told]
+    known = [told[name] for row in own if (name := str(row.get("member"))) in told]
     teacher_s = [one.teacher_s for one in known]
     wall_s = [one.wall_s for one in known]
     return {

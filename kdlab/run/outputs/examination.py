@@ -1,7 +1,6 @@
 """What the students of a run and their teacher make of images none of them was trained on."""
 
 import html
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +32,7 @@ from kdlab.run.outputs.confusion_matrix import ConfusionMatrix
 from kdlab.run.outputs.first_batch import setup_of
 from kdlab.run.outputs.student_files import is_student, newest_of
 from kdlab.train.evaluate import in_batches, probabilities
+from kdlab.train.result import MemberReport
 
 Split = Literal["test", "validation"]
 TEACHER = "teacher"
@@ -360,5 +360,5 @@ def examine(
 
 def was_taught(run: RunFolder) -> bool:
     """Whether it had a teacher: one that was never asked is not trained to be looked at."""
-    kept = run.of_members("result.json")
-    return any(json.loads(p.read_text()).get("teacher_top1") is not None for p in kept)
+    kept = [MemberReport.read(path.parent) for path in run.of_members("result.json")]
+    return any(report is not None and report.teacher_top1 is not None for report in kept)

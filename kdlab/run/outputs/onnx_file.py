@@ -19,7 +19,7 @@ from kdlab.data.encoded.decode import Pixels
 from kdlab.data.encoded.holders import read_file
 from kdlab.data.shown import ImageInput
 from kdlab.errors import BadInput, ModelError, WeightsError, short
-from kdlab.messages import typed
+from kdlab.messages import parsed, typed
 from kdlab.models.model import StudentCard
 
 Runs = Callable[[Pixels], NDArray[np.float32]]
@@ -152,7 +152,9 @@ class OnnxStudent(nn.Module):
         try:
             session = _session(read_file(path, _MOST_BYTES))
             props = session.get_modelmeta().custom_metadata_map
-            self.card: dict[str, Any] = {k: json.loads(v) for k, v in props.items()}
+            self.card: dict[str, Any] = {
+                k: parsed(object, v.encode()) for k, v in props.items()
+            }
             self._classes = typed(StudentCard, self.card).num_classes
         except ImportError as error:
             raise BadInput(

@@ -80,7 +80,9 @@ def test_what_is_no_profile_is_said(tmp_path):
         read_profile(tmp_path / "nowhere.json", HERE)
     for text in ("{", json.dumps({"identity": 3})):
         (tmp_path / "p.json").write_text(text)
-        with pytest.raises(BadInput, match=r"p\.json is no profile of kdlab"):
+        with pytest.raises(
+            BadInput, match=r"p\.json cannot be read.* every run keeps its own"
+        ):
             read_profile(tmp_path / "p.json", HERE)
 
 

@@ -11,6 +11,7 @@ from small_pipelines import CPU, same
 from threaded_ranks import worlds_of_threads
 
 import kdlab
+from kdlab.config.home import read_as
 from kdlab.errors import BadInput
 from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder
@@ -166,20 +167,21 @@ def test_a_rank_that_leaves_saves_and_the_next_generation_ends_alike(run, tmp_pa
 def test_a_plan_is_made_of_a_profile_and_kept(run):
     folder = run("ahd", devices=2)
     rank = rank_of(folder, "ahd")
-    costs, path = costs_of(profile(0.1, 0.1, 0.2)), rank.folder / "plan.json"
-    ((chosen, *_), _) = rank._planned(costs, path)
+    costs = costs_of(profile(0.1, 0.1, 0.2))
+    ((chosen, *_), _) = rank._planned(costs, None)
     assert isinstance(chosen, ExecutionPlan)
     assert chosen.name == "ahd"
     rank._tell(chosen, costs, cut(rank))
     (told,) = of_kind(folder, "plan")
     assert told["ideal_s"] == {"load": 0.0005, "teacher": 0.2, "student": 0.2}
-    assert rank._planned(None, path) == ([chosen], "")  # the one that was kept
+    kept = read_as(planning.KeptPlan, rank.folder / "plan.json")
+    assert rank._planned(None, kept) == ([chosen], "")
 
 
 def test_too_little_memory_is_an_answer_for_all_ranks(run):
     rank = rank_of(run("ahd", devices=2), "ahd")
     small = replace(profile(0.1, 0.1, 0.2), memory_bytes=(1.0, 1.0))
-    found, why = rank._planned(costs_of(small), rank.folder / "plan.json")
+    found, why = rank._planned(costs_of(small), None)
     assert found == []
     assert "fits into the memory" in why
 
@@ -199,7 +201,7 @@ SHARED = (0.5, 0.5, 1.0)
 def test_only_a_searched_plan_is_measured_beside_that_of_tr(run, plan, words, stages):
     rank = rank_of(run(plan, *words, devices=2), plan)
     costs = costs_of(profile(*SHARED))
-    plans, _ = rank._planned(costs, rank.folder / "plan.json")
+    plans, _ = rank._planned(costs, None)
     assert [len(made.plans[0].stages) for made in plans] == stages
     assert {made.name for made in plans} == {plan}
 
@@ -209,7 +211,7 @@ def test_tr_trains_where_its_steps_take_clearly_less(
     run, tmp_path, monkeypatch, by_tr, better
 ):
     rank = rank_of(run("ahd", devices=2), "ahd")
-    plans, _ = rank._planned(costs_of(profile(*SHARED)), rank.folder / "plan.json")
+    plans, _ = rank._planned(costs_of(profile(*SHARED)), None)
     takes, loaded = {1: 1.0, 2: by_tr}, []
 
     def step_s(plan, copies):
@@ -263,9 +265,11 @@ def test_a_prediction_far_off_is_worth_a_warning(run, measured, warned):
 
 
 def test_spans_are_told_after_every_epoch_and_drawn_once(run):
-    folder = run()
-    rank = rank_of(folder)
-    (rank.folder / "plan.json").write_text(json.dumps({"ideal_s": {"load": 0.1}}))
+    folder = run("ahd", devices=2)
+    rank = rank_of(folder, "ahd")
+    costs = costs_of(profile(0.1, 0.1, 0.2))
+    ((chosen, *_), _) = rank._planned(costs, None)
+    rank._tell(chosen, costs, cut(rank))
     spans = [Span(0, "load", 3, 10.0, 10.5), Span(0, "teacher", 3, 10.5, 10.75)]
     rank._write_trace(spans)
     drawn = (rank.folder / "gantt.png").stat().st_mtime_ns

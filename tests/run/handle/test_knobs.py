@@ -89,7 +89,7 @@ def test_what_the_run_wrote_down_may_be_damaged_or_of_another_kdlab(folder):
     run = folder("none")
     run.knobs.write_text("{")
     with pytest.raises(
-        BadInput, match=r"knobs\.json is damaged: .* The run itself goes on"
+        MessageError, match=r"knobs\.json cannot be read: .* The run itself goes on"
     ):
         knobs(run)
     run.knobs.write_text(json.dumps({"none/seed0": [{"name": "lr_factor", "colour": 1}]}))

@@ -17,7 +17,7 @@ from kdlab.experiment.setup import TrainingSetup
 from kdlab.models.model import export
 from kdlab.models.patch_net import PatchNet
 from kdlab.run.handle.run import Run, made
-from kdlab.run.outputs import documents
+from kdlab.run.outputs import comparison, documents
 from kdlab.run.outputs.comparison import Comparison, compare, overview
 from kdlab.run.outputs.documents import (
     StudentCosts,
@@ -259,10 +259,11 @@ def test_what_is_in_mlflow_gets_the_page_and_what_is_in_none_is_refused(
         kdlab.compare(one, other).log()
     tracked(one, "sqlite:///x", **{"": "a"})
     logged = []
-    monkeypatch.setattr(follow, "log_page", lambda *told: logged.append(told) or ["a"])
+    monkeypatch.setattr(comparison, "log_page", lambda *told: logged.append(told) or ["a"])
     assert kdlab.compare(one, other).log() == ["a"]
     ((states, name, text),) = logged
-    assert (states, name) == ([one.path / "tracking.json"], "comparison.html")
+    assert [state.runs for state in states] == [{"": "a"}]
+    assert name == "comparison.html"
     assert "What their specs differ in" in text
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from kdlab.config import Fault, Range
 from kdlab.config.spec import Spec
+from kdlab.messages import Amount, Count
 from kdlab.models.block_variants import SAME
 
 _OVER = Range(ge=1.0)
@@ -53,8 +54,8 @@ class Option:
     # Nats that the teacher's answers move by when this replaces its block alone: the mean of
     # KL(teacher || teacher with it)
     score: float
-    latency_ms: float  # of one image on one core
-    parameters: int
+    latency_ms: Amount  # of one image on one core
+    parameters: Count
 
 
 def best(

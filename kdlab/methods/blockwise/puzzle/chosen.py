@@ -1,6 +1,5 @@
 """From a library of distilled stand-ins to one student: measured, chosen, and put together."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kdlab.config.home import write_json
+from kdlab.config.home import find_as, write_json
 from kdlab.errors import RunStopped
 from kdlab.events.blockwise import BlocksChosen
 from kdlab.events.general import Note, Warned
 from kdlab.experiment.method import MemberTraining
-from kdlab.messages import typed
+from kdlab.messages import Amount
 from kdlab.methods.blockwise.puzzle.choice import BlockChoice, Option, frontier, within
 from kdlab.methods.blockwise.puzzle.measured import (
     engine_of,
@@ -52,12 +51,12 @@ class MeasuredChoice:
     frontier: list[tuple[float, float]]  # best score (nats) by latency (ms)
     # engine, teacher_ms and student_ms: of the whole networks, one image on one core
     engine: str
-    teacher_ms: float
-    student_ms: float
+    teacher_ms: Amount
+    student_ms: Amount
 
     @property
     def faster(self) -> float:
-        return self.teacher_ms / self.student_ms
+        return self.teacher_ms / max(1e-9, self.student_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,9 @@ def choose_blocks(
     setup, folder = training.setup, training.folder
     data, recipe = setup.data, setup.spec.train
     parts = _parts(training, Path(distilled.model_path))
-    made = _kept(folder) or _chosen(method.choose, parts, training)
+    cure = "Delete it, and blocks are measured and chosen anew."
+    kept = find_as(MeasuredChoice, folder / _FILE, cure)  # of a session before
+    made = kept or _chosen(method.choose, parts, training)
     spec = ChosenBlocks(
         of=parts.spec.of.without_weights(),
         cuts=parts.spec.cuts,
@@ -122,12 +123,6 @@ def choose_blocks(
         architecture=write_architecture(spec, folder),
         more={"faster_than_teacher": made.faster},
     )
-
-
-def _kept(folder: Path) -> MeasuredChoice | None:
-    """That of a session before."""
-    path = folder / _FILE
-    return typed(MeasuredChoice, json.loads(path.read_text())) if path.is_file() else None
 
 
 def _alive(training: MemberTraining) -> Callable[[], None]:
