@@ -218,6 +218,13 @@ class Begun:
                 seen.add((port, pid))
         return most
 
+    def attacked_after_its_end(self, *strangers):
+        """Programs of a pool that lives on, where the run was over before they were tried."""
+        for port, pid, words in ports_of(self.processes()):
+            program = reach.program_of(words)
+            if any(program not in stranger.programs for stranger in strangers):
+                self._attacked(strangers, port, pid, program)
+
     def _attacked(self, strangers, port, pid, program):
         """By all at the same time."""
         files = list(belongings_of(self.run, *self.folders))

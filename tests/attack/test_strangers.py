@@ -27,9 +27,10 @@ EPOCHS = {
     "remote": 100,
     "sweep": 25,
 }
+# Of a remote pool the teachers: its scheduler calls itself by its address where it can.
 SERVES = {"teacher_server", "scheduler_process"}
 PROGRAMS = {"served": SERVES, "ranks": {"rank"}, "pipeline": {"rank"}, "ensemble": {""},
-            "remote": {"coordinator", "kdlab"}, "sweep": SERVES}  # fmt: skip
+            "remote": {"kdlab"}, "sweep": SERVES}  # fmt: skip
 # Another user; and the same one, who knows no secret: a program that was tricked.
 USERS = {"served": (NOBODY, None)}
 
@@ -44,6 +45,7 @@ def test_no_stranger_gets_into_a_run(
     with begun(kind, EPOCHS[kind], folder) as attacked:
         most = attacked.attacked_until_its_end(*attackers)
         attacked.complete()
+        attacked.attacked_after_its_end(*attackers)
     for stranger in attackers:
         assert stranger.breaches == []
         tried = {name.rpartition(".")[2] for name in stranger.programs}
