@@ -93,10 +93,8 @@ def worker_of(run):
 
     def found():
         with contextlib.suppress(psutil.Error):
-            mother = run.folder.process()
-            return next(
-                (c for c in mother.children() if c.status() != psutil.STATUS_ZOMBIE), None
-            )
+            below = run.folder.family()[1:]
+            return next((c for c in below if c.status() != psutil.STATUS_ZOMBIE), None)
 
     return until(found)
 
