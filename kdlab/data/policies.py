@@ -72,7 +72,10 @@ _OPERATIONS: Mapping[str, Callable[[Image.Image, float], Image.Image]] = {
     "Contrast": lambda image, m: ImageEnhance.Contrast(image).enhance(1 + m),
     "Sharpness": lambda image, m: ImageEnhance.Sharpness(image).enhance(1 + m),
     "Hue": _hue,
-    "Posterize": lambda image, m: ImageOps.posterize(image, int(m)),
+    # Pillow refuses to keep no bit, which makes black.
+    "Posterize": lambda image, m: image.point(
+        [i & -(2 ** (8 - int(m))) for i in range(256)] * len(image.getbands())
+    ),
     "Solarize": lambda image, m: ImageOps.solarize(image, int(np.ceil(m))),
     "SolarizeAdd": lambda image, m: image.point(
         [min(255, i + int(m)) if i < 128 else i for i in range(256)] * len(image.getbands())

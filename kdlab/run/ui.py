@@ -20,7 +20,7 @@ from kdlab.config import credentials
 from kdlab.config.home import home, recall_as, runs_folder
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN, ui_address, ui_note
-from kdlab.tracking.follow import TRACKING, InMlflow
+from kdlab.tracking.in_mlflow import TRACKING, InMlflow
 
 # Of MLflow's two views the one of training.
 _TRAINING = "workflowType=machine_learning"

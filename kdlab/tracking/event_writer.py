@@ -16,7 +16,7 @@ from kdlab.events.log import EventReader
 from kdlab.events.runs import RunDone, RunStarted
 from kdlab.events.sweeps import SweepDone, SweepStarted
 from kdlab.tracking import store
-from kdlab.tracking.follow import TRACKING, InMlflow
+from kdlab.tracking.in_mlflow import TRACKING, InMlflow
 
 STATES = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "lost": "FAILED"}
 

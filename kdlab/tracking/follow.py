@@ -4,39 +4,21 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kdlab.config.home import find_as, never_anew
-from kdlab.messages import Count
+from kdlab.config.home import never_anew
 from kdlab.supervision.children import configured
+from kdlab.tracking.in_mlflow import InMlflow
 
 if TYPE_CHECKING:
     from kdlab.tracking.event_writer import EventWriter
 
-TRACKING = "tracking.json"
 _EVERY_S = 1.0
 _GIVE_UP_S = 60.0
 _GIVE_UP_AT_END_S = 5.0  # the run is over and somebody waits
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InMlflow:
-    """Where a run or a sweep is in MLflow: what all need of its `tracking.json`."""
-
-    offset: Count = 0  # in events.jsonl: all before it is in MLflow
-    uri: str | None = None
-    experiment_id: str | int | None = None
-    experiment: str | int | None = None  # of a sweep
-    runs: Mapping[str, str] = field(default_factory=dict)  # by member; "" is the run itself
-
-    @classmethod
-    def read(cls, folder: Path) -> "InMlflow":
-        """Empty where nothing was written."""
-        cure = "Delete it, and kdlab runs --sync writes all to MLflow once more."
-        return find_as(cls, folder / TRACKING, cure) or cls()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from kdlab.run.handle.run import Run
 from kdlab.run.outputs import comparison
 from kdlab.run.ui import _newest_experiment
 from kdlab.testing import replay
-from kdlab.tracking.follow import InMlflow
+from kdlab.tracking.in_mlflow import InMlflow
 from kdlab.train import checkpoint
 from kdlab.train.position import Standing
 from kdlab.train.result import MemberReport

@@ -107,7 +107,8 @@ def test_timms_policy_draws_and_makes_what_timm_does(policy, data):
         drawn = [0.0, *([much] if op.magnitude_std > 0 else []), *([way] if signed else [])]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(timms, "random", Chances(*drawn, 4 * way % 2 / 2))
-            expected = op(image)
+            black = operation[:2] == ("Posterize", 0)  # Pillow refuses to keep no bit
+            expected = Image.new("RGB", image.size) if black else op(image)
         found = changed(image, [operation])
         apart = np.abs(np.asarray(found, int) - np.asarray(expected, int))
         assert apart.max() <= 1  # a factor may be a rounding away

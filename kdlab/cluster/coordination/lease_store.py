@@ -35,7 +35,7 @@ TEACHERS, STUDENTS, POOL = "teacher", "student", "pool"  # kinds of rows
 THE_POOL = "facts"  # name of the row of the pool
 _LOG = logging.getLogger("kdlab")
 _FILE_EVERY_S = 0.2
-_Rows = dict[str, dict[str, object]]
+_KindRows = dict[str, dict[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +108,13 @@ class InFile(LeaseStore):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._rows: _Rows = {TEACHERS: {}, STUDENTS: {}, POOL: {}}
+        self._rows: _KindRows = {TEACHERS: {}, STUDENTS: {}, POOL: {}}
         self._changed = asyncio.Event()
         self._writer = asyncio.create_task(self._write())
 
     async def load(self) -> KeptRows:
         try:
-            found = await asyncio.to_thread(find_as, _Rows, self.path)
+            found = await asyncio.to_thread(find_as, _KindRows, self.path)
             if found is None:  # the first start
                 return KeptRows()
             kept = _read(found)

@@ -19,7 +19,8 @@ from kdlab.report.progressions import Progression, progressions
 from kdlab.report.table import METHODS, NAMES, spread, text_table
 from kdlab.run.handle.run import Run, attach
 from kdlab.tracking import ui_address
-from kdlab.tracking.follow import InMlflow, log_page
+from kdlab.tracking.follow import log_page
+from kdlab.tracking.in_mlflow import InMlflow
 
 HEAD = (
     "training", "top-1 %", "best-on-val %", "global top-1 %", "samples/s", "wall s",
