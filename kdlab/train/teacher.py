@@ -5,7 +5,6 @@ same share one file, and a changed recipe is another teacher.
 """
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -15,10 +14,9 @@ from typing import Annotated, Any, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from kdlab.config import Range, register, registry
+from kdlab.config import Range, register
 from kdlab.config.folders import located
 from kdlab.config.home import find_as, home, locked, write_json
-from kdlab.config.registry import component_names
 from kdlab.config.seal import file_sha256
 from kdlab.config.spec import POSITIVE, Spec
 from kdlab.data.images import DataSpec, ImageData
@@ -40,6 +38,7 @@ from kdlab.train.recipe import Recipe
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
 from kdlab.train.teacher_classes import cut, cut_to, named, names_beside
+from kdlab.train.teacher_hash import hash_of
 
 _FACTS = "facts.json"
 
@@ -196,59 +195,9 @@ def frozen(model: M) -> M:
     return model.requires_grad_(requires_grad=False)
 
 
-# Fields that were added, and what was done before.
-_ADDED_TO_TEACHERS: Mapping[str, object] = {"backbone": None, "probe": False}
-_ADDED_TO_TIMMS: Mapping[str, object] = {"drop_rate": None, "drop_path_rate": None}
-_ADDED_TO_RECIPES: Mapping[str, object] = {
-    "optimizer_options": {},
-    "layer_decay": None,
-    "schedule_options": {},
-    "patience": 5,
-    "hard_loss": "cross_entropy",
-    "accumulate": 1,
-    "ema": None,
-    "quantise_after": None,
-}
-
-
-def _without(block: dict[str, Any], added: Mapping[str, object]) -> None:
-    for name, default in added.items():
-        if name in block and block[name] == default:
-            del block[name]
-
-
-def _without_drops(tree: Any) -> None:
-    """Fields of timm's models, wherever they stand within others."""
-    if not isinstance(tree, dict):
-        return
-    if str(tree.get("type", "")).startswith("timm/"):
-        _without(tree, _ADDED_TO_TIMMS)
-    for inner in tree.values():
-        _without_drops(inner)
-
-
 def recipe_hash(spec: TeacherSpec) -> str:
     """Hash of all that the weights depend on; cadence of logs and checkpoints does not count."""
-    parts = spec.to_dict()
-    for name in ("min_top1", "weight", "classes"):  # they say nothing about the weights
-        parts.pop(name)
-    recipe = parts["recipe"] or {}
-    # Teachers that were trained before stay what they are.
-    _without(recipe, _ADDED_TO_RECIPES)
-    _without(parts, _ADDED_TO_TEACHERS)
-    _without_drops(parts["model"])
-    for name in list(recipe):
-        if name.startswith(("log_", "checkpoint_", "threads", "device")):
-            del recipe[name]
-    if spec.backbone is not None:  # the file counts, not where it lies
-        parts["backbone"] = file_sha256(Path(located(spec.backbone)).expanduser())
-    if spec.probe:
-        parts["recipe"] = None
-    identity = spec.data.identity() if spec.data else ""
-    # A component from a notebook cell is what its text says, not its name alone.
-    cells = {name: registry.cell_source(name) for name in sorted(component_names(parts))}
-    text = json.dumps([parts, identity, cells], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hash_of(spec.to_dict(), spec.data.identity() if spec.data else "")
 
 
 def check(spec: TeacherSpec, data: ImageData) -> None:
@@ -322,9 +271,7 @@ def _fitted(
         if names is not None and (weights is None or names != data.classes):
             weights, top1 = cut(spec.model, weights, names, data), None
     if weights is None:
-        raise TeacherRefused(
-            "A pretrained teacher with classes is made within an experiment."
-        )
+        raise TeacherRefused("A pretrained teacher with classes is made in an experiment.")
     return PreparedTeacher(spec, weights, file_sha256(weights), top1)
 
 
@@ -425,8 +372,8 @@ def _train(
     loop = StudentLoop(job)
     loop.resume()
     result = loop.run(NoTeacherSource(samples))
-    test, seconds, rate = result.best, result.train_seconds, result.samples_per_second
-    more = result.best_epoch, seconds, rate, asdict(test)
+    test, rate = result.best, result.samples_per_second
+    more = result.best_epoch, result.train_seconds, rate, asdict(test)
     return _Trained(result.validation_best, test.top1, test.top5, *more).write(folder)
 
 
@@ -439,12 +386,8 @@ def _probe(spec: TeacherSpec, folder: Path, emit: Emit) -> _Trained:
     model = spec.model.build(len(data.classes), data.shape[0])
     fit_pixel_mean(model, data.inputs, data.train)
     begin_with(spec, model, data)
-    begin, device, batch = (
-        time.perf_counter(),
-        recipe.chosen_device(),
-        recipe.evaluate_batch,
-    )
-    count = fit_last_layer(model, data, device, batch)
+    begin, batch = time.perf_counter(), recipe.evaluate_batch
+    count = fit_last_layer(model, data, recipe.chosen_device(), batch)
     seconds = time.perf_counter() - begin
     emit(Note(message=f"the teacher's last layer was fitted to {count:,} images"))
     validation = evaluate(model, data, data.validation, batch)

@@ -1,0 +1,66 @@
+"""What a teacher's weights depend on, as a hash: it names the folder that they are kept in."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kdlab.config import registry
+from kdlab.config.folders import located
+from kdlab.config.registry import component_names
+from kdlab.config.seal import file_sha256
+
+# Fields that were added, and what was done before.
+_ADDED_TO_TEACHERS: Mapping[str, object] = {"backbone": None, "probe": False}
+_ADDED_TO_TIMMS: Mapping[str, object] = {"drop_rate": None, "drop_path_rate": None}
+_ADDED_TO_RECIPES: Mapping[str, object] = {
+    "optimizer_options": {},
+    "layer_decay": None,
+    "schedule_options": {},
+    "patience": 5,
+    "hard_loss": "cross_entropy",
+    "accumulate": 1,
+    "ema": None,
+    "quantise_after": None,
+}
+
+
+def _without(block: dict[str, Any], added: Mapping[str, object]) -> None:
+    for name, default in added.items():
+        if name in block and block[name] == default:
+            del block[name]
+
+
+def _without_drops(tree: Any) -> None:
+    """Fields of timm's models, wherever they stand within others."""
+    if not isinstance(tree, dict):
+        return
+    if str(tree.get("type", "")).startswith("timm/"):
+        _without(tree, _ADDED_TO_TIMMS)
+    for inner in tree.values():
+        _without_drops(inner)
+
+
+def hash_of(parts: dict[str, Any], identity: str) -> str:
+    """Hash of a teacher's spec as plain data, which is changed, and of its images."""
+    for name in ("min_top1", "weight", "classes"):  # they say nothing about the weights
+        parts.pop(name)
+    recipe = parts["recipe"] or {}
+    # Teachers that were trained before stay what they are.
+    _without(recipe, _ADDED_TO_RECIPES)
+    _without(parts, _ADDED_TO_TEACHERS)
+    _without_drops(parts["model"])
+    for name in list(recipe):
+        if name.startswith(("log_", "checkpoint_", "threads", "device")):
+            del recipe[name]
+    if (
+        backbone := parts.get("backbone")
+    ) is not None:  # the file counts, not where it lies
+        parts["backbone"] = file_sha256(Path(located(backbone)).expanduser())
+    if parts.get("probe"):
+        parts["recipe"] = None
+    # A component from a notebook cell is what its text says, not its name alone.
+    cells = {name: registry.cell_source(name) for name in sorted(component_names(parts))}
+    text = json.dumps([parts, identity, cells], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
