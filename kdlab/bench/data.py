@@ -30,7 +30,7 @@ from PIL import Image
 from kdlab.bench.apart import runs_apart
 from kdlab.config.load import merged
 from kdlab.data.augment import Augment
-from kdlab.data.encoded.decode import head, resized
+from kdlab.data.encoded.decode import Box, head, resized
 from kdlab.data.encoded.pictures import EncodedData
 from kdlab.data.image_folder import ImageFolder
 from kdlab.errors import BadInput
@@ -176,7 +176,7 @@ def _ours(
         data.views(ids[begin : begin + _BATCH], epoch)
 
 
-def _bare(raws: list[bytes], parts: list[tuple[int, int, int, int]], size: int) -> None:
+def _bare(raws: list[bytes], parts: list[Box], size: int) -> None:
     """What nobody does without: decode, cut, resize, flip every second, put in place."""
     out = np.empty((_BATCH, 3, size, size), np.uint8)
     for i, (raw, (left, top, width, height)) in enumerate(zip(raws, parts, strict=True)):

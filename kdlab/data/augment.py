@@ -1,6 +1,6 @@
 """Augmentation on uint8 batches that replays exactly from (seed, epoch, sample id).
 
-Every random choice comes from `counter_random`, every operation is work of numpy or
+Every random choice comes from `counter_random`, every operation is work of numpy, torch or
 Pillow on 8 bits, so two processes make the same bytes whatever the batch order.
 Geometry follows torchvision's RandomCrop, RandomResizedCrop and RandomErasing, and Cutout
 (arXiv:1708.04552); what is erased is mid grey here, since views stay uint8 and
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from kdlab.config.spec import NOT_NEGATIVE, Range, Spec
 from kdlab.data.counter_random import uniforms
+from kdlab.data.encoded.decode import Box, Interpolation, resized_planes
 from kdlab.data.mixing import Mixing, MixRates, mixing
 from kdlab.errors import Fault
 
@@ -28,14 +29,13 @@ if TYPE_CHECKING:
     from kdlab.data.policies import Operation
 
 Images = NDArray[np.uint8]  # (N, C, H, W)
-# (number of the sample, its height and width) -> left, top, width, height of a part of it
-Boxes = Callable[[int, int, int], tuple[int, int, int, int]]
+Boxes = Callable[[int, int, int], Box]  # of the number of the sample, its height and width
 
-_TRIES = 10  # of a resized crop in an image of any shape, of an erased part: as torchvision
+_TRIES = 10  # of a resized crop, of an erased part: as torchvision
 _MOST_OPS = 8  # of a policy
 _POLICIES = ("rand_augment", "trivial_augment_wide", "three_augment")
-# Numbers per sample and epoch: flip 0, crop 1-2, cutout 3-4, resized crop 5-7; then the tries of a
-# resized crop in an image of any shape, those of a policy, of the colours, of an erased part.
+# Numbers per sample and epoch: flip 0, crop 1-2, cutout 3-4 (5-7 are free); then the tries of a
+# resized crop, those of a policy, of the colours, of an erased part.
 _DRAWS = 8
 _BOX = slice(_DRAWS, _DRAWS + 2 * _TRIES + 2)
 _POLICY = slice(_BOX.stop, _BOX.stop + 2 * _MOST_OPS)
@@ -46,6 +46,7 @@ _LOG_RATIO = math.log(4 / 3)  # of the sides of a resized crop, at most
 _ERASED_SHARE, _ERASED_RATIO = (0.02, 0.33), (0.3, 3.3)  # of the area; of the sides
 _FIRST = ("flip", "crop_padding", "resized_crop", "cutout", "seed")  # fields of release 0.1
 VERSION = 1  # raise when a view changes for the same spec: caches of labels depend on it
+_CROPS = 2  # the same, of specs with a resized crop alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +132,8 @@ class Augment(Spec):
         """What the views depend on beside the images: soft labels of the same are kept."""
         off = Augment().to_dict()
         said = {k: v for k, v in self.to_dict().items() if k in _FIRST or v != off[k]}
-        text = json.dumps(said | {"version": VERSION}, sort_keys=True)
+        said |= {"version": VERSION} | ({"crops": _CROPS} if self.resized_crop else {})
+        text = json.dumps(said, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def boxes(self, ids: NDArray[np.int64], epoch: int) -> Boxes | None:
@@ -142,23 +144,28 @@ class Augment(Spec):
         smallest = self.resized_crop
         if smallest is None:
             return None
-        chance = uniforms(self.seed, epoch, ids, _BOX.stop)[:, _BOX]
-        return lambda i, height, width: _tried_box(chance[i], smallest, height, width)
+        chance = uniforms(self.seed, epoch, ids, _BOX.stop)[:, _BOX].tolist()
+        return lambda i, height, width: _box(chance[i], smallest, height, width)
 
-    def views(self, images: Images, ids: NDArray[np.int64], epoch: int) -> Images:
+    def views(
+        self,
+        images: Images,
+        ids: NDArray[np.int64],
+        epoch: int,
+        interpolation: Interpolation = "bilinear",
+    ) -> Images:
         """The views of these samples in this epoch.
 
         Args:
             images: (N, C, H, W) the samples, in the order of `ids`; not changed.
             ids: (N,) rows of the data set.
             epoch: which view; the same number gives the same bytes.
+            interpolation: of a resized crop.
         """
-        if not self.active:
-            return images
-        if self.resized_crop is not None:
-            chance = uniforms(self.seed, epoch, ids, _DRAWS)
-            images = _resized_crop(images, chance[:, 5:8], self.resized_crop)
-        return self.changed(images, ids, epoch)
+        boxes = self.boxes(ids, epoch)
+        if boxes is not None:
+            images = _resized_crop(images, boxes, interpolation)
+        return self.changed(images, ids, epoch) if self.after_crop else images
 
     def changed(self, images: Images, ids: NDArray[np.int64], epoch: int) -> Images:
         """All but the resized crop, in the order in which they are listed."""
@@ -215,22 +222,20 @@ class Augment(Spec):
         return [*by_name.get(self.policy, by_name["timm's"])(), *colours]
 
 
-def _tried_box(
-    chance: NDArray[np.float64], smallest: float, height: int, width: int
-) -> tuple[int, int, int, int]:
-    """(left, top, width, height), as torchvision's RandomResizedCrop: the first try that fits.
+def _box(chance: list[float], smallest: float, height: int, width: int) -> Box:
+    """As torchvision's RandomResizedCrop: the first try that fits.
 
     Draws 2k and 2k + 1 are area and ratio of try k, the last two the place. Without a fit it is the
     largest middle part whose ratio is allowed.
     """
     for k in range(_TRIES):
-        area = height * width * (smallest + (1 - smallest) * float(chance[2 * k]))
-        w, h = _sides(area, _LOG_RATIO * (2 * float(chance[2 * k + 1]) - 1))
+        area = height * width * (smallest + (1 - smallest) * chance[2 * k])
+        w, h = _sides(area, _LOG_RATIO * (2 * chance[2 * k + 1] - 1))
         if 0 < w <= width and 0 < h <= height:
-            top = int(float(chance[-2]) * (height - h + 1))
-            return int(float(chance[-1]) * (width - w + 1)), top, w, h
+            top = int(chance[-2] * (height - h + 1))
+            return Box(int(chance[-1] * (width - w + 1)), top, w, h)
     w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
-    return (width - w) // 2, (height - h) // 2, w, h
+    return Box((width - w) // 2, (height - h) // 2, w, h)
 
 
 def _padded_crop(images: Images, chance: NDArray[np.float64], pad: int) -> Images:
@@ -259,19 +264,13 @@ def _mirrored(images: Images) -> Images:
     return images.view(np.uint64)[..., ::-1].byteswap().view(np.uint8)
 
 
-def _resized_crop(images: Images, chance: NDArray[np.float64], smallest: float) -> Images:
-    from PIL import Image  # resizes in integer arithmetic, the same on every machine
-
-    n, channels, height, width = images.shape
+def _resized_crop(images: Images, boxes: Boxes, interpolation: Interpolation) -> Images:
     result = np.empty_like(images)
-    # Three planes at once take half as long at 32 px; the last of four would count as opacity.
-    step = 3 if channels == 3 else 1
-    for i in range(n):
-        box = _crop_box(chance[i], smallest, height, width)
-        for c in range(0, channels, step):
-            picture = _picture(images[i, c : c + step])
-            small = picture.resize((width, height), Image.Resampling.BILINEAR, box=box)
-            result[i, c : c + step] = np.atleast_3d(np.asarray(small)).transpose(2, 0, 1)
+    height, width = images.shape[2:]
+    for i, planes in enumerate(images):
+        box = boxes(i, height, width)
+        part = planes[:, box.top : box.top + box.height, box.left : box.left + box.width]
+        result[i] = resized_planes(part, (height, width), interpolation)
     return result
 
 
@@ -283,19 +282,6 @@ def _picture(planes: Images) -> "Image.Image":
     for c, plane in enumerate(planes):
         pixels[..., c] = plane
     return Image.fromarray(pixels[..., 0] if len(planes) == 1 else pixels)
-
-
-def _crop_box(
-    chance: NDArray[np.float64], smallest: float, height: int, width: int
-) -> tuple[int, int, int, int]:
-    """(left, top, right, bottom). One try, clipped, where torchvision draws up to ten."""
-    area = height * width * (smallest + (1 - smallest) * float(chance[0]))
-    # Scales and ratios use one draw each, the place the two halves of the third.
-    w, h = _sides(area, _LOG_RATIO * (2 * float(chance[1]) - 1))
-    w, h = min(width, max(1, w)), min(height, max(1, h))
-    place = float(chance[2]) * (width - w + 1) * (height - h + 1)
-    top, left = divmod(int(place), width - w + 1)
-    return left, top, left + w, top + h
 
 
 def _sides(area: float, log_ratio: float) -> tuple[int, int]:

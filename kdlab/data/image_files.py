@@ -6,7 +6,6 @@ import os
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -18,18 +17,20 @@ from numpy.typing import NDArray
 from kdlab.config import Fault, Range
 from kdlab.config.folders import located
 from kdlab.data.encoded import remote
-from kdlab.data.encoded.decode import Interpolation, square
+from kdlab.data.encoded.decode import Interpolation
 from kdlab.data.encoded.formats import readable
 from kdlab.data.encoded.index import NO_SPLIT
 from kdlab.data.encoded.inventory import Inventory
 from kdlab.data.encoded.layout import SPLITS, composed, split_of
-from kdlab.data.encoded.pictures import PIXELS, EncodedData, EncodedPictures
+from kdlab.data.encoded.pictures import EncodedData, EncodedPictures
 from kdlab.data.encoded.store import Store, indexed
-from kdlab.data.images import Configuration, DataSpec, Decoded, ImageData, Say
+from kdlab.data.images import PIXELS, Configuration, DataSpec, Decoded, ImageData, Say
+from kdlab.data.shown import CropMode, ImageInput
 from kdlab.data.splits import NO_LABEL, TEST, TRAIN, VALIDATION, doubts, origin
 from kdlab.errors import DataError
 
 _SMALL, _FEW = 64, 2e9  # pixels of a side, bytes in all: decoded once
+_PLAIN = {"crop_pct": 1.0, "interpolation": "bilinear", "crop_mode": "center"}
 _NAMED = 10  # broken images in a message
 _BRACES = re.compile(r"\{([^{}]*)\}")
 Roots = str | tuple[str, ...]
@@ -42,15 +43,18 @@ class ImageFiles(DataSpec):
     root: where it lies: a path or URL, or several that together form one set; `{000..127}` counts,
         `{a,b}` lists and `*` finds; `kdlab://NAME` comes with kdlab.
     validation_root, test_root: of these images alone, where they lie apart.
-    size: pixels of a side; of larger images the square in the middle is shrunk. Grey images of
-        16 bits and of floating-point numbers from 0 to 1 are scaled to 8 bits.
-    kept: `decoded` once to this size, in host memory; or `encoded`, and each view is cut from the
-        original when it is needed: any number of images, and crops of all their pixels. `auto`
-        decodes up to 64 pixels and 2 GB.
-    crop_pct: share of the shorter side that the square has, as timm calls it; of encoded images.
-        null is what the model's own configuration says: the student's, or of a teacher's data the
-        teacher's.
-    interpolation: of resized images that are kept encoded; null as with crop_pct.
+    size: pixels of a side; larger images are shrunk. Grey images of 16 bits and of floating-point
+        numbers from 0 to 1 are scaled to 8 bits.
+    kept: `decoded` once to this size, in host memory, and crops are of these pixels; or `encoded`,
+        and each view is cut from the original when it is needed: any number of images, and crops of
+        all their pixels. `auto` decodes up to 64 pixels and 2 GB.
+    crop_pct: share of the resized image that is shown without augmentation, as timm calls it. null
+        is what the student's own configuration says (of a teacher's data the teacher's), and 1 of
+        sets of up to 64 pixels.
+    interpolation: of resized images; null as with crop_pct, else bilinear.
+    crop_mode: `center` resizes the shorter side and shows the middle, `squash` both sides alike,
+        `border` the longer side, with a border; null as with crop_pct, else center.
+    fill: red, green and blue of that border; null as with crop_pct, else grey.
     test_share: of all images, class by class, when there are no test images.
     broken: what to do about images that cannot be decoded: `refuse` to start, or `skip` them and
         say how many; one that vanishes while a run goes on is then shown in grey.
@@ -62,27 +66,28 @@ class ImageFiles(DataSpec):
     size: Annotated[int, Range(ge=4)] = 32
     channels: Literal[1, 3] = 3
     kept: Literal["auto", "decoded", "encoded"] = "auto"
-    crop_pct: Annotated[float, Range(gt=0, le=1)] | None = 1.0
-    interpolation: Interpolation | None = "bilinear"
+    crop_pct: Annotated[float, Range(gt=0, le=1)] | None = None
+    interpolation: Interpolation | None = None
+    crop_mode: CropMode | None = None
+    fill: tuple[Annotated[int, Range(ge=0, le=255)], ...] | None = None
     test_share: Annotated[float, Range(ge=0, lt=1)] = 0.2
     broken: Literal["refuse", "skip"] = "refuse"
 
     def cross_faults(self) -> Iterator[Fault]:
         yield from super().cross_faults()
-        if self.kept == "decoded" and self.crop_pct not in (None, 1.0):
-            yield Fault("crop_pct", "has no effect with kept: decoded")
+        if self.fill is not None and len(self.fill) != 3:
+            yield Fault("fill", "must be red, green and blue, as [124, 116, 104]")
 
     def shown_as(self, configuration: Configuration) -> Self:
-        if self.crop_pct is not None and self.interpolation is not None:
+        if all(getattr(self, name) is not None for name in _PLAIN):
             return self
-        if self.kept == "decoded":  # squares in the middle, by rules of their own
-            return replace(self, crop_pct=1.0, interpolation="bilinear")
-        crop_pct, interpolation = configuration()
-        return replace(
-            self,
-            crop_pct=crop_pct if self.crop_pct is None else self.crop_pct,
-            interpolation=self.interpolation or interpolation,
-        )
+        found = {**_PLAIN, **(configuration(self.size) if self.size > _SMALL else {})}
+        return replace(self, **{k: v for k, v in found.items() if getattr(self, k) is None})
+
+    def shown(self) -> ImageInput:
+        said = {name: getattr(self, name) for name in (*_PLAIN, "fill")}
+        said = {name: value for name, value in said.items() if value is not None}
+        return ImageInput(size=self.size, channels=self.channels, **said)
 
     @abstractmethod
     def find(self, root: str, found: Inventory) -> None:
@@ -152,11 +157,11 @@ class ImageFiles(DataSpec):
 
     def identity(self) -> str:
         store = self.store()
-        shape = (self.size, self.channels, self.test_share, self.broken)
+        shape = (self.shown().to_dict(), PIXELS, self.test_share, self.broken)
         if self._is_encoded(store):
             return f"{self.component} encoded {self._digest(store)} {self.split_seed}"
         found = (store.index.facts.digest, store.stamp(), self.roots(), self._own())
-        return f"{self.component} v3 {found} {shape} {self.split_seed}"
+        return f"{self.component} v4 {found} {shape} {self.split_seed}"
 
     def expected_bytes(self) -> int:
         return len(self.store()) * self.channels * self.size**2
@@ -172,14 +177,7 @@ class ImageFiles(DataSpec):
         labels = store.index.label.astype(np.int64)
         return EncodedData(
             str(self.component),
-            EncodedPictures(
-                store,
-                self.size,
-                self.channels,
-                self.crop_pct or 1.0,
-                self.interpolation or "bilinear",
-                self.broken == "skip",
-            ),
+            EncodedPictures(store, self.shown(), self.broken == "skip"),
             labels,
             store.index.facts.classes,
             *self._split(labels, self._splits(store)),
@@ -208,26 +206,21 @@ class ImageFiles(DataSpec):
     def _digest(self, store: Store) -> str:
         """What the pixels depend on, wherever the files lie."""
         facts = store.index.facts
-        crop_pct = self.crop_pct or 1.0
-        shown = (
-            facts.digest,
-            self.size,
-            self.channels,
-            crop_pct,
-            PIXELS,
-            len(facts.broken),
-        )
-        how = self.interpolation or "bilinear"
-        return sha256(repr((*shown, how)).encode()).hexdigest()[:16]
+        parts = (facts.digest, self.shown().to_dict(), PIXELS, len(facts.broken))
+        return sha256(repr(parts).encode()).hexdigest()[:16]
 
     def decode(self, say: Say) -> Decoded:
         store = self.store(say)
         labels = store.index.label.astype(np.int64)
         skips = self.broken == "skip"
-        inputs, bad = decode_all(store, self.size, self.channels, say, skip=skips)
+        every = np.arange(len(store))
+        inputs, bad = EncodedPictures(store, self.shown()).tried(every, say)
+        if bad and not skips:
+            what = f"{len(bad)} of {len(store)} images cannot be read"
+            raise _refusal(sorted(bad.values()), what)
         if bad:
             say(f"{len(bad)} of {len(store):,} images cannot be decoded and are skipped.")
-        splits = self._splits(store, bad)
+        splits = self._splits(store, sorted(bad))
         return Decoded(inputs, labels, splits, store.index.facts.classes)
 
     def _splits(self, store: Store, bad: Sequence[int] = ()) -> NDArray[np.uint8]:
@@ -322,42 +315,6 @@ def class_of(said: object) -> str | None:
         return str(int(said))
     text = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
     return composed(text.strip()) or None
-
-
-def decode_all(
-    store: Store, size: int, channels: int, say: Say, *, skip: bool = False
-) -> tuple[NDArray[np.uint8], list[int]]:
-    """(N, C, size, size) and the rows that cannot be decoded, which are grey.
-
-    Args:
-        store: of it.
-        size: pixels of a side.
-        channels: 1 or 3.
-        say: gets a line now and then.
-        skip: those that cannot be decoded are no error.
-
-    Raises:
-        DataError: names every damaged image (up to ten).
-    """
-    count = len(store)
-    result = np.full((count, channels, size, size), 128, np.uint8)
-    bad: dict[int, str] = {}
-
-    def one(i: int) -> None:
-        try:
-            result[i] = square(store.read(i), size, channels)
-        except Exception as error:  # Pillow raises a dozen kinds for damaged files
-            what = "is not an image" if "identify" in str(error) else str(error)
-            shown = store.shown(i)
-            bad[i] = what if shown in what else f"{shown}: {what}"
-
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for done, _ in enumerate(pool.map(one, range(count), chunksize=64), 1):
-            if done % 10_000 == 0:
-                say(f"decoded {done:,} of {count:,} images")
-    if bad and not skip:
-        raise _refusal(sorted(bad.values()), f"{len(bad)} of {count} images cannot be read")
-    return result, sorted(bad)
 
 
 def _refusal(broken: Sequence[str], what: str) -> DataError:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import Annotated, Any, ClassVar, Protocol, Self
 
 import numpy as np
 import psutil
@@ -24,6 +24,7 @@ from kdlab.data.augment import Augment
 from kdlab.data.encoded.formats import kind_of
 from kdlab.data.mixing import Mixing, mix
 from kdlab.data.sampling import COPIES, Sampling
+from kdlab.data.shown import ImageInput
 from kdlab.data.splits import NO_LABEL, by_class, completed
 from kdlab.errors import DataError
 from kdlab.messages import plain, typed
@@ -31,8 +32,9 @@ from kdlab.messages import plain, typed
 Say = Callable[[str], None]  # one line for the user
 PHOTO_SIZE = 96  # pixels of a side, where nothing is said: what a CPU trains on in minutes
 PHOTO_VIEWS: Mapping[str, object] = {"flip": True, "resized_crop": 0.35}
-# crop_pct and interpolation that a model was made for
-Configuration = Callable[[], tuple[float, Literal["bilinear", "bicubic"]]]
+PIXELS = 3  # raise when a view changes for the same set: caches of labels depend on it
+# Size of a side -> fields of a set as a model was made for: crop_pct, interpolation and so on.
+Configuration = Callable[[int], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,9 @@ class ImageData(ABC):
                 f"{len(self.classes)} classes."
             )
 
+    @abstractmethod
     def shown_how(self) -> dict[str, object]:
         """How an image is shown without augmentation: the fields of `shown.ImageInput`."""
-        channels, size, _ = self.shape
-        return {"size": size, "channels": channels, "resize": "pillow"}
 
     def label_name(self, row: int) -> str:
         label = int(self.labels[row])
@@ -161,15 +162,26 @@ class DecodedData(ImageData):
     """All of it as one array in host memory, read-only."""
 
     inputs: NDArray[np.uint8]  # (N, C, H, W)
+    shown: ImageInput | None = None  # None: these arrays are the images themselves
+
+    @property
+    def how(self) -> ImageInput:
+        channels, size, _ = self.shape
+        return self.shown or ImageInput(size=size, channels=1 if channels == 1 else 3)
+
+    def shown_how(self) -> dict[str, object]:
+        return self.how.to_dict()
 
     def unmixed(
         self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
         rows = self.rows(ids)
-        if out is None:
-            return self.augment.views(self.inputs[rows], ids, epoch)
-        if self.augment.active:
-            out[...] = self.augment.views(self.inputs[rows], ids, epoch)
+        if out is None or self.augment.active:
+            how = self.how.interpolation
+            views = self.augment.views(self.inputs[rows], ids, epoch, how)
+            if out is None:
+                return views
+            out[...] = views
         else:
             # "clip" writes straight into `out`; ids are rows of this set, never outside.
             np.take(self.inputs, rows, axis=0, out=out, mode="clip")
@@ -216,13 +228,17 @@ class DataSpec(Spec, ABC):
         """This set with what it leaves to a model's own configuration.
 
         Args:
-            configuration: crop_pct and interpolation; asked only if something is left to it.
+            configuration: is asked only if something is left to it.
         """
         return self
 
     def notes(self, data: ImageData) -> list[str]:
         """What is known of a set beside its images, a line for each; `data` is the set."""
         return []
+
+    def shown(self) -> ImageInput | None:
+        """How its images are shown; None: they are arrays of one size."""
+        return None
 
     @abstractmethod
     def expected_bytes(self) -> int:
@@ -298,6 +314,7 @@ class DataSpec(Spec, ABC):
             digest=meta.digest,
             augment=self.augment,
             sampling=self.sampling,
+            shown=self.shown(),
         )
 
     def _shares(self) -> tuple[float, float]:

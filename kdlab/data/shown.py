@@ -1,47 +1,121 @@
-"""How a set shows an image without augmentation, so that others can show theirs the same way."""
+"""How an image is shown without augmentation: in a test, in a prediction, by who gets a student."""
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.config.spec import Spec
-from kdlab.data.encoded.decode import Interpolation, head, square, view
-from kdlab.data.encoded.pictures import middle
+from kdlab.data.encoded.decode import (
+    Head,
+    Interpolation,
+    Pixels,
+    decoded,
+    head,
+    in_channels,
+    of_picture,
+    resized,
+    scaled,
+)
+from kdlab.errors import DataError
+
+CropMode = Literal["center", "squash", "border"]
+_LONGEST = 16  # times the shorter side: of a longer image only the middle is shown
+_CHANNELS = (1, 2, 3, 4)  # grey, colours, each with transparency
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageInput(Spec):
-    """What a model is given of an image: a square in its middle, brought to a size.
+    """What a model is given of an image, by the rule and to the pixel as timm does.
 
     size: pixels of a side.
-    crop_pct: share of the shorter side that the square has.
-    resize: by torch, as sets are shown that stay encoded; or by Pillow, as those that are
-        decoded once.
+    crop_pct: share of the resized image that is shown.
+    crop_mode: `center` resizes the shorter side and shows the middle, `squash` both sides alike,
+        `border` the longer side, with a border of the colour `fill`.
     """
 
     size: int
     channels: Literal[1, 3] = 3
     crop_pct: float = 1.0
     interpolation: Interpolation = "bilinear"
-    resize: Literal["torch", "pillow"] = "torch"
+    crop_mode: CropMode = "center"
+    fill: tuple[int, ...] = (128, 128, 128)
 
-    def pixels(self, raw: bytes) -> NDArray[np.uint8]:
-        """(C, size, size) of an encoded image.
+    def pixels(self, image: object, known: Head | None = None) -> Pixels:
+        """(C, size, size) of an encoded image, of one of Pillow's, or of an array.
 
         Raises:
             DataError: it is damaged, or none.
         """
-        if self.resize == "pillow":
-            return square(raw, self.size, self.channels)
-        known = head(raw)
-        shown = view(
-            raw,
-            known,
-            middle(known, self.crop_pct),
-            (self.size, self.size),
-            self.channels,
+        if isinstance(image, bytes):
+            return decoded(image, known or head(image), self._planes)
+        if hasattr(image, "getexif"):  # of Pillow
+            return self._planes(of_picture(image))  # type: ignore[arg-type]
+        return self._planes(_of_array(np.asarray(image)))
+
+    def _planes(self, whole: Pixels) -> Pixels:
+        """(C, size, size) of (H, W, 3)."""
+        height, width = whole.shape[:2]
+        longest = _LONGEST * min(height, width)
+        if self.crop_mode == "center" and max(height, width) > longest:
+            whole = _middle(whole, min(height, longest), min(width, longest))
+        large = resized(
+            in_channels(whole, self.channels),
+            self._size(*whole.shape[:2]),
             self.interpolation,
         )
+        fill = in_channels(np.array([[self.fill]], np.uint8), self.channels)[0, 0]
+        shown = _middle(large, self.size, self.size, fill)
         return np.ascontiguousarray(shown.transpose(2, 0, 1))
+
+    def _size(self, height: int, width: int) -> tuple[int, int]:
+        """To which an image is resized, before its middle is taken."""
+        side = math.floor(self.size / self.crop_pct)
+        if self.crop_mode == "squash":
+            return side, side
+        if self.crop_mode == "border":
+            ratio = max(height / side, width / side)
+            return max(1, round(height / ratio)), max(1, round(width / ratio))
+        short = min(height, width)
+        return int(side * height / short), int(side * width / short)
+
+
+def _middle(pixels: Pixels, height: int, width: int, fill: Any = 0) -> Pixels:
+    """So many of its rows and columns; what is missing around them has the colour `fill`."""
+    shown = np.empty((height, width, pixels.shape[2]), np.uint8)
+    shown[:] = fill
+    cut, put = [], []
+    for have, wanted in zip(pixels.shape, (height, width), strict=False):
+        begin, into = max(0, round((have - wanted) / 2)), max(0, (wanted - have) // 2)
+        count = min(have, wanted)
+        cut.append(slice(begin, begin + count))
+        put.append(slice(into, into + count))
+    shown[tuple(put)] = pixels[tuple(cut)]
+    return shown
+
+
+def _of_array(values: NDArray[Any]) -> Pixels:
+    """(H, W, 3) of (H, W), (H, W, C), or (C, H, W) where nothing else can be meant.
+
+    Raises:
+        DataError: it has another shape, or numbers that are no pixels.
+    """
+    pixels = values
+    if pixels.ndim == 2:
+        pixels = pixels[..., None]
+    elif pixels.ndim == 3 and pixels.shape[2] not in _CHANNELS:
+        pixels = np.moveaxis(pixels, 0, -1)
+    if pixels.ndim != 3 or pixels.shape[2] not in _CHANNELS or not pixels.size:
+        raise DataError(
+            f"is an array of shape {values.shape}; an image has (height, width) or (height, width, "
+            "channels), with 1 to 4 channels"
+        )
+    if pixels.dtype.kind != "f" and pixels.dtype not in (np.uint8, np.uint16):
+        raise DataError(
+            f"is an array of {pixels.dtype}; an image has whole numbers from 0 to 255 (uint8) or "
+            "to 65535 (uint16), or floating-point numbers from 0 to 1"
+        )
+    colours = pixels[..., :3] if pixels.shape[2] > 2 else pixels[..., [0, 0, 0]]
+    return colours if pixels.dtype == np.uint8 else scaled(colours)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from kdlab.config import register
 from kdlab.models.blocks import cut
-from kdlab.models.model import ModelSpec, Statistics
+from kdlab.models.model import ModelSpec
 
 CHANNELS_LAST = (0, 0, 1)  # how channels are told that are the last dimension: from, to, 1
 
@@ -46,9 +46,6 @@ class AdaptedModel(ModelSpec):
         blocks = cut(self.student.architecture(num_classes, in_chans), self.cuts)
         places = zip(blocks, self.before, self.after, strict=True)
         return nn.Sequential(*(Adapted(b, adapter(i), adapter(o)) for b, i, o in places))
-
-    def normalisation(self) -> Statistics:
-        return self.student.normalisation()
 
 
 def adapter(channels: tuple[int, ...]) -> nn.Module:

@@ -16,7 +16,7 @@ from kdlab.models.block_variants import (
     pieces_of,
     stand_in,
 )
-from kdlab.models.model import ModelSpec, Statistics
+from kdlab.models.model import ModelSpec
 
 
 @register("models/block_library")
@@ -59,6 +59,3 @@ class BlockLibrary(ModelSpec):
                 f"variants ({', '.join(STAND_INS)}) or other cuts."
             )
         return nn.Sequential(*blocks)
-
-    def normalisation(self) -> Statistics:
-        return self.of.normalisation()

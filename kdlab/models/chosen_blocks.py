@@ -8,7 +8,7 @@ from torch import nn
 from kdlab.config import Fault, register
 from kdlab.errors import ModelError
 from kdlab.models.block_variants import SAME, STAND_INS, pieces_of, stand_in
-from kdlab.models.model import ModelSpec, Statistics
+from kdlab.models.model import ModelSpec
 
 
 @register("models/chosen_blocks")
@@ -46,6 +46,3 @@ class ChosenBlocks(ModelSpec):
                 )
             blocks.append(made)
         return nn.Sequential(*blocks)
-
-    def normalisation(self) -> Statistics:
-        return self.of.normalisation()

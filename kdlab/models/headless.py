@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from kdlab.config import register
 from kdlab.errors import ModelError
-from kdlab.models.model import ModelSpec, Normalised, Statistics, evaluating
+from kdlab.models.model import ModelSpec, Normalised, evaluating
 
 
 @register("models/headless")
@@ -31,10 +31,6 @@ class Headless(ModelSpec):
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         whole = self.model.architecture(self.classes, in_chans)
         return without_head(whole, self.head)
-
-    def normalisation(self) -> Statistics:
-        mean, std = self.model.normalisation()
-        return self.model.mean or mean, self.model.std or std
 
 
 class _Unasked(nn.Linear):

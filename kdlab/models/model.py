@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import torch
@@ -91,13 +91,26 @@ class ModelSpec(Spec, ABC):
     statistics: ClassVar[Statistics] = ((0.5,), (0.5,))
     trained_by: ClassVar[str | None] = None  # the only method that can; None is any
 
+    @property
+    def inside(self) -> "ModelSpec | None":
+        """The network that this one is made of: images are prepared as for that."""
+        return next(
+            (one for one in self.fields().values() if isinstance(one, ModelSpec)), None
+        )
+
     def normalisation(self) -> Statistics:
         """Statistics the network was made for; kdlab's own networks take -1..1."""
-        return self.statistics
+        if self.inside is None:
+            return self.statistics
+        mean, std = self.inside.normalisation()
+        return self.inside.mean or mean, self.inside.std or std
 
-    def evaluation(self) -> tuple[float, Literal["bilinear", "bicubic"]]:
-        """Share of an image's shorter side that is shown in a test, and how it is resized."""
-        return 1.0, "bilinear"
+    def evaluation(self, size: int) -> Mapping[str, Any]:
+        """How an image is shown in a test at this size, where the network was made for that.
+
+        These fields of `data`: crop_pct, interpolation, crop_mode, fill.
+        """
+        return {} if self.inside is None else self.inside.evaluation(size)
 
     def without_weights(self) -> "ModelSpec":
         """The same network with fresh weights: nothing is read and nothing fetched."""

@@ -8,11 +8,11 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -23,7 +23,7 @@ from kdlab.errors import Fault, WeightsError, short
 from kdlab.messages import MessageError
 from kdlab.models.exported import spec_of
 from kdlab.models.model import ModelSpec, Statistics, read_card
-from kdlab.models.timm import TimmModel
+from kdlab.models.timm import TimmModel, shown_by
 
 if TYPE_CHECKING:  # it takes a second
     from mlflow import MlflowClient
@@ -198,13 +198,12 @@ class SavedModel(ModelSpec):
         own, usual = self.network, self.network.normalisation()
         return own.mean or usual[0], own.std or usual[1]
 
-    def evaluation(self) -> tuple[float, Literal["bilinear", "bicubic"]]:
+    def evaluation(self, size: int) -> Mapping[str, Any]:
         if (self.folder / _OWN).is_file():
-            return self.network.evaluation()
-        facts = self._facts
-        shown = facts.get("pretrained_cfg", facts)
-        cubic = shown.get("interpolation") == "bicubic"
-        return float(shown.get("crop_pct", 1.0)), "bicubic" if cubic else "bilinear"
+            shown = read_card(self.folder / _OWN).get("input", {})
+            names = ("crop_pct", "interpolation", "crop_mode", "fill")
+            return {name: shown[name] for name in names if name in shown}
+        return shown_by(self._facts.get("pretrained_cfg", self._facts), size)
 
 
 def _resolved(place: str, client: "MlflowClient") -> str:

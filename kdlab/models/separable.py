@@ -14,7 +14,7 @@ from torch import nn
 from kdlab.config import Fault, Range, register
 from kdlab.errors import ModelError
 from kdlab.models.cifar_resnet import he_init
-from kdlab.models.model import ModelSpec, Statistics
+from kdlab.models.model import ModelSpec
 
 
 @register("models/separable")
@@ -63,9 +63,6 @@ class Separable(ModelSpec):
             parent, _, last = name.rpartition(".")
             setattr(net.get_submodule(parent), last, separated(conv))
         return net
-
-    def normalisation(self) -> Statistics:
-        return self.of.normalisation()
 
 
 def separated(conv: nn.Conv2d) -> nn.Module:

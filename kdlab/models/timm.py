@@ -1,8 +1,8 @@
 """Any timm model: `timm/resnet18`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from torch import nn
 
@@ -58,16 +58,34 @@ class TimmModel(ModelSpec):
             raise ModelError(f"timm could not make {self.variant!r}: {error}") from error
         return model
 
-    def evaluation(self) -> tuple[float, Literal["bilinear", "bicubic"]]:
+    def evaluation(self, size: int) -> Mapping[str, Any]:
         import timm
 
         facts = timm.get_pretrained_cfg(self.variant)
-        if not facts:
-            return super().evaluation()
-        return facts.crop_pct, "bicubic" if facts.interpolation == "bicubic" else "bilinear"
+        return shown_by(vars(facts), size) if facts else {}
 
     def normalisation(self) -> Statistics:
         import timm
 
         facts = timm.get_pretrained_cfg(self.variant)
         return (tuple(facts.mean), tuple(facts.std)) if facts else super().normalisation()
+
+
+def shown_by(facts: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """How an image is shown in a test, as timm reads its pretrained configuration.
+
+    Args:
+        facts: the configuration.
+        size: pixels of a side; from its larger test size on what it says of that counts.
+    """
+    tested = facts.get("test_input_size")
+    shares = [facts.get("test_crop_pct")] if tested and size >= tested[1] else []
+    cubic = facts.get("interpolation") in (None, "", "bicubic")
+    found = {
+        "crop_pct": next((s for s in (*shares, facts.get("crop_pct")) if s), 0.875),
+        "interpolation": "bicubic" if cubic else "bilinear",
+        "crop_mode": facts.get("crop_mode") or "center",
+    }
+    if found["crop_mode"] == "border":
+        found["fill"] = tuple(round(255 * mean) for mean in facts["mean"])
+    return found

@@ -1,8 +1,8 @@
 """Any torchvision classification model: `torchvision/mobilenet_v3_small`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
@@ -33,16 +33,17 @@ class TorchvisionModel(ModelSpec):
 
         yield from unknown_model("torchvision", self.variant, known)
 
-    def evaluation(self) -> tuple[float, Literal["bilinear", "bicubic"]]:
+    def evaluation(self, size: int) -> Mapping[str, Any]:
         """As the preset of its default weights says."""
         import torchvision.models as zoo
 
         preset = zoo.get_model_weights(self.variant).DEFAULT.transforms()
-        crop_pct = preset.crop_size[0] / preset.resize_size[0]
-        return (
-            crop_pct,
-            "bicubic" if preset.interpolation.value == "bicubic" else "bilinear",
-        )
+        return {
+            "crop_pct": preset.crop_size[0] / preset.resize_size[0],
+            "interpolation": "bicubic"
+            if preset.interpolation.value == "bicubic"
+            else "bilinear",
+        }
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         import torchvision.models as zoo

@@ -12,7 +12,7 @@ from kdlab.config import register
 from kdlab.config.folders import nearest
 from kdlab.errors import ModelError
 from kdlab.models.headless import last_linear
-from kdlab.models.model import ModelSpec, Normalised, Statistics, evaluating
+from kdlab.models.model import ModelSpec, Normalised, evaluating
 
 _INPUT = ":input"  # of the module, instead of its output
 Shape = tuple[int, ...]
@@ -134,10 +134,6 @@ class WithFeatures(ModelSpec):
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         return Tapped(self.model.architecture(self.classes, in_chans), self.taps)
-
-    def normalisation(self) -> Statistics:
-        mean, std = self.model.normalisation()
-        return self.model.mean or mean, self.model.std or std
 
 
 class Tapped(nn.Module):

@@ -107,7 +107,7 @@ def opened(kind, root, kept):
         return READ[kind](Path(root))
     if kind == "predict":
         student = object.__new__(StudentAtWork)
-        student.input = ImageInput(size=8, resize=kept)
+        student.input = ImageInput(size=8)
         return student([root])
     data = KINDS[kind](root=root, size=32, kept=kept).load()
     return data.inputs[np.arange(len(data.labels))].shape
@@ -613,7 +613,7 @@ BOMBS = {
 
 
 WAYS = dict.fromkeys(("folder", "list", "parquet", "tar"), ("encoded", "decoded"))
-WAYS["predict"] = ("pillow", "torch")
+WAYS["predict"] = ("once", "again")
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,13 @@
-"""Encoded images to pixels, by the same rules everywhere.
+"""Images to pixels, by the same rules everywhere: of sets, of files, in memory.
 
 JPEG goes through libjpeg-turbo (simplejpeg: 1.7 times as many a second as Pillow, the same
-bytes, which a test holds), all else through Pillow. An image that is only shown small is decoded
-small: the transform of a JPEG can leave out what a half, a quarter or an eighth does not show.
+bytes, which a test holds), all else through Pillow. A random part of a JPEG that is shown small
+is decoded small: its transform can leave out what a half, a quarter or an eighth does not show.
+What is shown in a test is decoded whole.
 
 What is done with images that are not plain: 16 bits and floating-point numbers from 0 to 1 are
 scaled to 8 bits; palettes, CMYK and grey become the asked channels; transparency is left out; of
-an animation the first frame counts; what a camera says of its orientation is carried out.
+an animation the first frame counts; what EXIF or XMP say of its orientation is carried out.
 
 A few bytes may say that they are a billion pixels. So the pixels are counted before any is
 decoded, and all threads of a process together decode only so many bytes at a time.
@@ -16,9 +17,9 @@ import io
 import math
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -43,7 +44,7 @@ _STRIP = 1 << 20  # pixels that are converted at a time
 _TILE = (322, 323)  # tags of a TIFF: pixels that are decoded at a time, however small it is
 _ORIENTATION = 274  # tag of EXIF
 _JPEG = b"\xff\xd8"
-_EXIF_WITHIN = 1 << 16  # bytes: it stands among the first segments of a file
+_PIXELS_FOLLOW, _NOTES = 0xDA, 0xE1  # markers of a JPEG: of its pixels; of EXIF and XMP
 _SMALLEST = 8  # what a JPEG can be decoded to: an eighth
 _PLAIN = ("YCbCr", "RGB", "Gray")
 
@@ -148,7 +149,7 @@ def head(raw: bytes, packed: int | None = None) -> Head:
         DataError: it is none, or larger than any photo.
     """
     packed = packed or len(raw)
-    if raw[:2] == _JPEG and raw.find(b"Exif", 0, _EXIF_WITHIN) < 0:
+    if raw[:2] == _JPEG and not _has_notes(raw):
         try:
             height, width, colours, _ = simplejpeg.decode_jpeg_header(raw, strict=False)
         except (
@@ -163,9 +164,27 @@ def head(raw: bytes, packed: int | None = None) -> Head:
         width, height = image.size
         orientation = image.getexif().get(_ORIENTATION, 1)
         quick = raw[:2] == _JPEG and image.mode in ("RGB", "L") and orientation == 1
-    if orientation in (5, 6, 7, 8):  # a quarter turn
-        height, width = width, height
-    return Head(height, width, quick)
+        turned = (
+            orientation in (5, 6, 7, 8) and image.format != "TIFF"
+        )  # that says it upright
+    return Head(width, height, quick) if turned else Head(height, width, quick)
+
+
+def _has_notes(raw: bytes) -> bool:
+    """Whether a JPEG has EXIF or XMP, which may say how it is turned, wherever it stands.
+
+    Raises:
+        DataError: these bytes end before its pixels begin.
+    """
+    at = 2
+    while at + 4 <= len(raw):
+        marker = raw[at + 1]
+        if raw[at] != 0xFF or marker == _NOTES:
+            return True  # or something else that Pillow has to look at
+        if marker == _PIXELS_FOLLOW:
+            return False
+        at += 1 if marker == 0xFF else 2 + int.from_bytes(raw[at + 2 : at + 4], "big")
+    raise DataError("is a damaged JPEG: it ends before its pixels begin")
 
 
 def view(
@@ -193,56 +212,54 @@ def view(
     Raises:
         DataError: it is damaged, or larger than any photo.
     """
-    with _room.of(raw, known.height * known.width):
-        part = _part(raw, known, box, size, interpolation)
-    return part if channels > 1 else _grey(part)
-
-
-def _part(
-    raw: bytes, known: Head, box: Box, size: tuple[int, int], interpolation: Interpolation
-) -> Pixels:
     height, width = size
     shrunk = 1
     while shrunk < _SMALLEST and min(box.width / width, box.height / height) >= 2 * shrunk:
         shrunk *= 2
-    whole = _by_turbo(raw, known, shrunk) if known.quick else None
-    if whole is None:
-        whole, shrunk = _by_pillow(raw), 1
-    right, bottom = box.left + box.width, box.top + box.height
-    rows = slice(box.top // shrunk, -(-bottom // shrunk))
-    part = whole[rows, box.left // shrunk : -(-right // shrunk)]
-    if part.shape[:2] != size:
-        return resized(part, size, interpolation)
-    return part
+    with _room.of(raw, known.height * known.width):
+        whole, shrunk = _whole(raw, known, shrunk)
+        right, bottom = box.left + box.width, box.top + box.height
+        rows = slice(box.top // shrunk, -(-bottom // shrunk))
+        part = whole[rows, box.left // shrunk : -(-right // shrunk)]
+        return resized(in_channels(part, channels), size, interpolation)
+
+
+def decoded(raw: bytes, known: Head, show: Callable[[Pixels], Pixels]) -> Pixels:
+    """What `show` makes of all of an image, (H, W, 3) upright, while there is room for it.
+
+    Raises:
+        DataError: it is damaged, or larger than any photo.
+    """
+    with _room.of(raw, known.height * known.width):
+        return show(_whole(raw, known)[0])
 
 
 def resized(
     pixels: Pixels, size: tuple[int, int], interpolation: Interpolation = "bilinear"
 ) -> Pixels:
-    """(height, width, 3), antialiased; a quarter of the time that Pillow needs.
+    """(height, width, C); see `resized_planes`.
 
-    torch makes the same bytes on every processor. What it is given lies in one piece: else it
-    copies that with as many threads as the student trains with, once for each image.
+    What torch is given lies in one piece: else it copies that with as many threads as the student
+    trains with, once for each image.
+    """
+    planes = np.require(pixels, None, ("C", "W")).transpose(2, 0, 1)
+    return resized_planes(planes, size, interpolation).transpose(1, 2, 0)
+
+
+def resized_planes(
+    planes: Pixels, size: tuple[int, int], interpolation: Interpolation = "bilinear"
+) -> Pixels:
+    """(C, height, width), antialiased; a quarter of the time that Pillow needs.
+
+    torch makes the same bytes on every processor, however the planes lie in memory.
     """
     import torch
 
-    whole = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None]
+    if planes.shape[1:] == size:
+        return planes
+    whole = torch.from_numpy(planes)[None]
     small = torch.nn.functional.interpolate(whole, size, mode=interpolation, antialias=True)
-    return small[0].permute(1, 2, 0).numpy()
-
-
-def square(raw: bytes, size: int, channels: int) -> Pixels:
-    """(C, size, size): the square in the middle, by Pillow, as sets are decoded once."""
-    from PIL import Image, ImageOps
-
-    mode = "RGB" if channels == 3 else "L"
-    with _opened(raw) as image, _room.of(raw, _pixels(image)):
-        ImageOps.exif_transpose(image, in_place=True)
-        plain = image if image.mode == mode else eight_bits(image).convert(mode)
-        if plain.size != (size, size):  # shorter side to `size`, centre crop
-            plain = ImageOps.fit(plain, (size, size), Image.Resampling.BILINEAR)
-        pixels = np.asarray(plain)
-    return pixels.transpose(2, 0, 1) if channels == 3 else pixels[None]
+    return small[0].numpy()
 
 
 def decodes(raw: bytes) -> bool:
@@ -255,10 +272,19 @@ def decodes(raw: bytes) -> bool:
     return True
 
 
-def _grey(pixels: Pixels) -> Pixels:
+def in_channels(pixels: Pixels, channels: int) -> Pixels:
+    """(H, W, channels) of colours."""
     from PIL import Image
 
+    if channels > 1:
+        return pixels
     return np.asarray(Image.fromarray(np.ascontiguousarray(pixels)).convert("L"))[..., None]
+
+
+def _whole(raw: bytes, known: Head, shrunk: int = 1) -> tuple[Pixels, int]:
+    """(H, W, 3) upright, and how many times smaller it was decoded: only a plain JPEG is."""
+    whole = _by_turbo(raw, known, shrunk) if known.quick else None
+    return (_by_pillow(raw), 1) if whole is None else (whole, shrunk)
 
 
 def _by_turbo(raw: bytes, known: Head, shrunk: int) -> Pixels | None:
@@ -281,9 +307,33 @@ def _by_pillow(raw: bytes) -> Pixels:
 
     with _opened(raw) as image:
         ImageOps.exif_transpose(image, in_place=True)
-        pixels = np.empty((image.height, image.width, 3), np.uint8)
-        for rows, strip in _strips(image):
-            pixels[rows] = np.asarray(eight_bits(strip).convert("RGB"))
+        return _colours(image)
+
+
+def of_picture(image: "Image.Image") -> Pixels:
+    """(H, W, 3) of one of Pillow's, upright, by the same rules.
+
+    Raises:
+        DataError: it is damaged, or larger than any photo.
+    """
+    from PIL import ImageOps
+
+    _share(b"", image.width * image.height, image.width * image.height)
+    try:
+        return _colours(ImageOps.exif_transpose(image))
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        ArithmeticError,
+    ) as error:  # its file is read now
+        raise DataError(f"cannot be decoded: {error}") from error
+
+
+def _colours(image: "Image.Image") -> Pixels:
+    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    for rows, strip in _strips(image):
+        pixels[rows] = np.asarray(eight_bits(strip).convert("RGB"))
     return pixels
 
 
@@ -305,26 +355,23 @@ def eight_bits(image: "Image.Image") -> "Image.Image":
 
     if image.mode not in ("I;16", "I;16B", "I;16L", "I;16N", "I", "F"):
         return image
-    pixels = np.empty((image.height, image.width), np.uint8)
-    for rows, strip in _strips(image):
-        pixels[rows] = _scaled(np.asarray(strip).astype(np.float64), image.mode)
-    return Image.fromarray(pixels)
+    return Image.fromarray(scaled(np.asarray(image)))
 
 
-def _scaled(values: NDArray[np.float64], mode: str) -> Pixels:
+def scaled(values: NDArray[Any]) -> Pixels:
+    """Floating-point numbers from 0 to 1, or whole ones of 16 bits, to 8 bits.
+
+    Raises:
+        DataError: they are others.
+    """
     low, high = float(values.min()), float(values.max())
-    if mode == "F":
-        if not (np.isfinite(values).all() and 0 <= low <= high <= 1):
-            raise DataError(
-                f"has floating-point pixels from {low:g} to {high:g}; from 0 to 1 are taken as "
-                "black to white, others have to be converted to 8 bits first"
-            )
-        values = values * 255
-    else:
-        if not 0 <= low <= high < 2**16:
-            raise DataError(
-                f"has whole-number pixels from {low:g} to {high:g}; those of 16 bits are taken as "
-                "black (0) to white (65535), others have to be converted to 8 bits first"
-            )
-        values = values / 257
-    return np.rint(values).astype(np.uint8)
+    whole = values.dtype.kind in "iu"
+    most = 2**16 - 1 if whole else 1
+    if not 0 <= low <= high <= most:  # nan is neither
+        kind = "whole-number" if whole else "floating-point"
+        those = "those of 16 bits are taken as" if whole else "from 0 to 1 are taken as"
+        raise DataError(
+            f"has {kind} pixels from {low:g} to {high:g}; {those} black (0) to white ({most}), "
+            "others have to be converted to 8 bits first"
+        )
+    return np.rint(values * np.float64(255 / most)).astype(np.uint8)

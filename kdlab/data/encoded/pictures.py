@@ -4,50 +4,48 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.data.augment import Augment
-from kdlab.data.encoded.decode import Box, Head, Interpolation, head, view
+from kdlab.data.augment import Augment, Boxes
+from kdlab.data.encoded.decode import Box, Head, Pixels, head, view
 from kdlab.data.encoded.store import Store
 from kdlab.data.encoded.view_threads import in_threads, made_ahead
 from kdlab.data.images import ImageData
+from kdlab.data.shown import ImageInput
 from kdlab.errors import DataError
 
-PIXELS = 2  # raise when a view changes for the same set: caches of labels depend on it
 _GREY = 128
+_SAID = 10_000  # images, after which something is said
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedPictures:
     """Rows of a store, each shown as (channels, size, size).
 
-    crop_pct: share of the shorter side that the square in the middle has, as timm calls it.
     skip: show grey what cannot be read any more, with a warning; else that is an error.
     threads: that make views; 0 is as many as measured best.
     """
 
     store: Store
-    size: int
-    channels: int
-    crop_pct: float = 1.0
-    interpolation: Interpolation = "bilinear"
+    how: ImageInput
     skip: bool = False
     threads: int = 0
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        return len(self.store), self.channels, self.size, self.size
+        return len(self.store), self.how.channels, self.how.size, self.how.size
 
     def __len__(self) -> int:
         return len(self.store)
 
     def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """(n, C, H, W): the squares in the middle."""
+        """(n, C, H, W), without augmentation."""
         out = np.empty((len(rows), *self.shape[1:]), np.uint8)
-        self._fill(rows, out, lambda i, known: middle(known, self.crop_pct))
+        self._fill(rows, out)
         return out
 
     def views(
@@ -64,26 +62,49 @@ class EncodedPictures:
         def change(rows: slice) -> None:
             out[rows] = augment.changed(out[rows], ids[rows], epoch)
 
-        boxes = augment.boxes(ids, epoch)
-
-        def part(i: int, known: Head) -> Box:
-            if boxes is None:
-                return middle(known, self.crop_pct)
-            return Box(*boxes(i, known.height, known.width))
-
         rows = ids % len(self.store)  # an id may be another copy of a row (sampling.py)
-        self._fill(rows, out, part, change if augment.after_crop else None)
+        boxes = augment.boxes(ids, epoch)
+        self._fill(rows, out, boxes, change if augment.after_crop else None)
         return out
+
+    def _shown(
+        self, raw: bytes, known: Head, box: Callable[[int, int], Box] | None
+    ) -> Pixels:
+        """(C, H, W), random part or as in a test."""
+        if box is None:
+            return self.how.pixels(raw, known)
+        part, how = box(known.height, known.width), self.how
+        size = (how.size, how.size)
+        return view(raw, known, part, size, how.channels, how.interpolation).transpose(
+            2, 0, 1
+        )
+
+    def tried(
+        self, rows: NDArray[np.int64], say: Callable[[str], None]
+    ) -> tuple[NDArray[np.uint8], dict[int, str]]:
+        """(n, C, H, W), and why some rows, which are grey, cannot be decoded."""
+        out = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        bad: dict[int, str] = {}
+        for end in range(_SAID, len(rows) + _SAID, _SAID):
+            some = slice(end - _SAID, end)
+            self._fill(rows[some], out[some], failed=bad.__setitem__)
+            if end <= len(rows):
+                say(f"decoded {end:,} of {len(rows):,} images")
+        return out, bad
 
     def _fill(
         self,
         rows: NDArray[np.int64],
         out: NDArray[np.uint8],
-        box: Callable[[int, Head], Box],
+        boxes: Boxes | None = None,
         after: Callable[[slice], None] | None = None,
+        failed: Callable[[int, str], None] | None = None,
     ) -> None:
-        """Each part as it is cut and resized; then what comes `after`, on some at a time."""
-        side = (self.size, self.size)
+        """Each as it is cut and resized; then what comes `after`, on some at a time.
+
+        `failed` gets what cannot be shown, and why.
+        """
+        failed = failed or self._not_shown
 
         def some(numbers: range) -> None:
             for i in numbers:
@@ -91,14 +112,11 @@ class EncodedPictures:
                 try:
                     raw = self.store.read(row)
                     known = self.store.index.head(row) or head(raw)
-                    pixels = view(
-                        raw, known, box(i, known), side, self.channels, self.interpolation
-                    )
+                    out[i] = self._shown(raw, known, boxes and partial(boxes, i))
                 except DataError as error:
-                    self._not_shown(row, error)
+                    shown = self.store.shown(row)
+                    failed(row, str(error) if shown in str(error) else f"{shown} {error}")
                     out[i] = _GREY
-                else:
-                    out[i] = pixels.transpose(2, 0, 1)
             if after is not None:
                 after(slice(numbers.start, numbers.stop))
 
@@ -106,11 +124,9 @@ class EncodedPictures:
             self.store.expect(rows)
         in_threads(some, len(rows), self.threads)
 
-    def _not_shown(self, row: int, error: DataError) -> None:
-        shown = self.store.shown(row)
-        line = str(error) if shown in str(error) else f"{shown} {error}"
+    def _not_shown(self, row: int, line: str) -> None:
         if not self.skip:
-            raise DataError(line) from error
+            raise DataError(line)
         if self.store.first_time(row):
             logging.getLogger("kdlab").warning("%s It is shown in grey.", line)
 
@@ -123,13 +139,7 @@ class EncodedData(ImageData):
     slow: ClassVar[bool] = True
 
     def shown_how(self) -> dict[str, object]:
-        shown = self.inputs
-        return {
-            "size": shown.size,
-            "channels": shown.channels,
-            "crop_pct": shown.crop_pct,
-            "interpolation": shown.interpolation,
-        }
+        return self.inputs.how.to_dict()
 
     def here(self) -> float:
         return self.inputs.store.here()
@@ -148,9 +158,3 @@ class EncodedData(ImageData):
         self, batches: Iterable[NDArray[np.int64]]
     ) -> Iterator[NDArray[np.uint8]]:
         return made_ahead(self.inputs.__getitem__, batches)
-
-
-def middle(known: Head, crop_pct: float) -> Box:
-    """The square in the middle of an image."""
-    side = max(1, round(min(known.height, known.width) * crop_pct))
-    return Box((known.width - side) // 2, (known.height - side) // 2, side, side)

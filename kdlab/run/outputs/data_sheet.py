@@ -16,7 +16,6 @@ from kdlab.data.encoded.pictures import EncodedData, EncodedPictures
 from kdlab.data.image_files import ImageFiles
 from kdlab.data.images import DataSpec, ImageData
 from kdlab.data.splits import NO_LABEL, by_class
-from kdlab.errors import DataError
 from kdlab.report import page
 from kdlab.report.pictures import Pictures
 from kdlab.report.table import text_table_left
@@ -207,29 +206,14 @@ def _broken(
     pictures = _store(data)
     if pictures is None:  # all of them were
         return len(data.labels), list(known)
-    pictures = replace(pictures, skip=False)
     every = np.flatnonzero(pictures.store.index.height >= 0)
     some, _ = by_class(every, data.labels, min(_LOOKED_AT, len(every)), 0)
     found = list(known)
     for begin in range(0, len(some), _EACH):
-        rows = some[begin : begin + _EACH]
-        try:
-            pictures[rows]
-        except DataError:  # one of these: which one, and are there more
-            found += _each_broken(pictures, rows)
+        found += pictures.tried(some[begin : begin + _EACH], say)[1].values()
         if begin and begin % (20 * _EACH) == 0:
             say(f"decoded {begin:,} of {len(some):,} images")
     return len(some) + len(known), found
-
-
-def _each_broken(pictures: EncodedPictures, rows: NDArray[np.int64]) -> list[str]:
-    found = []
-    for row in rows:
-        try:
-            pictures[np.array([row])]
-        except DataError as error:
-            found.append(str(error))
-    return found
 
 
 def _twice(data: ImageData) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:

@@ -1,6 +1,5 @@
 """What a student says of images that are no part of any data set."""
 
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -102,15 +101,18 @@ class StudentAtWork:
                 "input: an earlier version of kdlab wrote it. Train it again, or call the model "
                 "with pixels of your own: kdlab.models.exported.load_exported."
             )
-        self.input = construct(ImageInput, from_dict(card["input"], path.name))
+        self.input = construct(
+            ImageInput, from_dict(_without_resize(card["input"]), path.name)
+        )
         self.classes: tuple[str, ...] = tuple(card["classes"])
 
     def __call__(self, asked: object, top: int = 3) -> Predictions:
         """What it says.
 
         Args:
-            asked: a path of an image or of a folder of them, an image in memory (Pillow's,
-                (H, W, C) uint8, or the bytes of a file), or several of these.
+            asked: a path of an image or of a folder of them, an image in memory (Pillow's, the
+                bytes of a file, or an array: (H, W), (H, W, C) or (C, H, W) of uint8, of uint16, or
+                of floating-point numbers from 0 to 1), or several of these.
             top: classes for each.
 
         Raises:
@@ -118,7 +120,7 @@ class StudentAtWork:
             DataError: one cannot be decoded; it is named.
         """
         # One file after another: of all of them only the pixels that the student is shown stay.
-        shown = [(name, self._pixels(name, raw)) for name, raw in _images(asked)]
+        shown = [(name, self._pixels(name, image)) for name, image in _images(asked)]
         if not shown:
             raise BadInput(f"There is no image in {asked}.")
         pixels = np.stack([own for _, own in shown])
@@ -132,9 +134,9 @@ class StudentAtWork:
             )
         return Predictions(rows, pixels)
 
-    def _pixels(self, name: str, raw: bytes) -> NDArray[np.uint8]:
+    def _pixels(self, name: str, image: object) -> NDArray[np.uint8]:
         try:
-            return self.input.pixels(raw)
+            return self.input.pixels(image)
         except (DataError, OSError) as error:
             raise DataError(f"{name} {error}") from error
 
@@ -182,20 +184,20 @@ def test_images(run: RunFolder, count: int) -> list[NDArray[np.uint8]]:
     return [np.moveaxis(image, 0, -1) for image in data.inputs[rows]]
 
 
-def _images(asked: object) -> Iterator[tuple[str, bytes]]:
-    """Name and encoded bytes of each."""
+def _images(asked: object) -> Iterator[tuple[str, object]]:
+    """Name of each, and what `ImageInput.pixels` takes."""
     if isinstance(asked, str | Path):
         yield from _files(Path(asked).expanduser())
     elif isinstance(asked, bytes | bytearray):
         yield "image", bytes(asked)
-    elif isinstance(asked, np.ndarray) and asked.ndim <= 3:
-        yield "image", _encoded(asked)
-    elif hasattr(asked, "save"):  # of Pillow
-        yield "image", _encoded(np.asarray(asked.convert("RGB")))  # type: ignore[attr-defined]
+    elif (
+        hasattr(asked, "getexif") or 0 < getattr(asked, "ndim", 0) < 4
+    ):  # of Pillow; an array
+        yield "image", asked
     elif isinstance(asked, Iterable):
         for number, one in enumerate(asked):
-            for name, raw in _images(one):
-                yield (f"image {number}" if name == "image" else name), raw
+            for name, image in _images(one):
+                yield (f"image {number}" if name == "image" else name), image
     else:
         raise BadInput(f"{type(asked).__name__} is no image: give a path, or an image.")
 
@@ -216,14 +218,6 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
             raise BadInput(f"{one} cannot be read: {error.strerror or error}.") from error
 
 
-def _encoded(pixels: NDArray[np.uint8]) -> bytes:
-    """Without a loss."""
-    from PIL import Image
-
-    if pixels.dtype != np.uint8:
-        raise BadInput(
-            f"An image in memory has whole numbers from 0 to 255 (uint8), not {pixels.dtype}."
-        )
-    written = io.BytesIO()
-    Image.fromarray(pixels.squeeze()).save(written, "PNG")
-    return written.getvalue()
+def _without_resize(shown: dict[str, Any]) -> dict[str, Any]:
+    """Cards of version 0.2 say how images were resized; there is one way now."""
+    return {name: value for name, value in shown.items() if name != "resize"}
