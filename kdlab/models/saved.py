@@ -19,7 +19,7 @@ from torch import nn
 from kdlab.config import credentials, register
 from kdlab.config.home import home, locked, read_object
 from kdlab.config.seal import file_sha256
-from kdlab.errors import Fault, WeightsError, short
+from kdlab.errors import Fault, SpecError, WeightsError, short
 from kdlab.messages import MessageError
 from kdlab.models.exported import spec_of
 from kdlab.models.model import ModelSpec, Statistics, read_card
@@ -157,20 +157,22 @@ class SavedModel(ModelSpec):
 
     def _of_timm(self) -> TimmModel:
         facts = self._facts
-        said = set(facts.get("model_args") or {}) - _KNOWN
-        pooling = (facts.get("model_args") or {}).get(
-            "global_pool", facts.get("global_pool")
-        )
+        asked = {**(facts.get("model_args") or {})}
+        pooling = asked.get("global_pool", facts.get("global_pool"))
         if pooling not in (None, "avg", "token", "map"):
-            said.add("global_pool")
-        if said:
             raise WeightsError(
-                f"{self.place} is {facts['architecture']} with arguments of its own "
-                f"({', '.join(sorted(said))}); models are built by their name alone."
+                f"{self.place} is {facts['architecture']} with a pooling of its own ({pooling}), "
+                "which has other weights; models are built with their usual one."
             )
+        options = {name: value for name, value in asked.items() if name not in _KNOWN}
         shown = facts.get("pretrained_cfg", facts)
         mean, std = (tuple(shown[k]) if k in shown else None for k in ("mean", "std"))
-        return TimmModel(variant=str(facts["architecture"]), mean=mean, std=std)
+        try:
+            return TimmModel(
+                variant=str(facts["architecture"]), mean=mean, std=std, options=options
+            )
+        except SpecError as error:
+            raise WeightsError(f"{self.place}: {error}") from error
 
     @property
     def _facts(self) -> dict[str, Any]:

@@ -1,16 +1,21 @@
 """Any timm model: `timm/resnet18`."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from inspect import signature
 from typing import Annotated, Any
 
+import torch
 from torch import nn
 
 from kdlab.config import register
+from kdlab.config.folders import nearest
 from kdlab.config.spec import SHARE
 from kdlab.errors import Fault, ModelError
 from kdlab.models.model import ModelSpec, Statistics
 from kdlab.models.zoo import unknown_model
+
+_MOST = 10_000  # of a whole number: pixels, layers, channels
 
 
 @register("timm/*")
@@ -21,12 +26,15 @@ class TimmModel(ModelSpec):
     pretrained: timm's published weights (fetched from its hub when not cached).
     drop_rate: dropout before the last layer; null is the model's own.
     drop_path_rate: stochastic depth, of the deepest block; null is the model's own.
+    options: further arguments of this model in timm, such as img_size, dynamic_img_size or
+        patch_size of a ViT.
     """
 
     variant: str
     pretrained: bool = False
     drop_rate: Annotated[float, SHARE] | None = None
     drop_path_rate: Annotated[float, SHARE] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def cross_faults(self) -> Iterator[Fault]:
         def known() -> list[str]:
@@ -35,28 +43,16 @@ class TimmModel(ModelSpec):
             return [name] if timm.is_model(name) else list(timm.list_models())
 
         name = self.variant.split(".")[0]  # what follows names weights
-        yield from unknown_model("timm", name, known)
+        unknown = list(unknown_model("timm", name, known))
+        yield from unknown or (_refused(self) if self.options else ())
+
+    @property
+    def _asked(self) -> dict[str, Any]:
+        drops = {"drop_rate": self.drop_rate, "drop_path_rate": self.drop_path_rate}
+        return {**self.options, **{k: v for k, v in drops.items() if v is not None}}
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
-        import timm
-
-        drops = {"drop_rate": self.drop_rate, "drop_path_rate": self.drop_path_rate}
-        try:
-            model: nn.Module = timm.create_model(
-                self.variant,
-                pretrained=self.pretrained,
-                num_classes=num_classes,
-                in_chans=in_chans,
-                **{name: rate for name, rate in drops.items() if rate is not None},
-            )
-        except TypeError as error:
-            named = ", ".join(f"{k}={v:g}" for k, v in drops.items() if v is not None)
-            raise ModelError(
-                f"timm's {self.variant!r} does not take {named}: {error}"
-            ) from error
-        except (OSError, RuntimeError) as error:
-            raise ModelError(f"timm could not make {self.variant!r}: {error}") from error
-        return model
+        return _made(self.variant, self._asked, self.pretrained, num_classes, in_chans)
 
     def evaluation(self, size: int) -> Mapping[str, Any]:
         import timm
@@ -69,6 +65,63 @@ class TimmModel(ModelSpec):
 
         facts = timm.get_pretrained_cfg(self.variant)
         return (tuple(facts.mean), tuple(facts.std)) if facts else super().normalisation()
+
+
+def _made(
+    name: str, asked: Mapping[str, Any], pretrained: bool, classes: int, channels: int
+) -> nn.Module:
+    import timm
+
+    kind = {"pretrained": pretrained, "num_classes": classes, "in_chans": channels}
+    try:
+        model: nn.Module = timm.create_model(name, **kind, **asked)
+    except (OSError, RuntimeError) as error:
+        raise ModelError(f"timm could not make {name!r}: {error}") from error
+    except Exception as error:  # of any kind: its classes check nothing
+        if not asked:
+            raise
+        named = ", ".join(f"{k}={v}" for k, v in asked.items())
+        raise ModelError(f"timm's {name!r} does not take {named}: {error}") from error
+    return model
+
+
+_tried: dict[str, list[Fault]] = {}  # by the spec as text: it is made anew again and again
+
+
+def _refused(spec: TimmModel) -> list[Fault]:
+    """Faults of its options: the model is made with them, without memory for its weights."""
+    if (key := repr(spec)) not in _tried:
+        _tried[key] = [*_large(spec.options)] or _unknown(spec)
+        try:
+            with torch.device("meta"):
+                _tried[key] or _made(spec.variant, spec._asked, False, 10, 3)
+        except ModelError as error:
+            _tried[key] = [Fault("options", f"cannot be used: {error}")]
+    return _tried[key]
+
+
+def _unknown(spec: TimmModel) -> list[Fault]:
+    """Options that the model's class does not take; timm's own read files, among others."""
+    import timm
+
+    with torch.device("meta"):
+        net = type(_made(spec.variant, {}, False, 10, 3))
+    known = {name for cls in net.__mro__[:-2] for name in signature(cls).parameters}
+    known -= {*signature(timm.create_model).parameters, "args", "num_classes", "in_chans"}
+    has = f"is no argument of timm's {spec.variant} ({net.__name__})."
+    return [
+        Fault(f"options.{name}", has + nearest(name, sorted(known)))
+        for name in spec.options
+        if name not in known
+    ]
+
+
+def _large(options: Mapping[str, Any]) -> Iterator[Fault]:
+    """Numbers that no model has: it would be made for hours."""
+    for name, value in options.items():
+        for number in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(number, int) and number > _MOST:
+                yield Fault(f"options.{name}", f"is {number}, must be at most {_MOST:,}")
 
 
 def shown_by(facts: Mapping[str, Any], size: int) -> dict[str, Any]:

@@ -80,10 +80,20 @@ def test_a_folder_of_timm_is_a_teacher_as_it_is(tmp_path, clothes):
     )
     spec = SavedModel(place=str(folder))
     assert_alike(spec, model, clothes)
-    assert spec.evaluation() == (1.0, "bilinear")
+    shown = {"crop_pct": 1.0, "interpolation": "bilinear", "crop_mode": "center"}
+    assert spec.evaluation(32) == shown
 
 
-def test_arguments_that_only_timm_knows_are_refused(tmp_path, clothes):
+def test_arguments_of_timm_stand_in_its_folder(tmp_path, clothes):
+    spec = TimmModel(variant="vit_tiny_patch16_224", options={"img_size": 32, "depth": 2})
+    model = exported(spec, tmp_path / "own", clothes)
+    folder = write_timm_folder(
+        tmp_path / "own" / "student.safetensors", tmp_path / "timms", FACTS
+    )
+    assert_alike(SavedModel(place=str(folder)), model, clothes)
+
+
+def test_arguments_that_timm_does_not_know_are_refused(tmp_path, clothes):
     exported(OF_TIMM, tmp_path / "own", clothes)
     folder = write_timm_folder(
         tmp_path / "own" / "student.safetensors", tmp_path / "timms", FACTS
@@ -91,10 +101,15 @@ def test_arguments_that_only_timm_knows_are_refused(tmp_path, clothes):
     config = json.loads((folder / "config.json").read_text())
     config["model_args"] = {"in_chans": 3, "img_size": 96}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(
-        WeightsError, match=r"resnet10t with arguments of its own \(img_size"
-    ):
+    with pytest.raises(WeightsError, match="img_size: is no argument of timm's resnet10t"):
         SavedModel(place=str(folder)).build(10, 3)
+
+
+def test_an_export_shows_images_as_its_student_was_shown_them(tmp_path, clothes):
+    exported(OWN, tmp_path / "mine", clothes)
+    shown = SavedModel(place=str(tmp_path / "mine")).evaluation(96)
+    assert shown == {key: clothes.shown_how()[key] for key in shown}
+    assert "crop_mode" in shown
 
 
 def test_a_place_without_a_network_is_said(tmp_path):

@@ -92,7 +92,7 @@ def _config(spec: TimmModel, card: Mapping[str, Any], licence: str) -> dict[str,
         "num_classes": card["num_classes"],
         "num_features": model.num_features,
         "label_names": card["classes"],
-        "model_args": {"in_chans": card["in_chans"]},
+        "model_args": {"in_chans": card["in_chans"], **spec.options},
         "pretrained_cfg": {
             **{name: known[name] for name in layers if name in known},
             "input_size": [card["in_chans"], size, size],
