@@ -83,7 +83,8 @@ def test_numbers_change_from_the_next_step_on(kdlab_home, elsewhere):
     until(lambda: steps(run))
     names = {knob.name: knob for knob in run.knobs()}
     assert set(names) == {
-        "lr_factor", "loss.hard_weight", "loss.soft_weight", "loss.temperature"
+        "lr_factor", "loss.hard_weight", "loss.soft_weight", "loss.temperature",
+        "loss.warm_up_epochs"
     }  # fmt: skip
     assert names["loss.temperature"].range.gt == 0
     run.set(**{"loss.temperature": 2.0, "lr_factor": 0.5})
