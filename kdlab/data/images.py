@@ -302,7 +302,14 @@ class DataSpec(Spec, ABC):
             )
 
     def _open(self, folder: Path) -> ImageData:
-        meta = typed(_DecodedMeta, check(folder, hashes=False))
+        meta, shown = typed(_DecodedMeta, check(folder, hashes=False)), self.shown()
+        digest = meta.digest
+        if (
+            shown is not None and shown.interpolation != "bilinear"
+        ):  # crops are resized by it
+            digest = hashlib.sha256(f"{digest} {shown.interpolation}".encode()).hexdigest()[
+                :16
+            ]
         inputs = np.load(folder / "inputs.npy", mmap_mode="r")
         labels = np.load(folder / "labels.npy")
         return DecodedData(
@@ -311,10 +318,10 @@ class DataSpec(Spec, ABC):
             labels,
             meta.classes,
             *self._split(labels, np.load(folder / "split.npy")),
-            digest=meta.digest,
+            digest=digest,
             augment=self.augment,
             sampling=self.sampling,
-            shown=self.shown(),
+            shown=shown,
         )
 
     def _shares(self) -> tuple[float, float]:

@@ -226,6 +226,12 @@ def check(spec: TeacherSpec, data: ImageData) -> None:
                 f"student's data {data.name} has {data.shape[0]}. Give both the same channels."
             )
     count = len(names or data.classes)
+    published = spec.model.published_classes() if spec.taken else None
+    if published not in (None, count):
+        raise ModelError(
+            f"The published last layer has {published} outputs, and teacher.classes names {count}. "
+            "Name all in their order, or train the last layer (teacher.probe=true)."
+        )
     model = spec.model.build(count, data.shape[0])
     check_fit(model, data.shape, count, "the teacher")
     begin_with(spec, model, data)

@@ -13,7 +13,11 @@ from kdlab.config.seal import file_sha256
 
 # Fields that were added, and what was done before.
 _ADDED_TO_TEACHERS: Mapping[str, object] = {"backbone": None, "probe": False}
-_ADDED_TO_TIMMS: Mapping[str, object] = {"drop_rate": None, "drop_path_rate": None}
+_ADDED_TO_TIMMS: Mapping[str, object] = {
+    "drop_rate": None,
+    "drop_path_rate": None,
+    "options": {},
+}
 _ADDED_TO_RECIPES: Mapping[str, object] = {
     "optimizer_options": {},
     "layer_decay": None,

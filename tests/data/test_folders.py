@@ -94,6 +94,12 @@ FOLDERS = {
          for name in ("cat", "dog") for part in ("train", "test") for k in range(9)},
         OWN + "train/, test/; drawn with seed 0: 2 of train for validation",
     ),
+    "splits below the classes and strays in a class": Folder(
+        {f"{name}/{part}/{k}.png": part
+         for name in ("cat", "dog") for part in ("train", "test") for k in range(9)}
+        | {"dog/4.png": STRAY},
+        OWN + "train/, test/; drawn with seed 0: 2 of train for validation",
+    ),
     "mixed suffixes": Folder(
         both("", "drawn", 5, ".jpg") | both("a/", "drawn", 1, ".avif")
         | both("", "drawn", 1, ".jp2") | both("", "drawn", 2, ".jfif")

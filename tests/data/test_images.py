@@ -1,14 +1,17 @@
 import json
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from kdlab.data.counter_random import permutation
 from kdlab.data.digits import Digits
+from kdlab.data.image_folder import ImageFolder
 from kdlab.data.images import DataSpec
 from kdlab.data.splits import by_class
 from kdlab.data.synthetic import Synthetic
@@ -48,6 +51,22 @@ def test_decoded_once_and_shared(monkeypatch, digits):
 
 def test_the_digest_is_of_the_pixels():
     assert Digits().load().digest != Digits(size=16).load().digest
+
+
+def test_crops_that_are_resized_in_another_way_are_other_views(tmp_path):
+    """Pixels of the size they had are the same; kept soft labels of the others are not."""
+    for name, split, number in product(("cat", "dog"), ("train", "test"), range(4)):
+        path = tmp_path / split / name / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (number * 60, 7, 9)).save(path)
+    both = [
+        ImageFolder(
+            root=str(tmp_path), size=32, kept="decoded", interpolation=way, crop_pct=1.0
+        ).load()
+        for way in ("bilinear", "bicubic")
+    ]
+    assert np.array_equal(both[0].inputs, both[1].inputs)
+    assert both[0].digest != both[1].digest
 
 
 def test_training_samples_can_be_limited(digits):

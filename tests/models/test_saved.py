@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.data.images import DataSpec
-from kdlab.errors import SpecError, WeightsError
+from kdlab.errors import BadInput, SpecError, WeightsError
 from kdlab.events.event import unheard
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.exported import load_exported
@@ -82,6 +82,19 @@ def test_a_folder_of_timm_is_a_teacher_as_it_is(tmp_path, clothes):
     assert_alike(spec, model, clothes)
     shown = {"crop_pct": 1.0, "interpolation": "bilinear", "crop_mode": "center"}
     assert spec.evaluation(32) == shown
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path, clothes):
+    exported(OF_TIMM, tmp_path / "own", clothes)
+    student, mine = tmp_path / "own" / "student.safetensors", tmp_path / "mine"
+    mine.mkdir()
+    (mine / "README.md").write_text("MINE")
+    with pytest.raises(BadInput, match="holds other files"):
+        write_timm_folder(student, mine, FACTS)
+    assert [path.name for path in mine.iterdir()] == ["README.md"]
+    (mine / "README.md").unlink()
+    for _ in range(2):  # once more into its own folder
+        write_timm_folder(student, mine, FACTS)
 
 
 def test_arguments_of_timm_stand_in_its_folder(tmp_path, clothes):

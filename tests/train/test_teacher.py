@@ -4,6 +4,7 @@ from kdlab.data.digits import Digits
 from kdlab.data.synthetic import Synthetic
 from kdlab.errors import ModelError, TeacherRefused, WeightsError
 from kdlab.models.cifar_resnet import CifarResNet
+from kdlab.models.timm import TimmModel
 from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import PreparedTeachers, TeacherSpec, check, prepare, recipe_hash
 
@@ -48,6 +49,16 @@ def test_the_hash_is_of_what_the_weights_depend_on():
     assert recipe_hash(spec(seed=1)) != base
     assert recipe_hash(spec(min_top1=50)) == base
     assert recipe_hash(spec(recipe=Recipe(epochs=1, batch=32, threads=2))) == base
+
+
+def test_a_teacher_of_timms_keeps_the_hash_that_it_had():
+    """Of what was kept before fields were added: another hash trains all of them again."""
+    taught = TeacherSpec(
+        model=TimmModel(variant="resnet10t"),
+        data=Synthetic(samples=40, classes=4, size=8, channels=1),
+        recipe=Recipe(epochs=1, batch=32),
+    )
+    assert recipe_hash(taught) == "ab064f645e07eb2b"
 
 
 def test_a_teacher_below_its_card_is_refused():

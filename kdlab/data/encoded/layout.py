@@ -51,8 +51,17 @@ def _places(folders: Iterable[str]) -> dict[str, Place]:
     ends = {folder for folder, names in parts.items() if names and _first_split(names[-1:])}
     ends = {folder for folder in ends if told[folder] is None}
     above = any(told.values())
-    if not above and ends == {folder for folder, names in parts.items() if names}:
-        return {folder: _split_last(names) for folder, names in parts.items()}
+    rest = {folder for folder in parts if folder} - ends
+    kinds_of_ends = {SPLITS[parts[folder][-1].lower()] for folder in ends}
+    # CLASS/train and CLASS/test, with strays in CLASS
+    within = all(len(parts[folder]) > 1 for folder in ends) and len(kinds_of_ends) > 1
+    if not above and (
+        not rest or (within and rest <= {f.rpartition("/")[0] for f in ends})
+    ):
+        return {
+            folder: Place(left=_STRAY) if folder in rest else _split_last(names)
+            for folder, names in parts.items()
+        }
     said = [*filter(None, told.values()), *(parts[folder][-1] for folder in ends)]
     kinds = {SPLITS[name.lower()] for name in said}
     straight = ends if above or len(kinds) > 1 else set[str]()  # else a class of that name

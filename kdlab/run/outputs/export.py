@@ -8,7 +8,7 @@ import yaml
 
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
-from kdlab.errors import NotFoundError
+from kdlab.errors import BadInput, NotFoundError
 from kdlab.events.log import select
 from kdlab.events.runs import RunStarted
 from kdlab.experiment import folder as folders
@@ -64,12 +64,15 @@ def export_student(
     target = Path(out or f"student{suffix}").resolve()
     if to == "pt2" and target.suffix != ".pt2":  # torch takes no other
         target = target.with_name(f"{target.name}.pt2")
+    if target.suffix == ".json":
+        raise BadInput(f"{target} is where the card goes: give --out a name of weights.")
     target.parent.mkdir(parents=True, exist_ok=True)
     name = folder.relative_to(run.path / "members").as_posix().removesuffix("/whole")
     if to == "timm":
-        from kdlab.run.outputs.timm_folder import write_timm_folder  # imports torch
+        from kdlab.run.outputs.timm_folder import TIMM_FILES, write_timm_folder  # torch
 
-        _hand_on(write_timm_folder(source, target, facts))
+        written = write_timm_folder(source, target, facts)
+        _hand_on(written, *(written / name for name in TIMM_FILES))
         return f"{name}\n{target}\n\nLoad it:\n{_FOLDER.format(path=str(target))}"
     from kdlab.run.outputs.export_formats import Beside, ship  # imports torch
 
@@ -94,6 +97,9 @@ def export_student(
     _hand_on(target, target.with_suffix(".json"))
     files = f"{target}\n{target.with_suffix('.json')}"
     how = _RUNS[to].format(path=str(target)) if to in _RUNS else _how(card, target)
+    if bare or card["input"].get("crop_mode") == "border":
+        side = card["input"]["size"]
+        how = how.replace("of any size", f"of {side} by {side} pixels, cropped before")
     costs = cost_table(beside.costs())
     return f"{name}\n{files}{checked}\n\n{costs}\n\nLoad it:\n{how}"
 
@@ -143,7 +149,6 @@ def _hand_on(*written: Path) -> None:
     """What is exported is for others, too; all else that kdlab writes is for its user alone."""
     for path in written:
         path.chmod(0o755 if path.is_dir() else 0o644)
-        _hand_on(*(path.iterdir() if path.is_dir() else ()))
 
 
 def export_global(run_id: str, *, out: str | None, member: str | None) -> str:
@@ -201,7 +206,10 @@ def _how(card: dict[str, Any], target: Path) -> str:
     if target.suffix != ".safetensors":
         load = ("import torch", f"torch.load({str(target)!r}, weights_only=True)")
     if kind == "timm":
-        make = f"timm.create_model({variant!r}, num_classes={classes}, in_chans={channels})"
+        options = dict(card["model"].get("options") or {})
+        told = {"num_classes": classes, "in_chans": channels} | options
+        words = ", ".join(f"{name}={value!r}" for name, value in told.items())
+        make = f"timm.create_model({variant!r}, {words})"
         lines = ["import timm", load[0], "", f"model = {make}"]
     elif kind == "torchvision" and channels == 3:
         make = f"torchvision.models.get_model({variant!r}, num_classes={classes})"

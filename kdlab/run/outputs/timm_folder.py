@@ -41,6 +41,9 @@ views = timm.data.create_transform(**timm.data.resolve_data_config({{}}, model=m
 """
 
 
+TIMM_FILES = ("model.safetensors", "model.json", "config.json", "README.md")
+
+
 def write_timm_folder(student: Path, target: Path, facts: Mapping[str, Any]) -> Path:
     """Write a folder that `timm.create_model("local-dir:...")` loads.
 
@@ -50,7 +53,7 @@ def write_timm_folder(student: Path, target: Path, facts: Mapping[str, Any]) -> 
         facts: see `export_facts`.
 
     Raises:
-        BadInput: the student is no network of timm's.
+        BadInput: the student is no network of timm's, or the folder holds other files.
     """
     spec = spec_of(student)
     if not isinstance(spec, TimmModel):
@@ -59,6 +62,12 @@ def write_timm_folder(student: Path, target: Path, facts: Mapping[str, Any]) -> 
             "--to safetensors, pt2 and onnx take any."
         )
     card = read_card(student)
+    known = target.is_dir() and (target / "model.json").is_file()
+    if not known and target.is_dir() and any(target.iterdir()):
+        raise BadInput(
+            f"{target} holds other files, and its README.md would be written over: give --out a "
+            "new folder."
+        )
     target.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(student, target / "model.safetensors")
     write_json(target / "model.json", {**card, **facts})
