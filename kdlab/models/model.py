@@ -112,10 +112,6 @@ class ModelSpec(Spec, ABC):
         """
         return {} if self.inside is None else self.inside.evaluation(size)
 
-    def published_classes(self) -> int | None:
-        """Outputs of its published weights, where that is known."""
-        return None
-
     def without_weights(self) -> "ModelSpec":
         """The same network with fresh weights: nothing is read and nothing fetched."""
         values = self.fields() | {"weights": None, "sha256": None}

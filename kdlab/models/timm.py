@@ -54,12 +54,6 @@ class TimmModel(ModelSpec):
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         return _made(self.variant, self._asked, self.pretrained, num_classes, in_chans)
 
-    def published_classes(self) -> int | None:
-        import timm
-
-        facts = timm.get_pretrained_cfg(self.variant)
-        return facts.num_classes if facts else None
-
     def evaluation(self, size: int) -> Mapping[str, Any]:
         import timm
 

@@ -162,12 +162,7 @@ class _Reckoning:
 
     def _taught(self, teacher: TeacherSpec) -> list[StageEstimate]:
         """The training of a teacher that has no weights yet."""
-        if (
-            not self.taught
-            or teacher.probe
-            or teacher.taken
-            or prepared(teacher) is not None
-        ):
+        if not self.taught or teacher.probe or prepared(teacher) is not None:
             return []  # a probe takes seconds
         recipe, data = teacher.recipe, teacher.data
         assert recipe is not None

@@ -58,8 +58,7 @@ class TeacherSpec(Spec):
     weight: of this teacher's answers when it is one of several (an ensemble).
     classes: what its outputs are, where they are not the data's classes in the data's order: a list
         of names, a file with a name a line, or a mapping of its names to the data's. More than
-        the data has are cut off. With `pretrained: true` and nothing to train it by, the published
-        last layer is taken, too; {} says that its classes are the data's.
+        the data has are cut off.
     """
 
     model: ModelSpec
@@ -86,17 +85,9 @@ class TeacherSpec(Spec):
         return {"type": cls.component, "model": model} | own
 
     @property
-    def taken(self) -> bool:
-        """Whether published weights teach as they are, their last layer included."""
-        trained = self.probe or self.data is not None or self.recipe is not None
-        return bool(getattr(self.model, "pretrained", False)) and not (
-            trained or self.classes is None or self.model.weights
-        )
-
-    @property
     def trainable(self) -> bool:
         """Whether it says how it comes by its weights."""
-        if self.model.weights is not None or self.taken:
+        if self.model.weights is not None:
             return True
         return self.data is not None and (self.probe or self.recipe is not None)
 
@@ -226,12 +217,6 @@ def check(spec: TeacherSpec, data: ImageData) -> None:
                 f"student's data {data.name} has {data.shape[0]}. Give both the same channels."
             )
     count = len(names or data.classes)
-    published = spec.model.published_classes() if spec.taken else None
-    if published not in (None, count):
-        raise ModelError(
-            f"The published last layer has {published} outputs, and teacher.classes names {count}. "
-            "Name all in their order, or train the last layer (teacher.probe=true)."
-        )
     model = spec.model.build(count, data.shape[0])
     check_fit(model, data.shape, count, "the teacher")
     begin_with(spec, model, data)
@@ -268,16 +253,13 @@ def _folder(spec: TeacherSpec) -> Path:
 
 
 def _fitted(
-    spec: TeacherSpec, weights: Path | None, top1: float | None, data: ImageData | None
+    spec: TeacherSpec, weights: Path, top1: float | None, data: ImageData | None
 ) -> PreparedTeacher:
     """With the classes of this data, in its order; without data as it is."""
-    names = None
     if data is not None:
-        names = named(spec.classes, names_beside(weights) if weights else (), data)
-        if names is not None and (weights is None or names != data.classes):
+        names = named(spec.classes, names_beside(weights), data)
+        if names is not None and names != data.classes:
             weights, top1 = cut(spec.model, weights, names, data), None
-    if weights is None:
-        raise TeacherRefused("A pretrained teacher with classes is made in an experiment.")
     return PreparedTeacher(spec, weights, file_sha256(weights), top1)
 
 
@@ -299,9 +281,8 @@ def prepare(
         TeacherRefused: trained, and below `min_top1`.
         RunStopped: the user asked; training goes on from there the next time.
     """
-    if spec.model.weights is not None or spec.taken:
-        path = None if spec.taken else spec.model.weights_path()
-        return _fitted(spec, path, None, data)
+    if spec.model.weights is not None:
+        return _fitted(spec, spec.model.weights_path(), None, data)
     folder = _folder(spec)
 
     def wait() -> None:

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from kdlab.config.folders import located, nearest
-from kdlab.config.home import home, locked
+from kdlab.config.home import home, locked, read_plain
+from kdlab.config.seal import file_sha256
 from kdlab.data.images import ImageData
 from kdlab.errors import ModelError, WeightsError
 from kdlab.models.headless import last_linear
@@ -61,7 +62,7 @@ def named(
 
 def _lines(path: str) -> tuple[str, ...]:
     try:
-        text = Path(located(path)).expanduser().read_text(encoding="utf-8")
+        text = read_plain(Path(located(path)).expanduser(), 1 << 24).decode()
     except (OSError, ValueError) as error:
         raise ModelError(
             f"teacher.classes is {path!r}, no file of names: {error}"
@@ -95,27 +96,23 @@ def cut_to(model: Normalised, names: tuple[str, ...], data: ImageData) -> None:
     head.out_features = model.num_classes = len(rows)
 
 
-def cut(
-    spec: ModelSpec, weights: Path | None, names: tuple[str, ...], data: ImageData
-) -> Path:
+def cut(spec: ModelSpec, weights: Path, names: tuple[str, ...], data: ImageData) -> Path:
     """The file of a teacher that is cut to the data's classes; made once.
 
     Args:
         spec: of the whole network.
-        weights: its file; None takes those that the spec fetches.
+        weights: its file.
         names: of its outputs.
         data: whose classes are wanted.
     """
-    own = [spec.to_dict(), weights and hashlib.sha256(weights.read_bytes()).hexdigest()]
-    text = json.dumps([*own, names, data.classes, data.shape[0]], sort_keys=True)
+    parts = [spec.to_dict(), file_sha256(weights), names, data.classes, data.shape[0]]
+    text = json.dumps(parts, sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
     path = home() / "teachers" / "cut" / f"{key}.safetensors"
     with locked(path.with_suffix(".lock")), torch.random.fork_rng():
         if not path.with_suffix(".json").is_file():  # written last
-            whole = spec if weights is None else spec.without_weights()
-            model = whole.build(len(names), data.shape[0])
-            if weights is not None:
-                load_weights(model.net, weights)
+            model = spec.without_weights().build(len(names), data.shape[0])
+            load_weights(model.net, weights)
             cut_to(model, names, data)
             export(model, spec, path, data)
     return path

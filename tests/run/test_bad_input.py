@@ -12,6 +12,7 @@ from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.model import export
 
 SMOKE = "smoke/none"
+TWO = "{type: data/synthetic, samples: 40, size: 8, channels: 1, classes: 2}"
 
 
 def refused(kdlab_cli, elsewhere, *words):
@@ -54,6 +55,11 @@ def refused(kdlab_cli, elsewhere, *words):
          "tcp://127.0.0.1:9"),
         (["smoke/served", "teacher_pool={type: cluster/remote_pool, address: 'tcp://127.0.0.1:9'}"],
          "insecure: true"),
+        (["smoke/in_process", "loss.standardise=true", f"data={TWO}", f"teacher.data={TWO}"],
+         "there are two classes"),
+        (["smoke/in_process", "teacher.classes={3x: '3'}"], "has '3x'. Nearest: 3."),
+        (["smoke/in_process", "teacher.classes=[a, b]"], "are not once among the teacher's 2"),
+        ([SMOKE, "data.augment.policy=rand-m12"], "or timm's such as rand-m9-mstd0.5-inc1"),
         ([SMOKE, "workers={address: 'tcp://127.0.0.1:9'}"], "insecure: true"),
     ],
     ids=lambda w: w[-1] if isinstance(w, list) else None,

@@ -70,6 +70,53 @@ def test_biases_and_norms_do_not_decay():
     assert (decayed["weight_decay"], plain["weight_decay"]) == (5e-4, 0.0)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "timm/adamw"])
+def test_positions_and_tokens_do_not_decay(optimizer):
+    """What timm's models ask for, whoever's optimiser it is."""
+    model = TimmModel(variant="vit_tiny_patch16_224").build(10, 3)
+    plain = {
+        id(p)
+        for group in make_optimizer(Recipe(optimizer=optimizer), model).param_groups
+        if group["weight_decay"] == 0.0
+        for p in group["params"]
+    }
+    spared = {name for name, p in model.net.named_parameters() if id(p) in plain}
+    assert {"pos_embed", "cls_token"} <= spared
+    assert not {name for name in spared if name.endswith("qkv.weight")}
+
+
+@pytest.mark.parametrize(("name", "has_it"), [("timm/sgd", True), ("timm/momentum", False)])
+def test_nesterov_of_timms_is_in_the_name(name, has_it):
+    made = make_optimizer(Recipe(optimizer=name), torch.nn.Linear(2, 2))
+    assert made.defaults["nesterov"] is has_it
+    with pytest.raises(SpecError, match="timm/sgd has it, timm/momentum not"):
+        Recipe(optimizer=name, nesterov=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"warmup_lr": 0.001, "min_lr": 0.01}])
+def test_warm_up_takes_the_place_of_timms_schedule(options):
+    """And is not on top of it: timm's cosine has fallen by then as if there were none."""
+    recipe = Recipe(
+        epochs=4,
+        lr=0.2,
+        schedule="timm/cosine",
+        warmup_epochs=1.5,
+        schedule_options=options,
+    )
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.2)
+    theirs, _ = create_scheduler_v2(
+        optimizer, "cosine", num_epochs=4, warmup_epochs=1.5, step_on_epochs=False,
+        updates_per_epoch=10, **options,
+    )  # fmt: skip
+    for step in range(40):
+        theirs.step_update(step)
+        expected = optimizer.param_groups[0]["lr"]
+        assert lr_at(recipe, step / 10, 10) == pytest.approx(expected, rel=1e-9)
+    begin = options.get("warmup_lr", 1e-5)
+    halfway = begin + (0.2 - begin) / 2
+    assert lr_at(recipe, 0.75, 20) == pytest.approx(halfway)
+
+
 @pytest.mark.parametrize("name", ["cosine", "tanh", "poly", "step"])
 def test_a_schedule_of_timms_is_timms_in_any_order(name):
     """A resume asks for a step in the middle first."""

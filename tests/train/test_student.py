@@ -9,17 +9,22 @@ import torch
 from student_loops import SPEC, Recorder, make, source
 from torch.nn.functional import cross_entropy
 
-from kdlab.errors import KdlabError, RunStopped
+from kdlab.errors import KdlabError, RunStopped, TeacherRefused
+from kdlab.losses.hard import Hard
 from kdlab.losses.hinton import Hinton, hinton_kd
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.train.aggregation.ranks import Ranks
 from kdlab.train.student import StudentLoop
 
 
-def test_line_5_is_the_papers_update(samples, tmp_path):
-    """One step equals θ - η ∇{α φ + β ψ} written out by hand."""
+@pytest.mark.parametrize(
+    ("warm_up", "epoch", "weight"), [(0, 0, 0.7), (4, 0, 0.175), (4, 2, 0.525), (2, 2, 0.7)]
+)
+def test_line_5_is_the_papers_update(samples, tmp_path, warm_up, epoch, weight):
+    """One step equals θ - η ∇{α φ + β ψ} written out by hand; β grows in its warm-up."""
+    words = {"hard_weight": 0.3, "soft_weight": 0.7, "warm_up_epochs": warm_up}
     loop, _ = make(
-        samples, tmp_path, loss=Hinton(temperature=2.0, hard_weight=0.3, soft_weight=0.7),
+        samples, tmp_path, loss=Hinton(temperature=2.0, **words),
         momentum=0.0, weight_decay=0.0, schedule="constant",
     )  # fmt: skip
     torch.manual_seed(7)
@@ -27,15 +32,25 @@ def test_line_5_is_the_papers_update(samples, tmp_path):
     twin.load_state_dict(loop.model.state_dict())
     batch = next(iter(source(samples, tmp_path).epoch(0, ())))
     loop.model.train()
+    loop.position.epoch = epoch
     loop._step(batch, len(batch.ids))
     twin.train()
     scores = twin(batch.views)
-    loss = 0.3 * cross_entropy(scores, batch.labels) + 0.7 * hinton_kd(
+    loss = 0.3 * cross_entropy(scores, batch.labels) + weight * hinton_kd(
         scores, batch.soft, 2.0
     )
     loss.backward()
     for parameter, moved in zip(twin.parameters(), loop.model.parameters(), strict=True):
         assert torch.allclose(parameter - 0.05 * parameter.grad, moved, atol=1e-6)
+
+
+def test_answers_that_are_no_numbers_are_refused_by_name(samples, tmp_path):
+    """The likeliest of them is the one that is none: hard labels would take it."""
+    loop, _ = make(samples, tmp_path, loss=Hard())
+    batch = next(iter(source(samples, tmp_path).epoch(0, ())))
+    batch.soft[3] = float("nan")
+    with pytest.raises(TeacherRefused, match=rf"to 1 of 50 images .*\[{batch.ids[3]}\]"):
+        loop._step(batch, len(batch.ids))
 
 
 def test_learns_and_accounts_for_every_sample(samples, tmp_path):

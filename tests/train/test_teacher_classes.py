@@ -122,3 +122,39 @@ def test_names_that_are_known_are_matched_without_being_asked(data):
     assert named(None, tuple(map(str, range(10))), data) is None
     assert named(None, (), data) is None
     assert named({}, (), data) == data.classes
+
+
+@pytest.mark.long
+def test_all_sources_give_the_labels_of_the_teacher_that_was_put_right(
+    kdlab_home, tmp_path, here
+):
+    """Of twelve outputs in another order; in process, cached and served."""
+    torch.manual_seed(0)
+    model = {"type": "models/cifar_resnet", "depth": 8, "width": [8, 8, 16, 16]}
+    plain = CifarResNet(depth=8, width=(8, 8, 16, 16)).architecture(10, 1).state_dict()
+    names = [str(k) for k in ORDER]
+    cases = {
+        "plain": (plain, None),
+        "wide": (with_head(plain, [0, *ORDER, 5]), ["no", *names, "none"]),
+    }
+    students = {}
+    for case, (tensors, classes) in cases.items():
+        path = tmp_path / f"{case}.safetensors"
+        save_file(tensors, path)
+        block = {"type": "train/teacher", "model": model | {"weights": str(path)}}
+        asked = ("compare=[in_process,cached,served]", "train.epochs=1")
+        run = kdlab.load(
+            "smoke/served", *asked, {"teacher": block | {"classes": classes}}
+        ).start()
+        assert run.wait().state == "finished", run.status.error
+        for source in ("in_process", "cached", "served"):
+            (file,) = run.folder.path.glob(f"members/{source}/seed0/student.safetensors")
+            students[case, source] = load_file(file)
+    for source in ("in_process", "cached", "served"):
+        one, other = students["plain", source], students["wide", source]
+        for name, tensor in one.items():
+            if source == "served":  # its batches are others, and so the last bits
+                torch.testing.assert_close(tensor, other[name], rtol=1e-3, atol=1e-4)
+            else:
+                assert torch.equal(tensor, other[name]), (source, name)
+    del kdlab_home, here
