@@ -1,6 +1,6 @@
 """The whole experiment as one spec: what a file under configs/ describes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -130,11 +130,13 @@ class Expected(Spec):
     source: paper and table, or repository.
     top1: percent on test of the student.
     cost: what it takes.
+    differs: why, by key, where this config is not as its source has it.
     """
 
     source: str
     top1: Annotated[float, Range(gt=0, le=100)] | None = None
     cost: str = ""
+    differs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,9 +56,11 @@ def timms(p, lr, scaled):
 def deit():
     p = PUBLISHED["deit"]["arguments"]
     lr = p["lr"] * p["batch_size"] * p["gpus"] / 512
-    teacher = f"timm/{p['teacher_model']}.deit_in1k"  # timm's name of teacher_path
+    teacher = (
+        f"hf-hub:timm/{p['teacher_model']}.deit_in1k@main"  # timm's name of teacher_path
+    )
     return timms(p, lr, 1) | {
-        "teacher.model.type": teacher,
+        "teacher.model.place": teacher,
         "loss.type": f"losses/{p['distillation_type']}",
         "loss.soft_weight": p["distillation_alpha"],
         "loss.hard_weight": 1 - p["distillation_alpha"],
@@ -169,7 +171,7 @@ def test_recipes_of_imagenet_are_their_sources(name, published):
     experiment = kdlab.load(f"recipes/{name}")
     compare(experiment, published())
     (teacher,) = experiment.spec.teachers()
-    assert teacher.taken  # the authors' weights as they are: nothing trains them
+    assert teacher.model.weights is not None  # as they are: nothing trains them
 
 
 @pytest.mark.parametrize("name", PAIRS)
