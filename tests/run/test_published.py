@@ -184,7 +184,7 @@ def test_pairs_are_mdistillers(name):
 
 
 def test_multi_level_distillation_is_its_authors_in_one_view():
-    name = "recipes/cifar100/multi_level"
+    name = "recipes/cifar100/resnet32x4_resnet8x4_multi_level"
     compare(kdlab.load(name), multi_level(standardise=False))
     standard = kdlab.load(name, "loss=losses/cifar100/multi_level_ls")
     compare(standard, multi_level(standardise=True))
