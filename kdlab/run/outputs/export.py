@@ -96,12 +96,17 @@ def export_student(
     shutil.copyfile(source.with_suffix(".json"), target.with_suffix(".json"))
     _hand_on(target, target.with_suffix(".json"))
     files = f"{target}\n{target.with_suffix('.json')}"
-    how = _RUNS[to].format(path=str(target)) if to in _RUNS else _how(card, target)
-    if bare or card["input"].get("crop_mode") == "border":
-        side = card["input"]["size"]
-        how = how.replace("of any size", f"of {side} by {side} pixels, cropped before")
+    how = _asked(to, card, target, bare=bare) if to in _RUNS else _how(card, target)
     costs = cost_table(beside.costs())
     return f"{name}\n{files}{checked}\n\n{costs}\n\nLoad it:\n{how}"
+
+
+def _asked(to: str, card: dict[str, Any], target: Path, *, bare: bool) -> str:
+    """How an exported graph is asked, and with which images."""
+    how, side = _RUNS[to].format(path=str(target)), card["input"]["size"]
+    if bare or card["input"].get("crop_mode") == "border":
+        how = how.replace("of any size", f"of {side} by {side} pixels, cropped before")
+    return how
 
 
 def export_facts(run: RunFolder, student: Path, licence: str | None) -> dict[str, Any]:
