@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kdlab.events.event import Event
+from kdlab.messages import Amount
 
 
 class RunStarted(Event, kind="run_started", line="run {run_id} ({experiment})"):
@@ -106,11 +107,11 @@ class TeacherReady(
 ):
     """The teacher has its weights; percent."""
 
-    folder: str
+    folder: str = ""  # whose facts.json has the rest
     validation_top1: float  # of the weights that are kept
     test_top1: float
     test_top5: float
     epoch: int  # they are from
-    train_seconds: float
-    samples_per_second: float
+    train_seconds: Amount
+    samples_per_second: Amount
     test: Mapping[str, object]  # all that was counted on the test images
