@@ -43,17 +43,19 @@ def spawn(
     everything = _WAITING | os.environ | {"KDLAB_COMPONENTS": json.dumps(hashes)}
     # A stop before it can hear waits, and is one.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    with run.log.open("ab") as log, open(os.devnull, "rb") as nothing:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, str(lock), str(run.path)],
-            pass_fds=[lock],
-            stdin=nothing,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env=everything,
-        )
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        with run.log.open("ab") as log, open(os.devnull, "rb") as nothing:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, str(lock), str(run.path)],
+                pass_fds=[lock],
+                stdin=nothing,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=everything,
+            )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     _children.append(process)
 
 

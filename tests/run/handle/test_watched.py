@@ -437,3 +437,10 @@ def test_a_deleted_folder_is_not_made_anew_by_who_holds_it(folder):
     with pytest.raises(FileNotFoundError, match="was deleted meanwhile"):
         folder.write_status(state="running")
     assert not folder.path.exists()
+
+
+def test_a_start_that_fails_leaves_ctrl_c_as_it_was(tmp_path):
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with pytest.raises(FileNotFoundError):  # no folder for its log
+        module.spawn(RunFolder(tmp_path / "gone"), {}, 0)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
