@@ -206,7 +206,7 @@ class RunFolder:
         """What `write_status` has put there; empty where nothing was.
 
         Raises:
-            OSError, ValueError: the file cannot be read, or is damaged.
+            OSError, ValueError, MessageError: the file cannot be read, or is damaged.
         """
         body = _read(self.path / "status.json")
         if body and body.pop("seal", None) != hash_of(body):
@@ -245,7 +245,7 @@ class RunFolder:
         path = self.path / "status.json"
         try:
             before = self._written_status()
-        except (OSError, ValueError):  # damaged: what is known from here on is right
+        except (OSError, ValueError, MessageError):  # what is known from here on is right
             before = {"created": time.time()}
         body = json.loads(json.dumps(before | facts, default=str))  # as it will be read
         write_json(path, body | {"seal": hash_of(body)})

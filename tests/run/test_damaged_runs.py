@@ -12,7 +12,7 @@ import kdlab
 from kdlab.errors import BadInput, ClusterError, KdlabError, RunFailed
 from kdlab.events.log import EventLog
 from kdlab.events.runs import RunDone
-from kdlab.experiment.folder import all_folders
+from kdlab.experiment.folder import RunFolder, all_folders
 from kdlab.run.handle.run import made
 
 FILES = ("status.json", "experiment.json", "spec.yaml", "components.json", "events.jsonl")
@@ -162,3 +162,12 @@ def test_a_folder_that_is_there_already_is_not_touched(elsewhere):
     with pytest.raises(ClusterError, match="Nothing was started"):
         made(kdlab.load("smoke/none"), "starting", path)
     assert (path / "kept").read_text() == "mine"
+
+
+@pytest.mark.parametrize("damage", ["{", "[1, 2", "[]", '{"seal": 3}', "[" * 200])
+def test_a_run_writes_its_end_over_a_damaged_status(tmp_path, damage):
+    folder = RunFolder(tmp_path)
+    folder.write_status(state="running")
+    (tmp_path / "status.json").write_text(damage)
+    folder.write_status(state="failed", exit_code=1, error="why")
+    assert (folder.status().state, folder.status().error) == ("failed", "why")
