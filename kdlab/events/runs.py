@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from kdlab.events.event import Event
-from kdlab.messages import Amount
 
 
 class RunStarted(Event, kind="run_started", line="run {run_id} ({experiment})"):
@@ -107,11 +106,11 @@ class TeacherReady(
 ):
     """The teacher has its weights; percent."""
 
-    folder: str = ""  # whose facts.json has the rest
+    folder: str
     validation_top1: float  # of the weights that are kept
     test_top1: float
     test_top5: float
     epoch: int  # they are from
-    train_seconds: Amount
-    samples_per_second: Amount
+    train_seconds: float
+    samples_per_second: float
     test: Mapping[str, object]  # all that was counted on the test images

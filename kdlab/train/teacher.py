@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from kdlab.config import Range, register
 from kdlab.config.folders import located
-from kdlab.config.home import find_as, home, locked, read_as, write_json
+from kdlab.config.home import find_as, home, locked, write_json
 from kdlab.config.seal import file_sha256
 from kdlab.config.spec import POSITIVE, Spec
 from kdlab.data.images import DataSpec, ImageData
@@ -25,13 +25,14 @@ from kdlab.errors import Fault, ModelError, RunStopped, TeacherRefused
 from kdlab.events.event import Emit
 from kdlab.events.general import Note
 from kdlab.events.runs import TeacherReady, TeacherTraining
+from kdlab.messages import Amount, plain
 from kdlab.models.ensemble import Combination, CombinedBy, combined
 from kdlab.models.headless import last_linear
 from kdlab.models.model import ModelSpec, Normalised, check_fit, export, load_weights
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.soft_labels.source import LoadedTeacher
-from kdlab.train.evaluate import Accuracy, evaluate
+from kdlab.train.evaluate import evaluate
 from kdlab.train.linear_probe import fit_last_layer
 from kdlab.train.recipe import Recipe
 from kdlab.train.student import StudentLoop
@@ -241,7 +242,7 @@ def prepared(spec: TeacherSpec) -> PreparedTeacher | None:
         return (
             PreparedTeacher(spec, path, file_sha256(path), None) if path.is_file() else None
         )
-    weights, known = _folder(spec) / "best.safetensors", _known(_folder(spec))
+    weights, known = _folder(spec) / "best.safetensors", _Trained.read(_folder(spec))
     if known is None or not weights.is_file():
         return None
     return PreparedTeacher(spec, weights, file_sha256(weights), known.test_top1)
@@ -291,7 +292,7 @@ def prepare(
             )
 
     with locked(folder.with_suffix(".lock"), wait):
-        known = _known(folder) or _train(spec, folder, emit, stop)
+        known = _Trained.read(folder) or _train(spec, folder, emit, stop)
     if spec.min_top1 is not None and known.validation_top1 < spec.min_top1:
         raise TeacherRefused(
             f"The teacher reached {known.validation_top1:.2f} % on validation, its card "
@@ -299,25 +300,36 @@ def prepare(
             f"min_top1. It is kept in {folder}."
         )
     weights = folder / "best.safetensors"
-    emit(replace(known, folder=str(folder)))
+    emit(TeacherReady(folder=str(folder), **plain(known)))
     return _fitted(spec, weights, known.test_top1, data)
 
 
-def _known(folder: Path) -> TeacherReady | None:
-    cure = "Delete its folder, and the teacher is trained again."
-    return find_as(TeacherReady, folder / _FACTS, cure)
+@dataclass(frozen=True, slots=True)
+class _Trained:
+    """A teacher's facts.json; percent, of the weights that are kept."""
 
+    validation_top1: float
+    test_top1: float
+    test_top5: float
+    epoch: int  # they are from
+    train_seconds: Amount
+    samples_per_second: Amount
+    test: Mapping[str, object]  # all that was counted on the test images
 
-def _keep(folder: Path, test: Accuracy, **facts: float) -> TeacherReady:
-    """Last: its presence means complete."""
-    own = {"test_top1": test.top1, "test_top5": test.top5, "test": asdict(test)}
-    write_json(folder / _FACTS, facts | own)
-    return read_as(TeacherReady, folder / _FACTS)
+    @classmethod
+    def read(cls, folder: Path) -> "_Trained | None":
+        cure = "Delete its folder, and the teacher is trained again."
+        return find_as(cls, folder / _FACTS, cure)
+
+    def write(self, folder: Path) -> Self:
+        """Last: its presence means complete."""
+        write_json(folder / _FACTS, plain(self))
+        return self
 
 
 def _train(
     spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]
-) -> TeacherReady:
+) -> _Trained:
     assert spec.data is not None
     if spec.probe:
         return _probe(spec, folder, emit)
@@ -347,17 +359,12 @@ def _train(
     loop = StudentLoop(job)
     loop.resume()
     result = loop.run(NoTeacherSource(samples))
-    return _keep(
-        folder,
-        result.best,
-        validation_top1=result.validation_best,
-        epoch=result.best_epoch,
-        train_seconds=result.train_seconds,
-        samples_per_second=result.samples_per_second,
-    )
+    test, rate = result.best, result.samples_per_second
+    more = result.best_epoch, result.train_seconds, rate, asdict(test)
+    return _Trained(result.validation_best, test.top1, test.top5, *more).write(folder)
 
 
-def _probe(spec: TeacherSpec, folder: Path, emit: Emit) -> TeacherReady:
+def _probe(spec: TeacherSpec, folder: Path, emit: Emit) -> _Trained:
     """Learn the last layer alone."""
     assert spec.data is not None
     recipe = spec.recipe or Recipe()
@@ -375,6 +382,5 @@ def _probe(spec: TeacherSpec, folder: Path, emit: Emit) -> TeacherReady:
     path = folder / "best.safetensors"
     folder.mkdir(parents=True, exist_ok=True)
     export(model.cpu(), spec.model, path, data, test_top1=test.top1)
-    facts = {"validation_top1": validation.top1, "train_seconds": seconds}
-    rate = count / max(1e-9, seconds)
-    return _keep(folder, test, epoch=0, samples_per_second=rate, **facts)
+    more = 0, seconds, count / max(1e-9, seconds), asdict(test)
+    return _Trained(validation.top1, test.top1, test.top5, *more).write(folder)

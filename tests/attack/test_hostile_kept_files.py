@@ -38,7 +38,7 @@ from kdlab.tracking.in_mlflow import InMlflow
 from kdlab.train import checkpoint
 from kdlab.train.position import Standing
 from kdlab.train.result import MemberReport
-from kdlab.train.teacher import _known
+from kdlab.train.teacher import _Trained
 
 ADDRESS = "tls://127.0.0.1:9999"
 NAN, HERE = float("nan"), Identity("here", "two networks", 32)
@@ -79,7 +79,7 @@ SAID = {
         {"round": -1, "latest": [], "account": {}, "looks": []}),
     "ranks.json": (lambda at: wanted_ranks(RunFolder(at.parent)), {"ranks": 0}),
     "facts.json": (
-        lambda at: _known(at.parent),
+        lambda at: _Trained.read(at.parent),
         dict.fromkeys(("validation_top1", "test_top1", "test_top5", "train_seconds",
                        "samples_per_second"), NAN) | {"epoch": 1, "test": {}}),
     "result.json": (lambda at: MemberReport.read(at.parent), {"member": "a", "steps": -1}),
@@ -241,3 +241,14 @@ def test_a_damaged_message_is_one_error(tmp_path, damage):
         save_file({}, tmp_path / "0.momentum", {"facts": damage.decode()})
         with pytest.raises(MessageError):
             take_momentum(file, None)
+
+
+def test_what_is_sound_comes_back(tmp_path):
+    path = tmp_path / "a.json"
+    assert find_as(dict[str, int], path) is None
+    path.write_text('{"\u00e9": 1}')
+    assert find_as(dict[str, int], path) == read_as(dict[str, int], path) == {"\u00e9": 1}
+    path.write_text(json.dumps({"a": [[]] * 1_000}))  # wide, not deep
+    assert len(read_as(dict[str, list[object]], path)["a"]) == 1_000
+    with pytest.raises(MessageError, match=r"b\.json is missing\. Make it\."):
+        read_as(dict[str, int], tmp_path / "b.json", "Make it.")
