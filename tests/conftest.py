@@ -4,6 +4,7 @@ import _posixsubprocess
 import gc
 import os
 import random
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -70,6 +71,14 @@ def no_processes(request):
         patch.setattr(_posixsubprocess, "fork_exec", refused)
         patch.setattr(os, "fork", refused)
         yield
+
+
+@pytest.fixture(autouse=True)
+def signals_come_through():
+    """A child of a test that left signals blocked could not be ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @pytest.fixture(scope="session", autouse=True)

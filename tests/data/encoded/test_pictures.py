@@ -72,6 +72,8 @@ def test_another_process_makes_the_same_bytes(root, kdlab_home):
     ids = list(range(20))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         there = pool.apply(digest_of_views, (root, ids, 7))
+        pool.close()
+        pool.join()  # to terminate it would need a signal that a process may have blocked
     assert there == digest_of_views(root, ids, 7)
 
 
