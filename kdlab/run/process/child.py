@@ -25,7 +25,7 @@ if __name__ == "__main__":
     request = StopRequest()  # before the seconds of imports
     lock, path = int(sys.argv[1]), sys.argv[2]
     fill(Path(path), lock)
-    watched(Keeper(Path(path)))  # each time that it returns, a process begins
+    watched(Keeper(Path(path), lock))  # each time that it returns, a process begins
     end_with(Path(path), lock)
     code = main(path, request)
     fcntl.flock(lock, fcntl.LOCK_UN)  # all is said: its own end may take its time

@@ -12,6 +12,7 @@ of itself, such as a loss that is not finite, would come again: it ends the run.
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
 import sys
@@ -62,6 +63,9 @@ class Keeper:
     """The parent's part."""
 
     path: Path  # of the run's folder
+    lock: int | None = (
+        None  # of the folder; the child, which has it too, may have let go of it
+    )
     fork: Callable[[], int] = os.fork
     waitpid: Callable[[int, int], tuple[int, int]] = os.waitpid
     kill: Callable[[int, int], None] = os.kill
@@ -90,6 +94,11 @@ class Keeper:
         folder = RunFolder(self.path)
         if folder.raw_status().state in ENDED:
             return False  # it had said all that there was to say
+        if self.lock is not None:
+            try:
+                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False  # it had, and somebody has resumed the run since
         if self.restarts is None:
             asked = folder.resolved().get("restart", {})
             self.restarts = Restarts(asked.get("most", 0), asked.get("within_s", 1.0))

@@ -1,5 +1,6 @@
 """What the watchdog decides when its child ends: forks, waits and the clock are a script's."""
 
+import fcntl
 import signal
 
 import pytest
@@ -105,6 +106,20 @@ def test_a_child_that_dies_after_its_last_word_has_ended(keeper, folder, state):
     assert not keeper.starts_again(KILLED)
     assert folder.raw_status().state == state
     assert not folder.events.exists()
+
+
+def test_a_child_that_let_go_of_a_run_which_somebody_resumed_is_not_started_again(
+    folder, clock
+):
+    folder.write_status(state="running")  # the word of the one who has it now
+    path = folder.path / "lock"
+    with path.open("w") as own, path.open("r+") as other:
+        keeper = Keeper(folder.path, own.fileno(), now=clock)
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert not keeper.starts_again(-signal.SIGSEGV)
+        assert folder.raw_status().state == "running"
+        fcntl.flock(other, fcntl.LOCK_UN)
+        assert keeper.starts_again(-signal.SIGSEGV)
 
 
 def test_on_a_full_disk_it_starts_again_and_leaves_the_words_to_the_child(
