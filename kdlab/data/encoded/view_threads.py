@@ -99,6 +99,10 @@ def in_threads(work: Callable[[range], None], images: int, threads: int = 0) -> 
     ]
     try:
         one()
+    except BaseException:
+        for _ in some:  # nothing is left for the others
+            pass
+        raise
     finally:
         for other in others:
             other.exception()  # waits: nobody writes into the result after this

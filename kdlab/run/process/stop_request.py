@@ -70,7 +70,13 @@ def end_with(folder: Path, lock: int) -> None:
         folder: that this process fills, of a run or of a sweep.
         lock: of the folder; what this process forks may outlive it, and does not hold it.
     """
-    os.register_at_fork(after_in_child=lambda: os.close(lock))
+    held = [lock]
+
+    def let_go() -> None:  # in a fork of a fork another file has its number
+        if held:
+            os.close(held.pop())
+
+    os.register_at_fork(after_in_child=let_go)
     inode = folder.stat().st_ino
 
     def is_there() -> bool:

@@ -16,6 +16,23 @@ def test_every_image_is_made_once(images, threads):
     assert sorted(made) == list(range(images))
 
 
+def test_what_interrupts_the_asking_thread_leaves_nothing_for_the_others():
+    """They made all the rest first: minutes, of a large set on a slow disk."""
+    main, began, made = threading.current_thread(), threading.Event(), []
+
+    def work(numbers):
+        if threading.current_thread() is main:
+            began.wait(30)
+            raise KeyboardInterrupt
+        began.set()
+        threading.Event().wait(0.001)
+        made.append(numbers)
+
+    with pytest.raises(KeyboardInterrupt):
+        in_threads(work, 100_000, 2)
+    assert sum(map(len, made)) < 90_000
+
+
 def test_an_error_in_any_thread_is_raised_after_all_have_ended():
     def work(numbers):
         if 17 in numbers:
