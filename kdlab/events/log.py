@@ -77,10 +77,15 @@ class LineReader:
             return found
         with self.path.open("rb") as file:
             file.seek(self.offset)
-            while (line := file.readline(LARGEST)).endswith(b"\n"):
-                self.offset += len(line)
+            while line := file.readline(LARGEST):
+                rest = line
+                while len(rest) == LARGEST and not rest.endswith(b"\n"):
+                    rest = file.readline(LARGEST)  # of a line that is too long
+                if not rest.endswith(b"\n"):
+                    break  # half written
+                self.offset = file.tell()
                 with suppress(MessageError):
-                    found.append(parsed(dict[str, Any], line))
+                    found += [parsed(dict[str, Any], line)] if rest is line else []
         return found
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from kdlab.errors import BadInput
 from kdlab.events.general import Note
-from kdlab.events.log import EventLog, EventReader, MemberLog, read_all
+from kdlab.events.log import EventLog, EventReader, LineReader, MemberLog, read_all
+from kdlab.messages import LARGEST
 
 
 def test_many_writers_never_mix_lines(tmp_path):
@@ -47,6 +48,16 @@ def test_a_torn_line_costs_itself_only(tmp_path):
         file.write(b'{"event": "to')  # the disk was full
     EventLog(path).emit(Note(message="b"))
     assert [e.message for e in read_all(path)] == ["a", "b"]
+
+
+def test_a_line_that_is_too_long_costs_itself_only(tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"b": "' + b"x" * (LARGEST + 9) + b'"}\n{"c": 2}\n{"d"')
+    read = LineReader(path)
+    assert read() == [{"a": 1}, {"c": 2}]
+    with path.open("ab") as file:
+        file.write(b": 3}\n")
+    assert read() == [{"d": 3}]
 
 
 def test_a_log_of_another_format_is_refused_with_both_numbers(tmp_path):
