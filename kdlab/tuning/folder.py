@@ -80,7 +80,10 @@ def find(study: str) -> SweepFolder:
 
 def sweep_hash(spec: SweepSpec) -> str:
     """Hash of what makes two sweeps the same."""
-    return spec_hash({k: v for k, v in spec.to_dict().items() if k not in _FREE})
+    counted = {k: v for k, v in spec.to_dict().items() if k not in _FREE}
+    return spec_hash(
+        counted | {"real": None}
+    )  # a field that went: studies stay what they are
 
 
 def check_hash(folder: SweepFolder, wanted: str, name: str) -> None:

@@ -202,3 +202,8 @@ def test_a_stop_by_the_user_is_no_loss(tmp_path):
     for _ in range(5):
         own.verdicts.again(study.ask(), "was stopped", counts=False)
     assert len([t for t in study.trials if t.state == TrialState.WAITING]) == 1
+
+
+def test_a_study_stays_what_it_was_when_fields_go():
+    """`real` went: a study of before goes on."""
+    assert searched(TRAINED).hash == "4a64b125ed68472b"
