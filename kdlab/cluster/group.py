@@ -53,7 +53,7 @@ from kdlab.supervision.supervisor import ChildLost, ChildReady, ChildSaid, Super
 _TICK_S = 0.02
 _START_S = 60.0  # of a generation, until every rank has done a step
 _END_S = 5.0  # for ranks to end after they were told to
-_STOP_S = 6.0  # until they have saved: all come to the end of a step, or none does
+_STOP_S = 6.0  # until one has come to the end of its step: all do, or none does
 _FAILED_STARTS = 5  # of processes that are to stand by, in a row
 
 
@@ -95,6 +95,7 @@ class StudentGroup:
         self.begun_at = 0.0
         self._now = time.monotonic()  # of the newest look
         self.told_to_stop: float | None = None
+        self.stop_heard = False  # a rank has come to the end of its step: the master saves
         self.failed_starts = 0  # in a row
         self.killed: set[str] = set()  # for silence; their death is seen a moment later
         self.last_words: dict[str, str] = {}  # of ranks whose machine failed them
@@ -175,6 +176,8 @@ class StudentGroup:
                 raise RunStopped(
                     why
                 )  # the master has saved by now; the others say it earlier
+            case RankStopped():
+                self.stop_heard = True
             case RankFailed(error, exit_code):
                 self.error_code = exit_code
                 self._do(machine.on_error(error))
@@ -255,7 +258,7 @@ class StudentGroup:
             for child in self.supervisor.children.values():
                 child.send(**RANK_ORDERS.plain(StopTraining()))
         ranks = self.machine.ranks if self.machine.state in ("training", "saving") else ()
-        late = now - self.told_to_stop > _STOP_S
+        late = now - self.told_to_stop > (self.hang_s if self.stop_heard else _STOP_S)
         if not ranks or late:
             for child in self.supervisor.children.values() if late else ():
                 child.kill()  # nothing is waited for twice

@@ -164,6 +164,19 @@ def test_a_stop_that_ranks_do_not_hear_ends_them(case):
     assert not any(child.alive() for child in case.children.values())
 
 
+def test_a_master_that_saves_for_long_is_waited_for(case):
+    """It was killed after six seconds, and all since the last checkpoint was lost."""
+    case.asked_to_stop = True
+    case.after()
+    case.says(1, RankStopped("stopped after step 6"))
+    for _ in range(3):
+        case.after(5.0)
+    assert all(child.alive() for child in case.children.values())
+    case.says(0, RankStopped("stopped after step 6"))
+    with pytest.raises(RunStopped, match="after step 6"):
+        case.after()
+
+
 def test_an_error_of_a_rank_is_the_groups(case):
     case.says(1, RankFailed("The loss is nan"))
     case.after()
