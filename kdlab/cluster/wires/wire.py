@@ -5,8 +5,9 @@ and Dask waits 30 s for a dead host by default.
 """
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import dask
@@ -146,12 +147,21 @@ def register_plugin(address: str, tls: Files | None, plugin: object) -> dict[str
 def run_isolated(call: Callable[[], Awaitable[T]]) -> T:
     """Run a coroutine to its end in a thread of its own.
 
-    The caller may have a running event loop already, as every notebook cell has.
+    The caller may have a running event loop already, as every notebook cell has. One that is
+    interrupted does not wait for the call.
     """
 
     async def run() -> T:
         return await call()
 
     settle()
-    with ThreadPoolExecutor(1, thread_name_prefix="kdlab-call") as executor:
-        return executor.submit(asyncio.run, run()).result()
+    done: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(asyncio.run(run()))
+        except BaseException as error:  # the caller's
+            done.set_exception(error)
+
+    threading.Thread(target=work, name="kdlab-call", daemon=True).start()
+    return done.result()
