@@ -29,6 +29,10 @@ def test_who_is_interrupted_does_not_wait_for_the_call():
         signal.pthread_kill(main, signal.SIGINT)
         await asyncio.to_thread(answers.wait)
 
-    with pytest.raises(KeyboardInterrupt):
-        run_isolated(call)
-    answers.set()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_isolated(call)
+    finally:
+        answers.set()
+        signal.signal(signal.SIGINT, before)
