@@ -272,7 +272,7 @@ class RunFolder:
     def alive(self) -> bool:
         """Whether a process holds it."""
         with suppress(OSError), _opened(self.path / "lock", os.O_RDONLY) as lock:
-            return not _taken(lock, fcntl.LOCK_SH)
+            return not taken(lock, fcntl.LOCK_SH)
         return False
 
     def process(self) -> psutil.Process | None:
@@ -302,7 +302,7 @@ class RunFolder:
         with ExitStack() as stack:
             with self._reading("lock") as path:
                 lock = stack.enter_context(_opened(path, os.O_RDWR | os.O_CREAT))
-            while not _taken(lock, fcntl.LOCK_EX):
+            while not taken(lock, fcntl.LOCK_EX):
                 if time.monotonic() >= deadline:
                     name = os.path.relpath(self.path, runs_folder())
                     raise BadInput(
@@ -326,7 +326,8 @@ def _opened(lock: Path, flags: int) -> Iterator[int]:
         os.close(descriptor)  # not LOCK_UN: another process may have been given it
 
 
-def _taken(lock: int, kind: int) -> bool:
+def taken(lock: int, kind: int) -> bool:
+    """Whether a descriptor has the lock now, shared or alone: LOCK_SH or LOCK_EX of flock."""
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:

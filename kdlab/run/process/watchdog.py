@@ -89,16 +89,13 @@ class Keeper:
         # 0.2 s of imports, and only now: most runs never need them.
         from kdlab.events.log import EventLog
         from kdlab.events.runs import RunDone, RunRestarted
-        from kdlab.experiment.folder import ENDED, RunFolder
+        from kdlab.experiment.folder import ENDED, RunFolder, taken
 
         folder = RunFolder(self.path)
         if folder.raw_status().state in ENDED:
             return False  # it had said all that there was to say
-        if self.lock is not None:
-            try:
-                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False  # it had, and somebody has resumed the run since
+        if self.lock is not None and not taken(self.lock, fcntl.LOCK_EX):
+            return False  # it had, and somebody has resumed the run since
         if self.restarts is None:
             asked = folder.resolved().get("restart", {})
             self.restarts = Restarts(asked.get("most", 0), asked.get("within_s", 1.0))
