@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -43,11 +44,16 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def git_commit() -> str | None:
-    """Commit of the current folder; None where it is no checkout or git is missing."""
+def git_commit(folder: Path | None = None, *, marks: bool = False) -> str | None:
+    """Commit of a folder, else of the current one; None where it is no checkout or git is missing.
+
+    With `marks` it ends in -dirty where files differ from it.
+    """
+    described = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    words = ["git", *(described if marks else ["rev-parse", "HEAD"])]
     try:
         return subprocess.check_output(
-            ["git", "rev-parse", "HEAD"], stderr=subprocess.DEVNULL, text=True, timeout=5
+            words, stderr=subprocess.DEVNULL, text=True, timeout=10, cwd=folder
         ).strip()
     except (OSError, subprocess.SubprocessError):
         return None

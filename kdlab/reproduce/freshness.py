@@ -5,7 +5,6 @@ comment, a docstring or an empty line makes no result older.
 """
 
 import ast
-import subprocess
 from collections.abc import Iterable, Mapping
 from functools import cache
 from hashlib import sha256
@@ -37,17 +36,6 @@ def changed_since(result: Mapping[str, Any]) -> tuple[str, ...]:
     if not code:
         return ("kdlab",)
     return tuple(part for part, was in code.items() if _hash_or_none(part) != was)
-
-
-def current_commit() -> str:
-    """Commit that kdlab runs from, `-dirty` where files differ; empty without a checkout."""
-    words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        return subprocess.check_output(
-            words, stderr=subprocess.DEVNULL, text=True, timeout=10, cwd=PACKAGE
-        ).strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""  # an installed wheel
 
 
 def _hash_or_none(part: str) -> str | None:

@@ -26,11 +26,9 @@ _NUMBER = re.compile(
 _MARK = re.compile(r"<!-- (?!results:)\S+ \"[^\"]+\" \"[^\"]+\"(?: \w+)? -->")
 
 
-def tables(text: str) -> list[tuple[str, list[str]]]:
-    """Names and quantities of the tables of a page."""
-    return [
-        (found[2], re.findall(r'"([^"]+)"', found[3])) for found in _TABLE.finditer(text)
-    ]
+def tables(text: str) -> list[str]:
+    """Names of the results whose tables a page has."""
+    return [found[2] for found in _TABLE.finditer(text)]
 
 
 def printed_again(text: str) -> str:

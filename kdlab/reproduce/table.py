@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 from kdlab.config import Fault, register
 from kdlab.config.spec import POSITIVE, Spec
 from kdlab.report.figures import meets
-from kdlab.report.machine import machine, versions
+from kdlab.report.machine import git_commit, machine, versions
 from kdlab.report.table import text_table
-from kdlab.reproduce.freshness import code_of, current_commit
+from kdlab.reproduce.freshness import PACKAGE, code_of
 from kdlab.reproduce.measurement import MeasurementSpec
 
 Origin = Literal["input", "fitted", "predicted"]
@@ -164,7 +164,7 @@ class Reproduction:
             "seconds": round(self.seconds, 1),
             "machine": machine(),
             "versions": versions(),
-            "commit": current_commit(),
+            "commit": git_commit(PACKAGE, marks=True) or "",
             "code": code_of(self.spec.code),
             "published_of": self.spec.published_of,
             "measurement": dict(self.measurement),

@@ -6,9 +6,10 @@ import pytest
 import yaml
 
 from kdlab.config import folders
+from kdlab.report.machine import git_commit
 from kdlab.reproduce import freshness
 from kdlab.reproduce.command import as_markdown, card, keep, kept, known, reproduce, stale
-from kdlab.reproduce.freshness import changed_since, code_of, current_commit, what_runs
+from kdlab.reproduce.freshness import PACKAGE, changed_since, code_of, what_runs
 
 SOURCE = '''"""About it."""
 
@@ -109,4 +110,5 @@ def test_simulating_again_leaves_what_was_measured(elsewhere):
 
 
 def test_the_commit_is_that_of_the_checkout():
-    assert len(current_commit().removesuffix("-dirty")) in (0, 40)
+    commit = git_commit(PACKAGE, marks=True) or ""
+    assert len(commit.removesuffix("-dirty")) in (0, 40)
