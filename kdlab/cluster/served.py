@@ -113,7 +113,7 @@ class Served(SourceSpec, WireSettings, ReaderSettings):
         header = told(LabelRequest(epoch=0, replies=self.replies, top_k=self.top_k))
         return (
             size_of(header | {"number": 0}, asked)
-            + size_of({"number": 0}, Took().beside(numbers))
+            + size_of({"number": 0}, Took().beside(numbers, "eager fp32"))
         ) / batch
 
     @property

@@ -95,6 +95,22 @@ class CacheStarted(
     views: int  # of each sample
 
 
+class LabelsKept(Event, kind="labels_kept"):
+    """All soft labels of a served run are on disk, from now on or from a run before."""
+
+    folder: str
+    made_by: dict[str, int]  # labels of each engine; empty for files of before
+
+    def text(self) -> str:
+        """Which engines made them, since those of two are not the same to the last bit."""
+        made = self.made_by.items()
+        makers = ", ".join(
+            f"{count:,} by {name or 'an unnamed engine'}" for name, count in made
+        )
+        text = f"all soft labels are kept in {self.folder}"
+        return f"{text}: {makers}" if makers else text
+
+
 class CacheWritten(Event, kind="cache_written", line="soft labels written"):
     """All soft labels are on disk."""
 

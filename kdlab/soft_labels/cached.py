@@ -28,6 +28,7 @@ from kdlab.soft_labels.label_file import (
     read,
     read_meta,
     usable,
+    write_made_by,
     write_meta,
 )
 from kdlab.soft_labels.source import (
@@ -114,6 +115,7 @@ class Cached(SourceSpec):
         context.report(CacheStarted(**about))
         folder.mkdir(parents=True, exist_ok=True)
         lost = _fill(folder, meta, outputs, samples, teacher, context.stop)
+        write_made_by(folder, meta, count, "eager fp32")
         write_meta(folder, meta)
         context.report(CacheWritten(**about, lost_nats=lost))
 

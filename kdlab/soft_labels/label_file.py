@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ if TYPE_CHECKING:  # it imports torch
 
 
 _CHECKED_AT_ONCE = 1024  # labels
+_MADE_BY = "made_by.npy"  # of each label: the engine that computed it
+_ENGINE = np.dtype("S24")
 Stored = np.memmap[tuple[int, ...], np.dtype[np.float16 | np.int32]]
 
 
@@ -112,7 +115,20 @@ def read_meta(folder: Path) -> LabelMeta:
 
 def write_meta(folder: Path, meta: LabelMeta) -> None:
     """The last of all: its presence means complete."""
-    seal(folder, [f"{name}.npy" for name in _of_a_label(meta, 0)], plain(meta))
+    seal(folder, [*(f"{name}.npy" for name in _of_a_label(meta, 0)), _MADE_BY], plain(meta))
+
+
+def write_made_by(folder: Path, meta: LabelMeta, count: int, engine: str) -> None:
+    """One engine computed all labels."""
+    np.save(folder / _MADE_BY, np.full((meta.views, count), engine.encode(), _ENGINE))
+
+
+def made_by(folder: Path) -> dict[str, int]:
+    """Labels of each engine that computed some, most first; empty for a file of before."""
+    if not (folder / _MADE_BY).exists():
+        return {}
+    engines = Counter(np.load(folder / _MADE_BY, mmap_mode="r").ravel().tolist())
+    return {name.decode("ascii", "replace"): n for name, n in engines.most_common()}
 
 
 def _of_a_label(meta: LabelMeta, classes: int) -> dict[str, tuple[type, tuple[int, ...]]]:
@@ -179,10 +195,12 @@ class GrowingLabels:
                 folder.mkdir(parents=True, exist_ok=True)
                 arrays(folder, len(ids), classes, meta, "w+")
                 known.unlink(missing_ok=True)
+                write_made_by(folder, meta, len(ids), "")
                 np.save(known, np.zeros(shape, np.uint32))
         mode: Literal["r", "r+"] = "r" if done else "r+"
         self._labels = arrays(folder, len(ids), classes, meta, mode)
         self._known = None if done else np.load(known, mmap_mode="r+")
+        self._made_by = None if done else np.load(folder / _MADE_BY, mmap_mode="r+")
 
     def view_of(self, epoch: int) -> int:
         return int(epoch % self.meta.views)
@@ -199,9 +217,12 @@ class GrowingLabels:
     def get(self, ids: NDArray[np.int64], epoch: int) -> NDArray[np.float32]:
         return read(self._labels, self.view_of(epoch), self._rows(ids), self.classes)
 
-    def put(self, ids: NDArray[np.int64], epoch: int, logits: NDArray[np.float32]) -> None:
-        known = self._known
-        if known is None or sealed(self.folder):  # by another reader
+    def put(
+        self, ids: NDArray[np.int64], epoch: int, logits: NDArray[np.float32], engine: str
+    ) -> None:
+        """(N, classes) logits of these samples, and the engine that computed them."""
+        known, made = self._known, self._made_by
+        if known is None or made is None or sealed(self.folder):  # by another reader
             return
         view, rows = self.view_of(epoch), self._rows(ids)
         there = known[view, rows] != 0
@@ -211,6 +232,7 @@ class GrowingLabels:
             there[there] = known[view, written] == _checksums(labels)
         rows, small = rows[~there], logits[~there].astype(np.float16)
         self._labels["logits"][view, rows] = small
+        made[view, rows] = engine.encode("ascii", "replace")
         known[view, rows] = _checksums(small)
 
     def finish(self) -> bool:
@@ -223,6 +245,8 @@ class GrowingLabels:
         with locked(self.folder.with_suffix(".lock")):
             if not sealed(self.folder):  # else another reader was first
                 self._labels["logits"].flush()
+                assert self._made_by is not None
+                self._made_by.flush()
                 if not self._all_fit(self._known):
                     return False
                 write_meta(self.folder, self.meta)
@@ -257,7 +281,9 @@ def _is_growing(folder: Path, shape: tuple[int, int], classes: int) -> bool:
     try:
         known = np.load(folder / "known.npy", mmap_mode="r")
         logits = np.load(folder / "logits.npy", mmap_mode="r")
+        made = np.load(folder / _MADE_BY, mmap_mode="r")
     except (OSError, ValueError, EOFError):  # none, or damaged: they are made anew
         return False
-    fits = known.shape == shape and logits.shape == (*shape, classes)
-    return fits and (known.dtype, logits.dtype) == (np.uint32, np.float16)
+    fits = known.shape == made.shape == shape and logits.shape == (*shape, classes)
+    kinds = (known.dtype, logits.dtype, made.dtype)
+    return fits and kinds == (np.uint32, np.float16, _ENGINE)

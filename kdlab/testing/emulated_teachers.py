@@ -155,7 +155,8 @@ class EmulatedTeacher(TimedTeacher, WorkerPlugin):
         logits = np.zeros((count, self.classes), np.float32)
         if self.lies and self.chance.random() < self.lies:
             logits[:, 0] = 5.0
-        reply(took.beside(encode(logits, asked.replies, asked.top_k)))
+        answer = encode(logits, asked.replies, asked.top_k)
+        reply(took.beside(answer, "emulated"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from scipy.special import softmax
 from kdlab.cluster.child_configs import WiresConfig
 from kdlab.cluster.reader.reader_wires import Unreachable, Unusable, Wires
 from kdlab.cluster.wires import label_wire, security
-from kdlab.cluster.wires.messages import check, decode, encode
+from kdlab.cluster.wires.messages import Took, check, decode, encode, engine_of
 from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.soft_labels.compressed import log_probabilities
 
@@ -462,3 +462,19 @@ def test_no_right_label_is_refused(seed, classes, spread):
     logits = chance.normal(0, spread, (4, classes)).astype(np.float32)
     for k in {1, min(10, classes - 1), classes - 1}:
         assert decode(encode(logits, "top_k", k), classes).shape == (4, classes)
+
+
+@pytest.mark.parametrize(
+    ("said", "known"),
+    [
+        (b"compiled bf16", "compiled bf16"),
+        (None, ""),
+        (b"\x1b[2J", ""),
+        ("ä".encode(), ""),
+        (b"x" * 1000, "x" * 24),
+    ],
+)
+def test_an_answer_says_which_engine_computed_it(said, known):
+    named = {} if said is None else {"engine": np.frombuffer(said, np.uint8)}
+    assert engine_of(named) == known
+    assert engine_of(Took().beside(named, "eager fp32")) == "eager fp32"

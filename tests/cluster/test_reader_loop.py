@@ -44,7 +44,9 @@ class Loop(ReaderLoop):
     def __init__(self, answers=(), coordinator=None):
         super().__init__()
         self.machine, self.answers = Machine(), list(answers)
-        self.wires = SimpleNamespace(coordinator=coordinator)
+        self.wires = SimpleNamespace(
+            coordinator=coordinator, engines={"a": "compiled bf16"}
+        )
         self.done, self.failures, self.checks = [], [], []
 
     def execute(self, instruction):
@@ -76,6 +78,7 @@ def test_an_answer_is_there_while_it_is_heard_of_and_not_afterwards():
     (name, part, teacher, lease, *_), *none = loop.live(Send(PART, "a", 7))
     assert (name, part, teacher, lease, none) == ("on_answer", PART, "a", 7, [])
     assert loop.answer is None
+    assert loop.computed_by == "compiled bf16"
     assert loop.checks == [False]
 
 

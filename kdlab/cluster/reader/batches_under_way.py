@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from kdlab.cluster.reader.ring import Slot
 from kdlab.data.samples import PlannedSamples
 from kdlab.papers.edl_dist.in_flight import Part
-from kdlab.soft_labels.label_file import GrowingLabels
+from kdlab.soft_labels.label_file import GrowingLabels, made_by
 
 LateWork = Callable[[], object]
 
@@ -27,6 +27,7 @@ class BatchesUnderWay:
         self, samples: PlannedSamples, classes: int, labels: GrowingLabels | None
     ) -> None:
         self._samples, self._classes, self._labels = samples, classes, labels
+        self._told = False  # who made the kept labels
         self._cuts: dict[int, list[NDArray[np.int64]]] = {}  # by epoch
         self._soft: dict[tuple[int, int], NDArray[np.float32]] = {}
         self._views: dict[tuple[int, int], NDArray[np.uint8]] = {}  # by value: kept
@@ -74,12 +75,12 @@ class BatchesUnderWay:
         ids = self.ids(part.epoch, part.batch)
         self._soft_of(part.epoch, part.batch)[:] = self._labels.get(ids, part.epoch)
 
-    def put(self, part: Part, answer: NDArray[np.float32]) -> None:
+    def put(self, part: Part, answer: NDArray[np.float32], engine: str) -> None:
         rows = slice(part.start, part.stop)
         self._soft_of(part.epoch, part.batch)[rows] = answer
         if self._labels is not None:
             ids = self.ids(part.epoch, part.batch)[rows]
-            self._labels.put(ids, part.epoch, answer)
+            self._labels.put(ids, part.epoch, answer, engine)
 
     def _soft_of(self, epoch: int, batch: int) -> NDArray[np.float32]:
         key = (epoch, batch)
@@ -115,7 +116,13 @@ class BatchesUnderWay:
             self._samples.views(ids, view, out=place)
         return count, None
 
-    def finish(self) -> None:
-        """The file of kept soft labels may be complete by now."""
-        if self._labels is not None:
-            self._labels.finish()
+    def finish(self) -> dict[str, int] | None:
+        """The file of kept soft labels may be complete by now.
+
+        Returns:
+            Labels of each engine that computed some, the first time that all are there.
+        """
+        if self._labels is None or not self._labels.finish() or self._told:
+            return None
+        self._told = True
+        return made_by(self._labels.folder)

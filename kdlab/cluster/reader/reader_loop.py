@@ -30,6 +30,7 @@ class ReaderLoop(ABC):
 
     def __init__(self) -> None:
         self.answer: NDArray[np.float32] | None = None  # the one being passed on
+        self.computed_by = ""  # the engine of that answer
         # Answers that are compared with others: by part, then (teacher, lease).
         self.compared: dict[Part, dict[tuple[str, int], NDArray[np.float32]]] = {}
         self.background: set[asyncio.Task[None]] = set()
@@ -96,7 +97,7 @@ class ReaderLoop(ABC):
         if check:
             self._compare(part, (teacher, lease), logits)
             return
-        self.answer = logits
+        self.answer, self.computed_by = logits, self.wires.engines.get(teacher, "")
         self.do(machine.on_answer(part, teacher, lease, time.monotonic()))
         self.answer = None
 

@@ -16,7 +16,7 @@ from kdlab.cluster.child_configs import WiresConfig
 from kdlab.cluster.coordination.coordinator_messages import PoolChanges
 from kdlab.cluster.wires.frames import NotOurs
 from kdlab.cluster.wires.label_wire import Asker, brief, connect
-from kdlab.cluster.wires.messages import LabelRequest, Took, decode, request
+from kdlab.cluster.wires.messages import LabelRequest, Took, decode, engine_of, request
 from kdlab.cluster.wires.wire import CALL_S, call_coordinator
 from kdlab.messages import told, typed
 from kdlab.papers.edl_dist.leases import Change
@@ -52,6 +52,7 @@ class Wires:
         self._pool, self._config = pool, config
         self._ports: dict[str, int] = {}  # of the teachers' label wires, by address
         self._askers: dict[str, asyncio.Task[Asker]] = {}
+        self.engines: dict[str, str] = {}  # teacher -> what computed its last answer
         self._carried = dict.fromkeys(WAYS, 0)  # bytes of arrays, there and back
         self._answered = dict.fromkeys(WAYS, 0)  # samples
         self.waits = dict.fromkeys(WAITS, 0.0)  # seconds of answers, by where they were
@@ -194,6 +195,7 @@ class Wires:
         if "error" in said:
             raise Unusable(f"it raised {said['error']}")
         self._count_waits(Took.of(answered), time.monotonic() - sent_at)
+        self.engines[teacher] = engine_of(answered)
         try:
             logits = decode(answered, config.classes)
         except ValueError as error:

@@ -50,6 +50,7 @@ from kdlab.data.samples import PlannedSamples, described
 from kdlab.errors import join_command
 from kdlab.events.event import Event
 from kdlab.events.teachers import CoordinatorAway, CoordinatorBack, TeachersGone
+from kdlab.events.training import LabelsKept
 from kdlab.messages import parsed, plain
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.in_flight import Part
@@ -145,7 +146,7 @@ class StudentReader(ReaderLoop):
         match instruction:
             case Keep(part):
                 assert self.answer is not None
-                self.batches.put(part, self.answer)
+                self.batches.put(part, self.answer, self.computed_by)
             case TakeCached(part):
                 self.batches.take_cached(part)
             case Deliver(epoch, batch):
@@ -225,7 +226,14 @@ class StudentReader(ReaderLoop):
             self.ring.figures[place] = figures[name]
         if now > self.finish_at:
             self.finish_at = now + _FINISH_EVERY_S
-            self.spawn(asyncio.to_thread(self.batches.finish))  # hashes all of it
+            self.spawn(self._finish_labels())
+
+    async def _finish_labels(self) -> None:
+        """Seal what is kept once all of it is there; it is hashed whole, so in a thread."""
+        made_by = await asyncio.to_thread(self.batches.finish)
+        if made_by is not None and self.config.label_file is not None:
+            folder = self.config.label_file.folder
+            self.say(LabelsKept(folder=folder, made_by=made_by))
 
     # Words to the trainer
 
@@ -260,7 +268,7 @@ class StudentReader(ReaderLoop):
         await self._listen(stream)
         for task in list(self.background):
             task.cancel()
-        self.batches.finish()
+        await self._finish_labels()
         try:
             await self.wires.coordinator("student_gone")
         except (OSError, TimeoutError):

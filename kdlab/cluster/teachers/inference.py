@@ -58,6 +58,7 @@ class Request:
     fresh: bool = False  # what was kept does not count
     arrived: float = field(default_factory=time.perf_counter)
     took: Took = field(default_factory=Took)  # known once it is answered
+    engine: str = "eager fp32"  # that computed it; known once it is answered
 
     @property
     def size(self) -> int:
@@ -74,7 +75,7 @@ class UnderWay:
     found: list[tuple[NDArray[np.float32] | None, NDArray[np.bool_] | None]]  # kept ones
     counts: list[int]  # samples that are computed, of each request
     computed: OnItsWay | None  # None: everything was kept
-    engine: str | None  # that computes
+    engine: str  # that computes
     begin: float
     viewed: float  # when its views were ready
     extra_s: float  # of computing for nobody
@@ -201,6 +202,11 @@ class Inference:
         """What computes and what was tried, for people; None where it was not to be chosen."""
         return None if self.engines is None else self.engines.described
 
+    @property
+    def in_use(self) -> str:
+        """The engine that computes now, and its precision: `eager fp32`."""
+        return "eager fp32" if self.engines is None else self.engines.in_use.chosen.label
+
     def choose_engine(self, say: Callable[[str], None]) -> None:
         """Take the fastest engine that agrees, where the deployment leaves it to the teacher."""
         if self.deployment.engine == "eager":
@@ -321,7 +327,7 @@ class Inference:
 
         On a GPU the views of the next ones can be made and copied meanwhile.
         """
-        begin, engine = time.perf_counter(), self.engine
+        begin = time.perf_counter()
         try:
             found = [self._kept(request) for request in requests]
             inputs = [
@@ -346,6 +352,8 @@ class Inference:
             return self._each_begun(requests)  # one that fails must not fail its neighbours
         extra_s = 0.0 if self.engines is None else self.engines.in_use.extra_s
         counts = [len(views) for views in inputs]
+        # Asked for after it computed: an engine may be given up at this very request.
+        engine = self.in_use
         return [UnderWay(requests, found, counts, computed, engine, begin, viewed, extra_s)]
 
     def _each_begun(self, requests: list[Request]) -> list[UnderWay]:
@@ -377,6 +385,7 @@ class Inference:
         for request in requests:
             queued_s, views_s = done.begin - request.arrived, done.viewed - done.begin
             request.took = Took(queued_s, views_s, computed_s)
+            request.engine = done.engine
         asked = sum(request.size for request in requests)
         # A rate of what was computed, with its views; a few that were missing say little.
         if count == asked or count >= max(1, self.min_batch):
@@ -391,7 +400,7 @@ class Inference:
             new = computed[start : start + rows]
             start += rows
             # What an engine said that was given up meanwhile is not kept.
-            keep = done.engine == self.engine
+            keep = done.engine == self.in_use
             request.answer(self._completed(request, logits, missing, new, keep=keep))
         self.answered += len(requests)
 

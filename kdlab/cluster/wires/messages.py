@@ -115,8 +115,10 @@ class Took(NamedTuple):
     views_s: float = 0.0  # that it waited for them
     computed_s: float = 0.0  # with those that were computed beside it
 
-    def beside(self, answer: Arrays) -> Arrays:
-        return {**answer, "took": np.asarray(self, np.float32)}
+    def beside(self, answer: Arrays, engine: str) -> Arrays:
+        """With the engine that computed it, in ASCII."""
+        named = np.frombuffer(engine.encode("ascii", "replace"), np.uint8)
+        return {**answer, "took": np.asarray(self, np.float32), "engine": named}
 
     @classmethod
     def of(cls, answer: Arrays) -> "Took | None":
@@ -125,6 +127,17 @@ class Took(NamedTuple):
         if said is None or said.shape != (3,) or not np.isfinite(said).all():
             return None
         return cls(*(max(0.0, float(seconds)) for seconds in said))
+
+
+def engine_of(answer: Arrays) -> str:
+    """That computed it, as the teacher says; empty where it says nothing, or nonsense."""
+    said = answer.get("engine")
+    text = b"" if said is None or said.dtype != np.uint8 else said.tobytes()[:24]
+    return (
+        text.decode("ascii", "replace")
+        if text.isascii() and text.decode().isprintable()
+        else ""
+    )
 
 
 def encode(logits: NDArray[np.float32], replies: Replies, top_k: int) -> Arrays:
