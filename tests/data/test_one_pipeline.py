@@ -4,28 +4,37 @@ import io
 import zipfile
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
+import timm
 import torch
 from odd_photos import expected, odd_photos, picture, saved
 from PIL import Image
 
 from kdlab.data.augment import Augment
+from kdlab.data.encoded.decode import decoded, head
 from kdlab.data.image_folder import ImageFolder
 from kdlab.data.samples import planned
 from kdlab.errors import DataError
-from kdlab.models.model import export
+from kdlab.models.model import export, read_card
 from kdlab.models.patch_net import PatchNet
+from kdlab.models.timm import TimmModel
+from kdlab.run.outputs.export_formats import ship
+from kdlab.run.outputs.onnx_file import front
 from kdlab.run.outputs.prediction import StudentAtWork
+from kdlab.run.outputs.timm_folder import write_timm_folder
 from kdlab.train.evaluate import in_batches, probabilities
 
 SIZES = [(60, 40, 24), pytest.param(1203, 801, 224, marks=pytest.mark.nightly)]
 
 
 def kept(raws, path, how, **options):
-    """A set of one class folder, in the order of names."""
-    for name, raw in raws.items():
-        (path / "a").mkdir(parents=True, exist_ok=True)
-        (path / "a" / name).write_bytes(raw)
+    """A set of six class folders, in the order of names."""
+    for number, name in enumerate(sorted(raws)):
+        folder = path / "abcdef"[number * 6 // len(raws)]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(raws[name])
     options = {"test_share": 0.0} | options
     return ImageFolder(root=str(path), kept=how, **options).load()
 
@@ -39,7 +48,7 @@ def student_of(data, folder):
 
 
 # How a photo may come to a student: name -> (student, folder, raws) to what it is shown of each.
-# Exported students join here: a way gives (N, 3, size, size) in the order of names.
+# A way gives (N, 3, size, size) in the order of names.
 WAYS = {
     "path": lambda student, folder, raws: student(folder).pixels,
     "bytes": lambda student, folder, raws: (
@@ -277,3 +286,66 @@ def test_a_zip_says_the_orientation_of_a_photo_as_a_folder_does(tmp_path, kdlab_
     )
     folder = kept(raws, tmp_path / "set", "encoded", size=24)
     assert np.array_equal(inside.load().inputs[rows], folder.inputs[rows])
+
+
+class Shipped:
+    """A student in the two forms that other tools read: what each is shown, and says."""
+
+    def __init__(self, data, folder):
+        torch.manual_seed(0)
+        spec = TimmModel(variant="test_resnet.r160_in1k", pretrained=False)
+        model = spec.build(len(data.classes), 3).eval()
+        student = folder / "student.safetensors"
+        export(model, spec, student, data)
+        facts = {name: "x" for name in ("kdlab_version", "run", "member", "dataset")}
+        facts |= {"licence": "mit", "teacher": None, "test_top1": 1.0, "test_images": 1}
+        write_timm_folder(student, folder / "for_timm", facts)
+        path = folder / "student.onnx"
+        ship(model, data.inputs[np.arange(4)], "onnx", path, read_card(student) | facts)
+        self.own = StudentAtWork(student)
+        self.whole = onnxruntime.InferenceSession(path)
+        graph = front(read_card(student)["input"])
+        self.front = onnxruntime.InferenceSession(
+            onnx.helper.make_model(
+                graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10
+            ).SerializeToString()
+        )
+        local = f"local-dir:{folder / 'for_timm'}"
+        self.model = timm.create_model(local, pretrained=True).eval()
+        config = timm.data.resolve_data_config({}, model=self.model)
+        self.transform = timm.data.create_transform(**config)
+        self.mean, self.std = (
+            torch.tensor(config[key])[:, None, None] for key in ("mean", "std")
+        )
+
+    def in_onnx(self, upright):
+        given = {"pixels": upright.transpose(2, 0, 1)[None]}
+        (shown,), (scores,) = self.front.run(None, given), self.whole.run(None, given)
+        return shown[0], scores[0]
+
+    def in_timm(self, upright):
+        view = self.transform(Image.fromarray(upright))
+        with torch.inference_mode():
+            scores = self.model(view[None])[0]
+        return ((view * self.std + self.mean) * 255).round().numpy(), scores.numpy()
+
+
+@pytest.mark.parametrize(("width", "height", "size"), [(60, 40, 32)])
+@pytest.mark.parametrize(
+    "crop", [{}, {"crop_pct": 0.8, "interpolation": "bicubic"}], ids=str
+)
+def test_other_tools_show_the_sixty_photos_as_kdlab_does(
+    tmp_path, kdlab_home, width, height, size, crop
+):
+    raws = odd_photos(width, height)
+    data = kept(raws, tmp_path / "set", "encoded", size=size, **crop)
+    shipped = Shipped(data, tmp_path)
+    rows = data.inputs[np.arange(len(raws))]
+    own = probabilities(shipped.own.model, in_batches(rows)).argmax(1)
+    for name, shown, top in zip(sorted(raws), rows, own, strict=True):
+        raw = raws[name]
+        upright = decoded(raw, head(raw), np.copy)
+        for way in (shipped.in_onnx, shipped.in_timm):
+            pixels, scores = way(upright)
+            assert abs(pixels.astype(int) - shown).max() <= 1, (name, way.__name__)
+            assert scores.argmax() == top, (name, way.__name__)

@@ -35,13 +35,12 @@ _LONG = (
     "new = Floor(share) "
 )
 _SQUASH = "new = Concat<axis=0>(whole, whole) cut = Identity(pixels) "
-_FRONT = """front (uint8[N, {c}, H, W] pixels) => (uint8[N, {c}, {s}, {s}] shown) {{
+_FRONT = """front (uint8[N, {c}, H, W] pixels, bool is_shown) =>
+    (uint8[N, {c}, {s}, {s}] shown) <bool is_shown = {{0}}> {{
     size = Constant<value = double[1] {{{s}.0}}>() whole = Constant<value = double[1] {{{w}.0}}>()
     half = Constant<value = double[1] {{0.5}}>() axes = Constant<value = int64[2] {{2, 3}}>()
-    ends = Shape<start=2>(pixels) sides = Cast<to=11>(ends) near = Sub(sides, size)
-    far = Abs(near) most_far = ReduceMax<keepdims=0>(far) none = Constant<value = double {{0.0}}>()
-    ready = Equal(most_far, none)
-    shown = If(ready) <then_branch = t () => (uint8[N, {c}, {s}, {s}] given)
+    ends = Shape<start=2>(pixels) sides = Cast<to=11>(ends)
+    shown = If(is_shown) <then_branch = t () => (uint8[N, {c}, {s}, {s}] given)
     {{ given = Identity(pixels) }}, else_branch = e () => (uint8[N, {c}, {s}, {s}] made) {{
     short = ReduceMin<keepdims=1>(sides) {rule} count = Shape<end=2>(pixels)
     new_sides = Cast<to=7>(new) all = Concat<axis=0>(count, new_sides)
@@ -53,7 +52,8 @@ _FRONT = """front (uint8[N, {c}, H, W] pixels) => (uint8[N, {c}, {s}, {s}] shown
 def front(how: Mapping[str, Any]) -> Any:
     """A graph of ONNX: (N, C, H, W) uint8 to (N, C, size, size), as an `ImageInput` shows it.
 
-    Squares of that size are taken as they are. None: no operators of ONNX show it so.
+    A second input, which may be left away, is true for squares that are shown already.
+    None: no operators of ONNX show it so.
 
     Args:
         how: fields of the `ImageInput`.
@@ -96,6 +96,7 @@ def complete(path: Path, card: Mapping[str, Any], images: Pixels, *, bare: bool)
         del graph.node[:], graph.input[:]
         graph.node.extend(nodes)
         graph.input.extend(before.input)
+        graph.initializer.extend(before.initializer)
     onnx.helper.set_model_props(model, {k: json.dumps(v) for k, v in card.items()})
     onnx.save(model, path)
 
@@ -131,8 +132,10 @@ def _session(raw: bytes) -> Any:
 
 
 def _runs(session: Any) -> Runs:
+    known = {own.name: np.array(True) for own in session.get_overridable_initializers()}
+
     def run(pixels: Pixels) -> NDArray[np.float32]:
-        (scores,) = session.run(["scores"], {"pixels": pixels})
+        (scores,) = session.run(["scores"], {"pixels": pixels, **known})
         found: NDArray[np.float32] = scores
         return found
 

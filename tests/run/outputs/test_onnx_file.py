@@ -64,14 +64,19 @@ def test_pixels_are_within_one_of_those_that_kdlab_shows(mode, interpolation, cr
     for height, width in SIZES:
         image = photo(height, width)
         (made,) = run.run(None, {"pixels": image.transpose(2, 0, 1)[None]})
-        if (height, width) == (32, 32):  # ready
-            expected = image.transpose(2, 0, 1)
-        else:
-            expected = shown(image, 32, crop_pct, interpolation, mode)
+        expected = shown(image, 32, crop_pct, interpolation, mode)
         apart = np.abs(made[0].astype(int) - expected)
         # Enlarged, what is rounded twice may be two apart, in one pixel of thousands.
         assert apart.max() <= (1 if min(height, width) >= 40 else 2), (height, width)
         assert (apart > 1).mean() < 1e-3
+
+
+def test_one_that_is_shown_already_is_taken_as_it_is():
+    how = {"size": 32, "channels": 3, "crop_pct": 0.875, "interpolation": "bicubic"}
+    run = session(front(how | {"crop_mode": "center"}))
+    image = photo(32, 32).transpose(2, 0, 1)[None]
+    (made,) = run.run(None, {"pixels": image, "is_shown": np.array(True)})
+    assert np.array_equal(made, image)
 
 
 def test_what_no_operator_shows_so_is_left_out():
