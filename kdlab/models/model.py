@@ -114,10 +114,13 @@ class ModelSpec(Spec, ABC):
 
     def without_weights(self) -> "ModelSpec":
         """The same network with fresh weights: nothing is read and nothing fetched."""
-        values = self.fields() | {"weights": None, "sha256": None}
+        values: dict[str, Any] = {
+            name: own.without_weights() if isinstance(own, ModelSpec) else own
+            for name, own in self.fields().items()
+        }
         if "pretrained" in values:
             values["pretrained"] = False
-        return type(self)(**values)
+        return type(self)(**values | {"weights": None, "sha256": None})
 
     def weights_path(self) -> Path:
         """The path of the file that `weights` names.
@@ -320,8 +323,9 @@ def check_fit(
             scores = model(torch.zeros((2, *shape), dtype=torch.uint8, device=device))
     except (RuntimeError, ValueError, AssertionError) as error:
         raise ModelError(
-            f"{who} cannot take images of {'×'.join(map(str, shape))}: "
-            f"{str(error).splitlines()[0]}. Choose another size of the data or another model."
+            f"{who} cannot take images of {'×'.join(map(str, shape))}: {_said(error)}. Choose "
+            "another size of the data (data.size) or another model; a transformer of timm takes "
+            f"options={{img_size: {shape[1]}}}, most of its networks any size."
         ) from error
     if tuple(scores.shape) != (2, classes):
         raise ModelError(
@@ -330,6 +334,10 @@ def check_fit(
             "differs: choose a teacher of this data set, or set num_classes of its card."
         )
     model.train()
+
+
+def _said(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(". ")
 
 
 @contextmanager

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.teachers import inference as inference_module
 from kdlab.cluster.teachers.inference import Inference, Request
 from kdlab.cluster.teachers.kept_answers import KeptAnswers
 from kdlab.cluster.teachers.probe import identity_of
+from kdlab.cluster.teachers.running_rate import RunningRate
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec
@@ -174,7 +174,7 @@ def test_the_rate_is_of_all_samples_over_all_seconds(teacher):
     """Two that were ready together took no time in turn: a mean of rates came to millions."""
     inference = serving(*teacher, share=False)
     inference.t_t, inference.best_batch = 1000.0, 16
-    pace = inference_module._Pace(16, 0.016)
+    pace = RunningRate(16, 0.016)
     for _ in range(200):
         pace.add(16, 0.032)
         inference.t_t = pace.add(16, 0.0)

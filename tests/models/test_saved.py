@@ -19,7 +19,9 @@ from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.exported import load_exported
 from kdlab.models.model import export
 from kdlab.models.saved import SavedModel
+from kdlab.models.shrunk import ShrunkModel
 from kdlab.models.timm import TimmModel
+from kdlab.run.outputs.prediction import StudentAtWork
 from kdlab.run.outputs.timm_folder import write_timm_folder
 from kdlab.tracking.logged_model import log_student
 from kdlab.train.teacher import PreparedTeachers, TeacherSpec, prepare
@@ -95,6 +97,22 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path, clothes):
     (mine / "README.md").unlink()
     for _ in range(2):  # once more into its own folder
         write_timm_folder(student, mine, FACTS)
+
+
+def test_a_student_of_fewer_pixels_is_the_network_alone_there(tmp_path, clothes):
+    """timm brings photos to its own size; what it is then shown it says the same of."""
+    model = exported(ShrunkModel(model=OF_TIMM, size=16), tmp_path / "own", clothes)
+    folder = write_timm_folder(
+        tmp_path / "own" / "student.safetensors", tmp_path / "timms", FACTS
+    )
+    config = json.loads((folder / "config.json").read_text())
+    assert config["pretrained_cfg"]["input_size"] == [3, 16, 16]
+    views = torch.from_numpy(clothes.inputs[clothes.test[:4]])
+    means = views.unflatten(3, (16, 2)).unflatten(2, (16, 2)).float().mean((3, 5)).round()
+    again = SavedModel(place=str(folder)).build(10, 3).eval()
+    with torch.inference_mode():
+        assert torch.allclose(again(means.to(torch.uint8)), model(views), atol=0.05)
+    assert StudentAtWork(folder).input.size == 16
 
 
 def test_arguments_of_timm_stand_in_its_folder(tmp_path, clothes):

@@ -25,6 +25,7 @@ from kdlab.cluster.limits import free_memory
 from kdlab.cluster.teachers.engines_of_teacher import EnginesOfTeacher, few_enough
 from kdlab.cluster.teachers.kept_answers import KeptAnswers
 from kdlab.cluster.teachers.probe import probe_images, proof_of
+from kdlab.cluster.teachers.running_rate import RunningRate
 from kdlab.cluster.wires.messages import Took
 from kdlab.data.images import ImageData
 from kdlab.errors import DataError, TeacherRefused
@@ -43,7 +44,6 @@ _EXAMPLES = 32  # views that engines are measured with, at most
 _AS_GOOD = 0.95  # of the rate: then the larger batch wins
 _GATHERED = 1024  # samples of several students together, at most
 _GATHERED_S = 0.1  # at most: so long a small request may have to wait for what is computed
-_NEW = 0.1  # weight of the newest rate in the running mean
 
 
 @dataclass(slots=True)
@@ -83,22 +83,6 @@ class UnderWay:
     @property
     def is_here(self) -> bool:
         return self.computed is None or self.computed.is_here
-
-
-@dataclass(slots=True)
-class _Pace:
-    """Running means of samples and of the seconds they took; their ratio is the rate.
-
-    Not a mean of rates: what was ready long ago takes no time at all, and its turn before the more.
-    """
-
-    samples: float
-    seconds: float
-
-    def add(self, samples: float, seconds: float) -> float:
-        self.samples += _NEW * (samples - self.samples)
-        self.seconds += _NEW * (seconds - self.seconds)
-        return self.samples / max(self.seconds, 1e-9)
 
 
 class Inbox:
@@ -160,7 +144,7 @@ class Inference:
             device = f"cuda:{number % torch.cuda.device_count()}"
         self.device, self.deployment, self.weights = device, deployment, weights
         self.feed = DeviceFeed(torch.device(device))
-        self._pace: _Pace | None = None  # begins with what was measured
+        self._pace: RunningRate | None = None  # begins with what was measured
         self._busy_until = 0.0  # when the last requests were answered
         self.model = self._load(weights)
         self.engines: EnginesOfTeacher | None = None  # None: PyTorch as it is
@@ -391,7 +375,7 @@ class Inference:
         if count == asked or count >= max(1, self.min_batch):
             if self._pace is None:
                 size = max(1, self.best_batch)
-                self._pace = _Pace(size, size / max(self.t_t, 1e-9))
+                self._pace = RunningRate(size, size / max(self.t_t, 1e-9))
             self.t_t = self._pace.add(count, busy_s)
         start = 0
         for request, (logits, missing), rows in zip(

@@ -1,15 +1,18 @@
 """The student as a folder that timm, transformers and a model hub read, and kdlab again."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file, save_file
+
 from kdlab.config.home import write_json
+from kdlab.config.seal import file_sha256
 from kdlab.errors import BadInput
 from kdlab.models.exported import spec_of
 from kdlab.models.model import read_card
+from kdlab.models.shrunk import ShrunkModel
 from kdlab.models.timm import TimmModel
 
 _CARD = """---
@@ -55,13 +58,20 @@ def write_timm_folder(student: Path, target: Path, facts: Mapping[str, Any]) -> 
     Raises:
         BadInput: the student is no network of timm's, or the folder holds other files.
     """
-    spec = spec_of(student)
+    spec, card = spec_of(student), read_card(student)
+    state = load_file(student)
+    if isinstance(spec, ShrunkModel):  # timm brings a photo to that size itself
+        state = {name.removeprefix("inner."): own for name, own in state.items()}
+        card |= {
+            "model": spec.model.to_dict(),
+            "input": card["input"] | {"size": spec.size},
+        }
+        spec = spec.model
     if not isinstance(spec, TimmModel):
         raise BadInput(
             f"The student is {spec.component}, and timm loads its own networks only; "
             "--to safetensors, pt2 and onnx take any."
         )
-    card = read_card(student)
     known = target.is_dir() and (target / "model.json").is_file()
     if not known and target.is_dir() and any(target.iterdir()):
         raise BadInput(
@@ -69,8 +79,9 @@ def write_timm_folder(student: Path, target: Path, facts: Mapping[str, Any]) -> 
             "new folder."
         )
     target.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(student, target / "model.safetensors")
-    write_json(target / "model.json", {**card, **facts})
+    save_file(state, target / "model.safetensors")
+    sha256 = file_sha256(target / "model.safetensors")
+    write_json(target / "model.json", {**card, **facts, "sha256": sha256})
     write_json(target / "config.json", _config(spec, card, str(facts["licence"])))
     taught, licence = facts["teacher"] is not None, facts["licence"]
     tags = ["timm", "image-classification", spec.variant, "kdlab"]

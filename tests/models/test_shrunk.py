@@ -1,0 +1,55 @@
+"""A student beside a teacher of larger images: it sees the mean of their pixels."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import interpolate
+
+from kdlab.config.check import construct
+from kdlab.config.load import from_dict
+from kdlab.errors import ModelError
+from kdlab.models.model import ModelSpec, check_fit
+
+BLOCK = {"type": "models/shrunk", "model": "timm/test_resnet", "size": 32}
+
+
+def spec(**more):
+    return construct(ModelSpec, from_dict(BLOCK | more, "here"))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_it_answers_as_its_network_does_of_the_shrunk_view(k):
+    torch.manual_seed(0)
+    model = spec().build(5, 3).eval()
+    inner = spec().model.build(5, 3).eval()
+    inner.net.load_state_dict(
+        {n.removeprefix("inner."): t for n, t in model.net.state_dict().items()}
+    )
+    views = torch.randint(0, 256, (4, 3, 32 * k, 32 * k), dtype=torch.uint8)
+    means = views.numpy().reshape(4, 3, 32, k, 32, k).mean((3, 5), dtype=np.float64)
+    small = (torch.from_numpy(means).float() - inner.mean) / inner.std
+    assert torch.allclose(model(views), inner.net(small), atol=1e-4)
+    assert torch.allclose(
+        interpolate(views.float(), 32, mode="area"), torch.tensor(means).float()
+    )
+
+
+def test_it_is_normalised_and_shown_as_its_network_is():
+    own, other = spec(), spec().model
+    assert own.normalisation() == other.normalisation()
+    assert own.evaluation(96) == other.evaluation(96)
+
+
+def test_sizes_that_are_no_multiple_are_a_sentence():
+    model = spec().build(5, 3)
+    with pytest.raises(
+        ModelError, match=r"80 pixels cannot be shrunk to 32.*data\.size to 64"
+    ):
+        check_fit(model, (3, 80, 80), 5, "the student")
+    with pytest.raises(ModelError, match=r"data\.size to 32"):
+        check_fit(model, (3, 20, 20), 5, "the student")
+
+
+def test_nothing_is_fetched_for_the_network_inside_one_that_was_exported():
+    inner = {"type": "timm/test_resnet", "pretrained": True}
+    assert spec(model=inner).without_weights() == spec()
