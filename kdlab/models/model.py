@@ -105,6 +105,10 @@ class ModelSpec(Spec, ABC):
         mean, std = self.inside.normalisation()
         return self.inside.mean or mean, self.inside.std or std
 
+    def origin(self) -> str | None:
+        """Where the published weights come from that it begins with; None: it has none."""
+        return None if self.inside is None else self.inside.origin()
+
     def evaluation(self, size: int) -> Mapping[str, Any]:
         """How an image is shown in a test at this size, where the network was made for that.
 

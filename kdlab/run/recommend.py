@@ -5,8 +5,6 @@ question, and the largest is taken that can be trained for enough epochs in the 
 """
 
 import math
-import os
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +19,7 @@ from kdlab.data.encoded.pictures import EncodedData
 from kdlab.data.images import DataSpec
 from kdlab.errors import BadInput
 from kdlab.models.model import ModelSpec
+from kdlab.models.published import hub_answers
 from kdlab.report.table import duration
 from kdlab.run.outputs.data_sheet import DataSheet
 from kdlab.run.rates import NetworkRates, network_rates
@@ -35,7 +34,6 @@ _ENOUGH_TUNED, _MOST_TUNED = 3, 15  # of one that starts from published weights
 _TEACHERS_SHARE = 0.6  # of the time: it is trained once and kept
 _USED = 0.85  # of the time, for what starts and looks
 _UNEVEN = 8.0  # times as many images of one class as of another
-_HUB_S = 3.0
 _LOSS = {
     "type": "losses/hinton",
     "temperature": 4.0,
@@ -67,19 +65,6 @@ class Recommendation:
     config: dict[str, Any]
     reasons: dict[str, str] = field(default_factory=dict)  # by dotted key
     seconds: float = 0.0  # about, of the whole run
-
-
-def hub_answers() -> bool:
-    """Whether published weights could be fetched."""
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
-        return False
-    place = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    try:
-        asked = urllib.request.Request(place, method="HEAD")
-        with urllib.request.urlopen(asked, timeout=_HUB_S) as reply:
-            return int(reply.status) < 400
-    except (OSError, ValueError):
-        return False
 
 
 def recommend(

@@ -13,13 +13,13 @@ from tests_support import documented
 
 import kdlab
 from kdlab.errors import BadInput, DataError
+from kdlab.models.published import hub_answers
 from kdlab.run import estimate as estimating
 from kdlab.run import recommend as recommending
 from kdlab.run.new import new
 from kdlab.run.outputs import data_sheet
 from kdlab.run.outputs.prediction import StudentAtWork
 from kdlab.run.rates import NetworkRates
-from kdlab.run.recommend import hub_answers
 from kdlab.run.wishes import Wishes
 
 
