@@ -175,12 +175,13 @@ class ImageFiles(DataSpec):
         if not self._is_encoded(store):
             return super().load(say, verify=verify)
         labels = store.index.label.astype(np.int64)
+        parts = self._split(labels, self._splits(store))
         return EncodedData(
             str(self.component),
             EncodedPictures(store, self.shown(), self.broken == "skip"),
-            labels,
+            self._few(labels, parts[0]),
             store.index.facts.classes,
-            *self._split(labels, self._splits(store)),
+            *parts,
             digest=self._digest(store),
             augment=self.augment,
             sampling=self.sampling,

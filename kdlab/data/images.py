@@ -9,7 +9,7 @@ import hashlib
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol, Self
 
@@ -21,6 +21,7 @@ from kdlab.config.home import home, locked
 from kdlab.config.seal import check, damage, seal, sealed
 from kdlab.config.spec import SHARE, Range, Spec
 from kdlab.data.augment import Augment
+from kdlab.data.counter_random import permutation
 from kdlab.data.encoded.formats import kind_of
 from kdlab.data.mixing import Mixing, mix
 from kdlab.data.sampling import COPIES, Sampling
@@ -109,6 +110,15 @@ class ImageData(ABC):
         """All ids of samples are smaller."""
         return len(self.labels) * (COPIES if self.sampling.active else 1)
 
+    def labelled_only(self) -> Self:
+        """The same where all of it is labelled; else what labels alone can teach with.
+
+        As many images are drawn in an epoch as before, of those with a label alone.
+        """
+        if not self.unlabelled:
+            return self
+        return replace(self, sampling=replace(self.sampling, repeats=1, labelled_only=True))
+
     @property
     def unlabelled(self) -> int:
         """Training images without a label: soft labels alone teach them."""
@@ -195,6 +205,8 @@ class DataSpec(Spec, ABC):
     validation_share: of the training samples, class by class, when the set brings no
         validation split of its own.
     train_samples, test_samples: use only so many of them, class by class; null is all.
+    labels_per_class: so many training images of each class keep their label; the soft labels of a
+        teacher alone teach the others. null is all.
     """
 
     also: ClassVar[str] = "Nor is there a file or folder of images of this name."
@@ -205,6 +217,7 @@ class DataSpec(Spec, ABC):
     split_seed: int = 0
     train_samples: Annotated[int, Range(ge=2)] | None = None
     test_samples: Annotated[int, Range(ge=1)] | None = None
+    labels_per_class: Annotated[int, Range(ge=1)] | None = None
 
     @classmethod
     def short_form(cls, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -312,12 +325,13 @@ class DataSpec(Spec, ABC):
             ]
         inputs = np.load(folder / "inputs.npy", mmap_mode="r")
         labels = np.load(folder / "labels.npy")
+        parts = self._split(labels, np.load(folder / "split.npy"))
         return DecodedData(
             str(self.component),
             inputs.view(np.ndarray),  # plain array: indexing a memmap is slower
-            labels,
+            self._few(labels, parts[0]),
             meta.classes,
-            *self._split(labels, np.load(folder / "split.npy")),
+            *parts,
             digest=digest,
             augment=self.augment,
             sampling=self.sampling,
@@ -327,6 +341,19 @@ class DataSpec(Spec, ABC):
     def _shares(self) -> tuple[float, float]:
         """Parts of the training samples for validation and test, where the set brings none."""
         return self.validation_share, 0.0
+
+    def _few(
+        self, labels: NDArray[np.int64], train: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """All labels but those of training images that are to do without."""
+        if self.labels_per_class is None:
+            return labels
+        few = labels.copy()
+        mixed = permutation(self.split_seed + 3, 0, train)
+        for label in np.unique(labels[train]):
+            own = mixed[labels[mixed] == label]
+            few[own[self.labels_per_class :]] = NO_LABEL
+        return few
 
     def _split(
         self, labels: NDArray[np.int64], split: NDArray[np.uint8]

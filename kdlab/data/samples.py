@@ -154,6 +154,8 @@ def planned(
     **plan: int,
 ) -> PlannedSamples:
     """The samples of a plan; see `BatchPlan` for its keys (batch, seed, epochs ...)."""
+    if data.sampling.labelled_only:
+        spec = {**spec, "sampling": data.sampling.to_dict()}
     ids = data.train if shard is None else shard.ids(data)
     if subset is not None:
         ids = subset.of(ids)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kdlab.config.spec import NOT_NEGATIVE, Range, Spec
 from kdlab.data.counter_random import permutation, uniforms
+from kdlab.data.splits import NO_LABEL
 from kdlab.errors import Fault
 
 COPIES = 1 << 20  # of a row in an epoch, at most: what a teacher takes for an id
@@ -31,11 +32,13 @@ class Sampling(Spec):
         a class.
     class_weights: how often an image of each class is drawn, in their order, instead of `balance`;
         one without a label has weight 1.
+    labelled_only: images without a label are not drawn, and those with one as much more often.
     """
 
     repeats: Annotated[int, Range(ge=1, le=64)] = 1
     balance: Annotated[float, Range(ge=0, le=1)] = 0.0
     class_weights: tuple[Annotated[float, NOT_NEGATIVE], ...] = ()
+    labelled_only: bool = False
 
     @property
     def active(self) -> bool:
@@ -43,11 +46,11 @@ class Sampling(Spec):
 
     @property
     def weighs(self) -> bool:
-        return self.balance > 0 or bool(self.class_weights)
+        return self.balance > 0 or bool(self.class_weights) or self.labelled_only
 
     def cross_faults(self) -> Iterator[Fault]:
         if self.repeats > 1 and self.weighs:
-            yield Fault("repeats", "does not go with balance or class_weights")
+            yield Fault("repeats", "does not go with balance, class_weights, labelled_only")
         if self.balance and self.class_weights:
             yield Fault("balance", "has no effect with class_weights")
         if self.class_weights and not any(self.class_weights):
@@ -89,7 +92,8 @@ class Sampler:
 
     def _weights(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         own = self.labels[rows]
+        drawn = (own != NO_LABEL) if self.spec.labelled_only else np.ones(len(own))
         if self.spec.class_weights:  # label -1 is the last
-            return np.asarray([*self.spec.class_weights, 1.0])[own]
+            return np.asarray([*self.spec.class_weights, 1.0])[own] * drawn
         _, number, counts = np.unique(own, return_inverse=True, return_counts=True)
-        return np.asarray(counts[number] ** -float(self.spec.balance))
+        return np.asarray(counts[number] ** -float(self.spec.balance) * drawn)

@@ -181,8 +181,11 @@ class TrainingSetup:
         }
         if spec.aggregation.smallest_batch is not None:
             keys["smallest"] = spec.aggregation.smallest_batch
+        data = self.data
+        if member.source.needs_teacher == "none":
+            data = data.labelled_only()  # nobody says what the others show
         facts = spec.data.to_dict()
-        return planned(self.data, facts, part=part, shard=shard, **keys | plan)
+        return planned(data, facts, part=part, shard=shard, **keys | plan)
 
     def loop(
         self,

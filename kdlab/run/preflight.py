@@ -91,10 +91,10 @@ def _refuse_unlabelled(spec: ExperimentSpec, data: ImageData) -> None:
             "losses/hinton, needs none."
         )
     untaught = [name for name, s in spec.sources().items() if s.needs_teacher == "none"]
-    if untaught and not spec.method.needs_teacher:
+    if data.unlabelled == len(data.train) and untaught and not spec.method.needs_teacher:
         raise BadInput(
-            f"{some}, and {', '.join(untaught)} would have to learn from them without a teacher. "
-            "Leave it out of compare, or these images out of data."
+            f"{some}, that is all of them, and {', '.join(untaught)} would have to learn from "
+            "labels. Leave it out of compare."
         )
 
 

@@ -339,11 +339,16 @@ def _train(
     emit(TeacherTraining(folder=str(folder), epochs=recipe.epochs))
     torch.manual_seed(spec.seed)
     samples = planned(
-        data, spec.data.to_dict(), batch=recipe.batch, seed=spec.seed, epochs=recipe.epochs
+        data.labelled_only(),
+        spec.data.to_dict(),
+        batch=recipe.batch,
+        seed=spec.seed,
+        epochs=recipe.epochs,
     )
     model = spec.model.build(len(data.classes), data.shape[0])
     fit_pixel_mean(model, data.inputs, data.train)
     begin_with(spec, model, data)
+    _say_origin(spec.model, emit)
     job = StudentJob(
         recipe=recipe,
         model_spec=spec.model,
@@ -364,6 +369,11 @@ def _train(
     return _Trained(result.validation_best, test.top1, test.top5, *more).write(folder)
 
 
+def _say_origin(model: ModelSpec, emit: Emit) -> None:
+    if origin := model.origin():
+        emit(Note(message=f"the teacher begins with the published weights of {origin}"))
+
+
 def _probe(spec: TeacherSpec, folder: Path, emit: Emit) -> _Trained:
     """Learn the last layer alone."""
     assert spec.data is not None
@@ -373,6 +383,7 @@ def _probe(spec: TeacherSpec, folder: Path, emit: Emit) -> _Trained:
     model = spec.model.build(len(data.classes), data.shape[0])
     fit_pixel_mean(model, data.inputs, data.train)
     begin_with(spec, model, data)
+    _say_origin(spec.model, emit)
     begin, batch = time.perf_counter(), recipe.evaluate_batch
     count = fit_last_layer(model, data, recipe.chosen_device(), batch)
     seconds = time.perf_counter() - begin

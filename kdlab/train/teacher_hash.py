@@ -18,6 +18,8 @@ _ADDED_TO_TIMMS: Mapping[str, object] = {
     "drop_path_rate": None,
     "options": {},
 }
+_ADDED_TO_DATA: Mapping[str, object] = {"labels_per_class": None}
+_ADDED_TO_SAMPLING: Mapping[str, object] = {"labelled_only": False}
 _ADDED_TO_RECIPES: Mapping[str, object] = {
     "optimizer_options": {},
     "layer_decay": None,
@@ -54,6 +56,9 @@ def hash_of(parts: dict[str, Any], identity: str) -> str:
     # Teachers that were trained before stay what they are.
     _without(recipe, _ADDED_TO_RECIPES)
     _without(parts, _ADDED_TO_TEACHERS)
+    data = parts["data"] or {}
+    _without(data, _ADDED_TO_DATA)
+    _without(data.get("sampling", {}), _ADDED_TO_SAMPLING)
     _without_drops(parts["model"])
     for name in list(recipe):
         if name.startswith(("log_", "checkpoint_", "threads", "device")):
