@@ -6,7 +6,8 @@ python -m kdlab.reproduce.engines_chart docs/pictures/engines.svg
 import sys
 from pathlib import Path
 
-from kdlab.reproduce.bars import bar, picture, title
+from kdlab.report.bars import bar, title
+from kdlab.reproduce.bars import picture
 from kdlab.reproduce.command import kept
 
 _LEFT, _SCALE, _STEP = 190, 150, 19  # pixels; of once eager's speed; from bar to bar

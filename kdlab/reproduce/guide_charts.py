@@ -10,8 +10,9 @@ from typing import Any
 from kdlab.config import load as loader
 from kdlab.config.check import construct
 from kdlab.papers.edl_dist.in_flight import Part
+from kdlab.report.bars import bar, title
 from kdlab.report.chart import Panel, svg
-from kdlab.reproduce.bars import bar, picture, title
+from kdlab.reproduce.bars import picture
 from kdlab.reproduce.command import kept
 from kdlab.simulate.edl_dist import EdlDist
 from kdlab.simulate.kind import SimulationSpec

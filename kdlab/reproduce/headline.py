@@ -6,7 +6,8 @@ python -m kdlab.reproduce.headline docs/pictures/headline.svg
 import sys
 from pathlib import Path
 
-from kdlab.reproduce.bars import bar, picture, title
+from kdlab.report.bars import bar, title
+from kdlab.reproduce.bars import picture
 from kdlab.reproduce.command import kept
 
 _BAR, _GAP, _TOP, _LONGEST = 22, 9, 46, 190  # pixels
