@@ -24,7 +24,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--bare", action="store_true", help="ONNX without crop and resize: squares go in"
     )
     parser.add_argument("--out", default=None, help="file (default: student.<format>)")
-    parser.add_argument("--member", default=None, help="for example served/seed0")
+    parser.add_argument("--member", help="as served/seed0 (default: best on validation)")
     json_flag(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--best", action="store_true", help="best epoch on validation")

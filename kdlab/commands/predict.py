@@ -14,7 +14,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("images", nargs="+", help="image files, or folders of them")
     parser.add_argument("--top", type=int, default=3, help="classes for each image")
-    parser.add_argument("--member", default=None, help="a training by name")
+    parser.add_argument("--member", help="as served/seed0 (default: best on validation)")
     parser.add_argument(
         "--best", action="store_true", help="weights of the best epoch on validation"
     )
@@ -31,5 +31,6 @@ def do(arguments: argparse.Namespace) -> int:
         arguments.member,
         best=arguments.best,
     )
-    show(repr(found), {"predictions": found.to_json()}, as_json=arguments.json)
+    facts = {"predictions": found.to_json(), "taken": found.taken}
+    show(repr(found), facts, as_json=arguments.json)
     return 0

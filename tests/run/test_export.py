@@ -16,15 +16,22 @@ from kdlab.models.patch_net import PatchNet
 from kdlab.run.outputs.export_formats import ship
 from kdlab.run.outputs.prediction import answers
 
+MEMBER = "in_process/seed0"
+NAMED = ("--member", MEMBER)
+
 
 @pytest.mark.processes
 @pytest.mark.parametrize("to", ["safetensors", "torch", "pt2", "onnx"])
 def test_what_is_exported_says_what_the_student_says(taught, tmp_path, kdlab_cli, to):
     target = tmp_path / f"own.{to}"
-    code, out, err = kdlab_cli("export", taught.id, "--to", to, "--out", str(target))
+    named = NAMED if to == "pt2" else ()
+    asked = (taught.id, *named, "--to", to, "--out", str(target))
+    code, out, err = kdlab_cli("export", *asked)
     assert code == 0, err
+    member, taken = out.splitlines()[0], f"taken: {out.splitlines()[0]}, "
+    assert (taken in out) == (not named)  # which of two, and why
     assert re.search(r"teacher +[\d,]+ .*\nstudent +[\d,]+ .*\ntimes smaller", out)
-    student = load_exported(taught.path / "members/in_process/seed0/student.safetensors")
+    student = load_exported(taught.path / "members" / member / "student.safetensors")
     pixels = kdlab_images()
     with torch.inference_mode():
         own = student(torch.from_numpy(pixels)).numpy()
@@ -81,12 +88,14 @@ def test_a_place_that_cannot_be_written_is_named(taught, tmp_path, kdlab_cli, ou
 @pytest.mark.processes
 def test_exports_are_made_to_be_handed_on(taught, tmp_path, kdlab_cli):
     """pt2 gets the suffix that torch wants; files are readable; nobody's paths are inside."""
-    code, out, err = kdlab_cli("export", taught.id, "--to", "pt2", "--out", "own")
+    code, out, err = kdlab_cli("export", taught.id, *NAMED, "--to", "pt2", "--out", "own")
     assert code == 0, err
     (written,) = [line for line in out.splitlines() if line.endswith("own.pt2")]
     assert Path(written).stat().st_mode & 0o777 == 0o644
     target = tmp_path / "own.onnx"
-    assert kdlab_cli("export", taught.id, "--to", "onnx", "--out", str(target))[0] == 0
+    assert (
+        kdlab_cli("export", taught.id, *NAMED, "--to", "onnx", "--out", str(target))[0] == 0
+    )
     props = {p.key: p.value for p in onnx.load(target).metadata_props}
     assert json.loads(props["run"]) == taught.id
     assert json.loads(props["licence"]) == "unknown"
@@ -94,5 +103,5 @@ def test_exports_are_made_to_be_handed_on(taught, tmp_path, kdlab_cli):
     assert "%" in json.loads(props["teacher"])
     assert str(taught.path.parent) not in str(props)
     images = taught.test_images(3)
-    by_run, by_file = taught.predict(images), answers(str(target), images)
+    by_run, by_file = taught.predict(images, member=MEMBER), answers(str(target), images)
     assert [one.classes for one in by_file] == [one.classes for one in by_run]

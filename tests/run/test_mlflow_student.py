@@ -27,9 +27,11 @@ def test_mlflow_loads_the_student_and_scores_images(taught, monkeypatch):
     images = run.test_images(5)
     raw = [encoded(image) for image in images]
     found = loaded.predict(pd.DataFrame({"image": raw}))
-    expected = run.predict(images, top=10)
+    member = "in_process/seed0"
+    expected = run.predict(images, top=10, member=member)
     assert list(found["class"]) == [one.top for one in expected]
-    assert [one.top for one in run.predict(raw)] == [one.top for one in expected]
+    again = run.predict(raw, member=member)
+    assert [one.top for one in again] == [one.top for one in expected]
     assert list(found["probability"]) == [one.probabilities[0] for one in expected]
     assert all(len(shares) == 10 for shares in found["probabilities"])
     # As a request to `mlflow models serve` carries them.

@@ -61,10 +61,10 @@ def test_a_library_is_distilled_chosen_from_and_trained_as_a_whole(
     assert all(float(mean.abs().max()) > 0 for mean in means)
     report = MemberReport.read(folder)
     # What is exported without a word is the student in the end, not what it was made of.
-    exported = student_file(run.folder, None, best=False)
+    exported, _ = student_file(run.folder, None, best=False)
     assert exported.parent.name == "whole"
     assert load_file(exported).keys() == load_file(report.model_path).keys()
-    assert student_file(run.folder, None, best=True).is_file()
+    assert student_file(run.folder, None, best=True)[0].is_file()
     assert "models/chosen_blocks" in (folder / "model_card.md").read_text()
     model = load_exported(report.model_path)
     assert sum(p.numel() for p in model.net.parameters()) == taken

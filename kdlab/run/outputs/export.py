@@ -51,14 +51,14 @@ def export_student(
 ) -> str:
     """Write the student and its JSON card; says how to load it, and what it costs.
 
-    Arguments are those of `kdlab export`; without a member the one that the result describes.
+    Arguments are those of `kdlab export`; without a member the best on validation, and it says so.
 
     Raises:
         BadInput, ModelError: as kdlab/run/outputs/export_formats.py does.
         NotFoundError: no such run or member, or it has no student yet.
     """
     run = folders.find(run_id)
-    source = student_file(run, member, best=best)
+    source, taken = student_file(run, member, best=best)
     folder, facts = source.parent, export_facts(run, source, licence)
     suffix = {"torch": ".pt", "int8": ".int8.onnx", "timm": ""}.get(to, f".{to}")
     target = Path(out or f"student{suffix}").resolve()
@@ -73,7 +73,8 @@ def export_student(
 
         written = write_timm_folder(source, target, facts)
         _hand_on(written, *(written / name for name in TIMM_FILES))
-        return f"{name}\n{target}\n\nLoad it:\n{_FOLDER.format(path=str(target))}"
+        files = f"{target}\n{taken}".rstrip()
+        return f"{name}\n{files}\n\nLoad it:\n{_FOLDER.format(path=str(target))}"
     from kdlab.run.outputs.export_formats import Beside, ship  # imports torch
 
     card, beside, checked = read_card(source), Beside(run, source), ""
@@ -95,10 +96,9 @@ def export_student(
         torch.save(load_file(source), target)
     shutil.copyfile(source.with_suffix(".json"), target.with_suffix(".json"))
     _hand_on(target, target.with_suffix(".json"))
-    files = f"{target}\n{target.with_suffix('.json')}"
+    files = f"{target}\n{target.with_suffix('.json')}\n{taken}".rstrip()
     how = _asked(to, card, target, bare=bare) if to in _RUNS else _how(card, target)
-    costs = cost_table(beside.costs())
-    return f"{name}\n{files}{checked}\n\n{costs}\n\nLoad it:\n{how}"
+    return f"{name}\n{files}{checked}\n\n{cost_table(beside.costs())}\n\nLoad it:\n{how}"
 
 
 def _asked(to: str, card: dict[str, Any], target: Path, *, bare: bool) -> str:

@@ -1,5 +1,6 @@
 """What a student says of images that are no part of any data set."""
 
+import html
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -51,6 +52,8 @@ class Prediction:
 class Predictions(Sequence[Prediction]):
     """A table in a terminal, the pictures with their answers in a notebook."""
 
+    taken = ""  # which of several trainings says it, and why
+
     def __init__(self, rows: Sequence[Prediction], pixels: NDArray[np.uint8]) -> None:
         self.rows, self.pixels = list(rows), pixels
 
@@ -66,11 +69,13 @@ class Predictions(Sequence[Prediction]):
     def __repr__(self) -> str:
         count = max((len(row.classes) for row in self.rows), default=0)
         body = [[row.image, *row.said(1)] for row in self.rows]
-        return text_table_left(["image", "is", *["or"] * (count - 1)], body)
+        table = text_table_left(["image", "is", *["or"] * (count - 1)], body)
+        return f"{table}\n{self.taken}".rstrip()
 
     def _repr_html_(self) -> str:
         lines = [[Path(row.image).name, *row.said()] for row in self.rows]
-        return Pictures(self.pixels, lines)._repr_html_()
+        taken = f"<div>{html.escape(self.taken)}</div>" if self.taken else ""
+        return f"{Pictures(self.pixels, lines)._repr_html_()}{taken}"
 
 
 class StudentAtWork:
@@ -155,7 +160,7 @@ def answers(
         run: as `kdlab attach` takes it, or the path of an exported student (`StudentAtWork`).
         images: see `StudentAtWork`.
         top: classes for each.
-        member: a training by name; None is the one that the result describes.
+        member: a training by name; None is the best on validation.
         best: the weights of the best epoch on validation instead of the last.
 
     Raises:
@@ -164,11 +169,13 @@ def answers(
     """
     if top < 1:
         raise BadInput(f"{top} classes are none; ask for one at least.")
-    exported = Path(run).expanduser()
+    exported, taken = Path(run).expanduser(), ""
     folder = any(path.is_file() for path in _inside(exported))
     if exported.suffix not in (".safetensors", ".onnx") and not folder:
-        exported = student_file(folders.find(run), member, best=best)
-    return StudentAtWork(exported)(images, top)
+        exported, taken = student_file(folders.find(run), member, best=best)
+    found = StudentAtWork(exported)(images, top)
+    found.taken = taken
+    return found
 
 
 def test_images(run: RunFolder, count: int) -> list[NDArray[np.uint8]]:

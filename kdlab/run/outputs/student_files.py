@@ -1,29 +1,74 @@
-"""Where the students of a run lie."""
+"""Where the students of a run lie, and which of several is taken."""
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from kdlab.config.home import recall_as
 from kdlab.errors import NotFoundError
 from kdlab.experiment.folder import RunFolder
 from kdlab.models.block_library import BlockLibrary
 from kdlab.models.model import read_card
 
 
-def student_file(run: RunFolder, member: str | None, *, best: bool) -> Path:
-    """The .safetensors of a student; its card is the .json beside it.
+@dataclass(frozen=True, slots=True)
+class _Validated:
+    """What a member's result.json has to choose by."""
+
+    member: str
+    teacher_top1: float | None
+    validation_last: float  # percent; NaN where nothing was validated
+    validation_best: float
+
+
+def student_file(run: RunFolder, member: str | None, *, best: bool) -> tuple[Path, str]:
+    """The .safetensors of a student, its card is the .json beside it; why it is taken of several.
 
     Args:
         run: its folder.
-        member: a training by name; None is the one that the result describes.
+        member: a training by name, which needs no reason; None is the best on validation.
         best: of the best epoch on validation instead of the last.
 
     Raises:
         NotFoundError: no such training, or it is not finished.
     """
-    name = "best.safetensors" if best else "student.safetensors"
+    name, why = "best.safetensors" if best else "student.safetensors", ""
+    if member is None and (order := _on_validation(run, best=best)):
+        member, why = order[0][0], f"taken: {_words(order)}"
     source = member_folder(run, member) / name
     if not source.exists():
         raise NotFoundError(f"{source} does not exist: the member is not finished yet.")
-    return source
+    return source, why
+
+
+def better_of(run: RunFolder) -> str:
+    """What `kdlab export` and `kdlab predict` take of several trainings; empty for one."""
+    order = _on_validation(run, best=False)
+    return f"kdlab export takes {_words(order)}." if order else ""
+
+
+def _on_validation(run: RunFolder, *, best: bool) -> list[tuple[str, float]]:
+    """Trainings with their top-1 on validation, the best first; none where not all of two have it.
+
+    Of equal ones those with a teacher come first, then by name.
+    """
+    found = list[tuple[_Validated, float]]()
+    for path in sorted((run.path / "members").glob("*/*/result.json")):
+        own = recall_as(_Validated, path, "Its student may not be taken.")
+        if own is not None and is_student(path.parent):
+            found.append((own, own.validation_best if best else own.validation_last))
+    if len(found) < 2 or any(math.isnan(top1) for _, top1 in found):
+        return []
+    found.sort(key=lambda one: (-one[1], one[0].teacher_top1 is None))
+    return [(own.member, top1) for own, top1 in found]
+
+
+def _words(order: Sequence[tuple[str, float]]) -> str:
+    (name, top1), *others = order
+    rest = "; ".join(f"{other} has {share:.1f}" for other, share in others[:3])
+    more = f"; {len(others) - 3} more have less" if len(others) > 3 else ""
+    return f"{name}, {top1:.1f} % on validation; {rest}{more}"
 
 
 def member_folder(run: RunFolder, name: str | None) -> Path:

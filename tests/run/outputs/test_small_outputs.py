@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import math
 import shutil
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ from kdlab.run.outputs.first_batch import setup_of, show_batch
 from kdlab.run.outputs.mlflow_student import PyfuncStudent, _load_pyfunc
 from kdlab.run.outputs.prediction import StudentAtWork
 from kdlab.run.outputs.student_files import (
+    better_of,
     is_student,
     member_folder,
     newest_of,
@@ -59,6 +61,36 @@ def test_the_student_that_the_result_describes_is_meant_when_none_is_named(run):
     assert member_folder(run, None) == run.member("in_process/seed0")
 
 
+def validated(run, name, last, best=None, teacher=None):
+    facts = {"validation_last": last, "validation_best": best or last}
+    facts |= {"member": name, "teacher_top1": teacher}
+    (write(run, name, best=True) / "result.json").write_text(json.dumps(facts))
+
+
+def test_of_several_the_best_on_validation_is_taken_and_it_is_said(run):
+    validated(run, "none/seed0", 66.0, best=75.0)
+    none, other = run.member("none/seed0"), run.member("in_process/seed0")
+    assert student_file(run, None, best=False) == (none / "student.safetensors", "")
+    assert better_of(run) == ""  # there is one
+    validated(run, "in_process/seed0", 70.1, teacher=80.0)
+    words = "in_process/seed0, 70.1 % on validation; none/seed0 has 66.0"
+    taken = (other / "student.safetensors", f"taken: {words}")
+    assert student_file(run, None, best=False) == taken
+    assert better_of(run) == f"kdlab export takes {words}."
+    # It was better once.
+    assert student_file(run, None, best=True)[0] == none / "best.safetensors"
+    assert student_file(run, "none/seed0", best=True) == (none / "best.safetensors", "")
+
+
+def test_of_equal_ones_the_taught_one_is_taken(run):
+    run.write_status(state="finished", result={"source": "none"})
+    for name, teacher in (("cached/seed0", None), ("served/seed0", 80.0)):
+        validated(run, name, 70.0, teacher=teacher)
+    assert student_file(run, None, best=False)[0].parent == run.member("served/seed0")
+    validated(run, "none/seed0", math.nan)  # who cannot be compared: as the result says
+    assert student_file(run, None, best=False)[0].parent == run.member("none/seed0")
+
+
 def test_what_has_not_ended_is_said_with_what_has(run):
     run.path.mkdir(parents=True)
     with pytest.raises(NotFoundError, match="Finished: none"):
@@ -74,8 +106,8 @@ def test_the_whole_student_is_newer_than_its_blocks(run):
     whole = write(run, "tr/seed0/whole", best=True)
     assert newest_of(blocks) == whole
     assert member_folder(run, None) == whole
-    assert student_file(run, None, best=False) == whole / "student.safetensors"
-    assert student_file(run, "tr/seed0", best=True) == whole / "best.safetensors"
+    assert student_file(run, None, best=False)[0] == whole / "student.safetensors"
+    assert student_file(run, "tr/seed0", best=True)[0] == whole / "best.safetensors"
 
 
 def test_a_student_of_the_best_epoch_may_not_be_there_yet(run):
