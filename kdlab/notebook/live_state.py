@@ -143,8 +143,9 @@ def _end(watch: Watch, run_id: str) -> tuple[str, str]:
         return "bad", f"Its process is gone; nothing is lost: kdlab resume {run_id}"
     if watch.state == "stopped":
         return "warn", f"Stopped at step {watch.step:,}. To go on: kdlab resume {run_id}"
-    if watch.lost:
-        return "warn", watch.lost
+    tone, said = watch.verdict
+    if watch.lost or said:
+        return "warn" if watch.lost else tone, f"{watch.lost}\n{said}".strip()
     if watch.paused and watch.state == "running":
         return "warn", "Paused: weights and soft labels stay in memory."
     return "", ""

@@ -34,6 +34,7 @@ from kdlab.notebook.pace import Pace
 from kdlab.notebook.teacher_rows import TeacherRows
 from kdlab.report.table import not_trained_on
 from kdlab.report.timeline import BarRow
+from kdlab.report.verdict import shown
 
 LOSS, SPEED, BUFFER = "loss", "speed", "unused soft labels"
 TOP1, ERROR = "top-1 on validation", "test error"
@@ -76,6 +77,7 @@ class Watch:
     state: str = "starting"
     error: str = ""  # of a run that failed
     lost: str = ""  # samples that it was not trained on, when it has ended
+    verdict: tuple[str, str] = ("", "")  # tone and words on its teacher, when it has ended
     experiment: str = ""
     members: list[str] = field(default_factory=list)  # all trainings of the run
     member: str = ""
@@ -142,7 +144,9 @@ class Watch:
                 self._points(_EPOCH, event, event.epoch)
             case RunDone():
                 self.state, self.error = event.state, event.error or ""
-                self.lost = not_trained_on((event.result or {}).get("runs") or [])
+                result = event.result or {}
+                self.lost = not_trained_on(result.get("runs") or [])
+                self.verdict = shown(result.get("verdict"))
                 self.teachers.end(event.time)
             case _:
                 self._take_more(event)

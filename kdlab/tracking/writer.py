@@ -237,6 +237,10 @@ class Writer(EventWriter):
             if len(self.state["members"]) > 1:  # else its one training has said it
                 keys += ["student_top1", "teacher_top1", "samples_per_second"]
             values = {METRICS[k]: result[k] for k in keys if result.get(k) is not None}
+            verdict = result.get("verdict")
+            if verdict:
+                self.client.set_tag(parent, "kdlab.verdict", verdict["sentence"])
+                values[METRICS["gained"]] = verdict["gained"]
             self._add(parent, values, event.time, 0)
             self.client.log_dict(parent, result, "result.json")
         if event.error:

@@ -4,7 +4,7 @@ import json
 
 from tests_support import event
 
-from kdlab.notebook import live_state
+from kdlab.notebook import live_state, picture
 from kdlab.notebook.watch import Watch
 
 STEP = {"member": "served/seed0", "of_steps": 100, "samples_per_second": 500.0}
@@ -74,6 +74,21 @@ def test_samples_that_were_not_trained_on_are_said_in_the_end():
     said = live_state.verdict(watch, "r1")
     text = "Not trained on: 40 of 100 samples of ec/seed0."
     assert said == {"tone": "warn", "text": text}
+
+
+def test_a_comparison_ends_with_its_verdict():
+    watch = trained()
+    judged = {"kind": "helped", "sentence": "the teacher helped by 18.1 points"}
+    watch.see(event("run_done", 30.0, state="finished", result={"verdict": judged}))
+    said = live_state.verdict(watch, "r1")
+    assert said == {"tone": "good", "text": judged["sentence"]}
+    assert judged["sentence"] in picture.static(watch)
+    row = {"member": "served/seed0", "samples_seen": 60, "samples_lost": 40}
+    result = {"runs": [row], "verdict": judged}
+    watch.see(event("run_done", 31.0, state="finished", result=result))
+    lost = "Not trained on: 40 of 100 samples of served/seed0."
+    both = {"tone": "warn", "text": f"{lost}\n{judged['sentence']}"}
+    assert live_state.verdict(watch, "r1") == both
 
 
 def test_no_teacher_is_said_until_one_joins():

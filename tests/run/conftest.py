@@ -16,6 +16,18 @@ def run_json(kdlab_cli):
     return call
 
 
+@pytest.fixture
+def answer(kdlab_cli):
+    """The object that a command ends with."""
+
+    def ask(*words):
+        code, out, err = kdlab_cli(*words, "--json")
+        assert code == 0, err
+        return json.loads(out.splitlines()[-1])
+
+    return ask
+
+
 @pytest.fixture(
     params=[
         pytest.param(

@@ -1,5 +1,6 @@
 """Runs compared: spec differences, curves, means over seeds; in words, HTML and MLflow."""
 
+import html
 import json
 
 import pytest
@@ -7,6 +8,7 @@ from mlflow import MlflowClient
 
 import kdlab
 from kdlab.errors import BadInput
+from kdlab.report import page
 
 pytestmark = pytest.mark.processes("whoever is first makes the runs that all read")
 
@@ -56,6 +58,36 @@ def test_what_a_run_told_mlflow_while_it_went_on_is_compared(taught):
     state = json.loads((taught.path / "tracking.json").read_text())
     names = [one.path for one in client.list_artifacts(state["runs"][""])]
     assert {"overview.html", "overview.svg", "examination.html"} <= set(names)
+
+
+def test_a_comparison_ends_with_the_verdict_everywhere(taught, answer):
+    verdict = taught.result["verdict"]
+    said = verdict["sentence"]
+    (alone, with_it) = (row["student_top1"] for row in taught.result["runs"])
+    assert verdict["gained"] == pytest.approx(with_it - alone)
+    assert said.startswith(f"With its teacher {with_it:.1f} %, alone {alone:.1f} %: ")
+    assert " ".join(taught.table().split()).endswith(said)
+    assert answer("attach", taught.id)["verdict"] == verdict
+    assert answer("runs", "--compare", taught.id)["verdicts"] == [said]
+    assert html.escape(said) in kdlab.compare(taught).page()
+    assert html.escape(said) in taught.result._repr_html_()
+
+    state = json.loads((taught.path / "tracking.json").read_text())
+    data = MlflowClient(taught.result["tracking_uri"]).get_run(state["runs"][""]).data
+    assert data.tags["kdlab.verdict"] == said
+    assert data.metrics["test/gained_with_teacher"] == pytest.approx(verdict["gained"])
+    assert page.markdown(said) in data.tags["mlflow.note.content"]
+    assert "takes" in data.tags["mlflow.note.content"]  # what `kdlab export` does
+
+
+def test_the_better_on_validation_predicts(taught):
+    found = taught.predict(taught.test_images(2))
+    rows = {row["member"]: row["validation_top1"] for row in taught.result["runs"]}
+    best = max(rows, key=lambda name: (rows[name], name.startswith("in_process")))
+    assert found.taken.startswith(f"taken: {best}, {rows[best]:.1f} % on validation; ")
+    assert found.taken in repr(found)
+    assert html.escape(found.taken) in found._repr_html_()
+    assert taught.predict(taught.test_images(2), member=best).taken == ""
 
 
 def test_what_is_not_in_mlflow_is_not_logged(of_two_seeds, copied):

@@ -1,6 +1,5 @@
 """`--json` ends stdout with an object whose keys docs/json.md names."""
 
-import json
 import os
 import re
 import subprocess
@@ -9,16 +8,6 @@ from pathlib import Path
 
 import pytest
 from tests_support import documented
-
-
-@pytest.fixture
-def answer(kdlab_cli):
-    def ask(*words):
-        code, out, err = kdlab_cli(*words, "--json")
-        assert code == 0, err
-        return json.loads(out.splitlines()[-1])
-
-    return ask
 
 
 @pytest.mark.long

@@ -16,6 +16,10 @@ _COLUMNS = (
 class Result(dict[str, Any]):
     """The keys of `kdlab run --json`."""
 
+    def verdict(self) -> str:
+        """Whether the teacher helped, in a sentence; empty where that was not compared."""
+        return (self.get("verdict") or {}).get("sentence", "")
+
     def _repr_html_(self) -> str:
         rows = self.get("runs") or []
         keys = [key for key in _COLUMNS if any(row.get(key) is not None for row in rows)]
@@ -24,8 +28,10 @@ class Result(dict[str, Any]):
             + [number(r.get(key)) for key in keys]
             for r in rows
         ]
-        facts = [[k, number(v)] for k, v in self.items() if k not in ("runs", "costs")]
+        shown = [k for k in self if k not in ("runs", "costs", "verdict")]
+        facts = [[k, number(self[k])] for k in shown]
         costs = self.get("costs")
         cost = page.table(HEAD, cost_rows(costs)) if costs else ""
-        lost = f"<div>{html.escape(said)}</div>" if (said := not_trained_on(rows)) else ""
-        return lost + page.table(("", *keys), body) + cost + page.table(("", ""), facts)
+        said = filter(None, (not_trained_on(rows), self.verdict()))
+        head = "".join(f"<div>{html.escape(line)}</div>" for line in said)
+        return head + page.table(("", *keys), body) + cost + page.table(("", ""), facts)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Literal
 
 from kdlab.config import yaml_text
@@ -226,7 +227,7 @@ class Run(Watched):
             images: a path of an image or of a folder, an image in memory (Pillow's, or
                 (H, W, C) uint8), or several of these.
             top: classes for each.
-            member: a training by name; None is the one that the result describes.
+            member: a training by name; None is the best on validation.
             best: the weights of the best epoch on validation instead of the last.
 
         Raises:
@@ -261,7 +262,7 @@ class Run(Watched):
         return plans(self.folder)
 
     def table(self) -> str:
-        """The members of a finished run side by side, mean ± std over seeds; what they cost.
+        """The members of a finished run, mean ± std over seeds; what they cost; the verdict.
 
         Raises:
             RunFailed, RunStopped, NotFoundError: it has no result, and why.
@@ -271,8 +272,12 @@ class Run(Watched):
 
         result = self.result
         costs = result.get("costs")  # not of runs before it was measured
-        below = f"\n\n{cost_table(costs)}" if costs else ""
-        return f"{result_table(result['runs'], result.get('teacher_top1'))}{below}"
+        parts = [
+            result_table(result["runs"], result.get("teacher_top1")),
+            cost_table(costs) if costs else "",
+            fill(result.verdict(), 100),
+        ]
+        return "\n\n".join(filter(None, parts))
 
     def pause(self) -> None:
         """After this step or the next, until `go_on`. Teachers and ranks stay.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from textwrap import fill
 from typing import Any
 
 from kdlab.config.home import recall_as
@@ -17,6 +18,7 @@ from kdlab.report import chart, page
 from kdlab.report.chart import Panel
 from kdlab.report.progressions import Progression, progressions
 from kdlab.report.table import METHODS, NAMES, spread, text_table
+from kdlab.report.verdict import Verdict
 from kdlab.run.handle.run import Run, attach
 from kdlab.tracking import ui_address
 from kdlab.tracking.follow import log_page
@@ -32,6 +34,7 @@ MemberFacts = Mapping[str, object]  # a row of a run's result, maybe of an older
 @dataclass(frozen=True, slots=True)
 class _RunResult:
     runs: list[dict[str, object]]
+    verdict: Verdict | None = None
 
 
 class Comparison:
@@ -69,6 +72,16 @@ class Comparison:
             if not found:
                 rows.append(dict.fromkeys(HEAD, "-") | {"training": self._label(run, "")})
         return rows
+
+    def verdicts(self) -> list[str]:
+        """Whether the teacher helped, in a sentence for each run that compared it with none."""
+        found = list[str]()
+        for run in self.runs:
+            kept = _kept(run)
+            if kept is not None and kept.verdict is not None:
+                label = "" if len(self.runs) == 1 else f"{run.id[-4:]}: "
+                found.append(f"{label}{kept.verdict.sentence}")
+        return found
 
     def curves(self) -> list[Panel]:
         """Loss and accuracy, over time and over samples (or iterations)."""
@@ -139,7 +152,8 @@ class Comparison:
                 return table.read_text(encoding="utf-8")
         names = self.head()
         outcome = [[row[key] for key in names] for row in self.outcomes()]
-        return f"{spec}\n\n{text_table(names, outcome)}".strip()
+        said = "\n".join(fill(verdict, 100) for verdict in self.verdicts())
+        return f"{spec}\n\n{text_table(names, outcome)}\n\n{said}".strip()
 
     __repr__ = __str__
 
@@ -154,13 +168,15 @@ class Comparison:
             "runs": [run.id for run in self.runs],
             "differences": dict(self.differences()),
             "outcomes": self.outcomes(),
+            "verdicts": self.verdicts(),
             "links": self.links(),
         }
 
     def _repr_html_(self) -> str:
         head = self.head()
         body = page.table(head, [[row[key] for key in head] for row in self.outcomes()])
-        parts = [f"<h4>What came out</h4>{body}"]
+        said = "".join(f"<p>{html.escape(verdict)}</p>" for verdict in self.verdicts())
+        parts = [f"<h4>What came out</h4>{body}{said}"]
         if len(self.runs) > 1:
             differ = [[key, *map(_short, values)] for key, values in self.differences()]
             names = ["key", *(run.id for run in self.runs)]
@@ -196,12 +212,15 @@ def compare(*runs: Run | str) -> Comparison:
 
 def overview(run: Run) -> dict[str, str]:
     """What a run came to, for MLflow: files by name, `note.md` for its description."""
+    from kdlab.run.outputs.student_files import better_of  # imports torch
+
     comparison, origin = Comparison([run]), run.folder.origin()
     spec = run.folder.resolved()
     head = comparison.head()
     lines = [[page.markdown(row[key]) for key in head] for row in comparison.outcomes()]
     note = [
         page.markdown(str(spec.get("about", ""))),
+        *map(page.markdown, [*comparison.verdicts(), better_of(run.folder)]),
         f"`kdlab run {origin.experiment}`, spec `{origin.spec_hash}`",
         page.markdown_table(head, lines),
         "![curves](overview.svg)",
@@ -209,16 +228,20 @@ def overview(run: Run) -> dict[str, str]:
     return {
         "overview.html": comparison.page(),
         "overview.svg": chart.svg(comparison.curves()),
-        "note.md": "\n\n".join(note),
+        "note.md": "\n\n".join(filter(None, note)),
     }
+
+
+def _kept(run: Run) -> _RunResult | None:
+    """Written before the status says finished."""
+    return recall_as(
+        _RunResult, run.path / "result.json", "Those of its members are shown."
+    )
 
 
 def _results(run: Run) -> list[MemberFacts]:
     """A row for each training that has ended, whatever became of the run."""
-    # Written before the status says finished
-    kept = recall_as(
-        _RunResult, run.path / "result.json", "Those of its members are shown."
-    )
+    kept = _kept(run)
     if kept is not None:
         return [*kept.runs]
     from kdlab.run.process.outcome import row  # imports torch

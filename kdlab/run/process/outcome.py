@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import ComputingPoolSpec
-from kdlab.events.log import select
+from kdlab.events.log import read_all, select
+from kdlab.events.runs import RunStarted
+from kdlab.events.training import EpochDone
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.report.bottleneck import of_result
+from kdlab.report.verdict import ComparedTraining, Verdict, of_comparison
 from kdlab.train.result import MemberReport
 
 
@@ -83,6 +87,7 @@ class RunOutcome:
     # What teachers computed with, where they chose: engine and precision of each that served.
     teacher_engines: list[str]
     status: str = "finished"
+    verdict: Verdict | None  # on the teacher; None where nothing was trained without one
     runs: list[MemberRow]
 
 
@@ -123,6 +128,7 @@ def outcome(
         tracking_uri=tracking_uri,
         run_dir=str(run.path),
         teacher_engines=_engines(spec, run),
+        verdict=_verdict(spec, results, run),
         runs=[row(result) for result in results],
         **means,
         **sums,
@@ -140,6 +146,42 @@ def _engines(spec: ExperimentSpec, run: RunFolder) -> list[str]:
         if "engine" in event
     ]
     return sorted({words.split(",", 1)[0] for words in said})
+
+
+def _verdict(
+    spec: ExperimentSpec, results: Sequence[MemberReport], run: RunFolder
+) -> Verdict | None:
+    """Whether the teacher helped; the curves on validation are in the events."""
+    if len({r.source for r in results}) < 2 or all(r.source != "none" for r in results):
+        return None
+    images, curves = 0, dict[str | None, dict[int, float]]()
+    for event in read_all(run.events):
+        if isinstance(event, RunStarted):
+            images = int(str(event.dataset["validation"]))
+        elif isinstance(event, EpochDone) and event.validation_top1 is not None:
+            curves.setdefault(event.member, {})[event.epoch] = event.validation_top1
+    members = [
+        ComparedTraining(
+            source=r.source,
+            seed=r.seed,
+            top1=r.last.top1,
+            teacher_top1=r.teacher_top1,
+            validation=[*curves.get(r.member, {}).values()],
+            epochs=r.epochs,
+            shares_cores=_shares_cores(spec, r.source),
+        )
+        for r in results
+    ]
+    tested = min(r.last.samples for r in results)
+    return of_comparison(members, spec.described(), tested, images)
+
+
+def _shares_cores(spec: ExperimentSpec, source: str) -> bool:
+    """Whether a teacher computed on the cores that its student was trained on."""
+    here = source == "in_process" or (
+        source == "served" and isinstance(spec.teacher_pool, LocalPool | None)
+    )
+    return here and spec.train.chosen_device() == "cpu"
 
 
 def row(result: MemberReport) -> MemberRow:

@@ -108,9 +108,40 @@ def test_of_a_comparison_the_described_source_is_the_result_and_all_have_rows(to
     assert found.student_top1 == pytest.approx(80.5)
     assert found.samples_seen == 960  # of it alone
     assert found.teacher_top1 == 97.5
+    assert (found.verdict.kind, found.verdict.by, found.verdict.gained) == (
+        "helped", "seeds", 30.5
+    )  # fmt: skip
     assert [(r.source, r.seed) for r in found.runs] == [
         ("none", 0), ("cached", 0), ("none", 1), ("cached", 1)
     ]  # fmt: skip
+
+
+def test_the_verdict_reads_curves_and_who_shares_cores(told, tmp_path):
+    members = [("none/seed0", 80.0, None), ("in_process/seed0", 79.0, 79.5)]
+    began = ("run_started", {"dataset": {"validation": 10_000}})
+    ends = [
+        (
+            "epoch_done",
+            {"member": name, "epoch": epoch, "validation_top1": 50.0 + 10 * epoch},
+        )
+        for name, _, _ in members
+        for epoch in (1, 2)
+    ]
+    joined(RunFolder(tmp_path), began, *ends)
+    reports = [
+        report(name.split("/")[0], top1=top1, teacher_top1=teacher)
+        for name, top1, teacher in members
+    ]
+    options = ["compare=[none, in_process]", "train.device=cpu"]
+    found = told("in_process", *reports, overrides=options).verdict
+    assert (found.kind, found.by) == ("did_not_help", "test_images")
+    assert found.why == (
+        "the teacher knows no more than the student does alone: 79.5 % against 80.0 %",
+        "too few epochs: both still rise on validation (+10.0 and +10.0 points at the end)",
+        "teacher and student share the cores, so speeds are no comparison",
+    )
+    assert "train.epochs=4" in found.next
+    assert told("none", report()).verdict is None
 
 
 def test_what_no_training_has_is_none_and_what_one_lacks_is_left_out(told):
