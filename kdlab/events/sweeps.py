@@ -5,6 +5,8 @@ from typing import Any
 
 from kdlab.events.event import Event
 
+AS_IT_IS = "the experiment as it is"  # why a trial is tried
+
 
 class SweepStarted(Event, kind="sweep_started"):
     """A session of a sweep begins."""

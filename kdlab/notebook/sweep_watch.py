@@ -8,6 +8,7 @@ from typing import Any
 
 from kdlab.events.event import Event
 from kdlab.events.sweeps import (
+    AS_IT_IS,
     Searched,
     SweepDone,
     SweepStarted,
@@ -17,10 +18,10 @@ from kdlab.events.sweeps import (
 )
 from kdlab.notebook.curve import Curve, CurveKey
 from kdlab.report.table import duration, number
+from kdlab.report.verdict import shown
 
 _BEST, _LINES = 12, 150  # rows of the table, lines of the picture
 _TICKER, _MARKS = 40, 60
-_AS_IT_IS = "the experiment as it is"
 
 
 @dataclass(slots=True)
@@ -47,6 +48,7 @@ class SweepWatch:
     error: str = ""
     metric: str = "value"
     sign: int = -1  # -1: larger is better
+    not_sure: str = ""  # what is said beside a gain before it was confirmed
     space: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     of_trials: int = 0
     ended: int = 0
@@ -56,6 +58,7 @@ class SweepWatch:
     curves: dict[CurveKey, Curve] = field(default_factory=dict)
     news: list[tuple[CurveKey, float, float]] = field(default_factory=list)
     best: TrialSeen | None = None
+    verdict: tuple[str, str] = ("", "")  # tone and words on the best, when it has ended
     ticker: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_TICKER))
     marks: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MARKS))
 
@@ -75,6 +78,7 @@ class SweepWatch:
                 self.state = "confirming"
             case SweepDone():
                 self.state, self.error = event.state, event.error or ""
+                self.verdict = shown((event.result or {}).get("verdict"))
         if line := event.text():
             self.ticker.append((event.time, line))
 
@@ -83,6 +87,8 @@ class SweepWatch:
         self.metric = event.objectives[0]
         self.sign = 1 if event.directions[0] == "minimize" else -1
         self.space = event.spec.get("space") or {}
+        trains = not event.spec.get("simulation")
+        self.not_sure = " (one seed, not confirmed)" if trains else ""
         self.of_trials = int(event.spec.get("trials") or 0)
         self.began = self.began or event.time
 
@@ -172,7 +178,7 @@ class SweepWatch:
         return f"about {duration(spent)} left"
 
     def _default(self) -> TrialSeen | None:
-        own = [t for t in self.trials.values() if t.why == _AS_IT_IS]
+        own = [t for t in self.trials.values() if t.why == AS_IT_IS]
         return own[0] if own and own[0].state == "complete" else None
 
     def _unchanged(self) -> list[dict[str, Any]]:
@@ -188,6 +194,9 @@ class SweepWatch:
         if self.best is None:
             return None
         best = f"Best so far: trial {self.best.number} with {_words(self.best.values)}."
+        tone, said = self.verdict
+        if said:
+            return {"tone": tone, "text": f"{best.replace(' so far', '')} {said}"}
         default = self._default()
         if default is None or default.value is None or default is self.best:
             if default is not None and default is self.best:
@@ -195,7 +204,8 @@ class SweepWatch:
             return {"tone": "plain", "text": best}
         assert self.best.value is not None
         by = abs(self.best.value - default.value)
-        return {"tone": "good", "text": f"{best} By {by:.3g} better than as it was."}
+        better = f"{self.metric} better by {by:.3g} than with the unchanged setting"
+        return {"tone": "plain", "text": f"{best} {better}{self.not_sure}."}
 
     def _sweep(self, importance: Mapping[str, float]) -> dict[str, Any]:
         ended = [t for t in self.trials.values() if t.value is not None]

@@ -186,11 +186,10 @@ class SweepWriter(EventWriter):
             mean = (again or {}).get(who, {}).get("mean")
             if mean is not None:
                 metrics.append(Metric(f"confirmed/{who}", float(mean), stamp, 0))
-        self.client.log_batch(
-            run,
-            metrics=metrics,
-            tags=[RunTag(f"best/{cleaned(k)}", str(v)) for k, v in best["set"].items()],
-        )
+        tags = [RunTag(f"best/{cleaned(k)}", str(v)) for k, v in best["set"].items()]
+        said = (result.get("verdict") or {}).get("sentence", "")
+        tags += [RunTag("kdlab.verdict", said)] if said else []
+        self.client.log_batch(run, metrics=metrics, tags=tags)
         for path in result["figures"]:
             self.client.log_artifact(run, path)
         for path in map(Path, result["saved"]):  # several have one name
@@ -204,7 +203,7 @@ class SweepWriter(EventWriter):
             f"![{Path(p).stem}](get-artifact?path={Path(p).name}&run_uuid={run})"
             for p in result["figures"]
         )
-        head = f"Best: trial {best['number']}, {_text(best['set'])}\n\n"
+        head = f"Best: trial {best['number']}, {_text(best['set'])}\n\n{said}\n\n"
         self.client.set_tag(run, "mlflow.note.content", head + pictures)
 
 

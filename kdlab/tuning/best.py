@@ -9,8 +9,10 @@ from optuna.trial import FrozenTrial, TrialState
 from kdlab.config import load as loader
 from kdlab.config import yaml_text
 from kdlab.errors import BadInput, ClusterError
+from kdlab.events.sweeps import AS_IT_IS
+from kdlab.report.verdict import Verdict, of_setting
 from kdlab.tuning.folder import SweepFolder, find, read_study
-from kdlab.tuning.outcome import TrialCounts, TrialRow
+from kdlab.tuning.outcome import Confirmed, TrialCounts, TrialRow
 from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import SweepSpec
 from kdlab.tuning.trial_notes import (
@@ -127,6 +129,25 @@ def row(trial: FrozenTrial, spec: SweepSpec) -> TrialRow:
         run_dir=trial.user_attrs.get(RUN),
         seconds=trial.duration.total_seconds() if trial.duration else None,
     )
+
+
+def verdict(
+    study: optuna.Study, spec: SweepSpec, chosen: FrozenTrial, again: Confirmed | None
+) -> Verdict | None:
+    """On the best beside the experiment as it is; None where that was not tried, or is the best.
+
+    Nor has a simulation one: it says the same with every seed.
+    """
+    if spec.simulated or why(chosen) == AS_IT_IS:
+        return None
+    ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    before = {0: t.values[0] for t in ended if why(t) == AS_IT_IS}  # noqa: B035 - there is one
+    after = {0: chosen.values[0]}
+    if again is not None:
+        both = (again.as_it_is, again.best)
+        before, after = (dict(zip(s.seeds, s.values, strict=True)) for s in both)
+    metric, confirmed = spec.objectives[0].metric, again is not None
+    return of_setting(metric, before, after, -spec.signs()[0], confirmed=confirmed)
 
 
 def counts(study: optuna.Study) -> TrialCounts:

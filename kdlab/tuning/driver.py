@@ -18,7 +18,7 @@ from kdlab.errors import ClusterError, KdlabError, RunStopped
 from kdlab.events.ensemble import LocalModelLost
 from kdlab.events.event import Emit, Event
 from kdlab.events.general import Note
-from kdlab.events.sweeps import TrialStarted, TrialStopping
+from kdlab.events.sweeps import AS_IT_IS, TrialStarted, TrialStopping
 from kdlab.events.training import EpochDone
 from kdlab.experiment.folder import RunFolder
 from kdlab.tuning.best import counts
@@ -131,7 +131,7 @@ class Driver:
         first = list[tuple[str, Mapping[str, object]]]()
         as_it_is = self.space.as_it_is() if self.spec.defaults else None
         if as_it_is is not None:
-            first.append(("the experiment as it is", as_it_is))
+            first.append((AS_IT_IS, as_it_is))
         elif self.spec.defaults:
             words = "The experiment's own values are not in the space, so it is not tried as it is."
             self.emit(Note(message=words))

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 
 from kdlab.report.table import number
+from kdlab.report.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,7 @@ class Spread:
     mean: float | None
     std: float | None
     values: Sequence[float]
+    seeds: Sequence[int] = ()  # that they are of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,7 @@ class SweepOutcome:
     trials: TrialCounts
     sweep: str
     confirmed: Confirmed | None
+    verdict: Verdict | None = None  # on the best setting beside the unchanged one
     saved: Sequence[str]  # configs and cards
     figures: Sequence[str]
     jobs: int
@@ -96,6 +100,8 @@ class SweepOutcome:
                 std = "" if each.std is None else f" ± {each.std:.3g}"
                 lines.append(f"  {words}: {number(each.mean)}{std}")
             lines.append(f"  (the sweep's own, optimistic: {number(again.optimistic)})")
+        if self.verdict is not None:
+            lines.append(fill(self.verdict.sentence, 100))
         count = self.trials
         lines.append(
             f"{count.total} trials: {count.complete} complete, {count.pruned} pruned, "

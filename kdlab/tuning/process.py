@@ -101,6 +101,7 @@ class SweepProcess(Work):
             trials=best.counts(study),
             sweep=self.name,
             confirmed=again,
+            verdict=best.verdict(study, self.spec, chosen, again),
             saved=[str(p) for p in saved],
             figures=[str(p) for p in drawn],
             jobs=jobs,

@@ -39,10 +39,10 @@ def confirmed(
     wanted += [Again("as_it_is", s, f"as-it-is-seed{s}", {}) for s in seeds]
     repeats = Repeats(sweep, workers, wanted)
     done = repeats.run()
-    values: dict[str, list[float]] = {"best": [], "as_it_is": []}
+    values: dict[str, dict[int, float]] = {"best": {}, "as_it_is": {}}
     for again in wanted:
         value = found(metric, done[again.name]) if again.name in done else None
-        values[again.of] += [] if value is None else [value]
+        values[again.of] |= {} if value is None else {again.seed: value}
     return Confirmed(
         metric=metric,
         seeds=list(seeds),
@@ -62,11 +62,13 @@ def found(metric: str, run: Path) -> float | None:
     )
 
 
-def _spread(values: list[float]) -> Spread:
+def _spread(by_seed: Mapping[int, float]) -> Spread:
+    values = list(by_seed.values())
     return Spread(
         mean=fmean(values) if values else None,
         std=stdev(values) if len(values) > 1 else None,
         values=values,
+        seeds=list(by_seed),
     )
 
 

@@ -61,7 +61,9 @@ def test_the_best_so_far_never_falls_and_constraints_count():
     assert "train.lr = 0.5" in watch.marks[-1]["text"]
     page = watch.page({"train.lr": 0.9, "loss.weight": 0.1})
     assert "trial 3" in page["verdict"]["text"]
-    assert "10 better" in page["verdict"]["text"]  # than the experiment as it is
+    assert page["verdict"]["text"].endswith(
+        "better by 10 than with the unchanged setting (one seed, not confirmed)."
+    )
     assert page["levels"][0]["points"] == [[0.0, 50.0]]
     # What breaks a constraint stands last, and says so.
     assert [row[0] for row in page["sweep"]["best"]] == [
@@ -87,6 +89,18 @@ def test_a_best_that_is_the_unchanged_setting_is_said():
     trial(watch, 1, 40.0)
     verdict = watch.page({})["verdict"]
     assert (verdict["tone"], "as it was" in verdict["text"]) == ("warn", True)
+
+
+def test_what_fresh_seeds_said_is_the_end():
+    watch = started()
+    trial(watch, 0, 50.0, why=BEFORE)
+    trial(watch, 1, 60.0)
+    judged = {"kind": "did_not_help", "sentence": "the setting did not help"}
+    watch.see(event("sweep_done", 20.0, state="finished", result={"verdict": judged}))
+    said = watch.page({})["verdict"]
+    assert said["tone"] == "warn"
+    assert said["text"].startswith("Best: trial 1 with")
+    assert said["text"].endswith(judged["sentence"])
 
 
 def test_where_values_lie_on_their_axes():

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from kdlab.messages import plain, typed
+from kdlab.report.verdict import of_setting
 from kdlab.tuning.outcome import (
     BestTrial,
     Confirmed,
@@ -50,5 +51,17 @@ def test_fresh_seeds_stand_beside_what_the_search_had():
     assert "(the sweep's own, optimistic: 81.25)" in said
 
 
+def test_it_ends_with_the_verdict():
+    before, after = {11: 69.0, 12: 71.0, 13: 70.0}, {11: 79.0, 12: 80.0, 13: 79.5}
+    judged = of_setting("validation_top1", before, after, 1, confirmed=True)
+    said = " ".join(str(replace(OUTCOME, verdict=judged)).split())
+    assert (
+        "the setting helped by 9.5 (8.26 to 10.7 with 95 % confidence: 3 fresh seeds)"
+        in said
+    )
+
+
 def test_it_comes_back_from_json():
-    assert typed(SweepOutcome, plain(OUTCOME)) == OUTCOME
+    judged = of_setting("validation_top1", {0: 69.0}, {0: 70.0}, 1, confirmed=False)
+    for found in (OUTCOME, replace(OUTCOME, verdict=judged)):
+        assert typed(SweepOutcome, plain(found)) == found

@@ -64,7 +64,7 @@ def expected(lr, *seeds):
 def test_both_settings_are_run_with_each_seed(made):
     sweep = made(TRAINED)
     found = again(sweep, train)
-    assert found.best.values == expected(0.125, 11, 12)
+    assert (found.best.values, found.best.seeds) == (expected(0.125, 11, 12), [11, 12])
     assert found.as_it_is.values == expected(0.05, 11, 12)
     assert found.best.mean == sum(expected(0.125, 11, 12)) / 2
     assert found.best.std == pytest.approx(0.5**0.5)  # of two that lie one apart
