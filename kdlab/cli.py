@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -34,8 +35,9 @@ from kdlab.commands import (
 )
 from kdlab.commands import list as listing
 from kdlab.commands.command import Command
+from kdlab.config.folders import nearest
 from kdlab.config.home import keep_private
-from kdlab.errors import KdlabError
+from kdlab.errors import BadInput, KdlabError
 from kdlab.report.table import visible
 
 COMMANDS: dict[str, Command] = {
@@ -64,18 +66,26 @@ COMMANDS: dict[str, Command] = {
     "doctor": doctor,
     "completion": completion,
 }
+_FIRST = """\
+kdlab trains small image networks with the knowledge of large ones. To begin with:
+
+    kdlab new NAME --data PHOTOS   a config and a notebook for your own photos
+    kdlab run quickstart           a first run on handwritten digits, in a minute
+    kdlab list                     configs, models, losses and what else there is
+    kdlab ui                       the runs in MLflow's pages
+
+All commands: kdlab --help. One of them: kdlab run --help."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:  # the shell asks
         completion.complete(parser())
-    arguments = parser().parse_args(argv)
-    arguments.alone = argv is None  # this process is for the command alone
-    if arguments.alone:
-        keep_private()
-    command: Command = COMMANDS[arguments.command]
+    words = sys.argv[1:] if argv is None else argv
+    if not words:
+        print(_FIRST, file=sys.stderr)
+        return 2
     try:
-        return command.do(arguments)
+        return _done(words, alone=argv is None)
     except KdlabError as error:
         print(visible(str(error)), file=sys.stderr)
         return error.exit_code
@@ -89,6 +99,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _done(words: Sequence[str], *, alone: bool) -> int:
+    """Exit code; `alone`: this process is for the command alone."""
+    if words[0] not in COMMANDS and not words[0].startswith("-"):
+        near = nearest(words[0], COMMANDS)
+        raise BadInput(f"There is no command {words[0]!r}.{near} All: kdlab --help")
+    arguments = parser().parse_args(words)
+    arguments.alone = alone
+    if alone:
+        keep_private()
+    command: Command = COMMANDS[arguments.command]
+    return command.do(arguments)
+
+
 class _InAnyOrder(argparse.ArgumentParser):
     """Takes `run quickstart --json train.epochs=2` too: words after an option."""
 
@@ -99,9 +122,13 @@ class _InAnyOrder(argparse.ArgumentParser):
             return super().parse_known_args(args, namespace)
         self._mixing = True
         try:
-            return self.parse_known_intermixed_args(args, namespace)
+            found, unknown = self.parse_known_intermixed_args(args, namespace)
         finally:
             self._mixing = False
+        if unknown:
+            near = nearest(unknown[0], re.findall(r"--[\w-]+", self.format_help()))
+            self.error(f"unrecognized arguments: {' '.join(unknown)}.{near}")
+        return found, unknown
 
 
 def parser() -> argparse.ArgumentParser:

@@ -8,11 +8,11 @@ from optuna.trial import TrialState
 from small_sweeps import searched
 
 from kdlab.events.log import select
-from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.folder import RunFolder, sweeps_folder
 from kdlab.messages import plain
 from kdlab.run.process.execution import execute
 from kdlab.testing.scripted import ScriptedChild
-from kdlab.tuning.folder import SweepFolder, sweeps_folder
+from kdlab.tuning.folder import SweepFolder
 from kdlab.tuning.handle import Sweep
 from kdlab.tuning.process import SweepProcess
 from kdlab.tuning.trial_messages import TRIAL_ORDERS, TrialEnded, TrialOrder

@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kdlab.events.event import Event
+from kdlab.experiment.folder import find_sweep
 from kdlab.report.table import visible
 
 if TYPE_CHECKING:
@@ -70,9 +71,11 @@ def answer(found: object, *, as_json: bool) -> None:
 def found(name: str) -> "Run | Sweep":
     """A run, or a sweep as sweeps/NAME."""
     if name.startswith("sweeps/"):
+        study = name.removeprefix("sweeps/")
+        find_sweep(study)  # before Optuna is imported
         from kdlab.tuning import attach_sweep
 
-        return attach_sweep(name.removeprefix("sweeps/"))
+        return attach_sweep(study)
     from kdlab.run import attach
 
     return attach(name)

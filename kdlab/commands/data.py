@@ -3,6 +3,8 @@
 import argparse
 
 from kdlab.commands.command import json_flag, say, show, tell
+from kdlab.config import registry
+from kdlab.config.folders import names, require_path
 
 ABOUT = "a data set before training: classes, broken and duplicate images, views, speed"
 
@@ -18,7 +20,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run.outputs.data_sheet import look_at
+    name = arguments.name.removeprefix("configs/").removesuffix(".yaml")
+    cards = [*registry.known_names(), *names("registry")]
+    known = [*names("configs"), *(card for card in cards if card.startswith("data/"))]
+    if name not in known:
+        require_path(arguments.name, known)
+    from kdlab.run.outputs.data_sheet import look_at  # imports torch
 
     sheet = look_at(arguments.name, *arguments.overrides, say=say)
     show(repr(sheet), sheet.to_json(), as_json=arguments.json)

@@ -5,6 +5,7 @@ import re
 
 from kdlab.commands.command import json_flag, show
 from kdlab.errors import BadInput
+from kdlab.experiment.folder import find
 
 ABOUT = "the student alone, for plain timm or torchvision"
 
@@ -43,7 +44,8 @@ def do(arguments: argparse.Namespace) -> int:
 
 
 def _written(arguments: argparse.Namespace) -> int:
-    from kdlab.run.outputs.export import export_global, export_student
+    find(arguments.run)
+    from kdlab.run.outputs.export import export_global, export_student  # import torch
 
     run, out, member = arguments.run, arguments.out, arguments.member
     if not arguments.whole:

@@ -3,7 +3,7 @@
 import argparse
 
 from kdlab.commands.command import json_flag, say, show
-from kdlab.run.wishes import MINUTES, Wishes
+from kdlab.run.wishes import MINUTES, Wishes, places
 
 ABOUT = "a commented config and a notebook for your own photos, chosen for this machine"
 
@@ -26,8 +26,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run.new import new
-
     wishes = Wishes(
         data=arguments.data,
         student=arguments.student,
@@ -35,6 +33,10 @@ def do(arguments: argparse.Namespace) -> int:
         weights=arguments.weights,
         minutes=arguments.minutes,
     )
+    places(arguments.name, force=arguments.force)
+    wishes.check()
+    from kdlab.run.new import new  # imports torch
+
     made = new(arguments.name, wishes, force=arguments.force, say=say)
     found = {
         "config": str(made.config),

@@ -1,8 +1,11 @@
 """`kdlab predict RUN IMAGE...`."""
 
 import argparse
+from pathlib import Path
 
 from kdlab.commands.command import json_flag, show
+from kdlab.config.folders import require_path
+from kdlab.experiment.folder import find
 
 ABOUT = "what the student of a run says of photos"
 
@@ -22,7 +25,14 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run.outputs.prediction import answers
+    asked = Path(arguments.run)
+    if asked.suffix in (".onnx", ".safetensors"):
+        require_path(arguments.run)
+    elif not asked.is_dir():
+        find(arguments.run)
+    for image in arguments.images:
+        require_path(image)
+    from kdlab.run.outputs.prediction import answers  # imports torch
 
     found = answers(
         arguments.run,

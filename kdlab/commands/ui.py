@@ -2,6 +2,8 @@
 
 import argparse
 
+from kdlab.config.folders import require_path
+
 ABOUT = "the MLflow UI on loopback"
 
 
@@ -14,6 +16,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
+    if arguments.uri is not None:
+        require_path(arguments.uri)
     from kdlab.run.ui import serve_ui
 
     return serve_ui(arguments.port, arguments.uri, browser=arguments.open)

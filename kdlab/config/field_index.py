@@ -14,6 +14,7 @@ from typing import Any
 from kdlab.config import source_index
 from kdlab.config.check import no_such_key
 from kdlab.config.load import Composed
+from kdlab.config.registry import absent
 from kdlab.config.removed import unset
 from kdlab.config.yaml_text import dotted
 from kdlab.errors import Fault
@@ -31,7 +32,7 @@ class Shape:
 
 
 def unknown_keys(tree: Composed, module: str, name: str) -> list[Fault]:
-    """Keys that no spec of this tree has; a part of the faults of the full check, in its words.
+    """Keys that no spec of this tree has, and names that nothing has: a part of all faults.
 
     Args:
         tree: resolved, without faults so far.
@@ -49,6 +50,9 @@ def _unknown(
         return
     deeper = {k: of for k, v in data.items() if (of := _inside(own, k, v)) is not None}
     for name, value in data.items():
+        chosen = value.get("type") if isinstance(value, dict) else None
+        if name in own.nested and isinstance(chosen, str) and (why := absent(chosen)):
+            yield dotted(key, f"{name}.type"), why
         if name not in ("type", *own.keys) and not unset(dotted(key, name), value):
             parts = [
                 f"{part}.{name}" for part, (of, _) in deeper.items() if name in of.keys

@@ -1,8 +1,9 @@
 """Where cards and configs are looked for: the project's own folders come first."""
 
+import os
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from os.path import isfile
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +14,9 @@ _LISTED = 30  # names shown when none is near
 Shelf = Literal["registry", "configs"]
 BUNDLED = "kdlab://"
 _PACKAGE = Path(__file__).resolve().parent.parent
+_PATH = re.compile(
+    r"[/~.].*|.*/|.*\.[A-Za-z]{2,11}\d?", re.DOTALL
+)  # no name has any of these
 
 
 def shelves(shelf: Shelf) -> list[Path]:
@@ -50,9 +54,11 @@ def find(shelf: Shelf, name: str) -> Path:
             path = folder / f"{clean}.yaml"
             if path.is_file():
                 return path
-    known = names(shelf)
+    near = nearest(clean, names(shelf))
+    if wrong := wrong_path(name, f"{what}, which is a file that ends in .yaml", near):
+        raise NotFoundError(wrong)
     raise NotFoundError(
-        f"There is no {what} named {name!r}.{nearest(clean, known)} "
+        f"There is no {what} named {name!r}.{near} "
         f"Searched: {', '.join(map(str, shelves(shelf))) or 'no folder'}."
     )
 
@@ -73,9 +79,41 @@ def located(place: str) -> str:
     raise NotFoundError(f"kdlab brings no file {short(name, 60)!r} ({place}).")
 
 
-def is_yaml_file(name: str) -> bool:
-    """Whether what was given as a name is the path of a YAML file; any text may be asked about."""
-    return name.endswith(".yaml") and isfile(name)
+def yaml_file(name: str) -> Path | None:
+    """The YAML file that was given by its path; None of a name. Any text may be asked about."""
+    there = name.endswith(".yaml") and "\0" not in name
+    path = os.path.expanduser(name) if there else ""
+    return Path(path) if os.path.isfile(path) else None
+
+
+def is_path(name: str) -> bool:
+    """Whether it begins with /, ~ or a dot, or ends with a slash or the suffix of a file."""
+    return "\0" not in name and _PATH.fullmatch(name) is not None
+
+
+def wrong_path(name: str, wanted: str, near: str = "") -> str | None:
+    """What is said of a path at which nothing is, or no `wanted`; None of a plain name."""
+    if not is_path(name):
+        return None
+    path = os.path.abspath(os.path.expanduser(name))
+    return (
+        f"{short(path)} is no {wanted}." if os.path.lexists(path) else no_path(name, near)
+    )
+
+
+def no_path(name: str, near: str = "") -> str:
+    """What is said of a path at which nothing is; with what is near where it may be a name."""
+    by_name = near.startswith(" Nearest") and not name.startswith(("/", "~"))
+    path = os.path.abspath(os.path.expanduser(name))
+    return f"There is no file or folder {short(path)}.{near * by_name}"
+
+
+def require_path(place: str, names: Iterable[str] = ()) -> None:
+    """Refuse, as NotFoundError, what is no path of anything, no URL and none of the names."""
+    known = list(names)
+    there = "://" in place or os.path.exists(os.path.expanduser(place))
+    if not there and place not in known:
+        raise NotFoundError(no_path(place, nearest(place, known)))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

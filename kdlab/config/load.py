@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import wraps
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from kdlab.config import folders, limits, yaml_text
@@ -72,7 +71,7 @@ def compose(name: str, overrides: Overrides = ()) -> Composed:
 
 
 def _config(name: str) -> tuple[str, yaml_text.Document]:
-    path = Path(name) if folders.is_yaml_file(name) else folders.find("configs", name)
+    path = folders.yaml_file(name) or folders.find("configs", name)
     document = yaml_text.read(path, folders.display(path))
     return name.removesuffix(".yaml"), document
 

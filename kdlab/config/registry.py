@@ -13,6 +13,7 @@ the rest of the name as its field `variant`.
 
 import importlib
 import linecache
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from kdlab.config import source_index
-from kdlab.config.folders import nearest
+from kdlab.config.folders import is_path, nearest, no_path
 from kdlab.config.spec import Spec
 from kdlab.errors import NotFoundError
 
@@ -104,7 +105,29 @@ def find(name: str, among: Sequence[str] = ()) -> tuple[type[Spec], str | None]:
             return cls, rest
     if name in _RENAMED:
         raise NotFoundError(f"{name!r} is called {_RENAMED[name]!r} since version 0.2.")
-    raise NotFoundError(
+    raise NotFoundError(_no_component(name, among))
+
+
+def absent(name: str) -> str | None:
+    """What is said of a name that nothing has, without an import; None where it may mean more.
+
+    A plain name may be one of timm's; what lies at a path is looked at by who knows its kind.
+    """
+    room = name.partition("/")[0]
+    known = {*known_names(), *_RENAMED}
+    if (
+        known & {name, f"{room}/*"}
+        or "://" in name
+        or os.path.exists(os.path.expanduser(name))
+    ):
+        return None
+    if room in source_index.ROOMS and room != name:
+        return _no_component(name, [k for k in known if k.startswith(f"{room}/")])
+    return no_path(name) if is_path(name) or room != name else None
+
+
+def _no_component(name: str, among: Sequence[str]) -> str:
+    return (
         f"there is no component named {name!r}.{_near(name, among)} "
         "Names are registered components, never import paths."
     )

@@ -1,7 +1,5 @@
 """A sweep as it is written: found by name, its keys known; nothing of Optuna or torch imported."""
 
-from pathlib import Path
-
 from kdlab.config import folders, yaml_text
 from kdlab.config import load as loader
 from kdlab.config.field_index import unknown_keys
@@ -19,17 +17,17 @@ def read_sweep(name: str, overrides: loader.Overrides = ()) -> loader.Composed:
         NotFoundError: no such sweep; names the nearest.
         SpecError: it is no YAML, or has a key that no sweep has.
     """
-    path = Path(name)
-    if not folders.is_yaml_file(name):
+    path = folders.yaml_file(name)
+    if path is None:
         known = folders.names("configs")
         short = name.removeprefix("configs/").removeprefix("sweeps/").removesuffix(".yaml")
         clean = f"sweeps/{short}"
         if clean not in known:
             sweeps = [n.removeprefix("sweeps/") for n in known if n.startswith("sweeps/")]
-            raise NotFoundError(
-                f"There is no sweep named {short!r} under configs/sweeps/."
-                f"{folders.nearest(short, sweeps)}"
-            )
+            near = folders.nearest(short, sweeps)
+            words = f"There is no sweep named {short!r} under configs/sweeps/.{near}"
+            wanted = "sweep, which is a file that ends in .yaml"
+            raise NotFoundError(folders.wrong_path(name, wanted, near) or words)
         path, name = known[clean], clean
     document = yaml_text.read(path, folders.display(path))
     if document.faults or not isinstance(document.data, dict):

@@ -21,12 +21,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 import yaml
 
-from kdlab.config.folders import nearest
+from kdlab.config.folders import nearest, wrong_path
 from kdlab.config.home import never_anew, read_object, read_plain, runs_folder, write_json
 from kdlab.config.seal import hash_of
 from kdlab.errors import BadInput, KdlabError, NotFoundError
@@ -335,18 +335,16 @@ def taken(lock: int, kind: int) -> bool:
     return True
 
 
-_Folder = TypeVar("_Folder", bound=RunFolder)  # of a run or of a sweep
-
-
 def find(run_id: str) -> RunFolder:
-    """A run by its id, an unambiguous part of it, or "last".
+    """A run by its id, an unambiguous part of it, its folder, or "last".
 
     Raises:
         NotFoundError: none, or several; names them.
     """
     known = all_folders()
     if not any(run_id in ("last", f.run_id) for f in known):
-        fitting = [f for f in known if run_id in f.run_id]
+        path = os.path.abspath(run_id)
+        fitting = [f for f in known if run_id in f.run_id or str(f.path) == path]
         if len(fitting) == 1:
             return fitting[0]
         if fitting:
@@ -355,7 +353,18 @@ def find(run_id: str) -> RunFolder:
     return named(run_id, known, "run", runs_folder())
 
 
-def named(name: str, known: Sequence[_Folder], what: str, where: Path) -> _Folder:
+def sweeps_folder() -> Path:
+    return runs_folder() / "sweeps"
+
+
+def find_sweep(study: str) -> RunFolder:
+    """A sweep by its name, or the "last"; NotFoundError where there is none, with the nearest."""
+    every = (RunFolder(path.parent) for path in sweeps_folder().glob("*/sweep.yaml"))
+    known = sorted(every, key=lambda f: f.since)
+    return named(study, known, "sweep", sweeps_folder())
+
+
+def named(name: str, known: Sequence[RunFolder], what: str, where: Path) -> RunFolder:
     """The folder of this name, or the "last" of them.
 
     Raises:
@@ -367,7 +376,8 @@ def named(name: str, known: Sequence[_Folder], what: str, where: Path) -> _Folde
         if folder.run_id == name:
             return folder
     hint = nearest(name, [f.run_id for f in known]) or f" There are no {what}s yet."
-    raise NotFoundError(f"There is no {what} {name!r} in {where}.{hint}")
+    words = f"There is no {what} {name!r} in {where}.{hint}"
+    raise NotFoundError(wrong_path(name, what, hint) or words)
 
 
 def all_folders() -> list[RunFolder]:

@@ -221,15 +221,17 @@ def describe(name: str, overrides: Sequence[str] = ()) -> str:
     """
     if name.startswith("sweeps/") and name in folders.names("configs"):
         return _sweep(name)
-    if name in folders.names("configs") or folders.is_yaml_file(name):
+    if name in folders.names("configs") or folders.yaml_file(name):
         return _experiment(name, overrides)
     if name in folders.names("registry"):
         return str(card_sheet(name, overrides))
     if component := component_sheet(name):
         return str(component)
     known = [*folders.names("configs"), *folders.names("registry")]
-    known += [entry.name for entry in source_index.index()]
-    raise NotFoundError(f"There is nothing named {name!r}.{nearest(name, known)}")
+    near = nearest(name, known + [entry.name for entry in source_index.index()])
+    wanted = "config, which is a file that ends in .yaml"
+    words = f"There is nothing named {name!r}.{near}"
+    raise NotFoundError(folders.wrong_path(name, wanted, near) or words)
 
 
 def described(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -238,7 +240,7 @@ def described(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     Raises:
         NotFoundError, SpecError: as `describe`.
     """
-    if name in folders.names("configs") or folders.is_yaml_file(name):
+    if name in folders.names("configs") or folders.yaml_file(name):
         if name.startswith("sweeps/"):
             return {"name": name, "text": _sweep(name)}
         from kdlab.run.experiment import load as load_experiment

@@ -1,7 +1,6 @@
 """`kdlab new`: a commented config and a notebook for somebody's photos."""
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +12,11 @@ import yaml
 from kdlab.config import load as loader
 from kdlab.config.home import write_whole
 from kdlab.data.images import PHOTO_SIZE
-from kdlab.errors import BadInput
 from kdlab.run.experiment import Experiment, load
 from kdlab.run.outputs.data_sheet import DataSheet, look_at
 from kdlab.run.recommend import Recommendation, recommend, summary
-from kdlab.run.wishes import Wishes
+from kdlab.run.wishes import Wishes, places
 
-_NAME = re.compile(r"[A-Za-z0-9][\w\-]*")
 _WIDE = 90  # characters of a line of a comment
 
 
@@ -60,12 +57,7 @@ def new(
     Raises:
         BadInput: no such data or network, no name for files, or they are there already.
     """
-    if not _NAME.fullmatch(name):
-        raise BadInput(f"{name!r} is no name of an experiment: letters, digits, - and _.")
-    config, notebook = Path("configs") / f"{name}.yaml", Path(f"{name}.ipynb")
-    there = [str(path) for path in (config, notebook) if path.exists()]
-    if there and not force:
-        raise BadInput(f"{' and '.join(there)} is there already; --force writes over it.")
+    config, notebook = places(name, force=force)
     sheet, chosen = looked_and_chosen(wishes, say)
     config.parent.mkdir(exist_ok=True)
     text = commented(chosen, name)

@@ -14,13 +14,14 @@ from kdlab.config.home import make_private, write_json, write_whole
 from kdlab.config.registry import component_names
 from kdlab.config.sweep_text import read_sweep
 from kdlab.errors import BadInput, ClusterError
+from kdlab.experiment.folder import sweeps_folder
 from kdlab.report import page
 from kdlab.run.experiment import Experiment
 from kdlab.run.handle.watched import Components, spawn
 from kdlab.run.preflight import refuse_cells
 from kdlab.tuning import samplers, simulated
 from kdlab.tuning.best import earlier
-from kdlab.tuning.folder import SweepFolder, check_hash, sweep_hash, sweeps_folder
+from kdlab.tuning.folder import SweepFolder, check_hash, sweep_hash
 from kdlab.tuning.handle import NAME, Sweep
 from kdlab.tuning.plan import shares_pool
 from kdlab.tuning.space import Space

@@ -23,10 +23,9 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 
 from kdlab.config.check import construct
-from kdlab.config.home import runs_folder
 from kdlab.config.load import from_dict, spec_hash
 from kdlab.errors import BadInput, NotFoundError
-from kdlab.experiment.folder import RunFolder, named
+from kdlab.experiment.folder import RunFolder, find_sweep
 from kdlab.tuning import samplers
 from kdlab.tuning.spec import SweepSpec
 
@@ -67,15 +66,9 @@ class SweepFolder(RunFolder):
         return self.path / ("study.db" if kind == "sqlite" else "study.journal")
 
 
-def sweeps_folder() -> Path:
-    return runs_folder() / "sweeps"
-
-
 def find(study: str) -> SweepFolder:
     """A sweep by its name, or the "last"; NotFoundError where there is none, with the nearest."""
-    every = (SweepFolder(path.parent) for path in sweeps_folder().glob("*/sweep.yaml"))
-    known = sorted(every, key=lambda f: f.since)
-    return named(study, known, "sweep", sweeps_folder())
+    return SweepFolder(find_sweep(study).path)
 
 
 def sweep_hash(spec: SweepSpec) -> str:

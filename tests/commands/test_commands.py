@@ -40,8 +40,18 @@ def test_runs_lists_compares_or_syncs(typed, monkeypatch):
     assert (lists, compared) == ([(3,)], [("r1", "r2")])
 
 
+@pytest.fixture
+def there(elsewhere, monkeypatch):
+    """Photos, and any run that is asked for."""
+    (elsewhere / "photos").mkdir()
+    for name in ("a.png", "b.png"):
+        (elsewhere / name).write_bytes(b"")
+    for command in (export, predict):
+        monkeypatch.setattr(command, "find", lambda run: None)
+
+
 @pytest.mark.parametrize(("broken", "code"), [([], 0), (["a.png"], 1)])
-def test_data_fails_where_an_image_is_broken(typed, monkeypatch, broken, code):
+def test_data_fails_where_an_image_is_broken(there, typed, monkeypatch, broken, code):
     sheet = Shown(text="10 images", broken=broken, write=Path)
     calls = told(monkeypatch, "kdlab.run.outputs.data_sheet.look_at", sheet)
     ended, out, err = typed(data, "photos", "size=70", "--html", "p.html", "--json")
@@ -72,7 +82,7 @@ def test_examine_says_where_its_page_is(typed, found):
 MADE = "none/seed0\nout.onnx (3 networks)\nand more"
 
 
-def test_export_says_training_and_file(typed, monkeypatch):
+def test_export_says_training_and_file(there, typed, monkeypatch):
     calls = told(monkeypatch, "kdlab.run.outputs.export.export_student", MADE)
     _, out, _ = typed(export, "r1", "--to", "onnx", "--out", "out.onnx", "--json")
     assert json.loads(out) == {"member": "none/seed0", "written": "out.onnx", "text": MADE}
@@ -80,7 +90,7 @@ def test_export_says_training_and_file(typed, monkeypatch):
     assert calls[0][1] | {"to": "onnx", "out": "out.onnx"} == calls[0][1]
 
 
-def test_a_global_model_is_exported_as_safetensors_alone(typed, monkeypatch):
+def test_a_global_model_is_exported_as_safetensors_alone(there, typed, monkeypatch):
     calls = told(monkeypatch, "kdlab.run.outputs.export.export_global", MADE)
     with pytest.raises(BadInput, match="leave --to away"):
         typed(export, "r1", "--global", "--to", "onnx")
@@ -88,7 +98,7 @@ def test_a_global_model_is_exported_as_safetensors_alone(typed, monkeypatch):
     assert calls == [("r1", {"out": None, "member": None})]
 
 
-def test_an_export_to_a_place_that_cannot_be_written(typed, monkeypatch):
+def test_an_export_to_a_place_that_cannot_be_written(there, typed, monkeypatch):
     def full(*_arguments, **_options):
         raise OSError("No space left")
 
@@ -110,7 +120,7 @@ def test_list_show_and_recipes_read_the_registry(typed):
     assert err
 
 
-def test_new_says_what_it_made(typed, monkeypatch):
+def test_new_says_what_it_made(there, typed, monkeypatch):
     chosen = SimpleNamespace(config="photos/x", reasons=["small images"], seconds=60.0)
     made = SimpleNamespace(config=Path("c.yaml"), notebook=Path("n.ipynb"), chosen=chosen)
     calls = told(monkeypatch, "kdlab.run.new.new", made)
@@ -124,10 +134,17 @@ def test_new_says_what_it_made(typed, monkeypatch):
     assert options["force"] is False
 
 
-def test_predict_hands_over_its_images(typed, monkeypatch):
-    calls = told(monkeypatch, "kdlab.run.outputs.prediction.answers", Shown(text="a cat"))
+def test_predict_hands_over_its_images(there, typed, monkeypatch):
+    calls = told(
+        monkeypatch,
+        "kdlab.run.outputs.prediction.answers",
+        Shown(text="a cat", taken="none/seed0"),
+    )
     _, out, err = typed(predict, "r1", "a.png", "b.png", "--top", "2", "--json")
-    assert (json.loads(out), err) == ({"predictions": {"text": "a cat"}}, "a cat\n")
+    assert (json.loads(out), err) == (
+        {"predictions": {"text": "a cat"}, "taken": "none/seed0"},
+        "a cat\n",
+    )
     assert calls[0][:3] == ("r1", ["a.png", "b.png"], 2)
 
 

@@ -7,9 +7,10 @@ from small_sweeps import TRAINED, searched
 from tests_support import event, hold
 
 from kdlab.events.log import EventLog
+from kdlab.experiment.folder import sweeps_folder
 from kdlab.notebook import live_view, sweep_view
 from kdlab.notebook.sweep_view import SweepView
-from kdlab.tuning.folder import SweepFolder, sweeps_folder
+from kdlab.tuning.folder import SweepFolder
 from kdlab.tuning.handle import Sweep
 
 

@@ -4,7 +4,8 @@ import pytest
 import yaml
 from small_sweeps import SIMULATED, TRAINED, searched
 
-from kdlab.tuning.folder import SweepFolder, sweeps_folder
+from kdlab.experiment.folder import sweeps_folder
+from kdlab.tuning.folder import SweepFolder
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from small_sweeps import SIMULATED, TRAINED, searched
 from tests_support import event
 
 from kdlab.errors import BadInput, ClusterError, NotFoundError, RunFailed, RunStopped
+from kdlab.experiment.folder import sweeps_folder
 from kdlab.tuning import attach_sweep
-from kdlab.tuning.folder import SweepFolder, open_study, sweeps_folder
+from kdlab.tuning.folder import SweepFolder, open_study
 from kdlab.tuning.handle import Sweep, check_name
 from kdlab.tuning.trial_notes import ERROR, METRICS, RETRY_OF, VALUES, WHY
 from kdlab.tuning.watching import Lines, as_html
