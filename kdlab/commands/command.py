@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from kdlab.events.event import Event
 from kdlab.experiment.folder import find_sweep
 from kdlab.report.table import visible
+from kdlab.report.verdict_picture import PICTURE
 
 if TYPE_CHECKING:
     from kdlab.run import Run
@@ -187,4 +188,6 @@ def report_run(run: "Run", *, as_json: bool) -> int:
     show(f"\n{run.table()}\n", result, as_json=as_json)
     tell_tracking(run)
     say(f"Student: {result['run_dir']}/members  ·  kdlab export {run.id}")
+    if (picture := run.path / PICTURE).is_file():
+        say(f"Picture: {picture}")
     return 0

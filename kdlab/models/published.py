@@ -33,7 +33,7 @@ class Package:
 
     @property
     def path(self) -> Path | None:
-        """Of the file; None where the package is not installed. Nothing of it is run."""
+        """Where the file is; None where the package is not installed. Nothing of it is run."""
         found = find_spec(self.distribution.replace("-", "_"))
         inside = (found.submodule_search_locations if found else None) or ()
         return next((p for at in inside if (p := Path(at, self.file)).is_file()), None)

@@ -23,7 +23,7 @@ from kdlab.models.published import hub_answers, packaged, published
 from kdlab.report.table import duration
 from kdlab.run.outputs.data_sheet import DataSheet
 from kdlab.run.rates import NetworkRates, busy, network_rates
-from kdlab.run.time_plan import TimePlan, Work, time_plan
+from kdlab.run.time_plan import TimedWork, TimePlan, time_plan
 from kdlab.run.wishes import Wishes
 from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import TeacherSpec
@@ -216,9 +216,9 @@ class _Choice:
             )
         return size, plan
 
-    def _work(self, rates: Sequence[float]) -> Work:
+    def _work(self, rates: Sequence[float]) -> TimedWork:
         trained, asked, taught = rates
-        return Work(
+        return TimedWork(
             images=len(self.sheet.data.train),
             trained=trained,
             asked=asked,

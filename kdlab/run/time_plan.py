@@ -16,7 +16,7 @@ _PROBE_S = 10.0  # of the regression on a teacher's hidden states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class TimedWork:
     """A comparison of a student without and with its teacher.
 
     images: that are trained on.
@@ -58,7 +58,7 @@ class TimePlan:
     seconds: float
 
 
-def time_plan(work: Work, seconds: float) -> TimePlan:
+def time_plan(work: TimedWork, seconds: float) -> TimePlan:
     """The most that these seconds hold, or the least that teaches anything."""
     trains = work.teacher in ("scratch", "tuned")
     share = 1 - _TEACHERS_SHARE if trains else 1.0
@@ -82,7 +82,7 @@ def _views(epochs: int) -> int:
     return max(least, min(most, epochs // _EPOCHS_A_VIEW))
 
 
-def _seconds(work: Work, epochs: int, teacher_epochs: int) -> float:
+def _seconds(work: TimedWork, epochs: int, teacher_epochs: int) -> float:
     answers = _views(epochs) if work.kept else epochs
     if work.teacher == "probe":
         answers += 1  # of its training images

@@ -21,7 +21,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 from kdlab.cluster.child_configs import EmulatedTeachersConfig
 from kdlab.cluster.coordination.coordinator_messages import (
-    Published,
+    Deployed,
     Refusal,
     Welcome,
 )
@@ -86,7 +86,7 @@ class EmulatedTeacher(TimedTeacher, WorkerPlugin):
     async def _join(self) -> None:
         assert self.wire is not None
         welcome = typed(Welcome, await self.ask("hello"))
-        deployment = typed(Published, welcome.deployment)
+        deployment = typed(Deployed, welcome.deployment)
         self.classes, self.renew_s = deployment.num_classes, welcome.renew_s
         best, least = self.config.sizes(self.t_t, deployment.batch)
         facts = TeacherInfo(

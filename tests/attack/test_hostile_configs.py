@@ -117,7 +117,7 @@ def test_nor_one_that_a_run_folder_names(somebody, kdlab_home, elsewhere):
 def test_a_name_too_long_for_a_file_is_a_sentence(kdlab_cli, elsewhere, size):
     code, _, err = kdlab_cli("data", "a" * size)
     assert code == 2
-    assert "There is no config named" in err
+    assert "There is no file or folder" in err
 
 
 def test_names_move_nobodys_cursor(kdlab_cli, kdlab_home, elsewhere):

@@ -209,18 +209,14 @@ def trainers(folder):
     return [process for process in found if process.info["ppid"] not in pids]
 
 
-def portrait(process):
-    """For whoever has to find out why there are two."""
+def has_the_lock_open(process):
+    """Whoever trains has, from the first moment; one without is between fork and exec, or ends."""
     try:
-        files = [
-            f"/proc/{process.pid}/fd/{fd}" for fd in os.listdir(f"/proc/{process.pid}/fd")
-        ]
-        locked = [os.readlink(file) for file in files if os.path.exists(file)]
-        own = [place for place in locked if place.endswith("lock")]
-        facts = process.as_dict(["pid", "ppid", "status", "create_time", "num_threads"])
-        return f"{facts}, holds {own}"
-    except (psutil.Error, OSError) as error:
-        return repr(error)
+        files = os.listdir(f"/proc/{process.pid}/fd")
+        places = [os.readlink(f"/proc/{process.pid}/fd/{file}") for file in files]
+    except OSError:  # gone, or gone in part
+        return False
+    return any(place.removesuffix(" (deleted)").endswith("/lock") for place in places)
 
 
 class AnyOrder:
@@ -273,7 +269,8 @@ class AnyOrder:
     def look(self):
         """At most one trains, and a stop reaches it; of what is deleted nothing is left."""
         path = self.run.path
-        assert len(found := trainers(path)) <= 1, "\n".join(map(portrait, found))
+        found = [one for one in trainers(path) if has_the_lock_open(one)]
+        assert len(found) <= 1, found
         if not path.exists():
             until(lambda: not trainers(path))
             assert not path.exists()

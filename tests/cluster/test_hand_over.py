@@ -100,7 +100,7 @@ def test_views_by_value_are_made_once_for_all_parts_and_none_are_left_over():
         asked = [asyncio.ensure_future(batches.views(part, keep=True)) for part in parts]
         await asyncio.sleep(0)
         for part in parts:  # another teacher answers before the views are made
-            batches.put(part, np.zeros((4, 3), np.float32))
+            batches.put(part, np.zeros((4, 3), np.float32), "eager fp32")
         slot = SimpleNamespace(head=np.zeros(3, np.int64), ids=np.zeros(8, np.int64),
                                labels=np.zeros(8, np.int64), soft=np.zeros((8, 3), np.float32),
                                views=np.zeros((8, 1, 2, 2), np.uint8))  # fmt: skip

@@ -45,7 +45,8 @@ def test_ctrl_c_leaves_a_run_that_is_watched(typed, found):
     assert "r1 goes on" in err
 
 
-def test_a_sweep_has_its_outcome(typed, found):
+def test_a_sweep_has_its_outcome(typed, found, monkeypatch):
+    monkeypatch.setattr("kdlab.commands.command.find_sweep", lambda study: None)
     one = ARun({"study": "s"})
     one.outcome = "best: lr=0.1"
     names = found(one)

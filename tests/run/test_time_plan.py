@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdlab.run.time_plan import Work, time_plan
+from kdlab.run.time_plan import TimedWork, time_plan
 
-WORK = Work(images=2400, trained=600, asked=60, taught=20, teacher="probe", kept=True)
+WORK = TimedWork(images=2400, trained=600, asked=60, taught=20, teacher="probe", kept=True)
 
 
 def by_hand(work, plan):
@@ -21,7 +21,7 @@ def by_hand(work, plan):
 
 
 works = st.builds(
-    Work,
+    TimedWork,
     images=st.integers(2, 100_000),
     trained=st.floats(1, 1e5),
     asked=st.floats(1, 1e5),

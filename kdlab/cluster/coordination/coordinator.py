@@ -20,9 +20,9 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.ioloop import PeriodicCallback
 
 from kdlab.cluster.coordination.coordinator_messages import (
+    Deployed,
     PoolChanges,
     PoolStatus,
-    Published,
     Refusal,
     StudentStatus,
     TeacherStatus,
@@ -139,7 +139,7 @@ class Coordinator(SchedulerPlugin):
 
     def _publish(self, deployment: Mapping[str, object] | None) -> None:
         self.deployment = deployment
-        self.published = None if deployment is None else typed(Published, deployment)
+        self.published = None if deployment is None else typed(Deployed, deployment)
 
     def _restore(self, kept: KeptRows) -> None:
         if kept.pool is None:
@@ -185,7 +185,7 @@ class Coordinator(SchedulerPlugin):
         a student still holds teachers it is refused. The same models and data as before
         are one deployment, whatever batch, loss or way to send inputs a student has.
         """
-        before, wanted = self.published, typed(Published, deployment)
+        before, wanted = self.published, typed(Deployed, deployment)
         if before is not None and before.fingerprint == wanted.fingerprint:
             if wanted.by_reference and not before.by_reference:
                 return (

@@ -16,7 +16,7 @@ from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class Deployed:
     """What is read of a `Deployment` where its models are not loaded."""
 
     fingerprint: str

@@ -25,6 +25,7 @@ from kdlab.experiment.pools import Pools
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import Member, spec_of
 from kdlab.messages import plain
+from kdlab.report.verdict_picture import write_picture
 from kdlab.run.outputs.documents import (
     StudentCosts,
     announcement,
@@ -162,6 +163,7 @@ class RunProcess(Work):
         error: str | None = None,
     ) -> None:
         if state == "finished":
+            write_picture(self.run.path, result or {})
             self.draw()
         super().end(state, result, error)
 

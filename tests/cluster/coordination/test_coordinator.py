@@ -10,9 +10,9 @@ from pool_status import facts
 
 from kdlab.cluster.coordination.coordinator import STUDENT_SILENT_S, Coordinator
 from kdlab.cluster.coordination.coordinator_messages import (
+    Deployed,
     PoolChanges,
     PoolStatus,
-    Published,
 )
 from kdlab.cluster.coordinator import dask_setup
 from kdlab.cluster.reader.reader_messages import TO_COORDINATOR
@@ -20,7 +20,7 @@ from kdlab.messages import plain, told, typed
 from kdlab.papers.edl_dist.reader_instructions import AskTeacher, GiveBack, Need, Release
 from kdlab.testing.scripted import FakeClock
 
-SERVED = plain(Published(fingerprint="f", num_classes=10, batch=8))
+SERVED = plain(Deployed(fingerprint="f", num_classes=10, batch=8))
 
 
 class Case:

@@ -12,11 +12,11 @@ from pool_status import facts
 from tests_support import free_port, listens, until
 
 from kdlab.cluster.coordination.coordinator import Coordinator
-from kdlab.cluster.coordination.coordinator_messages import Published
+from kdlab.cluster.coordination.coordinator_messages import Deployed
 from kdlab.messages import plain, told
 
 pytestmark = pytest.mark.processes
-SERVED = plain(Published(fingerprint="f"))
+SERVED = plain(Deployed(fingerprint="f"))
 
 
 class Redis:
