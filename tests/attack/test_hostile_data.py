@@ -594,8 +594,8 @@ BOMBS = {
         "config", lambda p: holding(p, ".yaml", b"[" * 100_000), "brackets are open"),
     "yaml of two gigabytes": (
         "config", lambda p: holding(p, ".yaml", b"a: ", 2 * 10**9), "longer than 131,072"),
-    "a device as a config": ("config", lambda p: device(p.with_suffix(".yaml")), "Searched"),
-    "a pipe as a config": ("config", lambda p: pipe(p.with_suffix(".yaml")), "Searched"),
+    "a device as a config": ("config", lambda p: device(p.with_suffix(".yaml")), "is no config"),
+    "a pipe as a config": ("config", lambda p: pipe(p.with_suffix(".yaml")), "is no config"),
     "a message nested without end": (
         "packed", lambda p: holding(p, ".bin", b"\x91" * 10**6), "This is no"),
     "a message of four billion numbers": (
