@@ -25,7 +25,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    asked = Path(arguments.run)
+    asked = Path(arguments.run).expanduser()
     if asked.suffix in (".onnx", ".safetensors"):
         require_path(arguments.run)
     elif not asked.is_dir():

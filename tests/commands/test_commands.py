@@ -148,6 +148,18 @@ def test_predict_hands_over_its_images(there, typed, monkeypatch):
     assert calls[0][:3] == ("r1", ["a.png", "b.png"], 2)
 
 
+def test_predict_takes_an_export_below_the_home_folder(elsewhere, typed, monkeypatch):
+    monkeypatch.setenv("HOME", str(elsewhere))
+    (elsewhere / "mine").mkdir()
+    (elsewhere / "a.png").write_bytes(b"")
+    told(
+        monkeypatch,
+        "kdlab.run.outputs.prediction.answers",
+        Shown(text="a cat", taken=""),
+    )
+    assert typed(predict, "~/mine", "a.png")[0] == 0
+
+
 def test_a_simulation_has_table_and_report(typed, monkeypatch):
     calls = told(monkeypatch, "kdlab.run.simulations.simulate", ({"name": "t"}, "table"))
     _, out, err = typed(simulate, "edl_dist/table3", "students=2", "--json")
