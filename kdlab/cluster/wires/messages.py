@@ -133,11 +133,8 @@ def engine_of(answer: Arrays) -> str:
     """That computed it, as the teacher says; empty where it says nothing, or nonsense."""
     said = answer.get("engine")
     text = b"" if said is None or said.dtype != np.uint8 else said.tobytes()[:24]
-    return (
-        text.decode("ascii", "replace")
-        if text.isascii() and text.decode().isprintable()
-        else ""
-    )
+    named = text.decode("ascii") if text.isascii() else ""
+    return named if named.isprintable() else ""
 
 
 def encode(logits: NDArray[np.float32], replies: Replies, top_k: int) -> Arrays:
