@@ -165,7 +165,7 @@ class Run(Watched):
     def _why_no_result(self, status: RunStatus) -> str:
         if status.state == "stopped":
             return (
-                f"Run {self.id} was stopped by the user; its state is saved.\n"
+                f"Run {self.id} was stopped by the user; its checkpoints are kept.\n"
                 f"Go on with:\n    kdlab resume {self.id}"
             )
         if status.state not in ("failed", "lost"):

@@ -96,7 +96,9 @@ def test_nobody_waits_for_mlflow_with_a_process_that_is_gone(folder, let_go, tim
 
 def test_a_stopped_run_says_how_it_goes_on(folder):
     folder.write_status(state="stopped", exit_code=130)
-    with pytest.raises(RunStopped, match="stopped by the user; its state is saved") as said:
+    with pytest.raises(
+        RunStopped, match="stopped by the user; its checkpoints are kept"
+    ) as said:
         _ = Run(folder).result
     assert str(said.value).endswith("kdlab resume a-run")
 
@@ -278,6 +280,17 @@ def test_a_stop_asks_its_process_and_a_kill_ends_the_group(folder, sent, monkeyp
     run.kill()
     pid = os.getpid()
     assert sent == [("one", pid, signal.SIGINT), ("group", pid, signal.SIGKILL)]
+
+
+def test_what_was_killed_by_its_user_is_stopped_and_keeps_its_checkpoints(
+    folder, let_go, sent, monkeypatch
+):
+    monkeypatch.setattr(os, "killpg", lambda *asked: let_go())
+    run = Run(folder)
+    run.kill()
+    assert (run.state, run.status.exit_code) == ("stopped", 130)
+    with pytest.raises(RunStopped, match="kdlab resume a-run"):
+        _ = run.result
 
 
 @pytest.mark.parametrize("state", ["finished", "failed", "stopped"])
