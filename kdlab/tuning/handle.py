@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kdlab.config import folders
 from kdlab.errors import BadInput, NotFoundError
@@ -15,7 +15,7 @@ from kdlab.messages import typed
 from kdlab.report.table import number, text_table_left
 from kdlab.run.handle.watched import Watched, viewers
 from kdlab.tuning.folder import SweepFolder, find, read_study
-from kdlab.tuning.outcome import SweepOutcome, TrialRow
+from kdlab.tuning.outcome import SweepOutcome, SweepResult, TrialRow
 from kdlab.tuning.spec import SweepSpec
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ class Sweep(Watched):
         return self.folder.sweep()
 
     @property
-    def result(self) -> dict[str, Any]:
-        """As `kdlab sweep --json` prints it.
+    def result(self) -> SweepResult:
+        """As `kdlab sweep --json` prints it; a notebook shows it in words.
 
         Raises:
             RunFailed, RunStopped, NotFoundError: it has none, and why.
         """
-        return dict(self._result_or_raise())
+        return SweepResult(self._result_or_raise())
 
     @property
     def outcome(self) -> SweepOutcome:
