@@ -73,16 +73,16 @@ class Sweep(Watched):
         return typed(SweepOutcome, self.result)
 
     def _why_no_result(self, status: RunStatus) -> str:
-        again = f"    kdlab sweep {self.folder.spec} --study {self.id}"
+        again = f"    {self.folder.resume_command}"
         if status.state == "stopped":
             return f"The sweep {self.id} was stopped; it goes on with:\n{again}"
         if status.state not in ("failed", "lost"):
             return f"The sweep {self.id} is {status.state}; no result yet."
         what = status.error or "its process was killed from outside"
-        return (
-            f"The sweep {self.id} failed: {what}\nLog: {self.folder.log}\n"
-            f"What has ended is kept; after mending the cause it goes on with:\n{again}"
-        )
+        words = f"The sweep {self.id} failed: {what}\nLog: {self.folder.log}"
+        if again in what:  # of a full disk
+            return words
+        return f"{words}\nWhat has ended is kept; after mending the cause it goes on with:\n{again}"
 
     @property
     def study(self) -> "optuna.Study":

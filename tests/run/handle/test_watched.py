@@ -113,6 +113,15 @@ def test_a_failed_run_says_why_where_and_what_to_do(folder, code, expected):
     assert said.value.exit_code == expected  # 2: its input was wrong
 
 
+def test_a_reason_that_says_how_it_goes_on_is_enough(folder):
+    folder.write_status(
+        state="failed", error="No room. Make some, then\n    kdlab resume a-run"
+    )
+    with pytest.raises(RunFailed) as said:
+        _ = Run(folder).result
+    assert str(said.value).count("kdlab resume a-run") == 1
+
+
 def test_a_failure_without_a_reason_is_no_riddle(folder):
     folder.write_status(state="failed")
     with pytest.raises(RunFailed, match="no reason was recorded"):
