@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from kdlab import __version__
 from kdlab.commands import (
     attach,
     bench,
@@ -135,6 +136,7 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(
         prog="kdlab", description="Large-scale knowledge distillation of image models."
     )
+    whole.add_argument("--version", action="version", version=f"kdlab {__version__}")
     commands = whole.add_subparsers(
         required=True, metavar="COMMAND", dest="command", parser_class=_InAnyOrder
     )

@@ -169,7 +169,7 @@ def start_run(
     if run is None:
         return 0
     if pressed > 1:
-        say(f"ended at once; go on from its last checkpoint with: kdlab resume {run.id}")
+        say(f"stopped at once; its checkpoints are kept: kdlab resume {run.id}")
         return 130
     return report_run(run, as_json=arguments.json)
 

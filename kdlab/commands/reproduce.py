@@ -4,6 +4,7 @@ import argparse
 
 from kdlab.commands.command import answer, json_flag, say, show, tell
 from kdlab.errors import BadInput
+from kdlab.report.table import folded_table
 
 ABOUT = "a table or figure of the papers; without NAME a list"
 
@@ -49,8 +50,7 @@ def do(arguments: argparse.Namespace) -> int:
             "Say what to reproduce: kdlab reproduce NAME key=value. kdlab reproduce lists it."
         )
     if not names:
-        for name, about in known().items():
-            print(f"{name:22}{about}")
+        print(folded_table(list(known().items())))
         return 0
     results = reproduce(
         names,

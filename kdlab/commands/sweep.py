@@ -51,7 +51,7 @@ def do(arguments: argparse.Namespace) -> int:
     if sweep is None:
         return 0
     if pressed > 1:
-        say("ended at once; the same command goes on with the study")
+        say("stopped at once; the same command goes on with the study")
         return 130
     result = sweep.result  # raises with the reason
     tell(f"\n{sweep.outcome}\n", as_json=arguments.json)

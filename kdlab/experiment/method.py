@@ -138,7 +138,7 @@ class MethodSpec(Spec, ABC):
 
     def compared(self, spec: "ExperimentSpec") -> Mapping[str, SourceSpec]:
         """What is trained for each seed: by name, where its soft labels come from."""
-        return {short_name(spec.soft_labels): spec.soft_labels}
+        return {short_name(self): spec.soft_labels}
 
     def default_source(self, spec: "ExperimentSpec") -> SourceSpec:
         """Where soft labels come from if the experiment does not say it."""
@@ -193,8 +193,8 @@ class MethodSpec(Spec, ABC):
         return []
 
 
-def short_name(source: SourceSpec) -> str:
-    return str(source.component).rsplit("/", 1)[-1]
+def short_name(part: Spec) -> str:
+    return str(part.component).rsplit("/", 1)[-1]
 
 
 def recipe_faults(recipe: Recipe, unused: tuple[str, ...], why: str) -> Iterator[Fault]:

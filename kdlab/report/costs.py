@@ -18,6 +18,8 @@ def cost_rows(costs: CostOfEach) -> list[list[str]]:
         for name, cost in costs.items()
     ]
     if smaller := times_smaller(costs):
+        if "latency_ms" in smaller:  # of two measurements: two digits
+            smaller["latency_ms"] = float(f"{smaller['latency_ms']:.2g}")
         cells = [f"{smaller[key]:.3g}" if key in smaller else "-" for key in _KEYS]
         rows.append(["times smaller", *cells])
     return rows

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from textwrap import fill
+from textwrap import TextWrapper, fill
 from typing import Any
 
 NAMES = {
@@ -55,6 +55,18 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def text_table_left(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """All columns aligned to the left, for words."""
     return _aligned([list(head), *map(list, rows)], left=len(head))
+
+
+def folded_table(rows: Sequence[Sequence[str]], wide: int = 100) -> str:
+    """Columns to the left, of which the last goes on in the next lines; lines of its text stay."""
+    *before, _ = zip(*rows, strict=True)
+    room = wide - sum(max(map(len, column)) + 2 for column in before)
+    fold = TextWrapper(room, break_long_words=False, break_on_hyphens=False)  # of paths
+    lines = []
+    for *cells, text in rows:
+        parts = [part for line in text.splitlines() for part in fold.wrap(line)] or [""]
+        lines += [[*cells, parts[0]], *([*[""] * len(cells), part] for part in parts[1:])]
+    return _aligned(lines, left=len(lines[0]))
 
 
 def _aligned(lines: Sequence[Sequence[str]], left: int) -> str:

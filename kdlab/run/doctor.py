@@ -11,7 +11,7 @@ from typing import TypedDict
 import psutil
 
 from kdlab.config.home import home, runs_folder
-from kdlab.report.table import text_table
+from kdlab.report.table import folded_table
 from kdlab.run import reach
 
 
@@ -100,5 +100,5 @@ def _finding(
 
 
 def printed(findings: list[Finding]) -> str:
-    rows = [[f["what"], f["state"], f["found"], f["advice"]] for f in findings]
-    return text_table(["", "state", "found", "advice"], rows)
+    rows = [[f["what"], f["state"], f"{f['found']}\n{f['advice']}"] for f in findings]
+    return folded_table([["", "state", "found, and what to do"], *rows])

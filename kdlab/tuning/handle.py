@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kdlab.config import folders
 from kdlab.errors import BadInput, NotFoundError
@@ -15,7 +15,7 @@ from kdlab.messages import typed
 from kdlab.report.table import number, text_table_left
 from kdlab.run.handle.watched import Watched, viewers
 from kdlab.tuning.folder import SweepFolder, find, read_study
-from kdlab.tuning.outcome import SweepOutcome, TrialRow
+from kdlab.tuning.outcome import SweepOutcome, SweepResult, TrialRow
 from kdlab.tuning.spec import SweepSpec
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ class Sweep(Watched):
         return self.folder.sweep()
 
     @property
-    def result(self) -> dict[str, Any]:
-        """As `kdlab sweep --json` prints it.
+    def result(self) -> SweepResult:
+        """As `kdlab sweep --json` prints it; a notebook shows it in words.
 
         Raises:
             RunFailed, RunStopped, NotFoundError: it has none, and why.
         """
-        return dict(self._result_or_raise())
+        return SweepResult(self._result_or_raise())
 
     @property
     def outcome(self) -> SweepOutcome:
@@ -73,16 +73,16 @@ class Sweep(Watched):
         return typed(SweepOutcome, self.result)
 
     def _why_no_result(self, status: RunStatus) -> str:
-        again = f"    kdlab sweep {self.folder.spec} --study {self.id}"
+        again = f"    {self.folder.resume_command}"
         if status.state == "stopped":
             return f"The sweep {self.id} was stopped; it goes on with:\n{again}"
         if status.state not in ("failed", "lost"):
             return f"The sweep {self.id} is {status.state}; no result yet."
         what = status.error or "its process was killed from outside"
-        return (
-            f"The sweep {self.id} failed: {what}\nLog: {self.folder.log}\n"
-            f"What has ended is kept; after mending the cause it goes on with:\n{again}"
-        )
+        words = f"The sweep {self.id} failed: {what}\nLog: {self.folder.log}"
+        if again in what:  # of a full disk
+            return words
+        return f"{words}\nWhat has ended is kept; after mending the cause it goes on with:\n{again}"
 
     @property
     def study(self) -> "optuna.Study":

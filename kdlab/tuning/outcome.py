@@ -1,9 +1,13 @@
 """What came of a sweep: what `kdlab sweep --json` prints, and the same in words."""
 
+import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
+from typing import Any
 
+from kdlab.messages import typed
+from kdlab.report import page
 from kdlab.report.table import number
 from kdlab.report.verdict import Verdict
 
@@ -109,3 +113,13 @@ class SweepOutcome:
         )
         lines += [f"Saved: {path}" for path in self.saved]
         return "\n".join(lines)
+
+
+class SweepResult(dict[str, Any]):
+    """The keys of `kdlab sweep --json`; a notebook shows them in words."""
+
+    def _repr_html_(self) -> str:
+        words = html.escape(str(typed(SweepOutcome, self)))
+        keys = "wall_seconds", "storage", "sweep_dir"
+        facts = [[key, number(self[key])] for key in keys]
+        return f"<pre>{words}</pre>" + page.table(("", ""), facts)

@@ -19,6 +19,9 @@ HEAVY = {
 # A call, its exit code, and a part of what is said.
 WRONG = (
     ((), 2, "kdlab new NAME --data PHOTOS"),
+    (("--version",), 0, "kdlab 0."),
+    (("run", "quickstart", "data=/nowhere"), 2, "There is no file or folder /nowhere."),
+    (("run", "quickstart", "loss=losses/hintn"), 2, "Nearest: losses/hinton"),
     (("rnu", "quickstart"), 2, "There is no command 'rnu'. Nearest: run"),
     (("runs", "--jsn"), 2, "unrecognized arguments: --jsn. Nearest: --json"),
     (("run", "/nowhere"), 2, "There is no file or folder /nowhere."),

@@ -131,6 +131,18 @@ def test_what_is_not_there_is_said_with_the_nearest_and_is_exit_code_2(
     assert out == ""
 
 
+def test_a_run_and_a_config_are_found_by_their_paths(
+    kdlab_cli, run_folder, elsewhere, monkeypatch
+):
+    run = run_folder()
+    for place in (run.path, f"runs/{run.run_id}/"):
+        assert run.run_id in kdlab_cli("stop", str(place))[1]
+    monkeypatch.setenv("HOME", str(elsewhere))
+    (elsewhere / "own.yaml").write_text("train: {epochs: 2}")
+    code, _, err = kdlab_cli("run", "~/own.yaml", "train.epoch=3")
+    assert (code, "Nearest: epochs" in err) == (2, True)
+
+
 @pytest.mark.long
 def test_data_is_looked_at_and_a_broken_image_is_exit_code_1(kdlab_cli, elsewhere):
     code, out, _ = kdlab_cli("data", "data/digits_tiny", "--json")

@@ -1,6 +1,7 @@
 """A fourth method as docs/own_method.md tells it: a package of somebody's, and no edit in kdlab."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -29,7 +30,7 @@ def package(tmp_path, elsewhere, monkeypatch):
     )
     line = block("toml").splitlines()[1].replace('"', "")
     (info / "entry_points.txt").write_text(f"[kdlab.components]\n{line}\n")
-    monkeypatch.setenv("PYTHONPATH", str(place))
+    monkeypatch.setenv("PYTHONPATH", str(place), prepend=os.pathsep)
     (elsewhere / "configs").mkdir()
     (elsewhere / "configs" / "again.yaml").write_text(block("yaml"))
     return elsewhere
@@ -52,13 +53,17 @@ def test_it_runs_by_its_name(kdlab_home, package):
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["method"] == "mine/born_again"
+    assert not [line for line in done.stderr.splitlines() if line.startswith("warning")]
+    table = done.stderr[done.stderr.index("top-1 %  best-on-val") :]
+    assert "\nborn_again " in table
+    assert "no teacher" not in table
     tops = [event["top1"] for event in events(package, "generation_done")]
     assert len(tops) == 2
     assert result["student_top1"] == tops[-1]  # the last one is the result
     # Each generation starts from the same weights; the second has another teacher: labels.
     (run,) = run_folders(package)
     first, second = (
-        (run / f"members/none/seed0/generation-{k}/student.safetensors").read_bytes()
+        (run / f"members/born_again/seed0/generation-{k}/student.safetensors").read_bytes()
         for k in range(2)
     )
     assert first != second

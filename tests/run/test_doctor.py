@@ -33,6 +33,15 @@ def test_all_is_well_here():
     assert all(one["what"] in table for one in findings)
 
 
+def test_what_is_long_goes_on_in_the_next_lines_and_a_command_in_one_of_its_own():
+    long = doctor._finding("ports", False, "a port that answers " * 9, "chmod go= /runs")
+    _, *lines = doctor.printed([long]).splitlines()
+    assert len(lines) == 4
+    assert max(map(len, lines)) <= 100
+    assert {line[: len("ports  missing  ")].strip() for line in lines[1:]} == {""}
+    assert lines[-1].split("  ")[-1] == "chmod go= /runs"
+
+
 def test_a_package_that_is_missing_is_said_with_how_to_get_it(monkeypatch):
     def version(name):
         if name == "timm":

@@ -299,7 +299,7 @@ def test_a_second_ctrl_c_ends_everything_at_once(elsewhere):
     run.wait(timeout_s=600)
     _, alive = psutil.wait_procs(family, timeout=120)
     assert alive == []
-    assert run.state == "lost"
+    assert run.state == "stopped"
 
 
 @pytest.mark.processes("no process, but a network of timm and one of torchvision")

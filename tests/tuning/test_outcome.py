@@ -9,6 +9,7 @@ from kdlab.tuning.outcome import (
     Confirmed,
     Spread,
     SweepOutcome,
+    SweepResult,
     TrialCounts,
 )
 
@@ -65,3 +66,12 @@ def test_it_comes_back_from_json():
     judged = of_setting("validation_top1", {0: 69.0}, {0: 70.0}, 1, confirmed=False)
     for found in (OUTCOME, replace(OUTCOME, verdict=judged)):
         assert typed(SweepOutcome, plain(found)) == found
+
+
+def test_a_notebook_shows_the_result_in_words_and_nothing_of_it_is_markup():
+    result = SweepResult(plain(replace(OUTCOME, saved=["<b>.yaml"])))
+    assert result["study"] == OUTCOME.study
+    shown = result._repr_html_()
+    assert f"Best: trial {OUTCOME.best.number}" in shown
+    assert "Saved: &lt;b&gt;.yaml" in shown
+    assert OUTCOME.sweep_dir in shown

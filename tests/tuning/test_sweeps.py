@@ -208,7 +208,7 @@ def known_after_a_kill(sweeps, known, seconds):
     )
     time.sleep(seconds)  # the moment of the kill
     sweep.kill()
-    until(lambda: sweep.state in ("lost", "finished"))
+    until(lambda: sweep.state in ("stopped", "finished"))
     now = list_of(sweep)
     assert {n: now[n] for n in known} == known
     return now

@@ -165,7 +165,7 @@ class Run(Watched):
     def _why_no_result(self, status: RunStatus) -> str:
         if status.state == "stopped":
             return (
-                f"Run {self.id} was stopped by the user; its state is saved.\n"
+                f"Run {self.id} was stopped by the user; its checkpoints are kept.\n"
                 f"Go on with:\n    kdlab resume {self.id}"
             )
         if status.state not in ("failed", "lost"):
@@ -173,12 +173,11 @@ class Run(Watched):
         what = status.error or "no reason was recorded"
         if status.state == "lost":
             what = "its process was killed from outside or the machine went down"
-        return (
-            f"Run {self.id} failed: {what}\n"
-            f"Log: {self.folder.log}\n"
-            f"After mending the cause, go on from its last checkpoint:\n"
-            f"    kdlab resume {self.id}"
-        )
+        words = f"Run {self.id} failed: {what}\nLog: {self.folder.log}"
+        again = f"    {self.folder.resume_command}"
+        if again in what:  # of a full disk
+            return words
+        return f"{words}\nAfter mending the cause, go on from its last checkpoint:\n{again}"
 
     def live(self, renderer: Literal["auto", "canvas", "svg"] = "auto") -> object:
         """Watch it: in a notebook by a monitor with controls, in a terminal by lines.

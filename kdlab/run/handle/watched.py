@@ -215,11 +215,22 @@ class Watched:
         self._signal(os.kill, signal.SIGINT)
 
     def kill(self) -> None:
-        """End it and everything it started, now. Its checkpoints stay."""
+        """End it and everything it started, now: it is stopped. Its checkpoints stay."""
         deadline = time.monotonic() + PATIENCE_S
         if self._signal(os.killpg, signal.SIGKILL):  # it leads a process group of its own
             while self.folder.alive() and time.monotonic() < deadline:
                 time.sleep(_TICK_S)
+            self._tell_that_it_was_ended()
+
+    def _tell_that_it_was_ended(self) -> None:
+        """It was the user, whose process had no time to say so; unless it goes on meanwhile."""
+        said = {"state": "stopped", "ended": time.time(), "exit_code": 130}
+        with contextlib.suppress(BadInput):
+            if self.folder.alive():
+                return
+            with self.folder.held():
+                if self.folder.raw_status().state in UNDER_WAY:
+                    self.folder.write_status(**said)
 
     def _signal(self, send: Callable[[int, int], None], number: int) -> bool:
         """Whether it was sent. One that has just been started has not said yet who it is."""

@@ -360,5 +360,7 @@ def examine(
 
 def was_taught(run: RunFolder) -> bool:
     """Whether it had a teacher: one that was never asked is not trained to be looked at."""
-    kept = [MemberReport.read(path.parent) for path in run.of_members("result.json")]
+    # Of its trainings alone: a method keeps what it likes below them.
+    written = run.path.glob("members/*/*/result.json")
+    kept = [MemberReport.read(path.parent) for path in written]
     return any(report is not None and report.teacher_top1 is not None for report in kept)

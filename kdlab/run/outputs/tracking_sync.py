@@ -9,8 +9,9 @@ def sync_all() -> str:
     """Go over all runs and sweeps; one line for each that had something to write."""
     lines = []
     for run in reversed(folders.all_folders()):
-        if run.status().state == "lost":  # killed: nobody wrote its last event
-            _tell_the_end(run)
+        state = str(run.status().state)
+        if state in ("lost", "stopped"):  # killed: nobody wrote its last event
+            _tell_the_end(run, state)
         lines.append(_synced(run, run.run_id))
     for path in sorted((runs_folder() / "sweeps").glob("*/sweep.yaml")):
         sweep = folders.RunFolder(path.parent)
@@ -32,11 +33,11 @@ def _synced(run: folders.RunFolder, name: str) -> str:
     return f"{name}: {count} events written" if count else ""
 
 
-def _tell_the_end(run: folders.RunFolder) -> None:
+def _tell_the_end(run: folders.RunFolder, state: str) -> None:
     from kdlab.events.log import EventLog, read_all
 
     events = read_all(run.events)
     if events and events[-1]["event"] != "run_done":
         log = EventLog(run.events)
-        log.emit(RunDone(state="lost", error="the run's process was killed"))
+        log.emit(RunDone(state=state, error="the run's process was killed"))
         log.close()

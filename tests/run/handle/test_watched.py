@@ -96,7 +96,9 @@ def test_nobody_waits_for_mlflow_with_a_process_that_is_gone(folder, let_go, tim
 
 def test_a_stopped_run_says_how_it_goes_on(folder):
     folder.write_status(state="stopped", exit_code=130)
-    with pytest.raises(RunStopped, match="stopped by the user; its state is saved") as said:
+    with pytest.raises(
+        RunStopped, match="stopped by the user; its checkpoints are kept"
+    ) as said:
         _ = Run(folder).result
     assert str(said.value).endswith("kdlab resume a-run")
 
@@ -109,6 +111,15 @@ def test_a_failed_run_says_why_where_and_what_to_do(folder, code, expected):
     assert str(folder.log) in str(said.value)
     assert str(said.value).endswith("kdlab resume a-run")
     assert said.value.exit_code == expected  # 2: its input was wrong
+
+
+def test_a_reason_that_says_how_it_goes_on_is_enough(folder):
+    folder.write_status(
+        state="failed", error="No room. Make some, then\n    kdlab resume a-run"
+    )
+    with pytest.raises(RunFailed) as said:
+        _ = Run(folder).result
+    assert str(said.value).count("kdlab resume a-run") == 1
 
 
 def test_a_failure_without_a_reason_is_no_riddle(folder):
@@ -278,6 +289,17 @@ def test_a_stop_asks_its_process_and_a_kill_ends_the_group(folder, sent, monkeyp
     run.kill()
     pid = os.getpid()
     assert sent == [("one", pid, signal.SIGINT), ("group", pid, signal.SIGKILL)]
+
+
+def test_what_was_killed_by_its_user_is_stopped_and_keeps_its_checkpoints(
+    folder, let_go, sent, monkeypatch
+):
+    monkeypatch.setattr(os, "killpg", lambda *asked: let_go())
+    run = Run(folder)
+    run.kill()
+    assert (run.state, run.status.exit_code) == ("stopped", 130)
+    with pytest.raises(RunStopped, match="kdlab resume a-run"):
+        _ = run.result
 
 
 @pytest.mark.parametrize("state", ["finished", "failed", "stopped"])

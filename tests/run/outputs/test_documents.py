@@ -347,15 +347,16 @@ def test_what_is_under_way_is_left_to_its_own_tracker(finished, synced):
     assert synced[1] == []
 
 
-def test_of_a_run_that_was_killed_the_end_is_told_once(finished, synced):
+@pytest.mark.parametrize(("written", "told"), [("running", "lost"), ("stopped", "stopped")])
+def test_of_a_run_that_was_killed_the_end_is_told_once(finished, synced, written, told):
     run = finished()
     log = EventLog(run.folder.events)
     log.emit(event("note", message="still at work"))
     log.close()
-    run.folder.write_status(state="running")
+    run.folder.write_status(state=written)
     (run.path / "lock").touch()
     for _ in range(2):
         sync_all()
         *_, before, last = read_all(run.folder.events)
-        assert (last["event"], last["state"]) == ("run_done", "lost")
+        assert (last["event"], last["state"]) == ("run_done", told)
         assert before["message"] == "still at work"
