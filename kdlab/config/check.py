@@ -265,4 +265,10 @@ def _choices(wanted: type[Spec]) -> list[str]:
 
 
 def _listed(wanted: type[Spec]) -> str:
-    return ", ".join(_choices(wanted)) or "none"
+    """Choices of this kind alone: `teacher` is in a room with much else."""
+    known = (c for c in _choices(wanted) if c[-1] == ">" or _is_a(c, wanted))
+    return ", ".join(known) or "none"
+
+
+def _is_a(name: str, wanted: type[Spec]) -> bool:
+    return issubclass(registry.find(name)[0], wanted)

@@ -29,6 +29,7 @@ class Shape:
 
     keys: tuple[str, ...]
     nested: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # module, class
+    kind: bool = False  # of components, which one of them must fill
 
 
 def unknown_keys(tree: Composed, module: str, name: str) -> list[Fault]:
@@ -59,6 +60,8 @@ def _unknown(
             ]
             yield dotted(key, name), no_such_key(label, key, name, parts, own.keys)
     for name, (inside, component) in deeper.items():
+        if inside.kind and "type" not in data[name]:
+            continue  # the full check lists what it can be
         yield from _unknown(tree, data[name], inside, component, dotted(key, name))
 
 
@@ -109,7 +112,8 @@ def shape(module: str, name: str) -> Shape | None:
             named = _class_of(line.annotation)
             if named is not None:
                 nested[line.target.id] = imported.get(named, (module, named))
-    return Shape(tuple(keys), nested)
+    kind = any(isinstance(base, ast.Name) and base.id == "ABC" for base in node.bases)
+    return Shape(tuple(keys), nested, kind)
 
 
 def _class_of(annotation: ast.expr) -> str | None:

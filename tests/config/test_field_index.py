@@ -51,3 +51,16 @@ def test_what_is_not_known_here_is_left_to_the_full_check():
     assert field_index.shape("torch.nn", "Module") is None
     tree = compose("quickstart", ["data={type: theirs/set, rot: 3}"])
     assert [f for f in field_index.unknown_keys(tree, *WHOLE) if "rot" in f.key] == []
+
+
+def test_a_key_below_a_part_that_nobody_named_asks_for_its_type():
+    """Which keys `teacher_pool` has depends on the pool; its kind alone knows few of them."""
+    tree = compose("clothes/quickstart", ["teacher_pool.engine=eager"])
+    assert field_index.unknown_keys(tree, *WHOLE) == []
+    with pytest.raises(SpecError, match=r"teacher_pool: needs type:, one of .*local_pool"):
+        construct(ExperimentSpec, tree)
+
+
+def test_only_parts_of_the_kind_are_listed():
+    with pytest.raises(SpecError, match=r"teacher: needs type:, one of train/teacher\n?$"):
+        construct(ExperimentSpec, compose("smoke/served", ["teacher={foo: 3}"]))
