@@ -28,6 +28,7 @@ class MemberStarted(Event, kind="member_started", line="training {member}"):
 
     source: str  # of its soft labels, or its variant
     seed: int
+    shares_cores: bool = False  # its teachers compute on the cores that it is trained on
 
 
 class MemberDone(Event, kind="member_done"):

@@ -1,7 +1,7 @@
 """What the live view says beside its curves: plain facts, as JSON, from what was watched."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from kdlab.experiment.folder import ENDED
 from kdlab.notebook.teacher_rows import TeacherRow
 from kdlab.notebook.watch import PANELS, SPEED, Watch
 from kdlab.report import timeline
-from kdlab.report.table import duration
+from kdlab.report.table import duration, speeds_tell
 
 _TICKER, _ROWS = 40, 100  # that a page gets
 LiveState = dict[str, Any]
@@ -24,7 +24,7 @@ def of_run(watch: Watch, run_id: str) -> LiveState:
     return {
         **head(watch),
         "verdict": verdict(watch, run_id),
-        "panels": _panels(),
+        "panels": _panels(PANELS),
         "levels": levels,
         "marks": [
             {"step": m.step, "epoch": m.epoch, "text": m.text, "kind": m.kind}
@@ -63,15 +63,23 @@ def of_several(watches: Mapping[str, Watch]) -> LiveState:
         "of": sum(max(watch.of_steps, watch.step) for watch in watches.values()),
         "facts": [["ended", f"{ended} of {len(watches)}"]],
         "runs": runs,
-        "panels": _panels(),
+        "panels": _panels(panels(watches.values())),
         "waiting": "No training of these runs has begun.",
     }
 
 
-def _panels() -> list[LiveState]:
+def panels(watches: Iterable[Watch]) -> Mapping[str, tuple[str, str]]:
+    """Those that several runs share, as in `PANELS`: speeds only where they compare."""
+    tell = speeds_tell(
+        {"source": one.source, "shares_cores": one.shares_cores} for one in watches
+    )
+    return {name: how for name, how in PANELS.items() if tell or name != SPEED}
+
+
+def _panels(shown: Mapping[str, tuple[str, str]]) -> list[LiveState]:
     return [
         {"title": panel, "unit": unit, "across": across}
-        for panel, (unit, across) in PANELS.items()
+        for panel, (unit, across) in shown.items()
     ]
 
 
@@ -92,7 +100,8 @@ def head(watch: Watch) -> LiveState:
     if watch.top1 is not None:
         facts.append(("top-1", f"{watch.top1:.2f} %"))
     if watch.rate:
-        facts.append(("speed", f"{watch.rate:,.0f} samples/s"))
+        speed = "speed (cores shared)" if watch.shares_cores else "speed"
+        facts.append((speed, f"{watch.rate:,.0f} samples/s"))
     slow = watch.pace.bottleneck()
     if slow is not None and watch.teachers.rows and watch.state not in ENDED:
         facts.append(("waits for soft labels", f"{slow.starved:.0%}"))

@@ -42,7 +42,7 @@ def together(watches: Mapping[str, Watch]) -> str:
             across=across,
             unit=unit,
         )
-        for panel, (unit, across) in PANELS.items()
+        for panel, (unit, across) in live_state.panels(watches.values()).items()
         if any(panel in watch.panels for watch in watches.values())
     ]
     rows = [

@@ -82,6 +82,7 @@ class Watch:
     members: list[str] = field(default_factory=list)  # all trainings of the run
     member: str = ""
     source: str = ""  # of its soft labels, or its variant
+    shares_cores: bool = False  # with its teachers: its speed is no comparison
     began: float = 0.0  # of the member; seconds since 1970
     time: float = 0.0  # of the newest event
     step: int = 0
@@ -183,7 +184,9 @@ class Watch:
     def _take_of_teachers(self, event: Event) -> None:
         """Who serves, and what somebody has set."""
         match event:
-            case Scheduled():  # what the student does when soft labels are free (N-training)
+            # What the student does when soft labels are free (N-training); where its teachers
+            # share its cores it would have those, too.
+            case Scheduled() if not self.shares_cores:
                 self._level(SPEED, "without a teacher", event.t_s)
             case Steered():
                 self.values |= event.values
@@ -218,6 +221,7 @@ class Watch:
     def _begin(self, event: MemberStarted) -> None:
         """Another member: its own curves; what came of the others stays."""
         self.member, self.source, self.began = str(event.member), event.source, event.time
+        self.shares_cores = event.shares_cores
         self.paused, self.top1, self.loss = False, None, None
         self.stranded = self.held = ""
         self.chapter += 1

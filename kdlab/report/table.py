@@ -1,7 +1,7 @@
 """Text tables: terminal, README, docs and notebooks all print these."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from textwrap import TextWrapper, fill
 from typing import Any
@@ -30,6 +30,9 @@ _MemberFacts = dict[str, Any]  # of a member, as `--json` has it
 _ONE_AFTER_THE_OTHER = (
     "Speeds are of trainings one after the other: what else the machine did then counts. "
     "kdlab bench\nmeasures side by side."
+)
+NO_SPEEDS = (
+    "No speeds: teachers used their student's cores, so these say nothing of distillation."
 )
 
 # All but the end of a line and tabs; and those that turn the direction of what follows.
@@ -105,6 +108,16 @@ def spread(values: Sequence[float], digits: int) -> str:
     return f"{fmean(values):.{digits}f}{error}"
 
 
+def speeds_tell(rows: Iterable[Mapping[str, object]]) -> bool:
+    """Whether speeds of trainings may stand side by side; else `NO_SPEEDS` takes their place.
+
+    Args:
+        rows: of results, maybe of an older kdlab.
+    """
+    kinds = {(row.get("source"), row.get("shares_cores")) for row in rows}
+    return len(kinds) < 2 or not any(shared for _, shared in kinds)
+
+
 def not_trained_on(rows: Sequence[_MemberFacts]) -> str:
     """The first line of a result: how many samples which member lost; empty where none did."""
     each = [
@@ -122,38 +135,35 @@ def result_table(rows: Sequence[_MemberFacts], teacher_top1: float | None = None
         rows: of each member.
         teacher_top1: percent on test; None where there was no teacher.
     """
-    sources = list(dict.fromkeys(row["source"] for row in rows))
-    groups = {s: [row for row in rows if row["source"] == s] for s in sources}
-    base = fmean(r["samples_per_second"] for r in groups[sources[0]])
-    body = []
-    for source, group in groups.items():
-        rates = [r["samples_per_second"] for r in group]
-        body.append(
-            [
-                NAMES.get(source, source),
-                spread([r["student_top1"] for r in group], 2),
-                spread([r["student_top1_best"] for r in group], 2),
-                spread(rates, 0),
-                f"{fmean(rates) / base:.2f}x",
-                spread([r["wall_seconds"] for r in group], 1),
-                f"{sum(r['samples_lost'] for r in group)}"
-                f"/{sum(r['samples_repeated'] for r in group)}",
-            ]
-        )
-    if teacher_top1 is not None:
-        body.append(["teacher", f"{teacher_top1:.2f}", *["-"] * 5])
-    head = ["", "top-1 %", "best-on-val %", "samples/s", "speed", "wall s", "lost/repeated"]
+    groups = {
+        row["source"]: [r for r in rows if r["source"] == row["source"]] for row in rows
+    }
+
+    def each(key: str, digits: int) -> list[str]:
+        return [spread([row[key] for row in group], digits) for group in groups.values()]
+
+    columns = {"": [NAMES.get(source, source) for source in groups]}
+    columns["top-1 %"] = each("student_top1", 2)
     if all(row.get("global_top1") is not None for row in rows):
-        head.insert(2, "global top-1 %")
-        for line, group in zip(body, groups.values(), strict=False):
-            line.insert(2, spread([r["global_top1"] for r in group], 2))
-        for line in body[len(groups) :]:
-            line.insert(2, "-")
-    notes = [_ONE_AFTER_THE_OTHER] if len(groups) > 1 else []
+        columns["global top-1 %"] = each("global_top1", 2)
+    columns["best-on-val %"] = each("student_top1_best", 2)
+    if tell := speeds_tell(rows):
+        rates = [fmean(r["samples_per_second"] for r in own) for own in groups.values()]
+        columns["samples/s"] = each("samples_per_second", 0)
+        columns["speed"] = [f"{rate / rates[0]:.2f}x" for rate in rates]
+    columns["wall s"] = each("wall_seconds", 1)
+    columns["lost/repeated"] = [
+        f"{sum(r['samples_lost'] for r in group)}/{sum(r['samples_repeated'] for r in group)}"
+        for group in groups.values()
+    ]
+    body = [[*cells] for cells in zip(*columns.values(), strict=True)]
+    if teacher_top1 is not None:
+        body.append(["teacher", f"{teacher_top1:.2f}", *["-"] * (len(columns) - 2)])
+    notes = [_ONE_AFTER_THE_OTHER if tell else NO_SPEEDS] if len(groups) > 1 else []
     notes += [
         fill(f"{row['member']}: {said}", 100)
         for row in rows
         if (said := row.get("verdict"))
     ]
-    lines = [not_trained_on(rows), text_table(head, body), *notes]
+    lines = [not_trained_on(rows), text_table([*columns], body), *notes]
     return "\n".join(filter(None, lines))

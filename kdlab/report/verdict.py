@@ -29,7 +29,6 @@ class ComparedTraining:
     """One training of a comparison; percent.
 
     validation: top-1 after each epoch.
-    shares_cores: its teacher computed on the cores that it was trained on.
     """
 
     source: str
@@ -38,7 +37,6 @@ class ComparedTraining:
     teacher_top1: float | None = None  # on test; None without one
     validation: Sequence[float] = ()
     epochs: int
-    shares_cores: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +140,6 @@ def of_comparison(
         more = " or more test images" if images < _FEW_IMAGES else ""
         wanted = list(range(max(3, 2 * gain.seeds)))
         cures.append(f"more seeds (seeds: {wanted}){more}")
-    if any(m.shares_cores for m in taught):
-        why.append("teacher and student share the cores, so speeds are no comparison")
     return gain.verdict(by, head, why, " and ".join(cures))
 
 

@@ -70,6 +70,7 @@ class MemberReport(MemberResult):
     member: str
     source: str
     seed: int
+    shares_cores: bool = False  # with its teachers, while it was trained
     wall_seconds: float  # with evaluation, checkpoints and waiting
     teacher_top1: float | None  # percent on test; None without a teacher
     # Of student and teacher; empty where they could not be measured

@@ -1,22 +1,32 @@
 """What the live view says beside its curves, from the events of a run alone."""
 
+import base64
 import json
+import re
 
 from tests_support import event
 
 from kdlab.notebook import live_state, picture
 from kdlab.notebook.watch import Watch
 
+
+def svg_of(shown):
+    """The picture in a page, as text."""
+    return base64.b64decode(re.search(r"base64,([^\"]+)", shown)[1]).decode()
+
+
 STEP = {"member": "served/seed0", "of_steps": 100, "samples_per_second": 500.0}
 
 
-def trained(starved_each=0.0, teachers=2, steps=20, wire_each=0.05):
+def trained(starved_each=0.0, teachers=2, steps=20, wire_each=0.05, *, shares=False):
     """A run whose student waited so many seconds of each second."""
     watch = Watch()
     watch.see(
         event("run_started", 0.0, experiment="e", members=["none/seed0", "served/seed0"])
     )
-    watch.see(event("member_started", 0.0, member="served/seed0", source="served", seed=0))
+    began = {"member": "served/seed0", "source": "served", "shares_cores": shares}
+    watch.see(event("member_started", 0.0, seed=0, **began))
+    watch.see(event("scheduled", 0.0, t_s=900.0, t_t=100.0, n=9, got=2))
     for k in range(teachers):
         watch.see(event("teacher_joined", 0.0, name=f"t{k}", t_t=100.0))
     for k in range(1, steps + 1):
@@ -134,6 +144,19 @@ def test_of_a_thousand_teachers_those_that_serve_are_shown():
     shown = live_state.of_run(watch, "r")["teachers"]
     assert len(shown) == 100
     assert {f"t{k}" for k in range(989, 1000)} <= {teacher["name"] for teacher in shown}
+
+
+def test_speeds_on_shared_cores_are_called_so_and_stand_beside_no_others():
+    own, shared = trained(0.5), trained(0.5, shares=True)
+    assert ["speed", "500 samples/s"] in live_state.head(own)["facts"]
+    assert ["speed (cores shared)", "500 samples/s"] in live_state.head(shared)["facts"]
+    assert "without a teacher" in live_state.verdict(own, "r")["text"]
+    assert "without a teacher" not in live_state.verdict(shared, "r")["text"]
+    alone = Watch(source="none")
+    for pair, drawn in (({"a": own, "b": alone}, True), ({"a": shared, "b": alone}, False)):
+        titles = [panel["title"] for panel in live_state.of_several(pair)["panels"]]
+        assert ("speed" in titles) is drawn
+        assert ("samples/s" in svg_of(picture.together(pair))) is drawn
 
 
 def test_several_runs_are_one_state():

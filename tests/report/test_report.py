@@ -1,3 +1,4 @@
+import html
 import io
 
 from rich.console import Console
@@ -6,7 +7,7 @@ from tests_support import event
 from kdlab.events.event import parse
 from kdlab.report.model_card import model_card
 from kdlab.report.progress import Progress
-from kdlab.report.table import result_table, spread, text_table
+from kdlab.report.table import NO_SPEEDS, result_table, spread, text_table
 from kdlab.run.handle.result import Result
 from kdlab.train.evaluate import Accuracy
 from kdlab.train.result import MemberReport
@@ -45,6 +46,23 @@ def test_results_are_grouped_over_seeds_and_relative_to_the_first():
     assert "0.99x" in lines[3]
     assert "one after the other" in lines[4]  # a speed is of its hour, too
     assert "one after the other" not in result_table(rows[:1])
+
+
+def test_where_cores_are_shared_there_are_no_speeds():
+    rows = [row("none", 0, 90, 1122), row("served", 0, 92, 565) | {"shares_cores": True}]
+    table = result_table(rows, teacher_top1=95.0)
+    head, _, alone, _, teacher, note = table.split("\n")
+    assert head.split("  ")[-2:] == ["wall s", "lost/repeated"]
+    assert "1122" not in table
+    assert alone.split()[-4:] == ["90.00", "90.00", "2.0", "0/0"]
+    assert teacher.split() == ["teacher", "95.00", "-", "-", "-"]
+    assert note == NO_SPEEDS
+    shown = Result(runs=rows)._repr_html_()
+    assert html.escape(NO_SPEEDS) in shown
+    assert "1122" not in shown
+    lone = result_table(rows[1:])  # with nothing beside it
+    assert "samples/s" in lone
+    assert NO_SPEEDS not in lone
 
 
 def test_samples_that_were_not_trained_on_are_said_first():

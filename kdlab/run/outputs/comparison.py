@@ -17,7 +17,7 @@ from kdlab.messages import plain
 from kdlab.report import chart, page
 from kdlab.report.chart import Panel
 from kdlab.report.progressions import Progression, progressions
-from kdlab.report.table import METHODS, NAMES, spread, text_table
+from kdlab.report.table import METHODS, NAMES, NO_SPEEDS, speeds_tell, spread, text_table
 from kdlab.report.verdict import Verdict
 from kdlab.run.handle.run import Run, attach
 from kdlab.tracking import ui_address
@@ -61,6 +61,7 @@ class Comparison:
 
         teacher s: seconds of all teachers together, while they were this training's; with
             wall s it is what the training cost.
+        samples/s: a dash where teachers took the cores of their student, see `notes`.
         """
         rows = []
         for run in self.runs:
@@ -71,7 +72,14 @@ class Comparison:
                 rows.append(_row(self._label(run, source), own, told))
             if not found:
                 rows.append(dict.fromkeys(HEAD, "-") | {"training": self._label(run, "")})
-        return rows
+        return rows if self._speeds_tell() else [row | {"samples/s": "-"} for row in rows]
+
+    def _speeds_tell(self) -> bool:
+        return speeds_tell(row for run in self.runs for row in _results(run))
+
+    def notes(self) -> list[str]:
+        """What stands below the table."""
+        return [*([] if self._speeds_tell() else [NO_SPEEDS]), *self.verdicts()]
 
     def verdicts(self) -> list[str]:
         """Whether the teacher helped, in a sentence for each run that compared it with none."""
@@ -152,7 +160,7 @@ class Comparison:
                 return table.read_text(encoding="utf-8")
         names = self.head()
         outcome = [[row[key] for key in names] for row in self.outcomes()]
-        said = "\n".join(fill(verdict, 100) for verdict in self.verdicts())
+        said = "\n".join(fill(note, 100) for note in self.notes())
         return f"{spec}\n\n{text_table(names, outcome)}\n\n{said}".strip()
 
     __repr__ = __str__
@@ -175,7 +183,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         head = self.head()
         body = page.table(head, [[row[key] for key in head] for row in self.outcomes()])
-        said = "".join(f"<p>{html.escape(verdict)}</p>" for verdict in self.verdicts())
+        said = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes())
         parts = [f"<h4>What came out</h4>{body}{said}"]
         if len(self.runs) > 1:
             differ = [[key, *map(_short, values)] for key, values in self.differences()]
@@ -220,7 +228,7 @@ def overview(run: Run) -> dict[str, str]:
     lines = [[page.markdown(row[key]) for key in head] for row in comparison.outcomes()]
     note = [
         page.markdown(str(spec.get("about", ""))),
-        *map(page.markdown, [*comparison.verdicts(), better_of(run.folder)]),
+        *map(page.markdown, [*comparison.notes(), better_of(run.folder)]),
         f"`kdlab run {origin.experiment}`, spec `{origin.spec_hash}`",
         page.markdown_table(head, lines),
         "![curves](overview.svg)",

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from torch import cuda
+
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import ComputingPoolSpec
 from kdlab.events.log import read_all, select
@@ -25,6 +27,7 @@ class MemberRow:
     member: str
     source: str
     seed: int
+    shares_cores: bool  # with its teachers: its speed is no comparison
     student_top1: float
     student_top5: float
     student_top1_best: float
@@ -168,7 +171,6 @@ def _verdict(
             teacher_top1=r.teacher_top1,
             validation=[*curves.get(r.member, {}).values()],
             epochs=r.epochs,
-            shares_cores=_shares_cores(spec, r.source),
         )
         for r in results
     ]
@@ -176,12 +178,13 @@ def _verdict(
     return of_comparison(members, spec.described(), tested, images)
 
 
-def _shares_cores(spec: ExperimentSpec, source: str) -> bool:
-    """Whether a teacher computed on the cores that its student was trained on."""
-    here = source == "in_process" or (
-        source == "served" and isinstance(spec.teacher_pool, LocalPool | None)
-    )
-    return here and spec.train.chosen_device() == "cpu"
+def shares_cores(spec: ExperimentSpec, source: str) -> bool:
+    """Whether teachers compute on the cores that their student is trained on."""
+    pool, device = spec.teacher_pool, spec.train.chosen_device()
+    if source == "served" and isinstance(pool, LocalPool):
+        apart = pool.device == "cuda" or (pool.device == "auto" and cuda.is_available())
+        return device == "cpu" and not apart
+    return device == "cpu" and source == "in_process"
 
 
 def row(result: MemberReport) -> MemberRow:
@@ -190,6 +193,7 @@ def row(result: MemberReport) -> MemberRow:
         member=result.member,
         source=result.source,
         seed=result.seed,
+        shares_cores=result.shares_cores,
         student_top1=result.last.top1,
         student_top5=result.last.top5,
         student_top1_best=result.best.top1,

@@ -33,7 +33,7 @@ from kdlab.run.outputs.documents import (
     write_card,
 )
 from kdlab.run.process.execution import Work
-from kdlab.run.process.outcome import RunOutcome, outcome
+from kdlab.run.process.outcome import RunOutcome, outcome, shares_cores
 from kdlab.train.result import MemberReport
 
 
@@ -109,13 +109,16 @@ class RunProcess(Work):
             chaos=partial(chaos_while, self.spec.chaos, log.emit),
         )
         method.prepare(training)
-        log.emit(MemberStarted(source=member.source_name, seed=member.seed))
+        source, seed = member.source_name, member.seed
+        shares = shares_cores(self.spec, source)
+        log.emit(MemberStarted(source=source, seed=seed, shares_cores=shares))
         begin = time.monotonic()
         trained = method.train(training)
         result = MemberReport.of(
             trained,
-            source=member.source_name,
-            seed=member.seed,
+            source=source,
+            seed=seed,
+            shares_cores=shares,
             member=member.name,
             wall_seconds=time.monotonic() - begin,
             teacher_top1=self.setup.teacher_measure.top1 if taught else None,

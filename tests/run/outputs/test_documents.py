@@ -1,5 +1,6 @@
 """What a run writes about itself, and runs side by side, from logs that are written here."""
 
+import html
 import json
 from types import SimpleNamespace
 
@@ -16,6 +17,8 @@ from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.models.model import export
 from kdlab.models.patch_net import PatchNet
+from kdlab.report import page
+from kdlab.report.table import NO_SPEEDS
 from kdlab.run.handle.run import Run, made
 from kdlab.run.outputs import comparison, documents
 from kdlab.run.outputs.comparison import Comparison, compare, overview
@@ -165,7 +168,8 @@ def finished(elsewhere):
             whole.write(folder)
             rows.append({
                 "member": member, "source": source, "student_top1": right,
-                "samples_lost": 1, "samples_repeated": 0,
+                "samples_lost": 1, "samples_repeated": 0, "samples_per_second": 565.0,
+                "shares_cores": source == "served",
             })  # fmt: skip
         log.emit(event("run_done", state="finished"))
         log.close()
@@ -204,6 +208,19 @@ def test_what_differs_is_told_and_what_it_is_about_is_not(finished):
     assert "What their specs differ in" in found._repr_html_()
     assert found.to_json()["runs"] == [one.id, other.id]
     assert one.id in found.save(one.path / "page.html").read_text()
+
+
+def test_a_student_whose_teachers_had_its_cores_has_no_speed_beside_one_without(finished):
+    found = kdlab.compare(finished(), finished(members=("served/seed0",)))
+    assert {row["samples/s"] for row in found.outcomes()} == {"-"}
+    assert "samples/s" not in found.head()
+    assert NO_SPEEDS in str(found)
+    assert html.escape(NO_SPEEDS) in found.page()
+    of_one = finished(members=("none/seed0", "served/seed0"))
+    assert page.markdown(NO_SPEEDS) in overview(of_one)["note.md"]
+    alone = kdlab.compare(finished(), finished())
+    assert {row["samples/s"] for row in alone.outcomes()} == {"565"}
+    assert NO_SPEEDS not in str(alone)
 
 
 def test_the_same_spec_twice_does_not_differ(finished):

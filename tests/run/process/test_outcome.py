@@ -10,7 +10,7 @@ from tests_support import event
 import kdlab
 from kdlab.events.log import EventLog
 from kdlab.experiment.folder import RunFolder
-from kdlab.run.process.outcome import outcome, row
+from kdlab.run.process.outcome import outcome, row, shares_cores
 from kdlab.train.evaluate import Accuracy
 from kdlab.train.result import MemberReport
 
@@ -116,7 +116,7 @@ def test_of_a_comparison_the_described_source_is_the_result_and_all_have_rows(to
     ]  # fmt: skip
 
 
-def test_the_verdict_reads_curves_and_who_shares_cores(told, tmp_path):
+def test_the_verdict_reads_curves(told, tmp_path):
     members = [("none/seed0", 80.0, None), ("in_process/seed0", 79.0, 79.5)]
     began = ("run_started", {"dataset": {"validation": 10_000}})
     ends = [
@@ -138,10 +138,22 @@ def test_the_verdict_reads_curves_and_who_shares_cores(told, tmp_path):
     assert found.why == (
         "the teacher knows no more than the student does alone: 79.5 % against 80.0 %",
         "too few epochs: both still rise on validation (+10.0 and +10.0 points at the end)",
-        "teacher and student share the cores, so speeds are no comparison",
     )
     assert "train.epochs=4" in found.next
     assert told("none", report()).verdict is None
+
+
+def test_who_shares_cores():
+    spec = kdlab.load("smoke/served", "train.device=cpu", "teacher_pool.device=cpu").spec
+    shared = [name for name in ("none", "cached", "in_process", "served")
+              if shares_cores(spec, name)]  # fmt: skip
+    assert shared == ["in_process", "served"]
+    assert row(report("served", shares_cores=True)).shares_cores
+    apart = kdlab.load("smoke/served", "train.device=cpu", "teacher_pool.device=cuda").spec
+    assert not shares_cores(apart, "served")
+    emulated = {"teacher_pool": {"use": "teacher_pools/emulated"}}
+    spec = kdlab.load("smoke/served", "train.device=cpu", emulated).spec
+    assert not shares_cores(spec, "served")
 
 
 def test_what_no_training_has_is_none_and_what_one_lacks_is_left_out(told):
