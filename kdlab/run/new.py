@@ -17,7 +17,11 @@ from kdlab.run.outputs.data_sheet import DataSheet, look_at
 from kdlab.run.recommend import Recommendation, recommend, summary
 from kdlab.run.wishes import Wishes, places
 
-_WIDE = 90  # characters of a line of a comment
+_WIDE = 100  # characters of a line
+_MORE = (
+    "# seeds: [0, 1, 2] gives a spread; soft_labels: served with compare: [none, served] asks "
+    "a pool."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,36 +102,30 @@ def experiment_for(
 
 
 def commented(chosen: Recommendation, name: str) -> str:
-    """A config as a person would write it, each choice with its reason."""
+    """A config as a person would write it: short, and each choice with its reason."""
+    config, why = dict(chosen.config), chosen.reasons
     lines = [
-        f"# Made by kdlab new. Run it:       kdlab run {name}",
-        f"# See every key with its value:    kdlab show {name}",
-        "# What parts and keys there are:   kdlab list, kdlab show losses/hinton",
+        f"# kdlab run {name} trains it; kdlab show {name} has every key; kdlab list, all parts.",
+        f"about: {_flow(config.pop('about'))}",
     ]
-    for key, value in chosen.config.items():
-        lines += ["", *_block_lines(key, value, chosen.reasons)]
-    lines += [
-        "",
-        "# Teachers in processes of their own, here or on other machines, instead of in the",
-        "# student's (docs: EDL-Dist):",
-        "# soft_labels: served",
-        "",
-        "# Mean and spread over three trainings:",
-        "# seeds: [0, 1, 2]",
-    ]
-    return "\n".join(lines) + "\n"
+    for key in ("data", "teacher"):
+        block = config.pop(key)
+        lines += ["", *_told(f"{key}:", why.get(key, ""))]
+        for inner, value in block.items():
+            lines += _told(f"  {inner}: {_flow(value)}", why.get(f"{key}.{inner}", ""))
+    lines.append("")
+    for key, value in config.items():
+        parts = [f"{k}: {why[f'{key}.{k}']}" for k in value if f"{key}.{k}" in why]
+        lines += _told(f"{key}: {_flow(value)}", why.get(key) or "; ".join(parts))
+    return "\n".join([*lines, _MORE]) + "\n"
 
 
-def _block_lines(key: str, value: object, reasons: Mapping[str, str]) -> list[str]:
-    before = [f"# {line}" for line in wrap(reasons.get(key, ""), _WIDE)]
-    if not isinstance(value, dict):
-        return [*before, f"{key}: {_flow(value)}"]
-    lines = [*before, f"{key}:"]
-    for name, inner in value.items():
-        why = reasons.get(f"{key}.{name}", "")
-        lines += [f"  # {line}" for line in wrap(why, _WIDE)]
-        lines.append(f"  {name}: {_flow(inner)}")
-    return lines
+def _told(line: str, why: str) -> list[str]:
+    """A line with its reason: behind it where there is room, else above."""
+    if not why or len(line) + len(why) + 4 <= _WIDE:
+        return [f"{line}  # {why}" if why else line]
+    before = " " * (len(line) - len(line.lstrip())) + "# "
+    return [*wrap(why, _WIDE, initial_indent=before, subsequent_indent=before), line]
 
 
 def _flow(value: object) -> str:

@@ -138,8 +138,8 @@ class _Choice:
         own, size = torch.get_num_threads(), self._sizes()[-1]
         rates = {n: self._rated(self._student_at(size), size, n).trained for n in {1, own}}
         self.threads = max(rates, key=lambda n: rates[n])
-        shown = ", ".join(f"{n}: {rate:,.0f}" for n, rate in sorted(rates.items()))
-        self.reasons["train.threads"] = f"measured, samples/s by threads: {shown}"
+        shown = ", ".join(f"{rate:,.0f} with {n}" for n, rate in sorted(rates.items()))
+        self.reasons["train.threads"] = f"measured samples/s, {shown}"
 
     @property
     def comes(self) -> Literal["probe", "scratch", "tuned", "ready"]:
@@ -165,10 +165,7 @@ class _Choice:
         source: dict[str, Any] = {"type": "soft_labels/in_process"}
         if plan.views:
             source = {"type": "soft_labels/cached", "views": plan.views}
-            self.reasons["soft_labels"] = (
-                f"its teacher is asked once for {plan.views} views of each photo: in each epoch "
-                "anew it would take most of the time"
-            )
+            self.reasons["soft_labels"] = "kept: in each epoch anew it takes too long"
         config: dict[str, Any] = {
             "about": f"Distil a small network for the photos in {self.wishes.data}.",
             "data": self._data(size),
@@ -199,12 +196,11 @@ class _Choice:
             if plan.seconds <= seconds:
                 break
         self.reasons["data.size"] = (
-            f"pixels of a side: of {', '.join(map(str, sizes))} the largest at which {work.least} "
-            f"epochs of a student fit into {self.wishes.minutes:g} minutes here, or the least"
+            f"pixels: the most of {', '.join(map(str, sizes))} that leave {work.least} epochs in "
+            f"{self.wishes.minutes:g} minutes, or the least"
         )
         self.reasons["train.epochs"] = (
-            f"what fits into {self.wishes.minutes:g} minutes here; fewer than {work.least} teach "
-            "too little"
+            f"what fits into {self.wishes.minutes:g} minutes here, {work.least} at least"
         )
         if plan.seconds > _OVER * seconds:
             least = 20 * len(self.sheet.data.classes)
@@ -273,11 +269,7 @@ class _Choice:
             raise BadInput(f"There are no images at {self.wishes.data}.")
         first = {key: given[key] for key in ("type", "root")}  # as people write it
         block = {**first, **given, "size": size, "kept": "encoded"}
-        self.reasons["data.augment"] = (
-            "each epoch shows another part of each photo, or its mirror image; turn flip off "
-            "where left and right differ, as with digits"
-        )
-        self.reasons["data.kept"] = "views are cut from the photos as they are"
+        self.reasons["data.augment"] = "flip: false where left and right differ"
         if self.sheet.broken:
             block["broken"] = "skip"
             self.reasons["data.broken"] = (
@@ -288,8 +280,8 @@ class _Choice:
         if counts and max(counts) >= _UNEVEN * min(counts) and not self.kept:
             block["sampling"] = {"balance": 0.5}
             self.reasons["data.sampling"] = (
-                f"the largest class has {max(counts) / min(counts):.0f} times the images of the "
-                "smallest: half-way to drawing all equally often"
+                f"one class has {max(counts) / min(counts):.0f} times the images of another: "
+                "half-way to equal"
             )
         return block
 
@@ -303,8 +295,7 @@ class _Choice:
             return block
         if self.probed:
             self.reasons["teacher.probe"] = (
-                "its last layer alone learns your classes, in seconds; a recipe instead of it, "
-                "such as {epochs: 5, batch: 32, lr: 0.02}, trains all of it"
+                "only its last layer learns; to train it all: recipe: {epochs: 5, lr: 0.02} instead"
             )
             return block | {"data": "${data}", "probe": True}
         return block | {"data": "${data}", "recipe": self._train(epochs, self.teacher)}
@@ -326,7 +317,7 @@ class _Choice:
         teacher = {"tuned": "from published weights", "scratch": f"from scratch: {hub}"}
         if self.probed:
             place = published(str(self.teacher["type"]).removeprefix("timm/")).place
-            teacher["probe"] = f"with published weights from {place}"
+            teacher["probe"] = f"with weights from {place}"
         student = "from published weights" if self.tuned else "from scratch"
         if self.halves:
             student += ", at half of the pixels that its teacher sees"
@@ -334,14 +325,11 @@ class _Choice:
             ("student", self.wishes.student, student),
             ("teacher.model", self.wishes.teacher, teacher.get(self.comes, "")),
         ):
-            small = f"small enough for this machine, {why}"
+            small = f"small enough, {why}"
             self.reasons.setdefault(key, small if wish is None else "as you said")
         if self.comes in ("scratch", "tuned"):
             self.reasons["teacher.recipe"] = "trained once, then kept for every later run"
-        self.reasons["loss"] = "mostly the teacher's soft labels, a little of the true ones"
-        self.reasons["compare"] = (
-            "the same student without and with its teacher; leave none out to save its time"
-        )
+        self.reasons["compare"] = "without a teacher, too; leave none out to save its time"
 
 
 def _card_of(wish: object) -> str | None:

@@ -83,6 +83,8 @@ def test_from_photos_to_a_prediction(photos, kdlab_cli):
     assert config["student"]["size"] == 48
     assert config["teacher"]["model"]["type"] == "timm/tf_efficientnet_lite0"
     assert "# 1 files cannot be decoded" in text
+    assert len(text.splitlines()) <= 27
+    assert max(map(len, text.splitlines())) <= 100
     assert all(f"{name} " in out for name in ("red", "green", "blue"))
     files = [photos.parent / "configs" / "colours.yaml", photos.parent / "colours.ipynb"]
     written = {path: path.read_text() for path in files}
@@ -144,6 +146,9 @@ def test_files_are_not_written_over(photos, quick_machine):
     wishes = Wishes(data="photos", minutes=0.05, student="timm/resnet10t")
     made = new("mine", wishes)
     assert made.chosen.config["student"] == {"type": "timm/resnet10t"}
+    assert yaml.safe_load(made.config.read_text()) == made.chosen.config
+    pool = kdlab.load("mine", "soft_labels=served", "compare=[none, served]")  # as it says
+    assert list(pool.spec.sources()) == ["none", "served"]
     cells = json.loads(made.notebook.read_text())["cells"]
     assert any('kdlab.load("mine")' in cell["source"] for cell in cells)
     with pytest.raises(BadInput, match=r"mine\.yaml and mine\.ipynb is there"):
