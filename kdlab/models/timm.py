@@ -81,7 +81,7 @@ def _made(
 
     kind: dict[str, Any] = {"num_classes": classes, "in_chans": channels}
     if pretrained:
-        overlay = dict(published(name).overlay)
+        overlay = dict(published(name).overlay())
         kind |= {"pretrained": True, "pretrained_cfg_overlay": overlay}
     try:
         model: nn.Module = timm.create_model(name, **kind, **asked)

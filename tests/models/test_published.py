@@ -45,7 +45,7 @@ def test_its_tensors_have_the_names_that_they_had():
         "_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2",
         "_project_conv": "conv_pwl", "_bn2": "bn3",
     }  # fmt: skip
-    state = published(LITE).overlay["state_dict"]
+    state = published(LITE).overlay()["state_dict"]
     names = [name for name in given if not name.endswith("num_batches_tracked")]
     for name in names:
         if block := re.match(r"_blocks\.(\d+)\.(\w+)\.(\w+)$", name):
@@ -71,7 +71,7 @@ def test_it_knows_what_two_photos_show():
 @pytest.mark.parametrize("channels", [1, 3])
 def test_other_classes_and_grey_images_keep_the_rest(channels):
     model = TimmModel(variant=LITE, pretrained=True).build(7, channels)
-    state = published(LITE).overlay["state_dict"]
+    state = published(LITE).overlay()["state_dict"]
     own = model.net.state_dict()
     assert torch.equal(own["conv_head.weight"], state["conv_head.weight"])
     assert own["classifier.weight"].shape == (7, 1280)
@@ -102,5 +102,9 @@ def test_what_is_nowhere_is_said_at_once_with_what_to_do(kdlab_home, monkeypatch
 def test_another_file_in_a_package_is_refused(tmp_path, monkeypatch):
     other = published_module.Package("pytest", "__init__.py", "0" * 64)
     monkeypatch.setattr(published_module, "PACKAGES", {LITE: other})
+    spec = TimmModel(variant=LITE, pretrained=True)
+    assert spec.origin().startswith(
+        f"timm/{LITE} from the package pytest "
+    )  # nothing is read
     with pytest.raises(WeightsError, match="is not the file that pytest is known for"):
-        published(LITE)
+        spec.build(10, 3)
