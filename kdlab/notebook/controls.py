@@ -65,16 +65,16 @@ class Controls:
         """What the run can do now."""
         self._paused = watch.paused
         self.pause.description = "go on" if watch.paused else "pause"
-        names = [t.name for t in watch.teachers.serving]
+        names = [t.name for t in watch.now.teachers.serving]
         if list(self.teacher.options) != names:
             # New options choose the first by themselves, and that would be killed.
             kept, known = self.teacher.value, self.teacher.options
             self.teacher.options = names
             first = names[0] if names and not known else None
             self.teacher.value = kept if kept in names else first
-        self.pool.layout.display = "" if watch.teachers.rows else "none"
-        if watch.member and watch.member != self._made_for:
-            self._made_for = watch.member
+        self.pool.layout.display = "" if watch.now.teachers.rows else "none"
+        if watch.now.member and watch.now.member != self._made_for:
+            self._made_for = watch.now.member
             self._make_sliders()
         for name, value in watch.values.items():
             if name in self._dials:

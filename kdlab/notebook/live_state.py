@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kdlab.events.run_state import PANELS, SPEED
+from kdlab.events.teacher_rows import TeacherRow
 from kdlab.experiment.folder import ENDED
-from kdlab.notebook.teacher_rows import TeacherRow
-from kdlab.notebook.watch import PANELS, SPEED, Watch
+from kdlab.notebook.watch import Watch
 from kdlab.report import timeline
 from kdlab.report.table import duration, speeds_tell
 
@@ -31,7 +32,7 @@ def of_run(watch: Watch, run_id: str) -> LiveState:
             for m in watch.marks
         ],
         "teachers": [_teacher(row) for row in _most_telling(watch)],
-        "clock": {"start": watch.began, "now": max(watch.time, watch.began)},
+        "clock": {"start": watch.now.began, "now": max(watch.time, watch.now.began)},
         "spans": watch.spans,
         "parts": timeline.COLOURS,
         "rounds": [
@@ -41,7 +42,7 @@ def of_run(watch: Watch, run_id: str) -> LiveState:
                 "together": r.global_,
                 "compressed": r.compressed,
             }
-            for r in watch.rounds
+            for r in watch.now.rounds
         ],
         "film": _film(watch),
         "ticker": [list(line) for line in list(watch.ticker)[-_TICKER:][::-1]],
@@ -59,8 +60,8 @@ def of_several(watches: Mapping[str, Watch]) -> LiveState:
     return {
         "title": f"{len(watches)} runs",
         "state": "finished" if ended == len(watches) else "running",
-        "done": sum(watch.step for watch in watches.values()),
-        "of": sum(max(watch.of_steps, watch.step) for watch in watches.values()),
+        "done": sum(watch.now.step for watch in watches.values()),
+        "of": sum(max(watch.now.of_steps, watch.now.step) for watch in watches.values()),
         "facts": [["ended", f"{ended} of {len(watches)}"]],
         "runs": runs,
         "panels": _panels(panels(watches.values())),
@@ -71,7 +72,7 @@ def of_several(watches: Mapping[str, Watch]) -> LiveState:
 def panels(watches: Iterable[Watch]) -> Mapping[str, tuple[str, str]]:
     """Those that several runs share, as in `PANELS`: speeds only where they compare."""
     tell = speeds_tell(
-        {"source": one.source, "shares_cores": one.shares_cores} for one in watches
+        {"source": one.now.source, "shares_cores": one.now.shares_cores} for one in watches
     )
     return {name: how for name, how in PANELS.items() if tell or name != SPEED}
 
@@ -89,33 +90,32 @@ def shown_state(watch: Watch) -> str:
 
 def head(watch: Watch) -> LiveState:
     """The line that says where the run stands."""
-    facts = list[tuple[str, str]]()
-    if watch.of_steps:
-        facts.append(("step", f"{watch.step:,} of {watch.of_steps:,}"))
-    if watch.of_epochs:
-        now = min(watch.epoch + (watch.step < watch.of_steps), watch.of_epochs)
-        facts.append(("epoch", f"{now:,} of {watch.of_epochs:,}"))
-    if watch.loss is not None:
-        facts.append(("loss", f"{watch.loss:.4g}"))
-    if watch.top1 is not None:
-        facts.append(("top-1", f"{watch.top1:.2f} %"))
-    if watch.rate:
-        speed = "speed (cores shared)" if watch.shares_cores else "speed"
-        facts.append((speed, f"{watch.rate:,.0f} samples/s"))
+    now, facts = watch.now, list[tuple[str, str]]()
+    if now.of_steps:
+        facts.append(("step", f"{now.step:,} of {now.of_steps:,}"))
+    if now.of_epochs:
+        epoch = min(now.epoch + (now.step < now.of_steps), now.of_epochs)
+        facts.append(("epoch", f"{epoch:,} of {now.of_epochs:,}"))
+    if now.loss is not None:
+        facts.append(("loss", f"{now.loss:.4g}"))
+    if now.top1 is not None:
+        facts.append(("top-1", f"{now.top1:.2f} %"))
+    if now.rate:
+        speed = "speed (cores shared)" if now.shares_cores else "speed"
+        facts.append((speed, f"{now.rate:,.0f} samples/s"))
     slow = watch.pace.bottleneck()
-    if slow is not None and watch.teachers.rows and watch.state not in ENDED:
+    if slow is not None and now.teachers.rows and watch.state not in ENDED:
         facts.append(("waits for soft labels", f"{slow.starved:.0%}"))
-    number = watch.members.index(watch.member) + 1 if watch.member in watch.members else 0
-    which = (
-        f" (training {number} of {len(watch.members)})" if len(watch.members) > 1 else ""
-    )
+    members = list(watch.started.members or ()) if watch.started else []
+    number = members.index(now.member) + 1 if now.member in members else 0
+    which = f" (training {number} of {len(members)})" if len(members) > 1 else ""
     left = watch.seconds_left()
     return {
         "title": watch.experiment,
-        "detail": f"{watch.member}{which if number else ''}",
+        "detail": f"{now.member}{which if number else ''}",
         "state": shown_state(watch),
-        "done": watch.step,
-        "of": watch.of_steps,
+        "done": now.step,
+        "of": now.of_steps,
         "left": "" if left is None else f"about {duration(left)} left",
         "facts": [list(fact) for fact in facts],
     }
@@ -151,7 +151,8 @@ def _end(watch: Watch, run_id: str) -> tuple[str, str]:
     if watch.state == "lost":
         return "bad", f"Its process is gone; nothing is lost: kdlab resume {run_id}"
     if watch.state == "stopped":
-        return "warn", f"Stopped at step {watch.step:,}. To go on: kdlab resume {run_id}"
+        step = watch.now.step
+        return "warn", f"Stopped at step {step:,}. To go on: kdlab resume {run_id}"
     tone, said = watch.verdict
     if watch.lost or said:
         return "warn" if watch.lost else tone, f"{watch.lost}\n{said}".strip()
@@ -167,7 +168,7 @@ def _trouble(watch: Watch) -> tuple[str, str]:
 
 
 def _bottleneck(watch: Watch) -> tuple[str, str]:
-    found, serving = watch.pace.bottleneck(), watch.teachers.serving
+    found, serving = watch.pace.bottleneck(), watch.now.teachers.serving
     if watch.state != "running" or found is None or not serving:
         return "", ""
     rate = sum(row.t_t for row in serving)
@@ -225,7 +226,7 @@ def _teacher(row: TeacherRow) -> LiveState:
 
 def _most_telling(watch: Watch) -> Sequence[TeacherRow]:
     """All rows, or those that serve and then the newest losses where there are too many."""
-    rows = list(watch.teachers.rows.values())
+    rows = list(watch.now.teachers.rows.values())
     if len(rows) <= _ROWS:
         return rows
     return sorted(rows, key=lambda row: (row.state != "assigned", -row.since))[:_ROWS]

@@ -7,7 +7,7 @@ import anywidget
 import numpy as np
 import traitlets
 
-from kdlab.notebook.curve import Curve, CurveKey
+from kdlab.events.curve import Curve, CurveKey
 
 _PAGE = Path(__file__).with_name("page")
 # One module for the browser; each file uses what is before it.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import ipywidgets as widgets
 
 from kdlab.events.log import EventReader
+from kdlab.events.run_state import PANELS
 from kdlab.notebook import live_state, picture
 from kdlab.notebook.controls import Controls
 from kdlab.notebook.live_view import LiveView
@@ -46,7 +47,7 @@ class Monitor(LiveView):
         self._hello = threading.Event()
         self._shown_at = now()
         self._facts_at = self._picture_at = 0.0
-        self._chapter = 0
+        self._chapter = self.watch.chapter
         self.page = LiveWidget(run.id, f'kdlab.attach("{run.id}").live()', self._greeted)
         self.still = widgets.HTML()  # where no view is
         self.message = widgets.HTML()
@@ -60,14 +61,14 @@ class Monitor(LiveView):
 
     def __repr__(self) -> str:
         with self._lock:
-            return f"Monitor({self.run.id}: {self.watch.state}, step {self.watch.step})"
+            return f"Monitor({self.run.id}: {self.watch.state}, step {self.watch.now.step})"
 
     def _greeted(self) -> None:
         self._hello.set()
         super()._greeted()
 
     def _reset(self) -> None:
-        order = self.watch.panels
+        order = list(PANELS)
         curves = sorted(self.watch.curves.items(), key=lambda one: order.index(one[0][0]))
         self._chapter = self.watch.chapter
         self.page.reset({(*key, ""): curve for key, curve in curves})

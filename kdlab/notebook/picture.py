@@ -4,8 +4,9 @@ import html
 import time
 from collections.abc import Mapping
 
+from kdlab.events.run_state import PANELS
 from kdlab.notebook import live_state
-from kdlab.notebook.watch import PANELS, Watch
+from kdlab.notebook.watch import Watch
 from kdlab.report import chart, page
 from kdlab.report.chart import Panel
 from kdlab.report.page import table
@@ -23,7 +24,7 @@ def svg(watch: Watch) -> str:
             across=PANELS[panel][1],
             unit=PANELS[panel][0],
         )
-        for panel in watch.panels or ["loss"]
+        for panel in watch.now.panels or ["loss"]
     ]
     return chart.svg(panels)
 
@@ -43,7 +44,7 @@ def together(watches: Mapping[str, Watch]) -> str:
             unit=unit,
         )
         for panel, (unit, across) in live_state.panels(watches.values()).items()
-        if any(panel in watch.panels for watch in watches.values())
+        if any(panel in watch.now.panels for watch in watches.values())
     ]
     rows = [
         (label, live_state.shown_state(watch), live_state.said(watch))
@@ -60,12 +61,12 @@ def heading(watch: Watch) -> str:
 
 def teachers(watch: Watch) -> str:
     """One row per teacher; empty without any."""
-    if not watch.teachers.rows:
+    if not watch.now.teachers.rows:
         return ""
     rows = [
         (t.name, t.state, t.device, f"{t.t_t:.0f}", t.resends,
          duration(watch.time - t.since))
-        for t in watch.teachers.rows.values()
+        for t in watch.now.teachers.rows.values()
     ]  # fmt: skip
     head = ("teacher", "state", "device", "samples/s", "sent again", "for")
     return table(head, rows)

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 import ipywidgets as widgets
 
 from kdlab.events.log import EventReader
+from kdlab.events.run_state import PANELS
 from kdlab.experiment.folder import ENDED
 from kdlab.notebook import live_state, picture
 from kdlab.notebook.live_view import LiveView
 from kdlab.notebook.live_widget import LiveWidget
-from kdlab.notebook.watch import PANELS, Watch
+from kdlab.notebook.watch import Watch
 
 if TYPE_CHECKING:
     from kdlab.run.handle.run import Run
@@ -38,7 +39,7 @@ class RunsTogether(LiveView):
         self.runs = runs
         self.watches = {run.id: Watch() for run in runs}
         self._reads = [EventReader(run.folder.events) for run in runs]
-        self._chapters: list[int] = []
+        self._chapters: list[tuple[str, int]] = []
         named = ", ".join(f'kdlab.attach("{run.id}")' for run in runs)
         self.page = LiveWidget(self._watched.id, f"kdlab.live({named})", self._greeted)
         self.box = widgets.VBox([self.page])

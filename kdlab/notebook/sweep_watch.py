@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kdlab.events.curve import Curve, CurveKey
 from kdlab.events.event import Event
 from kdlab.events.sweeps import (
     AS_IT_IS,
@@ -16,7 +17,6 @@ from kdlab.events.sweeps import (
     TrialStarted,
     TrialStopping,
 )
-from kdlab.notebook.curve import Curve, CurveKey
 from kdlab.report.table import duration, number
 from kdlab.report.verdict import shown
 

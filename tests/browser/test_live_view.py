@@ -8,10 +8,11 @@ from PIL import Image
 from tests_support import event, until
 
 from kdlab.bench import live as bench
+from kdlab.events.run_state import PANELS
 from kdlab.notebook import live_state
 from kdlab.notebook.live_widget import LiveWidget, script, style
 from kdlab.notebook.sweep_watch import SweepWatch
-from kdlab.notebook.watch import PANELS, Watch
+from kdlab.notebook.watch import Watch
 
 pytest.importorskip("playwright.sync_api")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")

@@ -74,7 +74,7 @@ def test_the_end_says_what_to_do():
     assert said["tone"] == "bad"
     assert "no space is left" in said["text"]
     assert "kdlab resume r1" in said["text"]
-    assert not watch.teachers.serving
+    assert not watch.now.teachers.serving
 
 
 def test_samples_that_were_not_trained_on_are_said_in_the_end():

@@ -256,7 +256,7 @@ def test_buttons_and_sliders_reach_the_run(kdlab_home, elsewhere):
 
 
 def reach(monitor, run):
-    until(lambda: monitor.watch.step > 3)
+    until(lambda: monitor.watch.now.step > 3)
     until(lambda: monitor.controls.sliders.children)
     named = {d.slider.description: d for d in monitor.controls.sliders.children}
     assert set(named) == {"lr_factor"}  # there are no soft labels, so no loss of them

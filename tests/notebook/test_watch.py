@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests_support import event
 
+from kdlab.events.curve import Curve
 from kdlab.notebook import picture
-from kdlab.notebook.curve import Curve
 from kdlab.notebook.watch import Watch
 from kdlab.report.timeline import timeline
 
@@ -56,7 +56,7 @@ def served(watch, **teacher):
 
 def test_it_knows_curves_lines_and_teachers():
     watch = served(Watch())
-    assert watch.panels == ["loss", "speed", "unused soft labels"]
+    assert watch.now.panels == ["loss", "speed", "unused soft labels"]
     assert list(watch.curves["loss", "loss"])[1] == (2.0, 0.5)
     assert watch.levels == {
         ("speed", "without a teacher"): [(0, 900.0)],
@@ -66,7 +66,7 @@ def test_it_knows_curves_lines_and_teachers():
     assert len(watch.take_news()) == 15
     assert watch.take_news() == []
     watch.see(event("teacher_lost", time=9.0, teacher="teacher-0", why="killed", resent=3))
-    row = watch.teachers.rows["teacher-0"]
+    row = watch.now.teachers.rows["teacher-0"]
     assert (row.state, row.resends) == ("lost", 3)
     watch.see(
         event(
@@ -91,8 +91,8 @@ def test_another_member_has_curves_of_its_own():
     watch.see(
         event("member_started", time=20.0, member="none/seed0", source="none", seed=0)
     )
-    assert watch.panels == []
-    assert not watch.teachers.rows
+    assert watch.now.panels == []
+    assert not watch.now.teachers.rows
 
 
 def test_a_teachers_own_training_is_no_student():
@@ -109,7 +109,7 @@ def test_a_teachers_own_training_is_no_student():
             loss=9.0,
         )
     )
-    assert watch.step == 5
+    assert watch.now.step == 5
 
 
 def test_whatever_names_say_is_text():

@@ -13,10 +13,18 @@ from kdlab.config.home import recall_as
 from kdlab.config.load import flat
 from kdlab.errors import BadInput
 from kdlab.events.log import EventReader
+from kdlab.events.run_state import (
+    COUNT,
+    ERROR,
+    LOSS,
+    SECONDS,
+    TOP1,
+    TrainingState,
+    run_state,
+)
 from kdlab.messages import plain
 from kdlab.report import chart, page
 from kdlab.report.chart import Panel
-from kdlab.report.progressions import Progression, progressions
 from kdlab.report.table import METHODS, NAMES, NO_SPEEDS, speeds_tell, spread, text_table
 from kdlab.report.verdict import Verdict
 from kdlab.run.handle.run import Run, attach
@@ -28,6 +36,13 @@ HEAD = (
     "training", "top-1 %", "best-on-val %", "global top-1 %", "samples/s", "wall s",
     "teacher s", "lost/repeated",
 )  # fmt: skip
+_COMPARED = {  # curves, and what they are called beside those of others
+    (LOSS, "loss"): "loss",
+    (LOSS, "loss of the blocks"): "loss of the blocks",
+    (TOP1, "student"): "top-1 on validation, %",
+    (ERROR, "global (_G)"): "test error of _G, %",
+    (ERROR, "local (_L)"): "test error of _L, %",
+}
 MemberFacts = Mapping[str, object]  # a row of a run's result, maybe of an older kdlab
 
 
@@ -45,8 +60,8 @@ class Comparison:
 
     def __init__(self, runs: list[Run]) -> None:
         self.runs = runs
-        self._instructions = {
-            run.id: progressions(EventReader(run.folder.events)()) for run in runs
+        self._trainings = {
+            run.id: run_state(EventReader(run.folder.events)()).trainings for run in runs
         }
 
     def differences(self) -> list[tuple[str, list[object]]]:
@@ -65,7 +80,7 @@ class Comparison:
         """
         rows = []
         for run in self.runs:
-            told = self._instructions[run.id]
+            told = self._trainings[run.id]
             found = _results(run)
             for source in dict.fromkeys(str(row.get("source")) for row in found):
                 own = [row for row in found if str(row.get("source")) == source]
@@ -95,12 +110,12 @@ class Comparison:
         """Loss and accuracy, over time and over samples (or iterations)."""
         over: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = {}
         for run in self.runs:
-            for one in self._instructions[run.id].values():
+            for one in self._trainings[run.id].values():
                 name = f"{self._label(run, one.source)} · {one.member}"
-                for title, points in one.over_time.items():
-                    over.setdefault((title, "seconds"), {})[name] = points
-                for title, points in one.over_count.items():
-                    over.setdefault((title, one.counted), {})[name] = points
+                for column, across in ((SECONDS, "seconds"), (COUNT, one.counted)):
+                    for key, points in one.over(column).items():
+                        if key in _COMPARED:
+                            over.setdefault((_COMPARED[key], across), {})[name] = points
         return [
             Panel(title, curves, across=across) for (title, across), curves in over.items()
         ]
@@ -267,7 +282,7 @@ def _several(run: Run) -> bool:
 
 
 def _row(
-    label: str, own: Sequence[MemberFacts], told: Mapping[str, Progression]
+    label: str, own: Sequence[MemberFacts], told: Mapping[str, TrainingState]
 ) -> dict[str, str]:
     def numbers(key: str) -> list[int | float]:
         return [v for row in own if isinstance(v := row.get(key), int | float)]
@@ -277,8 +292,8 @@ def _row(
         return spread(values, digits) if values else "-"
 
     known = [told[name] for row in own if (name := str(row.get("member"))) in told]
-    teacher_s = [one.teacher_s for one in known]
-    wall_s = [one.wall_s for one in known]
+    teacher_s = [one.teachers.served_s for one in known]
+    wall_s = [one.seconds for one in known]
     return {
         "training": label,
         "top-1 %": over("student_top1", 2),

@@ -1,4 +1,4 @@
-"""The teachers of a run as the live view shows them: a row each, and when it served."""
+"""The teachers of a training: a row each, and when it served."""
 
 from dataclasses import dataclass, field
 
@@ -11,11 +11,12 @@ _SPANS = 60  # of a row; the oldest go first
 @dataclass(slots=True)
 class TeacherRow:
     name: str
-    state: str  # "assigned", "left", "lost"
+    state: str  # "assigned", "left", "lost", "ended"
     device: str = ""
     t_t: float = 0.0  # samples/s, as it measured
     resends: int = 0  # batches that went to another one
     since: float = 0.0  # seconds since 1970, of the state
+    served_s: float = 0.0  # in all, without what it serves now
     spans: list[tuple[float, float | None, str]] = field(default_factory=list)
 
     def turn(self, state: str, time: float) -> None:
@@ -23,6 +24,7 @@ class TeacherRow:
         if self.spans:
             begin, _, how = self.spans[-1]
             self.spans[-1] = (begin, time, how)
+            self.served_s += time - begin if how == "assigned" else 0.0
         self.state, self.since = state, time
         self.spans.append((time, None, state))
         del self.spans[:-_SPANS]
@@ -44,10 +46,15 @@ class TeacherRows:
                 row.turn("left" if isinstance(event, TeacherLeft) else "lost", event.time)
 
     def end(self, time: float) -> None:
-        """The run is over: nobody serves it any more."""
+        """The training is over, or its session: nobody serves it any more."""
         for row in self.serving:
             row.turn("ended", time)
 
     @property
     def serving(self) -> list[TeacherRow]:
         return [row for row in self.rows.values() if row.state == "assigned"]
+
+    @property
+    def served_s(self) -> float:
+        """Seconds of all teachers together, as far as they have ended."""
+        return sum(row.served_s for row in self.rows.values())
