@@ -13,8 +13,10 @@ Whoever reads a log without that class gets an `OtherEvent` with the same facts.
 """
 
 from collections.abc import Callable, KeysView, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self, dataclass_transform
+
+from kdlab.messages import MessageError, typed
 
 _KINDS: dict[str, type["Event"]] = {}
 
@@ -82,13 +84,18 @@ class Event:
 
 
 class OtherEvent(Event):
-    """A line whose kind is not known here, or that lacks what its kind has.
+    """A line whose kind is not known here, or whose facts are not those of its kind.
 
-    A package that is not imported wrote it, or another version of kdlab.
+    A package that is not imported wrote it, or another version of kdlab; `why` is what is wrong
+    where the kind is known.
     """
 
     name: str
     others: Mapping[str, Any] = field(default_factory=dict)
+    why: str = ""
+
+    def text(self) -> str:
+        return f"an event {self.name!r} is left out: {self.why}" if self.why else ""
 
     def facts(self) -> dict[str, Any]:
         head = {"member": self.member, "rank": self.rank}
@@ -106,20 +113,21 @@ def parse(facts: Mapping[str, Any]) -> Event:
         KeyError: the mapping names no event.
     """
     name, rest = str(facts["event"]), {k: v for k, v in facts.items() if k != "event"}
-    kind = _KINDS.get(name)
+    kind, why = _KINDS.get(name), ""
     if kind is not None:
-        own = [f.name for f in fields(kind)]
-        free = [
-            f.name
-            for f in fields(kind)
-            if f.default is not MISSING or f.default_factory is not MISSING
-        ]
-        if all(name in rest or name in free for name in own):
-            known = {k: v for k, v in rest.items() if k in own}
-            more = {k: v for k, v in rest.items() if k not in own}
-            return kind(**known | ({kind.SPREAD: more} if kind.SPREAD else {}))
-    head = {k: rest.pop(k) for k in ("time", "member", "rank") if k in rest}
-    return OtherEvent(name=name, others=rest, **head)
+        own = {f.name for f in fields(kind)}
+        more = {k: v for k, v in rest.items() if k not in own}
+        try:
+            return typed(kind, rest | ({kind.SPREAD: more} if kind.SPREAD else {}))
+        except MessageError as error:
+            # What lacks a field is of an older kdlab: nothing is wrong with it.
+            why = "" if "missing required field" in str(error) else str(error)
+    head = {k: v for k, v in rest.items() if k in ("time", "member", "rank")}
+    others = {k: v for k, v in rest.items() if k not in head}
+    try:
+        return typed(OtherEvent, {"name": name, "others": others, "why": why} | head)
+    except MessageError:  # not even these
+        return OtherEvent(name=name, others=rest, why=why)
 
 
 def kinds() -> dict[str, type[Event]]:

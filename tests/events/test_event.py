@@ -91,6 +91,23 @@ def test_a_line_that_lacks_something_is_none_of_its_kind():
     assert found["epoch"] == 3
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epoch": "three"}, {"epoch": None}, {"of_epochs": 1.5}, {"samples_per_second": [1]},
+        {"member": 7}, {"time": "now"},
+    ],
+)  # fmt: skip
+def test_wrong_facts_are_said_and_no_event_of_the_kind(wrong):
+    """`EpochDone(epoch="three")` raised wherever its text was made."""
+    line = event("epoch_done", epoch=1, of_epochs=2).facts() | wrong
+    found = parse(line)
+    assert type(found) is OtherEvent
+    assert found.text().startswith("an event 'epoch_done' is left out: ")
+    assert next(iter(wrong)) in found.text()
+    assert found.facts() == line  # nothing is lost
+
+
 def test_a_kind_of_ones_own_is_a_subclass():
     class Pruned(Event, kind="pruned", line="{share:.0%} of the weights are 0"):
         share: float

@@ -6,6 +6,7 @@ import re
 
 from tests_support import event
 
+from kdlab.events.run_state import TrainingState
 from kdlab.notebook import live_state, picture
 from kdlab.notebook.watch import Watch
 
@@ -152,7 +153,7 @@ def test_speeds_on_shared_cores_are_called_so_and_stand_beside_no_others():
     assert ["speed (cores shared)", "500 samples/s"] in live_state.head(shared)["facts"]
     assert "without a teacher" in live_state.verdict(own, "r")["text"]
     assert "without a teacher" not in live_state.verdict(shared, "r")["text"]
-    alone = Watch(source="none")
+    alone = Watch(now=TrainingState(source="none"))
     for pair, drawn in (({"a": own, "b": alone}, True), ({"a": shared, "b": alone}, False)):
         titles = [panel["title"] for panel in live_state.of_several(pair)["panels"]]
         assert ("speed" in titles) is drawn
