@@ -2,21 +2,14 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kdlab.events.curve import Curve, CurveKey
 from kdlab.events.event import Event
-from kdlab.events.sweeps import (
-    AS_IT_IS,
-    Searched,
-    SweepDone,
-    SweepStarted,
-    TrialDone,
-    TrialStarted,
-    TrialStopping,
-)
+from kdlab.events.sweep_state import SweepState, TrialSeen
+from kdlab.events.sweeps import TrialDone
 from kdlab.report.table import duration, number
 from kdlab.report.verdict import shown
 
@@ -24,99 +17,39 @@ _BEST, _LINES = 12, 150  # rows of the table, lines of the picture
 _TICKER, _MARKS = 40, 60
 
 
-@dataclass(slots=True)
-class TrialSeen:
-    number: int
-    values: Mapping[str, object]  # that were tried
-    why: str  # suggested, enqueued, default, ...
-    state: str = "running"  # complete, pruned, failed
-    value: float | None = None  # of the first objective; of a pruned one the last it had
-    feasible: bool = True
-    seconds: float | None = None
-
-
 def _words(values: Mapping[str, object]) -> str:
     return ", ".join(f"{key} = {number(value)}" for key, value in values.items())
 
 
-@dataclass(slots=True)
-class SweepWatch:
+@dataclass
+class SweepWatch(SweepState):
     """What a sweep has shown so far."""
 
-    study: str = ""
-    state: str = "starting"
-    error: str = ""
-    metric: str = "value"
-    sign: int = -1  # -1: larger is better
-    not_sure: str = ""  # what is said beside a gain before it was confirmed
-    space: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    of_trials: int = 0
-    ended: int = 0
-    began: float = 0.0  # seconds since 1970
-    time: float = 0.0
-    trials: dict[int, TrialSeen] = field(default_factory=dict)
     curves: dict[CurveKey, Curve] = field(default_factory=dict)
     news: list[tuple[CurveKey, float, float]] = field(default_factory=list)
-    best: TrialSeen | None = None
-    verdict: tuple[str, str] = ("", "")  # tone and words on the best, when it has ended
     ticker: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_TICKER))
     marks: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MARKS))
 
     def see(self, event: Event) -> None:
-        self.time = event.time
-        match event:
-            case SweepStarted():
-                self._begin(event)
-            case TrialStarted():
-                values = event.values
-                self.trials[event.number] = TrialSeen(event.number, values, event.why)
-            case TrialStopping() if event.number in self.trials:
-                self.trials[event.number].value = event.value
-            case TrialDone() if event.number in self.trials:
-                self._ended(self.trials[event.number], event)
-            case Searched():
-                self.state = "confirming"
-            case SweepDone():
-                self.state, self.error = event.state, event.error or ""
-                self.verdict = shown((event.result or {}).get("verdict"))
+        """One event of `events.jsonl`."""
+        best = self.best
+        super().see(event)
+        if isinstance(event, TrialDone):
+            self._draw(self.trials[event.number], new=self.best is not best)
         if line := event.text():
             self.ticker.append((event.time, line))
 
-    def _begin(self, event: SweepStarted) -> None:
-        self.study, self.state, self.error = event.study, "running", ""
-        self.metric = event.objectives[0]
-        self.sign = 1 if event.directions[0] == "minimize" else -1
-        self.space = event.spec.get("space") or {}
-        trains = not event.spec.get("simulation")
-        self.not_sure = " (one seed, not confirmed)" if trains else ""
-        self.of_trials = int(event.spec.get("trials") or 0)
-        self.began = self.began or event.time
-
-    def _ended(self, trial: TrialSeen, event: TrialDone) -> None:
-        trial.state, trial.seconds = event.state, event.seconds
-        trial.feasible = event.feasible is not False
-        trial.values = event.set or trial.values
-        self.ended, self.of_trials = event.ended, event.of_trials
-        if event.state == "complete":
-            trial.value = (event.values_found or {}).get(self.metric)
-        if event.state == "failed":
+    def _draw(self, trial: TrialSeen, *, new: bool) -> None:
+        if trial.state == "failed":
             self._mark(trial, "bad", f"trial {trial.number} failed, {_words(trial.values)}")
         if trial.value is None or not math.isfinite(trial.value):
             return
-        self._point("complete" if event.state == "complete" else "pruned", trial)
-        if event.state == "complete" and trial.feasible and self._better(trial):
-            self.best = trial
+        self._point("complete" if trial.state == "complete" else "pruned", trial)
+        if new:
             what = f"the best so far is trial {trial.number}, {_words(trial.values)}"
             self._mark(trial, "good", what)
         if self.best is not None:
             self._point("best so far", self.best, trial.number)
-
-    def _better(self, trial: TrialSeen) -> bool:
-        if self.best is None:
-            return True
-        assert trial.value is not None
-        assert self.best.value is not None
-        return self.sign * trial.value < self.sign * self.best.value
 
     def _point(self, name: str, trial: TrialSeen, x: int | None = None) -> None:
         assert trial.value is not None
@@ -177,12 +110,8 @@ class SweepWatch:
         spent = (self.time - self.began) / self.ended * (self.of_trials - self.ended)
         return f"about {duration(spent)} left"
 
-    def _default(self) -> TrialSeen | None:
-        own = [t for t in self.trials.values() if t.why == AS_IT_IS]
-        return own[0] if own and own[0].state == "complete" else None
-
     def _unchanged(self) -> list[dict[str, Any]]:
-        default = self._default()
+        default = self.unchanged
         if default is None or default.value is None:
             return []
         points = [[0.0, default.value]]
@@ -194,10 +123,10 @@ class SweepWatch:
         if self.best is None:
             return None
         best = f"Best so far: trial {self.best.number} with {_words(self.best.values)}."
-        tone, said = self.verdict
+        tone, said = shown(self.result.get("verdict"))
         if said:
             return {"tone": tone, "text": f"{best.replace(' so far', '')} {said}"}
-        default = self._default()
+        default = self.unchanged
         if default is None or default.value is None or default is self.best:
             if default is not None and default is self.best:
                 return {"tone": "warn", "text": f"{best} That is the setting as it was."}
@@ -205,13 +134,16 @@ class SweepWatch:
         assert self.best.value is not None
         by = abs(self.best.value - default.value)
         better = f"{self.metric} better by {by:.3g} than with the unchanged setting"
-        return {"tone": "plain", "text": f"{best} {better}{self.not_sure}."}
+        # A simulated trial has no seed.
+        unsure = "" if self.spec.get("simulation") else " (one seed, not confirmed)"
+        return {"tone": "plain", "text": f"{best} {better}{unsure}."}
 
     def _sweep(self, importance: Mapping[str, float]) -> dict[str, Any]:
         ended = [t for t in self.trials.values() if t.value is not None]
         complete = [t for t in ended if t.state == "complete"]
         complete.sort(key=lambda t: (not t.feasible, self.sign * (t.value or 0.0)))
-        axes = [_Axis(key, self.space.get(key, {}), ended) for key in self.space]
+        space: Mapping[str, Mapping[str, Any]] = self.spec.get("space") or {}
+        axes = [_Axis(key, dimension, ended) for key, dimension in space.items()]
         values = [t.value for t in ended if t.value is not None]
         last = _Axis.of_metric(self.metric, values)
         newest = sorted(ended, key=lambda t: -t.number)[: _LINES // 2]
@@ -235,8 +167,8 @@ class SweepWatch:
             "lines": lines,
             "importance": sorted(importance.items(), key=lambda one: -one[1]),
             "importance_note": "Share in what good trials differ by from all (PED-ANOVA).",
-            "head": ["trial", self.metric, *self.space, "from", "took"],
-            "best": [self._cells(t) for t in complete[:_BEST]],
+            "head": ["trial", self.metric, *space, "from", "took"],
+            "best": [_cells(t, space) for t in complete[:_BEST]],
         }
 
     def _score(self, trial: TrialSeen, low: float, high: float) -> float:
@@ -250,11 +182,12 @@ class SweepWatch:
         words = [f"{k} {number(v)}" for k, v in trial.values.items()]
         return ", ".join([f"{self.metric} {number(trial.value)}", *words])
 
-    def _cells(self, trial: TrialSeen) -> list[str]:
-        seconds = "-" if trial.seconds is None else duration(trial.seconds)
-        name = str(trial.number) + ("" if trial.feasible else " (breaks a constraint)")
-        tried = [number(trial.values.get(key)) for key in self.space]
-        return [name, number(trial.value), *tried, trial.why, seconds]
+
+def _cells(trial: TrialSeen, space: Iterable[str]) -> list[str]:
+    seconds = "-" if trial.seconds is None else duration(trial.seconds)
+    name = str(trial.number) + ("" if trial.feasible else " (breaks a constraint)")
+    tried = [number(trial.values.get(key)) for key in space]
+    return [name, number(trial.value), *tried, trial.why, seconds]
 
 
 class _Axis:

@@ -1,15 +1,16 @@
 """A sweep as it goes on: lines in a terminal, a table and a curve in a notebook."""
 
 import html
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from kdlab.events.event import Event
-from kdlab.events.sweeps import SweepStarted, TrialDone
+from kdlab.events.sweep_state import SweepState
+from kdlab.events.sweeps import TrialDone
 from kdlab.report import chart, page
 from kdlab.report.progress import people
+from kdlab.report.table import number
 
 if TYPE_CHECKING:
     from kdlab.tuning.handle import Sweep
@@ -22,40 +23,30 @@ class Lines:
 
     def __init__(self) -> None:
         self.console = people()
-        self._objectives: Sequence[str] = ()
-        self._signs: Sequence[int] = ()
-        self._best: list[float] | None = None
+        self.sweep = SweepState()
 
     def see(self, event: Event) -> None:
-        match event:
-            case SweepStarted():
-                self._objectives = event.objectives
-                self._signs = [1 if d == "minimize" else -1 for d in event.directions]
-            case TrialDone():
-                line, new = self._of_trial(event)
-                quick = (event.seconds or 0.0) < _QUICK_S
-                if new or not quick or event.ended % _EACH == 0:
-                    self._say(line)
+        best = self.sweep.best
+        self.sweep.see(event)
+        if isinstance(event, TrialDone):
+            new = self.sweep.best is not best
+            quick = event.state != "failed" and (event.seconds or 0.0) < _QUICK_S
+            if new or not quick or event.ended % _EACH == 0:
+                self._say(self._of_trial(event, " best so far" if new else ""))
         if line := event.text():
             self._say(line)
 
-    def _of_trial(self, event: TrialDone) -> tuple[str, bool]:
-        """A line, and whether it is one to be seen whatever the others are."""
+    def _of_trial(self, event: TrialDone, mark: str) -> str:
         head = f"  {event.ended}/{event.of_trials}  trial {event.number}"
         if event.state == "failed":
-            return f"{head} failed: {str(event.error).splitlines()[0]}", True
+            return f"{head} failed: {str(event.error).splitlines()[0]}"
         if event.state == "pruned":
-            return f"{head} pruned after {event.epoch} epochs", False
-        every = (event.values_found or {}).items()
-        found = {name: value for name, value in every if value is not None}
-        words = [f"{name} {found[name]:.4g}" for name in self._objectives]
-        own = [s * found[n] for s, n in zip(self._signs, self._objectives, strict=True)]
-        new = bool(event.feasible) and (self._best is None or own < self._best)
-        self._best = own if new else self._best
+            return f"{head} pruned after {event.epoch} epochs"
+        found = event.values_found or {}
+        words = [f"{name} {number(found.get(name))}" for name in self.sweep.objectives]
         seconds = "" if event.seconds is None else f"  {event.seconds:.1f} s"
-        mark = "  best so far" if new else ""
-        mark = mark if event.feasible else "  breaks a constraint"
-        return f"{head}  {'  '.join(words)}{seconds}{mark}", new
+        mark = " breaks a constraint" if event.feasible is False else mark
+        return f"{head}  {'  '.join(words)}{seconds} {mark}".rstrip()
 
     def _say(self, line: str) -> None:
         # Text, not markup: names from configs must not be read as colours.

@@ -1,0 +1,114 @@
+"""Where a sweep stands, from its events alone: no clock, no widget, no study.
+
+The terminal and the live view read it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kdlab.events.event import Event
+from kdlab.events.sweeps import (
+    AS_IT_IS,
+    Searched,
+    SweepDone,
+    SweepStarted,
+    TrialDone,
+    TrialStarted,
+    TrialStopping,
+)
+
+
+@dataclass(slots=True)
+class TrialSeen:
+    """One trial."""
+
+    number: int
+    values: Mapping[str, object]  # that were tried
+    why: str  # suggested, enqueued, default, ...
+    state: str = "running"  # complete, pruned, failed
+    value: float | None = None  # of the first objective; of a pruned one the last it had
+    found: tuple[float, ...] = ()  # of all objectives, smaller is better
+    feasible: bool = True
+    seconds: float | None = None
+
+
+@dataclass
+class SweepState:
+    """What the events of a sweep have said so far."""
+
+    study: str = ""
+    state: str = "starting"
+    error: str = ""
+    result: Mapping[str, Any] = field(default_factory=dict)  # when it has ended
+    objectives: Sequence[str] = ("value",)
+    signs: Sequence[int] = (-1,)  # -1: larger is better
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    of_trials: int = 0
+    ended: int = 0
+    began: float = 0.0  # seconds since 1970
+    time: float = 0.0
+    trials: dict[int, TrialSeen] = field(default_factory=dict)
+    best: TrialSeen | None = None
+
+    def see(self, event: Event) -> None:
+        """One event of `events.jsonl`."""
+        self.time = event.time
+        match event:
+            case SweepStarted():
+                self.study, self.state, self.error = event.study, "running", ""
+                self.objectives, self.spec = event.objectives, event.spec
+                self.signs = [1 if d == "minimize" else -1 for d in event.directions]
+                self.of_trials = int(event.spec.get("trials") or 0)
+                self.began = self.began or event.time
+            case TrialStarted():
+                values = event.values
+                self.trials[event.number] = TrialSeen(event.number, values, event.why)
+            case TrialStopping() if event.number in self.trials:
+                self.trials[event.number].value = event.value
+            case TrialDone():
+                self._ended(event)
+            case Searched():
+                self.state = "confirming"
+            case SweepDone():
+                self.state, self.error = event.state, event.error or ""
+                self.result = event.result or {}
+
+    def _ended(self, event: TrialDone) -> None:
+        trial = self.trials.setdefault(event.number, TrialSeen(event.number, event.set, ""))
+        trial.state, trial.seconds = event.state, event.seconds
+        trial.feasible = event.feasible is not False
+        trial.values = event.set or trial.values
+        self.ended, self.of_trials = event.ended, event.of_trials
+        if event.state != "complete":
+            return
+        values = event.values_found or {}
+        trial.value = values.get(self.metric)
+        numbers = [values.get(name) for name in self.objectives]
+        trial.found = tuple(
+            sign * (math.inf if number is None or math.isnan(number) else number)
+            for sign, number in zip(self.signs, numbers, strict=True)
+        )
+        finite = trial.value is not None and math.isfinite(trial.value)
+        if (
+            finite
+            and trial.feasible
+            and (self.best is None or trial.found < self.best.found)
+        ):
+            self.best = trial
+
+    @property
+    def metric(self) -> str:
+        """The first objective."""
+        return self.objectives[0]
+
+    @property
+    def sign(self) -> int:
+        return self.signs[0]
+
+    @property
+    def unchanged(self) -> TrialSeen | None:
+        """The trial of the experiment as it is, when it is complete."""
+        own = [t for t in self.trials.values() if t.why == AS_IT_IS]
+        return own[0] if own and own[0].state == "complete" else None
