@@ -6,7 +6,7 @@ import torch
 
 from kdlab.data.samples import Shard, planned
 from kdlab.data.shards import Shards
-from kdlab.events.event import parse
+from kdlab.events.log import parse
 from kdlab.methods.ensemble.exchange import fetch
 from kdlab.methods.ensemble.local_job import LocalJob, Prices
 from kdlab.methods.ensemble.model_workers import WorkersHere

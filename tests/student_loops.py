@@ -4,7 +4,7 @@ import json
 
 import torch
 
-from kdlab.events.event import parse
+from kdlab.events.log import parse
 from kdlab.losses.hinton import Hinton
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.soft_labels.scripted import Scripted

@@ -16,8 +16,6 @@ from collections.abc import Callable, KeysView, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self, dataclass_transform
 
-from kdlab.messages import MessageError, typed
-
 _KINDS: dict[str, type["Event"]] = {}
 
 
@@ -106,28 +104,9 @@ class OtherEvent(Event):
 Emit = Callable[[Event], None]
 
 
-def parse(facts: Mapping[str, Any]) -> Event:
-    """The event of a line of the log, or of a message between processes.
-
-    Raises:
-        KeyError: the mapping names no event.
-    """
-    name, rest = str(facts["event"]), {k: v for k, v in facts.items() if k != "event"}
-    kind, why = _KINDS.get(name), ""
-    if kind is not None:
-        own = {f.name for f in fields(kind)}
-        more = {k: v for k, v in rest.items() if k not in own}
-        try:
-            return typed(kind, rest | ({kind.SPREAD: more} if kind.SPREAD else {}))
-        except MessageError as error:
-            # What lacks a field is of an older kdlab: nothing is wrong with it.
-            why = "" if "missing required field" in str(error) else str(error)
-    head = {k: v for k, v in rest.items() if k in ("time", "member", "rank")}
-    others = {k: v for k, v in rest.items() if k not in head}
-    try:
-        return typed(OtherEvent, {"name": name, "others": others, "why": why} | head)
-    except MessageError:  # not even these
-        return OtherEvent(name=name, others=rest, why=why)
+def kind_of(name: str) -> type[Event] | None:
+    """The class of a kind, by its name in the file; None where it is not known here."""
+    return _KINDS.get(name)
 
 
 def kinds() -> dict[str, type[Event]]:

@@ -9,16 +9,17 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from kdlab.errors import BadInput
-from kdlab.events.event import Event, parse
+from kdlab.events.event import Event, OtherEvent, kind_of
 from kdlab.events.general import LogOpened
 from kdlab.events.runs import MemberDone, MemberStarted
-from kdlab.messages import LARGEST, MessageError, parsed
+from kdlab.messages import LARGEST, MessageError, parsed, typed
 
 FORMAT = 2  # of the log; 1 had no first line, and is read as far as its events are known
 
@@ -60,6 +61,30 @@ class MemberLog:
 
 def _plain(value: object) -> object:
     return value.item() if hasattr(value, "item") else str(value)
+
+
+def parse(facts: Mapping[str, Any]) -> Event:
+    """The event of a line of the log, or of a message between processes.
+
+    Raises:
+        KeyError: the mapping names no event.
+    """
+    name, rest = str(facts["event"]), {k: v for k, v in facts.items() if k != "event"}
+    kind, why = kind_of(name), ""
+    if kind is not None:
+        own = {f.name for f in fields(kind)}
+        more = {k: v for k, v in rest.items() if k not in own}
+        try:
+            return typed(kind, rest | ({kind.SPREAD: more} if kind.SPREAD else {}))
+        except MessageError as error:
+            # What lacks a field is of an older kdlab: nothing is wrong with it.
+            why = "" if "missing required field" in str(error) else str(error)
+    head = {k: v for k, v in rest.items() if k in ("time", "member", "rank")}
+    others = {k: v for k, v in rest.items() if k not in head}
+    try:
+        return typed(OtherEvent, {"name": name, "others": others, "why": why} | head)
+    except MessageError:  # not even these
+        return OtherEvent(name=name, others=rest, why=why)
 
 
 class LineReader:

@@ -14,8 +14,9 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunT
 
 from kdlab.config.load import flat
 from kdlab.events.ensemble import ErrorsMeasured, RoundClosed
-from kdlab.events.event import Event, parse
+from kdlab.events.event import Event
 from kdlab.events.images import ImagesAnswered, ImagesChosen
+from kdlab.events.log import parse
 from kdlab.events.runs import (
     MemberDone,
     MemberStarted,

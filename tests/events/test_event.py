@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests_support import event
 
-from kdlab.events.event import Event, OtherEvent, kinds, parse
+from kdlab.events.event import Event, OtherEvent, kinds
+from kdlab.events.log import parse
 from kdlab.events.training import EpochDone, StepLogged
 
 _TEXT = st.text("abc {}%", max_size=5)

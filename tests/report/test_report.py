@@ -4,7 +4,7 @@ import io
 from rich.console import Console
 from tests_support import event
 
-from kdlab.events.event import parse
+from kdlab.events.log import parse
 from kdlab.report.model_card import model_card
 from kdlab.report.progress import Progress
 from kdlab.report.table import NO_SPEEDS, result_table, spread, text_table

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from kdlab.events.event import Event, parse
+from kdlab.events.event import Event
+from kdlab.events.log import parse
 from kdlab.papers.edl_dist import (
     fair_shares,
     leases,
