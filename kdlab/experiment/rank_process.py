@@ -149,7 +149,7 @@ class RankProcess(ABC, Generic[OrderType]):
     def warm_up(self) -> None:
         """Load what the first generation needs, so that it begins at once."""
         data = self.setup.data
-        self.spec.student.build(len(data.classes), data.shape[0])
+        self.spec.student.build(len(data.classes), data.shape[0], refit=True)
 
 
 def agreed_backend(store: Store, own: str, rank: int, world: int) -> str:

@@ -121,6 +121,15 @@ class TrainingSetup:
             self._emit_teacher,
         )
 
+    def student_begins(self) -> str | None:
+        """What weights the student begins with, in words; None: it has none."""
+        origin, data = self.spec.student.origin(), self.data
+        if origin is None:
+            return None
+        with torch.random.fork_rng():
+            model = self.spec.student.build(len(data.classes), data.shape[0], refit=True)
+        return f"the student begins with the weights of {origin}{model.anew}"
+
     def prepare_teacher(self) -> None:
         """Train the teacher now, where that has not been done yet, and measure it."""
         _ = self.teacher_measure
@@ -200,7 +209,7 @@ class TrainingSetup:
         spec, data = self.spec, self.data
         torch.manual_seed(member.seed)
         model_spec = rest.pop("model_spec", spec.student)
-        model = model_spec.build(len(data.classes), data.shape[0])
+        model = model_spec.build(len(data.classes), data.shape[0], refit=True)
         fit_pixel_mean(model, data.inputs, data.train)
         fields: dict[str, Any] = {"recipe": spec.train, "model": model, "stop": self.stop}
         taught = member.source.needs_teacher != "none"

@@ -42,10 +42,13 @@ class Normalised(nn.Module):
 
     So a teacher and a student with different statistics see the same view, and views
     travel as uint8.
+
+    anew: what of the file with its weights did not fit, and begins afresh; in words.
     """
 
     mean: Tensor
     std: Tensor
+    anew = ""
 
     def __init__(
         self, net: nn.Module, mean: Sequence[float], std: Sequence[float], num_classes: int
@@ -106,8 +109,14 @@ class ModelSpec(Spec, ABC):
         return self.inside.mean or mean, self.inside.std or std
 
     def origin(self) -> str | None:
-        """Where the published weights come from that it begins with; None: it has none."""
-        return None if self.inside is None else self.inside.origin()
+        """Where the weights come from that it begins with; None: it has none."""
+        if self.weights is not None or self.inside is None:
+            return self.weights
+        return self.inside.origin()
+
+    def holders(self, net: nn.Module) -> "list[tuple[ModelSpec, nn.Module]]":
+        """Who may name a file of weights, and the part of its network that those are of."""
+        return [(self, net)]
 
     def evaluation(self, size: int) -> Mapping[str, Any]:
         """How an image is shown in a test at this size, where the network was made for that.
@@ -137,21 +146,26 @@ class ModelSpec(Spec, ABC):
         except NotFoundError as error:
             raise WeightsError(str(error)) from error
 
-    def build(self, num_classes: int, in_chans: int) -> Normalised:
-        """The network with its weights.
+    def build(self, num_classes: int, in_chans: int, *, refit: bool = False) -> Normalised:
+        """The network with its weights; with `refit` a last layer of other classes begins afresh.
 
         Raises:
             ModelError: no such network.
             WeightsError: the file is missing, damaged, has another hash, or fits not.
         """
         net = self.architecture(num_classes, in_chans)
-        if self.weights is not None:
-            load_weights(net, self.weights_path(), self.sha256)
+        anew = [
+            load_weights(part, spec.weights_path(), spec.sha256, refit=refit)
+            for spec, part in self.holders(net)
+            if spec.weights is not None
+        ]
         mean, std = self.normalisation()
         mean, std = (
             _per_channel(s, in_chans) for s in (self.mean or mean, self.std or std)
         )
-        return Normalised(net, mean, std, num_classes)
+        made = Normalised(net, mean, std, num_classes)
+        made.anew = "".join(anew)
+        return made
 
 
 def _per_channel(values: Sequence[float], channels: int) -> list[float]:
@@ -162,15 +176,21 @@ def _per_channel(values: Sequence[float], channels: int) -> list[float]:
 
 
 def load_weights(
-    net: nn.Module, path: Path, sha256: str | None = None, *, but: str | None = None
-) -> None:
-    """Strictly load a file of plain tensors into a network.
+    net: nn.Module,
+    path: Path,
+    sha256: str | None = None,
+    *,
+    but: str | None = None,
+    refit: bool = False,
+) -> str:
+    """Strictly load a file of plain tensors into a network; what was not loaded, in words.
 
     Args:
         net: the bare network.
         path: of the file.
         sha256: that it must have.
         but: a module whose tensors stay as they are, whatever the file has.
+        refit: so does a last layer of another number of classes.
 
     Raises:
         WeightsError: missing, other hash, unreadable, or names and shapes that differ.
@@ -191,11 +211,15 @@ def load_weights(
             state = torch.load(path, map_location="cpu", weights_only=True)
         state = {k.removeprefix("net."): v for k, v in state.items()}
         state = {k: v for k, v in state.items() if k not in ("mean", "std")}
+        own, anew = net.state_dict(), ""
+        if refit and (but := _other_head(own, state)) is not None:
+            there, here = (len(tensors[f"{but}.weight"]) for tensors in (state, own))
+            anew = f"; its last layer ({but}) begins afresh: {there:,} classes there, {here:,} here"
         if but is not None:
             state = {k: v for k, v in state.items() if not k.startswith(f"{but}.")}
-            own = net.state_dict()
             state |= {k: v for k, v in own.items() if k.startswith(f"{but}.")}
         net.load_state_dict(state)
+        return anew
     except pickle.UnpicklingError as error:
         raise WeightsError(
             f"{path} holds more than plain tensors and is not read: a pickle from outside "
@@ -206,6 +230,17 @@ def load_weights(
         raise WeightsError(f"{path} does not fit {type(net).__name__}: {why}") from error
     except (SafetensorError, ValueError, AttributeError, EOFError, BadZipFile) as error:
         raise WeightsError(f"{path} cannot be read: {error}") from error
+
+
+def _other_head(network: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> str | None:
+    """The only layer that differs, and in its outputs alone: the last. None: it is not so."""
+    other = [k for k, v in network.items() if k in file and file[k].shape != v.shape]
+    layers = {k.rpartition(".")[0] for k in other}
+    apart = any(file[k].shape[1:] != network[k].shape[1:] for k in other)
+    if network.keys() != file.keys() or apart or len(layers) != 1:
+        return None
+    (layer,) = layers
+    return layer if f"{layer}.weight" in other else None
 
 
 def _check_unpacked(path: Path) -> None:
@@ -235,7 +270,9 @@ def _difference(network: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> st
         parts.append(f"{len(foreign)} it does not know ({_first(foreign)})")
     if not parts:
         return ""
-    hint = "It belongs to another architecture, or was saved under other names."
+    hint = (
+        "Name the network that it is of: it is another one, or was saved under other names."
+    )
     if other and not missing and not foreign and len(other) <= 2:
         hint = "It was trained for another number of classes, or of channels."
     return f"{'; '.join(parts)}. {hint}"

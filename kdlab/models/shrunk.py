@@ -48,3 +48,7 @@ class ShrunkModel(ModelSpec):
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         return Shrunk(self.model.architecture(num_classes, in_chans), self.size)
+
+    def holders(self, net: nn.Module) -> list[tuple[ModelSpec, nn.Module]]:
+        assert isinstance(net, Shrunk)
+        return [*super().holders(net), *self.model.holders(net.inner)]

@@ -57,9 +57,10 @@ class TimmModel(ModelSpec):
         return _made(self.variant, self._asked, self.pretrained, num_classes, in_chans)
 
     def origin(self) -> str | None:
-        if not self.pretrained:
-            return None
-        return f"timm/{self.variant} from {published(self.variant).place}"
+        if self.weights is not None or not self.pretrained:
+            return self.weights
+        place = published(self.variant).place
+        return f"timm/{self.variant} from {place} (a last layer of other classes begins afresh)"
 
     def evaluation(self, size: int) -> Mapping[str, Any]:
         import timm

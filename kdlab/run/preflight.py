@@ -45,7 +45,7 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
         if spec.soft_labels.gives_hidden:
             head_of(network_of(spec, data), data)
         try:
-            student = spec.student.build(len(data.classes), data.shape[0])
+            student = spec.student.build(len(data.classes), data.shape[0], refit=True)
             check_fit(student, data.shape, len(data.classes), "the student")
             if spec.train.layer_decay is not None and not hasattr(
                 student.net, "group_matcher"

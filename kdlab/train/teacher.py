@@ -371,7 +371,7 @@ def _train(
 
 def _say_origin(model: ModelSpec, emit: Emit) -> None:
     if origin := model.origin():
-        emit(Note(message=f"the teacher begins with the published weights of {origin}"))
+        emit(Note(message=f"the teacher begins with the weights of {origin}"))
 
 
 def _probe(spec: TeacherSpec, folder: Path, emit: Emit) -> _Trained:

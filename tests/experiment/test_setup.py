@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 import pytest
+import timm
 import torch
+from safetensors.torch import save_file
 from small_experiments import ids_of, same_tensors
 
 from kdlab.config.load import spec_hash
@@ -65,6 +67,40 @@ def test_notes_of_the_data_are_events(spec, monkeypatch):
     monkeypatch.setattr(type(setup.spec.data), "load", noisy)
     assert setup.data is setup.data
     assert heard == [Note(message="two images are the same")]
+
+
+def test_a_student_begins_with_weights_of_its_own(spec, monkeypatch, tmp_path):
+    monkeypatch.setenv("KDLAB_HOME", str(tmp_path))
+    assert TrainingSetup(spec()).student_begins() is None
+    torch.manual_seed(5)
+    ours = {"type": "timm/test_resnet", "weights": str(tmp_path / "w.safetensors")}
+    published = tmp_path / "pretrained" / "test_resnet.safetensors"
+    published.parent.mkdir(parents=True)
+    for student, file, words in (
+        (
+            ours,
+            tmp_path / "w.safetensors",
+            "its last layer (fc) begins afresh: 1,000 classes",
+        ),
+        (
+            {"type": "timm/test_resnet", "pretrained": True},
+            published,
+            "(a last layer of other",
+        ),
+    ):
+        known = timm.create_model("test_resnet", in_chans=1).state_dict()
+        save_file(known, file)
+        setup = TrainingSetup(spec(student=student))
+        said = setup.student_begins()
+        assert said.startswith("the student begins with the weights of ")
+        assert str(file) in said
+        assert words in said
+        (member,) = setup.spec.members()
+        own = setup.loop(
+            member, tmp_path / "loop", lambda event: None
+        ).model.net.state_dict()
+        assert torch.equal(own["layer1.0.conv1.weight"], known["layer1.0.conv1.weight"])
+        assert own["fc.weight"].shape[0] == len(setup.data.classes)
 
 
 def test_the_teacher_costs_the_student_no_chance(spec, kdlab_home, tmp_path):

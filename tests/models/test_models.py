@@ -1,4 +1,5 @@
 import hashlib
+from dataclasses import replace
 
 import pytest
 import torch
@@ -119,6 +120,27 @@ def test_weights_of_another_model_name_the_misfit(tmp_path):
         match=r"2 of 56 tensors of another shape .*head.weight .*number of classes",
     ):
         CifarResNet(depth=8, weights=str(path)).build(6, 3)
+
+
+def test_a_students_last_layer_may_be_of_other_classes_and_nothing_else(tmp_path):
+    spec, path = CifarResNet(depth=8), tmp_path / "m.safetensors"
+    export(old := spec.build(5, 3), spec, path, OfClasses(5))
+    given = replace(spec, weights=str(path))
+    new = given.build(6, 3, refit=True)
+    assert new.anew == "; its last layer (head) begins afresh: 5 classes there, 6 here"
+    own = new.net.state_dict()
+    assert own["head.weight"].shape == (6, 64)
+    assert all(
+        torch.equal(v, own[k]) for k, v in old.net.state_dict().items() if k[:4] != "head"
+    )
+    assert given.build(5, 3, refit=True).anew == ""
+    for wider, words in (
+        (given.build, r"1 of 56 tensors of another shape \(stem.0.weight .*channels"),
+        (replace(given, depth=14).build, r"42 of 92 tensors missing \(.*Name the network"),
+        (replace(given, width=(8, 8, 8, 8)).build, "of another shape .*Name the network"),
+    ):
+        with pytest.raises(WeightsError, match=words):
+            wider(5, 1 if "channels" in words else 3, refit=True)
 
 
 def test_a_pickle_cannot_run_code(tmp_path):

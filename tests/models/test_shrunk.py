@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch.nn.functional import interpolate
 
 from kdlab.config.check import construct
@@ -32,6 +33,18 @@ def test_it_answers_as_its_network_does_of_the_shrunk_view(k):
     assert torch.allclose(
         interpolate(views.float(), 32, mode="area"), torch.tensor(means).float()
     )
+
+
+def test_its_network_begins_with_weights_of_other_classes(tmp_path):
+    path = tmp_path / "inner.safetensors"
+    inner = spec().model.build(5, 3)
+    save_file(inner.net.state_dict(), path)
+    named = spec(model={"type": "timm/test_resnet", "weights": str(path)})
+    assert named.origin() == str(path)
+    model = named.build(7, 3, refit=True)
+    key = "conv1.0.weight"
+    assert torch.equal(model.net.inner.state_dict()[key], inner.net.state_dict()[key])
+    assert model.anew == "; its last layer (fc) begins afresh: 5 classes there, 7 here"
 
 
 def test_it_is_normalised_and_shown_as_its_network_is():

@@ -48,7 +48,7 @@ def cutting_of(
         ModelError: they cannot be cut so.
     """
     torch.manual_seed(seed)
-    student = spec.student.build(len(data.classes), data.shape[0])
+    student = spec.student.build(len(data.classes), data.shape[0], refit=True)
     fit_pixel_mean(student, data.inputs, data.train)
     return cut_both(cuts, teacher, student, spec.student, data.shape, device)
 

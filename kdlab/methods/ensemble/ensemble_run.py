@@ -115,7 +115,9 @@ class EnsembleRun:
         data = self.setup.data
         with torch.random.fork_rng():
             torch.manual_seed(self.member.seed + (0 if equal else 1_000_003 * worker))
-            model = self.model_spec(worker).build(len(data.classes), data.shape[0])
+            model = self.model_spec(worker).build(
+                len(data.classes), data.shape[0], refit=True
+            )
         fit_pixel_mean(model, data.inputs, data.train)  # alike, whatever each one's data
         return model
 
@@ -130,7 +132,9 @@ class EnsembleRun:
             if name not in held:
                 held.clear()
                 with torch.random.fork_rng():
-                    held[name] = spec.build(len(data.classes), data.shape[0]).to(device)
+                    held[name] = spec.build(
+                        len(data.classes), data.shape[0], refit=True
+                    ).to(device)
             return held[name]
 
         return give
@@ -276,7 +280,9 @@ class EnsembleRun:
     def _with(self, worker: int, state: Mapping[str, Tensor]) -> Normalised:
         data = self.setup.data
         with torch.random.fork_rng():
-            model = self.model_spec(worker).build(len(data.classes), data.shape[0])
+            model = self.model_spec(worker).build(
+                len(data.classes), data.shape[0], refit=True
+            )
         model.net.load_state_dict(dict(state))
         return model.to(self.recipe.chosen_device()).eval()
 

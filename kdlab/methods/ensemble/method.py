@@ -191,7 +191,7 @@ class Ensemble(MethodSpec):
         data = setup.data
         for model in self.models:
             with torch.random.fork_rng():
-                built = model.build(len(data.classes), data.shape[0])
+                built = model.build(len(data.classes), data.shape[0], refit=True)
                 what = f"{model.component} of a worker"
                 check_fit(built, data.shape, len(data.classes), what)
 

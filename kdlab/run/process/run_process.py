@@ -14,6 +14,7 @@ from kdlab.cluster.pool import Pool
 from kdlab.config.home import write_json
 from kdlab.data.watched import SIDE, watched_rows, write_strip
 from kdlab.errors import RunStopped
+from kdlab.events.general import Note
 from kdlab.events.images import ImagesChosen
 from kdlab.events.log import MemberLog
 from kdlab.events.runs import MemberDone, MemberStarted, MethodsCompared, RunDone
@@ -138,6 +139,8 @@ class RunProcess(Work):
     def _announce(self) -> None:
         begun = announcement(self.setup, self.name, self.run.run_id, self.tracking_uri)
         self.log.emit(begun)
+        if begins := self.setup.student_begins():
+            self.log.emit(Note(message=begins))
         members = {m.name: list(knobs_of(self.spec, m)) for m in self.spec.members()}
         write_json(self.run.knobs, plain(members))
         data = self.setup.data
