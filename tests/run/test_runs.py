@@ -117,7 +117,7 @@ def test_a_soft_stop_saves_and_a_resume_is_exact(elsewhere):
         assert run.status.exit_code == 130
         with pytest.raises(RunStopped, match=f"kdlab resume {run.id}"):
             _ = run.result
-        resume(run.id).wait(timeout_s=600)
+        run.resume().wait(timeout_s=600)
     assert run.state == "finished"
     assert losses(run) == losses(whole)
     assert run.result["student_top1"] == whole.result["student_top1"]

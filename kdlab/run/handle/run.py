@@ -194,6 +194,10 @@ class Run(Watched):
             print(self.table())
         return shown
 
+    def resume(self, *, trust_components: bool = False, anew: bool = False) -> "Run":
+        """Go on from its newest checkpoint, in a process of its own; as `resume` of this module."""
+        return resume(self.id, trust_components, anew)
+
     @contextmanager
     def lines(self) -> Iterator[Callable[[Event], None]]:
         from kdlab.report.progress import Progress
