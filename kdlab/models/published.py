@@ -7,7 +7,6 @@ import os
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -86,7 +85,8 @@ def published(variant: str) -> Published:
     if package is not None and package.path is not None:
         said = f"the package {package.distribution} {version(package.distribution)}"
         return Published(
-            f"{said} ({package.licence})", partial(_of_package, package, known)
+            f"{said} ({package.licence})",
+            lambda: {"state_dict": _of_package(package, known)},
         )
     own = home() / "pretrained" / f"{variant}.safetensors"
     if own.is_file():
@@ -109,7 +109,7 @@ def packaged() -> str | None:
     return next((name for name, own in PACKAGES.items() if own.path is not None), None)
 
 
-def _of_package(package: Package, network: str) -> Mapping[str, Any]:
+def _of_package(package: Package, network: str) -> dict[str, torch.Tensor]:
     import timm
 
     assert package.path is not None
@@ -125,7 +125,7 @@ def _of_package(package: Package, network: str) -> Mapping[str, Any]:
     names = [name for name in wanted if not name.endswith(_COUNTS)]
     state = dict(zip(names, tensors, strict=True))
     state |= {name: torch.tensor(0) for name in wanted if name.endswith(_COUNTS)}
-    return {"state_dict": state}
+    return state
 
 
 def _cached(hub_id: str) -> str | None:

@@ -25,7 +25,7 @@ NAMES = {
 
 
 METHODS = "comparison.md"  # of a run of several methods, beside its spec
-_MemberFacts = dict[str, Any]  # of a member, as `--json` has it
+_MemberFacts = Mapping[str, Any]  # of a member, as `--json` has it
 
 _ONE_AFTER_THE_OTHER = (
     "Speeds are of trainings one after the other: what else the machine did then counts. "
@@ -108,7 +108,7 @@ def spread(values: Sequence[float], digits: int) -> str:
     return f"{fmean(values):.{digits}f}{error}"
 
 
-def speeds_tell(rows: Iterable[Mapping[str, object]]) -> bool:
+def speeds_tell(rows: Iterable[_MemberFacts]) -> bool:
     """Whether speeds of trainings may stand side by side; else `NO_SPEEDS` takes their place.
 
     Args:

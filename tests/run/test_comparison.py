@@ -4,11 +4,13 @@ import html
 import json
 
 import pytest
+import torch
 from mlflow import MlflowClient
 
 import kdlab
 from kdlab.errors import BadInput
 from kdlab.report import page
+from kdlab.report.table import NO_SPEEDS
 
 pytestmark = pytest.mark.processes("whoever is first makes the runs that all read")
 
@@ -65,6 +67,11 @@ def test_a_comparison_ends_with_the_verdict_everywhere(taught, answer):
     said = verdict["sentence"]
     (alone, with_it) = (row["student_top1"] for row in taught.result["runs"])
     assert verdict["gained"] == pytest.approx(with_it - alone)
+    shared = [row["shares_cores"] for row in taught.result["runs"]]
+    assert shared == [False, not torch.cuda.is_available()]
+    for shown in (taught.table(), str(kdlab.compare(taught))):
+        assert (NO_SPEEDS in shown) is any(shared)
+        assert ("samples/s" in shown) is not any(shared)
     assert said.startswith(f"With its teacher {with_it:.1f} %, alone {alone:.1f} %: ")
     assert " ".join(taught.table().split()).endswith(said)
     assert answer("attach", taught.id)["verdict"] == verdict

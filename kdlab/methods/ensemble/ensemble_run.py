@@ -108,33 +108,31 @@ class EnsembleRun:
         models = self.method.models
         return models[worker] if models else self.spec.student
 
+    def _built(self, worker: int) -> Normalised:
+        data = self.setup.data
+        return self.model_spec(worker).build(len(data.classes), data.shape[0], refit=True)
+
     def fresh(self, worker: int) -> Normalised:
         """A worker's model with its first weights."""
         averaged = isinstance(self.variant.aggregation, WeightAggregation)
         equal = (self.method.start or ("equal" if averaged else "own")) == "equal"
-        data = self.setup.data
         with torch.random.fork_rng():
             torch.manual_seed(self.member.seed + (0 if equal else 1_000_003 * worker))
-            model = self.model_spec(worker).build(
-                len(data.classes), data.shape[0], refit=True
-            )
+            model = self._built(worker)
+        data = self.setup.data
         fit_pixel_mean(model, data.inputs, data.train)  # alike, whatever each one's data
         return model
 
     def scratch(self, device: torch.device) -> Callable[[int], Normalised]:
         """One place for models of others; made anew only when they are of another kind."""
-        data = self.setup.data
         held: dict[str, Normalised] = {}
 
         def give(worker: int) -> Normalised:
-            spec = self.model_spec(worker)
-            name = repr(spec)
+            name = repr(self.model_spec(worker))
             if name not in held:
                 held.clear()
                 with torch.random.fork_rng():
-                    held[name] = spec.build(
-                        len(data.classes), data.shape[0], refit=True
-                    ).to(device)
+                    held[name] = self._built(worker).to(device)
             return held[name]
 
         return give
@@ -278,11 +276,8 @@ class EnsembleRun:
         return self._with(file.worker, fetch(file))
 
     def _with(self, worker: int, state: Mapping[str, Tensor]) -> Normalised:
-        data = self.setup.data
         with torch.random.fork_rng():
-            model = self.model_spec(worker).build(
-                len(data.classes), data.shape[0], refit=True
-            )
+            model = self._built(worker)
         model.net.load_state_dict(dict(state))
         return model.to(self.recipe.chosen_device()).eval()
 
