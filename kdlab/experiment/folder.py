@@ -30,6 +30,7 @@ from kdlab.config.folders import nearest, wrong_path
 from kdlab.config.home import never_anew, read_object, read_plain, runs_folder, write_json
 from kdlab.config.seal import hash_of
 from kdlab.errors import BadInput, KdlabError, NotFoundError
+from kdlab.events.event import OtherEvent
 from kdlab.events.log import select
 from kdlab.events.runs import RunStarted
 from kdlab.messages import MessageError, plain, typed
@@ -228,6 +229,8 @@ class RunFolder:
         *_, last = select(
             self.events, "run_started", "sweep_started", "run_done", "sweep_done"
         )
+        if isinstance(last, OtherEvent) and last.why:
+            raise ValueError(last.why)
         if last["event"].endswith("started"):
             return RunStatus(state="lost", created=made, exit_code=1)
         state, result, said = str(last["state"]), last.get("result"), last.get("error")
