@@ -1,30 +1,35 @@
 """What somebody does on the first evening: photos in, a small model out, no file edited."""
 
 import json
+import math
 import os
 import subprocess
 import sys
 import sysconfig
+from itertools import islice
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from safetensors.torch import load_file
+from scipy import stats
 
 import kdlab
 from kdlab.config.folders import located
 
-pytestmark = [
-    pytest.mark.slow("a wheel is built and installed, photos are learned for minutes"),
-    pytest.mark.nightly,
-]
-
-
 ROOT = Path(__file__).parents[2]
+SIZED = ("data.size=96", "student.size=48", "train.threads=1")
 
 
 @pytest.fixture
-def kdlab_says(tmp_path, monkeypatch):
-    """The command of a wheel in an environment of its own; what kdlab needs is taken from here."""
+def command():
+    """What comes before the words of a command: kdlab of this tree."""
+    return [sys.executable, "-m", "kdlab"]
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """The same of a wheel in an environment of its own; what kdlab needs is taken from here."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
     wheel, own = tmp_path / "wheel", tmp_path / "venv"
     builds = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir")
@@ -34,57 +39,133 @@ def kdlab_says(tmp_path, monkeypatch):
     (site / "rest.pth").write_text(sysconfig.get_path("purelib") + "\n")
     pip = (str(own / "bin/python"), "-m", "pip", "install", "--quiet", "--no-deps")
     subprocess.run([*pip, *map(str, wheel.glob("*.whl"))], check=True)
-
-    def says(*words):
-        command = [str(own / "bin/kdlab"), *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
     where = (str(own / "bin/python"), "-c", "import kdlab; print(kdlab.__file__)")
     used = subprocess.run(where, cwd=own, capture_output=True, text=True, check=True)
     assert used.stdout.startswith(str(own))
-    return says
+    return [str(own / "bin/kdlab")]
 
 
-def test_from_an_empty_folder_to_a_prediction(
-    kdlab_home, kdlab_says, tmp_path, monkeypatch
-):
-    """With the photos that come with kdlab, as if they were one's own: a folder for each class.
+class Evening:
+    """A shell in an empty folder, with photos of one's own."""
 
-    What is chosen depends on how fast the machine is just now; size and epochs are said, so that
-    the same is trained everywhere.
-    """
-    folder = tmp_path / "empty"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("KDLAB_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setitem(os.environ, "HF_HUB_OFFLINE", "1")
-    with ZipFile(located("kdlab://clothes.zip")) as packed:
-        packed.extractall("photos")
-    told = kdlab_says("new", "mine", "--data", "photos")
-    assert "dress" in told
+    def __init__(self, command, folder):
+        self.command, self.folder = command, folder
+        folder.mkdir()
+
+    def says(self, *words):
+        done = subprocess.run(
+            [*self.command, *words],
+            cwd=self.folder,
+            env=os.environ
+            | {
+                "KDLAB_RUNS": str(self.folder / "runs"),
+                "HF_HUB_OFFLINE": "1",
+                "CUDA_VISIBLE_DEVICES": "",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def answers(self, *words):
+        return json.loads(self.says(*words, "--json").splitlines()[-1])
+
+    def photos(self, train, val, test):
+        """So many of each class of PHOTOS, a zip with train/CLASS and test/CLASS, or of kdlab's."""
+        with ZipFile(os.environ.get("PHOTOS") or located("kdlab://clothes.zip")) as packed:
+            names = sorted(n for n in packed.namelist() if n.endswith(".jpg"))
+            by = {}
+            for name in names:
+                by.setdefault(tuple(name.split("/")[:2]), []).append(name)
+            for (split, kind), own in by.items():
+                if split not in ("train", "test"):
+                    continue
+                left, parts = iter(own), {"train": train, "val": val}
+                for part, count in (parts if split == "train" else {"test": test}).items():
+                    folder = self.folder / "photos" / part / "wear" / kind
+                    folder.mkdir(parents=True)
+                    for one in islice(left, count):
+                        (folder / Path(one).name).write_bytes(packed.read(one))
+        return sorted({kind for _, kind in by})
+
+
+def judged(alone, taught, images):
+    """Kind and words of what the binomial chance of so many images says, computed once more."""
+    shares = [p / 100 for p in (alone, taught)]
+    chance = math.hypot(*(100 * stats.binom.std(images, p) / images for p in shares))
+    half = stats.norm.ppf(0.975) * chance
+    if taught - alone > half:
+        return "helped", f"the teacher helped by {taught - alone:.1f} points ("
+    if taught > alone:
+        return "cannot_be_told", "whether the teacher helped cannot be told ("
+    words = "made it worse" if alone - taught > half else "did not help"
+    return "did_not_help", f"the teacher {words} ("
+
+
+def spent(evening, counts, minutes, *words):
+    """The whole script; each answer is held against what lies there. The run's result."""
+    classes = evening.photos(*counts)
+    told = evening.says("new", "mine", "--data", "photos", "--minutes", minutes)
+    assert all(f"{kind} " in told for kind in classes)
     assert "none is broken" in told
-    written = {p: p.read_text() for p in (Path("configs/mine.yaml"), Path("mine.ipynb"))}
-    overrides = [
-        "data.size=32",
-        "train.epochs=10",
-        "train.threads=1",
-        "teacher.recipe.epochs=20",
-        "teacher.recipe.threads=1",
-        "tracking.enabled=false",
-    ]
-    result = json.loads(kdlab_says("run", "mine", *overrides, "--json").splitlines()[-1])
+    assert "split taken from your folders: train/, val/, test/" in told
+    written = {
+        path: path.read_text()
+        for path in (evening.folder / "configs/mine.yaml", evening.folder / "mine.ipynb")
+    }
+    result = evening.answers("run", "mine", *words, "tracking.enabled=false")
     assert {path: path.read_text() for path in written} == written
-    top1 = {row["source"]: row["student_top1"] for row in result["runs"]}
-    assert top1["in_process"] > top1["none"]
-    photo = next(Path("photos/test/pants").glob("*.*"))
-    said = json.loads(kdlab_says("predict", "last", str(photo), "--json").splitlines()[-1])
-    (one,) = said["predictions"]
-    assert one["image"] == str(photo)
-    assert set(one["classes"]) <= {path.name for path in Path("photos/test").iterdir()}
-    found = json.loads(kdlab_says("examine", "last", "--json").splitlines()[-1])
-    assert found["images"] == 641
-    assert Path(found["page"]).read_text().startswith("<!doctype html>")
-    seen = kdlab.attach(result["run_id"]).examine()
+
+    tested = sorted((evening.folder / "photos/test").rglob("*.jpg"))
+    rows = {row["source"]: row for row in result["runs"]}
+    alone, taught = (rows[source]["student_top1"] for source in ("none", "cached"))
+    guess = 100 / len(classes)
+    assert min(alone, taught) > 2 * guess
+    assert result["teacher_top1"] > max(4 * guess, alone)
+    verdict = result["verdict"]
+    kind, words = judged(alone, taught, len(tested))
+    assert verdict["kind"] == kind
+    assert verdict["sentence"].startswith(
+        f"With its teacher {taught:.1f} %, alone {alone:.1f} %: {words}"
+    )
+    assert f"{len(tested)} test images" in verdict["sentence"]
+
+    said = evening.answers("predict", "last", "photos/test", "--top", "1")["predictions"]
+    assert len(said) == len(tested)
+    right = sum(one["classes"][0] == Path(one["image"]).parent.name for one in said)
+    # The students are of this run, and what is said of a file is what was tested.
+    shares = [100 * right / len(tested) - top1 for top1 in (alone, taught)]
+    assert min(map(abs, shares)) <= 100 * 2 / len(tested)
+
+    found = evening.answers("examine", "last")
+    assert found["images"] == len(tested)
+    assert Path(evening.folder, found["page"]).read_text().startswith("<!doctype html>")
+    evening.says("export", "last", "--out", "small.safetensors")
+    small = evening.folder / "small.safetensors"
+    weights = sum(tensor.numel() for tensor in load_file(small).values())
+    assert result["costs"]["teacher"]["parameters"] > 5 * weights > 0
+    again = evening.answers("predict", small.name, "photos/test", "--top", "1")
+    assert [one["classes"] for one in again["predictions"]] == [
+        one["classes"] for one in said
+    ]
+    return result
+
+
+@pytest.mark.slow("each command a Python with torch; two students learn from 160 photos")
+def test_a_strangers_script(kdlab_home, command, tmp_path):
+    """Epochs, views and sizes are said, so that the same is trained on every machine."""
+    evening = Evening(command, tmp_path / "empty")
+    few = ("train.epochs=90", "soft_labels.views=18", *SIZED)
+    spent(evening, (16, 4, 20), "0.2", *few)
+
+
+@pytest.mark.slow("a wheel is built and installed, photos are learned for minutes")
+@pytest.mark.nightly
+def test_from_an_empty_folder_to_a_prediction(kdlab_home, installed, tmp_path):
+    """As somebody types it who has ten minutes, sixty photos a class and kdlab's wheel."""
+    evening = Evening(installed, tmp_path / "empty")
+    result = spent(evening, (32, 8, 20), "7")
+    seen = kdlab.attach(evening.folder / "runs" / result["run_id"]).examine()
     assert len(seen.mistakes(5)) == 5
