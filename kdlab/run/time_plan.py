@@ -12,8 +12,8 @@ _TEACHERS_ENOUGH, _TEACHERS_MOST = 20, 200
 _TEACHERS_SHARE = 0.6  # of the time: it is trained once and kept
 _VIEWS = 2  # of each image that a dear teacher answers once, at least; at most one an epoch
 FEW = 1000  # images of a set whose views, too, are learned by heart
-# Of 320 photos in 200 epochs a student taught by 16 views came to 54.8 %, by 40 to 59.3 %, alone to
-# 56.8 %; of 2,000 in 26 epochs by 5 to 72.9 %, in 40 by 3 to 74.6 %.
+# Of 320 mixed photos in 200 epochs a student came to 54.8 % by 16 views, 58.1 % by 40, 56.2 % alone;
+# of 2,000 in 26 epochs to 72.9 % by 5 views, in 40 to 74.6 % by 3.
 _EPOCHS_A_VIEW = {"few": 4, "many": 12}
 _PROBE_S = 10.0  # of the regression on a teacher's hidden states
 
