@@ -10,11 +10,11 @@ _STEPS, _MOST_STEPS = 600, 3000  # of such a student, at least and at most
 _ENOUGH_TUNED, _MOST_TUNED = 5, 15  # epochs of one that starts from published weights
 _TEACHERS_ENOUGH, _TEACHERS_MOST = 20, 200
 _TEACHERS_SHARE = 0.6  # of the time: it is trained once and kept
-_VIEWS = 2  # of each image that a dear teacher answers once, at least; at most one an epoch
 FEW = 1000  # images of a set whose views, too, are learned by heart
-# Of 320 mixed photos in 200 epochs a student came to 54.8 % by 16 views, 58.1 % by 40, 56.2 % alone;
-# of 2,000 in 26 epochs to 72.9 % by 5 views, in 40 to 74.6 % by 3.
-_EPOCHS_A_VIEW = {"few": 4, "many": 12}
+# Epochs for each view that a dear teacher answers once, if there is no time for more views. Of 320
+# mixed photos a student came to 54.8 % by 16 views (200 epochs), 58.1 % by 40 (200), 61.0 % by 120
+# (240), 56.9 % alone; of 2,000 to 72.9 % by 5 views in 26 epochs, to 74.6 % by 3 in 40.
+_EPOCHS_A_VIEW = {"few": 2, "many": 12}
 _PROBE_S = 10.0  # of the regression on a teacher's hidden states
 
 
@@ -76,22 +76,22 @@ def time_plan(work: TimedWork, seconds: float) -> TimePlan:
         )
         left = (seconds - _seconds(work, epochs, 0)) * work.taught / work.images
         teacher_epochs = max(least, min(most, int(left)))
-    views = 0
-    if work.kept:  # what is left of the time is the teacher's
-        left = (seconds - _seconds(work, epochs, teacher_epochs, 0)) * work.asked / work.images
-        views = max(_VIEWS, min(epochs, int(left)))
-    taken = _seconds(work, epochs, teacher_epochs, views or None)
+    views = _views(work, epochs)
+    if views:  # what is left of the time is the teacher's
+        left = seconds - _seconds(work, epochs, teacher_epochs)
+        views += max(0, min(epochs - views, int(left * work.asked / work.images)))
+    taken = _seconds(work, epochs, teacher_epochs, views)
     return TimePlan(epochs, teacher_epochs, views, taken)
 
 
-def _seconds(
-    work: TimedWork, epochs: int, teacher_epochs: int, views: int | None = None
-) -> float:
-    """Of a plan; `views` of a teacher whose answers are kept, None as many as there should be."""
-    answers = epochs
-    if work.kept:
-        each = _EPOCHS_A_VIEW["few" if work.images <= FEW else "many"]
-        answers = max(_VIEWS, epochs // each) if views is None else views
+def _views(work: TimedWork, epochs: int) -> int:
+    """That there are at least; 0: none is kept."""
+    each = _EPOCHS_A_VIEW["few" if work.images <= FEW else "many"]
+    return max(2, epochs // each) if work.kept else 0
+
+
+def _seconds(work: TimedWork, epochs: int, teacher_epochs: int, views: int = 0) -> float:
+    answers = views or _views(work, epochs) or epochs
     if work.teacher == "probe":
         answers += 1  # of its training images
     each = 2 * epochs / work.trained + answers / work.asked + teacher_epochs / work.taught
