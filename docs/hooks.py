@@ -17,6 +17,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from nbformat import NotebookNode
 
+from benchmarks.reproduce.command import kept, kept_table
+from benchmarks.reproduce.freshness import changed_since
+from benchmarks.reproduce.pages import greyed
 from kdlab.config import folders
 from kdlab.events import (
     blockwise,
@@ -31,9 +34,6 @@ from kdlab.events import (
 )
 from kdlab.events.event import Event, kinds
 from kdlab.report import page
-from kdlab.reproduce.command import kept, kept_table
-from kdlab.reproduce.freshness import changed_since
-from kdlab.reproduce.pages import greyed
 from kdlab.run.catalogue import Registry, Sheet
 
 ROOT = Path(__file__).parent.parent

@@ -35,10 +35,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.reproduce.command import known, reproduce, stale
+    from kdlab.config import evidence
 
+    command = evidence.module("benchmarks.reproduce.command")
     if arguments.stale:
-        older = stale()
+        older = command.stale()
         lines = [f"{f['command']}\n    changed: {', '.join(f['changed'])}" for f in older]
         lines.append(f"{len(older)} kept results are older than their code.")
         show("\n".join(lines), {"stale": older}, as_json=arguments.json)
@@ -50,9 +51,9 @@ def do(arguments: argparse.Namespace) -> int:
             "Say what to reproduce: kdlab reproduce NAME key=value. kdlab reproduce lists it."
         )
     if not names:
-        print(folded_table(list(known().items())))
+        print(folded_table(list(command.known().items())))
         return 0
-    results = reproduce(
+    results = command.reproduce(
         names,
         overrides,
         to=arguments.to,

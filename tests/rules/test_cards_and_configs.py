@@ -15,12 +15,12 @@ SWEEPS = sorted(n for n in folders.names("configs") if n.startswith("sweeps/"))
 
 @pytest.mark.parametrize("name", CARDS)
 def test_card(name):
+    from benchmarks.reproduce.result import KeptResult
+    from benchmarks.reproduce.table import Table
     from kdlab.cluster.pool import PoolSpec
     from kdlab.data.images import DataSpec
     from kdlab.losses.soft_loss import LossSpec
     from kdlab.models.model import ModelSpec
-    from kdlab.reproduce.result import KeptResult
-    from kdlab.reproduce.table import Table
     from kdlab.simulate.kind import SimulationSpec
     from kdlab.simulate.profile import RateProfile
     from kdlab.train.teacher import TeacherSpec
