@@ -1,1 +1,1 @@
-"""Side-by-side measurements: ratios of medians, interleaved in one run."""
+"""Evidence beside the package: benches (medians, interleaved in one run) and reproductions."""

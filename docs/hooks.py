@@ -205,12 +205,12 @@ def rooms() -> str:
     """The rooms of the house as rows, and who imports whom; read from the code."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     lines = next(c["layers"] for c in contracts["contracts"] if c["type"] == "layers")
-    rows = [re.findall(r"kdlab\.(\w+)(?!\))\b", line) for line in lines]
-    return _drawn([row for row in rows if row], _imports({r for row in rows for r in row}))
+    rows = [[name.removeprefix("kdlab.") for name in line.split(" | ")] for line in lines]
+    return _drawn(rows, _imports({room for row in rows for room in row}))
 
 
 def _imports(names: set[str]) -> set[tuple[str, str]]:
-    graph = grimp.build_graph("kdlab")
+    graph = grimp.build_graph("kdlab", "benchmarks")
     found = set()
     for module in graph.modules:
         for other in graph.find_modules_directly_imported_by(module):
@@ -221,7 +221,7 @@ def _imports(names: set[str]) -> set[tuple[str, str]]:
 
 
 def _room(module: str) -> str:
-    return ([*module.split("."), ""])[1]
+    return module.removeprefix("kdlab.").partition(".")[0]
 
 
 def _drawn(rows: list[list[str]], imports: set[tuple[str, str]]) -> str:

@@ -3,6 +3,7 @@
 import argparse
 
 from kdlab.commands.command import json_flag, say, show
+from kdlab.config import evidence
 from kdlab.errors import BadInput
 
 ABOUT = "measure side by side on this machine"
@@ -35,7 +36,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.config import evidence
     from kdlab.report.figures import printed
 
     given: dict[str, object] = {"repeats": arguments.repeats, "only": arguments.only}

@@ -3,6 +3,7 @@
 import argparse
 
 from kdlab.commands.command import answer, json_flag, say, show, tell
+from kdlab.config import evidence
 from kdlab.errors import BadInput
 from kdlab.report.table import folded_table
 
@@ -35,8 +36,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.config import evidence
-
     command = evidence.module("benchmarks.reproduce.command")
     if arguments.stale:
         older = command.stale()
