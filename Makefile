@@ -78,7 +78,7 @@ newest:
 	$(MAKE) VENV=build/newest CONSTRAINTS= quick test
 
 # Whatever needs a GPU, within ten minutes: tests, then short benches that leave a card in
-# registry/results. `make gpu GPU_PYTHON=python3` takes an environment that is there already.
+# benchmarks/results. `make gpu GPU_PYTHON=python3` takes an environment that is there already.
 GPU_PYTHON ?= $(BIN)/python
 .PHONY: gpu
 gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/.dev)

@@ -128,7 +128,9 @@ def registry() -> str:
 
 def results() -> str:
     """Every kept result of `kdlab reproduce`, printed from its card."""
-    parts = ["# Results\n\nPrinted from `registry/results`; [what counts](reproduce.md).\n"]
+    parts = [
+        "# Results\n\nPrinted from `benchmarks/results`; [what counts](reproduce.md).\n"
+    ]
     for name in sorted(folders.names("registry")):
         if name.startswith("results/"):
             short = name.removeprefix("results/")

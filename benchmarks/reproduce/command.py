@@ -1,4 +1,4 @@
-"""`kdlab reproduce NAME`: from a card of registry/reproductions to a result."""
+"""`kdlab reproduce NAME`: from a card of benchmarks/claims to a result."""
 
 import re
 import shlex
@@ -20,7 +20,8 @@ from kdlab.errors import BadInput, NotFoundError
 from kdlab.report.figures import Say
 from kdlab.report.page import markdown, markdown_table
 
-_SHELF = "reproductions/"
+_SHELF = "claims/"
+_CHECKOUT = Path(__file__).resolve().parents[2]
 _HEAD = ("", "", "published", "simulated", "which is", "off", "measured here", "")
 
 
@@ -82,12 +83,12 @@ def reproduce(
     Several that are measured alike are measured once.
 
     Args:
-        names: of cards under registry/reproductions, such as edl_dist/table3, or a last part
+        names: of cards under benchmarks/claims, such as edl_dist/table3, or a last part
             that only one has, such as rivals.
         overrides: of the cards, such as `measurement.repeats=5`.
         to: folder; each has one of its name there. None is reproductions in the current one.
         measures: False simulates only.
-        keeps: also as a card in registry/results of the current folder.
+        keeps: also as a card, where `keep` says.
         say: told how it goes.
 
     Raises:
@@ -226,11 +227,12 @@ def _measured(facts: Mapping[str, Any]) -> str:
 
 
 def keep(result: Reproduction) -> Path:
-    """As a card in the current folder's registry/results.
+    """As a card in benchmarks/results of the checkout, or the current folder's registry/results.
 
     What was only simulated leaves the measured numbers that are kept there as they are.
     """
-    path = Path("registry/results") / f"{result.name}.yaml"
+    shelf = "benchmarks" if Path.cwd().resolve() == _CHECKOUT else "registry"
+    path = Path(shelf) / "results" / f"{result.name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     facts = result.facts()
     if path.is_file() and not any(row.measured for row in result.rows):
@@ -260,7 +262,7 @@ _WHERE = ("command", "seconds", "machine", "versions", "measurement", "commit", 
 
 
 def kept(name: str) -> KeptResult:
-    """A result that is kept in registry/results.
+    """A result that is kept.
 
     Raises:
         NotFoundError: there is none; names the nearest.

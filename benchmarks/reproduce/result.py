@@ -1,4 +1,4 @@
-"""A kept result of a reproduction, as a card of registry/results."""
+"""A kept result of a reproduction, as a card of benchmarks/results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

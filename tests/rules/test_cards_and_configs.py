@@ -28,7 +28,7 @@ def test_card(name):
     kinds = {"data": DataSpec, "models": ModelSpec, "students": ModelSpec,
              "teachers": TeacherSpec, "teacher_pools": PoolSpec,
              "profiles": RateProfile, "simulations": SimulationSpec,
-             "losses": LossSpec, "reproductions": Table, "results": KeptResult}  # fmt: skip
+             "losses": LossSpec, "claims": Table, "results": KeptResult}  # fmt: skip
     assert construct(kinds[name.split("/")[0]], compose_card(name))
     assert f"  {name}" in catalogue("all")
     assert folders.display(folders.find("registry", name)) in describe(name)

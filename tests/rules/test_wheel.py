@@ -68,6 +68,7 @@ def test_lists_and_loads_from_elsewhere(installed, tmp_path):
     listing = run(installed, tmp_path, "-m", "kdlab", "list", "all")
     for name in ("quickstart", "teachers/digits_resnet", "losses/hinton", "timm/*"):
         assert name in listing
+    assert "claims/" not in listing
     shown = run(installed, tmp_path, "-m", "kdlab", "show", "quickstart")
     assert "registry/teachers/digits_resnet.yaml" in shown
 

@@ -100,7 +100,7 @@ def test_an_older_result_is_said_to_be(kdlab_cli):
     assert f"{len(older)} kept results are older than their code." in out
 
 
-def test_simulating_again_leaves_what_was_measured(elsewhere):
+def test_simulating_again_leaves_what_was_measured(elsewhere, monkeypatch):
     (result,) = reproduce("edl_dist/table3", measures=False, keeps=True)
     path = Path("registry/results/edl_dist/table3.yaml")
     facts = yaml.safe_load(path.read_text())
@@ -115,6 +115,10 @@ def test_simulating_again_leaves_what_was_measured(elsewhere):
     assert found["simulated"] != 0.0
     assert (again["commit"], again["seconds"]) == ("a" * 40, 77.0)
     assert changed_since(again) == ("train",)
+    # In the checkout it is kept beside its claim.
+    monkeypatch.setattr("benchmarks.reproduce.command._CHECKOUT", elsewhere.resolve())
+    assert keep(result) == Path("benchmarks/results/edl_dist/table3.yaml")
+    assert yaml.safe_load(keep(result).read_text())["name"] == "edl_dist/table3"
 
 
 def test_the_commit_is_that_of_the_checkout():
