@@ -78,7 +78,7 @@ newest:
 	$(MAKE) VENV=build/newest CONSTRAINTS= quick test
 
 # Whatever needs a GPU, within ten minutes: tests, then short benches that leave a card in
-# registry/results. `make gpu GPU_PYTHON=python3` takes an environment that is there already.
+# benchmarks/results. `make gpu GPU_PYTHON=python3` takes an environment that is there already.
 GPU_PYTHON ?= $(BIN)/python
 .PHONY: gpu
 gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/.dev)
@@ -88,7 +88,7 @@ gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/.dev)
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell kdlab registry configs tests docs README.md CHANGELOG.md Makefile
+	$(BIN)/codespell kdlab benchmarks registry configs tests docs README.md CHANGELOG.md Makefile
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
@@ -99,7 +99,7 @@ layers: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/mkdocs serve
 
-# Lowers tests/rules/budgets.toml to what kdlab/ is; prints rooms and sizes into the docs.
+# Lowers tests/rules/budgets.toml to what kdlab/ and benchmarks/ are; prints rooms and sizes into the docs.
 .PHONY: house
 house: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m rules.printed

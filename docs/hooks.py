@@ -17,6 +17,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from nbformat import NotebookNode
 
+from benchmarks.reproduce.command import kept, kept_table
+from benchmarks.reproduce.freshness import changed_since
+from benchmarks.reproduce.pages import greyed
 from kdlab.config import folders
 from kdlab.events import (
     blockwise,
@@ -31,9 +34,6 @@ from kdlab.events import (
 )
 from kdlab.events.event import Event, kinds
 from kdlab.report import page
-from kdlab.reproduce.command import kept, kept_table
-from kdlab.reproduce.freshness import changed_since
-from kdlab.reproduce.pages import greyed
 from kdlab.run.catalogue import Registry, Sheet
 
 ROOT = Path(__file__).parent.parent
@@ -128,7 +128,9 @@ def registry() -> str:
 
 def results() -> str:
     """Every kept result of `kdlab reproduce`, printed from its card."""
-    parts = ["# Results\n\nPrinted from `registry/results`; [what counts](reproduce.md).\n"]
+    parts = [
+        "# Results\n\nPrinted from `benchmarks/results`; [what counts](reproduce.md).\n"
+    ]
     for name in sorted(folders.names("registry")):
         if name.startswith("results/"):
             short = name.removeprefix("results/")
@@ -205,12 +207,12 @@ def rooms() -> str:
     """The rooms of the house as rows, and who imports whom; read from the code."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     lines = next(c["layers"] for c in contracts["contracts"] if c["type"] == "layers")
-    rows = [re.findall(r"kdlab\.(\w+)(?!\))\b", line) for line in lines]
-    return _drawn([row for row in rows if row], _imports({r for row in rows for r in row}))
+    rows = [[name.removeprefix("kdlab.") for name in line.split(" | ")] for line in lines]
+    return _drawn(rows, _imports({room for row in rows for room in row}))
 
 
 def _imports(names: set[str]) -> set[tuple[str, str]]:
-    graph = grimp.build_graph("kdlab")
+    graph = grimp.build_graph("kdlab", "benchmarks")
     found = set()
     for module in graph.modules:
         for other in graph.find_modules_directly_imported_by(module):
@@ -221,7 +223,7 @@ def _imports(names: set[str]) -> set[tuple[str, str]]:
 
 
 def _room(module: str) -> str:
-    return ([*module.split("."), ""])[1]
+    return module.removeprefix("kdlab.").partition(".")[0]
 
 
 def _drawn(rows: list[list[str]], imports: set[tuple[str, str]]) -> str:

@@ -59,7 +59,8 @@ OVERRIDES = st.lists(
 @cache
 def shipped() -> dict[str, str]:
     """Text of every config and card of kdlab, by its path."""
-    files = [p for shelf in ("configs", "registry") for p in (ROOT / shelf).rglob("*.yaml")]
+    shelves = ("configs", "registry", "benchmarks")
+    files = [p for shelf in shelves for p in (ROOT / shelf).rglob("*.yaml")]
     files = [p for p in files if "results" not in p.parts]
     return {p.relative_to(ROOT).as_posix(): p.read_text("utf-8") for p in sorted(files)}
 

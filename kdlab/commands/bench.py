@@ -1,9 +1,9 @@
 """`kdlab bench NAME`."""
 
 import argparse
-from importlib import import_module
 
 from kdlab.commands.command import json_flag, say, show
+from kdlab.config import evidence
 from kdlab.errors import BadInput
 
 ABOUT = "measure side by side on this machine"
@@ -47,6 +47,6 @@ def do(arguments: argparse.Namespace) -> int:
         raise BadInput(f"bench {arguments.name} has no parts; leave --only away.")
     chosen = {name: value for name, value in given.items() if value is not None}
     # The name is one of argparse's choices.
-    report = import_module(f"kdlab.bench.{arguments.name}").measure(**chosen, say=say)
+    report = evidence.module(f"benchmarks.{arguments.name}").measure(**chosen, say=say)
     show(printed(report), report, as_json=arguments.json)
     return 0

@@ -3,6 +3,7 @@
 import argparse
 
 from kdlab.commands.command import answer, json_flag, say, show, tell
+from kdlab.config import evidence
 from kdlab.errors import BadInput
 from kdlab.report.table import folded_table
 
@@ -24,7 +25,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--simulate-only", action="store_true", help="measure nothing on this machine"
     )
     parser.add_argument(
-        "--keep", action="store_true", help="also as a card in ./registry/results"
+        "--keep", action="store_true", help="also as a card, in benchmarks/results"
     )
     parser.add_argument(
         "--stale",
@@ -35,10 +36,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.reproduce.command import known, reproduce, stale
-
+    command = evidence.module("benchmarks.reproduce.command")
     if arguments.stale:
-        older = stale()
+        older = command.stale()
         lines = [f"{f['command']}\n    changed: {', '.join(f['changed'])}" for f in older]
         lines.append(f"{len(older)} kept results are older than their code.")
         show("\n".join(lines), {"stale": older}, as_json=arguments.json)
@@ -50,9 +50,9 @@ def do(arguments: argparse.Namespace) -> int:
             "Say what to reproduce: kdlab reproduce NAME key=value. kdlab reproduce lists it."
         )
     if not names:
-        print(folded_table(list(known().items())))
+        print(folded_table(list(command.known().items())))
         return 0
-    results = reproduce(
+    results = command.reproduce(
         names,
         overrides,
         to=arguments.to,

@@ -20,6 +20,7 @@ from kdlab.config.yaml_text import dotted
 from kdlab.errors import Fault
 
 _PACKAGE = Path(__file__).resolve().parent.parent.parent
+_OWN = ("kdlab.", "benchmarks.")
 _WITHOUT_FIELDS = {"ABC", "Protocol", "Generic"}
 
 
@@ -131,7 +132,7 @@ def _imported(tree: ast.Module) -> dict[str, tuple[str, str]]:
     return {
         alias.asname or alias.name: (node.module, alias.name)
         for node in tree.body
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kdlab.")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_OWN)
         for alias in node.names
         if node.module is not None
     }
@@ -139,9 +140,9 @@ def _imported(tree: ast.Module) -> dict[str, tuple[str, str]]:
 
 @cache
 def _source(module: str) -> ast.Module:
-    """Syntax tree of a module or package of kdlab; empty where it is none of its own."""
+    """Syntax tree of a module or package of ours; empty where it is none."""
     place = _PACKAGE.joinpath(*module.split("."))
     path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-    if not module.startswith("kdlab.") or not path.is_file():
+    if not module.startswith(_OWN) or not path.is_file():
         return ast.Module([], [])
     return ast.parse(path.read_text(encoding="utf-8"))

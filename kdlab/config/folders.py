@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
-from kdlab.config import limits
+from kdlab.config import evidence, limits
 from kdlab.errors import NotFoundError, short
 
 _LISTED = 30  # names shown when none is near
@@ -22,9 +22,12 @@ _PATH = re.compile(
 def shelves(shelf: Shelf) -> list[Path]:
     """Existing folders, most specific first: the current folder's, then kdlab's own.
 
-    Kdlab's own lie inside the wheel (`_packaged/`) or, in a checkout, beside the package.
+    Kdlab's own lie inside the wheel (`_packaged/`) or, in a checkout, beside the package, where
+    `benchmarks/` has the cards of the evidence.
     """
     own = [_PACKAGE / "_packaged" / shelf, _PACKAGE.parent / shelf]
+    if shelf == "registry" and (beside := evidence.folder()) is not None:
+        own.append(beside)
     candidates = [Path.cwd() / shelf, *own]
     unique = dict.fromkeys(path.resolve() for path in candidates)
     return [path for path in unique if path.is_dir()]

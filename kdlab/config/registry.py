@@ -11,17 +11,17 @@ A name that ends in `/*` is a family: `timm/*` serves every `timm/<variant>` and
 the rest of the name as its field `variant`.
 """
 
-import importlib
 import linecache
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from kdlab.config import source_index
+from kdlab.config import evidence, source_index
 from kdlab.config.folders import is_path, nearest, no_path
 from kdlab.config.spec import Spec
 from kdlab.errors import NotFoundError
@@ -56,7 +56,8 @@ def register(name: str) -> Callable[[SpecClass], SpecClass]:
         file = sys._getframe(1).f_code.co_filename
         before = _registered.get(name)
         taken = before and before.module != cls.__module__
-        shadows_own = not cls.__module__.startswith("kdlab.") and name in own_names()
+        module = cls.__module__
+        shadows_own = not module.startswith("kdlab.") and module != _own().get(name, module)
         if taken or shadows_own:
             owner = before.file if before else "kdlab"
             raise ValueError(
@@ -69,9 +70,14 @@ def register(name: str) -> Callable[[SpecClass], SpecClass]:
     return decorate
 
 
-@cache
 def own_names() -> frozenset[str]:
-    return frozenset(entry.name for entry in source_index.index())
+    return frozenset(_own())
+
+
+@cache
+def _own() -> dict[str, str]:
+    """Modules of kdlab's components, by name."""
+    return {entry.name: entry.module for entry in source_index.index()}
 
 
 @cache
@@ -143,10 +149,10 @@ def _near(name: str, among: Sequence[str]) -> str:
 def _load(name: str) -> type[Spec] | None:
     if name in _registered:
         return _registered[name].cls
-    for entry in source_index.index():
-        if entry.name == name:
-            importlib.import_module(entry.module)
-            return _registered[name].cls
+    if (module := _own().get(name)) is not None:
+        load = import_module if module.startswith("kdlab.") else evidence.module
+        load(module)
+        return _registered[name].cls
     if name in _entry_points():
         point = _entry_points()[name]
         cls = point.load()
@@ -177,8 +183,6 @@ def cell_source(name: str) -> str | None:
     only those of `__main__`, and those that travelled from one, travel as text.
     """
     entry = _registered.get(name)
-    if entry is None or entry.module.startswith("kdlab."):
-        return None
-    if entry.module != "__main__" and not entry.module.startswith("kdlab_cell_"):
+    if entry is None or not entry.module.startswith(("__main__", "kdlab_cell_")):
         return None
     return "".join(linecache.getlines(entry.file)) or None

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from kdlab.config import evidence
+
 _PACKAGE = Path(__file__).resolve().parent.parent
 ROOMS = (
     *("losses", "features", "models", "data", "soft_labels"),
@@ -18,7 +20,7 @@ ROOMS = (
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
     name: str  # "losses/hinton", or "timm/*" for a family
-    module: str  # "kdlab.losses.hinton"
+    module: str  # "kdlab.losses.hinton", or "benchmarks.reproduce.table" of a checkout
     cls: str  # "Hinton"
     doc: str  # first line of the docstring
 
@@ -30,8 +32,10 @@ class IndexEntry:
 @cache
 def index() -> tuple[IndexEntry, ...]:
     found: list[IndexEntry] = []
+    beside = evidence.folder()
     for room in ROOMS:
-        for path in sorted((_PACKAGE / room).rglob("*.py")):
+        home = beside if room == "reproduce" and beside else _PACKAGE
+        for path in sorted((home / room).rglob("*.py")):
             text = path.read_text(encoding="utf-8")
             if "@register(" in text:
                 found += _entries(path, text)

@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import fill, wrap
 from typing import Any
 
-from kdlab.config import folders, load, registry, source_index
+from kdlab.config import evidence, folders, load, registry, source_index
 from kdlab.config.field_docs import field_docs
 from kdlab.config.folders import nearest
 from kdlab.config.home import home, write_whole
@@ -309,8 +309,9 @@ class _Kept:
     """A text that follows from kdlab's own sources and from what it is of."""
 
     def __init__(self, of: str) -> None:
-        package = Path(__file__).resolve().parent.parent
-        states = [(p.stat().st_mtime_ns, p.stat().st_size) for p in package.rglob("*.py")]
+        places = filter(None, (Path(__file__).resolve().parent.parent, evidence.folder()))
+        sources = (path.stat() for place in places for path in place.rglob("*.py"))
+        states = [(source.st_mtime_ns, source.st_size) for source in sources]
         key = hashlib.sha256(f"{of} {sorted(states)}".encode()).hexdigest()[:20]
         self.path = home() / "shown" / f"{key}.txt"
 
@@ -340,8 +341,8 @@ def _sheet_of_class(name: str) -> Sheet | None:
         if field != "variant":  # of a family: part of its name
             value = "required" if field in needed else str(getattr(cls, field, None))
             rows.append((field, value, str(limits.get(field, ""))))
-    own = cls.__module__.startswith("kdlab.")
-    path = f"{cls.__module__.replace('.', '/')}.py" if own else cls.__module__
+    own = source_index.entry_of(name)
+    path = f"{own.module.replace('.', '/')}.py" if own else cls.__module__
     about = inspect.cleandoc(cls.__doc__ or "")
     inherited = _inherited(cls)
     about += f"\n\n{inherited}" if inherited else ""

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from tests_support import event, until
 
-from kdlab.bench import live as bench
+from benchmarks import live as bench
 from kdlab.events.run_state import PANELS
 from kdlab.notebook import live_state
 from kdlab.notebook.live_widget import LiveWidget, script, style

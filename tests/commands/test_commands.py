@@ -168,7 +168,7 @@ def test_a_simulation_has_table_and_report(typed, monkeypatch):
 
 
 def test_reproduce_without_a_name_lists(typed, monkeypatch):
-    told(monkeypatch, "kdlab.reproduce.command.known", {"ec_dnn/table1": "errors"})
+    told(monkeypatch, "benchmarks.reproduce.command.known", {"ec_dnn/table1": "errors"})
     assert typed(reproduce)[1] == "ec_dnn/table1  errors\n"
     with pytest.raises(BadInput, match="Say what to reproduce"):
         typed(reproduce, "measurement.repeats=5")
@@ -177,7 +177,7 @@ def test_reproduce_without_a_name_lists(typed, monkeypatch):
 def test_reproduce_parts_names_from_settings(typed, monkeypatch):
     result = Asked(table="a table", facts={"name": "t"})
     result.files, result.figures = [Path("t.csv")], [Path("f.png")]
-    calls = told(monkeypatch, "kdlab.reproduce.command.reproduce", [result])
+    calls = told(monkeypatch, "benchmarks.reproduce.command.reproduce", [result])
     _, out, err = typed(
         reproduce, "t", "measurement.repeats=5", "--simulate-only", "--json"
     )
@@ -186,7 +186,7 @@ def test_reproduce_parts_names_from_settings(typed, monkeypatch):
     assert (options["measures"], options["keeps"]) == (False, False)
     assert json.loads(out) == {"name": "t", "figures": ["f.png"]}
     assert err == "a table\nt.csv\n"
-    told(monkeypatch, "kdlab.reproduce.command.reproduce", [result, result])
+    told(monkeypatch, "benchmarks.reproduce.command.reproduce", [result, result])
     assert len(json.loads(typed(reproduce, "t", "u", "--json")[1])["reproductions"]) == 2
 
 
@@ -194,7 +194,7 @@ def test_a_bench_takes_what_it_has(typed, monkeypatch):
     from kdlab.report.figures import figure, report
 
     made = report("overhead", [figure("import_s", 0.5, "s", "<= 1")])
-    calls = told(monkeypatch, "kdlab.bench.overhead.measure", made)
+    calls = told(monkeypatch, "benchmarks.overhead.measure", made)
     _, out, _ = typed(bench, "overhead", "--repeats", "3")
     assert "holds" in out
     assert calls[0][0]["repeats"] == 3

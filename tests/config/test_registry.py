@@ -12,7 +12,8 @@ from kdlab.config.registry import register
 def test_every_name_is_its_path():
     families = {"timm/*": "kdlab.models.timm", "torchvision/*": "kdlab.models.torchvision"}
     for entry in source_index.index():
-        path = families.get(entry.name, f"kdlab.{entry.name.replace('/', '.')}")
+        package = "benchmarks" if entry.kind == "reproduce" else "kdlab"
+        path = families.get(entry.name, f"{package}.{entry.name.replace('/', '.')}")
         assert entry.module in (path, f"{path}.method")  # a method is a folder
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kdlab.bench.peer_loops import HARD, PEERS, SOFT, TEMPERATURE
+from benchmarks.peer_loops import HARD, PEERS, SOFT, TEMPERATURE
 from kdlab.losses.hinton import Hinton
 from kdlab.models.patch_net import PatchNet
 from kdlab.train.teacher import frozen

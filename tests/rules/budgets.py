@@ -1,4 +1,4 @@
-"""The table of what kdlab/ may have, `budgets.toml`, and how it falls.
+"""The table of what kdlab/ and benchmarks/ may have, `budgets.toml`, and how it falls.
 
 `[at_most]` and `[rooms]` hold rows; `[lists]` what is there against a rule. A row is
 `{most = 120, raised = [{by = 20, for = "why"}]}`: what it could be without what it was raised
@@ -18,7 +18,8 @@ SPINE = (
 )  # fmt: skip
 
 HEAD = """\
-# How much there may be in kdlab/. tests/rules/test_budgets.py holds the code to it.
+# How much there may be in kdlab/ and, beside it, in benchmarks/. tests/rules/test_budgets.py holds
+# the code to it.
 #
 # Numbers only fall and lists only shrink: `make house` lowers them to what there is. A row may
 # rise with a line beside it that says for what and by how much, and then is as much higher:
@@ -28,7 +29,7 @@ HEAD = """\
 # Better is to join what exists. A room that gets what another had is raised by it as well.
 """
 ABOUT = {
-    "at_most": "of all of kdlab/",
+    "at_most": "lines of all of kdlab/; loose mappings of benchmarks/ too",
     "rooms": "lines of Python in each, as `wc -l` counts them",
     "long_files": "above 400 lines",
     "long_functions": "above 60 lines, from `def` to the last one",
@@ -104,7 +105,7 @@ def counted():
     rooms = house.rooms()
     return Budgets(
         at_most={
-            "lines": Row(sum(rooms.values())),
+            "lines": Row(sum(rooms.values()) - rooms[house.BESIDE.name]),
             "loose_mappings": Row(house.loose_mappings()),
         },
         rooms={name: Row(lines) for name, lines in sorted(rooms.items())},

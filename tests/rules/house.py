@@ -1,4 +1,4 @@
-"""What there is in kdlab/, read from its source: lines, functions, imports and names.
+"""What there is in kdlab/ and benchmarks/, read from its source: lines, functions, imports, names.
 
 `budgets.toml` says how much there may be of it and `make house` prints it into the docs.
 """
@@ -12,7 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 KDLAB = ROOT / "kdlab"
-FILES = sorted(KDLAB.rglob("*.py"))
+BESIDE = ROOT / "benchmarks"  # a room that no wheel has
+FILES = sorted([*KDLAB.rglob("*.py"), *BESIDE.rglob("*.py")])
 LONG_FILE, LONG_FUNCTION = 400, 60
 LOOSE = re.compile(r"\b(?:dict|Mapping)\[\s*str,\s*(?:Any|object)\s*\]")
 # The door and the main module belong to the files that do what they only name.
@@ -48,7 +49,9 @@ MODULES = {module(path): path for path in FILES}
 
 
 def room(path):
-    """Folder directly under kdlab/, or file there."""
+    """Folder directly under kdlab/, or file there; benchmarks/ is one."""
+    if path.is_relative_to(BESIDE):
+        return BESIDE.name
     first = path.relative_to(KDLAB).parts[0]
     return TOGETHER.get(first, first)
 
@@ -109,7 +112,7 @@ def loose_mappings():
 
 
 def imported(node, *, types=True):
-    """Modules of kdlab that it imports, deferred and under `TYPE_CHECKING` too."""
+    """Modules of ours that it imports, deferred and under `TYPE_CHECKING` too."""
     found = set()
     for child in statements(node, types=types):
         if isinstance(child, ast.Import):
@@ -192,20 +195,32 @@ def aliases(node):
 
 
 def layers():
-    """Rooms from the top down, as import-linter holds them; rooms of a line side by side."""
+    """Rooms from the top down, as import-linter holds them; rooms of a line side by side.
+
+    Above them is what lies beside the package, alone.
+    """
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     (found,) = (c["layers"] for c in contracts["contracts"] if c["type"] == "layers")
-    return [[name.removeprefix("kdlab.") for name in line.split(" | ")] for line in found]
+    above, *found = (
+        [name.removeprefix("kdlab.") for name in line.split(" | ")] for line in found
+    )
+    assert above == [BESIDE.name]
+    return found
+
+
+def home(name):
+    """Folder or file of a room, or in it."""
+    return (ROOT if Path(name).parts[:1] == (BESIDE.name,) else KDLAB) / name
 
 
 def about(name):
     """First line of what a room, or a folder in it, says of itself."""
-    path = KDLAB / name / "__init__.py"
-    path = path if path.exists() else KDLAB / f"{name}.py"
+    path = home(name) / "__init__.py"
+    path = path if path.exists() else home(f"{name}.py")
     return ast.get_docstring(tree(path)).splitlines()[0]
 
 
 def folders(name):
     """Packages in a room, and in those."""
-    found = sorted((KDLAB / name).rglob("*/__init__.py"))
-    return [path.parent.relative_to(KDLAB / name).as_posix() for path in found]
+    found = sorted(home(name).rglob("*/__init__.py"))
+    return [path.parent.relative_to(home(name)).as_posix() for path in found]

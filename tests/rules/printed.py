@@ -22,17 +22,24 @@ def page(text, table):
 def rooms(table):
     """Layers from the top down, each with its rooms and the folders in them."""
     most = {name.removesuffix(".py"): row.most for name, row in table.rooms.items()}
-    lines = [f"kdlab/ {'':20}{table.at_most['lines'].most:>7,}  lines of Python at most"]
+    beside = house.BESIDE.name
+    lines = [
+        *_room(f"{beside + '/':<27}", beside, most),
+        f"kdlab/ {'':20}{table.at_most['lines'].most:>7,}  lines of Python at most",
+    ]
     for number, layer in enumerate(house.layers(), 1):
         for name in layer:
             mark = f"{number:>3}" if name == layer[0] else "   "
             shown = f"{name}/" if (house.KDLAB / name).is_dir() else f"{name}.py"
-            lines.append(f"{mark} {shown:<23}{most[name]:>7,}  {house.about(name)}")
-            lines += [
-                f"      {folder + '/':<28}  {house.about(f'{name}/{folder}')}"
-                for folder in house.folders(name)
-            ]
+            lines += _room(f"{mark} {shown:<23}", name, most)
     return "\n".join(["```text", *lines, "```", ""])
+
+
+def _room(head, name, most):
+    """Its line, and one of each folder in it."""
+    yield f"{head}{most[name]:>7,}  {house.about(name)}"
+    for folder in house.folders(name):
+        yield f"      {folder + '/':<28}  {house.about(f'{name}/{folder}')}"
 
 
 def long(table):

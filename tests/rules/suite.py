@@ -124,7 +124,7 @@ def _reason(mark):
 
 @cache
 def in_unit_tests():
-    """Modules of kdlab that unit tests import, or fixtures, or what either of them calls.
+    """Our modules that unit tests import, or fixtures, or what either of them calls.
 
     What the head of a file imports counts where something that is no whole test uses it. What
     tests share in files of their own counts by what is used of it.
@@ -142,7 +142,7 @@ def in_unit_tests():
 
 
 def _needed(path, roots, seen):
-    """Modules of kdlab that these nodes of a file need, and what they call in files of tests."""
+    """Our modules that these nodes of a file need, and what they call in files of tests."""
     found, todo, bound = set(), list(roots), _bound(path)
     while todo:
         node = todo.pop()
@@ -217,7 +217,7 @@ def untested(rooms):
     return sorted(
         name
         for name, path in MODULES.items()
-        if name.split(".")[1:2]
+        if name.startswith("kdlab.")
         and name.split(".")[1] in rooms
         and path.name != "__init__.py"
         if name not in in_unit_tests()

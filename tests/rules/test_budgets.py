@@ -1,4 +1,4 @@
-"""kdlab/ keeps to its budgets, and the budgets only fall."""
+"""kdlab/ and benchmarks/ keep to their budgets, and the budgets only fall."""
 
 import subprocess
 

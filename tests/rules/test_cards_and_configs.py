@@ -15,12 +15,12 @@ SWEEPS = sorted(n for n in folders.names("configs") if n.startswith("sweeps/"))
 
 @pytest.mark.parametrize("name", CARDS)
 def test_card(name):
+    from benchmarks.reproduce.result import KeptResult
+    from benchmarks.reproduce.table import Table
     from kdlab.cluster.pool import PoolSpec
     from kdlab.data.images import DataSpec
     from kdlab.losses.soft_loss import LossSpec
     from kdlab.models.model import ModelSpec
-    from kdlab.reproduce.result import KeptResult
-    from kdlab.reproduce.table import Table
     from kdlab.simulate.kind import SimulationSpec
     from kdlab.simulate.profile import RateProfile
     from kdlab.train.teacher import TeacherSpec
@@ -28,7 +28,7 @@ def test_card(name):
     kinds = {"data": DataSpec, "models": ModelSpec, "students": ModelSpec,
              "teachers": TeacherSpec, "teacher_pools": PoolSpec,
              "profiles": RateProfile, "simulations": SimulationSpec,
-             "losses": LossSpec, "reproductions": Table, "results": KeptResult}  # fmt: skip
+             "losses": LossSpec, "claims": Table, "results": KeptResult}  # fmt: skip
     assert construct(kinds[name.split("/")[0]], compose_card(name))
     assert f"  {name}" in catalogue("all")
     assert folders.display(folders.find("registry", name)) in describe(name)

@@ -75,7 +75,8 @@ def test_relative_links_exist(page):
 def test_every_file_the_docs_name_exists():
     for page in PAGES:
         for name in re.findall(
-            r"`((?:kdlab|tests|registry|configs)/[\w/.]+\.\w+)`", page.read_text()
+            r"`((?:kdlab|benchmarks|tests|registry|configs)/[\w/.]+\.\w+)`",
+            page.read_text(),
         ):
             assert (ROOT / name).exists(), f"{page.name}: {name}"
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from kdlab.reproduce.engines_chart import engines_chart
-from kdlab.reproduce.guide_charts import pipelines, placing, rivals, storm
-from kdlab.reproduce.headline import headline
-from kdlab.reproduce.pages import greyed, printed_again, tables, wrong_numbers
+from benchmarks.reproduce.engines_chart import engines_chart
+from benchmarks.reproduce.guide_charts import pipelines, placing, rivals, storm
+from benchmarks.reproduce.headline import headline
+from benchmarks.reproduce.pages import greyed, printed_again, tables, wrong_numbers
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -29,7 +29,7 @@ NO_RESULTS = (
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_its_numbers_are_those_of_the_cards(page):
-    """To print tables again: python -m kdlab.reproduce.pages README.md docs/*.md."""
+    """To print tables again: python -m benchmarks.reproduce.pages README.md docs/*.md."""
     text = page.read_text()
     assert printed_again(text) == text
     assert not list(wrong_numbers(text))
@@ -64,17 +64,17 @@ def test_the_page_of_evidence_has_tables_and_older_ones_are_grey():
 
 
 def test_the_chart_of_engines_is_that_of_their_card():
-    """To draw it again: python -m kdlab.reproduce.engines_chart docs/pictures/engines.svg."""
+    """To draw it again: python -m benchmarks.reproduce.engines_chart docs/pictures/engines.svg."""
     assert (ROOT / "docs/pictures/engines.svg").read_text() == engines_chart()
 
 
 def test_the_picture_of_the_readme_is_that_of_the_cards():
-    """To draw it again: python -m kdlab.reproduce.headline docs/pictures/headline.svg."""
+    """To draw it again: python -m benchmarks.reproduce.headline docs/pictures/headline.svg."""
     assert (ROOT / "docs/pictures/headline.svg").read_text() == headline()
 
 
 def test_the_chart_of_pipelines_is_that_of_the_simulation():
-    """To draw it again: python -m kdlab.reproduce.guide_charts docs/pictures."""
+    """To draw it again: python -m benchmarks.reproduce.guide_charts docs/pictures."""
     assert (ROOT / "docs/pictures/pipelines.svg").read_text() == pipelines()
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -67,11 +68,34 @@ def test_lists_and_loads_from_elsewhere(installed, tmp_path):
     listing = run(installed, tmp_path, "-m", "kdlab", "list", "all")
     for name in ("quickstart", "teachers/digits_resnet", "losses/hinton", "timm/*"):
         assert name in listing
+    assert "claims/" not in listing
     shown = run(installed, tmp_path, "-m", "kdlab", "show", "quickstart")
     assert "registry/teachers/digits_resnet.yaml" in shown
 
 
 def test_holds_no_tests_and_no_machine_paths(installed):
     names = [p.relative_to(installed).as_posix() for p in installed.rglob("*")]
-    assert not [n for n in names if n.startswith(("tests", "docs", "notebooks"))]
+    outside = ("tests", "docs", "notebooks", "benchmarks", "kdlab/bench", "kdlab/reproduce")
+    assert not [n for n in names if n.startswith(outside)]
     assert "kdlab/py.typed" in names
+
+
+@pytest.mark.parametrize("words", [["bench", "transport"], ["reproduce"]])
+def test_says_in_a_line_where_its_evidence_is(installed, tmp_path, words):
+    done = subprocess.run(
+        [sys.executable, "-m", "kdlab", *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "in benchmarks/ of kdlab's repository" in done.stderr
+
+
+def test_the_source_distribution_has_the_evidence(built):
+    (source,) = built.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"benchmarks/__init__.py", "benchmarks/reproduce/command.py"} <= names

@@ -7,11 +7,11 @@ import torch
 from safetensors.torch import load_file
 
 import kdlab
+from benchmarks.reproduce.experiment import curves_of
 from kdlab.errors import NotFoundError
 from kdlab.events.blockwise import BlocksChosen
 from kdlab.events.log import select
 from kdlab.models.exported import load_exported
-from kdlab.reproduce.experiment import curves_of
 from kdlab.run.outputs.student_files import student_file
 from kdlab.train.result import MemberReport
 

@@ -8,7 +8,7 @@ import pytest
 import tests_support
 
 import kdlab
-from kdlab.bench import faults
+from benchmarks import faults
 from kdlab.events.log import select
 from kdlab.run.handle.run import resume
 

@@ -11,7 +11,7 @@ from runs_here import RunsHere
 from tests_support import until
 
 import kdlab
-from kdlab.bench.network import FAR, NEAR, MachineLink, linked, why_not
+from benchmarks.network import FAR, NEAR, MachineLink, linked, why_not
 from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder
 

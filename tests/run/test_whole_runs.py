@@ -328,7 +328,7 @@ def test_bench_overhead_has_its_figures(kdlab_cli):
 @pytest.mark.nightly
 def test_bench_edl_dist_has_its_figures(kdlab_cli, monkeypatch):
     """One small case: the figures are there, and the buffer kept its bound."""
-    from kdlab.bench import edl_dist
+    from benchmarks import edl_dist
 
     monkeypatch.setattr(edl_dist, "CASES", (edl_dist.ImageCase(32, 16, 5, 30),))
     code, out, _ = kdlab_cli(
@@ -350,7 +350,7 @@ def test_bench_edl_dist_has_its_figures(kdlab_cli, monkeypatch):
 @pytest.mark.nightly
 def test_bench_pipe_bd_has_its_figures(kdlab_cli, monkeypatch):
     """One workload and few steps: every variant runs, and the planner is fast enough."""
-    from kdlab.bench import pipe_bd
+    from benchmarks import pipe_bd
 
     monkeypatch.setattr(pipe_bd, "WORKLOADS", ("compression",))
     monkeypatch.setattr(pipe_bd, "BATCH", 8)

@@ -25,7 +25,7 @@ STUDENT, BLOCKWISE = {"kdlab.methods.student.rank"}, {"kdlab.methods.blockwise.r
 ENSEMBLE = {"kdlab.methods.ensemble.rank"}
 SWEEP = {"kdlab.tuning.child", "kdlab.tuning.trial_worker"}
 EMULATED = {"kdlab.testing.emulated_teachers"}
-# Started by benches: tests/bench has them.
+# Started by benches: tests/benchmarks has them.
 OTHERS = {"kdlab.testing.emulated_students"}
 
 # Each Python reads this before anything else; a forked one does not.

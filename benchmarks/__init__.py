@@ -1,0 +1,1 @@
+"""Evidence beside the package: benches (medians, interleaved in one run) and reproductions."""

@@ -1,0 +1,352 @@
+"""`kdlab bench data`: views of real photos a second, over a bare decoder and over other loaders.
+
+The limit is the quickest decoder there is, called in a loop on bytes that lie in memory: decode,
+cut, resize, flip, with the same parts as kdlab cuts; on one thread, in processor time. Peers are
+torch's DataLoader with timm's and with torchvision's transforms, as many workers as kdlab has
+threads, over the same files in folders. Repeats alternate.
+
+A set of a million small JPEGs in zips is made, indexed and opened, each time in a process of its
+own, where its memory is measured.
+"""
+
+import io
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import simplejpeg
+import torch
+from PIL import Image
+
+from benchmarks.apart import runs_apart
+from kdlab.config.load import merged
+from kdlab.data.augment import Augment
+from kdlab.data.encoded.decode import Box, head, resized
+from kdlab.data.encoded.pictures import EncodedData
+from kdlab.data.image_folder import ImageFolder
+from kdlab.errors import BadInput
+from kdlab.messages import parsed
+from kdlab.report.figures import Figure, Report, Say, figure, over, report
+
+_VIEWS = 768  # of each measurement
+_BATCH = 64
+_WORKERS = 2
+_FILES = 1_000_000
+_SHARD = 250_000  # files of a zip
+_CLASSES = 1000
+_STEPS = 300  # on them, of 64 samples
+_FEW = 30_000  # files of a set to compare with: as many as these steps take
+_NEEDS = (
+    0.8  # of the views that can be made: what the student of `student_waits_share` takes
+)
+_CROP = 0.25  # smallest share of the area
+
+_OPEN = """
+import json, sys, time
+from kdlab.data.image_folder import ImageFolder
+def rss():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6
+spec = ImageFolder(root=tuple(sys.argv[1:]), size=32, kept="encoded")
+before, begin = rss(), time.perf_counter()
+data = spec.load(verify=False)
+took = time.perf_counter() - begin
+opened = rss()
+views = data.views(data.train[::5000], 0)
+found = {"open_s": took, "mb": opened - before}
+if STEPS:
+    import torch
+    from kdlab.data.samples import planned
+    from kdlab.models.patch_net import PatchNet
+    torch.set_num_threads(1)
+    samples = planned(data, {}, batch=64, seed=0, epochs=1)
+    begin = time.perf_counter()
+    batches = samples.batches(0)
+    found["plan_s"] = time.perf_counter() - begin
+    model = PatchNet(patch=8, depth=1, width=16).build(len(data.classes), 3).train()
+    descent = torch.optim.SGD(model.parameters(), lr=0.01)
+    some, begin = batches[:STEPS], time.perf_counter()
+    for ids, views in zip(some, samples.views_ahead(some, 0)):
+        scores = model(torch.from_numpy(views))
+        labels = torch.from_numpy(samples.labels(ids))
+        torch.nn.functional.cross_entropy(scores, labels).backward()
+        descent.step()
+        descent.zero_grad()
+    found["samples_per_s"] = 64 * STEPS / (time.perf_counter() - begin)
+print(json.dumps(found | {"rss_mb": rss()}))
+"""
+
+
+def measure(
+    overrides: Iterable[str] = (), repeats: int = 5, say: Say = lambda line: None
+) -> Report:
+    """`root=photos.zip` names the photos; `files=0` leaves the million files out.
+
+    Raises:
+        BadInput: there are no photos, or a setting is none of these.
+    """
+    asked = merged(list(overrides))
+    root, files = asked.pop("root", None), asked.pop("files", _FILES)
+    if asked or not isinstance(files, int):
+        raise BadInput("bench data takes root=PHOTOS and files=NUMBER, and nothing else.")
+    if not isinstance(root, str):
+        raise BadInput(
+            "bench data needs photos, a folder or zip of JPEGs in class folders: kdlab bench data "
+            "root=photos.zip"
+        )
+    torch.set_num_threads(1)
+    with runs_apart(), tempfile.TemporaryDirectory() as folder:
+        figures = [f for size in (224, 128) for f in _over_limit(root, size, repeats, say)]
+        figures += _over_peers(root, Path(folder), repeats, say)
+        figures += _waits(root, repeats, say)
+        if files:
+            figures += _many_files(Path(folder), files, say)
+    return report("data", figures)
+
+
+def _opened(root: str, size: int, **augment: object) -> EncodedData:
+    spec = ImageFolder(
+        root=root,
+        size=size,
+        kept="encoded",
+        augment=Augment(flip=True, resized_crop=_CROP, **augment),  # type: ignore[arg-type]
+    )
+    data = spec.load()
+    assert isinstance(data, EncodedData)
+    return data
+
+
+def _with_threads(data: EncodedData, threads: int) -> EncodedData:
+    return replace(data, inputs=replace(data.inputs, threads=threads))
+
+
+def _over_limit(root: str, size: int, repeats: int, say: Say) -> list[Figure]:
+    """Figures of one thread, in processor time."""
+    plain = _with_threads(_opened(root, size), 1)
+    random = _with_threads(_opened(root, size, policy="rand_augment"), 1)
+    ids = plain.train[:_VIEWS]
+    raws = [plain.inputs.store.read(int(row)) for row in ids]
+    bare, ours, augmented = list[float](), list[float](), list[float]()
+    for repeat in range(-1, repeats):  # the first warms up and is not counted
+        epoch = repeat + 1
+        boxes = plain.augment.boxes(ids, epoch)
+        assert boxes is not None
+        known = [head(raw) for raw in raws]
+        parts = [boxes(i, h.height, h.width) for i, h in enumerate(known)]
+        found = (
+            _rate(partial(_bare, raws, parts, size), len(ids)),
+            _rate(partial(_ours, plain, ids, epoch), len(ids)),
+            _rate(partial(_ours, random, ids, epoch), len(ids)),
+        )
+        if repeat >= 0:
+            for rates, rate in zip((bare, ours, augmented), found, strict=True):
+                rates.append(rate)
+            say(f"photos_{size}: {found[1]:.0f} views/s, the bare decoder {found[0]:.0f}")
+    where = f"photos_{size}"
+    return [
+        figure(f"views_per_s_over_limit/{where}", over(ours, bare), "ratio", ">= 0.8"),
+        figure(
+            f"rand_augment_over_limit/{where}", over(augmented, bare), "ratio", ">= 0.5"
+        ),
+        figure(f"views_per_core_s/{where}", ours, "views/s"),
+        figure(f"bare_per_core_s/{where}", bare, "views/s"),
+    ]
+
+
+def _rate(
+    work: Callable[[], None], count: int, clock: Callable[[], float] = time.process_time
+) -> float:
+    begin = clock()
+    work()
+    return count / (clock() - begin)
+
+
+def _ours(
+    data: EncodedData, ids: "np.ndarray[tuple[int], np.dtype[np.int64]]", epoch: int
+) -> None:
+    for begin in range(0, len(ids), _BATCH):
+        data.views(ids[begin : begin + _BATCH], epoch)
+
+
+def _bare(raws: list[bytes], parts: list[Box], size: int) -> None:
+    """What nobody does without: decode, cut, resize, flip every second, put in place."""
+    out = np.empty((_BATCH, 3, size, size), np.uint8)
+    for i, (raw, (left, top, width, height)) in enumerate(zip(raws, parts, strict=True)):
+        pixels = simplejpeg.decode_jpeg(raw)
+        view = resized(pixels[top : top + height, left : left + width], (size, size))
+        out[i % _BATCH] = (view[:, ::-1] if i % 2 else view).transpose(2, 0, 1)
+
+
+def _over_peers(root: str, folder: Path, repeats: int, say: Say) -> list[Figure]:
+    """Wall-clock views a second with two workers, of 224 pixels."""
+    data = _with_threads(_opened(root, 224), _WORKERS)
+    ids = data.train[:_VIEWS]
+    files = folder / "photos"
+    for row in ids:
+        path = files / data.classes[data.labels[row]] / f"{row}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data.inputs.store.read(int(row)))
+    loaders = {
+        "torch_dataloader_timm": _timm_loader(files),
+        "torchvision_v2": _torchvision_loader(files),
+    }
+    one = _with_threads(data, 1)
+    rates: dict[str, list[float]] = {name: [] for name in ("ours", "one", *loaders)}
+    for repeat in range(-1, repeats):
+        epoch = repeat + 1
+        found = {
+            "ours": _rate(partial(_ours, data, ids, epoch), len(ids), time.perf_counter),
+            "one": _rate(partial(_ours, one, ids, epoch), len(ids), time.perf_counter),
+        }
+        for name, loader in loaders.items():
+            found[name] = _loader_rate(loader)
+        if repeat >= 0:
+            for name, rate in found.items():
+                rates[name].append(rate)
+            shown = ", ".join(f"{name} {rate:.0f}" for name, rate in found.items())
+            say(f"views/s of {_WORKERS} workers: {shown}")
+    ours = rates["ours"]
+    return [
+        *(
+            figure(f"views_over_peer/{name}", over(ours, rates[name]), "ratio", ">= 1.2")
+            for name in loaders
+        ),
+        figure("two_threads_over_one", over(ours, rates["one"]), "ratio", ">= 1.7"),
+        figure("views_per_s/two_threads", ours, "views/s"),
+    ]
+
+
+def _waits(root: str, repeats: int, say: Say) -> list[Figure]:
+    """A student on an accelerator, which leaves the processor alone while it computes."""
+    data = _with_threads(_opened(root, 224), _WORKERS)
+    batches = [data.train[at : at + _BATCH] for at in range(0, _VIEWS, _BATCH)]
+    shares = []
+    for repeat in range(-1, repeats):
+        rate = _rate(
+            partial(_ours, data, data.train[:_VIEWS], repeat), _VIEWS, time.perf_counter
+        )
+        step_s = _BATCH / (_NEEDS * rate)
+        views = data.views_ahead(batches, repeat)
+        next(views)  # nothing was ahead of it
+        begin, waited = time.perf_counter(), 0.0
+        for _ in batches[1:]:
+            time.sleep(step_s)  # it computes
+            asked = time.perf_counter()
+            next(views)
+            waited += time.perf_counter() - asked
+        share = waited / (time.perf_counter() - begin)
+        if repeat >= 0:
+            shares.append(share)
+            say(
+                f"a student that takes {_NEEDS * rate:.0f} views/s waits {100 * share:.2f} %"
+            )
+    return [figure("student_waits_share", shares, "of its time", "<= 0.02")]
+
+
+def _loader_rate(loader: "torch.utils.data.DataLoader[object]") -> float:
+    """Views a second from the first batch on: its workers are there by then, and end with it."""
+    batches = iter(loader)
+    first = next(batches)
+    assert isinstance(first, list | tuple)
+    begin, seen = time.perf_counter(), 0
+    for batch in batches:
+        assert isinstance(batch, list | tuple)
+        seen += len(batch[1])
+    return seen / (time.perf_counter() - begin)
+
+
+def _timm_loader(files: Path) -> "torch.utils.data.DataLoader[object]":
+    from timm.data import create_dataset, create_transform
+
+    transform = create_transform(
+        224,
+        is_training=True,
+        scale=(_CROP, 1.0),
+        color_jitter=None,
+        interpolation="bilinear",
+        use_prefetcher=True,  # 8 bits, normalised on the device, as kdlab does
+    )
+    return _loader(create_dataset("", str(files), transform=transform))
+
+
+def _torchvision_loader(files: Path) -> "torch.utils.data.DataLoader[object]":
+    from torchvision.datasets import ImageFolder as Folder
+    from torchvision.transforms import v2
+
+    steps = [
+        v2.RandomResizedCrop(224, (_CROP, 1.0)),
+        v2.RandomHorizontalFlip(),
+        v2.PILToTensor(),
+    ]
+    return _loader(Folder(str(files), v2.Compose(steps)))
+
+
+def _loader(dataset: object) -> "torch.utils.data.DataLoader[object]":
+    return torch.utils.data.DataLoader(
+        dataset,  # type: ignore[arg-type]
+        batch_size=_BATCH,
+        num_workers=_WORKERS,
+        shuffle=True,
+    )
+
+
+def _many_files(folder: Path, files: int, say: Say) -> list[Figure]:
+    """Indexed by a process of its own, opened by another."""
+    say(f"making {files:,} small JPEGs")
+    shards = [str(path) for path in _shards(folder, files)]
+    begin = time.perf_counter()
+    _in_a_process(shards)
+    first_s = time.perf_counter() - begin
+    found = [_in_a_process(shards) for _ in range(3)]
+    say(f"training {_STEPS} steps on them")
+    few = [str(path) for path in _shards(folder / "few", _FEW)]
+    small, trained = (_in_a_process(those, _STEPS) for those in (few, shards))
+    more = trained["rss_mb"] - small["rss_mb"]
+    name = f"{files // 1000}k_files" if files != _FILES else "1M_files"
+    return [
+        figure(f"open_s/{name}", [f["open_s"] for f in found], "s", "<= 5"),
+        figure(f"rss_mb/{name}", [f["rss_mb"] for f in found], "MB", "<= 400"),
+        figure(f"rss_mb_of_the_set/{name}", [f["mb"] for f in found], "MB"),
+        figure(f"index_s/{name}", first_s, "s"),
+        figure(f"plan_s/{name}", trained["plan_s"], "s"),
+        figure(f"rss_mb_of_training/{name}", trained["rss_mb"], "MB"),
+        # The rest is torch: the same steps on a set of few files.
+        figure(f"more_rss_mb_of_training/{name}", more, "MB", "<= 400"),
+        figure(f"samples_per_s_of_training/{name}", trained["samples_per_s"], "samples/s"),
+    ]
+
+
+def _in_a_process(shards: list[str], steps: int = 0) -> dict[str, float]:
+    """What it measured; so many steps of a small student are trained there."""
+    command = [sys.executable, "-c", f"STEPS = {steps}\n{_OPEN}", *shards]
+    home = {
+        "KDLAB_HOME": str(Path(shards[0]).parent / "home")
+    }  # the index goes with the files
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, check=True, env=os.environ | home
+    )
+    return parsed(dict[str, float], done.stdout)
+
+
+def _shards(folder: Path, files: int) -> Iterator[Path]:
+    """Zips of class folders with one small JPEG, again and again."""
+    raw = io.BytesIO()
+    Image.fromarray(
+        np.arange(3072, dtype=np.uint32).astype(np.uint8).reshape(32, 32, 3)
+    ).save(raw, "JPEG")
+    names = (f"train/{k % _CLASSES:04}/{k:07}.jpg" for k in range(files))
+    folder.mkdir(exist_ok=True)
+    for shard in range(-(-files // _SHARD)):
+        path = folder / f"{shard}.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in islice(names, _SHARD):
+                archive.writestr(name, raw.getvalue())
+        yield path

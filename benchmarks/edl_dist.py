@@ -1,0 +1,123 @@
+"""What it costs a student to be served, what faults cost, and how far one machine goes.
+
+Its parts, all of them unless `--only` names some:
+
+    served         served_over_memory: against the same loop with batches and labels from
+                   memory, in slices; served_over_n_training: step by step against the loop
+                   without a teacher, and memory_over_n_training, which is what the loss costs.
+                   Emulated teachers take no processor time, so these show the reader, the
+                   wires and the shared memory alone.
+    real_teacher   a teacher that computes on the other core (real_teacher.py)
+    scale          flow control and elasticity with up to a hundred teachers, real and simulated
+                   (at_scale.py); unlike ones that slow down, hang and are lost, near and far
+                   (unlike_teachers.py); 614 teachers, 32 students (scale.py)
+    faults         what kills, stops and joins cost; 200 of them in one run (faults.py)
+"""
+
+from collections.abc import Collection
+from typing import Literal
+
+import torch
+
+from benchmarks import at_scale, faults, real_teacher, scale, unlike_teachers
+from benchmarks.parts import measured
+from benchmarks.scene import Scene
+from benchmarks.slices import (
+    BUFFER,
+    SLICE_MS,
+    compare,
+    ratios,
+    step_by_step,
+    worst_of,
+)
+from benchmarks.students import ImageCase, calibrated, samples_of
+from kdlab.cluster.served import Served
+from kdlab.report.figures import Figure, Report, Say, at, figure
+from kdlab.soft_labels.none import NoTeacher
+from kdlab.soft_labels.remembered import Remembered
+from kdlab.soft_labels.source import SourceSpec
+
+CASES = (
+    ImageCase(32, 40, 5),
+    ImageCase(32, 64, 80),
+    ImageCase(224, 4, 5),
+    ImageCase(224, 16, 80),
+)
+WAYS: tuple[Literal["reference", "value_uint8"], ...] = ("reference", "value_uint8")
+GOALS = {"reference": ">= 0.97", "value_uint8": ">= 0.95"}
+
+
+def measure(
+    repeats: int = 8, say: Say = lambda line: None, only: Collection[str] = ()
+) -> Report:
+    """All figures, or those of some parts; `repeats` rounds of slices for each ratio."""
+    torch.set_num_threads(1)
+    parts = {
+        "served": lambda: served(repeats, say),
+        "real_teacher": lambda: real_teacher.measure(repeats, say),
+        "scale": lambda: [
+            f for part in (at_scale, unlike_teachers, scale) for f in part.measure(say)
+        ],
+        "faults": lambda: faults.measure(say),
+    }
+    return measured("edl_dist", parts, only)
+
+
+def served(rounds: int, say: Say) -> list[Figure]:
+    """The four cases; for each size of image the worse step counts."""
+    each: list[Figure] = []
+    for case in CASES:
+        each += _case(case, rounds, say)
+    worst = []
+    for base in ("served_over_memory", "served_over_n_training"):
+        for way in WAYS:
+            for size in sorted({case.size for case in CASES}):
+                worst.append(worst_of(each, f"{base}/{way}/{size}", min, GOALS[way]))
+    for name, goal in (
+        ("volume_over_ut_max", "<= 1"),
+        ("student_cpu_ms_per_batch/reference", "<= 0.5"),
+        ("reader_cpu_ms_per_batch/reference", None),
+    ):
+        worst.append(worst_of(each, name, max, goal))
+    return worst + each
+
+
+def _case(case: ImageCase, rounds: int, say: Say) -> list[Figure]:
+    samples = samples_of(case)
+    spec, rate = calibrated(case, samples)
+    steps, ut = max(6, round(SLICE_MS / case.step_ms)), BUFFER * case.batch
+    sources: dict[str, SourceSpec] = {"n_training": NoTeacher(), "memory": Remembered()}
+    sources |= {way: Served(lt=12 * case.batch, ut=ut, inputs=way) for way in WAYS}
+    with Scene(samples) as scene:
+        scene.emulated(teachers=8, t_t=rate)
+        variants = {
+            name: scene.training(name, spec, source, 2 * rate)
+            for name, source in sources.items()
+        }
+        every = list(variants.values())
+        compare(every[1:], rounds=rounds, steps=steps, warm_up=BUFFER + 8, say=say)
+        over = {"memory": {w: ratios(variants[w], variants["memory"]) for w in WAYS}}
+        step = [1000 / rate for rate in variants["memory"].rates]
+        step_by_step(every, rounds=rounds, steps=2 * steps)
+        over["n_training"] = {w: ratios(variants[w], variants["n_training"]) for w in WAYS}
+        loss = ratios(variants["memory"], variants["n_training"])
+        made = [figure(f"memory_over_n_training/{case.name}", loss, "ratio")]
+        for way in WAYS:
+            own = variants[way]
+            per_step_ms = 1000 / own.steps
+            volume = own.source.figures()["volume_max"] / ut
+            goal = "<= 0.5" if way == "reference" else None
+            made += at(
+                f"{way}/{case.name}",
+                *(
+                    figure(f"served_over_{base}", o[way], "ratio")
+                    for base, o in over.items()
+                ),
+                figure(
+                    "student_cpu_ms_per_batch", per_step_ms * own.source_cpu_s, "ms", goal
+                ),
+                figure("student_ms_in_source", per_step_ms * own.source_s, "ms"),
+                figure("reader_cpu_ms_per_batch", per_step_ms * own.helper_cpu_s, "ms"),
+                figure("volume_over_ut_max", volume, "ratio", "<= 1"),
+            )
+        return [*made, figure(f"step_ms/{case.name}", step, "ms")]

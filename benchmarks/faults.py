@@ -1,0 +1,303 @@
+"""What faults cost, on real processes: seconds until work goes on, and samples lost.
+
+Times are the machine's monotonic clock, read here when the signal is sent and by the
+reader when it acts (its recorded events); all processes of one machine share it.
+"""
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.scene import Scene
+from benchmarks.students import ImageCase, samples_of
+from benchmarks.waiting import until
+from kdlab.cluster.served import Served, ServedSource
+from kdlab.data.samples import PlannedSamples
+from kdlab.events.log import LineReader, select
+from kdlab.events.ranks import GenerationBegun, TrainingAgain
+from kdlab.events.teachers import ChaosCaused
+from kdlab.events.training import StepLogged
+from kdlab.models.patch_net import PatchNet
+from kdlab.report.figures import Figure, Say, at, figure
+from kdlab.run import Run, load
+from kdlab.train import checkpoint
+from kdlab.train.lineage import LineageCounts
+from kdlab.train.student_job import StudentFacts
+
+_TTL_S = 6.0
+_REPEATS = 3
+_CHAOS_EVENTS = 200
+
+
+def measure(say: Say) -> list[Figure]:
+    return [*resends(say), failover(say), memory_growth(say), *chaos(say)]
+
+
+# Teachers
+
+
+def resends(say: Say) -> list[Figure]:
+    samples = samples_of(ImageCase(8, 32, 1))
+    found: dict[str, list[float]] = {}
+    for repeat in range(_REPEATS):
+        for name, seconds in _one_of_each(samples).items():
+            found.setdefault(name, []).append(seconds)
+        shown = ", ".join(f"{name} {values[-1]:.2f} s" for name, values in found.items())
+        say(f"faults {repeat + 1}/{_REPEATS}: {shown}")
+    goals = {
+        "resend_s/sigkill": "<= 0.5",
+        "resend_s/sigstop": f"<= {_TTL_S + 1.5:g}",
+        "join_to_used_s": "<= 2",
+        "resend_s/sigterm": "<= 0",  # parts, not seconds: there are none
+    }
+    return [
+        figure(name, values, "parts" if name == "resend_s/sigterm" else "s", goal)
+        for name, goal in goals.items()
+        if (values := found.get(name))
+    ]
+
+
+def _one_of_each(samples: PlannedSamples) -> dict[str, float]:
+    """Kill, stop, withdraw and add a teacher of a student under way."""
+    with Scene(samples) as scene:
+        pool = scene.local(PatchNet(patch=2, depth=4), teachers=4, ttl_s=_TTL_S)
+        journal = pool.folder / "coordinator.jsonl"
+        until(lambda: len(ready_times(journal)) == 4)
+        source = scene.served("faults", Served(lt=256, ut=1024, record=True))
+        batches = endless(source)
+        found: dict[str, float] = {}
+        for name, number in (("sigkill", signal.SIGKILL), ("sigstop", signal.SIGSTOP)):
+            child = pool.teachers[len(found)]
+            take(batches, 50)
+            at = time.monotonic()
+            os.kill(child.pid, number)
+            found[f"resend_s/{name}"] = _resent_after(source, batches, at)
+            if number == signal.SIGSTOP:
+                child.process.kill()
+        # A hedge came first: what else the stopped one had is sent again when it is lost.
+        until(lambda: _losses(source) >= len(found), lambda: take(batches, 5))
+        time.sleep(0.2)  # figures follow with the reader's next look
+        before = source.figures()["resends"]
+        pool.teachers[2].process.terminate()
+        until(lambda: not pool.teachers[2].alive(), lambda: take(batches, 5))
+        found["resend_s/sigterm"] = source.figures()["resends"] - before
+        pool.add_teacher()
+        found["join_to_used_s"] = _used_after(journal, source, batches)
+        return found
+
+
+def endless(source: ServedSource) -> Iterator[None]:
+    epoch = 0
+    while True:
+        for _ in source.epoch(epoch, ()):
+            yield
+        epoch += 1
+
+
+def take(batches: Iterator[None], count: int) -> None:
+    for _ in range(count):
+        next(batches)
+
+
+def _resent_after(source: ServedSource, batches: Iterator[None], at: float) -> float:
+    """Seconds from a fault to the first part sent again or hedged because of it."""
+    before = source.figures()["resends"] + source.figures()["hedges"]
+
+    def resent() -> bool:
+        figures = source.figures()
+        return figures["resends"] + figures["hedges"] > before
+
+    until(resent, lambda: take(batches, 5))
+    for one in _recorded(source):
+        # A loss that leads to sends at once, or a look that sends (a hedge).
+        again = bool(one.sent_to) if one.on == "on_tick" else one.loses
+        if one.time >= at and again:
+            return one.time - at
+    raise RuntimeError("the reader's record shows no part that was sent again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What the reader did at an event: the teachers it sent to, and whether it lost one."""
+
+    on: str
+    time: float
+    sent_to: list[str]
+    loses: bool
+
+
+def _losses(source: ServedSource) -> int:
+    return sum(one.loses for one in _recorded(source))
+
+
+def _used_after(journal: Path, source: ServedSource, batches: Iterator[None]) -> float:
+    """Seconds from a teacher's readiness to the first part that is sent to it."""
+    before = ready_times(journal)
+    until(lambda: len(ready_times(journal)) > len(before), lambda: take(batches, 5))
+    address, ready_at = ready_times(journal)[-1]
+
+    def first_send() -> float | None:
+        found = (one.time for one in _recorded(source) if address in one.sent_to)
+        return next(found, None)
+
+    until(lambda: first_send() is not None, lambda: take(batches, 20))
+    sent_at = first_send()
+    assert sent_at is not None
+    return sent_at - ready_at
+
+
+def ready_times(journal: Path) -> list[tuple[str, float]]:
+    entries = LineReader(journal)()
+    return [(e["args"][0], e["args"][2]) for e in entries if e.get("on") == "on_ready"]
+
+
+def _recorded(source: ServedSource) -> list[_Recorded]:
+    found = []
+    for entry in LineReader(source.log.with_suffix(".jsonl"))():
+        if "on" not in entry:
+            continue
+        told = entry["told"] or []
+        said = [i["of"]["event"]["of"]["event"] for i in told if i["is"] == "Say"]
+        # Every event's time is its last argument, or the keyword.
+        at = entry["kwargs"].get("time", entry["args"][-1] if entry["args"] else -1.0)
+        sent_to = [i["of"]["teacher"] for i in told if i["is"] == "Send"]
+        found.append(_Recorded(entry["on"], float(at), sent_to, "teacher_lost" in said))
+    return found
+
+
+# Memory
+
+
+def memory_growth(say: Say) -> Figure:
+    """Growth of trainer and reader together, over 50,000 batches of emulated teachers."""
+    samples = samples_of(ImageCase(8, 16, 1, batches=500))
+    with Scene(samples) as scene:
+        scene.emulated(teachers=4, t_t=1e6, jitter=0.0)
+        source = scene.served("growth", Served(lt=128, ut=512))
+        batches = endless(source)
+        processes = [psutil.Process(), psutil.Process(source.reader.pid)]
+        take(batches, 5_000)  # pools and caches fill
+        before = sum(p.memory_info().rss for p in processes)
+        take(batches, 50_000)
+        grown = (sum(p.memory_info().rss for p in processes) - before) / 1e6
+    say(f"memory over 50,000 batches: {grown:+.1f} MB")
+    return figure("rss_growth_mb/50000_batches", grown, "MB", "<= 20")
+
+
+# Ranks
+
+
+@contextmanager
+def _run(*overrides: str) -> Iterator[Run]:
+    """A small run of two ranks in a folder of its own; ended whatever happens."""
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        experiment = load(
+            "smoke/served",
+            "aggregation.type=train/aggregation/all_reduce",
+            "student={type: models/patch_net, patch: 2}",
+            "train.epochs=1000000",
+            "train.schedule=constant",
+            "train.evaluate_every=1000000",
+            "train.checkpoint_every_steps=200",
+            "train.threads=1",
+            "tracking.enabled=false",
+            *overrides,
+        )
+        run = experiment.start(lambda line: None)
+        try:
+            yield run
+        finally:
+            run.kill()
+            run.wait()
+
+
+def failover(say: Say) -> Figure:
+    with _run() as run:
+        seconds = [_failover(run, repeat) for repeat in range(_REPEATS)]
+    say(f"failover of a rank: {', '.join(f'{s:.2f} s' for s in seconds)}")
+    return figure("failover_s/student_rank", seconds, "s", "<= 10")
+
+
+def _failover(run: Run, before: int) -> float:
+    """Kill the master and the other one in turn; the group's own account of the time."""
+
+    def again() -> list[float]:
+        return [e.seconds for e in select(run.folder.events, TrainingAgain)]
+
+    until(lambda: _trains(run, before + 1))
+    until(lambda: _standby_is_ready(run, before))
+    *_, generation = select(run.folder.events, GenerationBegun)
+    os.kill(list(generation.pids().values())[before % 2], signal.SIGKILL)
+    until(lambda: len(again()) > before)
+    return again()[-1]
+
+
+def _trains(run: Run, generation: int) -> bool:
+    events = list(run.events())
+    begun = [i for i, e in enumerate(events) if isinstance(e, GenerationBegun)]
+    if len(begun) < generation:
+        return False
+    return any(isinstance(e, StepLogged) for e in events[begun[-1] :])
+
+
+def _standby_is_ready(run: Run, used: int) -> bool:
+    """Two ranks, and one process more for each that was used up."""
+    pulses = list(run.path.glob("members/*/*/group/pulse/*"))
+    return len(pulses) >= 3 + used
+
+
+def lineage_of(run: Run) -> LineageCounts:
+    """Which samples the newest checkpoint of its only student has learned from."""
+    folders = list(run.path.glob("members/*/*/checkpoints"))
+    if not folders:
+        raise RuntimeError(
+            f"run {run.id} had no time for 20 steps in a row: no checkpoint was made. The machine "
+            "is too busy for this timetable."
+        )
+    (folder,) = folders
+    found = checkpoint.load_newest(folder, str(run.folder.origin().spec_hash), StudentFacts)
+    assert found is not None
+    return found.facts.lineage
+
+
+def chaos(say: Say, events: int = _CHAOS_EVENTS) -> list[Figure]:
+    """200 kills, stops, cuts, withdrawals and joins in one run, ranks among them."""
+    weights = (
+        # A rank is hit every eleven seconds: a failover takes four, on a busy machine more.
+        "{kill_teacher: 5, stop_teacher: 3, slow_teacher: 3, partition_teacher: 3, "
+        "leave_teacher: 3, join_teacher: 2, kill_rank: 1, stop_rank: 1, leave_rank: 1, "
+        # More than are counted: some find nobody to hit, between two generations.
+        f"events: {3 * events}, every_s: 1.5, lasts_s: 2.0, seed: 11}}"
+    )
+    begin = time.monotonic()
+    with _run(
+        f"chaos={weights}",
+        "teacher_pool.chaos=true",
+        "teacher_pool.teachers=3",
+        "train.checkpoint_every_steps=20",
+    ) as run:
+        while (count := len(list(select(run.folder.events, ChaosCaused)))) < events:
+            if run.state != "running" and time.monotonic() - begin > 60:
+                raise RuntimeError(f"the run ended at event {count}: {run.status}")
+            if time.monotonic() - begin > 1200:
+                break
+            time.sleep(1.0)  # between looks
+        say(f"chaos: {count} events in {time.monotonic() - begin:.0f} s")
+        run.stop()
+        run.wait(timeout_s=120)
+        lineage = lineage_of(run)
+    return at(
+        f"chaos{events}",
+        figure("chaos_events", count, "events", f">= {events}"),
+        figure("samples_lost", lineage.lost, "samples", "<= 0"),
+        figure("samples_repeated", lineage.repeated, "samples", "<= 0"),
+        figure("samples_rolled_back", lineage.rolled_back, "samples"),
+        figure("samples_seen", lineage.seen, "samples"),
+    )

@@ -1,0 +1,244 @@
+"""What a GPU makes of students and teachers: precisions, engines, copies beside the work.
+
+Variants take turns on the same views; each time ends when the device is done. `make gpu` runs it
+after the tests that need a GPU.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from statistics import median
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, interpolate
+
+from benchmarks.parts import measured
+from benchmarks.teacher import NETWORKS, each_engine, gain
+from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.teachers.inference import Inference, Request, UnderWay
+from kdlab.cluster.teachers.probe import DataIdentity
+from kdlab.config.check import construct
+from kdlab.config.load import from_dict
+from kdlab.errors import BadInput
+from kdlab.models.device_feed import DeviceFeed
+from kdlab.models.engines import Engine, choose, installed
+from kdlab.models.model import ModelSpec, Normalised
+from kdlab.models.timm import TimmModel
+from kdlab.report.figures import Figure, Report, Say, figure
+from kdlab.train.recipe import Recipe
+from kdlab.train.step import Descent
+
+_SIDE, _BATCH = 224, 128
+_STEPS, _TURNS = 20, 5  # of a slice, and slices of each variant
+_LABELS = 256  # at once, by a teacher's engine
+_COMPILED = ("resnet50_224", "mobilenetv3_224")  # half a minute each, in bf16
+_ENGINES_S = 45.0  # for each network
+_TAUGHT = 80  # steps of a network that has to be sure of what it says
+_UNDER_WAY = 2  # batches, in a teacher
+_QUICK: Mapping[str, object] = {"precision": "bf16", "channels_last": True}
+_RECIPES: Mapping[str, Mapping[str, object]] = {
+    "fp32": {},
+    "bf16": {"precision": "bf16"},
+    "fp16": {"precision": "fp16"},
+    "bf16_channels_last": _QUICK,
+    "bf16_channels_last_compiled": {**_QUICK, "compile": True},
+}
+
+
+def measure(
+    repeats: int = 1, only: Collection[str] = (), say: Say = lambda line: None
+) -> Report:
+    """`student_over_fp32`, `labels_per_s_over_eager`, `fed_over_resident`, `teacher_over_engine`.
+
+    Raises:
+        BadInput: PyTorch sees no GPU.
+    """
+    if not torch.cuda.is_available():
+        raise BadInput(
+            "bench gpu needs a GPU, and PyTorch sees none on this machine. "
+            "docs/cluster.md shows what was measured where there is one."
+        )
+    say(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}")
+    parts = {
+        "students": partial(_students, repeats, say),
+        "feed": partial(_feed, repeats, say),
+        "teachers": partial(_teachers, repeats, say),
+        "served": partial(_served, repeats, say),
+    }
+    return measured("gpu", parts, only)
+
+
+def _students(repeats: int, say: Say) -> list[Figure]:
+    """Steps of ResNet-18 at 224 pixels, views and labels on the device."""
+    views, labels = _photos(_BATCH).cuda(), torch.arange(_BATCH, device="cuda") % 10
+    steps = {name: partial(_step, _descent(name), views, labels) for name in _RECIPES}
+    found = [_rates(steps, _BATCH) for _ in range(repeats)]
+    for name in steps:
+        say(f"student {name}: {median(f[name] for f in found):,.0f} samples/s")
+    return [
+        figure(f"student_over_fp32/{name}", [f[name] / f["fp32"] for f in found], "times")
+        for name in steps
+        if name != "fp32"
+    ]
+
+
+def _feed(repeats: int, say: Say) -> list[Figure]:
+    """Views from the host's memory, over views that lie on the device already."""
+    descent = _descent("bf16_channels_last")
+    feed, labels = DeviceFeed(descent.device), torch.arange(_BATCH) % 10
+    views = _photos(_BATCH)
+    pinned, here, right = views.pin_memory(), views.cuda(), labels.cuda()
+
+    def fed(given: Tensor) -> None:
+        _step(descent, *feed.moved(given, labels))
+        feed.wait()
+
+    steps = {
+        "resident": partial(_step, descent, here, right),
+        "pinned": partial(fed, pinned),
+        "pageable": partial(fed, views),
+    }
+    found = [_rates(steps, _BATCH) for _ in range(repeats)]
+    say(", ".join(f"{k} {median(f[k] for f in found):,.0f} samples/s" for k in steps))
+    return [
+        figure(
+            f"fed_over_resident/{name}", [f[name] / f["resident"] for f in found], "ratio"
+        )
+        for name in ("pinned", "pageable")
+    ]
+
+
+def _teachers(repeats: int, say: Say) -> list[Figure]:
+    """Each network of `bench teacher` by the engines of a GPU."""
+    figures = []
+    for name, (block, side, _, _) in NETWORKS.items():
+        views, labels = _kinds(_LABELS, side)
+        model = _taught(_network(block), views, labels)
+        found = []
+        for _ in range(repeats):
+            engines = [e for e in installed("cuda:0") if _tried(e, name)]
+            found.append(choose(model, views, engines, threads=1, seconds=_ENGINES_S))
+            say(f"{name}: {found[-1]}")
+        gains = [gain(choice) for choice in found]
+        figures.append(figure(f"labels_per_s_over_eager/{name}", gains, "ratio"))
+        figures += each_engine(name, found)
+    return figures
+
+
+def _tried(engine: Engine, network: str) -> bool:
+    return not engine.slow_to_prepare or (
+        engine.precision == "bf16" and network in _COMPILED
+    )
+
+
+def _served(repeats: int, say: Say) -> list[Figure]:
+    """A teacher's whole way from views in the host's memory to labels there, over its engine."""
+    on_device, labels = _kinds(_BATCH)
+    model = _taught(_network({"type": "timm/resnet50"}), on_device, labels)
+    views = on_device.cpu()
+    deployment = Deployment(
+        members=(),
+        teacher="bench",
+        num_classes=10,
+        shape=(3, _SIDE, _SIDE),
+        batch=_BATCH,
+        data={},
+        identity=DataIdentity(digest="", images=0, classes=(), augment="", views=""),
+        by_reference=False,
+        components={},
+        engine="auto",
+    )
+
+    class Made(Inference):
+        def _load(self, weights: object) -> nn.Module:
+            return model
+
+    inference = Made(deployment, [], 1, "cuda")
+    inference.choose_engine(say)
+    assert inference.engines is not None
+    ask, here, given = inference.engines.in_use.alone, views.cuda(), views.numpy()
+    under_way = list[UnderWay]()
+
+    def request() -> None:
+        asked = Request(0, None, given, lambda answer: None, inference)
+        under_way.extend(inference.begun([asked]))
+        if len(under_way) >= _UNDER_WAY:
+            inference.finish(under_way.pop(0))
+
+    def in_turn() -> None:
+        inference.answer([Request(0, None, given, lambda answer: None, inference)])
+
+    def bare() -> None:
+        ask(here)
+
+    steps = {"bare": bare, "pipelined": request, "in_turn": in_turn}
+    found = [_rates(steps, _BATCH) for _ in range(repeats)]
+    say(", ".join(f"{k} {median(f[k] for f in found):,.0f} labels/s" for k in steps))
+    return [
+        figure(f"teacher_over_engine/{name}", [f[name] / f["bare"] for f in found], "ratio")
+        for name in ("pipelined", "in_turn")
+    ]
+
+
+def _network(block: Mapping[str, object]) -> Normalised:
+    torch.manual_seed(0)
+    spec = construct(ModelSpec, from_dict(block, "network"))
+    return spec.build(10, 3).cuda()
+
+
+def _kinds(count: int, side: int = _SIDE) -> tuple[Tensor, Tensor]:
+    """Views of ten kinds, and which each is of, on the device."""
+    labels = torch.arange(count, device="cuda") % 10
+    coarse = torch.rand((10, 3, 4, 4), device="cuda")[labels]
+    kinds = interpolate(coarse, size=(side, side), mode="bilinear")
+    return (200 * kinds + 50 * torch.rand_like(kinds)).to(torch.uint8), labels
+
+
+def _taught(model: Normalised, views: Tensor, labels: Tensor) -> Normalised:
+    """Sure of its answers, as teachers are: made-up weights tie classes, and bf16 decides."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(_TAUGHT):
+        some = torch.arange(step, step + 64, device="cuda") % len(views)
+        optimizer.zero_grad()
+        cross_entropy(model(views[some]), labels[some]).backward()
+        optimizer.step()
+    return model.eval().requires_grad_(requires_grad=False)
+
+
+def _photos(count: int, side: int = _SIDE) -> Tensor:
+    chance = np.random.default_rng(0)
+    return torch.from_numpy(chance.integers(0, 256, (count, 3, side, side), np.uint8))
+
+
+def _descent(name: str) -> Descent:
+    options = {"batch": _BATCH, "device": "cuda", "schedule": "constant", **_RECIPES[name]}
+    recipe = construct(Recipe, from_dict(options, name))
+    torch.manual_seed(0)
+    model = TimmModel(variant="resnet18").build(10, 3)
+    layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
+    model = model.to("cuda", memory_format=layout)  # type: ignore[call-overload]  # stubs miss memory_format
+    run: nn.Module = torch.compile(model) if recipe.compile else model  # type: ignore[assignment]
+    return Descent(recipe, model, run, torch.device("cuda"))
+
+
+def _step(descent: Descent, views: Tensor, labels: Tensor) -> None:
+    descent(cross_entropy(descent.scores(views), labels), 1e-3)
+
+
+def _rates(steps: Mapping[str, Callable[[], None]], rows: int) -> dict[str, float]:
+    """Rows/s of each, in turns."""
+    for step in steps.values():
+        for _ in range(3):  # compiles, chooses kernels
+            step()
+    taken: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(_TURNS):
+        for name, step in steps.items():
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(_STEPS):
+                step()
+            torch.cuda.synchronize()
+            taken[name].append(time.perf_counter() - begin)
+    return {name: _STEPS * rows / median(seconds) for name, seconds in taken.items()}

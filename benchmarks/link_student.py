@@ -1,0 +1,91 @@
+"""The student's side of `kdlab bench links`, in a network namespace of its own."""
+
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import torch
+
+from benchmarks.scene import Scene
+from benchmarks.slices import BUFFER, seconds_of
+from benchmarks.students import ImageCase, calibrated, deployment_for, samples_of
+from kdlab.cluster.pool import start_scheduler, wait_for_teacher
+from kdlab.cluster.served import Served
+from kdlab.cluster.wires.messages import Inputs
+from kdlab.messages import plain
+from kdlab.soft_labels.none import NoTeacher
+from kdlab.soft_labels.source import PoolAddress
+from kdlab.supervision.children import announce, configured
+
+# 200 samples/s of 150 kB: 240 Mbit/s by value.
+_CASE = ImageCase(size=224, batch=16, step_ms=80, batches=16)
+_TEACHERS = 4
+_WARM_UP, _ALONE, _SERVED = 4, 15, 40  # steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkStudentConfig:
+    """The near end of the link: where it listens, what it measures, how often."""
+
+    host: str
+    ways: tuple[Inputs, ...]
+    repeats: int
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class OverLink:
+    """What one way of inputs has over a link: a value for each repeat."""
+
+    ratios: list[float] = field(default_factory=list)  # of the rate with true labels alone
+    bytes: list[float] = field(default_factory=list)  # of a sample
+    mbit_per_s: list[float] = field(default_factory=list)  # both ways
+
+
+def main() -> None:
+    config = configured(LinkStudentConfig)
+    torch.set_num_threads(1)
+    samples = samples_of(_CASE)
+    spec, rate = calibrated(_CASE, samples)
+    ut = BUFFER * _CASE.batch
+    with Scene(samples, config.folder) as scene:
+        # Emulated teachers load nothing, so they take references too.
+        scheduler, address = start_scheduler(
+            deployment_for(samples), scene.folder / "pool", ttl_s=6.0, host=config.host
+        )
+        scene.callback(scheduler.stop)
+        announce(scheduler=address, teachers=_TEACHERS, t_t=rate)
+        wait_for_teacher(address, 60.0, lambda: None, lambda: False, at_least=_TEACHERS)
+        scene.pool = PoolAddress(address=address, teacher="emulated", tls=None)
+        alone = scene.training("alone", spec, NoTeacher())
+        alone.advance(_WARM_UP)
+        found: dict[Inputs, OverLink] = {}
+        for way in config.ways:
+            own = found[way] = OverLink()
+            for repeat in range(config.repeats):
+                before = seconds_of(alone, _ALONE)
+                source = Served(lt=ut / 2, ut=ut, inputs=way)
+                served = scene.training(f"{way}{repeat}", spec, source, rate)
+                with closing(served.source):
+                    served.advance(_WARM_UP)
+                    carried, begin = _carried(), time.perf_counter()
+                    took = seconds_of(served, _SERVED)
+                    carried = _carried() - carried
+                    wall = time.perf_counter() - begin
+                after = seconds_of(alone, _ALONE)
+                own.ratios.append(0.5 * (before + after) / took)
+                own.bytes.append(carried / (_SERVED * _CASE.batch))
+                own.mbit_per_s.append(8e-6 * carried / wall)
+        announce(**plain(found))
+
+
+def _carried() -> int:
+    """Bytes both ways over the link, whatever is in them."""
+    counters = psutil.net_io_counters(pernic=True)
+    return sum(c.bytes_sent + c.bytes_recv for n, c in counters.items() if n != "lo")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""`kdlab bench pipe_bd`: Pipe-BD, its ablations and both baselines, side by side.
+
+    compression, nas   every variant of Fig. 4 for a workload, what its steps are made of
+               (Fig. 2), and how far the planner's prediction is off
+    stages     the same for a workload whose blocks no pipeline of two devices balances
+    batches    the speed-up over DP at four batch sizes (Fig. 6)
+    memory     what a device needs in each variant (Fig. 7)
+    planner    seconds for 64 blocks on 64 devices
+
+*Ideal* is measured too: every device does all blocks by itself, with the whole batch, while
+the others do; that divided by their number is a step without waiting or sharing. Variants whose
+plan is the same are timed once, and said to be.
+"""
+
+import random
+import tempfile
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from benchmarks.bench_children import BenchJob, results
+from benchmarks.block_rank import VARIANTS, BlockRankConfig, SliceTimes, Variant
+from benchmarks.block_workloads import Name
+from benchmarks.parts import measured
+from kdlab.config import load as loader
+from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
+from kdlab.papers.pipe_bd.hybrid_plan import best_plan
+from kdlab.papers.pipe_bd.stages import LEAD
+from kdlab.report.figures import Figure, Report, Say, at, figure, over
+
+T = TypeVar("T")
+Plans = dict[Name, dict[Variant, dict[str, object]]]
+"""What each variant of a workload carries out, where that was measured already."""
+
+WORKLOADS: tuple[Name, ...] = ("compression", "nas")
+DEVICES = 2
+BATCH = 32
+BATCHES = (8, 16, 32, 64)
+PROFILE_S = 15.0
+# Steps of a slice. A supernet's steps differ by their paths, and devices wait for each other at
+# a slice's end, as they do not in a run: in short slices one always has drawn more work.
+SLICES: dict[Name, int] = {"compression": 2, "nas": 16, "stages": 4}
+# Whose lead is taken: the config that is the workload at its full size.
+CONFIGS: dict[Name, str] = {
+    "compression": "pipe_bd/vgg16_dsconv_cifar10",
+    "nas": "pipe_bd/nas_cifar10",
+}
+_PATIENCE_S = 1800.0
+
+
+def measure(
+    repeats: int = 6, say: Say = lambda line: None, only: Collection[str] = ()
+) -> Report:
+    """All figures, or those of some parts; `repeats` rounds for each ratio."""
+    plans: Plans = {}
+    parts = {
+        "compression": lambda: speed("compression", repeats, say, plans),
+        "nas": lambda: speed("nas", repeats, say, plans),
+        "stages": lambda: speed("stages", repeats, say, plans),
+        "batches": lambda: batches(max(2, repeats // 2), say),
+        "memory": lambda: memory(say, plans),
+        "planner": planner,
+    }
+    return measured("pipe_bd", parts, only)
+
+
+def speed(workload: Name, rounds: int, say: Say, plans: Plans) -> list[Figure]:
+    told = replace(_told(workload), variants=VARIANTS, rounds=_rounds(workload, rounds))
+    times = _ranks(SliceTimes, replace(told, warm_up=2), say)
+    plans[workload] = times[0].programmes
+    return _speed_figures(workload, times)
+
+
+def _rounds(workload: Name, repeats: int) -> int:
+    """Long slices are fewer."""
+    return repeats if SLICES[workload] < 4 else max(2, repeats // 2)
+
+
+def _speed_figures(workload: str, times: list[SliceTimes]) -> list[Figure]:
+    seconds = times[0].seconds  # barrier to barrier: the same at every rank
+    pipe = seconds["tr_dpu_ahd"]
+    ideal = [s / DEVICES for s in seconds["ideal"]]
+
+    over_dp = over(seconds["dp"], pipe)
+    bound = times[0].bound_over_dp
+    nas, stages = workload == "nas", workload == "stages"
+    # As good as what it could have chosen, within what is to be gained by another plan; where
+    # a pipeline cannot be balanced it must share.
+    over_tr = over(seconds["tr_dpu"], pipe)
+    over_ls, of_bound = over(seconds["ls"], pipe), [value / bound for value in over_dp]
+    found = at(
+        workload,
+        figure("of_ideal", over(ideal, pipe), "ratio", None if stages else ">= 0.93"),
+        figure("over_tr_dpu", over_tr, "times", ">= 1.1" if stages else ">= 0.97"),
+        figure(
+            "over_dp", over_dp, "times", ">= 3.3" if workload == "compression" else None
+        ),
+        figure("over_ls", over_ls, "times", ">= 1" if nas else None),
+        figure("over_dp_of_bound", of_bound, "ratio", ">= 0.9" if nas else None),
+        figure("bound_over_dp", bound, "times"),
+    )
+    found.append(_predicted(workload, "tr_dpu_ahd", times, goal=True))
+    others: tuple[Variant, ...] = ("dp", "ls", "tr", "tr_dpu", "tr_ir")
+    found += [_predicted(workload, name, times) for name in others]
+    for name in VARIANTS:
+        own = seconds[name] if name != "ideal" else ideal
+        found.append(figure(f"step_ms/{workload}/{name}", [1e3 * s for s in own], "ms"))
+        if name not in ("dp", "ideal"):
+            label = f"speed_over_dp/{workload}/{name}"
+            found.append(figure(label, over(seconds["dp"], own), "times"))
+        for part in sorted({part for one in times for part in one.parts[name]}):
+            each = [1e3 * one.parts[name].get(part, 0.0) for one in times]
+            found.append(figure(f"part_ms/{workload}/{name}/{part}", each, "ms"))
+    return found
+
+
+def _predicted(
+    workload: str, name: Variant, times: list[SliceTimes], *, goal: bool = False
+) -> Figure:
+    """The planner's step time over the measured one; 1 is right, whichever side it is off.
+
+    By a short profile of the same round: what is tested is the cost model, not the host.
+    """
+    values = over(times[0].predicted[name], times[0].seconds[name])
+    label = f"predicted_over_measured/{workload}"
+    made = figure(label if goal else f"{label}/{name}", values, "ratio")
+    if goal:
+        made["goal"] = "0.9 to 1.1"
+        made["holds"] = 0.9 <= made["value"] <= 1.1
+    return made
+
+
+def batches(rounds: int, say: Say) -> list[Figure]:
+    found = []
+    own: tuple[Variant, ...] = ("tr_dpu", "tr_dpu_ahd")
+    for workload in WORKLOADS:
+        for batch in BATCHES:
+            told = replace(
+                _told(workload),
+                variants=("dp", *own),
+                batch=batch,
+                warm_up=1,
+                rounds=_rounds(workload, rounds),
+                profile_s=PROFILE_S / 2,
+            )
+            seconds = _ranks(SliceTimes, told, say)[0].seconds
+            for name in own:
+                label = f"speed_over_dp_at_batch/{workload}/{name}/{batch}"
+                found.append(figure(label, over(seconds["dp"], seconds[name]), "times"))
+    return found
+
+
+def memory(say: Say, plans: Plans) -> list[Figure]:
+    """Each variant in processes of its own, since a process does not give memory back."""
+    found: list[Figure] = []
+    for workload in WORKLOADS:
+        known = plans.get(workload)
+        if known is None:
+            told = replace(_told(workload), variants=VARIANTS[:-1], steps=1)
+            known = _ranks(SliceTimes, told, say)[0].programmes
+        largest: dict[Variant, float] = {}
+        for name in VARIANTS[:-1]:
+            told = replace(_told(workload), what="memory", programme=known[name], steps=4)
+            each = _ranks(float, told, say)
+            largest[name] = max(each)
+            found.append(figure(f"memory_mb/{workload}/{name}", each, "MB"))
+            say(f"memory {workload} {name}: {', '.join(f'{mb:.0f} MB' for mb in each)}")
+        ratio = largest["tr_dpu_ahd"] / largest["dp"]
+        found.append(figure(f"memory_over_dp/{workload}", ratio, "ratio"))
+    return found
+
+
+def planner() -> list[Figure]:
+    """64 blocks of random costs on 64 devices; with and without transfers that show."""
+    found = []
+    for label, overlap in (("64x64", 1.0), ("64x64/exposed", 0.5)):
+        took = []
+        for seed in range(5):
+            chance = random.Random(seed)
+            rows = (1, 16, 64, 128, 256)
+            blocks = []
+            for _ in range(64):
+                whole = chance.uniform(1.0, 10.0)
+                times = {r: whole * (0.1 + 0.9 * r / 256) for r in rows}
+                own = {r: 2 * s for r, s in times.items()}
+                blocks.append(
+                    Block(
+                        teacher_s=times, student_s=own, output_bytes=4e3, gradient_bytes=1e6
+                    )
+                )
+            link = DeviceLink(bytes_per_s=1e9, overlap=overlap)
+            profile = Profile(types={"gpu": blocks}, devices=("gpu",) * 64, link=link)
+            begin = time.perf_counter()
+            best_plan(StageCosts(profile, 256))
+            took.append(time.perf_counter() - begin)
+        goal = "<= 1" if label == "64x64" else None
+        found.append(figure(f"plan_seconds/{label}", took, "s", goal))
+    return found
+
+
+def _told(workload: Name) -> BlockRankConfig:
+    """What all ranks are told alike."""
+    return BlockRankConfig(
+        what="measure",
+        workload=workload,
+        rank=0,
+        world=DEVICES,
+        meet_at="",
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        batch=BATCH,
+        profile_s=PROFILE_S,
+        steps=SLICES[workload],
+        lead=lead(workload),
+    )
+
+
+def lead(workload: Name) -> int:
+    """Steps a stage may be ahead of the next, as its config ships it."""
+    config = CONFIGS.get(workload)
+    return (
+        LEAD
+        if config is None
+        else loader.at(loader.compose(config).data, "method.lead", LEAD)
+    )
+
+
+def _ranks(kind: type[T], told: BlockRankConfig, say: Say) -> list[T]:
+    """What each of the ranks found; they are processes of their own."""
+    with tempfile.TemporaryDirectory() as folder:
+        meet_at = f"file://{folder}/meet"
+        ranks = [replace(told, rank=rank, meet_at=meet_at) for rank in range(DEVICES)]
+        jobs = [
+            BenchJob("benchmarks.block_rank", one, Path(folder) / f"rank{one.rank}.log")
+            for one in ranks
+        ]
+        return results(
+            jobs,
+            kind,
+            at_once=DEVICES,
+            patience_s=_PATIENCE_S,
+            say=lambda line: say(f"{told.workload} {line}"),
+        )

@@ -1,0 +1,206 @@
+"""Served by a teacher that computes, on the other core.
+
+A neighbour that computes slows this core too (shared caches, clocks, a host's quota), and
+that is not the reader's doing. So the bar is N-training beside a process that runs the
+same model and keeps its core as busy as teacher and reader keep it; what that alone costs
+is printed as the control, and how busy that is too. A served step also computes the soft
+loss, which N-training does not have: soft labels from memory beside the same neighbour
+show what is left of the difference once both compute it.
+
+`served_over_engine` is the teacher's side: processor time of the network alone over all that its
+process spends on the same labels, views and messages included.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from statistics import median
+
+import psutil
+import torch
+
+from benchmarks.neighbour import NeighbourConfig
+from benchmarks.scene import Scene, here
+from benchmarks.slices import (
+    BUFFER,
+    SLICE_MS,
+    TimedTraining,
+    compare,
+    cpu_seconds,
+    ratios,
+    worst_of,
+)
+from benchmarks.students import ImageCase, calibrated, samples_of
+from kdlab.cluster.served import Served
+from kdlab.config.check import construct
+from kdlab.config.load import from_dict
+from kdlab.data.augment import Augment
+from kdlab.data.samples import PlannedSamples
+from kdlab.models.model import ModelSpec, Normalised
+from kdlab.models.patch_net import PatchNet
+from kdlab.report.figures import Figure, Say, at, figure
+from kdlab.soft_labels.in_process import InProcess
+from kdlab.soft_labels.none import NoTeacher
+from kdlab.soft_labels.remembered import Remembered
+from kdlab.supervision.children import Child
+
+CASES = (ImageCase(32, 40, 5), ImageCase(32, 64, 80))
+_VIEWS = Augment(flip=True, crop_padding=4)  # of CIFAR recipes
+
+
+def measure(rounds: int, say: Say) -> list[Figure]:
+    figures: list[Figure] = []
+    for case in CASES:
+        figures += _case(case, rounds, say)
+    worst = worst_of(figures, "gain_over_online_of_limit", min, ">= 0.95")
+    resnet = construct(ModelSpec, from_dict({"type": "timm/resnet18"}, "the bench"))
+    shares = [
+        _of_its_engine(PatchNet(depth=3), ImageCase(32, 64, 1), ">= 0.6", rounds, say),
+        _of_its_engine(resnet, ImageCase(224, 16, 400, 8), ">= 0.9", rounds, say),
+    ]
+    return [worst, *shares, *figures]
+
+
+def _of_its_engine(
+    spec: ModelSpec, case: ImageCase, goal: str, rounds: int, say: Say
+) -> Figure:
+    """`served_over_engine`, in turns; its student is none to speak of."""
+    name, samples = f"{spec.to_dict()['type']}/{case.size}", samples_of(case, _VIEWS)
+    steps, shares = max(16, round(SLICE_MS / case.step_ms)), list[float]()
+    with Scene(samples) as scene:
+        model = scene.model(spec)
+        pool = scene.local(spec, model, teachers=1)
+        teacher = psutil.Process(pool.teachers[0].pid)
+        source = Served(lt=2 * case.batch, ut=4 * case.batch)
+        student = PatchNet(patch=case.size // 2, width=8)
+        served = scene.training("served", student, source)
+        served.advance(8)  # twice what may be stored
+        for _ in range(rounds):
+            alone, before = _seconds(model, samples), cpu_seconds(teacher)
+            served.advance(steps)
+            shares.append(alone * steps / (cpu_seconds(teacher) - before))
+    say(f"{name}: {median(shares):.2f} of the teacher's processor time is its network's")
+    return figure(f"served_over_engine/{name}", shares, "ratio", goal)
+
+
+def _case(case: ImageCase, rounds: int, say: Say) -> list[Figure]:
+    samples = samples_of(case)
+    spec, rate = calibrated(case, samples)
+    teacher_spec = PatchNet(patch=spec.patch, depth=max(1, round(1.2 * spec.depth)))
+    steps = max(6, round(SLICE_MS / case.step_ms))
+    with Scene(samples) as scene:
+        model = scene.model(teacher_spec)
+        pool = scene.local(teacher_spec, model, teachers=1)
+        teacher_s = _seconds(model, samples)
+        source = Served(lt=12 * case.batch, ut=BUFFER * case.batch)
+        served = scene.training("served", spec, source, rate)
+        assert served.helper is not None
+        helpers = [served.helper, psutil.Process(pool.teachers[0].pid)]
+        spent, share = _helpers_spend(served, helpers, steps)
+        neighbour = _neighbour(scene, teacher_spec, share)
+
+        def beside() -> AbstractContextManager[None]:
+            return going(neighbour.pid)
+
+        every = [
+            scene.training("n_training", spec, NoTeacher()),
+            scene.training("busy", spec, NoTeacher(), beside=beside),
+            scene.training("memory", spec, Remembered(), beside=beside),
+            served,
+            scene.training("online", spec, InProcess(), infer=here(model)),
+        ]
+        compare(
+            every,
+            rounds=rounds,
+            steps=steps,
+            warm_up=BUFFER + 10,
+            say=lambda line: say(f"real teacher {case.name} {line}"),
+        )
+    label = f"{case.step_ms:g}ms"
+    return [
+        *_figures({variant.name: variant for variant in every}, teacher_s, label),
+        figure(f"helpers_share_of_a_core/{label}", share, "cores"),
+        *(
+            figure(f"{who}_cpu_ms_per_batch/real_teacher/{label}", 1000 * seconds, "ms")
+            for who, seconds in zip(("reader", "teacher"), spent, strict=True)
+        ),
+    ]
+
+
+def _figures(v: dict[str, TimedTraining], teacher_s: float, label: str) -> list[Figure]:
+    served, busy = v["served"], v["busy"]
+    step_s = 1 / median(busy.rates)
+    limit = (step_s + teacher_s) / max(step_s, teacher_s)
+    over_online = ratios(served, v["online"])
+    over_memory, soft_loss = ratios(served, v["memory"]), ratios(v["memory"], busy)
+    return at(
+        label,
+        figure(
+            "served_over_n_training/real_teacher", ratios(served, busy), "ratio", ">= 0.97"
+        ),
+        figure("control/busy_neighbour", ratios(busy, v["n_training"]), "ratio"),
+        figure("control/soft_loss", soft_loss, "ratio"),
+        figure("served_over_memory/real_teacher", over_memory, "ratio"),
+        figure(
+            "gain_over_online_of_limit", [gain / limit for gain in over_online], "ratio"
+        ),
+        figure("gain_over_online", over_online, "times"),
+        figure("teacher_ms", 1000 * teacher_s, "ms"),
+    )
+
+
+def _helpers_spend(
+    served: TimedTraining, helpers: list[psutil.Process], steps: int
+) -> tuple[list[float], float]:
+    """Processor seconds of each per batch, and their share of one core together."""
+    served.advance(BUFFER + 10)
+    before, begin = [cpu_seconds(p) for p in helpers], time.perf_counter()
+    served.advance(4 * steps)
+    wall = time.perf_counter() - begin
+    spent = [cpu_seconds(p) - b for p, b in zip(helpers, before, strict=True)]
+    return [s / (4 * steps) for s in spent], min(0.98, max(0.01, sum(spent) / wall))
+
+
+@contextmanager
+def going(pid: int) -> Iterator[None]:
+    """Let a stopped process go on for a while."""
+    os.kill(pid, signal.SIGCONT)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGSTOP)
+
+
+def _neighbour(scene: Scene, spec: PatchNet, share: float) -> Child:
+    """Stopped, until somebody lets it go on."""
+    samples = scene.samples
+    config = NeighbourConfig(
+        patch=spec.patch,
+        depth=spec.depth,
+        classes=samples.classes,
+        shape=samples.data.shape,
+        batch=samples.plan.batch,
+        share=share,
+    )
+    environment = {"OMP_NUM_THREADS": "1"}
+    child = scene.child(
+        "benchmarks.neighbour", config, "neighbour", environment=environment
+    )
+    child.answer(60.0)
+    os.kill(child.pid, signal.SIGSTOP)
+    scene.callback(child.process.send_signal, signal.SIGCONT)  # or it could not end
+    return child
+
+
+@torch.inference_mode()
+def _seconds(model: Normalised, samples: PlannedSamples) -> float:
+    """Processor seconds of one batch, in this process: the median of some."""
+    views = torch.from_numpy(samples.views(samples.batches(0)[0], 0))
+    found = list[float]()
+    while len(found) < 4 or (len(found) < 30 and sum(found) < 2 * SLICE_MS / 1000):
+        begin = time.process_time()
+        model(views)
+        found.append(time.process_time() - begin)
+    return median(found)

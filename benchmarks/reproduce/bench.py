@@ -1,0 +1,88 @@
+"""Measured by a benchmark of kdlab's, side by side in one run."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from benchmarks.reproduce.measurement import (
+    Measured,
+    MeasurementSpec,
+    missing_images,
+    roots_of,
+)
+from kdlab.config import Fault, Range, register
+from kdlab.config.spec import POSITIVE
+from kdlab.report.figures import Report, Say
+
+
+@register("reproduce/bench")
+@dataclass(frozen=True, kw_only=True)
+class Bench(MeasurementSpec):
+    """`kdlab bench NAME`: a row takes one of its figures by name.
+
+    only: parts of it; none are all.
+    repeats: of each ratio, or seeds; null takes the benchmark's own.
+    images: class folders or zips of CIFAR-10, for a benchmark that trains on images.
+    without_images: its settings where there are none.
+    experiment: of bench ec_dnn, the config that it trains by; null takes its own.
+    settings: of that config, key=value.
+    budget_s: of bench ec_dnn, overall time of each training, s; null takes its own.
+    """
+
+    name: Literal[
+        "edl_dist",
+        "gpu",
+        "pipe_bd",
+        "ec_dnn",
+        "links",
+        "peers",
+        "storm",
+        "teacher",
+        "transport",
+        "unlike",
+    ]
+    only: tuple[str, ...] = ()
+    repeats: Annotated[int, Range(ge=1)] | None = None
+    images: tuple[str, ...] = ()
+    without_images: tuple[str, ...] = ()
+    experiment: str | None = None
+    settings: tuple[str, ...] = ()
+    budget_s: Annotated[float, POSITIVE] | None = None
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if self.only and self.name not in (
+            "edl_dist",
+            "gpu",
+            "pipe_bd",
+            "storm",
+            "teacher",
+        ):
+            yield Fault("only", f"names parts, and bench {self.name} has none")
+        if (self.images or self.without_images) and self.name != "ec_dnn":
+            yield Fault("images", f"has no effect on bench {self.name}")
+        if (self.experiment or self.settings or self.budget_s) and self.name != "ec_dnn":
+            yield Fault("experiment", f"has no effect on bench {self.name}")
+        yield from missing_images(self.images)
+
+    def measure(self, folder: Path, say: Say) -> Measured:
+        options: dict[str, Any] = {"say": say}
+        if self.repeats is not None:
+            options["repeats"] = self.repeats
+        if self.only:
+            options["only"] = self.only
+        if self.experiment is not None:
+            options["experiment"] = self.experiment
+        if self.budget_s is not None:
+            options["budget_s"] = self.budget_s
+        overrides = list(self.settings)
+        if self.images:
+            overrides.append(f"data.root=[{', '.join(roots_of(self.images))}]")
+        else:
+            overrides += self.without_images
+        if overrides:
+            options["overrides"] = overrides
+        # The name is one of the literals above.
+        found: Report = import_module(f"benchmarks.{self.name}").measure(**options)
+        return Measured(values={f["name"]: f["values"] for f in found["figures"]})

@@ -1,0 +1,290 @@
+"""`kdlab reproduce NAME`: from a card of benchmarks/claims to a result."""
+
+import re
+import shlex
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reproduce.freshness import changed_since
+from benchmarks.reproduce.measurement import Measured
+from benchmarks.reproduce.result import KeptResult
+from benchmarks.reproduce.table import MeasuredRow, Reproduction, Row, Table, cells
+from kdlab.config import folders, yaml_text
+from kdlab.config import load as loader
+from kdlab.config.check import construct
+from kdlab.config.home import write_json
+from kdlab.errors import BadInput, NotFoundError
+from kdlab.report.figures import Say
+from kdlab.report.page import markdown, markdown_table
+
+_SHELF = "claims/"
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_HEAD = ("", "", "published", "simulated", "which is", "off", "measured here", "")
+
+
+def known() -> dict[str, str]:
+    """What can be reproduced, by name, and what it is."""
+    found = {}
+    for name, path in folders.names("registry").items():
+        if name.startswith(_SHELF):
+            head = _written_in(path)
+            said = f"{head.get('source', 'a fault')} ({head.get('minutes', '?')} min)"
+            found[name.removeprefix(_SHELF)] = said
+    return found
+
+
+def card(name: str, overrides: Sequence[str] = ()) -> tuple[str, Table]:
+    """First line and spec of a reproduction.
+
+    Raises:
+        NotFoundError: there is none of this name; names the nearest.
+        SpecError: with every fault.
+    """
+    clean = _whole(name)
+    composed = loader.compose_card(f"{_SHELF}{clean}", overrides)
+    about = _written_in(folders.find("registry", f"{_SHELF}{clean}")).get("about", "")
+    return str(about), construct(Table, composed)
+
+
+def _whole(name: str) -> str:
+    """The name of a card; its last part is enough where one card alone has it."""
+    clean = name.removeprefix(_SHELF)
+    cards = (one for one in folders.names("registry") if one.startswith(_SHELF))
+    names = [one.removeprefix(_SHELF) for one in cards]
+    if clean in names:
+        return clean
+    ends = [one for one in names if one.endswith(f"/{clean}")]
+    if len(ends) != 1:
+        nearest = (
+            f" Several are: {', '.join(ends)}." if ends else folders.nearest(clean, names)
+        )
+        raise NotFoundError(f"Nothing named {clean!r} can be reproduced.{nearest}")
+    return ends[0]
+
+
+def _written_in(path: Path) -> Mapping[str, Any]:
+    return yaml_text.read(path, folders.display(path)).data or {}
+
+
+def reproduce(
+    names: str | Sequence[str],
+    overrides: Sequence[str] = (),
+    *,
+    to: str | Path | None = None,
+    measures: bool = True,
+    keeps: bool = False,
+    say: Say = lambda line: None,
+) -> list[Reproduction]:
+    """Tables or figures. Writes result.json, table.md and pictures of each.
+
+    Several that are measured alike are measured once.
+
+    Args:
+        names: of cards under benchmarks/claims, such as edl_dist/table3, or a last part
+            that only one has, such as rivals.
+        overrides: of the cards, such as `measurement.repeats=5`.
+        to: folder; each has one of its name there. None is reproductions in the current one.
+        measures: False simulates only.
+        keeps: also as a card, where `keep` says.
+        say: told how it goes.
+
+    Raises:
+        NotFoundError, SpecError: as `card` does, before anything is measured.
+        BadInput: the folder cannot be written.
+    """
+    own = [names] if isinstance(names, str) else list(names)
+    cards = {name: card(name, overrides) for name in map(_whole, own)}
+    root = Path("reproductions" if to is None else to)
+    words = [] if measures else ["--simulate-only"]
+    # Where somebody's images are is nobody's business.
+    words += [
+        "measurement.images=[...]" if re.search(r"\bimages\b *[=:]", word) else word
+        for word in overrides
+    ]
+    made: dict[str, Measured] = {}
+    found = []
+    for name, (about, told) in cards.items():
+        spec = told if measures else _without_measurement(told)
+        folder = root / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"Nothing can be written to {folder}: {error}") from error
+        begin = time.perf_counter()
+        result = _reproduced(name, spec, folder, made, say)
+        done = replace(
+            result,
+            about=about,
+            command=shlex.join(["kdlab", "reproduce", name, *words]),
+            seconds=time.perf_counter() - begin,
+        )
+        found.append(_written(done, folder, keeps=keeps))
+    return found
+
+
+def _reproduced(
+    name: str, spec: Table, folder: Path, made: dict[str, Measured], say: Say
+) -> Reproduction:
+    """Simulate, measure (what is in `made` was already), compare, draw."""
+    simulated: dict[str, float] = {}
+    if spec.simulation is not None:
+        from kdlab.run.simulations import simulate  # all simulators, which a list needs not
+
+        report, _ = simulate(spec.simulation, (), say)
+        simulated = {f["name"]: f["value"] for f in report["figures"]}
+    measured = Measured(values={})
+    if spec.measurement is not None:
+        alike = repr(spec.measurement)
+        if alike not in made:
+            made[alike] = spec.measurement.measure(folder, say)
+        measured = made[alike]
+    rows = tuple(_found(row, simulated, measured) for row in spec.rows)
+    for row in rows:
+        if row.spec.measured is not None and not row.measured:
+            say(f"warning: nothing was measured of {row.spec.measured} ({row.spec.row})")
+    from benchmarks.reproduce.drawn import draw  # imports matplotlib
+
+    pictures = draw(name, spec.picture, rows, measured, folder)
+    return Reproduction(
+        name=name,
+        spec=spec,
+        rows=rows,
+        figures=(*pictures, *measured.pictures),
+        measurement=measured.facts,
+    )
+
+
+def _found(row: Row, simulated: Mapping[str, float], measured: Measured) -> MeasuredRow:
+    value = None
+    if row.simulated is not None and row.simulated in simulated:
+        value = simulated[row.simulated] / row.over
+        if row.of is not None:
+            value = row.of / value
+    own = () if row.measured is None else measured.values.get(row.measured, ())
+    return MeasuredRow(row, value, tuple(own))
+
+
+def _written(result: Reproduction, folder: Path, *, keeps: bool) -> Reproduction:
+    written = [folder / "result.json", folder / "table.md"]
+    write_json(written[0], result.facts())
+    written[1].write_text(as_markdown(result.facts()), encoding="utf-8")
+    if keeps:
+        written.append(keep(result))
+    return replace(result, files=(*written, *result.figures))
+
+
+def _without_measurement(spec: Table) -> Table:
+    rows = tuple(replace(row, measured=None, goal=None) for row in spec.rows)
+    return replace(spec, measurement=None, rows=rows)
+
+
+def as_markdown(facts: Mapping[str, Any]) -> str:
+    """The table of a result with what must be known of it, for docs."""
+    where = facts["machine"]
+    command = str(facts["command"]).replace("`", "'")
+    made = (
+        f"`{command}`: {facts['seconds']:.0f} s on {where['cores']} cores, "
+        f"{where['gpu'] or 'no GPU'}, torch {facts['versions'].get('torch', '?')}."
+    )
+    said = [f"**{markdown(facts['source'])}.** {made}"]
+    if facts.get("published_of"):
+        said.append(f"Published: {markdown(facts['published_of'])}.")
+    if commit := str(facts.get("commit", "")):
+        changed = ", ".join(changed_since(facts))
+        said.append(
+            f"Measured at {commit[:12]}{changed and f'; changed since: {changed}'}."
+        )
+    if facts["scaled"]:
+        said.append(f"Scaled: {markdown(facts['scaled'])}")
+    said += [markdown(note) for note in facts["notes"]]
+    return "\n".join([markdown_rows(facts), "", " ".join(said), ""])
+
+
+def markdown_rows(facts: Mapping[str, Any], quantities: Collection[str] = ()) -> str:
+    """The rows of a result, or those of `quantities`, as Markdown without empty columns."""
+    lines = [
+        [markdown(cell) for cell in line]
+        for line in cells(facts)
+        if not quantities or line[1] in quantities
+    ]
+    kept = [k for k in range(len(_HEAD)) if any(line[k] for line in lines)]
+    rows = [[line[k] for k in kept] for line in lines]
+    head = [_HEAD[k] for k in kept]
+    plainer = {"published": _published(facts), "measured here": _measured(facts)}
+    return markdown_table([plainer.get(name, name) for name in head], rows)
+
+
+def _published(facts: Mapping[str, Any]) -> str:
+    of = facts.get("published_of")
+    return f"published: {markdown(of)}" if of else "published"
+
+
+def _measured(facts: Mapping[str, Any]) -> str:
+    return "measured before the code changed" if changed_since(facts) else "measured here"
+
+
+def keep(result: Reproduction) -> Path:
+    """As a card in benchmarks/results of the checkout, or the current folder's registry/results.
+
+    What was only simulated leaves the measured numbers that are kept there as they are.
+    """
+    shelf = "benchmarks" if Path.cwd().resolve() == _CHECKOUT else "registry"
+    path = Path(shelf) / "results" / f"{result.name}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    facts = result.facts()
+    if path.is_file() and not any(row.measured for row in result.rows):
+        facts = _measured_before(facts, _written_in(path))
+    head = {"about": result.about, "type": KeptResult.component}
+    path.write_text(yaml_text.dump(head | facts), encoding="utf-8")
+    return path
+
+
+def _measured_before(facts: dict[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    """These facts with the measured numbers of those, and with where they were measured."""
+    before = {(row["row"], row["quantity"]): row for row in old["rows"]}
+    if all(row["measured"] is None for row in old["rows"]):
+        return facts
+    rows = [
+        row | {key: before[row["row"], row["quantity"]][key] for key in _MEASURED}
+        if (row["row"], row["quantity"]) in before
+        else row
+        for row in facts["rows"]
+    ]
+    where = {key: old[key] for key in _WHERE if key in old}
+    return facts | {"commit": "", "code": {}} | where | {"rows": rows}
+
+
+_MEASURED = ("measured", "mean", "std", "low", "high", "holds")
+_WHERE = ("command", "seconds", "machine", "versions", "measurement", "commit", "code")
+
+
+def kept(name: str) -> KeptResult:
+    """A result that is kept.
+
+    Raises:
+        NotFoundError: there is none; names the nearest.
+    """
+    return construct(KeptResult, loader.compose_card(f"results/{name}"))
+
+
+def stale() -> list[dict[str, Any]]:
+    """Name, command, seconds and commit of each kept result that is older than its code.
+
+    `changed` has the parts of the package that are not what they were.
+    """
+    found = []
+    for card_name in sorted(folders.names("registry")):
+        if card_name.startswith("results/"):
+            facts = kept(card_name.removeprefix("results/")).fields()
+            if changed := changed_since(facts):
+                told = {key: facts[key] for key in ("name", "command", "seconds", "commit")}
+                found.append(told | {"changed": list(changed)})
+    return found
+
+
+def kept_table(name: str) -> str:
+    """The same as Markdown, for docs and README."""
+    return as_markdown(kept(name).fields())

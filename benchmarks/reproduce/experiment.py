@@ -1,0 +1,269 @@
+"""Measured by an experiment: accuracies of its trainings, over its seeds."""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, Literal
+
+from benchmarks.reproduce.measurement import (
+    Measured,
+    MeasurementSpec,
+    missing_images,
+    roots_of,
+)
+from kdlab.config import Fault, register
+from kdlab.errors import BadInput, ModelError
+from kdlab.events.blockwise import BlocksChosen, WholeStudentStarted
+from kdlab.events.event import Event
+from kdlab.events.log import select
+from kdlab.events.training import EpochDone
+from kdlab.report.chart import Points
+from kdlab.report.costs import CostOfEach, times_smaller
+from kdlab.report.figures import Say
+from kdlab.run.experiment import load
+from kdlab.run.handle.run import Run
+from kdlab.run.outputs.examination import TEACHER
+from kdlab.run.outputs.export_formats import Beside, ship
+
+
+@register("reproduce/experiment")
+@dataclass(frozen=True, kw_only=True)
+class Trained(MeasurementSpec):
+    """A row takes `top1/SOURCE`, `best/`, `top5/`, `ece/`, or `top1/SOURCE-OTHER`.
+
+    top1 and top5 are of the last epoch on test images, best of the epoch that was best on
+    validation, ece the calibration error; a difference is taken seed by seed. `global/` is that of
+    several local models' global one, `seconds/` and `exchanged_mb/` what they took side by side
+    and each took in from the others, `wall/` seconds with all that belongs to a training.
+    `beyond/SOURCE-OTHER` is the difference of the means, less the sum of both standard
+    deviations; `kept_pct/` is top1 in percent of the teacher's. What a method reports beside has
+    its own name: `faster_than_teacher/SOURCE`.
+    `cost/student/latency_ms` and the like is what a model costs, `smaller/latency_ms` the
+    teacher's over the student's; `apart/onnx` how far the scores of an export are from the
+    student's on real images, `same_top1/onnx` on how many its top-1 is the same, in percent.
+
+    experiment: on the images of `images`.
+    without_images: an experiment on embedded data, where there are none.
+    images: class folders or zips, with a folder test/ among them.
+    curves: draw top-1 on validation against epochs.
+    pictures: of the run's folder that belong to the result.
+    exports: forms the last student is exported to, and checked in.
+    variants: runs of the experiment that differ in these; a row names one instead of a source,
+        and has the teacher's accuracy as `top1/teacher of VARIANT`.
+    """
+
+    experiment: str
+    without_images: str
+    images: tuple[str, ...] = ()
+    overrides: Mapping[str, Any] | None = None
+    curves: bool = False
+    pictures: tuple[str, ...] = ()
+    exports: tuple[Literal["pt2", "onnx"], ...] = ()
+    variants: Mapping[str, Any] | None = None
+
+    def cross_faults(self) -> Iterator[Fault]:
+        yield from missing_images(self.images)
+        for name in ("onnxruntime", "onnxscript") if "onnx" in self.exports else ():
+            if find_spec(name) is None:
+                yield Fault("exports", f"needs {name} for onnx: pip install 'kdlab[onnx]'")
+        if self.variants is not None and not self.variants:
+            yield Fault("variants", "are none; leave it out")
+        if self.variants and (self.exports or self.pictures):
+            yield Fault(
+                "variants", "cannot be with exports or pictures: these have one name"
+            )
+
+    def measure(self, folder: Path, say: Say) -> Measured:
+        variants: list[tuple[str | None, Any]] = [(None, {})]
+        if self.variants is not None:
+            variants = [*self.variants.items()]
+        found = [self._trained(changes, folder, say, name) for name, changes in variants]
+        values: dict[str, Sequence[float]] = {}
+        curves: dict[str, dict[str, Points]] = {}
+        for one in found:
+            values |= one.values
+            for panel, lines in one.curves.items():
+                curves.setdefault(panel, {}).update(lines)
+        facts = {"seeds": found[0].facts["seeds"]}
+        for name in ("run", "spec_hash"):
+            several = [one.facts[name] for one in found]
+            facts[name] = several[0] if len(several) == 1 else several
+        return Measured(
+            values=values | _differences(values),
+            pictures=[picture for one in found for picture in one.pictures],
+            curves=curves,
+            facts=facts,
+        )
+
+    def _trained(
+        self, changes: Mapping[str, Any], folder: Path, say: Say, variant: str | None
+    ) -> Measured:
+        """One run; with a variant its sources go by that name."""
+        experiment = load(*self._named(changes))
+        if variant is not None:
+            if len(experiment.spec.sources()) > 1:
+                raise BadInput(
+                    f"{experiment.name} compares {', '.join(experiment.spec.sources())}; "
+                    "with variants it may train with one source: set compare=[]."
+                )
+            say(f"training: {variant}")
+        run = experiment.start(say)
+        result = run.wait(lambda event: _say_epoch(event, say)).result
+        rows = sorted(result["runs"], key=lambda row: row["seed"])
+        values: dict[str, list[float]] = {}
+
+        def shown(source: str) -> str:
+            if variant is None:
+                return source
+            return f"teacher of {variant}" if source == TEACHER else variant
+
+        for row in rows:
+            for name, value in _of_a_row(row).items():
+                values.setdefault(f"{name}/{shown(row['source'])}", []).append(value)
+        if result["teacher_top1"] is not None:
+            values |= _beside(float(result["teacher_top1"]), shown(TEACHER), values)
+        say("looking at calibration on test images")
+        for member, error in run.examine(most=10_000).calibration().items():
+            values.setdefault(f"ece/{shown(member.split('/')[0])}", []).append(error)
+        values |= _costs(result["costs"]) | self._exported(run, rows[-1], folder, say)
+        for picture in self.pictures:
+            shutil.copyfile(run.path / picture, folder / picture)
+        return Measured(
+            values=values,
+            pictures=[folder / picture for picture in self.pictures],
+            curves=curves_of(run, variant) if self.curves else {},
+            facts={
+                "seeds": sorted({row["seed"] for row in rows}),
+                "spec_hash": experiment.hash,
+                "run": run.id,
+            },
+        )
+
+    def _exported(
+        self, run: Run, row: Mapping[str, Any], folder: Path, say: Say
+    ) -> dict[str, list[float]]:
+        values: dict[str, list[float]] = {}
+        if not self.exports:
+            return values
+        beside = Beside(run.folder, Path(row["student_path"]))
+        for form in self.exports:
+            try:
+                path = folder / f"student.{form}"
+                done = ship(beside.student, beside.images(), form, path)
+            except ModelError as error:  # the rest of the table is not lost for it
+                say(str(error))
+                continue
+            values[f"apart/{form}"] = [done.apart]
+            values[f"same_top1/{form}"] = [100 * done.same_top1]
+        return values
+
+    def _named(self, changes: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The experiment and what is different about it."""
+        own = dict(self.overrides or {}) | dict(changes)
+        if not self.images:
+            return self.without_images, own
+        known = load(self.experiment, own).resolved
+        own |= {"data": self._of_images(known["data"])}
+        teacher = known.get("teacher")
+        if isinstance(teacher, list):
+            own["teacher"] = [
+                one | {"data": self._of_images(one["data"])} for one in teacher
+            ]
+        elif teacher is not None and teacher["data"] is not None:  # else it has its weights
+            own["teacher.data"] = self._of_images(teacher["data"])
+        return self.experiment, own
+
+    def _of_images(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """The same part of other data, with the same augmentation."""
+        kept = ("augment", "train_samples", "test_samples", "validation_share", "size")
+        told = {key: own[key] for key in kept if key in own}
+        return {"type": "data/image_folder", "root": roots_of(self.images)} | told
+
+
+_OF_A_ROW = {
+    "top1": "student_top1",
+    "best": "student_top1_best",
+    "top5": "student_top5",
+    "global": "global_top1",
+    "seconds": "train_seconds",
+    "wall": "wall_seconds",
+    "exchanged_mb": "exchanged_mb",
+    "samples_per_second": "samples_per_second",
+    "lost": "samples_lost",
+    "repeated": "samples_repeated",
+}
+
+
+def _of_a_row(row: Mapping[str, Any]) -> dict[str, float]:
+    named = {name: row[key] for name, key in _OF_A_ROW.items()}
+    known = {name: float(value) for name, value in named.items() if value is not None}
+    more: Mapping[str, float] = row["more"]
+    return known | dict(more)
+
+
+def _beside(
+    teacher: float, label: str, values: Mapping[str, Sequence[float]]
+) -> dict[str, list[float]]:
+    """The teacher's top-1 under its label, and what the others keep of it in percent."""
+    kept = {
+        name.replace("top1", "kept_pct", 1): [100 * own / teacher for own in every]
+        for name, every in values.items()
+        if name.startswith("top1/") and teacher > 0
+    }
+    return kept | {f"top1/{label}": [teacher]}
+
+
+def _costs(costs: CostOfEach) -> dict[str, list[float]]:
+    each = {
+        f"cost/{who}/{name}": [float(value)]
+        for who, cost in costs.items()
+        for name, value in cost.items()
+    }
+    ratios = times_smaller(costs)
+    return each | {f"smaller/{name}": [value] for name, value in ratios.items()}
+
+
+def _differences(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """`top1/served-none`: of each seed; `beyond/served-none`: of the means, beyond both spreads."""
+    names = [n.removeprefix("top1/") for n in values if n.startswith("top1/")]
+    found = {}
+    for one in names:
+        for other in names:
+            a, b = values[f"top1/{one}"], values[f"top1/{other}"]
+            if one != other and len(a) == len(b):
+                found[f"top1/{one}-{other}"] = [x - y for x, y in zip(a, b, strict=True)]
+                if len(a) > 1:
+                    beyond = mean(a) - mean(b) - stdev(a) - stdev(b)
+                    found[f"beyond/{one}-{other}"] = [beyond]
+    return found
+
+
+def curves_of(run: Run, variant: str | None) -> dict[str, dict[str, Points]]:
+    """Top-1 on validation against epochs of both phases, of the first seed."""
+    curves: dict[str, list[tuple[float, float]]] = {}
+    before: dict[str, float] = {}  # epochs of blocks, before those of the whole student
+    newest: dict[str, float] = {}
+    kinds = (EpochDone.KIND, WholeStudentStarted.KIND, BlocksChosen.KIND)
+    for event in select(run.folder.events, *kinds):
+        member = event.member or ""
+        name = variant or member.split("/")[0]
+        if isinstance(event, BlocksChosen):  # until now there was no student yet
+            curves.pop(name, None)
+        elif isinstance(event, WholeStudentStarted):
+            before[member] = newest.get(member, 0.0)
+        elif isinstance(event, EpochDone) and member.endswith("/seed0"):
+            newest[member] = before.get(member, 0.0) + event.epoch
+            if event.validation_top1 is not None:
+                point = newest[member], event.validation_top1
+                curves.setdefault(name, []).append(point)
+    return {"top-1 on validation, %": dict(curves)}
+
+
+def _say_epoch(event: Event, say: Say) -> None:
+    if isinstance(event, EpochDone):
+        top1 = event.validation_top1
+        shown = "" if top1 is None else f", top-1 on validation {top1:.2f} %"
+        say(f"{event.member}: epoch {event.epoch}{shown}")

@@ -1,0 +1,73 @@
+"""Whether a measured result is of the code as it is now.
+
+A result keeps a hash of each part of the package that it speaks of. Only what runs is hashed: a
+comment, a docstring or an empty line makes no result older.
+"""
+
+import ast
+from collections.abc import Iterable, Mapping
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import kdlab
+
+PACKAGE = Path(kdlab.__file__).parent
+_BODIES = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def code_of(parts: Iterable[str]) -> dict[str, str]:
+    """Hashes of folders and files of the package, such as `cluster/reader`, by name.
+
+    Raises:
+        FileNotFoundError: the package has no such part.
+    """
+    return {part: _hash_of(part) for part in parts}
+
+
+def changed_since(result: Mapping[str, Any]) -> tuple[str, ...]:
+    """Parts whose code is another one than the measured rows of a kept result are of.
+
+    Empty where nothing was measured. A result that does not say what code it is of is as old as
+    can be: the answer is `("kdlab",)`.
+    """
+    if all(row["measured"] is None for row in result["rows"]):
+        return ()
+    code: Mapping[str, str] = result.get("code") or {}
+    if not code:
+        return ("kdlab",)
+    return tuple(part for part, was in code.items() if _hash_or_none(part) != was)
+
+
+def _hash_or_none(part: str) -> str | None:
+    try:
+        return _hash_of(part)
+    except FileNotFoundError:
+        return None
+
+
+@cache
+def _hash_of(part: str) -> str:
+    place = PACKAGE / part
+    files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+    total = sha256()
+    for path in files:
+        total.update(path.relative_to(PACKAGE).as_posix().encode())
+        total.update(what_runs(path.read_text(encoding="utf-8")).encode())
+    return total.hexdigest()[:16]
+
+
+def what_runs(source: str) -> str:
+    """Lines of a module without docstrings, whole-line comments and empty lines."""
+    spoken = {
+        number
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, _BODIES) and ast.get_docstring(node, clean=False) is not None
+        for number in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
+    }
+    return "\n".join(
+        line.rstrip()
+        for number, line in enumerate(source.split("\n"), start=1)
+        if number not in spoken and line.strip() and not line.lstrip().startswith("#")
+    )

@@ -1,0 +1,159 @@
+"""Charts that help to choose among methods, drawn from simulations and from kept results.
+
+python -m benchmarks.reproduce.guide_charts docs/pictures
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reproduce.bars import picture
+from benchmarks.reproduce.command import kept
+from kdlab.config import load as loader
+from kdlab.config.check import construct
+from kdlab.papers.edl_dist.in_flight import Part
+from kdlab.report.bars import bar, title
+from kdlab.report.chart import Panel, svg
+from kdlab.simulate.edl_dist import EdlDist
+from kdlab.simulate.kind import SimulationSpec
+from kdlab.simulate.pipe_bd import PipeBd, simulated
+from kdlab.simulate.pool_simulation import Simulation
+
+# What one would use with several devices, and what the picture calls it.
+_PLANS = {"LS": "layer by layer (LS)", "TR+IR": "all on all (IR)", "TR+DPU+AHD": "Pipe-BD"}
+
+_GLOBAL, _LOCAL = "top-1 of the global model, %", "top-1 of a local model, %"
+_TAKEN_IN = "MB taken in by each worker"
+_LEFT, _PER_POINT, _STEP = 150, 7, 21  # pixels; of a point of accuracy; from bar to bar
+
+_STORM_LEFT, _STORM_WIDE = 220, 330  # pixels
+_PLACING, _PLACING_S = "simulations/edl_dist/placing", 5.0
+_HUES = ("#2f6fb3", "#c0632b", "#3d8b57", "#8a4fa3", "#b0892c", "#4b5d73")  # of batches
+
+# Of the card of the storm: words above the bars, and how its rows end.
+_WEATHERS = {
+    "no failure": ", no failure",
+    "a failure each 45 s": ", a failure each 45 s",
+    "a failure each 15 s": ", a failure each 15 s",
+}
+_WAYS = {
+    "kdlab": "kdlab, served teachers",
+    "torchrun": "torchrun, from checkpoints",
+    "torchft": "torchft, two replicas",
+}
+
+
+def pipelines() -> str:
+    """SVG: what devices bring blockwise distillation, over data parallel, by simulation."""
+    card = loader.compose_card("simulations/pipe_bd/scale64", [])
+    spec = construct(SimulationSpec, card)
+    assert isinstance(spec, PipeBd)
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for case in spec.cases:
+        outcome = simulated(spec, case)
+        panel = found.setdefault(case.name.partition(" ")[2], {})
+        for variant, words in _PLANS.items():
+            times = outcome.over_dp(variant)
+            if times is not None:
+                panel.setdefault(words, []).append((float(len(case.devices)), times))
+    return svg(
+        [
+            Panel(title=f"times data parallel, {where}", curves=curves, across="devices")
+            for where, curves in found.items()
+        ]
+    )
+
+
+def rivals() -> str:
+    """SVG: accuracy of ways of parallel training, best first, and what each takes in."""
+    found: dict[str, dict[str, float]] = {}
+    for row in kept("ec_dnn/rivals").rows:
+        found.setdefault(str(row["row"]), {})[str(row["quantity"])] = row["measured"]
+    best = sorted(found.items(), key=lambda named: -named[1][_GLOBAL])
+    parts, y = "", 8
+    for name, own in best:
+        said = (
+            f"{own[_GLOBAL]:.1f} %, one local model {own[_LOCAL]:.1f} %, "
+            f"{own[_TAKEN_IN]:.1f} MB"
+        )
+        wide = _PER_POINT * own[_GLOBAL]
+        parts += bar(name, said, _LEFT, y, wide, ours=name == "EC-DNN")
+        y += _STEP
+    note = (
+        "Medians: top-1 of the global model; of one local model; what each worker takes in"
+    )
+    return picture(note, parts, y + 30, "ec_dnn/rivals")
+
+
+def storm() -> str:
+    """SVG: seconds to 3,000 steps without and with failures, and the samples they cost."""
+    found: dict[str, dict[str, float]] = {}
+    for row in kept("storm").rows:
+        found.setdefault(str(row["quantity"]), {})[str(row["row"])] = row["measured"]
+    seconds = found["seconds to 3000 steps"]
+    parts, y = "", 0
+    for words, end in _WEATHERS.items():
+        parts += title(words, 0, y + 20)
+        y += 32
+        for way, name in _WAYS.items():
+            took = seconds[way + end]
+            said = f"{took:,.0f} s"
+            if lost := found["samples lost"].get(way + end):
+                said += f", {lost:,.0f} samples lost"
+            if twice := found["samples trained on twice"].get(way + end):
+                said += f", {twice:,.0f} trained on twice"
+            wide = _STORM_WIDE * took / max(seconds.values())
+            parts += bar(name, said, _STORM_LEFT, y, wide, ours=way == "kdlab")
+            y += _STEP
+        y += 8
+    note = "Seconds to 3,000 steps. Half of kdlab's failures are teachers, all others are ranks."
+    return picture(note, parts, y + 26, "storm")
+
+
+class _RecordedSimulation(Simulation):
+    """Keeps when each teacher computes which batch."""
+
+    def __init__(self, *of: Any) -> None:
+        super().__init__(*of)
+        self.work: list[tuple[str, int, float, float]] = []
+
+    def _ask(
+        self, student: Any, part: Part, address: str, *others: Any, **more: Any
+    ) -> None:
+        teacher = self.teachers[address]
+        begin = max(teacher.free_at, self.clock.now + self.spec.latency_s)
+        super()._ask(student, part, address, *others, **more)
+        self.work.append((address, part.batch, begin, teacher.free_at))
+
+
+def placing() -> str:
+    """SVG: what each of two quick and four slow teachers computes in the first seconds."""
+    spec = construct(SimulationSpec, loader.compose_card(_PLACING, []))
+    assert isinstance(spec, EdlDist)
+    simulation = _RecordedSimulation(spec, spec.cases[0])
+    simulation.run()
+    rates = {a: teacher.t_t for a, teacher in simulation.teachers.items()}
+    parts, places = "", {address: 26 + 30 * row for row, address in enumerate(rates)}
+    for address, y in places.items():
+        parts += bar(f"{rates[address]:g} samples/s", "", 120, y, 0, tall=24)
+    for address, batch, begin, end in simulation.work:
+        if begin < _PLACING_S:
+            x, wide = 120 + 140 * begin, 140 * (min(end, _PLACING_S) - begin)
+            colour = _HUES[batch % len(_HUES)]
+            parts += (
+                f'<rect x="{x:.1f}" y="{places[address]}" width="{wide:.1f}" height="24" rx="2" '
+                f'fill="{colour}" stroke="white"/>'
+            )
+            if wide > 18:
+                parts += (
+                    f'<text x="{x + 4:.1f}" y="{places[address] + 16}" fill="white" '
+                    f'font-size="11">{batch}</text>'
+                )
+    note = "Each bar is a part, with the number of its batch; a batch is trained on in this order."
+    return picture(note, parts, 26 + 30 * len(places) + 30)
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    for chart in (pipelines, rivals, storm, placing):
+        (folder / f"{chart.__name__}.svg").write_text(chart(), encoding="utf-8")

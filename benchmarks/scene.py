@@ -1,0 +1,156 @@
+"""Where a benchmark trains: samples, a folder, a pool and students, gone with their block."""
+
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from benchmarks.slices import TimedTraining
+from benchmarks.students import ENDLESS, deployment_for, loop_of
+from kdlab.cluster.deployment import DeployedModel, Deployment
+from kdlab.cluster.emulated_pool import EmulatedPool, RunningEmulatedPool
+from kdlab.cluster.local_pool import LocalPool, RunningLocalPool
+from kdlab.cluster.pool import Pool
+from kdlab.cluster.served import Served, ServedSource
+from kdlab.config.seal import file_sha256
+from kdlab.data.samples import PlannedSamples
+from kdlab.losses.soft_loss import LossSpec
+from kdlab.models.model import ModelSpec, Normalised
+from kdlab.soft_labels.source import LoadedTeacher, SourceContext, SourceSpec, TeacherPool
+from kdlab.supervision.children import Child
+from kdlab.train.recipe import Recipe
+from kdlab.train.teacher import frozen
+
+Infer = Callable[[Tensor], Tensor]
+PoolType = TypeVar("PoolType", bound=Pool)
+
+
+class Scratch(ExitStack):
+    """A folder, and the processes that write there; without one it makes one, for a while."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        super().__init__()
+        self.folder = folder or Path(self.enter_context(tempfile.TemporaryDirectory()))
+
+    def child(self, module: str, config: object, log: str, **options: Any) -> Child:
+        """A process with this main; `options` are those of `Child`."""
+        child = Child(module, config, self.folder / f"{log}.log", **options)
+        self.callback(child.stop)
+        return child
+
+
+class Scene(Scratch):
+    """Samples, and a pool and students for them."""
+
+    pool: TeacherPool | None = None
+    waited_s = 0.0  # for its teachers
+
+    def __init__(self, samples: PlannedSamples, folder: Path | None = None) -> None:
+        super().__init__(folder)
+        self.samples = samples
+
+    def model(self, spec: ModelSpec) -> Normalised:
+        """A teacher for these samples; it has learned nothing."""
+        return frozen(spec.build(self.samples.classes, self.samples.data.shape[0]))
+
+    def emulated(self, batch: int | None = None, **options: Any) -> RunningEmulatedPool:
+        """Emulated teachers that are up; `options` are those of `EmulatedPool`."""
+        own = deployment_for(self.samples)
+        deployment = own if batch is None else replace(own, batch=batch)
+        return self._up(EmulatedPool(**options).start(deployment, self.folder / "pool"))
+
+    def local(
+        self, spec: ModelSpec, model: Normalised | None = None, **options: Any
+    ) -> RunningLocalPool:
+        """Teachers that are up and compute; `options` are those of `LocalPool`."""
+        deployment = self.deployment(spec, self.model(spec) if model is None else model)
+        # `bench teacher` measures engines; here all wait for the same work.
+        pool = LocalPool(**{"engine": "eager"} | options)
+        return self._up(pool.start(deployment, self.folder / "pool"))
+
+    def _up(self, pool: PoolType) -> PoolType:
+        self.callback(pool.close)
+        begin = time.monotonic()
+        pool.wait()
+        self.pool, self.waited_s = pool, time.monotonic() - begin
+        return pool
+
+    def deployment(self, spec: ModelSpec, model: Normalised) -> Deployment:
+        weights = self.folder / "teacher.safetensors"
+        save_file(model.net.state_dict(), weights)
+        member = DeployedModel(
+            model=spec.to_dict(),
+            weights=str(weights),
+            sha256=file_sha256(weights),
+            weight=1.0,
+        )
+        return replace(
+            deployment_for(self.samples),
+            members=(member,),
+            teacher=member.sha256[:16],
+            by_reference=True,
+        )
+
+    def place(
+        self, name: str, rate: float = 1e9, infer: Infer | None = None
+    ) -> SourceContext:
+        """What a student of so many samples/s is told; `infer` is a teacher in its process."""
+        return SourceContext(
+            samples=self.samples,
+            student=name,
+            folder=self.folder / name,
+            load_teacher=None if infer is None else partial(LoadedTeacher, infer, "bench"),
+            pool=self.pool,
+            student_rate=lambda: rate,
+            start={"epoch": 0, "done": []},
+        )
+
+    def served(self, name: str, source: Served, rate: float = 1e9) -> ServedSource:
+        """Soft labels of the pool, without a student."""
+        built = source.build(self.place(name, rate))
+        self.callback(built.close)
+        return built
+
+    def training(
+        self,
+        name: str,
+        spec: ModelSpec,
+        source: SourceSpec,
+        rate: float = 1e9,
+        *,
+        infer: Infer | None = None,
+        loss: LossSpec | None = None,
+        recipe: Recipe = ENDLESS,
+        beside: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> TimedTraining:
+        """A student with its source of soft labels; the reader is its helper."""
+        place = self.place(name, rate, infer)
+        built = source.build(place)
+        self.callback(built.close)
+        reader = built.reader.pid if isinstance(built, ServedSource) else None
+        return TimedTraining(
+            name=name,
+            beside=beside,
+            loop=loop_of(spec, self.samples, place.folder, loss, recipe),
+            source=built,
+            helper=None if reader is None else psutil.Process(reader),
+        )
+
+
+def here(model: Normalised) -> Infer:
+    """Its answers, on the device where it is."""
+
+    @torch.inference_mode()
+    def infer(views: Tensor) -> Tensor:
+        return model(views.to(model.mean.device, non_blocking=True)).float().cpu()
+
+    return infer

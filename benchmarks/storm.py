@@ -1,0 +1,393 @@
+"""`kdlab bench storm`: time to 3,000 steps while machines fail, and what becomes of the samples.
+
+A process is killed each 45 s or each 15 s, from the tenth step on. The same student on two ranks,
+the same teacher, photos, batches and distance of checkpoints for all:
+
+    kdlab     the ranks train on soft labels of three served teachers; a teacher or a rank is killed
+    ranks     the same, and only ranks are killed, as often as in the worst storm
+    torchrun  DDP with the teacher in each rank; all begin again from the newest checkpoint
+              (`--max-restarts`)
+    torchft   two replica groups of one rank each, with the teacher in it; while one is away the
+              other trains on its own part of each batch
+
+Clockwork reports such times for 64 GPUs (2026-03): 3,000 steps, a failure each 45 to 75 minutes.
+"""
+
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import DEVNULL, STDOUT, Popen
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+from safetensors.torch import save_file
+
+from benchmarks.apart import runs_apart
+from benchmarks.faults import lineage_of
+from benchmarks.parts import check_parts
+from benchmarks.storm_peer import FIRST, StormPeer, pid_file, steps_file
+from benchmarks.waiting import until
+from kdlab.errors import BadInput, RunFailed
+from kdlab.events.log import select
+from kdlab.events.ranks import GenerationBegun
+from kdlab.events.teachers import TeacherJoined
+from kdlab.events.training import StepLogged
+from kdlab.report.figures import Figure, Report, Say, at, figure, report
+from kdlab.run import Run, load
+from kdlab.train.teacher import TeacherSpec
+
+_CHECKOUT = str(Path(__file__).parents[1])
+STEPS = 3000
+BATCH = 32  # over both ranks
+_EVERY_S = (0.0, 45.0, 15.0)  # between two failures; 0 is none
+_CHECKPOINT_STEPS = 50
+_PATIENCE_S = 300.0  # to the first steps
+_MOST_S = 900.0  # who needs longer is not waited for
+_MOST_FAILURES = 200
+_CORES = 16  # so many, and all train side by side
+_TICK_MS = 5  # of a lighthouse, for steps of some milliseconds; its own default is 100
+_JOIN_MS = 1000  # it waits so long for a replica group that lives and is late
+_RUN = {
+    "compare": ["served"],
+    # Every peer can keep its photos decoded in memory; so does kdlab here.
+    "data": {
+        "use": "data/clothes",
+        "kept": "decoded",
+        "augment": {"flip": True, "crop_padding": 4},
+    },
+    "teacher_pool": {"use": "teacher_pools/local", "teachers": 3},  # one to spare
+    "aggregation": {"type": "train/aggregation/all_reduce", "batch_norm": "local"},
+    "train.batch": BATCH,
+    "train.epochs": 10**6,
+    "train.schedule": "constant",
+    "train.warmup_epochs": 0,
+    "train.evaluate_every": 10**6,
+    "train.checkpoint_every_steps": _CHECKPOINT_STEPS,
+    "train.log_every_steps": FIRST,
+    "tracking.enabled": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    seconds: float  # from the tenth step to the last
+    steps: int  # 3,000, or what there was of them when patience was over
+    failures: int
+    lost: int  # samples of the plan that the final weights never saw
+    repeated: int  # samples that they saw twice
+    undone: int  # samples that were trained on, and once more since that was undone
+
+
+def measure(
+    repeats: int = 1, say: Say = lambda line: None, only: Collection[str] = ()
+) -> Report:
+    """Seconds, and samples lost, repeated and undone, of each way in each weather.
+
+    Raises:
+        BadInput: torchft is to be measured and is not installed; or a part has no such name.
+    """
+    ways: dict[str, Callable[[float, int], _Outcome]] = {
+        "kdlab": partial(_served, ("teacher", "rank")),
+        "ranks": partial(_served, ("rank",)),
+        "torchrun": _torchrun,
+        "torchft": _torchft,
+    }
+    check_parts("storm", ways, only)
+    if find_spec("torchft") is None and (not only or "torchft" in only):
+        raise BadInput(
+            "bench storm compares with torchft, which is not installed: pip install "
+            "'kdlab[storm]', or leave it out: --only kdlab ranks torchrun"
+        )
+    found: dict[tuple[str, float], list[_Outcome]] = {}
+
+    def one(name: str, every_s: float) -> None:
+        for seed in range(repeats):
+            outcome = ways[name](every_s, seed)
+            found.setdefault((name, every_s), []).append(outcome)
+            say(f"{name}, {_weather(every_s)}: {outcome}")
+
+    jobs = [
+        (name, every_s)
+        for every_s in _EVERY_S
+        for name in ways
+        if (not only or name in only) and (name != "ranks" or every_s == min(_EVERY_S[1:]))
+    ]
+    with runs_apart():
+        for ended in _lanes(jobs, one):
+            ended.result()
+    return report("storm", [it for job in jobs for it in _figures(*job, found)])
+
+
+def _lanes(
+    jobs: list[tuple[str, float]], one: Callable[[str, float], None]
+) -> Iterator[Future[None]]:
+    """One after the other; where there are cores for all, each peer beside kdlab's runs."""
+    own = [job for job in jobs if job[0] in ("kdlab", "ranks")]
+    many = (os.cpu_count() or 1) >= _CORES
+    lanes = [own, *([job] for job in jobs if job not in own)] if many else [jobs]
+
+    def lane(own: list[tuple[str, float]]) -> None:
+        for job in own:
+            one(*job)
+
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        yield from [pool.submit(lane, own) for own in lanes if own]
+
+
+def _weather(every_s: float) -> str:
+    return f"each_{every_s:g}_s" if every_s else "calm"
+
+
+def _figures(
+    name: str, every_s: float, found: dict[tuple[str, float], list[_Outcome]]
+) -> list[Figure]:
+    own = found[name, every_s]
+    seconds = [one.seconds for one in own]
+    calm = found.get(("kdlab" if name == "ranks" else name, _EVERY_S[0]), [])
+    times = [one.seconds / quiet.seconds for one, quiet in zip(own, calm, strict=False)]
+    goal = "<= 0" if name in ("kdlab", "ranks") else None
+    return at(
+        f"{name}/{_weather(every_s)}",
+        figure("seconds", seconds, "s"),
+        figure("steps", [one.steps for one in own], "steps"),
+        *([figure("times_calm", times, "times")] if times and every_s else []),
+        figure("failures", [one.failures for one in own], "failures"),
+        figure("samples_lost", [one.lost for one in own], "samples", goal),
+        figure("samples_repeated", [one.repeated for one in own], "samples", goal),
+        figure("samples_undone", [one.undone for one in own], "samples"),
+    )
+
+
+def _storm(
+    every_s: float, begin: float, steps: Callable[[], int], fail: Callable[[], bool]
+) -> int:
+    """Failures until all steps are done, the first one `every_s` after the beginning.
+
+    After so many it clears up: where a start takes longer than `every_s`, none would ever end.
+    """
+    due, failures = every_s, 0
+    while (passed := time.time() - begin) < _MOST_S and steps() < STEPS:
+        if every_s and passed >= due and failures < _MOST_FAILURES:
+            failures += fail()
+            due += every_s
+        time.sleep(0.1)  # between looks
+    return failures
+
+
+# kdlab
+
+
+def _served(kinds: tuple[str, ...], every_s: float, seed: int) -> _Outcome:
+    chance = random.Random(seed)
+    run = load("clothes/quickstart", _RUN).start(lambda line: None)
+
+    def steps() -> int:
+        if run.state not in ("starting", "running"):
+            raise RunFailed(f"The run is {run.state}; see {run.path}.")
+        *_, last = (0, *(e.step for e in select(run.folder.events, StepLogged)))
+        return last
+
+    try:
+        until(lambda: steps() >= FIRST, patience_s=_PATIENCE_S)
+        begin = _logged(run, FIRST)
+        failures = _storm(every_s, begin, steps, lambda: _kill(run, chance.choice(kinds)))
+        done = min(steps(), STEPS)
+        end = _logged(run, done)
+        run.stop()
+        run.wait(timeout_s=120)
+    finally:
+        run.kill()
+    counts = lineage_of(run)
+    return _Outcome(
+        end - begin, done, failures, counts.lost, counts.repeated, counts.rolled_back
+    )
+
+
+def _logged(run: Run, step: int) -> float:
+    """When it had trained so many steps."""
+    return next(e.time for e in select(run.folder.events, StepLogged) if e.step >= step)
+
+
+def _kill(run: Run, kind: str) -> bool:
+    """The newest rank, or the teacher that joined last; another one comes for it."""
+    if kind == "rank":
+        *_, generation = select(run.folder.events, GenerationBegun)
+        pids = list(generation.pids().values())
+    else:
+        pids = [e.pid for e in select(run.folder.events, TeacherJoined) if e.pid]
+    return any(_killed(pid) for pid in reversed(pids))
+
+
+def _killed(pid: int) -> bool:
+    """Whether it was there to be killed; what is dead and not yet reaped was not."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE:
+            process.kill()
+            return True
+    return False
+
+
+# Without kdlab
+
+
+def _torchrun(every_s: float, seed: int) -> _Outcome:
+    with _peer("torchrun") as peer:
+        agent = _agent(peer, 0, ("--nproc-per-node=2",), {})
+        return _watched(peer, [agent], every_s, seed)
+
+
+def _torchft(every_s: float, seed: int) -> _Outcome:
+    from torchft.coordination import LighthouseServer
+
+    with _peer("torchft") as peer:
+        house = LighthouseServer(
+            bind="127.0.0.1:0",
+            min_replicas=1,
+            join_timeout_ms=_JOIN_MS,
+            quorum_tick_ms=_TICK_MS,
+        )
+        try:
+            port = house.address().rpartition(":")[2]
+            more = {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}"}
+            groups = [_agent(peer, one, ("--nproc-per-node=1",), more) for one in range(2)]
+            return _watched(peer, groups, every_s, seed)
+        finally:
+            house.shutdown()
+
+
+@contextmanager
+def _peer(system: str) -> Iterator[StormPeer]:
+    """A folder with photos, teacher and student as kdlab's run has them."""
+    spec = load("clothes/quickstart", _RUN).spec
+    data = spec.data.load()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        np.save(folder / "photos.npy", data.inputs[data.train])
+        np.save(folder / "labels.npy", data.labels[data.train])
+        assert isinstance(spec.teacher, TeacherSpec)
+        teacher = spec.teacher.model.build(len(data.classes), data.shape[0])
+        save_file(teacher.state_dict(), folder / "teacher.safetensors")
+        peer = StormPeer(
+            system=system, folder=name, steps=STEPS, batch=BATCH, every=_CHECKPOINT_STEPS
+        )
+        (folder / "peer.json").write_text(json.dumps(asdict(peer)))
+        yield peer
+
+
+@contextmanager
+def _ended(agents: list[Popen[bytes]]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for agent in agents:
+            with suppress(psutil.Error):
+                own = psutil.Process(agent.pid)
+                for process in [*own.children(recursive=True), own]:
+                    with suppress(psutil.Error):
+                        process.kill()
+            agent.wait()
+
+
+def _agent(
+    peer: StormPeer, group: int, options: tuple[str, ...], more: dict[str, str]
+) -> "Popen[bytes]":
+    """`torchrun` with a rank or two under it."""
+    launched = (
+        *("torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"),
+        *("--max-restarts=1000", *options),
+    )
+    path = os.pathsep.join(filter(None, (_CHECKOUT, os.environ.get("PYTHONPATH"))))
+    # Whatever the current folder has: what torchrun starts is no `Child`, which finds it.
+    found = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    own = {"OMP_NUM_THREADS": "1", "REPLICA": str(group)}
+    with (Path(peer.folder) / f"agent{group}.log").open("wb") as log:
+        return Popen(
+            (sys.executable, "-m", *launched, "-m", "benchmarks.storm_peer", peer.folder),
+            env=os.environ | more | found | own,
+            stdin=DEVNULL,
+            stdout=log,
+            stderr=STDOUT,
+            start_new_session=True,
+        )
+
+
+def _watched(
+    peer: StormPeer, agents: "list[Popen[bytes]]", every_s: float, seed: int
+) -> _Outcome:
+    chance = random.Random(seed)
+    folder = Path(peer.folder)
+
+    def kill() -> bool:
+        return _killed(int(pid_file(folder, chance.randrange(2)).read_text()))
+
+    def steps() -> int:
+        done = _last(folder)
+        if done < STEPS and any(agent.poll() for agent in agents):
+            log = "".join(path.read_text()[-2000:] for path in folder.glob("agent*.log"))
+            raise RunFailed(f"{peer.system} gave up after {done} steps: {log}")
+        return done
+
+    with _ended(agents):
+        missing = f"{peer.system} has not trained"
+        until(lambda: steps() >= FIRST, patience_s=_PATIENCE_S, missing=missing)
+        begin = _time_of(_lines(folder), FIRST)
+        failures = _storm(every_s, begin, steps, kill)
+    lines, done = _lines(folder), min(steps(), STEPS)
+    end = _time_of(lines, done)
+    trained: dict[int, int] = defaultdict(int)
+    undone, seen = 0, set[tuple[int, int]]()
+    for line in lines:
+        trained[line.step] = max(trained[line.step], line.samples)
+        undone += line.undone
+        if line.samples and (line.rank, line.step) in seen:
+            undone += line.samples
+        seen.add((line.rank, line.step))
+    lost = sum(BATCH - trained[step] for step in range(FIRST + 1, done + 1))
+    return _Outcome(end - begin, done, failures, lost, 0, undone)
+
+
+class _Line(NamedTuple):
+    rank: int
+    time: float
+    step: int
+    samples: int
+    undone: int
+
+
+def _lines(folder: Path) -> list[_Line]:
+    """What the ranks wrote; the last line of a killed one may be half there."""
+    found = []
+    for rank in range(2):
+        path = steps_file(folder, rank)
+        for line in path.read_text().splitlines() if path.exists() else ():
+            if len(words := line.split()) == len(_Line._fields) - 1:
+                at, *counts = words
+                found.append(_Line(rank, float(at), *map(int, counts)))
+    return found
+
+
+def _last(folder: Path) -> int:
+    """Steps that are over."""
+    ends = []
+    for rank in range(2):
+        with suppress(FileNotFoundError, ValueError):  # nothing yet
+            *_, line, _ = steps_file(folder, rank).read_text().split("\n")
+            ends.append(int(line.split()[1]))
+    return max(ends, default=0)
+
+
+def _time_of(lines: list[_Line], step: int) -> float:
+    return min(line.time for line in lines if line.step >= step)

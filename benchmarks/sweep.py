@@ -1,0 +1,136 @@
+"""What a sweep's driver costs, how well two workers share the trials, how soon a teacher is free.
+
+Trials are short and real but for their teachers, which are emulated: each student holds one
+of them and waits for it most of the time, so that two trials do not slow each other down by
+computing (but for the reader of soft labels that each starts, a second of processor time).
+The same sweep is carried out by one worker and by two, in turns.
+"""
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from benchmarks.apart import runs_apart
+from kdlab.cluster.wires.security import remembered
+from kdlab.cluster.wires.wire import ask
+from kdlab.config.load import from_dict
+from kdlab.errors import ClusterError, SchedulerUnreachable
+from kdlab.events.sweeps import TrialDone, TrialStarted, TrialStopping
+from kdlab.events.teachers import PoolReady
+from kdlab.report.figures import Report, Say, figure, report
+from kdlab.tuning.checked import CheckedSweep
+
+_TRIALS = 12
+_PATIENCE_S = 20.0
+_OVERRIDES = {
+    "teacher_pool": {"type": "cluster/emulated_pool", "teachers": 2, "t_t": 700},
+    "soft_labels": {"type": "cluster/served", "lt": 64, "ut": 512, "at_most": 1},
+    "train.epochs": 12,
+}
+_SWEEP: dict[str, object] = {
+    "experiment": "smoke/served",
+    "overrides": _OVERRIDES,
+    "space": {
+        "loss.temperature": {"low": 1, "high": 8, "log": True},
+        "train.lr": {"low": 0.01, "high": 0.2, "log": True},
+    },
+    "objectives": [{"metric": "validation_top1"}],
+    "trials": _TRIALS,
+    "confirm": None,
+    "tracking": {"enabled": False},
+}
+
+
+def measure(
+    repeats: int = 3, say: Say = lambda line: None, trials: int = _TRIALS
+) -> Report:
+    """Driver time per trial, and the speed-up by a second worker over two.
+
+    Raises:
+        RunFailed: a sweep did.
+    """
+    overhead, efficiency, each, freed = (list[float]() for _ in range(4))
+    with runs_apart():
+        for number in range(repeats):
+            seconds = {}
+            for jobs in (1, 2) if number % 2 else (2, 1):
+                seconds[jobs], driver_ms = _executed(jobs, trials, f"r{number}-j{jobs}")
+                overhead.append(driver_ms)
+            efficiency.append(seconds[1] / (2 * seconds[2]))
+            each.append(seconds[1] / trials)
+            freed += _freed(f"pruned{number}")
+            say(
+                f"{trials} trials: {seconds[1]:.1f} s with one worker, {seconds[2]:.1f} s "
+                "with two"
+            )
+    return report(
+        "sweep",
+        [
+            figure("driver_ms_per_trial", overhead, "ms", "<= 50"),
+            figure("parallel_efficiency", efficiency, "share", ">= 0.9"),
+            figure("seconds_per_trial", each, "s"),
+            figure("seconds_until_a_pruned_trial_has_no_teacher", freed, "s", "<= 2"),
+        ],
+    )
+
+
+def _executed(jobs: int, trials: int, study: str) -> tuple[float, float]:
+    """Seconds from the first trial's beginning to the last one's end; ms of the driver."""
+    seconds, result = carried_out(_SWEEP | {"jobs": jobs, "trials": trials}, study)
+    return seconds, float(result["driver_ms_per_trial"])
+
+
+def carried_out(tree: Mapping[str, object], study: str) -> tuple[float, dict[str, Any]]:
+    """Seconds from the first trial's beginning to the last one's end, and the result.
+
+    Args:
+        tree: of a sweep all of whose trials end well.
+        study: its name.
+
+    Raises:
+        ClusterError: some did not.
+    """
+    sweep = CheckedSweep(from_dict(tree, "bench")).start(study)
+    sweep.wait()
+    result = sweep.result
+    events = list(sweep.events())
+    begun = [e.time for e in events if isinstance(e, TrialStarted)]
+    ended = [e.time for e in events if isinstance(e, TrialDone)]
+    if result["trials"]["complete"] != tree["trials"]:
+        raise ClusterError(f"Only {result['trials']} ended well; see {sweep.path}.")
+    return max(ended) - min(begun), result
+
+
+def _freed(study: str) -> list[float]:
+    """From the driver's word that a trial is pruned until the pool has it as no student."""
+    tree = _SWEEP | {
+        "jobs": 1,
+        "trials": 3,
+        "defaults": False,
+        "overrides": _OVERRIDES | {"train.epochs": 500},
+        "pruner": {"name": "threshold", "lower": 101.0, "n_warmup_steps": 1},
+    }
+    sweep = CheckedSweep(from_dict(tree, "bench")).start(study)
+    found, pruned, address = list[float](), "", ""
+    for event in sweep.events(follow=True):
+        if isinstance(event, PoolReady):
+            address = event.address
+        elif isinstance(event, TrialStopping):
+            pruned = f"{study}-{event.number:04d}/served/seed0"
+            found.append(_until_gone(address, pruned) - event.time)
+    if not found:
+        raise ClusterError(f"No trial was pruned; see {sweep.path}.")
+    return found
+
+
+def _until_gone(address: str, student: str) -> float:
+    """When the pool has no such student any more; seconds since 1970."""
+    deadline = time.time() + _PATIENCE_S
+    tls = remembered(address)
+    with suppress(SchedulerUnreachable):  # after the last trial the pool itself goes
+        while student in ask(address, "kdlab_status", tls=tls)["students"]:
+            if time.time() > deadline:
+                break
+            time.sleep(0.02)  # between looks
+    return time.time()

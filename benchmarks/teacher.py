@@ -1,0 +1,139 @@
+"""What a teacher gains by its engine: labels/s over those of PyTorch as it is, on one core.
+
+Then bytes of a label on the wire, what whole served runs gain (bench/served_teacher), and how
+teachers follow the demand (bench/elasticity).
+
+Engines take turns on the same views, and are held to the network as it is (models/engines). What
+the guard refuses does not count: `clothes` is trained and sees photos, the other networks are not.
+`torch_only` leaves out the libraries of kdlab[onnx] and kdlab[openvino].
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+
+from benchmarks import elasticity, served_teacher
+from benchmarks.parts import measured
+from kdlab.cluster.wires.frames import size_of
+from kdlab.cluster.wires.messages import Replies, Took, encode
+from kdlab.config.check import construct
+from kdlab.config.load import compose_card, from_dict
+from kdlab.data.images import DataSpec
+from kdlab.events.event import unheard
+from kdlab.models.engines import ChosenEngine, Engine, Trial, choose, installed
+from kdlab.models.model import ModelSpec, Normalised
+from kdlab.report.figures import Figure, Report, Say, figure
+from kdlab.train.teacher import TeacherSpec, prepare
+
+_SECONDS = 60.0  # for each network
+_LABELS = 64
+_PHOTOS = 1000  # as many as an engine is judged by
+_REPLIES: Mapping[Replies, int] = {"full": 0, "half": 0, "top_k": 10, "sampled": 12}
+_OTHERS = ("onnxruntime", "openvino")
+# Network, side in pixels, views at once, and the two goals: with all extras, with PyTorch alone.
+_Case = tuple[Mapping[str, object], int, int, tuple[float, float]]
+NETWORKS: Mapping[str, _Case] = {
+    "resnet50_224": ({"type": "timm/resnet50"}, 224, 8, (2.8, 1.7)),
+    "resnet18_224": ({"type": "timm/resnet18"}, 224, 16, (2.4, 1.6)),
+    "mobilenetv3_224": ({"type": "timm/mobilenetv3_small_100"}, 224, 16, (4.5, 1.6)),
+    "resnet20_32": ({"type": "models/cifar_resnet", "depth": 20}, 32, 64, (1.5, 1.1)),
+}
+
+
+def measure(
+    repeats: int = 1, only: Collection[str] = (), say: Say = lambda line: None
+) -> Report:
+    """`labels_per_s_over_eager` of each network, then bytes and whole runs; `repeats` times."""
+    torch.set_num_threads(1)
+    goals = {"clothes": (1.5, 1.5), **{name: case[3] for name, case in NETWORKS.items()}}
+    parts = {n: partial(_gains, n, goals[n], repeats, say) for n in goals}
+    parts["bytes"] = partial(_bytes_per_label, say)
+    parts["end_to_end"] = partial(served_teacher.gains, repeats, say)
+    parts["shared"] = partial(served_teacher.shared, repeats, say)
+    parts["elastic"] = partial(elasticity.elastic, repeats, say)
+    return measured("teacher", parts, only)
+
+
+def _gains(name: str, goals: tuple[float, float], repeats: int, say: Say) -> list[Figure]:
+    found = [_tried(name, say) for _ in range(repeats)]
+    every, alone = goals
+    figures = []
+    for sort, among, goal in (
+        ("", lambda trial: True, every),
+        ("torch_only/", lambda trial: trial.engine not in _OTHERS, alone),
+    ):
+        gains = [gain(choice, among) for choice in found]
+        label = f"labels_per_s_over_eager/{sort}{name}"
+        figures.append(figure(label, gains, "ratio", f">= {goal:g}"))
+    return figures + each_engine(name, found)
+
+
+def each_engine(name: str, found: Sequence[ChosenEngine]) -> list[Figure]:
+    """`times_eager` of every engine that was timed each time."""
+    figures = []
+    for label in (trial.label for trial in found[0].trials):
+        times = [gain(choice, partial(_is, label)) for choice in found]
+        if all(times):  # one that was refused, or not tried, has no rate
+            named = f"times_eager/{name}/{label.replace(' ', '_')}"
+            figures.append(figure(named, times, "ratio"))
+    return figures
+
+
+def _clothes() -> tuple[Normalised, torch.Tensor]:
+    """The teacher that comes with kdlab, and views of the photos that it was trained on."""
+    data = construct(DataSpec, compose_card("data/clothes")).load()
+    spec = construct(TeacherSpec, compose_card("teachers/clothes_resnet"))
+    model = prepare(spec, unheard).build(len(data.classes), data.shape[0]).eval()
+    return model, torch.from_numpy(data.views(data.train[:_PHOTOS], 0))
+
+
+def _untrained(name: str) -> tuple[Normalised, torch.Tensor]:
+    block, side, count, _ = NETWORKS[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = construct(ModelSpec, from_dict(block, name)).build(10, 3)
+        views = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8)
+        served_teacher.see(model, views)
+    return model, views
+
+
+def _tried(name: str, say: Say) -> ChosenEngine:
+    model, views = _clothes() if name == "clothes" else _untrained(name)
+    choice = choose(model, views, _quick(), threads=1, seconds=_SECONDS)
+    say(f"{name}: {choice}")
+    return choice
+
+
+def _quick() -> list[Engine]:
+    """All but those that take a minute or more to be ready."""
+    return [engine for engine in installed("cpu") if engine.name != "compiled"]
+
+
+def _bytes_per_label(say: Say) -> list[Figure]:
+    """How many an answer of 64 labels takes on the wire, with all that is around them."""
+    chance = np.random.default_rng(0)
+    figures = []
+    for classes, goal in ((100, "<= 44"), (1000, None)):
+        logits = chance.normal(0, 3, (_LABELS, classes)).astype(np.float32)
+        for replies, k in _REPLIES.items():
+            answer = Took().beside(encode(logits, replies, k), "eager fp32")
+            each = size_of({"number": 10**6}, answer) / _LABELS
+            name = f"{replies}{k or ''}".replace("top_k", "top")
+            label = f"bytes_per_label/{name}" + ("" if classes == 100 else f"/{classes}")
+            figures.append(figure(label, each, "bytes", goal if name == "top10" else None))
+            say(f"{classes} classes, {name}: {each:.1f} bytes per label")
+    return figures
+
+
+def _is(label: str, trial: Trial) -> bool:
+    return trial.label == label
+
+
+def gain(
+    choice: ChosenEngine, among: Callable[[Trial], bool] = lambda trial: True
+) -> float:
+    """The best rate of these engines over eager's; those that were refused have none."""
+    rates = (trial.rate for trial in choice.trials if among(trial) and not trial.refused)
+    return max(rates, default=0.0) / choice.trials[0].rate

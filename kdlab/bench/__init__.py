@@ -1,1 +1,0 @@
-"""Side-by-side measurements: ratios of medians, interleaved in one run."""

@@ -1,0 +1,126 @@
+"""A result is as old as the code that it speaks of."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks.reproduce import freshness
+from benchmarks.reproduce.command import (
+    as_markdown,
+    card,
+    keep,
+    kept,
+    known,
+    reproduce,
+    stale,
+)
+from benchmarks.reproduce.freshness import PACKAGE, changed_since, code_of, what_runs
+from kdlab.config import folders
+from kdlab.report.machine import git_commit
+
+SOURCE = '''"""About it."""
+
+def one(x):
+    """Says.
+
+    More.
+    """
+    # why
+    return x + 1  # here
+'''
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package of two rooms in place of kdlab."""
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "loop.py").write_text(SOURCE)
+    (tmp_path / "losses.py").write_text("HARD = 1\n")
+    monkeypatch.setattr(freshness, "PACKAGE", tmp_path)
+    freshness._hash_of.cache_clear()
+    yield tmp_path
+    freshness._hash_of.cache_clear()
+
+
+def measured(value, code):
+    return {"rows": [{"measured": value}], "code": code}
+
+
+def test_only_what_runs_counts():
+    assert what_runs(SOURCE) == "def one(x):\n    return x + 1  # here"
+    told = SOURCE.replace("Says.", "Adds one.").replace("# why", "# since")
+    assert what_runs(told) == what_runs(SOURCE)
+    assert what_runs(SOURCE.replace("+ 1", "+ 2")) != what_runs(SOURCE)
+
+
+def test_parts_that_changed_are_named(package):
+    code = code_of(["train", "losses"])
+    assert changed_since(measured(1.0, code)) == ()
+    for path, text in (
+        ("train/loop.py", SOURCE + "\nTWO = 2\n"),
+        ("losses.py", "HARD = 2\n"),
+    ):
+        (package / path).write_text(text)
+        freshness._hash_of.cache_clear()
+        assert Path(path).parts[0].removesuffix(".py") in changed_since(measured(1.0, code))
+    (package / "losses.py").unlink()
+    freshness._hash_of.cache_clear()
+    assert changed_since(measured(1.0, code)) == ("train", "losses")
+    assert changed_since(measured(None, code)) == ()  # nothing was measured
+    assert changed_since(measured(1.0, {})) == ("kdlab",)  # before code was recorded
+    with pytest.raises(FileNotFoundError):
+        code_of(["trains"])
+
+
+@pytest.mark.parametrize("name", sorted(known()))
+def test_a_card_names_parts_that_are_there(name):
+    spec = card(name)[1]
+    assert len(code_of(spec.code)) == len(spec.code)
+    assert bool(spec.code) == (spec.measurement is not None)
+
+
+def test_a_kept_result_says_its_commit():
+    for name in folders.names("registry"):
+        if name.startswith("results/"):
+            facts = kept(name.removeprefix("results/")).fields()
+            if any(row["measured"] is not None for row in facts["rows"]):
+                assert len(facts["commit"].removesuffix("-dirty")) == 40
+                assert facts["code"], name
+
+
+def test_an_older_result_is_said_to_be(kdlab_cli):
+    older = {one["name"] for one in stale()}
+    for name in older:
+        text = as_markdown(kept(name).fields())
+        assert "| measured before the code changed |" in text
+        assert "changed since: " in text
+    code, out, _ = kdlab_cli("reproduce", "--stale")
+    assert code == 0
+    assert f"{len(older)} kept results are older than their code." in out
+
+
+def test_simulating_again_leaves_what_was_measured(elsewhere, monkeypatch):
+    (result,) = reproduce("edl_dist/table3", measures=False, keeps=True)
+    path = Path("registry/results/edl_dist/table3.yaml")
+    facts = yaml.safe_load(path.read_text())
+    row = next(r for r in facts["rows"] if r["simulated"] is not None)
+    row |= {"measured": 2.0, "mean": 2.0, "low": 1.0, "high": 3.0, "simulated": 0.0}
+    facts |= {"commit": "a" * 40, "code": {"train": "0" * 16}, "seconds": 77.0}
+    path.write_text(yaml.safe_dump(facts))
+    keep(result)
+    again = yaml.safe_load(path.read_text())
+    found = next(r for r in again["rows"] if r["measured"] is not None)
+    assert (found["measured"], found["low"], found["high"]) == (2.0, 1.0, 3.0)
+    assert found["simulated"] != 0.0
+    assert (again["commit"], again["seconds"]) == ("a" * 40, 77.0)
+    assert changed_since(again) == ("train",)
+    # In the checkout it is kept beside its claim.
+    monkeypatch.setattr("benchmarks.reproduce.command._CHECKOUT", elsewhere.resolve())
+    assert keep(result) == Path("benchmarks/results/edl_dist/table3.yaml")
+    assert yaml.safe_load(keep(result).read_text())["name"] == "edl_dist/table3"
+
+
+def test_the_commit_is_that_of_the_checkout():
+    commit = git_commit(PACKAGE, marks=True) or ""
+    assert len(commit.removesuffix("-dirty")) in (0, 40)

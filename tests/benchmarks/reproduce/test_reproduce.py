@@ -1,0 +1,257 @@
+"""The papers' tables: cards that fit, numbers that hold, and the same ones every time."""
+
+import json
+
+import pytest
+import yaml
+from tests_support import TIER
+
+from benchmarks.reproduce.bench import Bench
+from benchmarks.reproduce.command import (
+    as_markdown,
+    card,
+    kept,
+    kept_table,
+    known,
+    reproduce,
+)
+from benchmarks.reproduce.experiment import Trained
+from benchmarks.reproduce.result import KeptResult
+from benchmarks.reproduce.shares import Shares, Teachers
+from benchmarks.reproduce.table import MeasuredRow, Row, printed
+from kdlab.config import folders
+from kdlab.config.check import construct
+from kdlab.config.load import compose_card
+from kdlab.errors import NotFoundError, SpecError
+
+NAMES = sorted(known())
+# These simulate hundreds of teachers: 20 s and a minute.
+LONG = {
+    "edl_dist/fig6": (pytest.mark.slow, pytest.mark.nightly),
+    "edl_dist/table5": (pytest.mark.slow, pytest.mark.nightly),
+}
+DEAR = ("ec_dnn/fig5", "edl_dist/table2", "edl_dist/table3", "pipe_bd/fig4")
+SECONDS = pytest.mark.slow("two to four seconds, twice")
+SIMULATED = [
+    pytest.param(name, marks=LONG.get(name, SECONDS if name in DEAR else ()))
+    for name in NAMES
+    if card(name)[1].simulation
+]
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+@pytest.mark.long
+def test_what_is_promised_of_a_simulation_holds(name, elsewhere):
+    (result,) = reproduce(name, measures=False)
+    asked = [row for row in result.rows if row.spec.simulated]
+    assert asked
+    assert not [row.spec.simulated for row in asked if row.simulated is None]
+    failed = [row.spec.row for row in result.rows if row.holds is False]
+    assert not failed
+    assert_kept_as_simulated(name, result)
+    picture = elsewhere / "reproductions" / name / "figure.png"
+    assert picture.stat().st_size > 5000
+    rows = json.loads((picture.parent / "result.json").read_text())["rows"]
+    if name in LONG or TIER == "quick":  # once
+        return
+    again = [row.facts() for row in reproduce(name, measures=False)[0].rows]
+    assert rows == again  # every time the same
+
+
+def assert_kept_as_simulated(name, result):
+    """`kdlab reproduce NAME --simulate-only --keep` keeps them again."""
+    if f"results/{name}" not in folders.names("registry"):
+        return
+    now = {(row.spec.row, row.spec.quantity): row.facts() for row in result.rows}
+    for row in kept(name).rows:
+        fresh = now[row["row"], row["quantity"]]["simulated"]
+        if fresh is None or row["simulated"] is None:
+            assert row["simulated"] == fresh, row
+        else:
+            assert row["simulated"] == pytest.approx(fresh, rel=1e-4), row
+
+
+def test_only_predictions_count():
+    """Consistent rows within 5 % (EDL-Dist Tables 2, 3; Pipe-BD Table II)."""
+    for name, count, within in (
+        ("edl_dist/table2", 5, 5),
+        ("edl_dist/table3", 2, 5),
+        ("pipe_bd/table2", 5, 5),
+    ):
+        promised = [row for row in card(name)[1].rows if row.within_pct]
+        assert len(promised) == count, name
+        assert {row.within_pct for row in promised} == {within}
+        assert {row.marked for row in promised} == {"predicted"}
+    with pytest.raises(SpecError, match="promised of a number that is fitted"):
+        Row(row="a", quantity="b", simulated="c", marked="fitted", within_pct=5)
+    with pytest.raises(SpecError, match="must say what the simulated number is"):
+        Row(row="a", quantity="b", simulated="c")
+
+
+def test_what_cannot_be_is_found_before_anything_is_measured():
+    for row, said in (
+        ({"goal": "> 2"}, "must be such as"),
+        ({"goal": "2"}, "must be such as"),
+    ):
+        with pytest.raises(SpecError, match=said):
+            Row(row="a", quantity="b", **row)
+    with pytest.raises(SpecError, match="has none"):
+        Bench(name="peers", only=("served",))
+    with pytest.raises(SpecError, match="has no effect"):
+        Bench(name="pipe_bd", images=("x.zip",))
+    with pytest.raises(SpecError, match="are not there"):
+        Bench(name="ec_dnn", images=("x.zip",))
+
+
+def test_the_median_of_rates_and_the_mean_of_accuracies_count():
+    rate = Row(row="a", quantity="ratio", measured="m", goal=">= 0.97")
+    assert MeasuredRow(rate, None, (0.90, 0.98, 1.0)).holds is True
+    gain = Row(row="a", quantity="gained, points", measured="m", goal=">= 0")
+    assert MeasuredRow(gain, None, (-3.0, 0.5, 1.0)).holds is False
+
+
+def test_a_goal_of_seeds_holds_for_the_worst_of_them():
+    gain = Row(row="a", quantity="gained, points", measured="m", goal=">= 0")
+    assert MeasuredRow(gain, None, (4.7, 1.9, -0.8)).holds is False
+    assert MeasuredRow(gain, None, (4.7, 1.9, 0.8)).holds is True
+    error = Row(row="a", quantity="error, %", measured="m", goal="<= 5")
+    assert MeasuredRow(error, None, (4.0, 4.0, 5.5)).holds is False
+    rate = Row(row="a", quantity="ratio", measured="m", goal=">= 1")
+    assert MeasuredRow(rate, None, (0.9, 1.1, 1.2)).holds is True  # rounds, not seeds
+
+
+def test_off_and_holds():
+    row = Row(
+        row="a", quantity="b", published=10.0, simulated="s", marked="predicted",
+        within_pct=5, measured="m", goal=">= 2",
+    )  # fmt: skip
+    assert MeasuredRow(row, 10.4, (3.0,)).off_pct == pytest.approx(4)
+    assert MeasuredRow(row, 10.4, (3.0,)).holds is True
+    assert MeasuredRow(row, 10.6, (3.0,)).holds is False
+    assert MeasuredRow(row, 10.4, (1.0, 2.0)).holds is False
+    assert MeasuredRow(row, 10.4, ()).holds is True
+    fitted = Row(row="a", quantity="b", published=10.0, simulated="s", marked="fitted")
+    assert MeasuredRow(fitted, 10.0, ()).off_pct is None  # no evidence, however near
+    assert MeasuredRow(fitted, 10.0, ()).holds is None
+
+
+def test_shares_have_the_names_of_their_rows():
+    for name in NAMES:
+        spec = card(name)[1]
+        if isinstance(spec.measurement, Shares):
+            asked = {row.measured for row in spec.rows if row.measured}
+            assert asked == set(spec.measurement.cases)
+
+
+@pytest.mark.parametrize(
+    "card_name", sorted(n for n in folders.names("registry") if n.startswith("results/"))
+)
+@pytest.mark.long
+def test_a_kept_result_is_of_its_card_and_has_its_numbers(card_name):
+    path, name = folders.find("registry", card_name), card_name.removeprefix("results/")
+    kept, spec = construct(KeptResult, compose_card(f"results/{name}")), card(name)[1]
+    assert kept.name == name
+    assert kept.command.startswith(f"kdlab reproduce {name}")
+    assert {"cores", "system"} <= kept.machine.keys()
+    assert "torch" in kept.versions
+    assert [row["row"] for row in kept.rows] == [row.row for row in spec.rows]
+    for row, asked in zip(kept.rows, spec.rows, strict=True):
+        assert row["published"] == asked.published
+        assert (row["measured"] is None) == (asked.measured is None), asked
+        assert (row["simulated"] is None) == (asked.simulated is None), asked
+    assert "| --- |" in kept_table(name)
+    assert (
+        ".zip" not in path.read_text()
+    )  # where somebody's images are is nobody's business
+
+
+@pytest.mark.long
+def test_from_the_command_line(kdlab_cli, elsewhere):
+    code, out, _ = kdlab_cli("reproduce")
+    assert code == 0
+    assert "edl_dist/table3" in out
+    assert "journal Table 3" in out
+    words = ("reproduce", "edl_dist/table3", "--simulate-only", "--keep", "--json")
+    code, out, err = kdlab_cli(*words)
+    assert code == 0, err
+    told = json.loads(out.strip().split("\n")[-1])
+    assert {"name", "rows", "figures", "machine", "versions", "command"} <= told.keys()
+    row = next(r for r in told["rows"] if r["row"] == "12 cores")
+    assert row["is"] == "predicted"
+    assert abs(row["off_pct"]) <= 5
+    own = yaml.safe_load((elsewhere / "registry/results/edl_dist/table3.yaml").read_text())
+    assert own["type"] == "reproduce/result"
+    assert own["rows"] == told["rows"]
+    assert own["about"].startswith("A student on one P4")
+    code, _, err = kdlab_cli("reproduce", "measurement.repeats=5")
+    assert code == 2
+    code, _, err = kdlab_cli("reproduce", "edl_dist/table9")
+    assert code == 2
+    assert "Nearest: edl_dist/table" in err
+    code, _, err = kdlab_cli("reproduce", "edl_dist/table4", "measurement.images=[no.zip]")
+    assert code == 2
+    assert "are not there: no.zip" in err
+
+
+def test_markdown_has_no_empty_columns_and_no_html():
+    _, spec = card("ec_dnn/fig5")
+    facts = {
+        "name": "x", "source": "<b>paper</b>", "command": "kdlab", "seconds": 1.0,
+        "machine": {"cores": 2, "gpu": None}, "versions": {"torch": "2"},
+        "scaled": "", "notes": ["a <b>note</b>"],
+        "rows": [MeasuredRow(row, 1.0, ()).facts() for row in spec.rows],
+    }  # fmt: skip
+    text = as_markdown(facts)
+    assert "measured" not in text
+    assert "<b>" not in text
+    assert "Note: a <b>note</b>" in printed(facts)
+
+
+def test_an_unknown_result_names_the_nearest():
+    with pytest.raises(NotFoundError):
+        kept_table("edl_dist/table99")
+
+
+def test_the_last_part_of_a_name_is_enough_where_one_has_it():
+    assert card("rivals") == card("ec_dnn/rivals")
+    with pytest.raises(
+        NotFoundError, match=r"Several are: edl_dist/table2, pipe_bd/table2\."
+    ):
+        card("table2")
+    with pytest.raises(NotFoundError, match="Nearest: ec_dnn/rivals"):
+        card("rival")
+
+
+@pytest.mark.slow("a student and its teachers, at a set speed")
+@pytest.mark.nightly
+def test_a_share_is_measured(elsewhere):
+    """A tenth of what the student needs: a busy machine cannot make that a half."""
+    spec = Shares(cases={"tenth": Teachers(teachers=2, each=0.05)}, repeats=1)
+    (found,) = spec.measure(elsewhere, lambda line: None).values.values()
+    assert 0 < found[0] < 0.5
+
+
+@pytest.mark.slow("two runs, one of them served")
+def test_accuracies_are_measured_and_drawn(elsewhere, kdlab_home):
+    (result,) = reproduce("edl_dist/fig7", ["measurement.without_images=smoke/served"])
+    served = next(row for row in result.rows if row.spec.row == "EDL-Dist")
+    assert len(served.measured) == 1
+    assert {p.name for p in result.files} >= {"result.json", "table.md", "curves.png"}
+
+
+@pytest.mark.long
+def test_a_variant_stands_where_a_source_does(here, elsewhere, kdlab_home):
+    spec = Trained(
+        experiment="smoke/in_process",
+        without_images="smoke/in_process",
+        overrides={"tracking.enabled": False},
+        variants={"cool": {"loss.temperature": 1}, "hot": {"loss.temperature": 8}},
+        curves=True,
+    )
+    found = spec.measure(elsewhere, lambda line: None)
+    cool, hot = found.values["top1/cool"][0], found.values["top1/hot"][0]
+    assert found.values["top1/cool-hot"] == [cool - hot]
+    assert found.values["top1/teacher of hot"] == found.values["top1/teacher of cool"]
+    assert {"ece/cool", "ece/hot", "ece/teacher of cool"} <= found.values.keys()
+    assert set(found.curves["top-1 on validation, %"]) == {"cool", "hot"}
+    assert len(set(found.facts["spec_hash"])) == 2

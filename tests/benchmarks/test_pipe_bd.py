@@ -1,0 +1,62 @@
+"""What the benchmark of Pipe-BD times, and with which lead."""
+
+import pytest
+
+from benchmarks import pipe_bd
+from benchmarks.block_rank import VARIANTS, made, plan_lines, same_plan
+from kdlab.papers.pipe_bd.block_cost import Block, Profile, StageCosts
+from kdlab.papers.pipe_bd.stages import LEAD
+from kdlab.run.experiment import load
+
+
+def programmes(*work):
+    """Of all variants, for two like devices and blocks of so much work."""
+    rows = (16, 32)
+    blocks = [
+        Block(
+            teacher_s={r: w * r for r in rows},
+            student_s={r: 2 * w * r for r in rows},
+        )
+        for w in work
+    ]
+    costs = StageCosts(Profile(types={"cpu": blocks}, devices=["cpu"] * 2), 32)
+    return {name: made(name, costs) for name in VARIANTS}
+
+
+def test_variants_of_the_same_plan_are_timed_once():
+    found = same_plan(programmes(1.0, 1.0))
+    assert found["tr_dpu_ahd"] == "tr_dpu"
+    # With a barrier it is another plan, and a plan of its own the ideal is too.
+    assert all(found[name] == name for name in VARIANTS if name != "tr_dpu_ahd")
+
+
+def test_variants_of_other_plans_are_timed_each():
+    """A first block that has most of the work is shared."""
+    every = programmes(9.0, 1.0)
+    found = same_plan(every)
+    assert len(every["tr_dpu_ahd"].plans[0].stages[0].devices) == 2
+    assert found["tr_dpu"] == "tr_dpu"
+    assert found["tr_dpu_ahd"] in ("tr_dpu_ahd", "tr_ir")
+
+
+def test_plans_are_told_in_words():
+    every = programmes(1.0, 1.0)
+    lines = list(plan_lines(every, same_plan(every)))
+    assert lines == [
+        "tr: block 0 on 0; block 1 on 1",
+        "tr_dpu: block 0 on 0; block 1 on 1",
+        "tr_dpu_ahd: the plan of tr_dpu, timed once: block 0 on 0; block 1 on 1",
+        "tr_ir: blocks 0 to 1 on 0, 1",
+    ]
+
+
+@pytest.mark.parametrize("workload", ["compression", "nas"])
+def test_the_lead_is_the_one_that_its_config_ships(workload):
+    shipped = load(pipe_bd.CONFIGS[workload]).spec.method.lead
+    assert pipe_bd.lead(workload) == shipped
+    assert (workload == "nas") == (shipped > LEAD)
+    assert pipe_bd.SLICES[workload] >= shipped
+
+
+def test_a_workload_without_a_config_has_the_usual_lead():
+    assert pipe_bd.lead("stages") == LEAD

@@ -1,0 +1,87 @@
+"""`benchmarks/` is found beside the package in a checkout, whoever else has the name."""
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from kdlab.config import evidence, registry, source_index
+from kdlab.errors import BadInput
+from kdlab.supervision.children import Child
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def another(elsewhere, monkeypatch):
+    """A folder `benchmarks` of somebody else's project, which is the current folder."""
+    (elsewhere / "benchmarks").mkdir()
+    (elsewhere / "benchmarks" / "__init__.py").write_text("")
+    (elsewhere / "benchmarks" / "neighbour.py").write_text(
+        "raise SystemExit('another one')"
+    )
+    monkeypatch.setattr(sys, "path", [str(elsewhere), *sys.path])
+    for name in [n for n in sys.modules if n.partition(".")[0] == "benchmarks"]:
+        monkeypatch.delitem(sys.modules, name)
+    return elsewhere
+
+
+@pytest.fixture
+def wheel(tmp_path, monkeypatch):
+    """What an installed wheel looks like, with another package `benchmarks` beside it."""
+    for place in ("kdlab/_packaged", "benchmarks/reproduce"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "benchmarks" / "__init__.py").write_text("")
+    text = '@register("losses/mine")\nclass Mine: pass\n'
+    (tmp_path / "benchmarks" / "reproduce" / "mine.py").write_text(text)
+    monkeypatch.setattr(evidence, "_PACKAGE", tmp_path / "kdlab")
+    source_index.index.cache_clear()
+    yield tmp_path
+    source_index.index.cache_clear()
+
+
+def test_a_checkout_has_it():
+    assert evidence.folder() == ROOT / "benchmarks"
+    assert registry.find("reproduce/table")[0].__module__ == "benchmarks.reproduce.table"
+
+
+def test_a_module_is_the_checkouts_whatever_the_current_folder_has(another):
+    assert evidence.module("benchmarks.waiting").__file__ == str(
+        ROOT / "benchmarks/waiting.py"
+    )
+
+
+@pytest.mark.processes("a Python with torch")
+def test_so_is_that_of_a_child(another, tmp_path):
+    config = {
+        "patch": 4,
+        "depth": 1,
+        "classes": 2,
+        "shape": [1, 8, 8],
+        "batch": 1,
+        "share": 0.5,
+    }
+    child = Child("benchmarks.neighbour", config, tmp_path / "log")
+    try:
+        assert child.answer(120) == {"ready": True}
+    finally:
+        child.stop()
+
+
+def test_a_wheel_has_none_and_takes_no_other(wheel):
+    assert evidence.folder() is None
+    assert not [e for e in source_index.index() if e.module.startswith("benchmarks")]
+
+
+@pytest.mark.parametrize(
+    "words", [["bench", "transport"], ["reproduce"], ["reproduce", "x"]]
+)
+def test_a_wheel_says_in_a_line_where_they_are(wheel, kdlab_cli, words):
+    code, out, err = kdlab_cli(*words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert (
+        f"clone the repository at version {version('kdlab')} and `pip install -e .`" in err
+    )
+    with pytest.raises(BadInput, match="without it"):
+        evidence.module("benchmarks.transport")
