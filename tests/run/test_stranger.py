@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import sysconfig
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -72,23 +72,20 @@ class Evening:
     def answers(self, *words):
         return json.loads(self.says(*words, "--json").splitlines()[-1])
 
-    def photos(self, train, val, test):
-        """So many of each class of PHOTOS, a zip with train/CLASS and test/CLASS, or of kdlab's."""
+    def photos(self, **counts):
+        """So many of each class of PHOTOS, a zip of train/CLASS and test/CLASS, or of kdlab's."""
+        classes = set()
         with ZipFile(os.environ.get("PHOTOS") or located("kdlab://clothes.zip")) as packed:
             names = sorted(n for n in packed.namelist() if n.endswith(".jpg"))
-            by = {}
-            for name in names:
-                by.setdefault(tuple(name.split("/")[:2]), []).append(name)
-            for (split, kind), own in by.items():
-                if split not in ("train", "test"):
-                    continue
-                left, parts = iter(own), {"train": train, "val": val}
-                for part, count in (parts if split == "train" else {"test": test}).items():
+            for place, left in groupby(names, lambda name: name.rpartition("/")[0]):
+                split, _, kind = place.partition("/")
+                classes.add(kind)
+                for part in ("train", "val") if split == "train" else ("test",):
                     folder = self.folder / "photos" / part / "wear" / kind
                     folder.mkdir(parents=True)
-                    for one in islice(left, count):
-                        (folder / Path(one).name).write_bytes(packed.read(one))
-        return sorted({kind for _, kind in by})
+                    for name in islice(left, counts[part]):
+                        (folder / Path(name).name).write_bytes(packed.read(name))
+        return classes
 
 
 def judged(alone, taught, images):
@@ -106,7 +103,7 @@ def judged(alone, taught, images):
 
 def spent(evening, counts, minutes, *words):
     """The whole script; each answer is held against what lies there. The run's result."""
-    classes = evening.photos(*counts)
+    classes = evening.photos(**counts)
     told = evening.says("new", "mine", "--data", "photos", "--minutes", minutes)
     assert all(f"{kind} " in told for kind in classes)
     assert "none is broken" in told
@@ -158,14 +155,15 @@ def test_a_strangers_script(kdlab_home, command, tmp_path):
     """Epochs, views and sizes are said, so that the same is trained on every machine."""
     evening = Evening(command, tmp_path / "empty")
     few = ("train.epochs=90", "soft_labels.views=18", *SIZED)
-    spent(evening, (16, 4, 20), "0.2", *few)
+    spent(evening, {"train": 16, "val": 4, "test": 20}, "0.2", *few)
 
 
 @pytest.mark.slow("a wheel is built and installed, photos are learned for minutes")
 @pytest.mark.nightly
-def test_from_an_empty_folder_to_a_prediction(kdlab_home, installed, tmp_path):
+def test_from_an_empty_folder_to_a_prediction(kdlab_home, installed, tmp_path, monkeypatch):
     """As somebody types it who has ten minutes, sixty photos a class and kdlab's wheel."""
     evening = Evening(installed, tmp_path / "empty")
-    result = spent(evening, (32, 8, 20), "7")
-    seen = kdlab.attach(evening.folder / "runs" / result["run_id"]).examine()
+    result = spent(evening, {"train": 32, "val": 8, "test": 20}, "7")
+    monkeypatch.chdir(evening.folder)
+    seen = kdlab.attach(result["run_id"]).examine()
     assert len(seen.mistakes(5)) == 5
