@@ -244,12 +244,12 @@ def _draw_as_processes_do(monkeypatch):
         with lock:
             return seed(number)
 
-    def built(self, *arguments):
+    def built(self, *arguments, **how):
         with lock:
             before = None
             while True:
                 seed(own.seed)
-                model = build(self, *arguments)
+                model = build(self, *arguments, **how)
                 if before is not None and _alike(before, model):
                     return model
                 before = model

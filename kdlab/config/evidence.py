@@ -32,4 +32,10 @@ def module(name: str) -> ModuleType:
         )
     if sys.path[0] != (root := str(beside.parent)):
         sys.path.insert(0, root)
+    known = sys.modules.get("benchmarks")
+    if known is not None and str(beside) not in getattr(known, "__path__", ()):
+        raise BadInput(
+            f"Another package named benchmarks is imported here ({known.__file__}), so that of "
+            "kdlab cannot be. Call kdlab from a shell or a fresh kernel."
+        )
     return import_module(name)

@@ -21,6 +21,12 @@ from kdlab.events.general import LogOpened
 from kdlab.events.runs import MemberDone, MemberStarted
 from kdlab.messages import LARGEST, MessageError, parsed, typed
 
+# Of each event
+_HEAD: Mapping[str, tuple[type, ...]] = {
+    "time": (int, float),
+    "member": (str,),
+    "rank": (int, str),
+}
 FORMAT = 2  # of the log; 1 had no first line, and is read as far as its events are known
 
 
@@ -79,12 +85,11 @@ def parse(facts: Mapping[str, Any]) -> Event:
         except MessageError as error:
             # What lacks a field is of an older kdlab: nothing is wrong with it.
             why = "" if "missing required field" in str(error) else str(error)
-    head = {k: v for k, v in rest.items() if k in ("time", "member", "rank")}
-    others = {k: v for k, v in rest.items() if k not in head}
-    try:
-        return typed(OtherEvent, {"name": name, "others": others, "why": why} | head)
-    except MessageError:  # not even these
-        return OtherEvent(name=name, others=rest, why=why)
+    head = dict[str, Any]()
+    for key, types in _HEAD.items():
+        if isinstance(rest.get(key), types) and not isinstance(rest[key], bool):
+            head[key] = rest.pop(key)
+    return OtherEvent(name=name, others=rest, why=why, **head)
 
 
 class LineReader:

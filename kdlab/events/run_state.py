@@ -103,6 +103,7 @@ class TrainingState:
                 volume = event.figures.get("volume")
                 self._point(BUFFER, "volume", steps + event.step, volume)
             case LocalStep():
+                self.counted = "iterations"
                 self._stepped(event)
                 self._point(LOSS, f"worker {event.worker}", event.step, event.loss)
             case EpochDone():
@@ -124,7 +125,7 @@ class TrainingState:
     def _undo_after(self, event: Resumed) -> None:
         """Steps after the newest checkpoint of a run that was killed are taken again."""
         steps, epochs, _ = self._before
-        if not self.rounds:
+        if self.counted == "samples":
             self.step, self.epoch = event.step, event.epoch
             blocks = (
                 self._whole if self._whole and not steps else (inf, inf)
@@ -190,7 +191,7 @@ class RunState:
             case RunDone():
                 self.state, self.error, self.done = event.state, event.error or "", event
                 self.now.teachers.end(event.time)
-        self.time = event.time
+        self.time = event.time or self.time  # a damaged line has none
         self.newest = self._training(event.member or self.now.member)
         self.newest.see(event, self.time - self._between)
 

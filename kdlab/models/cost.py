@@ -74,5 +74,5 @@ def rounded(turns: Sequence[float]) -> float:
 
 
 def _digits(turns: Sequence[float]) -> int:
-    apart = (max(turns) - min(turns)) / median(turns)
+    apart = (max(turns) - min(turns)) / (median(turns) or 1.0)  # of a coarse clock
     return 3 if apart < 0.01 else 2 if apart < 0.1 else 1

@@ -112,7 +112,8 @@ class ModelSpec(Spec, ABC):
         """Where the weights come from that it begins with; None: it has none."""
         if self.weights is not None or self.inside is None:
             return self.weights
-        return self.inside.origin()
+        # A file of the network inside is read by who says so (`holders`).
+        return None if self.inside.weights is not None else self.inside.origin()
 
     def holders(self, net: nn.Module) -> "list[tuple[ModelSpec, nn.Module]]":
         """Who may name a file of weights, and the part of its network that those are of."""

@@ -51,4 +51,11 @@ class ShrunkModel(ModelSpec):
 
     def holders(self, net: nn.Module) -> list[tuple[ModelSpec, nn.Module]]:
         assert isinstance(net, Shrunk)
-        return [*super().holders(net), *self.model.holders(net.inner)]
+        return [
+            *self.model.holders(net.inner),
+            *super().holders(net),
+        ]  # the outer file counts
+
+    def origin(self) -> str | None:
+        """Its file's, else that of the network inside."""
+        return self.weights or self.model.origin()

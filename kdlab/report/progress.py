@@ -85,7 +85,7 @@ class Progress:
         now = self.run.newest
         words = [
             str(now.member),
-            f"epoch {now.epoch + (now.step < now.of_steps)}",
+            f"epoch {min(now.epoch + 1, now.of_epochs or now.epoch + 1)}",
             self._loss().strip() or "loss -",
             "top-1 -" if now.top1 is None else f"top-1 {now.top1:.2f} %",
             f"{now.rate:.0f} samples/s",

@@ -107,6 +107,7 @@ def test_wrong_facts_are_said_and_no_event_of_the_kind(wrong):
     assert found.text().startswith("an event 'epoch_done' is left out: ")
     assert next(iter(wrong)) in found.text()
     assert found.facts() == line  # nothing is lost
+    assert found.time == (0.0 if "time" in wrong else line["time"])
 
 
 def test_a_kind_of_ones_own_is_a_subclass():

@@ -7,6 +7,7 @@ from rich.console import Console
 from tests_support import event
 
 from kdlab.events.curve import thinned
+from kdlab.events.log import parse
 from kdlab.events.run_state import COUNT, LOSS, SECONDS, SPEED, TOP1, run_state
 from kdlab.events.teacher_rows import TeacherRows
 from kdlab.notebook.watch import Watch
@@ -169,6 +170,29 @@ def test_local_models_are_undone_by_rounds_and_by_worker():
     assert [x for x, _ in own.curves[LOSS, "worker 1"]] == [10.0]
     assert own.counted == "iterations"
     assert own.over(SECONDS)["test error", "global (_G)"] == [(0.0, 10.0), (1.0, 9.0)]
+
+
+def test_local_models_that_are_resumed_before_the_first_look_keep_their_own_steps():
+    """It said "step 200 of 100": a resume counts the steps of all workers."""
+    own = run_state(
+        [
+            of_m("member_started", 0, source="ec", seed=0),
+            of_m("local_step", 1, worker=0, round=0, step=50, of_steps=100, loss=1.0),
+            of_m("member_started", 9, source="ec", seed=0),
+            of_m("resumed", 10, epoch=1, step=200),
+        ]
+    ).now
+    assert (own.step, own.of_steps) == (50, 100)
+
+
+def test_a_damaged_line_does_not_turn_time_back():
+    lines = [
+        *RESUMED[:5],
+        parse({"event": "step", "time": "now", "member": "m"}),
+        *RESUMED[5:],
+    ]
+    assert run_state(lines).time == 3618
+    assert run_state(lines).now.seconds == run_state(RESUMED).now.seconds
 
 
 def test_a_teacher_that_comes_and_goes_for_ever_costs_all_of_its_time():

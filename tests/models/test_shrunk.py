@@ -47,6 +47,27 @@ def test_its_network_begins_with_weights_of_other_classes(tmp_path):
     assert model.anew == "; its last layer (fc) begins afresh: 5 classes there, 7 here"
 
 
+def test_the_file_of_the_whole_counts_more_than_that_of_its_network(tmp_path):
+    """The one inside was loaded last, over what `origin` named."""
+    files = [tmp_path / f"{name}.safetensors" for name in ("inner", "outer")]
+    whole = spec().build(5, 3)
+    for value, path in enumerate(files):
+        net = whole.net.inner if path is files[0] else whole.net
+        save_file({n: torch.full_like(t, value) for n, t in net.state_dict().items()}, path)
+    inner = {"type": "timm/test_resnet", "weights": str(files[0])}
+    named = spec(model=inner, weights=str(files[1]))
+    assert named.origin() == str(files[1])
+    assert named.build(5, 3).net.inner.state_dict()["conv1.0.weight"].unique().tolist() == [
+        1
+    ]
+
+
+def test_a_file_that_nobody_reads_is_not_said_to_be_what_it_begins_with(tmp_path):
+    inner = {"type": "models/cifar_vgg", "weights": str(tmp_path / "w.safetensors")}
+    parts = construct(ModelSpec, from_dict({"type": "models/separable", "of": inner}, "t"))
+    assert parts.origin() is None
+
+
 def test_it_is_normalised_and_shown_as_its_network_is():
     own, other = spec(), spec().model
     assert own.normalisation() == other.normalisation()

@@ -36,8 +36,10 @@ def _synced(run: folders.RunFolder, name: str) -> str:
 def _tell_the_end(run: folders.RunFolder, state: str) -> None:
     from kdlab.events.log import EventLog, read_all
 
-    events = read_all(run.events)
-    if events and events[-1]["event"] != "run_done":
+    # What MLflow has to say may come after it.
+    said = [e["event"] for e in read_all(run.events)]
+    ends = [name for name in said if name in ("run_started", "run_done")]
+    if said and ends[-1:] != ["run_done"]:
         log = EventLog(run.events)
         log.emit(RunDone(state=state, error="the run's process was killed"))
         log.close()

@@ -11,7 +11,7 @@ from tests_support import event, student_card
 import kdlab
 from kdlab.errors import BadInput
 from kdlab.events.general import Warned
-from kdlab.events.log import EventLog, read_all
+from kdlab.events.log import EventLog, read_all, select
 from kdlab.events.runs import OverviewMade
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
@@ -356,6 +356,22 @@ def test_each_run_and_sweep_is_told_of_newest_first(finished, synced, elsewhere)
     assert sync_all() == "MLflow has everything."
 
 
+@pytest.mark.parametrize(("last", "ends"), [("run_started", 2), ("run_done", 1)])
+def test_only_a_run_that_has_not_said_its_end_is_told_to_have_been_killed(
+    finished, synced, last, ends
+):
+    """What MLflow complains of comes after the end of a run that stopped as it should."""
+    run = finished()
+    run.folder.write_status(state="stopped", exit_code=130)
+    log = EventLog(run.folder.events)
+    if last == "run_started":  # after an end of before
+        log.emit(event("run_started"))
+    log.emit(event("warning", message="MLflow is slow: kdlab runs --sync"))
+    log.close()
+    sync_all()
+    assert len(list(select(run.folder.events, "run_done"))) == ends
+
+
 def test_what_is_under_way_is_left_to_its_own_tracker(finished, synced):
     run = finished()
     run.folder.write_status(state="starting")
@@ -368,6 +384,7 @@ def test_what_is_under_way_is_left_to_its_own_tracker(finished, synced):
 def test_of_a_run_that_was_killed_the_end_is_told_once(finished, synced, written, told):
     run = finished()
     log = EventLog(run.folder.events)
+    log.emit(event("run_started"))
     log.emit(event("note", message="still at work"))
     log.close()
     run.folder.write_status(state=written)
