@@ -44,7 +44,11 @@ def jupyter(tmp_path, elsewhere):
     yield start
     for server in servers:
         server.terminate()
-        server.wait()
+        try:  # it has been seen to wait for a thread of its own for ever, when all else was over
+            server.wait(30)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
 
 
 @pytest.fixture(scope="module")
