@@ -6,7 +6,9 @@ import functools
 import itertools
 import os
 import re
+import signal
 import socket
+import subprocess
 import time
 import typing
 import urllib.request
@@ -49,6 +51,16 @@ def until(condition, seconds=300.0, every_s=0.02):
 def run_folders(folder):
     """Of all runs started there; beside them lie MLflow's files, a journal among them."""
     return [spec.parent for spec in (folder / "runs").glob("*-*/spec.yaml")]
+
+
+def ended(process, number=signal.SIGTERM):
+    """Has somebody else's server end; one that does not in half a minute is killed."""
+    process.send_signal(number)
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def answers(url):

@@ -165,7 +165,10 @@ def test_a_thousand_damaged_folders_are_words(tmp_path, monkeypatch, elsewhere):
 
 
 def lives(pid):
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"
+    try:
+        return psutil.Process(pid).status() != "zombie"
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.slow("a run, whose folder goes while it trains")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests_support import answers, free_port, until
+from tests_support import answers, ended, free_port, until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -43,12 +43,7 @@ def jupyter(tmp_path, elsewhere):
 
     yield start
     for server in servers:
-        server.terminate()
-        try:  # it has been seen to wait for a thread of its own for ever, when all else was over
-            server.wait(30)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+        ended(server)  # JupyterLab was seen to wait for a thread of its own for ever
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from tests_support import answers, free_port, until
+from tests_support import answers, ended, free_port, until
 
 pytestmark = pytest.mark.nightly
 
@@ -46,8 +46,7 @@ def served(kdlab_home, elsewhere):
         until(lambda: answers(url))
         yield url
     finally:
-        server.terminate()
-        server.wait()
+        ended(server)
 
 
 def test_a_run_is_watched_in_marimo(served, page, picture):

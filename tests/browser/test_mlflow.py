@@ -10,7 +10,7 @@ import urllib.request
 from urllib.parse import urlsplit
 
 import pytest
-from tests_support import free_port, until
+from tests_support import ended, free_port, until
 
 import kdlab
 
@@ -33,8 +33,7 @@ def ui(kdlab_home, elsewhere):
         line = next(line for line in server.stdout if line.startswith("MLflow: "))
         yield line.split()[1], runs
     finally:
-        server.send_signal(signal.SIGINT)
-        server.wait()
+        ended(server, signal.SIGINT)
 
 
 def images_are_seen(page, picture):
