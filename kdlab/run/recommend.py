@@ -244,11 +244,25 @@ class _Choice:
         return float(np.median(sides[sides > 0])) if (sides > 0).any() else float(_SMALL)
 
     def _rates(self, size: int) -> tuple[float, float, float]:
-        """Samples/s: the student's steps, the teacher's answers, the teacher's steps."""
+        """Samples/s with their views: the student's steps, the teacher's answers, its steps."""
         self.say(f"measuring both networks at {size} by {size} pixels")
         student = self._rated(self._student_at(size), size, self.threads)
         teacher = self._rated(self.teacher, size, self.threads)
-        return student.trained, teacher.asked, teacher.trained
+        trained, asked, taught = map(
+            self._with_views, (student.trained, teacher.asked, teacher.trained)
+        )
+        return trained, asked, taught
+
+    def _with_views(self, rate: float) -> float:
+        """Samples/s of a network and of the views that it sees, which the same cores make."""
+        made = self.sheet.views_per_s / (2 if self.mixes else 1)  # of two photos each
+        if not made:  # not measured, as some photos are broken
+            return rate
+        return min(rate, made) if self.device != "cpu" else 1 / (1 / rate + 1 / made)
+
+    @property
+    def mixes(self) -> bool:
+        return self.probed and len(self.sheet.data.train) <= FEW
 
     def _student_at(self, size: int) -> dict[str, Any]:
         """The student's block for views of this size."""
@@ -273,7 +287,7 @@ class _Choice:
         first = {key: given[key] for key in ("type", "root")}  # as people write it
         block = {**first, **given, "size": size, "kept": "encoded"}
         self.reasons["data.augment"] = "flip: false where left and right differ"
-        if self.probed and len(self.sheet.data.train) <= FEW:
+        if self.mixes:
             block["augment"] = {**block["augment"], **_MIXED}
         if self.sheet.broken:
             block["broken"] = "skip"
