@@ -273,5 +273,5 @@ def _listed(wanted: type[Spec]) -> str:
 def _is_a(name: str, wanted: type[Spec]) -> bool:
     try:
         return issubclass(registry.find(name)[0], wanted)
-    except Exception:  # of a plugin that cannot be imported: listed, and said where it is used
+    except Exception:  # of a plugin: it is listed, and refused where it is used
         return True
