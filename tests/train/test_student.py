@@ -53,6 +53,15 @@ def test_answers_that_are_no_numbers_are_refused_by_name(samples, tmp_path):
         loop._step(batch, len(batch.ids))
 
 
+def test_answers_whose_sum_alone_is_none_are_not_refused(samples, tmp_path):
+    batch = next(iter(source(samples, tmp_path).epoch(0, ())))
+    batch.soft[3, 0], batch.soft[4, 1] = float("inf"), float("-inf")
+    batch.refuse_nonsense()
+    batch.soft[5, 2] = float("nan")
+    with pytest.raises(TeacherRefused, match=rf"to 1 of 50 images .*\[{batch.ids[5]}\]"):
+        batch.refuse_nonsense()
+
+
 def test_learns_and_accounts_for_every_sample(samples, tmp_path):
     loop, recorder = make(samples, tmp_path, epochs=3)
     result = loop.run(source(samples, tmp_path))
