@@ -14,6 +14,7 @@ import typing
 import urllib.request
 from pathlib import Path
 
+from kdlab.data.shown import InputSpec
 from kdlab.events.event import kinds
 
 
@@ -22,9 +23,7 @@ class OfClasses:
 
     def __init__(self, count):
         self.classes = tuple(f"class {k}" for k in range(count))
-
-    def shown_how(self):
-        return {"size": 32}
+        self.shown = InputSpec(size=32)
 
 
 def documented(command):

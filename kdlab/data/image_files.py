@@ -25,7 +25,7 @@ from kdlab.data.encoded.layout import SPLITS, composed, split_of
 from kdlab.data.encoded.pictures import EncodedData, EncodedPictures
 from kdlab.data.encoded.store import Store, indexed
 from kdlab.data.images import PIXELS, Configuration, DataSpec, Decoded, ImageData, Say
-from kdlab.data.shown import CropMode, ImageInput
+from kdlab.data.shown import CropMode, InputSpec
 from kdlab.data.splits import NO_LABEL, TEST, TRAIN, VALIDATION, doubts, origin
 from kdlab.errors import DataError
 
@@ -84,10 +84,10 @@ class ImageFiles(DataSpec):
         found = {**_PLAIN, **(configuration(self.size) if self.size > _SMALL else {})}
         return replace(self, **{k: v for k, v in found.items() if getattr(self, k) is None})
 
-    def shown(self) -> ImageInput:
+    def shown(self) -> InputSpec:
         said = {name: getattr(self, name) for name in (*_PLAIN, "fill")}
         said = {name: value for name, value in said.items() if value is not None}
-        return ImageInput(size=self.size, channels=self.channels, **said)
+        return InputSpec(size=self.size, channels=self.channels, **said)
 
     @abstractmethod
     def find(self, root: str, found: Inventory) -> None:
@@ -174,16 +174,17 @@ class ImageFiles(DataSpec):
             say(f"{untold:,} images of validation and test have no label and are left out.")
         if not self._is_encoded(store):
             return super().load(say, verify=verify)
-        labels = store.index.label.astype(np.int64)
+        labels, shown = store.index.label.astype(np.int64), self.shown()
         parts = self._split(labels, self._splits(store))
         return EncodedData(
             str(self.component),
-            EncodedPictures(store, self.shown(), self.broken == "skip"),
+            EncodedPictures(store, shown, self.broken == "skip"),
             self._few(labels, parts[0]),
             store.index.facts.classes,
             *parts,
             digest=self._digest(store),
             augment=self.augment,
+            shown=shown,
             sampling=self.sampling,
         )
 

@@ -25,7 +25,7 @@ from kdlab.data.counter_random import permutation
 from kdlab.data.encoded.formats import kind_of
 from kdlab.data.mixing import Mixing, mix
 from kdlab.data.sampling import COPIES, Sampling
-from kdlab.data.shown import ImageInput
+from kdlab.data.shown import InputSpec
 from kdlab.data.splits import NO_LABEL, by_class, completed
 from kdlab.errors import DataError
 from kdlab.messages import plain, typed
@@ -76,6 +76,7 @@ class ImageData(ABC):
     test: NDArray[np.int64]
     digest: str  # of pixels and labels, 16 hex digits
     augment: Augment
+    shown: InputSpec  # how an image is shown without augmentation
     sampling: Sampling = Sampling()  # noqa: RUF009  # frozen
     # Views take longer than a message: who has others to serve makes them in a thread.
     slow: ClassVar[bool] = False
@@ -92,10 +93,6 @@ class ImageData(ABC):
                 f"sampling.class_weights has {weights} numbers, and {self.name} has "
                 f"{len(self.classes)} classes."
             )
-
-    @abstractmethod
-    def shown_how(self) -> dict[str, object]:
-        """How an image is shown without augmentation: the fields of `shown.ImageInput`."""
 
     def label_name(self, row: int) -> str:
         label = int(self.labels[row])
@@ -172,22 +169,13 @@ class DecodedData(ImageData):
     """All of it as one array in host memory, read-only."""
 
     inputs: NDArray[np.uint8]  # (N, C, H, W)
-    shown: ImageInput | None = None  # None: these arrays are the images themselves
-
-    @property
-    def how(self) -> ImageInput:
-        channels, size, _ = self.shape
-        return self.shown or ImageInput(size=size, channels=1 if channels == 1 else 3)
-
-    def shown_how(self) -> dict[str, object]:
-        return self.how.to_dict()
 
     def unmixed(
         self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
         rows = self.rows(ids)
         if out is None or self.augment.active:
-            how = self.how.interpolation
+            how = self.shown.interpolation
             views = self.augment.views(self.inputs[rows], ids, epoch, how)
             if out is None:
                 return views
@@ -249,7 +237,7 @@ class DataSpec(Spec, ABC):
         """What is known of a set beside its images, a line for each; `data` is the set."""
         return []
 
-    def shown(self) -> ImageInput | None:
+    def shown(self) -> InputSpec | None:
         """How its images are shown; None: they are arrays of one size."""
         return None
 
@@ -315,15 +303,14 @@ class DataSpec(Spec, ABC):
             )
 
     def _open(self, folder: Path) -> ImageData:
-        meta, shown = typed(_DecodedMeta, check(folder, hashes=False)), self.shown()
-        digest = meta.digest
-        if (
-            shown is not None and shown.interpolation != "bilinear"
-        ):  # crops are resized by it
+        meta = typed(_DecodedMeta, check(folder, hashes=False))
+        inputs, digest = np.load(folder / "inputs.npy", mmap_mode="r"), meta.digest
+        _, channels, size, _ = inputs.shape
+        shown = self.shown() or InputSpec(size=size, channels=1 if channels == 1 else 3)
+        if shown.interpolation != "bilinear":  # crops are resized by it
             digest = hashlib.sha256(f"{digest} {shown.interpolation}".encode()).hexdigest()[
                 :16
             ]
-        inputs = np.load(folder / "inputs.npy", mmap_mode="r")
         labels = np.load(folder / "labels.npy")
         parts = self._split(labels, np.load(folder / "split.npy"))
         return DecodedData(

@@ -27,7 +27,7 @@ _CHANNELS = (1, 2, 3, 4)  # grey, colours, each with transparency
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageInput(Spec):
+class InputSpec(Spec):
     """What a model is given of an image, by the rule and to the pixel as timm does.
 
     size: pixels of a side.

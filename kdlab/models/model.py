@@ -33,8 +33,8 @@ class Shown(Protocol):
     @property
     def classes(self) -> tuple[str, ...]: ...
 
-    def shown_how(self) -> dict[str, object]:
-        """How an image becomes the input: size, channels and so on."""
+    @property
+    def shown(self) -> Spec: ...  # how an image becomes the input: size, channels and so on
 
 
 class Normalised(nn.Module):
@@ -299,7 +299,7 @@ def export(
         "model": spec.without_weights().to_dict(),
         "mean": (model.mean.flatten() / 255).tolist(),
         "std": (model.std.flatten() / 255).tolist(),
-        "input": data.shown_how(),
+        "input": data.shown.to_dict(),
         "classes": list(data.classes),
         "sha256": file_sha256(path),
         **facts,

@@ -44,7 +44,7 @@ from kdlab.data.encoded import remote
 from kdlab.data.image_folder import ImageFolder
 from kdlab.data.image_list import ImageList
 from kdlab.data.parquet import ParquetImages
-from kdlab.data.shown import ImageInput
+from kdlab.data.shown import InputSpec
 from kdlab.data.webdataset import WebDataset
 from kdlab.errors import ClusterError, KdlabError
 from kdlab.experiment.folder import RunFolder
@@ -107,7 +107,7 @@ def opened(kind, root, kept):
         return READ[kind](Path(root))
     if kind == "predict":
         student = object.__new__(StudentAtWork)
-        student.input = ImageInput(size=8)
+        student.input = InputSpec(size=8)
         return student([root])
     data = KINDS[kind](root=root, size=32, kept=kept).load()
     return data.inputs[np.arange(len(data.labels))].shape

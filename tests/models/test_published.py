@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from sklearn.datasets import load_sample_images
 
-from kdlab.data.shown import ImageInput
+from kdlab.data.shown import InputSpec
 from kdlab.errors import ModelError, WeightsError
 from kdlab.models import published as published_module
 from kdlab.models.published import PACKAGES, packaged, published
@@ -61,7 +61,7 @@ def test_its_tensors_have_the_names_that_they_had():
 def test_it_knows_what_two_photos_show():
     spec = TimmModel(variant=LITE, pretrained=True)
     model = spec.build(1000, 3).eval()
-    how = ImageInput(size=224, **spec.evaluation(224))
+    how = InputSpec(size=224, **spec.evaluation(224))
     shown = np.stack([how.pixels(image) for image in load_sample_images().images])
     with torch.inference_mode():
         top = model(torch.from_numpy(shown)).argmax(1).tolist()

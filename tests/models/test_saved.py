@@ -139,7 +139,7 @@ def test_arguments_that_timm_does_not_know_are_refused(tmp_path, clothes):
 def test_an_export_shows_images_as_its_student_was_shown_them(tmp_path, clothes):
     exported(OWN, tmp_path / "mine", clothes)
     shown = SavedModel(place=str(tmp_path / "mine")).evaluation(96)
-    assert shown == {key: clothes.shown_how()[key] for key in shown}
+    assert shown == {key: clothes.shown.to_dict()[key] for key in shown}
     assert "crop_mode" in shown
 
 

@@ -50,7 +50,7 @@ def test_eight_bits_lose_next_to_nothing(kdlab_home, tmp_path):
     )
     model = prepared.build(len(data.classes), data.shape[0])
     path = tmp_path / "int8.onnx"
-    found = quantise(model, data, path, student_card(input=data.shown_how()))
+    found = quantise(model, data, path, student_card(input=data.shown.to_dict()))
     assert found.images == len(data.test)
     assert found.fp32.top1 > 75
     assert found.fp32.top1 - found.int8.top1 < 1.0
@@ -96,7 +96,7 @@ def test_timm_loads_the_folder_with_classes_and_how_images_are_shown(tmp_path, d
     with torch.inference_mode():
         assert torch.allclose(again((views / 255 - mean) / std), model(views), atol=1e-5)
     assert shown["input_size"] == (3, 32, 32)
-    assert shown["crop_pct"] == digits_32.shown_how()["crop_pct"]
+    assert shown["crop_pct"] == digits_32.shown.crop_pct
     said = json.loads((folder / "config.json").read_text())
     assert said["label_names"] == list(digits_32.classes)
     card = (folder / "README.md").read_text()

@@ -15,7 +15,7 @@ from kdlab.data.encoded.decode import Box, Head, Pixels, head, view
 from kdlab.data.encoded.store import Store
 from kdlab.data.encoded.view_threads import in_threads, made_ahead
 from kdlab.data.images import ImageData
-from kdlab.data.shown import ImageInput
+from kdlab.data.shown import InputSpec
 from kdlab.errors import DataError
 
 _GREY = 128
@@ -31,7 +31,7 @@ class EncodedPictures:
     """
 
     store: Store
-    how: ImageInput
+    how: InputSpec
     skip: bool = False
     threads: int = 0
 
@@ -137,9 +137,6 @@ class EncodedData(ImageData):
 
     inputs: EncodedPictures
     slow: ClassVar[bool] = True
-
-    def shown_how(self) -> dict[str, object]:
-        return self.inputs.how.to_dict()
 
     def here(self) -> float:
         return self.inputs.store.here()

@@ -17,7 +17,7 @@ from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.encoded.decode import Pixels
 from kdlab.data.encoded.holders import read_file
-from kdlab.data.shown import ImageInput
+from kdlab.data.shown import InputSpec
 from kdlab.errors import BadInput, ModelError, WeightsError, short
 from kdlab.messages import parsed, typed
 from kdlab.models.model import StudentCard
@@ -26,7 +26,7 @@ Runs = Callable[[Pixels], NDArray[np.float32]]
 _MOST_BYTES = 2**31  # of a file: what ONNX itself allows
 _SAID = 300  # characters of what others say of their errors
 _TIES = 1e-4  # of the pixels: rounded twice, one in a million may be two apart
-# As ImageInput shows it; a middle of 16 times the shorter side is all that counts of a longer one.
+# As InputSpec shows it; a middle of 16 times the shorter side is all that counts of a longer one.
 _LONG = (
     "sixteen = Constant<value = double[1] {16.0}>() most = Mul(short, sixteen) "
     "part = Min(sides, most) gap = Sub(sides, part) mid = Mul(gap, half) low = Round(mid) "
@@ -50,13 +50,13 @@ _FRONT = """front (uint8[N, {c}, H, W] pixels, bool is_shown) =>
 
 
 def front(how: Mapping[str, Any]) -> Any:
-    """A graph of ONNX: (N, C, H, W) uint8 to (N, C, size, size), as an `ImageInput` shows it.
+    """A graph of ONNX: (N, C, H, W) uint8 to (N, C, size, size), as an `InputSpec` shows it.
 
     A second input, which may be left away, is true for squares that are shown already.
     None: no operators of ONNX show it so.
 
     Args:
-        how: fields of the `ImageInput`.
+        how: fields of the `InputSpec`.
     """
     from onnx import parser
 
@@ -103,7 +103,7 @@ def complete(path: Path, card: Mapping[str, Any], images: Pixels, *, bare: bool)
 
 def _check_shown(session: Any, how: Mapping[str, Any], images: Pixels) -> None:
     """Checks six images as one, which is no square and of another size."""
-    own = construct(ImageInput, from_dict(dict(how), "input"))
+    own = construct(InputSpec, from_dict(dict(how), "input"))
     six = np.resize(images, (2, 3, *images.shape[1:])).transpose(2, 0, 3, 1, 4)
     whole = six.reshape(images.shape[1], 2 * own.size, 3 * own.size)[:, 1:]
     file = io.BytesIO()

@@ -14,7 +14,7 @@ from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.encoded.holders import LARGEST, read_file
 from kdlab.data.encoded.walk import is_image
-from kdlab.data.shown import ImageInput
+from kdlab.data.shown import InputSpec
 from kdlab.data.splits import by_class
 from kdlab.errors import BadInput, DataError
 from kdlab.experiment import folder as folders
@@ -107,7 +107,7 @@ class StudentAtWork:
                 "with pixels of your own: kdlab.models.exported.load_exported."
             )
         self.input = construct(
-            ImageInput, from_dict(_without_resize(card["input"]), path.name)
+            InputSpec, from_dict(_without_resize(card["input"]), path.name)
         )
         self.classes: tuple[str, ...] = tuple(card["classes"])
 
@@ -192,7 +192,7 @@ def test_images(run: RunFolder, count: int) -> list[NDArray[np.uint8]]:
 
 
 def _images(asked: object) -> Iterator[tuple[str, object]]:
-    """Name of each, and what `ImageInput.pixels` takes."""
+    """Name of each, and what `InputSpec.pixels` takes."""
     if isinstance(asked, str | Path):
         yield from _files(Path(asked).expanduser())
     elif isinstance(asked, bytes | bytearray):

@@ -8,7 +8,7 @@ from timm.data import create_transform
 
 import kdlab
 from kdlab.data.image_folder import ImageFolder
-from kdlab.data.shown import ImageInput
+from kdlab.data.shown import InputSpec
 from kdlab.models.timm import TimmModel
 
 
@@ -65,7 +65,7 @@ def test_a_models_own_preprocessing_is_timms(name, count):
         pretrained_cfg=timm.get_pretrained_cfg(name).to_dict(), use_test_size=True
     )
     size = shown["input_size"][1]
-    how = ImageInput(size=size, **TimmModel(variant=name).evaluation(size))
+    how = InputSpec(size=size, **TimmModel(variant=name).evaluation(size))
     assert how.crop_mode == shown["crop_mode"]
     assert how.crop_pct == shown["crop_pct"]
     transform = create_transform(**shown, normalize=False)
@@ -82,7 +82,7 @@ def test_a_long_strip_is_no_larger_than_others():
     """Its shorter side is enlarged: all of it would take 2 GB."""
     strip = np.random.default_rng(0).integers(0, 256, (1, 30_000, 3), np.uint8)
     for mode in ("center", "squash", "border"):
-        how = ImageInput(size=64, crop_mode=mode)
+        how = InputSpec(size=64, crop_mode=mode)
         assert (
             how.pixels(strip).shape
             == how.pixels(strip.transpose(1, 0, 2)).shape

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from kdlab.data.encoded.decode import resized
+from kdlab.data.shown import InputSpec
 from kdlab.errors import BadInput, WeightsError
 from kdlab.models.model import export
 from kdlab.models.patch_net import PatchNet
@@ -88,12 +89,7 @@ class Photos:
     """As a data set says how it shows images."""
 
     classes = ("cat", "dog", "<b>")
-
-    def __init__(self, **how):
-        self.how = {"size": 16, "channels": 3} | how
-
-    def shown_how(self):
-        return self.how
+    shown = InputSpec(size=16)
 
 
 @pytest.fixture
