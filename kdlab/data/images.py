@@ -17,8 +17,9 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from kdlab.config.home import home, locked
-from kdlab.config.seal import check, damage, seal, sealed
+from kdlab.config.home import home
+from kdlab.config.kept import keep_arrays, kept, key_of
+from kdlab.config.seal import check, damage, sealed
 from kdlab.config.spec import SHARE, Range, Spec
 from kdlab.data.augment import Augment
 from kdlab.data.counter_random import permutation
@@ -258,22 +259,21 @@ class DataSpec(Spec, ABC):
         Raises:
             DataError: missing, empty or damaged files, or no room for it.
         """
-        key = hashlib.sha256(f"{self.component}\n{self.identity()}".encode())
-        folder = home() / "data" / key.hexdigest()[:16]
-        if damage(folder, hashes=verify) is None:
-            return self._open(folder)
-        with locked(folder.with_suffix(".lock")):
-            found = damage(folder, hashes=verify)  # another process may have been first
-            if found is not None and sealed(folder):
-                say(
-                    f"The decoded images of {self.component} in {folder} are damaged "
-                    f"({found}); they are decoded again."
-                )
-            if found is not None:
-                self._decode_into(folder, say)
-        return self._open(folder)
+        folder = home() / "data" / key_of(f"{self.component}\n{self.identity()}")
+        return kept(
+            folder,
+            find=lambda: (
+                self._open(folder) if damage(folder, hashes=verify) is None else None
+            ),
+            make=lambda: self._decoded_into(folder, say),
+        )
 
-    def _decode_into(self, folder: Path, say: Say) -> None:
+    def _decoded_into(self, folder: Path, say: Say) -> ImageData:
+        if sealed(folder):
+            say(
+                f"The decoded images of {self.component} in {folder} are damaged "
+                f"({damage(folder, hashes=True)}); they are decoded again."
+            )
         need = self.expected_bytes()
         say(f"{self.component}: {_size(need)} as uint8 in host memory")
         self._refuse_if_too_large(need, folder)
@@ -282,13 +282,11 @@ class DataSpec(Spec, ABC):
             raise DataError(f"{self.component} holds no images.")
         digest = hashlib.sha256(np.ascontiguousarray(decoded.inputs).data)
         digest.update(decoded.labels.tobytes())
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        np.save(folder / "inputs.npy", decoded.inputs)
-        np.save(folder / "labels.npy", decoded.labels.astype(np.int64))
-        np.save(folder / "split.npy", decoded.split.astype(np.uint8))
         meta = _DecodedMeta(decoded.classes, digest.hexdigest()[:16])
-        seal(folder, ("inputs.npy", "labels.npy", "split.npy"), plain(meta))
+        labels, split = decoded.labels.astype(np.int64), decoded.split.astype(np.uint8)
+        arrays: dict[str, NDArray[Any]] = {"labels": labels, "split": split}
+        keep_arrays(folder, {"inputs": decoded.inputs} | arrays, plain(meta))
+        return self._open(folder)
 
     def _refuse_if_too_large(self, need: int, folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -308,9 +306,7 @@ class DataSpec(Spec, ABC):
         _, channels, size, _ = inputs.shape
         shown = self.shown() or InputSpec(size=size, channels=1 if channels == 1 else 3)
         if shown.interpolation != "bilinear":  # crops are resized by it
-            digest = hashlib.sha256(f"{digest} {shown.interpolation}".encode()).hexdigest()[
-                :16
-            ]
+            digest = key_of(f"{digest} {shown.interpolation}")
         labels = np.load(folder / "labels.npy")
         parts = self._split(labels, np.load(folder / "split.npy"))
         return DecodedData(

@@ -1,12 +1,12 @@
 """The training samples of one run: a data set and the plan that cuts it into batches."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kdlab.config.kept import key_of
 from kdlab.data.counter_random import permutation
 from kdlab.data.images import ImageData
 from kdlab.data.plan import BatchPlan
@@ -130,7 +130,7 @@ class PlannedSamples:
     def view_key(self) -> dict[str, str]:
         key = {"data": self.data.digest, "augment": self.data.augment.fingerprint()}
         if self.data.augment.mixes:  # with which images
-            key["mixed"] = hashlib.sha256(self.data.train.tobytes()).hexdigest()[:16]
+            key["mixed"] = key_of(self.data.train.tobytes())
         return key
 
     def describe(self) -> SampleDescription:

@@ -4,20 +4,20 @@ It is brought to this machine once and then read from there, so all processes of
 the same, and a pool's teachers get its weights from the pool: they ask neither hub nor MLflow.
 """
 
-import hashlib
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from kdlab.config import credentials, register
-from kdlab.config.home import home, locked, read_object
+from kdlab.config.home import home, read_object
+from kdlab.config.kept import kept, key_of
 from kdlab.config.seal import file_sha256
 from kdlab.errors import Fault, SpecError, WeightsError, short
 from kdlab.messages import MessageError
@@ -85,20 +85,18 @@ class SavedModel(ModelSpec):
         """
         if not self.place.startswith((_HUB, *_OF_MLFLOW)):
             return _checked(Path(self.place).expanduser(), self.place)
-        text = f"{credentials.masked(self._server())} {self.place}"
-        key = hashlib.sha256(text.encode()).hexdigest()[:16]
-        kept = home() / "models" / key
-        with locked(kept.with_suffix(".lock")):
-            if not kept.is_dir():
-                fresh = kept.with_suffix(".part")
-                shutil.rmtree(fresh, ignore_errors=True)
-                if self.place.startswith(_HUB):
-                    _from_hub(self.place, fresh)
-                else:
-                    self._from_mlflow(fresh)
-                _checked(fresh, self.place)
-                fresh.rename(kept)
-        return kept
+        server = credentials.masked(self._server())
+        own = home() / "models" / key_of(f"{server} {self.place}")
+        return kept(own, lambda: own if own.is_dir() else None, partial(self._fetch, own))
+
+    def _fetch(self, own: Path) -> Path:
+        fresh = own.with_suffix(".part")
+        shutil.rmtree(fresh, ignore_errors=True)
+        if self.place.startswith(_HUB):
+            _from_hub(self.place, fresh)
+        else:
+            self._from_mlflow(fresh)
+        return _checked(fresh, self.place).rename(own)
 
     def _server(self) -> str:
         """Whom it is fetched from: two servers may have different models of one name."""

@@ -26,7 +26,6 @@ from kdlab.soft_labels.label_file import (
     meta_for,
     own_folder,
     read,
-    read_meta,
     usable,
     write_made_by,
     write_meta,
@@ -94,7 +93,7 @@ class Cached(SourceSpec):
                 self._write(folder, wanted, teacher, context)
         known = samples.train_ids()
         width = context.outputs or samples.classes
-        stored = arrays(folder, len(known), width, read_meta(folder), "r")
+        stored = arrays(folder, len(known), width, wanted, "r")
 
         def labels(batch: Batch, view: int) -> Tensor:
             rows = np.searchsorted(known, batch.ids)

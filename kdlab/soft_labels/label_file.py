@@ -7,7 +7,6 @@ goes (`GrowingLabels`), a checksum for each label; when every label is there it 
 ordinary Offline cache. NumPy only, since the reader process imports no torch.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -22,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.config.home import home, locked
+from kdlab.config.kept import key_of
 from kdlab.config.seal import META, Damaged, check, seal, sealed
 from kdlab.errors import CacheError
-from kdlab.messages import MessageError, plain, typed
+from kdlab.messages import plain
 from kdlab.soft_labels.compressed import TopK, expand
 
 if TYPE_CHECKING:  # it imports torch
@@ -55,7 +55,7 @@ def meta_for(samples: "Samples", teacher: str, views: int, top_k: int | None) ->
     return LabelMeta(
         data=key["data"],
         augment=key["augment"],
-        ids=hashlib.sha256(samples.train_ids().tobytes()).hexdigest()[:16],
+        ids=key_of(samples.train_ids().tobytes()),
         teacher=teacher,
         views=views if samples.augmented else 1,
         top_k=top_k,
@@ -63,8 +63,7 @@ def meta_for(samples: "Samples", teacher: str, views: int, top_k: int | None) ->
 
 
 def own_folder(meta: LabelMeta) -> Path:
-    text = json.dumps(plain(meta), sort_keys=True)
-    return home() / "soft_labels" / hashlib.sha256(text.encode()).hexdigest()[:16]
+    return home() / "soft_labels" / key_of(json.dumps(plain(meta), sort_keys=True))
 
 
 def usable(folder: Path, meta: LabelMeta, say: Callable[[str], None]) -> bool:
@@ -99,18 +98,6 @@ def _refuse_other(
             "belong to other views or another teacher:\n" + "\n".join(unlike) + "\n"
             "Choose another soft_labels.path, or leave it out and a new one is written."
         )
-
-
-def read_meta(folder: Path) -> LabelMeta:
-    """What a complete file is of.
-
-    Raises:
-        CacheError: it is damaged.
-    """
-    try:
-        return typed(LabelMeta, check(folder, hashes=False))
-    except (Damaged, MessageError) as error:
-        raise CacheError(f"The soft labels in {folder} are damaged: {error}") from error
 
 
 def write_meta(folder: Path, meta: LabelMeta) -> None:

@@ -7,21 +7,21 @@ them, once a run. That a file was changed where it lies is found when it is read
 """
 
 import hashlib
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.config.seal import Damaged, check, seal
+from kdlab.config.kept import keep_arrays
+from kdlab.config.seal import Damaged, check
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.decode import Head
 from kdlab.data.encoded.holders import look
 from kdlab.data.encoded.inventory import Inventory
-from kdlab.data.splits import NO_LABEL
+from kdlab.data.splits import NO_LABEL, TEST, TRAIN, VALIDATION
 from kdlab.messages import MessageError, plain, typed
 
 _VERSION = 3
@@ -38,6 +38,7 @@ _COLUMNS = {
     "quick": np.bool_,  # of `decode.Head`
     "name_end": np.int64,  # byte of `names.bin` where its name ends
 }
+_CONTENT = ("size", "crc", "label", "split", "name_end", "names")  # and not where it lies
 NO_SPLIT = 255
 
 
@@ -99,60 +100,43 @@ def write_index(
         found: the images.
         heads: what was seen of each, in their order, or why it cannot be decoded.
     """
-    order = sorted(
-        range(len(found.images)),
-        key=lambda k: (found.images[k].name, found.images[k].holder),
+    seen = heads or [None] * len(found.images)
+    both = sorted(
+        zip(found.images, seen, strict=True), key=lambda b: (b[0].name, b[0].holder)
     )
-    rows = [found.images[k] for k in order]
     classes = found.classes
     if classes is None:
-        classes = in_order({row.label for row in rows if row.label is not None})
-    number = {name: k for k, name in enumerate(classes)}
-    seen = [None if heads is None else heads[k] for k in order]
-    raw_names = [row.name.encode("utf-8", "surrogateescape") for row in rows]
-    label = [NO_LABEL if row.label is None else number[row.label] for row in rows]
-    split = [NO_SPLIT if row.split is None else row.split for row in rows]
-    columns: dict[str, Sequence[int] | NDArray[np.int64]] = {
-        "holder": [row.holder for row in rows],
-        "start": [row.start for row in rows],
-        "packed": [row.packed for row in rows],
-        "size": [row.size for row in rows],
-        "crc": [row.crc for row in rows],
-        "label": label,
-        "split": split,
-        "height": [_height(one) for one in seen],
-        "width": [one.width if isinstance(one, Head) else 0 for one in seen],
-        "quick": [isinstance(one, Head) and one.quick for one in seen],
-        "name_end": np.cumsum([len(name) for name in raw_names], dtype=np.int64),
-    }
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+        classes = in_order({row.label for row, _ in both if row.label is not None})
+    number = {None: NO_LABEL} | {name: k for k, name in enumerate(classes)}
+    raw_names = [row.name.encode("utf-8", "surrogateescape") for row, _ in both]
+    ends = accumulate(map(len, raw_names))
+    part = {None: NO_SPLIT} | {split: split for split in (TRAIN, VALIDATION, TEST)}
+    rows = (
+        (row.holder, *row[2:6], number[row.label], part[row.split], *_looked_at(head), end)
+        for (row, head), end in zip(both, ends, strict=True)
+    )
+    table = np.fromiter(rows, np.dtype(list(_COLUMNS.items())), len(both))
+    columns = {name: np.ascontiguousarray(table[name]) for name in _COLUMNS}
+    columns["names"] = np.frombuffer(b"".join(raw_names), np.uint8)
     digest = hashlib.sha256("\n".join(classes).encode("utf-8", "surrogateescape"))
-    for name, kind in _COLUMNS.items():
-        values: NDArray[Any] = np.asarray(columns[name], kind)
-        np.save(folder / f"{name}.npy", values)
-        if name in ("size", "crc", "label", "split", "name_end"):  # not where it lies
-            digest.update(values.tobytes())
-    names = np.frombuffer(b"".join(raw_names), np.uint8)
-    digest.update(names.tobytes())
-    np.save(folder / "names.npy", names)
+    for name in _CONTENT:
+        digest.update(columns[name].tobytes())
     facts = IndexFacts(
         _VERSION,
         tuple(found.holders),
         found.looks,
         classes,
-        tuple(one for one in seen if isinstance(one, str)),
+        tuple(head for _, head in both if isinstance(head, str)),
         digest.hexdigest()[:16],
         found.notes(),
         tuple(sorted(found.splits, key=lambda name: (found.splits[name], name))),
     )
-    seal(folder, [f"{name}.npy" for name in (*_COLUMNS, "names")], plain(facts))
+    keep_arrays(folder, columns, plain(facts))
 
 
-def _height(seen: Head | str | None) -> int:
-    if isinstance(seen, Head):
-        return seen.height
-    return 0 if seen is None else -1
+def _looked_at(seen: Head | str | None) -> tuple[int, int, bool]:
+    """Height, width and whether it is quick; see `_COLUMNS`."""
+    return seen if isinstance(seen, Head) else (0 if seen is None else -1, 0, False)
 
 
 def in_order(classes: Iterable[str]) -> tuple[str, ...]:

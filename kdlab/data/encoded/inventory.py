@@ -20,9 +20,9 @@ class FoundImage(NamedTuple):
     start: int
     packed: int
     size: int
-    crc: int
-    label: str | None
-    split: int | None
+    crc: int = -1
+    label: str | None = None
+    split: int | None = None
 
 
 @dataclass(slots=True)
@@ -30,9 +30,7 @@ class FileGroup:
     """Files of which the same is said."""
 
     files: int = 0
-    names: dict[str, None] = field(
-        default_factory=dict
-    )  # the first, of files or their folders
+    names: dict[str, None] = field(default_factory=dict)  # the first, files' or folders'
 
 
 @dataclass(slots=True)
@@ -45,14 +43,10 @@ class Inventory:
     looks: dict[str, list[int]] = field(default_factory=dict)
     # Classes in their order; None: those that were found, sorted.
     classes: tuple[str, ...] | None = None
-    others: Counter[str] = field(
-        default_factory=Counter
-    )  # files that are no images, by suffix
+    others: Counter[str] = field(default_factory=Counter)  # files that are no images
     # Files that are left out, or are not what they seem: by what is said of them.
     groups: dict[str, FileGroup] = field(default_factory=dict)
-    splits: dict[str, int] = field(
-        default_factory=dict
-    )  # names that say one, as they are written
+    splits: dict[str, int] = field(default_factory=dict)  # names that say one, as written
 
     def put_in(self, split: int, first: int, told_by: str) -> None:
         """All images from number `first` on are of this split, as a name says."""
@@ -79,13 +73,10 @@ class Inventory:
         suffixes = Counter(suffix_of(one.name) for one in self.images)
         inside = suffixes.pop("", 0)  # of tables and files without a suffix
         files = {os.path.dirname(one.name) for one in self.images} if inside else ()
-        read = (
-            [
-                f"{inside:,} images in {len(files):,} {'file' if len(files) == 1 else 'files'}"
-            ]
-            if inside
-            else []
-        ) + [f"{count:,} {suffix}" for suffix, count in suffixes.most_common()]
+        read = [f"{count:,} {suffix}" for suffix, count in suffixes.most_common()]
+        if inside:
+            word = "file" if len(files) == 1 else "files"
+            read.insert(0, f"{inside:,} images in {len(files):,} {word}")
         left = [
             f"{count:,} {suffix or 'without a suffix'}{remedy(suffix)}"
             for suffix, count in self.others.most_common()

@@ -7,12 +7,14 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.config.home import home, locked
+from kdlab.config.home import home
+from kdlab.config.kept import kept
 from kdlab.config.seal import META
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.decode import Head, decodes, head
@@ -72,16 +74,9 @@ class Store:
 
     def _image(self, row: int) -> FoundImage:
         index = self.index
-        return FoundImage(
-            int(index.holder[row]),
-            index.name(row),
-            int(index.start[row]),
-            int(index.packed[row]),
-            int(index.size[row]),
-            int(index.crc[row]),
-            None,
-            None,
-        )
+        start, packed = int(index.start[row]), int(index.packed[row])
+        place = start, packed, int(index.size[row]), int(index.crc[row])
+        return FoundImage(int(index.holder[row]), index.name(row), *place)
 
     def expect(self, rows: NDArray[np.int64]) -> None:
         """These are read next: what is far away is fetched together."""
@@ -222,22 +217,21 @@ def indexed(
         DataError: what it is made from is missing, holds no image or cannot be read.
     """
     folder = home() / "data" / f"{key}.index"
-    if (index := open_index(folder, verify=verify)) is not None:
-        return Store(index, folder)
-    with locked(folder.with_suffix(".lock")):
-        if (index := open_index(folder, verify=verify)) is None:
-            found = walk()
-            if len(found.images) > 100_000:
-                say(f"found {len(found.images):,} images, indexed once")
-            write_index(folder, found, _heads(found, say))
-            index = open_index(folder, verify=False)
-    if index is None:
-        places = list(found.looks)
-        raise DataError(
-            f"{', '.join(places[:3])}{' ...' if len(places) > 3 else ''} changed while it was "
-            "indexed. Start again when nobody writes to it."
-        )
-    return Store(index, folder)
+
+    def make() -> Index:
+        found = walk()
+        if len(found.images) > 100_000:
+            say(f"found {len(found.images):,} images, indexed once")
+        write_index(folder, found, _heads(found))
+        if (index := open_index(folder, verify=False)) is None:
+            places = list(found.looks)
+            raise DataError(
+                f"{', '.join(places[:3])}{' ...' if len(places) > 3 else ''} changed while it "
+                "was indexed. Start again when nobody writes to it."
+            )
+        return index
+
+    return Store(kept(folder, partial(open_index, folder, verify=verify), make), folder)
 
 
 def _room_for(archives: int) -> None:
@@ -249,9 +243,7 @@ def _room_for(archives: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _heads(
-    found: Inventory, say: Callable[[str], None]
-) -> Sequence[Head | str | None] | None:
+def _heads(found: Inventory) -> Sequence[Head | str | None] | None:
     """What is seen of each image, or why it cannot be decoded; of remote ones nothing."""
     if len(found.images) > _LOOKED_AT:
         return None

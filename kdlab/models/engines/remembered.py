@@ -4,7 +4,6 @@ One file for each network, shape, machine and set of libraries, in `home()`/engi
 these is another, another file is looked for.
 """
 
-import hashlib
 import json
 import logging
 import platform
@@ -15,6 +14,7 @@ from pathlib import Path
 import torch
 
 from kdlab.config.home import home, recall_as, write_json
+from kdlab.config.kept import key_of
 from kdlab.messages import plain
 from kdlab.models.engines.choose import Trial
 
@@ -47,8 +47,7 @@ def forget(network: Mapping[str, object]) -> None:
 
 def _path(network: Mapping[str, object]) -> Path:
     about = {"network": network, "machine": _machine(), "libraries": _versions()}
-    text = json.dumps(about, sort_keys=True)
-    return home() / "engines" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+    return home() / "engines" / f"{key_of(json.dumps(about, sort_keys=True))}.json"
 
 
 def _machine() -> str:

@@ -1,0 +1,48 @@
+"""What is kept is made once, by whoever comes first, and again where it cannot be believed."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from kdlab.config.kept import keep_arrays, kept, key_of
+from kdlab.config.seal import check, damage
+
+ARRAY = np.arange(12).reshape(3, 4)
+
+
+def array_in(folder, made):
+    def make():
+        made.append(folder)
+        keep_arrays(folder, {"numbers": ARRAY}, {"about": "twelve"})
+        return np.load(folder / "numbers.npy")
+
+    def find():
+        whole = damage(folder, hashes=True) is None
+        return np.load(folder / "numbers.npy") if whole else None
+
+    return kept(folder, find, make)
+
+
+def test_of_many_who_come_at_once_one_makes_it(tmp_path):
+    made = []
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: array_in(tmp_path / "kept", made), range(8)))
+    assert len(made) == 1
+    assert all(np.array_equal(one, ARRAY) for one in found)
+    assert check(tmp_path / "kept", hashes=True) == {"about": "twelve"}
+
+
+def test_what_is_damaged_is_made_again_without_what_lay_beside_it(tmp_path):
+    made = []
+    folder = tmp_path / "kept"
+    array_in(folder, made)
+    (folder / "numbers.npy").write_bytes(b"another")
+    (folder / "beside").write_text("left by a version before")
+    assert np.array_equal(array_in(folder, made), ARRAY)
+    assert len(made) == 2
+    assert not (folder / "beside").exists()
+
+
+def test_a_key_follows_from_its_facts_alone_and_takes_any_name_of_a_file():
+    assert key_of("a") == key_of(b"a") != key_of("b")
+    assert len(key_of("caf\udce9.jpg")) == 16
