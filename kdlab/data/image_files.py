@@ -7,7 +7,6 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -16,9 +15,11 @@ from numpy.typing import NDArray
 
 from kdlab.config import Fault, Range
 from kdlab.config.folders import located
+from kdlab.config.kept import key_of
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.decode import Interpolation
 from kdlab.data.encoded.formats import readable
+from kdlab.data.encoded.holders import reading
 from kdlab.data.encoded.index import NO_SPLIT
 from kdlab.data.encoded.inventory import Inventory
 from kdlab.data.encoded.layout import SPLITS, composed, split_of
@@ -122,8 +123,7 @@ class ImageFiles(DataSpec):
             DataError: a root is missing or cannot be read, or there is no image below it.
         """
         said = [str(self.component), self.roots(), self._own(), sorted(readable())]
-        text = json.dumps(said, sort_keys=True)
-        key = sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        key = key_of(json.dumps(said, sort_keys=True))
         return indexed(key, self._walk, say, verify=verify)
 
     def _own(self) -> dict[str, object]:
@@ -168,7 +168,7 @@ class ImageFiles(DataSpec):
 
     def load(self, say: Say = lambda line: None, *, verify: bool = False) -> ImageData:
         store = self.store(say, verify=verify)
-        self._refuse_broken(store, say)
+        self._refuse_broken(store.index.facts.broken, store, say)
         untold = int((_untold(store) & (store.index.height >= 0)).sum())
         if untold:
             say(f"{untold:,} images of validation and test have no label and are left out.")
@@ -188,16 +188,17 @@ class ImageFiles(DataSpec):
             sampling=self.sampling,
         )
 
-    def _refuse_broken(self, store: Store, say: Say) -> None:
-        broken = store.index.facts.broken
-        if not broken:
-            return
-        if self.broken == "skip":
-            say(
-                f"{len(broken)} of {len(store):,} images cannot be decoded and are skipped."
+    def _refuse_broken(self, broken: Sequence[str], store: Store, say: Say) -> None:
+        """Unless they are to be skipped, which is said; names the first of them."""
+        what = f"{len(broken)} of {len(store):,} images cannot be decoded"
+        if broken and self.broken == "skip":
+            say(f"{what} and are skipped.")
+        elif broken:
+            listed = "\n  ".join(broken[:_NAMED])
+            raise DataError(
+                f"{what}; nothing was started:\n  {listed}\nRepair or remove them, or leave them "
+                "out with broken: skip."
             )
-            return
-        raise _refusal(broken, f"{len(broken)} of {len(store):,} images cannot be decoded")
 
     def _is_encoded(self, store: Store) -> bool:
         if self.kept != "auto":
@@ -209,19 +210,14 @@ class ImageFiles(DataSpec):
         """What the pixels depend on, wherever the files lie."""
         facts = store.index.facts
         parts = (facts.digest, self.shown().to_dict(), PIXELS, len(facts.broken))
-        return sha256(repr(parts).encode()).hexdigest()[:16]
+        return key_of(repr(parts))
 
     def decode(self, say: Say) -> Decoded:
         store = self.store(say)
         labels = store.index.label.astype(np.int64)
-        skips = self.broken == "skip"
         every = np.arange(len(store))
         inputs, bad = EncodedPictures(store, self.shown()).tried(every, say)
-        if bad and not skips:
-            what = f"{len(bad)} of {len(store)} images cannot be read"
-            raise _refusal(sorted(bad.values()), what)
-        if bad:
-            say(f"{len(bad)} of {len(store):,} images cannot be decoded and are skipped.")
+        self._refuse_broken(sorted(bad.values()), store, say)
         splits = self._splits(store, sorted(bad))
         return Decoded(inputs, labels, splits, store.index.facts.classes)
 
@@ -286,10 +282,8 @@ def _found(place: str) -> list[str]:
     if remote.is_url(place):
         if "*" not in place:
             return [place]
-        try:
+        with reading(place):
             found = remote.matches(place)
-        except OSError as error:
-            raise DataError(f"{place} cannot be read: {error}.") from error
     else:
         path = os.path.abspath(os.path.expanduser(place))
         if os.path.exists(path) or not glob.has_magic(place):
@@ -317,12 +311,3 @@ def class_of(said: object) -> str | None:
         return str(int(said))
     text = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
     return composed(text.strip()) or None
-
-
-def _refusal(broken: Sequence[str], what: str) -> DataError:
-    """Names the first of them."""
-    listed = "\n  ".join(broken[:_NAMED])
-    return DataError(
-        f"{what}; nothing was started:\n  {listed}\nRepair or remove them, or leave them out "
-        "with broken: skip."
-    )

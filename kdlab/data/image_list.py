@@ -4,19 +4,19 @@ import csv
 import io
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
 from kdlab.config import register
 from kdlab.data.encoded import remote
-from kdlab.data.encoded.holders import look, read_file
+from kdlab.data.encoded.holders import look, read_file, reading
 from kdlab.data.encoded.inventory import FoundImage, Inventory, first_of
 from kdlab.data.encoded.layout import SPLITS, lay_out
 from kdlab.data.encoded.walk import TARS, walk
 from kdlab.data.image_files import ImageFiles, class_of, expanded
-from kdlab.data.parquet import batches
+from kdlab.data.parquet import batches, column, needed
 from kdlab.data.splits import NAMES
 from kdlab.errors import DataError
 
@@ -50,15 +50,11 @@ class ImageList(ImageFiles):
         rows = list(_rows(root))
         if not rows:
             raise DataError(f"{root} has no rows.")
-        columns = tuple(rows[0])
-        path = _column(root, columns, self.path_column, _PATHS)
-        label = _column(root, columns, self.label_column, _LABELS)
-        part = _column(root, columns, self.split_column, _PARTS)
-        if path is None:
-            raise DataError(
-                f"{root} has columns {', '.join(columns)}; which of them has the paths of images? "
-                "Say it: data.path_column=NAME"
-            )
+        names = tuple(rows[0])
+        path = column(root, names, self.path_column, _PATHS)
+        path = path or needed(root, names, "the paths of images", "path_column")
+        label = column(root, names, self.label_column, _LABELS)
+        part = column(root, names, self.split_column, _PARTS)
         found.looks[root] = look(root)
         known, begin = _Known(self._base(root), found), len(found.images)
         listed, missing = dict[str, FoundImage](), list[str]()
@@ -140,14 +136,15 @@ class _Known:
         if not stat.S_ISREG(status.st_mode):
             return None
         size = status.st_size
-        return FoundImage(self.number, name, -1, size, size, -1, None, None)
+        return FoundImage(self.number, name, -1, size, size)
 
 
 def _rows(root: str) -> Iterator[Mapping[str, object]]:
     suffix = os.path.splitext(root)[1].lower()
-    try:
+    with reading(root):
         far = remote.is_url(root)
         raw = remote.read_whole(root, _LARGEST) if far else read_file(Path(root), _LARGEST)
+        lines = io.TextIOWrapper(io.BytesIO(raw), "utf-8-sig", newline="")
         if suffix == ".parquet":
             from pyarrow.parquet import ParquetFile
 
@@ -155,28 +152,17 @@ def _rows(root: str) -> Iterator[Mapping[str, object]]:
             names = table.schema_arrow.names
             for batch in batches(root, table, len(raw), names, rows=_ROWS, grows=_GROWS):
                 yield from batch.to_pylist()
-            return
-        lines = io.TextIOWrapper(io.BytesIO(raw), "utf-8-sig", newline="")
-        found: Iterable[Mapping[str, object]]
-    except FileNotFoundError as error:
-        raise DataError(f"{root} does not exist.") from error
-    except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
-        raise DataError(f"{root} cannot be read: {error}") from error
-    if suffix in (".csv", ".tsv"):
-        head = lines.readline()
-        lines.seek(0)
-        delimiter = (
-            "\t" if suffix == ".tsv" else ";" if head.count(";") > head.count(",") else ","
-        )
-        found = _named(csv.reader(lines, delimiter=delimiter))
-    elif suffix == ".txt":
-        found = ({"path": line.rstrip("\r\n")} for line in lines if line.strip())
-    else:
-        raise DataError(f"{root} is no table: .csv, .tsv, .parquet or .txt.")
-    try:
-        yield from found
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{root} cannot be read: {error}") from error
+        elif suffix == ".txt":
+            yield from ({"path": line.rstrip("\r\n")} for line in lines if line.strip())
+        elif suffix in (".csv", ".tsv"):
+            head = lines.readline()
+            lines.seek(0)
+            comma = ";" if head.count(";") > head.count(",") else ","
+            yield from _named(
+                csv.reader(lines, delimiter="\t" if suffix == ".tsv" else comma)
+            )
+        else:
+            raise DataError(f"{root} is no table: .csv, .tsv, .parquet or .txt.")
 
 
 def _named(lines: Iterator[list[str]]) -> Iterator[Mapping[str, object]]:
@@ -184,14 +170,6 @@ def _named(lines: Iterator[list[str]]) -> Iterator[Mapping[str, object]]:
     names = [name.strip() for name in next(lines, [])]
     for cells in filter(None, lines):
         yield dict(zip_longest(names, cells[: len(names)], fillvalue=""))
-
-
-def _column(
-    root: str, columns: tuple[str, ...], asked: str | None, usual: tuple[str, ...]
-) -> str | None:
-    if asked is not None and asked not in columns:
-        raise DataError(f"{root} has no column {asked}; it has {', '.join(columns)}.")
-    return asked or next((name for name in usual if name in columns), None)
 
 
 def _split(root: str, said: object, found: Inventory) -> int | None:

@@ -6,11 +6,12 @@ import tarfile
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, BinaryIO, cast
+from typing import Annotated
 
 from kdlab.config import Range, register
-from kdlab.data.encoded.holders import look, opened
+from kdlab.data.encoded.holders import look, opened, reading
 from kdlab.data.encoded.inventory import FoundImage, Inventory
+from kdlab.data.encoded.remote import stream_of
 from kdlab.data.encoded.walk import Entry, tar_entries, walk
 from kdlab.data.image_files import ImageFiles, Roots
 from kdlab.data.splits import TEST, TRAIN
@@ -20,6 +21,7 @@ _TRAIN, _TEST = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 _DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 _TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 _WNID = re.compile(r"n\d{8}")
+_BUFFER = 1 << 13  # bytes: what lies between two headers is passed over
 _NUMBER = re.compile(r"(\d{8})\.JPEG$", re.IGNORECASE)
 
 
@@ -39,13 +41,11 @@ class ImageNet(ImageFiles):
 
     def find(self, root: str, found: Inventory) -> None:
         folder = Path(root)
-        try:
+        with reading(folder):
             if (folder / "train").is_dir() and (folder / "val").is_dir():
                 self._unpacked(folder, found)
             else:
                 self._packed(folder, found)
-        except (tarfile.TarError, OSError, EOFError, ValueError, KeyError) as error:
-            raise DataError(f"{folder} cannot be read: {error}.") from error
 
     def _packed(self, folder: Path, found: Inventory) -> None:
         """Three archives, as they are downloaded."""
@@ -63,10 +63,8 @@ class ImageNet(ImageFiles):
             found.holders.append(str(path))
             found.looks[str(path)] = look(path)
             images = _train(path) if split == TRAIN else _validation(path, truth)
-            for wnid, (name, start, packed, size, crc) in images:
-                found.images.append(
-                    FoundImage(number, name, start, packed, size, crc, wnid, split)
-                )
+            for wnid, entry in images:
+                found.images.append(FoundImage(number, *entry, wnid, split))
         _name(found, names)
 
     def _unpacked(self, folder: Path, found: Inventory) -> None:
@@ -89,7 +87,11 @@ def _train(path: Path) -> "list[tuple[str, Entry]]":
             wnid = Path(name).stem
             if not _WNID.fullmatch(wnid):
                 continue
-            inner = cast("BinaryIO", _FilePart(raw, start, size))
+
+            def part(at: int, count: int, start: int = start) -> bytes:
+                return holder.part(start + at, count)
+
+            inner = stream_of(part, size, _BUFFER)
             for inside, at, packed, length, crc in tar_entries(f"{path}: {name}", inner):
                 entry = f"train/{wnid}/{inside}", start + at, packed, length, crc
                 images.append((wnid, entry))
@@ -109,33 +111,6 @@ def _validation(path: Path, truth: "list[str]") -> "list[tuple[str, Entry]]":
             start, packed, size, crc = rest
             images.append((truth[place], (f"val/{name}", start, packed, size, crc)))
     return images
-
-
-class _FilePart(io.RawIOBase):
-    """A file inside another, as tarfile reads one."""
-
-    def __init__(self, whole: BinaryIO, start: int, size: int) -> None:
-        self._whole, self._start, self._size, self._at = whole, start, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = max(0, (0, self._at, self._size)[whence] + offset)
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, count: int = -1) -> bytes:
-        left = max(0, self._size - self._at)
-        self._whole.seek(self._start + self._at)
-        raw = self._whole.read(left if count < 0 else min(count, left))
-        self._at += len(raw)
-        return raw
 
 
 def _devkit(path: Path) -> tuple[dict[str, str], list[str]]:

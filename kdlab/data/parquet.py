@@ -4,21 +4,21 @@ Arrow files are read where they lie: their images are plain bytes in them. Those
 packed in pages, so they are copied once, one behind the other, into a file of this machine.
 """
 
-import hashlib
 import shutil
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.config import register
 from kdlab.config.home import home, read_object, write_whole
+from kdlab.config.kept import key_of
 from kdlab.data.encoded import remote
-from kdlab.data.encoded.holders import look
+from kdlab.data.encoded.holders import look, reading
 from kdlab.data.encoded.inventory import FoundImage, Inventory
 from kdlab.data.encoded.walk import files_in
 from kdlab.data.image_files import ImageFiles, class_of
@@ -53,21 +53,12 @@ class ParquetImages(ImageFiles):
     label_column: str | None = None
 
     def find(self, root: str, found: Inventory) -> None:
-        before = len(found.images)
-        try:
-            for file, inside in files_in(root, found, (".parquet", ".arrow")):
+        for file, inside in files_in(root, found, (".parquet", ".arrow")):
+            with reading(file):
                 if file.endswith(".arrow") and file != root and not _saved(file):
                     found.leave(inside)  # of a cache
-                    continue
-                self._file(file, inside, found)
-        except FileNotFoundError as error:
-            raise DataError(f"{root} does not exist.") from error
-        except (OSError, ValueError) as error:  # pyarrow's errors are both
-            raise DataError(f"{root} cannot be read: {error}") from error
-        if len(found.images) == before:
-            raise DataError(
-                f"{root} holds no .parquet or .arrow file with images: {'; '.join(found.notes())}."
-            )
+                else:
+                    self._file(file, inside, found)
 
     def _file(self, file: str, inside: str, found: Inventory) -> None:
         """Add the images of one file; `inside` is its name below the root."""
@@ -100,10 +91,8 @@ class ParquetImages(ImageFiles):
             found.holders.append(copy)
             found.looks[copy] = look(copy)
         for row, (start, size, label) in enumerate(images):
-            name = f"{inside}/{row:09}"
-            found.images.append(
-                FoundImage(number, name, start, size, size, -1, label, None)
-            )
+            entry = (f"{inside}/{row:09}", start, size, size, -1)
+            found.images.append(FoundImage(number, *entry, label))
 
     def _copied(
         self, file: str, images: list[tuple[int, int, str | None]], found: Inventory
@@ -113,10 +102,7 @@ class ParquetImages(ImageFiles):
 
         facts = look(file)
         asked = (file, facts, self.image_column, self.label_column)
-        key = hashlib.sha256(repr(asked).encode("utf-8", "surrogateescape")).hexdigest()[
-            :16
-        ]
-        path = home() / "data" / f"{key}.images"
+        path = home() / "data" / f"{key_of(repr(asked))}.images"
         source = remote.RemoteHolder(file, facts).stream() if remote.is_url(file) else file
         table = pq.ParquetFile(source)
         columns = self._columns(file, table.schema_arrow)
@@ -148,17 +134,30 @@ class ParquetImages(ImageFiles):
         return path
 
     def _columns(self, file: str, schema: "pa.Schema") -> tuple[str, str | None]:
-        names = schema.names
-        for asked in (self.image_column, self.label_column):
-            if asked is not None and asked not in names:
-                raise DataError(f"{file} has no column {asked}; it has {', '.join(names)}.")
-        image = self.image_column or next((n for n in _IMAGES if n in names), None)
-        if image is None:
-            raise DataError(
-                f"{file} has columns {', '.join(names)}; which of them has images? Say it: "
-                "data.image_column=NAME"
-            )
-        return image, self.label_column or next((n for n in _LABELS if n in names), None)
+        image = column(file, schema.names, self.image_column, _IMAGES)
+        label = column(file, schema.names, self.label_column, _LABELS)
+        return image or needed(file, schema.names, "images", "image_column"), label
+
+
+def column(
+    file: str, names: Sequence[str], asked: str | None, usual: tuple[str, ...]
+) -> str | None:
+    """The column of a table that is asked for, or the first of the usual names.
+
+    Raises:
+        DataError: the one that is asked for is not there.
+    """
+    if asked is not None and asked not in names:
+        raise DataError(f"{file} has no column {asked}; it has {', '.join(names)}.")
+    return asked or next((name for name in usual if name in names), None)
+
+
+def needed(file: str, names: Sequence[str], what: str, field: str) -> NoReturn:
+    """Refuse a table in which no column was found that must be there."""
+    raise DataError(
+        f"{file} has columns {', '.join(names)}; which of them has {what}? Say it: "
+        f"data.{field}=NAME"
+    )
 
 
 def batches(

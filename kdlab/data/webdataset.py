@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from tarfile import TarError
 
 from kdlab.config import register
 from kdlab.data.encoded.formats import hidden
-from kdlab.data.encoded.holders import Holder, opened
+from kdlab.data.encoded.holders import Holder, opened, reading
 from kdlab.data.encoded.inventory import FoundImage, Inventory
 from kdlab.data.encoded.walk import Entry, files_in, is_image, tar_entries
 from kdlab.data.image_files import ImageFiles, class_of
@@ -33,16 +32,9 @@ class WebDataset(ImageFiles):
     classes: tuple[str, ...] = ()
 
     def find(self, root: str, found: Inventory) -> None:
-        before = len(found.images)
-        try:
-            for place, inside in files_in(root, found, (".tar",)):
+        for place, inside in files_in(root, found, (".tar",)):
+            with reading(place):
                 self._shard(place, inside, found)
-        except FileNotFoundError as error:
-            raise DataError(f"{root} does not exist.") from error
-        except OSError as error:
-            raise DataError(f"{root} cannot be read: {error}.") from error
-        if len(found.images) == before:
-            raise DataError(f"{root} holds no images: {'; '.join(found.notes())}.")
         if self.classes:
             found.classes = self.classes
 
@@ -50,22 +42,19 @@ class WebDataset(ImageFiles):
         number, before = len(found.holders), len(found.images)
         unsaid = dict[str, DataError]()
         found.holders.append(root)
-        try:
-            with closing(opened(root, found.looks[root])) as holder, holder.stream() as raw:
-                for key, files in _samples(tar_entries(root, raw), found):
-                    image = next((e for name, e in files.items() if is_image(name)), None)
-                    if image is None:
-                        found.put("left out, a sample without an image", f"{inside}: {key}")
-                        continue
-                    try:
-                        said = self._said(root, key, holder, files)
-                    except DataError as error:
-                        unsaid[key] = error
-                        continue
-                    label = self._class(root, key, said)
-                    found.images.append(FoundImage(number, *image, label, None))
-        except TarError as error:
-            raise DataError(f"{root} is not a readable tar file: {error}.") from error
+        with closing(opened(root, found.looks[root])) as holder, holder.stream() as raw:
+            for key, files in _samples(tar_entries(root, raw), found):
+                image = next((e for name, e in files.items() if is_image(name)), None)
+                if image is None:
+                    found.put("left out, a sample without an image", f"{inside}: {key}")
+                    continue
+                try:
+                    said = self._said(root, key, holder, files)
+                except DataError as error:
+                    unsaid[key] = error
+                    continue
+                label = self._class(root, key, said)
+                found.images.append(FoundImage(number, *image, label))
         if unsaid and len(found.images) == before:
             raise next(iter(unsaid.values()))
         for key in unsaid:

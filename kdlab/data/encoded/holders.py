@@ -1,52 +1,27 @@
 """What holds encoded images: a folder, an archive or another file, here or at a URL."""
 
+import csv
 import os
 import stat
+import tarfile
 import threading
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from kdlab.data.encoded import remote
+from kdlab.errors import DataError
 
 LARGEST = 300_000_000  # bytes of an image file: nothing of the size of memory is unpacked
 
 
-class Holder(Protocol):
-    """Any thread, and a forked process, may read."""
-
-    def file(self, name: str, size: int) -> bytes:
-        """A file of a folder, which had so many bytes.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-
-    def part(self, start: int, count: int) -> bytes:
-        """Bytes of an archive, fewer at its end.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-
-    def stream(self) -> BinaryIO:
-        """The archive, to be walked through.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-
-    def expect(self, parts: Iterable[tuple[str, int, int]]) -> None:
-        """These (name, start, count) are read next; what is far away is fetched together."""
-
-    def has(self, name: str, start: int, count: int) -> bool:
-        """Whether these bytes lie on this machine."""
-
-    def close(self) -> None: ...
-
-
 class LocalHolder:
-    """A folder or file of this machine."""
+    """A folder or file of this machine; any thread, and a forked process, may read.
+
+    What is read raises OSError where it cannot be.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,21 +29,25 @@ class LocalHolder:
         self._lock = threading.Lock()
 
     def file(self, name: str, size: int) -> bytes:
+        """A file of a folder, which had so many bytes."""
         return read_file(self.path / name, LARGEST)
 
     def part(self, start: int, count: int) -> bytes:
+        """Bytes of an archive, fewer at its end."""
         with self._lock:
             if self._descriptor is None:
                 self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         return os.pread(self._descriptor, count, start)
 
     def stream(self) -> BinaryIO:
+        """The archive, to be walked through."""
         return self.path.open("rb")
 
     def expect(self, parts: Iterable[tuple[str, int, int]]) -> None:
-        """Nothing: the system reads ahead."""
+        """These (name, start, count) are read next; what is far away is fetched together."""
 
     def has(self, name: str, start: int, count: int) -> bool:
+        """Whether these bytes lie on this machine."""
         return True
 
     def close(self) -> None:
@@ -76,6 +55,26 @@ class LocalHolder:
             if self._descriptor is not None:
                 os.close(self._descriptor)
             self._descriptor = None
+
+
+Holder = LocalHolder | remote.RemoteHolder
+_UNREADABLE = (OSError, EOFError, ValueError, KeyError, NotImplementedError, csv.Error)
+_NO_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile)
+
+
+@contextmanager
+def reading(place: object, missing: str = "") -> Iterator[None]:
+    """What each format raises in its own way, said of a place; `missing` is added of none.
+
+    Raises:
+        DataError: it is not there, damaged, or of another kind.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError(f"{place} does not exist.{missing}") from error
+    except (*_UNREADABLE, *_NO_ARCHIVE) as error:
+        raise DataError(f"{place} cannot be read: {error}.") from error
 
 
 def opened(place: str, seen: list[int] | None = None) -> Holder:

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -214,7 +214,7 @@ class RemoteHolder:
         return _read(*self._job("", start, count))
 
     def stream(self) -> BinaryIO:
-        return io.BufferedReader(_Stream(self), BLOCK)
+        return stream_of(self.part, self.size)
 
     def expect(self, parts: Iterable[tuple[str, int, int]]) -> None:
         missing = {block for part in parts for block in _missing(*self._job(*part))}
@@ -233,11 +233,16 @@ class RemoteHolder:
         """Nothing is held open."""
 
 
-class _Stream(io.RawIOBase):
-    """A remote file as zipfile and tarfile read one."""
+def stream_of(
+    part: Callable[[int, int], bytes], size: int, buffer: int = BLOCK
+) -> BinaryIO:
+    """So many bytes as zipfile and tarfile read a file; `part` gives some from a place on."""
+    return io.BufferedReader(_Stream(part, size), buffer)
 
-    def __init__(self, holder: RemoteHolder) -> None:
-        self._holder, self._at = holder, 0
+
+class _Stream(io.RawIOBase):
+    def __init__(self, part: Callable[[int, int], bytes], size: int) -> None:
+        self._part, self._size, self._at = part, size, 0
 
     def readable(self) -> bool:
         return True
@@ -246,7 +251,7 @@ class _Stream(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = (0, self._at, self._holder.size)[whence]
+        base = (0, self._at, self._size)[whence]
         self._at = max(0, base + offset)
         return self._at
 
@@ -254,7 +259,7 @@ class _Stream(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        raw = self._holder.part(self._at, len(buffer))
+        raw = self._part(self._at, max(0, min(len(buffer), self._size - self._at)))
         buffer[: len(raw)] = raw
         self._at += len(raw)
         return len(raw)

@@ -18,7 +18,7 @@ from kdlab.config.kept import kept
 from kdlab.config.seal import META
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.decode import Head, decodes, head
-from kdlab.data.encoded.holders import LARGEST, Holder, look, opened
+from kdlab.data.encoded.holders import LARGEST, Holder, look, opened, reading
 from kdlab.data.encoded.index import Index, open_index, write_index
 from kdlab.data.encoded.inventory import FoundImage, Inventory
 from kdlab.data.encoded.view_threads import in_threads
@@ -90,10 +90,8 @@ class Store:
             part = ("", start, packed) if start >= 0 else (self.index.name(row), 0, packed)
             wanted[int(self.index.holder[row])].append(part)
         for number, parts in wanted.items():
-            try:
+            with reading(holders[number]):
                 self._holder(number).expect(parts)
-            except OSError as error:
-                raise DataError(f"{holders[number]} cannot be read: {error}.") from error
 
     def stamp(self) -> str:
         """Changes when what it was made from does, or a file of a folder."""

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.formats import hidden, readable, suffix_of
-from kdlab.data.encoded.holders import look, opened
+from kdlab.data.encoded.holders import look, opened, reading
 from kdlab.data.encoded.inventory import HIDDEN, FoundImage, Inventory
 from kdlab.data.encoded.layout import SPLITS, lay_out, split_of
 from kdlab.errors import DataError
@@ -18,8 +18,8 @@ from kdlab.errors import DataError
 TARS = (".tar", ".tar.gz", ".tgz")
 LOCAL_HEADER = 30  # bytes, before name and extra field of a member of a zip file
 _ENCRYPTED = 1  # bit of a member's flags
-
 _TABLES = (".csv", ".tsv", ".parquet")
+_WANTED = " `root` must be a folder with one folder per class, or a zip or tar file of one."
 
 
 def walk(root: str, found: Inventory, *, bare: bool = False) -> None:
@@ -35,21 +35,12 @@ def walk(root: str, found: Inventory, *, bare: bool = False) -> None:
     """
     number, before = len(found.holders), len(found.images)
     found.holders.append(root)
-    try:
-        for name, start, packed, size, crc in _entries(root, found):
-            if is_image(name):
-                found.images.append(
-                    FoundImage(number, name, start, packed, size, crc, None, None)
-                )
+    with reading(root, _WANTED):
+        for entry in _entries(root, found):
+            if is_image(entry[0]):
+                found.images.append(FoundImage(number, *entry))
             else:
-                found.leave(name)
-    except FileNotFoundError as error:
-        raise DataError(
-            f"{root} does not exist. `root` must be a folder with one folder per class, or "
-            "a zip or tar file of one."
-        ) from error
-    except OSError as error:
-        raise DataError(f"{root} cannot be read: {error}.") from error
+                found.leave(entry[0])
     if not bare:
         lay_out(found, before)
     if len(found.images) == before:
@@ -138,14 +129,23 @@ def files_in(
     Images that are added before the next one is asked for are of the split that it is named by.
 
     Raises:
-        OSError: it is missing or cannot be read.
+        DataError: it is missing or cannot be read, or no image was added.
     """
-    if remote.is_url(root) or not Path(root).is_dir():
-        found.looks[root] = look(root)
-        yield root, root.rpartition("/")[2]
-        return
-    names = [name for name, *_ in folder_entries(root, found)]
-    for name in sorted(names):
+    before = len(found.images)
+    with reading(root):
+        if remote.is_url(root) or not Path(root).is_dir():
+            found.looks[root] = look(root)
+            yield root, root.rpartition("/")[2]
+        else:
+            yield from _files_of(root, found, suffixes)
+    if len(found.images) == before:
+        raise DataError(f"{root} holds no images: {'; '.join(found.notes())}.")
+
+
+def _files_of(
+    root: str, found: Inventory, suffixes: tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
+    for name in sorted(name for name, *_ in folder_entries(root, found)):
         if hidden(name) is None and name.lower().endswith(suffixes):
             place = os.path.join(root, name)
             found.looks[place], first = look(place), len(found.images)
@@ -167,15 +167,9 @@ def _remote_folder(root: str) -> Iterator[Entry]:
 
 
 def _archive(root: str, seen: list[int]) -> Iterator[Entry]:
-    kind = "zip" if root.lower().endswith(".zip") else "tar"
-    try:
-        with closing(opened(root, seen)) as holder, holder.stream() as raw:
-            yield from _zip(root, raw) if kind == "zip" else tar_entries(root, raw)
-    except (
-        *(zipfile.BadZipFile, tarfile.TarError, EOFError),
-        *(ValueError, NotImplementedError),  # names and versions of no zip
-    ) as error:
-        raise DataError(f"{root} is not a readable {kind} file: {error}.") from error
+    with closing(opened(root, seen)) as holder, holder.stream() as raw:
+        is_zip = root.lower().endswith(".zip")
+        yield from _zip(root, raw) if is_zip else tar_entries(root, raw)
 
 
 def _zip(root: str, raw: BinaryIO) -> Iterator[Entry]:

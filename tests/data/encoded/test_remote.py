@@ -128,7 +128,7 @@ def test_a_server_that_fails_now_and_then_is_asked_again(site):
     ("name", "words"),
     [
         ("/absent.zip", "does not exist"),
-        ("/broken.zip", "not a readable zip"),
+        ("/broken.zip", "cannot be read"),
         ("/whole.zip", "no HTTP ranges"),
     ],
 )

@@ -141,8 +141,8 @@ def test_a_byte_of_a_zip_that_is_another_is_noticed(tmp_path, kdlab_home):
 @pytest.mark.parametrize(
     ("name", "raw", "words"),
     [
-        ("photos.zip", b"no zip", "not a readable zip"),
-        ("photos.tar", b"no tar" * 200, "not a readable tar"),
+        ("photos.zip", b"no zip", "cannot be read"),
+        ("photos.tar", b"no tar" * 200, "cannot be read"),
         ("photos.tar", b"\x1f\x8b" + b"0" * 50, "gunzip"),
         ("photos.rar", b"Rar!", "of no kind that is known"),
         ("photos.zip", None, "does not exist"),
