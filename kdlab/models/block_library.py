@@ -45,9 +45,10 @@ class BlockLibrary(ModelSpec):
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         blocks, has_any = [], False
         for piece in pieces_of(self.of, self.cuts, num_classes, in_chans):
-            made = {name: stand_in(piece, name) for name in self.variants}
             found: dict[str, nn.Module] = {
-                name: one for name, one in made.items() if one is not None
+                name: made
+                for name in self.variants
+                if (made := stand_in(piece, name)) is not None
             }
             has_any |= bool(found)
             if not any(list(one.parameters()) for one in found.values()):

@@ -21,17 +21,14 @@ from kdlab.errors import ModelError
 from kdlab.models.blocks import cut
 from kdlab.models.cifar_resnet import he_init
 from kdlab.models.model import ModelSpec, evaluating
-from kdlab.models.separable import in_place_of, separated
+from kdlab.models.separable import like, separated
 
 StandIn = Literal["separable", "low_rank2", "low_rank4", "low_rank8", "linear", "skip"]
 STAND_INS: tuple[StandIn, ...] = get_args(StandIn)
 SAME = "same"  # the block as it is
 
-_SIDES = (
-    64,
-    224,
-    32,
-)  # of a probe: strides are the same at each, some networks take one only
+# Of a probe: strides are the same at each, some networks take one only.
+_SIDES = (64, 224, 32)
 _RANK = "low_rank"
 
 
@@ -152,7 +149,7 @@ def _cheaper(conv: nn.Conv2d, name: str) -> nn.Module | None:
 
 
 def _low_rank(conv: nn.Conv2d, rank: int) -> nn.Sequential:
-    narrow = in_place_of(conv, rank)
+    narrow = like(conv, out_channels=rank)
     wide = nn.Conv2d(rank, conv.out_channels, 1, bias=conv.bias is not None)
     made = nn.Sequential(narrow, wide)
     he_init(made)

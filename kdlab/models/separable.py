@@ -7,7 +7,7 @@ else keeps its place and width, so each block can stand for its teacher's.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from torch import nn
 
@@ -67,22 +67,16 @@ class Separable(ModelSpec):
 
 def separated(conv: nn.Conv2d) -> nn.Module:
     channels = conv.in_channels
-    depthwise = in_place_of(conv, channels, groups=channels)
+    depthwise = like(conv, out_channels=channels, groups=channels)
     pointwise = nn.Conv2d(channels, conv.out_channels, 1, bias=conv.bias is not None)
     made = nn.Sequential(depthwise, nn.BatchNorm2d(channels), nn.ReLU(), pointwise)
     he_init(made)
     return made
 
 
-def in_place_of(conv: nn.Conv2d, channels: int, groups: int = 1) -> nn.Conv2d:
-    """A convolution that moves over the image as this one does, to so many channels."""
+def like(conv: nn.Conv2d, **other: Any) -> nn.Conv2d:
+    """A fresh convolution that moves over the image as this one does, without a bias."""
+    same = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation")
     return nn.Conv2d(
-        conv.in_channels,
-        channels,
-        conv.kernel_size,  # type: ignore[arg-type]  # two ints at run time
-        conv.stride,  # type: ignore[arg-type]
-        conv.padding,  # type: ignore[arg-type]
-        conv.dilation,  # type: ignore[arg-type]
-        groups=groups,
-        bias=False,
+        **{name: getattr(conv, name) for name in same} | {"bias": False} | other
     )

@@ -51,10 +51,8 @@ class ShrunkModel(ModelSpec):
 
     def holders(self, net: nn.Module) -> list[tuple[ModelSpec, nn.Module]]:
         assert isinstance(net, Shrunk)
-        return [
-            *self.model.holders(net.inner),
-            *super().holders(net),
-        ]  # the outer file counts
+        # The outer file counts.
+        return [*self.model.holders(net.inner), *super().holders(net)]
 
     def origin(self) -> str | None:
         """Its file's, else that of the network inside."""

@@ -9,6 +9,7 @@ from torch import nn
 from kdlab.config import register
 from kdlab.errors import Fault, ModelError
 from kdlab.models.model import IMAGENET, ModelSpec
+from kdlab.models.separable import like
 from kdlab.models.zoo import unknown_model
 
 
@@ -66,14 +67,7 @@ def _with_channels(net: nn.Module, in_chans: int) -> nn.Module:
     """Replace the first convolution, since torchvision's models take three channels."""
     for name, module in net.named_modules():
         if isinstance(module, nn.Conv2d):
-            fresh = nn.Conv2d(
-                in_chans,
-                module.out_channels,
-                module.kernel_size,  # type: ignore[arg-type]  # two ints at run time
-                module.stride,  # type: ignore[arg-type]
-                module.padding,  # type: ignore[arg-type]
-                bias=module.bias is not None,
-            )
+            fresh = like(module, in_channels=in_chans, bias=module.bias is not None)
             parent, _, last = name.rpartition(".")
             setattr(net.get_submodule(parent), last, fresh)
             return net

@@ -161,9 +161,7 @@ def prepared(
         tally.add(right, ask(views))
         facts = tally.facts(engine.precision)
         refused = tally.trouble(engine.precision)
-    except (
-        Exception
-    ) as error:  # libraries raise all kinds: such an engine is left out, and said
+    except Exception as error:  # libraries raise all kinds: it is left out, and said
         refused = said(error)
     facts["prepared_s"] = time.perf_counter() - begin
     trial = Trial(engine=engine.name, precision=engine.precision, refused=refused, **facts)

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from kdlab.errors import KdlabError
 
 Precision = Literal["fp32", "bf16", "fp16"]
-Asked = Callable[
-    [Tensor], Tensor
-]  # (N, C, H, W) uint8 or float, 0 to 255 -> (N, classes) float32
+# (N, C, H, W) uint8 or float, 0 to 255 -> (N, classes) float32
+Asked = Callable[[Tensor], Tensor]
 
 
 class EngineUnusable(KdlabError):

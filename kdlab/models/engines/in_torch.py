@@ -130,9 +130,7 @@ def folded(model: nn.Module, views: Tensor) -> nn.Module:
 
 def _followed(model: nn.Module, views: Tensor) -> list[tuple[nn.Conv2d, nn.BatchNorm2d]]:
     """Convolutions with the batch norm that takes what they give, each used once."""
-    gave = dict[
-        int, tuple[nn.Conv2d, Tensor]
-    ]()  # by id; the tensor is kept so that ids stay
+    gave = dict[int, tuple[nn.Conv2d, Tensor]]()  # by id; kept, so that ids stay
     calls = dict[nn.Module, int]()
     pairs = list[tuple[nn.Conv2d, nn.BatchNorm2d]]()
 
