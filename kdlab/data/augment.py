@@ -7,7 +7,6 @@ Geometry follows torchvision's RandomCrop, RandomResizedCrop and RandomErasing, 
 are normalised at the model. Policies are in policies.py.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,10 +16,11 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from numpy.typing import NDArray
 
+from kdlab.config.kept import key_of
 from kdlab.config.spec import NOT_NEGATIVE, Range, Spec
 from kdlab.data.counter_random import uniforms
 from kdlab.data.encoded.decode import Box, Interpolation, resized_planes
-from kdlab.data.mixing import Mixing, MixRates, mixing
+from kdlab.data.mixing import MixRates
 from kdlab.errors import Fault
 
 if TYPE_CHECKING:
@@ -100,18 +100,10 @@ class Augment(Spec):
         """Whether two images become one."""
         return bool(self.mixup_prob and (self.mixup_alpha or self.cutmix_alpha))
 
-    def mixing(
-        self,
-        ids: NDArray[np.int64],
-        epoch: int,
-        pool: NDArray[np.int64],
-        size: tuple[int, int],
-    ) -> Mixing:
-        """What is mixed into the views of these samples; see `mixing.mixing`."""
-        asked = MixRates(
-            self.mixup_alpha, self.cutmix_alpha, self.mixup_prob, self.mixup_switch_prob
-        )
-        return mixing(ids, epoch, pool, size, self.seed, asked)
+    @property
+    def mix_rates(self) -> MixRates:
+        alphas = self.mixup_alpha, self.cutmix_alpha
+        return MixRates(*alphas, self.mixup_prob, self.mixup_switch_prob)
 
     @property
     def active(self) -> bool:
@@ -133,8 +125,7 @@ class Augment(Spec):
         off = Augment().to_dict()
         said = {k: v for k, v in self.to_dict().items() if k in _FIRST or v != off[k]}
         said |= {"version": VERSION} | ({"crops": _CROPS} if self.resized_crop else {})
-        text = json.dumps(said, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return key_of(json.dumps(said, sort_keys=True))
 
     def boxes(self, ids: NDArray[np.int64], epoch: int) -> Boxes | None:
         """Which part of each image is resized, by its number in `ids`, its height and width.

@@ -1,20 +1,18 @@
 """What the torchvision data sets share: the root, downloading, and clear errors."""
 
 import os
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from kdlab.data.images import DataSpec, Decoded, Say
 from kdlab.data.splits import TEST, TRAIN
 from kdlab.errors import DataError
-
-S = TypeVar("S")
 
 
 class ArraySet(Protocol):
@@ -26,12 +24,15 @@ class ArraySet(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchvisionData(DataSpec):
-    """A set that torchvision reads.
+class TorchvisionArrays(DataSpec):
+    """A set that torchvision reads into memory.
 
     root: folder that holds it, in torchvision's layout.
     download: fetch it when it is missing.
     """
+
+    torchvision_name: ClassVar[str]  # of its class
+    decoded_bytes: ClassVar[int]
 
     root: str = "~/.cache/kdlab/torchvision"
     download: bool = False
@@ -39,15 +40,25 @@ class TorchvisionData(DataSpec):
     def folder(self) -> Path:
         return Path(os.path.expanduser(self.root)).resolve()
 
-    def open(self, make: Callable[..., S], **options: object) -> S:
-        """A torchvision data set object.
+    def identity(self) -> str:
+        self.open_both()
+        return f"torchvision v1 {self.component} {self.folder()}"
+
+    def expected_bytes(self) -> int:
+        return self.decoded_bytes
+
+    def open_both(self) -> list[ArraySet]:
+        """The train and the test set.
 
         Raises:
-            DataError: it is not under `root`, and the path that was searched.
+            DataError: they are not under `root`, and the path that was searched.
         """
+        from torchvision import datasets
+
+        make = partial(getattr(datasets, self.torchvision_name), self.folder())
         try:
-            return make(self.folder(), **options)
-        except (RuntimeError, FileNotFoundError, OSError) as error:
+            return [make(train=train, download=self.download) for train in (True, False)]
+        except (RuntimeError, OSError) as error:
             allowed = (
                 "The download was tried and failed."
                 if self.download
@@ -58,49 +69,12 @@ class TorchvisionData(DataSpec):
                 f"{self.folder()}: {error}. {allowed} Or set `data.root` to where it is."
             ) from error
 
-    def identity(self) -> str:
-        self.open_all()
-        return f"torchvision v1 {self.component} {self.folder()}"
-
-    @abstractmethod
-    def open_all(self) -> tuple[object, object]:
-        """The train and the test set."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TorchvisionArrays(TorchvisionData):
-    """One that torchvision reads into memory."""
-
-    torchvision_name: ClassVar[str]  # of its class
-    decoded_bytes: ClassVar[int]
-
-    def expected_bytes(self) -> int:
-        return self.decoded_bytes
-
-    def open_all(self) -> tuple[ArraySet, ArraySet]:
-        from torchvision import datasets
-
-        make: Callable[..., ArraySet] = getattr(datasets, self.torchvision_name)
-        return (
-            self.open(make, train=True, download=self.download),
-            self.open(make, train=False, download=self.download),
-        )
-
     def decode(self, say: Say) -> Decoded:
-        train, test = self.open_all()
-        pixels = np.concatenate([np.asarray(train.data), np.asarray(test.data)])
+        both = self.open_both()
+        pixels = np.concatenate([np.asarray(one.data) for one in both])
         inputs = pixels.transpose(0, 3, 1, 2) if pixels.ndim == 4 else pixels[:, None]
-        inputs = np.ascontiguousarray(inputs)
-        return split_in_two(inputs, train.targets, test.targets, train.classes)
-
-
-def split_in_two(
-    inputs: NDArray[np.uint8],
-    train: Sequence[int],
-    test: Sequence[int],
-    classes: Sequence[str],
-) -> Decoded:
-    """The images of two sets, whose labels are `train` and `test`, one behind the other."""
-    labels = np.concatenate([np.asarray(train), np.asarray(test)]).astype(np.int64)
-    split = np.repeat(np.array([TRAIN, TEST], np.uint8), (len(train), len(test)))
-    return Decoded(inputs, labels, split, tuple(classes))
+        labels = np.concatenate([np.asarray(one.targets) for one in both]).astype(np.int64)
+        counts = [len(one.targets) for one in both]
+        split = np.repeat(np.array([TRAIN, TEST], np.uint8), counts)
+        classes = tuple(both[0].classes)
+        return Decoded(np.ascontiguousarray(inputs), labels, split, classes)

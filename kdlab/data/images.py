@@ -24,7 +24,7 @@ from kdlab.config.spec import SHARE, Range, Spec
 from kdlab.data.augment import Augment
 from kdlab.data.counter_random import permutation
 from kdlab.data.encoded.formats import kind_of
-from kdlab.data.mixing import Mixing, mix
+from kdlab.data.mixing import Mixing, mix, mixing
 from kdlab.data.sampling import COPIES, Sampling
 from kdlab.data.shown import InputSpec
 from kdlab.data.splits import NO_LABEL, by_class, completed
@@ -144,7 +144,8 @@ class ImageData(ABC):
         """What is mixed into these views; None: nothing ever is."""
         if not self.augment.mixes:
             return None
-        return self.augment.mixing(ids, epoch, self.train, self.shape[1:])
+        how = self.augment
+        return mixing(ids, epoch, self.train, self.shape[1:], how.seed, how.mix_rates)
 
     @abstractmethod
     def unmixed(

@@ -43,9 +43,8 @@ class Mixing:
 
     partners: NDArray[np.int64]  # (N,) ids of training images
     share: NDArray[np.float64]  # (N,) λ, of its own pixels; 1 is not mixed
-    boxes: NDArray[
-        np.int64
-    ]  # (N, 4) top, left, bottom, right from the other; empty for mixup
+    # (N, 4) top, left, bottom, right from the other; empty for mixup
+    boxes: NDArray[np.int64]
 
 
 def mixing(

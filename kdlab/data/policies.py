@@ -19,10 +19,8 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 _BINS = 31  # of a magnitude
 _PLAIN = Image.Resampling.NEAREST
 _SMOOTH = (Image.Resampling.BILINEAR, Image.Resampling.BICUBIC)
-_MEAN: Mapping[str, int | tuple[int, ...]] = {
-    "RGB": (124, 116, 104),
-    "L": 117,
-}  # of ImageNet: what timm fills with
+# Of ImageNet: what timm fills with.
+_MEAN: Mapping[str, int | tuple[int, ...]] = {"RGB": (124, 116, 104), "L": 117}
 # Of timm's RandAugment: magnitude, its deviation, increasing or not, probability, operations
 _TIMMS = re.compile(r"rand(-(m(10|\d)|mstd\d\d?(\.\d+)?|inc[01]|p(0(\.\d+)?|1)|n[1-4]))*")
 
@@ -195,15 +193,9 @@ def color_jitter(
         saturation: the same.
         hue: the most, of the colour circle.
     """
-    found = []
-    for k, (name, most) in enumerate(
-        (
-            ("Brightness", brightness),
-            ("Contrast", contrast),
-            ("Color", saturation),
-            ("Hue", hue),
-        )
-    ):
+    found, names = [], ("Brightness", "Contrast", "Color", "Hue")
+    mosts = (brightness, contrast, saturation, hue)
+    for k, (name, most) in enumerate(zip(names, mosts, strict=True)):
         if most:
             least = -most if name == "Hue" else max(-1.0, -most)
             magnitude = least + (most - least) * float(chance[k])

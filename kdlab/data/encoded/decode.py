@@ -152,10 +152,7 @@ def head(raw: bytes, packed: int | None = None) -> Head:
     if raw[:2] == _JPEG and not _has_notes(raw):
         try:
             height, width, colours, _ = simplejpeg.decode_jpeg_header(raw, strict=False)
-        except (
-            ValueError,
-            KeyError,
-        ) as error:  # KeyError: colours of no kind that it knows
+        except (ValueError, KeyError) as error:  # the second: colours of no kind it knows
             raise DataError(f"is a damaged JPEG: {error}") from error
         _share(raw, height * width, packed)
         return Head(height, width, colours in _PLAIN)
@@ -164,9 +161,7 @@ def head(raw: bytes, packed: int | None = None) -> Head:
         width, height = image.size
         orientation = image.getexif().get(_ORIENTATION, 1)
         quick = raw[:2] == _JPEG and image.mode in ("RGB", "L") and orientation == 1
-        turned = (
-            orientation in (5, 6, 7, 8) and image.format != "TIFF"
-        )  # that says it upright
+        turned = orientation in (5, 6, 7, 8) and image.format != "TIFF"  # says it upright
     return Head(width, height, quick) if turned else Head(height, width, quick)
 
 
@@ -321,12 +316,7 @@ def of_picture(image: "Image.Image") -> Pixels:
     _share(b"", image.width * image.height, image.width * image.height)
     try:
         return _colours(ImageOps.exif_transpose(image))
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        ArithmeticError,
-    ) as error:  # its file is read now
+    except (OSError, SyntaxError, ValueError, ArithmeticError) as error:  # is read now
         raise DataError(f"cannot be decoded: {error}") from error
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.data.augment import Augment, Boxes
+from kdlab.data.augment import Boxes
 from kdlab.data.encoded.decode import Box, Head, Pixels, head, view
 from kdlab.data.encoded.store import Store
 from kdlab.data.encoded.view_threads import in_threads, made_ahead
@@ -45,26 +45,7 @@ class EncodedPictures:
     def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         """(n, C, H, W), without augmentation."""
         out = np.empty((len(rows), *self.shape[1:]), np.uint8)
-        self._fill(rows, out)
-        return out
-
-    def views(
-        self,
-        ids: NDArray[np.int64],
-        epoch: int,
-        augment: Augment,
-        out: NDArray[np.uint8] | None = None,
-    ) -> NDArray[np.uint8]:
-        """(n, C, H, W): the augmented views of these rows in this epoch, cut from the originals."""
-        if out is None:
-            out = np.empty((len(ids), *self.shape[1:]), np.uint8)
-
-        def change(rows: slice) -> None:
-            out[rows] = augment.changed(out[rows], ids[rows], epoch)
-
-        rows = ids % len(self.store)  # an id may be another copy of a row (sampling.py)
-        boxes = augment.boxes(ids, epoch)
-        self._fill(rows, out, boxes, change if augment.after_crop else None)
+        self.fill(rows, out)
         return out
 
     def _shown(
@@ -87,12 +68,12 @@ class EncodedPictures:
         bad: dict[int, str] = {}
         for end in range(_SAID, len(rows) + _SAID, _SAID):
             some = slice(end - _SAID, end)
-            self._fill(rows[some], out[some], failed=bad.__setitem__)
+            self.fill(rows[some], out[some], failed=bad.__setitem__)
             if end <= len(rows):
                 say(f"decoded {end:,} of {len(rows):,} images")
         return out, bad
 
-    def _fill(
+    def fill(
         self,
         rows: NDArray[np.int64],
         out: NDArray[np.uint8],
@@ -144,7 +125,16 @@ class EncodedData(ImageData):
     def unmixed(
         self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
-        return self.inputs.views(ids, epoch, self.augment, out)
+        if out is None:
+            out = np.empty((len(ids), *self.shape), np.uint8)
+
+        def change(rows: slice) -> None:
+            out[rows] = self.augment.changed(out[rows], ids[rows], epoch)
+
+        boxes = self.augment.boxes(ids, epoch)  # cut from the originals
+        after = change if self.augment.after_crop else None
+        self.inputs.fill(self.rows(ids), out, boxes, after)
+        return out
 
     def views_ahead(
         self, batches: Iterable[NDArray[np.int64]], epoch: int

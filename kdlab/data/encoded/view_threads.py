@@ -34,9 +34,7 @@ class ThreadCount:
         while number > 1:
             number //= 2
             numbers.append(number)
-        self._rates: dict[int, list[float]] = {
-            n: [] for n in numbers
-        }  # images/s, by number
+        self._rates: dict[int, list[float]] = {n: [] for n in numbers}  # images/s
         self._chosen: int | None = None  # None: still measured
 
     def next(self) -> int:
