@@ -1,16 +1,11 @@
 """What is made once and kept below `home()`: one key, one lock, one look at what is there."""
 
 import hashlib
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TypeVar
 
 from kdlab.config.home import locked
-from kdlab.config.seal import seal
 
 T = TypeVar("T")
 
@@ -34,14 +29,3 @@ def kept(path: Path, find: Callable[[], T | None], make: Callable[[], T]) -> T:
     with locked(path.with_suffix(".lock")):
         found = find()  # another process may have been first
         return make() if found is None else found
-
-
-def keep_arrays(
-    folder: Path, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, object]
-) -> None:
-    """Seal a folder of arrays, each as NAME.npy; what was there before goes."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for name, array in arrays.items():
-        np.save(folder / f"{name}.npy", array)
-    seal(folder, (f"{name}.npy" for name in arrays), facts)

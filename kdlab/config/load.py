@@ -4,7 +4,6 @@ Order: the config file, then overrides, then each `use:` is replaced by its card
 the keys beside it laid on top, then `${...}` references are resolved by OmegaConf.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from kdlab.config import folders, limits, yaml_text
+from kdlab.config.kept import key_of
 from kdlab.config.source_index import ROOMS
 from kdlab.config.yaml_text import dotted
 from kdlab.errors import BadInput, Fault, KdlabError, NotFoundError, SpecError, short
@@ -350,7 +350,7 @@ def spec_hash(data: Mapping[str, Any]) -> str:
     """16 hex digits of the resolved tree. Words for people (`about`) do not count."""
     counted = {k: v for k, v in data.items() if k not in ("about", "tracking")}
     text = json.dumps(counted, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return key_of(text)
 
 
 def flat(tree: Any, key: str = "") -> list[tuple[str, Any]]:

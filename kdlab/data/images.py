@@ -18,12 +18,13 @@ import psutil
 from numpy.typing import NDArray
 
 from kdlab.config.home import home
-from kdlab.config.kept import keep_arrays, kept, key_of
+from kdlab.config.kept import kept, key_of
 from kdlab.config.seal import check, damage, sealed
 from kdlab.config.spec import SHARE, Range, Spec
 from kdlab.data.augment import Augment
 from kdlab.data.counter_random import permutation
 from kdlab.data.encoded.formats import kind_of
+from kdlab.data.encoded.index import keep_arrays
 from kdlab.data.mixing import Mixing, mix, mixing
 from kdlab.data.sampling import COPIES, Sampling
 from kdlab.data.shown import InputSpec

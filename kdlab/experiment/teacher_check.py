@@ -5,7 +5,6 @@ used to images that are normalised otherwise. Nothing of that raises an error; i
 that learns nonsense. So every teacher is asked about images with known labels first.
 """
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kdlab.config.home import home, recall_as, write_json
+from kdlab.config.kept import key_of
 from kdlab.data.images import ImageData
 from kdlab.data.splits import by_class
 from kdlab.data.watched import watched_rows
@@ -67,8 +67,7 @@ def measured(
     test, validation = _some(data, data.test), _some(data, data.validation)
     rows = [str(ids.tolist()) for ids in (test, validation)]
     parts = [teacher.fingerprint, data.digest, *rows]
-    key = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
-    kept = home() / "teachers" / "measured" / f"{key}.json"
+    kept = home() / "teachers" / "measured" / f"{key_of('|'.join(parts))}.json"
     known = recall_as(TeacherMeasure, kept, "The teacher is measured anew.")
     if known is None:
         with torch.random.fork_rng():

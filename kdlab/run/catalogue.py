@@ -1,7 +1,6 @@
 """What there is, in words: `kdlab list` and `show`. Lists without importing."""
 
 import contextlib
-import hashlib
 import html
 import inspect
 import json
@@ -17,6 +16,7 @@ from kdlab.config import evidence, folders, load, registry, source_index
 from kdlab.config.field_docs import field_docs
 from kdlab.config.folders import nearest
 from kdlab.config.home import home, write_whole
+from kdlab.config.kept import key_of
 from kdlab.config.spec import Spec, hints_of, ranges_of, required_fields
 from kdlab.errors import NotFoundError, SpecError
 from kdlab.messages import MessageError, parsed, plain
@@ -312,8 +312,7 @@ class _Kept:
         places = filter(None, (Path(__file__).resolve().parent.parent, evidence.folder()))
         sources = (path.stat() for place in places for path in place.rglob("*.py"))
         states = [(source.st_mtime_ns, source.st_size) for source in sources]
-        key = hashlib.sha256(f"{of} {sorted(states)}".encode()).hexdigest()[:20]
-        self.path = home() / "shown" / f"{key}.txt"
+        self.path = home() / "shown" / f"{key_of(f'{of} {sorted(states)}')}.txt"
 
     @property
     def text(self) -> str:

@@ -4,8 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from kdlab.config.kept import keep_arrays, kept, key_of
+from kdlab.config.kept import kept, key_of
 from kdlab.config.seal import check, damage
+from kdlab.data.encoded.index import keep_arrays
 
 ARRAY = np.arange(12).reshape(3, 4)
 

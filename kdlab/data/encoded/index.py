@@ -7,16 +7,17 @@ them, once a run. That a file was changed where it lies is found when it is read
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.config.kept import keep_arrays
-from kdlab.config.seal import Damaged, check
+from kdlab.config.seal import Damaged, check, seal
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.decode import Head
 from kdlab.data.encoded.holders import look
@@ -132,6 +133,17 @@ def write_index(
         tuple(sorted(found.splits, key=lambda name: (found.splits[name], name))),
     )
     keep_arrays(folder, columns, plain(facts))
+
+
+def keep_arrays(
+    folder: Path, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, object]
+) -> None:
+    """Seal a folder of arrays, each as NAME.npy; what was there before goes."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    seal(folder, (f"{name}.npy" for name in arrays), facts)
 
 
 def _looked_at(seen: Head | str | None) -> tuple[int, int, bool]:
