@@ -11,7 +11,8 @@ from collections.abc import Sequence
 def shared_rows(rows: int, shares: Sequence[float]) -> tuple[int, ...]:
     """Rows of each device, to the largest remainder: at least one each, together all.
 
-    Shares that are rows of this batch already come back as they are.
+    Shares that are rows of this batch already come back as they are; of equal ones the first
+    are the larger: 256 rows over three are 86, 85, 85.
 
     Args:
         rows: of the whole batch, at least one per device.

@@ -41,8 +41,7 @@ def _row(stage: Stage, costs: StageCosts, memory: list[float], plan: Plan) -> li
     blocks = str(stage.first) if last == stage.first else f"{stage.first} to {last}"
     head = [blocks, ", ".join(map(str, stage.devices)), ", ".join(map(str, stage.rows))]
     held = max(memory[device] for device in stage.devices) / 1e6
-    cost = costs.of_stage(stage, decoupled=plan.decoupled)
-    if plan.blocks != range(costs.blocks):  # a baseline's task
-        cost = costs.of_task(stage)
+    task = plan.blocks != range(costs.blocks)  # a baseline's
+    cost = costs.of_stage(stage, decoupled=plan.decoupled, task=task)
     parts = [cost.teacher, cost.student, cost.all_reduce, cost.exposed, cost.seconds]
     return [*head, *(f"{1e3 * seconds:.2f}" for seconds in parts), f"{held:.0f}"]

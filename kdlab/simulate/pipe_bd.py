@@ -13,7 +13,7 @@ from kdlab.config import Fault, Range, register
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE, Spec
 from kdlab.papers.pipe_bd import relay
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts, at
-from kdlab.papers.pipe_bd.execution_plan import all_on_all
+from kdlab.papers.pipe_bd.execution_plan import internal_relaying
 from kdlab.papers.pipe_bd.hybrid_plan import best_plan, relaying
 from kdlab.papers.pipe_bd.layerwise import packed
 from kdlab.papers.pipe_bd.relay import Span, Transfer, edges, instructions
@@ -318,7 +318,7 @@ def simulated(spec: PipeBd, case: PipelineCase) -> PipelineOutcome:
     relayed = relaying(costs).plan
     found = best_plan(costs)
     assert found.plan is not None  # without a memory limit there is always one
-    internal = all_on_all(costs) if costs.devices <= case.batch else None
+    internal = internal_relaying(costs) if costs.devices <= case.batch else None
     coupled = relaying(costs, decoupled=False).plan
     return PipelineOutcome(
         case=case,

@@ -19,6 +19,7 @@ def test_rows_that_are_shared_again_stay_as_they_are(rows):
 
 def test_in_proportion():
     assert shared_rows(64, [1, 1]) == (32, 32)
+    assert shared_rows(256, [1, 1, 1]) == (86, 85, 85)  # Pipe-BD's code drops one: 255
     assert shared_rows(64, [3, 1]) == (48, 16)
     assert shared_rows(3, [1, 1]) == (2, 1)
     assert shared_rows(3, [1000.0, 1.0, 1.0]) == (1, 1, 1)

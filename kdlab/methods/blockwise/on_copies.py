@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf
 from typing import Literal
 
 import torch
@@ -24,7 +23,7 @@ from kdlab.methods.blockwise.pairs import BlockPair
 from kdlab.methods.blockwise.profiling import paths_of
 from kdlab.methods.blockwise.stage import StageJob, Worker, stage_groups
 from kdlab.papers.pipe_bd.block_cost import StageCosts
-from kdlab.papers.pipe_bd.execution_plan import all_on_all, fits
+from kdlab.papers.pipe_bd.execution_plan import NoPlan, programme
 from kdlab.papers.pipe_bd.meetings import DeviceTook, device_took, sharing_of
 from kdlab.papers.pipe_bd.stages import Plan
 from kdlab.supervision.process_groups import from_all
@@ -118,8 +117,9 @@ def measured_sharing(costs: StageCosts, copies: OnCopies) -> float:
     """
     if costs.devices < 2 or costs.batch < 2 * costs.devices:
         return 1.0
-    plan = all_on_all(costs)
-    if costs.step_s(plan) == inf or not fits(plan, costs):
+    try:
+        (plan,) = programme("ir", costs).plans
+    except NoPlan:
         return 1.0  # nobody will share all blocks then
     with copies.worker(plan) as worker:
         worker.exact = True

@@ -20,7 +20,7 @@ from kdlab.models.block_variants import all_answer
 from kdlab.models.model import evaluating
 from kdlab.models.proxyless import mixed_blocks, paths_in_turn
 from kdlab.papers.pipe_bd.block_cost import Block
-from kdlab.papers.pipe_bd.stages import even_rows
+from kdlab.papers.shares import shared_rows
 from kdlab.train.recipe import Stepper
 
 _WARM_UP = 2
@@ -30,7 +30,7 @@ _COPIES = 3  # weights, gradients, momentum
 def feasible_rows(batch: int, devices: int) -> list[int]:
     """Rows a device may get when up to `devices` share a batch; the fewest first."""
     widths = range(1, min(batch, devices) + 1)
-    return sorted({rows for width in widths for rows in even_rows(batch, width)})
+    return sorted({rows for width in widths for rows in shared_rows(batch, [1] * width)})
 
 
 @dataclass(frozen=True, slots=True)

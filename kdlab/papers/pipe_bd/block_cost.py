@@ -160,16 +160,16 @@ class StageCosts:
         self._fixed = sums([b.fixed_bytes for b in blocks])
         self._row = sums([b.row_bytes for b in blocks])
         self._norms = sums([b.norms if sync_norms else 0 for b in blocks])
-        self._teacher: dict[tuple[str, int], list[float]] = {}
-        self._student: dict[tuple[str, int], list[float]] = {}
+        self._summed: dict[tuple[str, int], tuple[list[float], list[float]]] = {}
         self.kinds = self._kinds()  # of each device, in their order
 
     def _kinds(self) -> list[Kind]:
         """Memory counts where not everything fits; what differs by next to nothing is alike."""
         limits = self.profile.memory_bytes or [inf] * self.devices
         # No stage needs more, whatever its blocks and rows.
-        of_row = self._row[-1] + self.lead * max(self.crossing)
-        most = self._fixed[-1] + self.batch * of_row
+        most = self._fixed[-1] + self.batch * (
+            self._row[-1] + self.lead * max(self.crossing)
+        )
         alike: dict[tuple[str, float], float] = {}
         keys = []
         for kind, memory in zip(self.profile.devices, limits, strict=True):
@@ -179,30 +179,71 @@ class StageCosts:
             alike[key] = inf if fits else min(memory, alike.get(key, inf))
         return [Kind(kind, alike[kind, memory]) for kind, memory in keys]
 
-    # One device
+    # Memory, in bytes
 
-    def teacher_s(self, kind: str, rows: int) -> list[float]:
-        """Seconds of the teacher's blocks before each boundary, on this type of device."""
-        found = self._teacher.get((kind, rows))
+    def fixed_bytes(self, first: int, stop: int) -> float:
+        """Weights, gradients and optimiser of blocks [first, stop)."""
+        return self._fixed[stop] - self._fixed[first]
+
+    def row_bytes(self, first: int, stop: int, *, relays: bool = True) -> float:
+        """One row in blocks [first, stop), with what is on its way to the next stage."""
+        sent = self.lead * self.crossing[stop] if relays else 0.0
+        return self._row[stop] - self._row[first] + sent
+
+    def most_rows(self, first: int, stop: int, memory: float) -> int:
+        """Rows that fit into so much memory, the batch at most; 0 where the weights do not."""
+        if memory == inf:
+            return self.batch
+        left = memory - self.fixed_bytes(first, stop)
+        of_row = self.row_bytes(first, stop)
+        if left < 0:
+            return 0
+        return self.batch if of_row * self.batch <= left else int(left / of_row)
+
+    # Seconds of one device
+
+    def _sums(self, kind: str, rows: int) -> tuple[list[float], list[float]]:
+        """Seconds of the teacher's and of the student's blocks before each boundary."""
+        found = self._summed.get((kind, rows))
         if found is None:
             blocks = self.profile.types[kind]
-            found = sums([at(b.teacher_s, rows) for b in blocks])
-            self._teacher[kind, rows] = found
-        return found
-
-    def student_s(self, kind: str, rows: int) -> list[float]:
-        """Seconds of the student's blocks before each boundary, on this type of device."""
-        found = self._student.get((kind, rows))
-        if found is None:
-            blocks = self.profile.types[kind]
-            found = sums([at(b.student_s, rows) for b in blocks])
-            self._student[kind, rows] = found
+            found = self._summed[kind, rows] = (
+                sums([at(b.teacher_s, rows) for b in blocks]),
+                sums([at(b.student_s, rows) for b in blocks]),
+            )
         return found
 
     def work_s(self, first: int, stop: int, kind: str, rows: int) -> float:
         """Seconds of computing alone: grows with every block, a bound for `device_s`."""
-        teacher, student = self.teacher_s(kind, rows), self.student_s(kind, rows)
+        teacher, student = self._sums(kind, rows)
         return teacher[stop] - teacher[first] + student[stop] - student[first]
+
+    def _parts(
+        self, first: int, stop: int, kind: str, rows: int, *, task: bool = False
+    ) -> tuple[float, float, float, float, float]:
+        """Seconds of a step of blocks [first, stop) with so many rows, by what they are for.
+
+        A baseline's task runs the teacher from the images on, and relays nothing.
+
+        Returns:
+            The teacher, the student, the transfers of its input and of its output, loading.
+        """
+        teacher, student = self._sums(kind, rows)
+        learned = student[stop] - student[first]
+        if task:
+            return teacher[stop], learned, 0.0, 0.0, self.profile.load_s * rows / self.batch
+        link, came, left = (
+            self.profile.link_of(kind),
+            self.crossing[first],
+            self.crossing[stop],
+        )
+        return (
+            teacher[stop] - teacher[first],
+            learned,
+            link.transfer_s(rows * came) if came else 0.0,
+            link.transfer_s(rows * left) if left else 0.0,
+            0.0 if first else self.profile.load_s * rows / self.batch,
+        )
 
     def device_s(
         self,
@@ -213,65 +254,34 @@ class StageCosts:
         *,
         shared: float = 0.0,
         decoupled: bool = True,
+        task: bool = False,
     ) -> float:
         """Seconds of a step of blocks [first, stop) with so many rows.
 
         The all-reduce takes `shared` of them. With a barrier (not decoupled) they count from when
         its input has come.
         """
-        teacher, student = self.teacher_s(kind, rows), self.student_s(kind, rows)
-        learning = student[stop] - student[first]
-        link = self.profile.link_of(kind)
-        came, left = self._transfers(first, stop, link, rows)
-        loads = self.profile.load_s * rows / self.batch if not first else 0.0
+        taught, learned, came, left, loads = self._parts(first, stop, kind, rows, task=task)
+        overlap = self.profile.link_of(kind).overlap
         busy = (
-            teacher[stop]
-            - teacher[first]
-            + learning
-            + (1 - link.overlap) * (came + left)
+            taught
+            + learned
+            + (1 - overlap) * (came + left)
             + (1 - self.profile.load_overlap) * loads
             + shared
         )
-        if not decoupled:
+        if not decoupled:  # Algorithm 1, line 15: all wait for each other
             return max(busy, loads)
-        left *= link.overlap
+        left *= overlap
         # Of a lead of one step the next one waits until the last has left.
-        behind = busy + max(0.0, left - learning) if self.lead == 1 else busy
-        return max(behind, loads, link.overlap * came, left)
+        behind = busy + max(0.0, left - learned) if self.lead == 1 else busy
+        return max(behind, loads, overlap * came, left)
 
     def relay_s(self, first: int, stop: int, kind: str, rows: int) -> float:
         """Seconds from its input until the next stage has its output, with a barrier."""
-        teacher = self.teacher_s(kind, rows)
-        link = self.profile.link_of(kind)
-        came, left = self._transfers(first, stop, link, rows)
-        loads = self.profile.load_s * rows / self.batch if not first else 0.0
-        return (
-            teacher[stop]
-            - teacher[first]
-            + (1 - link.overlap) * came
-            + left
-            + (1 - self.profile.load_overlap) * loads
-        )
-
-    def _transfers(
-        self, first: int, stop: int, link: DeviceLink, rows: int
-    ) -> tuple[float, float]:
-        """Seconds of this device's input and output on its link."""
-        came, left = self.crossing[first], self.crossing[stop]
-        return (
-            link.transfer_s(rows * came) if came else 0.0,
-            link.transfer_s(rows * left) if left else 0.0,
-        )
-
-    def most_rows(self, first: int, stop: int, memory: float) -> int:
-        """Rows that fit into so much memory, the batch at most; 0 where the weights do not."""
-        if memory == inf:
-            return self.batch
-        left = memory - (self._fixed[stop] - self._fixed[first])
-        of_row = self._row[stop] - self._row[first] + self.lead * self.crossing[stop]
-        if left < 0:
-            return 0
-        return self.batch if of_row * self.batch <= left else int(left / of_row)
+        taught, _, came, left, loads = self._parts(first, stop, kind, rows)
+        own_came = (1 - self.profile.link_of(kind).overlap) * came
+        return taught + own_came + left + (1 - self.profile.load_overlap) * loads
 
     # A stage
 
@@ -287,35 +297,19 @@ class StageCosts:
         norm_s = max(link.norm_s(devices) for link in links)
         return self.profile.sharing * (slowest + norms * norm_s)
 
-    def of_stage(self, stage: Stage, *, decoupled: bool = True) -> StageCost:
-        """What a step of a stage takes with the rows that its devices have."""
+    def of_stage(
+        self, stage: Stage, *, decoupled: bool = True, task: bool = False
+    ) -> StageCost:
+        """What a step of a stage takes with the rows that its devices have; or of a `task`."""
         kinds = [self.profile.devices[d] for d in stage.devices]
-        first, stop = stage.first, stage.stop
-        shared = self.all_reduce_s(first, stop, kinds)
+        shared = self.all_reduce_s(stage.first, stage.stop, kinds)
         costs = []
         for kind, rows in {*zip(kinds, stage.rows, strict=True)}:
-            teacher, student = self.teacher_s(kind, rows), self.student_s(kind, rows)
-            taught, learned = teacher[stop] - teacher[first], student[stop] - student[first]
-            seconds = self.device_s(
-                first, stop, kind, rows, shared=shared, decoupled=decoupled
-            )
+            where = (stage.first, stage.stop, kind, rows)
+            taught, learned, *_ = self._parts(*where, task=task)
+            seconds = self.device_s(*where, shared=shared, decoupled=decoupled, task=task)
             exposed = seconds - taught - learned - shared
             costs.append(StageCost(taught, learned, shared, exposed))
-        return max(costs, key=lambda cost: cost.seconds)
-
-    def of_task(self, task: Stage) -> StageCost:
-        """Cost of a baseline's task: it runs the teacher from the images on, and relays nothing."""
-        kinds = [self.profile.devices[d] for d in task.devices]
-        shared = self.all_reduce_s(task.first, task.stop, kinds)
-        costs = []
-        for kind, rows in {*zip(kinds, task.rows, strict=True)}:
-            student = self.student_s(kind, rows)
-            taught = self.teacher_s(kind, rows)[task.stop]
-            learned = student[task.stop] - student[task.first]
-            loads = self.profile.load_s * rows / self.batch
-            own = (1 - self.profile.load_overlap) * loads
-            beside = max(0.0, loads - taught - learned - shared - own)
-            costs.append(StageCost(taught, learned, shared, own + beside))
         return max(costs, key=lambda cost: cost.seconds)
 
     # Whole plans
@@ -339,8 +333,7 @@ class StageCosts:
 
     def ideal_s(self) -> float:
         """Each part alone on one device with the whole batch, shared by all (Fig. 2)."""
-        speed = sum(1 / self._alone_s(kind) for kind in self.profile.devices)
-        return 1 / speed
+        return 1 / sum(1 / self._alone_s(kind) for kind in self.profile.devices)
 
     def _alone_s(self, kind: str) -> float:
         load_s, beside = self.profile.load_s, self.profile.load_overlap
@@ -349,37 +342,34 @@ class StageCosts:
 
     # Baselines
 
-    def task_rows(self, block: int, devices: Sequence[int]) -> tuple[int, ...]:
-        """Rows of a baseline's task for each device: in proportion to their speed at it."""
+    def task(self, block: int, devices: Sequence[int]) -> Stage:
+        """A baseline's task: one student block, behind the teacher's blocks up to it.
+
+        Rows are in proportion to the devices' speed at it.
+        """
         speeds = []
         for device in devices:
             kind = self.profile.devices[device]
-            busy = self.teacher_s(kind, self.batch)[block + 1]
-            student = self.student_s(kind, self.batch)
-            speeds.append(1 / max(1e-12, busy + student[block + 1] - student[block]))
-        return shared_rows(self.batch, speeds)
-
-    def task(self, block: int, devices: Sequence[int]) -> Stage:
-        """A baseline's task: one student block, behind the teacher's blocks up to it."""
-        own = tuple(devices)
-        rows = self.task_rows(block, own)
-        return Stage(block, block + 1, own, rows, from_data=True)
+            taught, learned, *_ = self._parts(block, block + 1, kind, self.batch, task=True)
+            speeds.append(1 / max(1e-12, taught + learned))
+        rows = shared_rows(self.batch, speeds)
+        return Stage(block, block + 1, tuple(devices), rows, from_data=True)
 
     def data_parallel_s(self) -> float:
         """DP: one step of each block, block after block, teachers before it run again."""
         if self.devices > self.batch:
             return inf
         everyone = range(self.devices)
-        return sum(self.of_task(self.task(b, everyone)).seconds for b in range(self.blocks))
+        tasks = (self.task(b, everyone) for b in range(self.blocks))
+        return sum(self.of_stage(task, task=True).seconds for task in tasks)
 
     def own_s(self, block: int, device: int) -> float:
         """A block's own work on a device, the teacher's blocks before it left out."""
-        kind = self.profile.devices[device]
-        return self.work_s(block, block + 1, kind, self.batch)
+        return self.work_s(block, block + 1, self.profile.devices[device], self.batch)
 
     def task_s(self, block: int, device: int) -> float:
         """LS: one step of a block's task on one device, with the whole batch."""
-        return self.of_task(self.task(block, [device])).seconds
+        return self.of_stage(self.task(block, [device]), task=True).seconds
 
 
 def _floored(memory: float) -> float:

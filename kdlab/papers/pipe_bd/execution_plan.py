@@ -14,7 +14,8 @@ from kdlab.papers.pipe_bd.block_cost import StageCosts
 from kdlab.papers.pipe_bd.group_rows import Groups
 from kdlab.papers.pipe_bd.hybrid_plan import best_plan, count, relaying
 from kdlab.papers.pipe_bd.layerwise import packed
-from kdlab.papers.pipe_bd.stages import Plan, Stage, even_rows
+from kdlab.papers.pipe_bd.stages import Plan, Stage
+from kdlab.papers.shares import shared_rows
 
 PlanName = Literal["tr", "ahd", "ir", "dp", "ls"]
 RELAYED: frozenset[str] = frozenset({"tr", "ahd", "ir"})  # one pipeline of all devices
@@ -65,7 +66,7 @@ def programme(
         plan, why = _searched(name, costs, decoupled=decoupled)
         made = ExecutionPlan(name, (plan,), costs.step_s(plan), why)
     elif name == "ir":
-        plan = all_on_all(costs, decoupled=decoupled)
+        plan = internal_relaying(costs, decoupled=decoupled)
         why = "every block on every device"
         made = ExecutionPlan(name, (plan,), costs.step_s(plan), why)
     elif name == "dp":
@@ -112,24 +113,16 @@ def _check_sizes(name: PlanName, blocks: int, devices: int, batch: int) -> None:
         )
 
 
-def all_on_all(costs: StageCosts, *, decoupled: bool = True) -> Plan:
+def internal_relaying(costs: StageCosts, *, decoupled: bool = True) -> Plan:
     """IR (section VII-A): every device trains every block, on its rows."""
     kinds = list(dict.fromkeys(costs.kinds))
     counts = tuple(costs.kinds.count(kind) for kind in kinds)
     group = Groups(costs, kinds, decoupled=decoupled).of(0, costs.blocks, counts)
-    rows = group.rows_of(costs.kinds, kinds) or even_rows(costs.batch, costs.devices)
+    rows = group.rows_of(costs.kinds, kinds) or shared_rows(
+        costs.batch, [1] * costs.devices
+    )
     stage = Stage(0, costs.blocks, tuple(range(costs.devices)), rows, from_data=True)
     return Plan(costs.batch, (stage,), decoupled, costs.lead)
-
-
-def fits(plan: Plan, costs: StageCosts) -> bool:
-    """Whether all devices of a pipeline have the memory for their stage."""
-    limits = costs.profile.memory_bytes
-    return limits is None or all(
-        stage.rows[k] <= costs.most_rows(stage.first, stage.stop, limits[device])
-        for stage in plan.stages
-        for k, device in enumerate(stage.devices)
-    )
 
 
 def _searched(name: PlanName, costs: StageCosts, *, decoupled: bool) -> tuple[Plan, str]:
@@ -151,8 +144,9 @@ def _searched(name: PlanName, costs: StageCosts, *, decoupled: bool) -> tuple[Pl
         given = f"{limits[0] / 1e9:.3g} GB"
         if limits[-1] > limits[0]:
             given = f"{limits[0] / 1e9:.3g} to {limits[-1] / 1e9:.3g} GB"
-        blocks = costs.profile.types[costs.profile.devices[0]]
-        alone = sum(b.fixed_bytes + costs.batch * b.row_bytes for b in blocks)
+        alone = costs.fixed_bytes(0, costs.blocks) + costs.batch * costs.row_bytes(
+            0, costs.blocks
+        )
         raise NoPlan(
             f"No plan of {costs.blocks} blocks and {costs.batch} rows fits into the memory of "
             f"{costs.devices} devices ({given} each). A step of all on "
@@ -178,21 +172,16 @@ def predicted_s(made: ExecutionPlan, costs: StageCosts) -> float:
 
 def memory_bytes(made: ExecutionPlan, costs: StageCosts) -> list[float]:
     """What each device needs: all weights it holds, and the largest of its plans."""
-    needed = [0.0] * costs.devices
-    blocks = costs.profile.types[costs.profile.devices[0]]
+    needed = []
     for device in range(costs.devices):
         held, largest = set[int](), 0.0
         for plan in made.of(device):
             stage = plan.stages[plan.stage_of(device)]
-            start, stop = stage.interval(device)
-            of_row = sum(blocks[b].row_bytes for b in stage.blocks)
-            if stage.stop < plan.blocks.stop:  # what is on its way to the next stage
-                of_row += plan.lead * blocks[stage.stop - 1].output_bytes
-            largest = max(largest, (stop - start) * of_row)
-            held |= set(
-                range(stage.stop) if stage.first and stage.from_data else stage.blocks
-            )
-        needed[device] = largest + sum(blocks[b].fixed_bytes for b in held)
+            relays = stage.stop < plan.blocks.stop
+            of_row = costs.row_bytes(stage.first, stage.stop, relays=relays)
+            largest = max(largest, stage.rows[stage.devices.index(device)] * of_row)
+            held |= set(range(0 if stage.from_data else stage.first, stage.stop))
+        needed.append(largest + sum(costs.fixed_bytes(b, b + 1) for b in held))
     return needed
 
 

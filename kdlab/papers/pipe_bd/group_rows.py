@@ -5,12 +5,14 @@ time, so among two kinds the best is where the time of the one meets that of the
 several the same again (`_least`); it is exact, since nothing lies between two numbers of rows.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from kdlab.papers.pipe_bd.block_cost import Kind, StageCosts
-from kdlab.papers.pipe_bd.stages import even_rows
+from kdlab.papers.shares import shared_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +21,15 @@ class GroupRows:
 
     seconds: float  # of a step, the all-reduce included; infinite where they do not fit
     relay_s: float  # until the next stage has the output, where a barrier makes that count
-    rows: tuple[
-        int, ...
-    ]  # of all devices of each kind together; none where they do not fit
+    # Of all devices of each kind together; none where they do not fit
+    rows: tuple[int, ...]
 
     def rows_of(self, devices: Sequence[Kind], kinds: Sequence[Kind]) -> tuple[int, ...]:
         """Rows of each of these devices, the first ones of a kind at most one more."""
         if not self.rows:
             return ()
         shares = {
-            kind: iter(even_rows(rows, devices.count(kind)))
+            kind: iter(shared_rows(rows, [1] * devices.count(kind)))
             for kind, rows in zip(kinds, self.rows, strict=True)
             if rows
         }
@@ -36,7 +37,7 @@ class GroupRows:
 
 
 _MOST_NESTED = 2  # kinds of a group for which one search lies in another
-_HALVINGS = 50
+_HALVINGS = 60
 _LONG = 1e18  # seconds: no limit
 
 _Seconds = Callable[[int], float]  # of a device with so many rows
@@ -69,7 +70,17 @@ class Groups:
         types = [self.kinds[k].type for k in there for _ in range(counts[k])]
         shared = costs.all_reduce_s(first, stop, types)
         times = [
-            _capped(self._seconds(first, stop, self.kinds[k].type, shared), cap)
+            _capped(
+                partial(
+                    costs.device_s,
+                    first,
+                    stop,
+                    self.kinds[k].type,
+                    shared=shared,
+                    decoupled=self.decoupled,
+                ),
+                cap,
+            )
             for k, cap in zip(there, most, strict=True)
         ]
         seconds, rows = _least(numbers, times, costs.batch)
@@ -80,24 +91,13 @@ class Groups:
             # Of all that are as fast, the rows that let the next stage begin first.
             caps = [_most_below(f, seconds, costs.batch) for f in times]
             relays = [
-                _capped(self._relay(first, stop, self.kinds[k].type), cap)
+                _capped(partial(costs.relay_s, first, stop, self.kinds[k].type), cap)
                 for k, cap in zip(there, caps, strict=True)
             ]
             relayed, rows = _least(numbers, relays, costs.batch)
         own = iter(_exactly(numbers, rows, costs.batch))
         each = tuple(next(own) if count else 0 for count in counts)
         return GroupRows(seconds, relayed, each)
-
-    def _seconds(self, first: int, stop: int, kind: str, shared: float) -> _Seconds:
-        def seconds(rows: int) -> float:
-            return self.costs.device_s(
-                first, stop, kind, rows, shared=shared, decoupled=self.decoupled
-            )
-
-        return seconds
-
-    def _relay(self, first: int, stop: int, kind: str) -> _Seconds:
-        return lambda rows: self.costs.relay_s(first, stop, kind, rows)
 
 
 def _capped(seconds: _Seconds, most: int) -> _Seconds:
@@ -119,19 +119,15 @@ def _least(
     if not others:
         own = -(-rows // count)
         return seconds(own), (own,)
-    low, high = 1, -(-(rows - sum(others)) // count)
 
     def rest(own: int) -> tuple[float, tuple[int, ...]]:
         return _least(others, times[1:], rows - count * own)
 
-    while low < high:  # the fewest rows with which this kind is not done before the others
-        middle = (low + high) // 2
-        if seconds(middle) >= rest(middle)[0]:
-            high = middle
-        else:
-            low = middle + 1
+    # The fewest rows with which this kind is not done before the others
+    some = range(1, -(-(rows - sum(others)) // count))
+    fewest = 1 + bisect_left(some, True, key=lambda own: seconds(own) >= rest(own)[0])
     best: tuple[float, tuple[int, ...]] = (inf, ())
-    for own in (low, low - 1):
+    for own in (fewest, fewest - 1):
         if own >= 1:
             others_s, others_rows = rest(own)
             found = max(seconds(own), others_s)
@@ -149,35 +145,34 @@ def _least_of_many(
     if high == inf:  # of those that cannot have all rows what they can have
         finite = [s(few) for s in times if (few := _most_below(s, _LONG, rows))]
         high = max(finite, default=inf)
-    low = 0.0
 
     def within(limit: float) -> list[int]:
         return [_most_below(seconds, limit, rows) for seconds in times]
 
-    def enough(most: Sequence[int]) -> bool:
+    def enough(limit: float) -> bool:
+        most = within(limit)
         return (
             min(most) > 0 and sum(n * r for n, r in zip(numbers, most, strict=True)) >= rows
         )
 
-    if high == inf or not enough(within(high)):
+    if high == inf or not enough(high):
         return inf, ()
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if enough(within(middle)) else (middle, high)
-    most = within(high)
+    most = within(least(enough, high)[1])
     return max(s(r) for s, r in zip(times, most, strict=True)), tuple(most)
 
 
 def _most_below(seconds: _Seconds, limit: float, batch: int) -> int:
     """The most rows that take no longer."""
-    low, high = 0, batch
-    while low < high:
-        middle = (low + high + 1) // 2
-        if seconds(middle) <= limit:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return bisect_right(range(1, batch + 1), limit, key=seconds)
+
+
+def least(enough: Callable[[float], bool], high: float) -> tuple[float, float]:
+    """The last number that is too little and the first that is enough, as `high` is."""
+    low = 0.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return low, high
 
 
 def _exactly(numbers: Sequence[int], rows: Sequence[int], batch: int) -> tuple[int, ...]:

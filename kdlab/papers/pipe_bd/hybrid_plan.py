@@ -15,19 +15,22 @@ and devices are so many that it would take long, the kinds are put in an order, 
 neighbours, and what is found comes with a bound that no plan can be below.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import comb, inf, nextafter, prod
+from operator import sub
+from typing import TypeVar
 
 from kdlab.papers.pipe_bd.block_cost import Kind, StageCosts, sums
-from kdlab.papers.pipe_bd.group_rows import Groups
+from kdlab.papers.pipe_bd.group_rows import Groups, least
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 
 _MOST_LOOKS = 300_000  # stages that are looked at: about a second's worth
 _MOST_GROUPS = 1_000  # of three kinds and more
 
 Counts = tuple[int, ...]  # devices of each kind
+_State = TypeVar("_State", int, Counts)  # devices that are left
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ def best_plan(
     search = _Search(costs, decoupled=decoupled, widest=widest or costs.devices)
     if len(search.kinds) == 1:
         return search.in_order([0] * costs.devices)
-    if search.looks() <= _MOST_LOOKS and search.groups_there_are() <= _MOST_GROUPS:
+    if search.is_small:
         best = search.of_all()
         # With a barrier the rows of a stage are those that end it first: others might let the
         # next one begin earlier.
@@ -90,17 +93,13 @@ class _Search:
         self.looked_at = 0
         self._works: dict[tuple[frozenset[str], int], list[float]] = {}
 
-    def looks(self) -> int:
-        """Stages that `of_all` looks at, at most."""
+    @property
+    def is_small(self) -> bool:
+        """Few enough stages for `of_all`, and few groups where each takes milliseconds."""
         pairs = self.costs.blocks * (self.costs.blocks + 1) // 2
-        return pairs * prod((n + 1) * (n + 2) // 2 for n in self.numbers)
-
-    def groups_there_are(self) -> int:
-        """Groups whose rows are to be found; of three kinds and more each takes milliseconds."""
-        if len(self.kinds) <= 2:
-            return 0
-        pairs = self.costs.blocks * (self.costs.blocks + 1) // 2
-        return pairs * prod(n + 1 for n in self.numbers)
+        looks = pairs * prod((n + 1) * (n + 2) // 2 for n in self.numbers)
+        groups = pairs * prod(n + 1 for n in self.numbers) if len(self.kinds) > 2 else 0
+        return looks <= _MOST_LOOKS and groups <= _MOST_GROUPS
 
     def orders(self) -> list[list[int]]:
         """Orders of the kinds that are tried: both of two; else by speed and as they stand."""
@@ -119,39 +118,14 @@ class _Search:
 
     def of_all(self) -> PlanFound:
         """Whatever devices a stage has."""
-        blocks, every = self.costs.blocks, [range(n + 1) for n in self.numbers]
-        none = (0,) * len(self.numbers)
-        takes = [t for t in product(*every) if 0 < sum(t) <= self.widest]
-        best: list[dict[Counts, float]] = [{} for _ in range(blocks + 1)]
-        chosen: list[dict[Counts, tuple[int, Counts]]] = [{} for _ in range(blocks)]
-        best[blocks][none] = 0.0
-        for first in range(blocks - 1, -1, -1):
-            for stop in range(first + 1, blocks + 1):
-                for taken in takes:
-                    if not best[stop]:
-                        continue
-                    self.looked_at += 1
-                    group = self.groups.of(first, stop, taken)
-                    if group.seconds == inf:
-                        continue
-                    for left, rest in best[stop].items():
-                        before = tuple(map(sum, zip(left, taken, strict=True)))
-                        if any(b > n for b, n in zip(before, self.numbers, strict=True)):
-                            continue
-                        seconds = max(group.seconds, group.relay_s + rest)
-                        if seconds < best[first].get(before, inf):
-                            best[first][before] = seconds
-                            chosen[first][before] = stop, taken
-        step_s = best[0].get(self.numbers, inf)
-        if step_s == inf:
-            return PlanFound(None, inf, inf, self.looked_at)
-        stages, first, left = list[tuple[int, int, Counts]](), 0, self.numbers
-        while first < blocks:
-            stop, taken = chosen[first][left]
-            stages.append((first, stop, taken))
-            left = tuple(a - b for a, b in zip(left, taken, strict=True))
-            first = stop
-        return PlanFound(self._plan(stages), step_s, step_s, self.looked_at)
+        states = list(product(*(range(n + 1) for n in self.numbers)))
+        takes = [t for t in states if 0 < sum(t) <= self.widest]
+
+        def stages(left: Counts) -> Iterator[tuple[Counts, Counts]]:
+            rests = ((tuple(map(sub, left, taken)), taken) for taken in takes)
+            return (one for one in rests if min(one[0]) >= 0)
+
+        return self._best(states, stages, inf, shorter=True)
 
     def in_order(self, order: Sequence[int], limit: float = inf) -> PlanFound:
         """Stages of neighbours among devices of these kinds in this order, below the limit.
@@ -170,43 +144,69 @@ class _Search:
 
     def _in_order(self, order: Sequence[int], limit: float, widths: set[int]) -> PlanFound:
         """The best plan below the limit, of stages of so many neighbours."""
-        blocks, devices = self.costs.blocks, len(order)
-        # By the first device and the first block that are left: the time of the best plan.
-        best = [[limit] * (blocks + 1) for _ in range(devices + 1)]
-        chosen = [[(0, 0)] * (blocks + 1) for _ in range(devices + 1)]
-        best[devices][blocks] = 0.0
-        reached = [list[int]() for _ in best]  # blocks from which on there is a plan
-        reached[devices] = [blocks]
-        for start in range(devices - 1, -1, -1):
-            row = best[start]
-            for width in sorted(widths):
-                end = start + width
-                if end > devices or not reached[end]:
+        devices = len(order)
+
+        def stages(start: int) -> Iterator[tuple[int, Counts]]:
+            ends = (start + width for width in sorted(widths))
+            return ((e, self._counts(order[start:e])) for e in ends if e <= devices)
+
+        return self._best(range(devices, -1, -1), stages, limit)
+
+    def _best(
+        self,
+        states: Sequence[_State],
+        stages: Callable[[_State], Iterable[tuple[_State, Counts]]],
+        limit: float,
+        *,
+        shorter: bool = False,
+    ) -> PlanFound:
+        """The best plan below the limit.
+
+        Args:
+            states: the devices that are left: first none, last all.
+            stages: that may come next: what each leaves, and its devices of each kind.
+            limit: seconds.
+            shorter: of plans that are as good, the one whose first stage has fewer blocks.
+        """
+        blocks, none, every = self.costs.blocks, states[0], states[-1]
+        # By the devices and the first block that are left: the time of the best plan.
+        best: dict[_State, list[float]] = {}
+        chosen: dict[_State, list[tuple[int, _State, Counts]]] = {}
+        reached: dict[_State, list[int]] = {}  # blocks from which on there is a plan
+        for left in states:
+            row = best[left] = [limit] * blocks + [0.0 if left == none else limit]
+            picked = chosen[left] = [(0, none, ())] * blocks
+            for rest, counts in stages(left):
+                if not reached[rest]:
                     continue
-                counts, behind = self._counts(order[start:end]), best[end]
-                work = self._least_work(counts)
+                behind, work = best[rest], self._least_work(counts)
                 for first in range(blocks - 1, -1, -1):
+                    below = nextafter(row[first], inf) if shorter else row[first]
                     # Stages from the short ones on: once computing alone takes longer than
                     # the best so far, every longer one does too.
-                    for stop in reached[end]:
-                        if stop <= first or behind[stop] >= row[first]:
+                    for stop in reached[rest]:
+                        if stop <= first or behind[stop] >= below:
                             continue
-                        if work[stop] - work[first] >= row[first]:
+                        if work[stop] - work[first] >= below:
                             break
                         self.looked_at += 1
                         group = self.groups.of(first, stop, counts)
+                        # IV-C: a step is as long as its longest stage
                         seconds = max(group.seconds, group.relay_s + behind[stop])
-                        if seconds < row[first]:
-                            row[first], chosen[start][first] = seconds, (stop, end)
-            reached[start] = [first for first in range(blocks) if row[first] < limit]
-        if best[0][0] >= limit:
+                        if seconds < row[first] or (
+                            seconds < below and stop < picked[first][0]
+                        ):
+                            row[first], picked[first] = seconds, (stop, rest, counts)
+                            below = nextafter(seconds, inf) if shorter else seconds
+            reached[left] = [first for first in range(blocks + 1) if row[first] < limit]
+        if best[every][0] >= limit:
             return PlanFound(None, inf, inf, self.looked_at)
-        stages, first, start = list[tuple[int, int, Counts]](), 0, 0
+        made, first, left = list[tuple[int, int, Counts]](), 0, every
         while first < blocks:
-            stop, end = chosen[start][first]
-            stages.append((first, stop, self._counts(order[start:end])))
-            first, start = stop, end
-        return PlanFound(self._plan(stages), best[0][0], best[0][0], self.looked_at)
+            stop, rest, counts = chosen[left][first]
+            made.append((first, stop, counts))
+            first, left = stop, rest
+        return PlanFound(self._plan(made), best[every][0], best[every][0], self.looked_at)
 
     def _counts(self, kinds: Sequence[int]) -> Counts:
         return tuple(kinds.count(k) for k in range(len(self.kinds)))
@@ -261,21 +261,20 @@ def _bound_s(costs: StageCosts, kinds: Sequence[Kind]) -> float:
     # Device seconds of each block's whole batch, at the rows where that is cheapest
     needs = [[_cheapest_s(costs, kind, b) for b in range(costs.blocks)] for kind in types]
     if len(types) != 2:
-        least = [min(own[b] for own in needs) for b in range(costs.blocks)]
-        return sum(least) / sum(numbers)
+        return sum(min(own[b] for own in needs) for b in range(costs.blocks)) / sum(numbers)
     by_gain = sorted(
         range(costs.blocks), key=lambda b: needs[0][b] / max(needs[1][b], 1e-12)
     )
-    low, high = 0.0, sum(needs[0]) / numbers[0]
-    for _ in range(60):
-        step = (low + high) / 2
+
+    def enough(step: float) -> bool:
         room, rest = step * numbers[0], 0.0
         for block in by_gain:  # what the first type is best at, as far as it goes
             share = min(1.0, room / max(needs[0][block], 1e-12))
             room -= share * needs[0][block]
             rest += (1 - share) * needs[1][block]
-        low, high = (low, step) if rest <= step * numbers[1] else (step, high)
-    return low
+        return rest <= step * numbers[1]
+
+    return least(enough, sum(needs[0]) / numbers[0])[0]
 
 
 def _cheapest_s(costs: StageCosts, kind: str, block: int) -> float:

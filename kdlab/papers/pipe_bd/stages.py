@@ -3,7 +3,7 @@
 TR, TR+IR and AHD are plans of the same form (Fig. 3):
 
     TR      every stage has one device                      -> hybrid_plan.relaying()
-    IR      one stage with all blocks and all devices       -> internal_relaying()
+    IR      one stage with all blocks and all devices       -> execution_plan.internal_relaying()
     AHD     whatever hybrid_plan.py finds                   -> Stage by Stage
     DP, LS  one plan for each block, alone                  -> block_cost.StageCosts.task()
 
@@ -122,12 +122,6 @@ class Plan:
         return replace(self, batch=batch, stages=tuple(stages))
 
 
-def even_rows(batch: int, devices: int) -> tuple[int, ...]:
-    """The larger shares first: 256 over three is 86, 85, 85."""
-    whole, rest = divmod(batch, devices)
-    return tuple(whole + (k < rest) for k in range(devices))
-
-
 def pipeline(
     batch: int, cuts: Sequence[int], widths: Sequence[int], *, decoupled: bool = True
 ) -> Plan:
@@ -139,11 +133,6 @@ def pipeline(
     stages = []
     for first, stop, width, end in zip([0, *cuts[:-1]], cuts, widths, ends, strict=True):
         devices = tuple(range(end - width, end))
-        rows = even_rows(batch, width)
+        rows = shared_rows(batch, [1] * width)
         stages.append(Stage(first, stop, devices, rows, from_data=first == 0))
     return Plan(batch, tuple(stages), decoupled)
-
-
-def internal_relaying(batch: int, blocks: int, devices: int) -> Plan:
-    """IR (section VII-A): every device trains every block, on its rows."""
-    return pipeline(batch, [blocks], [devices])

@@ -19,7 +19,7 @@ from kdlab.methods.blockwise.setup import (
     write_architecture,
 )
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
-from kdlab.papers.pipe_bd.stages import internal_relaying, pipeline
+from kdlab.papers.pipe_bd.stages import pipeline
 
 LIBRARY = (
     "student={type: models/block_library, cuts: [blocks.0, blocks.1],"
@@ -131,7 +131,7 @@ def test_memory_is_what_is_allowed_or_a_share_of_what_is_free():
 
 def test_each_device_of_a_shared_stage_has_two_rows():
     alone = ExecutionPlan("tr", (pipeline(8, [1, 2], [1, 1]),), 1.0, "")
-    shared = ExecutionPlan("ir", (internal_relaying(8, 2, 3),), 1.0, "")
+    shared = ExecutionPlan("ir", (pipeline(8, [2], [3]),), 1.0, "")
     assert (smallest_batch(alone), smallest_batch(shared)) == (2, 6)
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from kdlab.methods.blockwise.pairs import pairs_of
 from kdlab.methods.blockwise.stage import StageJob, Worker, stage_groups
 from kdlab.models.blocks import cut
-from kdlab.papers.pipe_bd.stages import Plan, Stage, internal_relaying, pipeline
+from kdlab.papers.pipe_bd.stages import Plan, Stage, pipeline
 
 BATCH, STEPS = 12, 20
 CUTS = ["2", "5", "8"]
@@ -176,7 +176,7 @@ UNEVEN = Plan(
 
 
 HYBRID = {
-    "ir": internal_relaying(BATCH, 4, 3),
+    "ir": pipeline(BATCH, [4], [3]),
     "shared-last": pipeline(BATCH, [2, 4], [1, 2]),
     "shared-first": pipeline(BATCH, [1, 4], [2, 1]),
     "uneven": UNEVEN,
@@ -205,6 +205,6 @@ def test_a_shared_stage_between_processes_equals_the_whole_batch(tmp_path):
 @pytest.mark.long
 def test_without_synchronised_norm_a_shared_stage_differs():
     """So the option does something, and the test above could fail."""
-    plan = internal_relaying(BATCH, 4, 2)
+    plan = pipeline(BATCH, [4], [2])
     with pytest.raises(AssertionError, match="running_mean"):  # the group's models differ
         trained(plan, steps=1, dtype=torch.float64, how="local")

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from kdlab.messages import plain, typed
 from kdlab.papers.pipe_bd import relay
 from kdlab.papers.pipe_bd.relay import edges, instructions, transfers
-from kdlab.papers.pipe_bd.stages import (
-    Plan,
-    Stage,
-    even_rows,
-    internal_relaying,
-    pipeline,
-)
+from kdlab.papers.pipe_bd.stages import Plan, Stage, pipeline
 
 
 @st.composite
@@ -131,12 +125,8 @@ def test_no_stage_runs_ahead_further_than_its_buffers():
         assert freed < programme.index(relay.TeacherForward(step))
 
 
-def test_rows_are_never_dropped():
-    assert even_rows(256, 3) == (86, 85, 85)  # not 255
-
-
 def test_special_plans():
-    plan = internal_relaying(8, blocks=5, devices=3)
+    plan = pipeline(8, [5], [3])
     (stage,) = plan.stages
     assert (stage.first, stage.stop, stage.rows) == (0, 5, (3, 3, 2))
     task = Plan(8, (Stage(2, 3, (0, 1), (4, 4), from_data=True),))
@@ -189,4 +179,6 @@ def test_what_is_no_plan(stages, why):
 
 def test_a_batch_smaller_than_its_group_is_refused():
     with pytest.raises(ValueError, match="batch is smaller than the group"):
+        Stage(0, 1, (0, 1, 2), (1, 1, 0))
+    with pytest.raises(ValueError, match="cannot share 2 rows"):
         pipeline(2, [1], [3])
