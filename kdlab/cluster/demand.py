@@ -13,14 +13,14 @@ from kdlab.cluster.pool import status_of
 from kdlab.cluster.teachers.teacher_host import machine_of
 from kdlab.cluster.wires.security import Files
 from kdlab.errors import SchedulerUnreachable
-from kdlab.papers.edl_dist.pool_size import PoolLevel, PoolSize
+from kdlab.papers.edl_dist.beyond.pool_size import PoolLevel, PoolSize
 
 _TICK_S = 0.5
 _LONGEST_PAUSE_S = 60.0  # until machines that could not be had are asked for again
 
 
 class DemandFollower:
-    """Carries out papers/edl_dist/pool_size.py, twice a second; its unit is a machine."""
+    """Carries out papers/edl_dist/beyond/pool_size.py, twice a second; its unit is a machine."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from kdlab.cluster.wires.security import Files, Tls, forget, remember
 from kdlab.cluster.wires.wire import check_address
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
-from kdlab.papers.edl_dist.pool_size import PoolSize
+from kdlab.papers.edl_dist.beyond.pool_size import PoolSize
 from kdlab.supervision.children import Child
 
 _TICK_S = 1.0

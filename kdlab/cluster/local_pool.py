@@ -28,7 +28,7 @@ from kdlab.cluster.wires.security import Files, Tls, forget, own_files, remember
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.errors import BadInput, ClusterError
-from kdlab.papers.edl_dist.pool_size import PoolSize
+from kdlab.papers.edl_dist.beyond.pool_size import PoolSize
 from kdlab.supervision.children import Child, StartChild
 
 _TEACHER_BYTES = 350e6  # of a teacher's process, torch included, at least

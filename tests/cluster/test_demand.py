@@ -7,7 +7,7 @@ from pool_status import status, teacher
 
 from kdlab.cluster.demand import DemandFollower, level_of
 from kdlab.errors import ClusterError, SchedulerUnreachable
-from kdlab.papers.edl_dist.pool_size import PoolSize
+from kdlab.papers.edl_dist.beyond.pool_size import PoolSize
 
 
 class Machines:

@@ -37,7 +37,7 @@ from kdlab.papers.edl_dist import reader_instructions as tell
 from kdlab.papers.edl_dist.absence import Absence
 from kdlab.papers.edl_dist.assignment import choose, static_share
 from kdlab.papers.edl_dist.batches import Batches
-from kdlab.papers.edl_dist.hedging import Hedging
+from kdlab.papers.edl_dist.beyond.hedging import Hedging
 from kdlab.papers.edl_dist.hybrid_schedule import (
     Level,
     Schedule,
@@ -48,14 +48,14 @@ from kdlab.papers.edl_dist.hybrid_schedule import (
 from kdlab.papers.edl_dist.in_flight import InFlight, Part, Sent, Speed
 from kdlab.papers.edl_dist.leases import Change
 from kdlab.papers.edl_dist.needs import Needs
-from kdlab.papers.edl_dist.patience import Patience
-from kdlab.papers.edl_dist.placing import Placing
-from kdlab.papers.edl_dist.provenance import Provenance, TrainedOn
+from kdlab.papers.edl_dist.beyond.patience import Patience
+from kdlab.papers.edl_dist.beyond.placing import Placing
+from kdlab.papers.edl_dist.beyond.provenance import Provenance, TrainedOn
 from kdlab.papers.edl_dist.reader_instructions import Instructions
 from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
-from kdlab.papers.edl_dist.spot_check import SpotCheck, Witness
+from kdlab.papers.edl_dist.beyond.spot_check import SpotCheck, Witness
 from kdlab.papers.edl_dist.stability import Stability
-from kdlab.papers.edl_dist.supply import Short, Supply
+from kdlab.papers.edl_dist.beyond.supply import Short, Supply
 
 _REPORT_AGAIN_S = 60.0  # between two notices of thresholds that hold the student up
 _RELEASED_AT_ONCE = 0.5  # of what is spare: the rest after the next look

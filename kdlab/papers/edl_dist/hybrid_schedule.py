@@ -13,14 +13,14 @@ Teachers fill a buffer of soft labels, training steps drain it.
 ut by all that is in flight when sending stops, and every look at an empty buffer asks for
 one more teacher, from the start, when no answer can be there yet.
 
-`guarded` (the default) deviates in three places, all in docs/edl_dist.md:
+`guarded` (the default) deviates in three places (docs/edl_dist.md), by what beyond/supply.py saw:
 * Lines 4 and 10 look ahead. A label asked for now arrives after the time to answer L;
   until then the student trains on demand x L samples (Little's law), its `lead`. So
   unused + in flight is compared with thresholds that are raised by what is trained on
   meanwhile: lt and ut mean the volume when the answer arrives. Unused + in flight never
-  passes ut until the student waited for that (supply.py); then it is the `credit`.
-* Line 7 asks when the student starved for want of teachers, not of thresholds (supply.py).
-* A teacher that is not needed is released (the paper has no release; supply.py).
+  passes ut until the student waited for that; then it is the `credit`.
+* Line 7 asks when the student starved for want of teachers, not of thresholds.
+* A teacher that is not needed is released (the paper has no release).
 """
 
 from dataclasses import dataclass, replace

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kdlab.papers.edl_dist.in_flight import InFlight
 from kdlab.papers.edl_dist.reader_rules import Teacher
-from kdlab.papers.edl_dist.supply import Supply
+from kdlab.papers.edl_dist.beyond.supply import Supply
 
 _MORE = 1.05  # times the need that was asked for: the coordinator cannot know
 _LESS = 0.9  # times the need that was told: that is worth a word

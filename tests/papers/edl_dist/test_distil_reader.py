@@ -25,7 +25,7 @@ from kdlab.papers.edl_dist.reader_instructions import (
     TakeCached,
 )
 from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
-from kdlab.papers.edl_dist.spot_check import Witness
+from kdlab.papers.edl_dist.beyond.spot_check import Witness
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 SIZES = [4, 4, 4, 2]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.papers.edl_dist.reader_rules import Teacher
-from kdlab.papers.edl_dist.spot_check import Witness
+from kdlab.papers.edl_dist.beyond.spot_check import Witness
 
 _KEPT = 64  # teachers that were held once
 

@@ -1,6 +1,6 @@
 import pytest
 
-from kdlab.papers.edl_dist.pool_size import PoolLevel, PoolSize, Resize
+from kdlab.papers.edl_dist.beyond.pool_size import PoolLevel, PoolSize, Resize
 
 
 def level(time, missing=0.0, t_t=10.0, alive=2, starting=0, free=None):

@@ -14,7 +14,7 @@ from math import inf
 
 from kdlab.papers.edl_dist.batches import Batches
 from kdlab.papers.edl_dist.in_flight import InFlight, Part
-from kdlab.papers.edl_dist.supply import Supply
+from kdlab.papers.edl_dist.beyond.supply import Supply
 
 _IN_TIME = 1.5  # times what a slow teacher takes: a part that is needed so late is for it
 _LOOK_EVERY_S = 0.5  # at how long teachers take

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kdlab.papers.edl_dist.supply import Supply
+from kdlab.papers.edl_dist.beyond.supply import Supply
 
 STEP_S, BATCH = 0.1, 10
 
