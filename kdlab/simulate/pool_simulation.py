@@ -258,7 +258,7 @@ class Simulation(Mishaps[SimulatedTeacher]):
             if not teacher.alive:  # known already, unless it went without an answer
                 told = reader.on_trouble(address, lease, "gone", unusable=False, time=time)
             elif check:
-                case = reader.check.cases.get(part)
+                case = reader.trust.cases.get(part)
                 both = [] if case is None else [case.first, case.second]
                 told = reader.on_compared(part, address, lease, both, time)
             else:
@@ -332,9 +332,9 @@ class Simulation(Mishaps[SimulatedTeacher]):
             teachers_used=sum(len(self.table.held_by(s.name)) for s in students),
             held_over_needed=self._held() / min(demand, capacity),
             settle_s=max(map(self._settled_at, students)),
-            volume_max=max(r.volume_max for r in readers),
-            volume_over_ut=max(r.volume_max / r.rules.ut for r in readers),
-            volume_over_bound=max(r.volume_max / r.room_max for r in readers),
+            volume_max=max(r.flow.volume_max for r in readers),
+            volume_over_ut=max(r.flow.volume_max / r.flow.rules.ut for r in readers),
+            volume_over_bound=max(r.flow.volume_max / r.flow.room_max for r in readers),
             lost=self.batch * sum(map(self._lost, students)),
             repeated=self.batch
             * sum(n - 1 for s in students for n in s.delivered.values()),
@@ -369,8 +369,8 @@ class Simulation(Mishaps[SimulatedTeacher]):
 
     def _lost(self, student: _Student) -> int:
         """Batches that should have come by now: all but those that may be under way."""
-        room = student.reader.schedule.room(student.reader.level()) // self.batch
-        due = student.steps - room - student.reader.rules.slots - 1
+        room = student.reader.flow.schedule.room(student.reader.flow.level()) // self.batch
+        due = student.steps - room - student.reader.flow.rules.slots - 1
         return sum(batch not in student.delivered for batch in range(max(0, due)))
 
 

@@ -75,8 +75,7 @@ class EmulatedStudent(ReaderLoop):
             self.failed = repr(error)
 
     async def train(self) -> None:
-        step_s = self.config.batch / self.config.rules.t_s
-        due = 0.0
+        step_s, due = self.config.batch / self.config.rules.t_s, 0.0
         while True:
             while not self.slots:
                 self.arrived.clear()
@@ -118,15 +117,16 @@ async def main() -> None:
     announce(students=len(students))
     while True:
         await asked.get()
+        flows = [s.machine.flow for s in students]
         announce(
             time=time.monotonic(),
             steps=[s.steps for s in students],
             teachers=[len(s.machine.teachers) for s in students],
             connections=sum(s.wires.connections() for s in students),
             failed=[s.failed for s in students if s.failed],
-            volume_max=max(s.machine.volume_max / s.machine.room_max for s in students),
-            held=[s.machine.supply.capacity for s in students],
-            waited_s=[s.machine.supply.waited_s for s in students],
+            volume_max=max(flow.volume_max / flow.room_max for flow in flows),
+            held=[flow.supply.capacity for flow in flows],
+            waited_s=[flow.supply.waited_s for flow in flows],
             asked=[s.asked for s in students],
             released=[s.released for s in students],
             ended=[list(s.ended) for s in students],

@@ -124,7 +124,7 @@ class ReaderLoop(ABC):
         """Follow the coordinator's changes; `away` and `back` say whether it answers."""
         async for news in self.wires.news(away, figures):
             back()
-            if news.announced or not self.machine.announced:
+            if news.announced or not self.machine.flow.announced:
                 self.machine.on_announced()
             told = (news.given, news.gone, news.full)
             self.do(self.machine.on_teachers(*told, time.monotonic()))

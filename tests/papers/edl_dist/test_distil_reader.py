@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
 
+from kdlab.papers.edl_dist.beyond.trust import Witness
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.reader_instructions import (
     AskTeacher,
@@ -25,7 +26,6 @@ from kdlab.papers.edl_dist.reader_instructions import (
     TakeCached,
 )
 from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
-from kdlab.papers.edl_dist.beyond.spot_check import Witness
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 SIZES = [4, 4, 4, 2]
@@ -320,7 +320,7 @@ def test_a_teacher_ten_times_slower_is_asked_as_much_less():
     slow = served(machine, told, 60.0, 300.0, times=lambda time: {"slow": 10.0})
     asked = samples_sent(slow)
     assert asked["slow"] <= 0.15 * asked["quick"]
-    assert machine.supply.capacity == pytest.approx(110.0, rel=0.1)
+    assert machine.flow.supply.capacity == pytest.approx(110.0, rel=0.1)
 
 
 def test_late_answers_say_that_a_teacher_has_become_slow():
@@ -345,7 +345,9 @@ def test_late_answers_say_that_a_teacher_has_become_slow():
     machine = until(40.0)
     assert machine.ledger.hedges
     assert machine.ledger.teachers["a"].rate < 20.0
-    assert machine.supply.waited_s < 3.0  # 20 s of ten times slower cost less than a part
+    assert (
+        machine.flow.supply.waited_s < 3.0
+    )  # 20 s of ten times slower cost less than a part
     assert until(90.0).ledger.teachers["a"].rate > 50.0  # and it is believed again
 
 
@@ -355,9 +357,9 @@ def test_a_long_way_takes_nothing_of_a_teachers_rate():
     given = [teacher("a", 1, 100.0), teacher("b", 2, 100.0)]
     told = machine.on_teachers(given, {}, True, 0.0)
     served(machine, told, 60.0, 150.0, way_s=1.0)
-    assert machine.supply.capacity == pytest.approx(200.0, rel=0.1)
+    assert machine.flow.supply.capacity == pytest.approx(200.0, rel=0.1)
     assert machine.ledger.teachers["a"].way_s == pytest.approx(1.0, rel=0.1)
-    assert machine.supply.trained > 0.9 * 150.0 * 58.0
+    assert machine.flow.supply.trained > 0.9 * 150.0 * 58.0
 
 
 def test_known_labels_need_no_teacher():
@@ -386,7 +388,7 @@ def test_batches_that_are_trained_on_are_forgotten(order):
                 told += machine.on_slot_free(SIZES[now.batch], 0.0)
     batches = machine.batches
     kept = [batches.missing, batches.open, batches._before, batches._ends, batches._ready]
-    assert sum(map(len, [*kept, machine.provenance.kept, machine.ledger.sent])) < 30
+    assert sum(map(len, [*kept, machine.trust.kept, machine.ledger.sent])) < 30
 
 
 def test_what_is_asked_for_already_is_not_asked_again_for_the_next_epoch():
@@ -410,7 +412,7 @@ def test_thresholds_that_are_set_bind_at_once():
     machine = reader(per_teacher=99)
     sent = only(Send, machine.on_teachers([teacher("t")], {}, True, 0.0))
     assert sum(s.part.size for s in sent) == 14  # whole batches, up to ut
-    assert machine.supply.credit == 0  # no latency is known yet
+    assert machine.flow.supply.credit == 0  # no latency is known yet
     more = only(Send, machine.on_thresholds(8, 24, 0.1))
     assert sum(s.part.size for s in more) == 8
     machine.on_thresholds(1, 5, 0.2)
@@ -492,15 +494,15 @@ def test_every_batch_once_and_never_more_than_its_bounds(seed, order, sizes, bes
 
     def see(told):
         nonlocal room  # what was sent under an earlier credit is still out
-        room = max(room, machine.schedule.room(machine.level()))
+        room = max(room, machine.flow.schedule.room(machine.flow.level()))
         for told_now in told:
             if isinstance(told_now, Send):
                 calls.append((told_now.part, told_now.teacher, told_now.lease))
             elif isinstance(told_now, Deliver):
                 slots.append(sizes[told_now.batch])
                 delivered.append((told_now.epoch, told_now.batch))
-        assert machine.unused + machine.ledger.samples <= max(
-            ut, machine.supply.credit, room
+        assert machine.flow.unused + machine.ledger.samples <= max(
+            ut, machine.flow.supply.credit, room
         )
         assert machine.slots_taken == len(slots) <= 2
 
@@ -564,7 +566,7 @@ def test_an_answer_is_compared_with_that_of_another_teacher():
     agrees = [check.first, (check.teacher, check.lease)]
     told = machine.on_compared(check.part, check.teacher, check.lease, agrees, 0.2)
     assert only(EndCheck, told) == [EndCheck(check.part)]
-    assert machine.check.checked == 1
+    assert machine.trust.checked == 1
     assert not only(Complain, told)
 
 
@@ -625,16 +627,16 @@ def test_what_a_liar_said_is_asked_again_unless_it_was_trained_on():
     answered = only(Send, told)
     for sent in answered:
         machine.on_answer(sent.part, sent.teacher, sent.lease, 0.1)
-    used = machine.provenance.trained[Witness("a", 1)].samples  # in the trainer's slots
+    used = machine.trust.trained[Witness("a", 1)].samples  # in the trainer's slots
     lied = sum(s.part.size for s in answered if s.teacher == "a")
-    unused = machine.unused
-    machine.check.open(answered[0].part, Witness("a", 1), Witness("b", 2))
+    unused = machine.flow.unused
+    machine.trust.open(answered[0].part, Witness("a", 1), Witness("b", 2))
     told = machine.on_compared(answered[0].part, "b", 2, [("b", 2)], 0.2)
     told = machine.on_compared(answered[0].part, "c", 3, [("b", 2)], 0.3)
     (event,) = [i.event for i in only(Say, told) if i.event.KIND == "teacher_lied"]
     assert event["sent_again"] == lied - used > 0
     assert event["trained"] == used > 0
-    assert machine.unused == unused - event["sent_again"]
+    assert machine.flow.unused == unused - event["sent_again"]
     again = [s for s in only(Send, told) if s.part in {a.part for a in answered}]
     assert sum(s.part.size for s in again) == event["sent_again"]
     assert {s.teacher for s in again} <= {"b", "c"}
@@ -666,9 +668,9 @@ def test_with_a_liar_every_batch_still_comes_once(seed, teachers):
             call = calls.pop(chance.randrange(len(calls)))
             said_now = "lie" if call.teacher == "t0" and chance.random() < 0.5 else "truth"
             if isinstance(call, Send):
-                before = set(machine.check.cases)
+                before = set(machine.trust.cases)
                 told += machine.on_answer(call.part, call.teacher, call.lease, time)
-                if set(machine.check.cases) - before:
+                if set(machine.trust.cases) - before:
                     truth[call.part] = {(call.teacher, call.lease): said_now}
             else:
                 kept = truth.get(call.part, {})
@@ -709,9 +711,18 @@ def test_teachers_that_come_and_go_for_weeks_leave_nothing_behind(how):
             )
         told += machine.on_teachers([], {name: how}, False, time + 0.3)
     kept = (
-        *(machine.unusable, machine.releasing, machine.teachers, machine.check.cases),
-        *(machine.patience.seen, machine.patience.failures, machine.provenance.trained),
-        *(machine.provenance.kept, machine.hedging.hedged, machine.ledger.superseded),
+        *(
+            machine.roster.unusable,
+            machine.roster.releasing,
+            machine.teachers,
+            machine.trust.cases,
+        ),
+        *(
+            machine.roster.patience.seen,
+            machine.roster.patience.failures,
+            machine.trust.trained,
+        ),
+        *(machine.trust.kept, machine.hedging.hedged, machine.ledger.superseded),
         *(machine.ledger.sent, machine.ledger.owed, machine.ledger.waiting),
     )
     assert machine.batches_delivered > 1000

@@ -1,1 +1,1 @@
-"""What EDL-Dist's machines do beyond the paper; each module's header says what the paper has instead."""
+"""What EDL-Dist's machines do beyond the paper, whose words on it are in each header."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import nsmallest
 
-from kdlab.papers.edl_dist.in_flight import InFlight, Part, Sent
 from kdlab.papers.edl_dist.beyond.patience import Patience
+from kdlab.papers.edl_dist.in_flight import InFlight, Part, Sent
 
 _GAIN = 2.0  # a second teacher must be done in half the time the first still needs
 _MARGIN = 2.0  # times what a second teacher takes: so long before it is needed

@@ -13,8 +13,8 @@ from itertools import accumulate
 from math import inf
 
 from kdlab.papers.edl_dist.batches import Batches
-from kdlab.papers.edl_dist.in_flight import InFlight, Part
 from kdlab.papers.edl_dist.beyond.supply import Supply
+from kdlab.papers.edl_dist.in_flight import InFlight, Part
 
 _IN_TIME = 1.5  # times what a slow teacher takes: a part that is needed so late is for it
 _LOOK_EVERY_S = 0.5  # at how long teachers take
@@ -28,7 +28,6 @@ class Placing:
     ledger: InFlight
     batches: Batches
     supply: Supply
-    begins_next: Callable[[], bool]  # whether one batch more is asked for from now on
     looked_at: float = -inf
     # Seconds that teachers take for a part, the quickest first, and their rates summed.
     quickest: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
@@ -73,8 +72,11 @@ class Placing:
         part = self.ledger.next_waiting(soonest[1])
         return None if part is None else (part, soonest[1])
 
-    def fresh(self) -> tuple[Part, str] | None:
-        """Who has a part done first, and the first part that others would not have sooner."""
+    def fresh(self, begins_next: Callable[[], bool]) -> tuple[Part, str] | None:
+        """Who has a part done first, and the first part that others would not have sooner.
+
+        `begins_next`: whether one batch more may be asked for, which it is from then on.
+        """
         free, busy = self.ledger.free(), self.ledger.busy()
         if free is None:
             return None
@@ -83,7 +85,7 @@ class Placing:
         if busy is not None and busy[0] < in_s:
             left = (in_s - busy[0]) * self._rate_of_quicker(in_s)
         place = 0
-        while (place < len(open_) or self.begins_next()) and open_:
+        while (place < len(open_) or begins_next()) and open_:
             rest = open_[min(place, len(open_) - 1)]
             if left < rest.size or self.needed_in_s(rest) >= _IN_TIME * in_s:
                 break
