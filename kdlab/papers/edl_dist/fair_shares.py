@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, NamedTuple
 
+from kdlab.papers.edl_dist.assignment import nearest, next_teacher
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 LeaseState = Literal["registered", "free", "assigned", "draining"]
@@ -134,11 +135,37 @@ class Demand:
 
 
 class Grant(NamedTuple):
-    """So much of a teacher from one student to another."""
+    """So much of a teacher for a student, from another one or of what nobody has."""
 
     row: SharedTeacher
-    rich: Demand
     part: float
+    to: Demand
+    by: Demand | None = None
+
+
+def next_grant(
+    rows: Collection[SharedTeacher], demands: Collection[Demand]
+) -> Grant | None:
+    """Who gets what next: 3.4, a newly available teacher goes to a student that is searching."""
+    for poor in poorest(demands):
+        grant = of_free(rows, poor, poor.t_s - poor.rate) or lift(demands, poor)
+        if grant is not None:
+            return grant
+    return None
+
+
+def of_free(
+    rows: Collection[SharedTeacher], demand: Demand, missing: float
+) -> Grant | None:
+    """A teacher that is free, or all that others leave of one."""
+    free = {row.teacher: row for row in rows if row.rest}
+    rates = {name: row.rest * row.t_t for name, row in free.items()}
+    among = {name: rate for name, rate in rates.items() if name in demand.held}
+    if not among and not demand.is_full:
+        here = {n: 1.0 if row.info is None else row.info.here for n, row in free.items()}
+        among = dict(nearest(rates, here))
+    teacher = next_teacher(among, missing)
+    return None if teacher is None else Grant(free[teacher], free[teacher].rest, demand)
 
 
 def poorest(demands: Collection[Demand]) -> list[Demand]:
@@ -189,22 +216,22 @@ def _of_which(rich: Demand, poor: Demand, samples: float) -> Grant | None:
     both = [row for name, row in rich.held.items() if name in poor.held]
     if both:
         row = max(both, key=lambda row: (row.rate_of(rich.student), row.teacher))
-        return _part(row, rich, samples)
+        return _part(row, rich, poor, samples)
     others = [row for row in rich.held.values() if poor.may_hold(row)]
     fits = [row for row in others if row.rate_of(rich.student) <= samples]
     if fits and len(rich.held) > 1:
         row = max(fits, key=lambda row: (row.rate_of(rich.student), row.teacher))
-        return Grant(row, rich, row.shares[rich.student].part)
+        return Grant(row, row.shares[rich.student].part, poor, rich)
     clear = rich.cover > _CLEARLY * poor.cover or rich.lacks < 0
     if not others or not clear:
         return None
     row = max(others, key=lambda row: (row.rate_of(rich.student), row.teacher))
-    return _part(row, rich, samples)
+    return _part(row, rich, poor, samples)
 
 
-def _part(row: SharedTeacher, rich: Demand, samples: float) -> Grant | None:
+def _part(row: SharedTeacher, rich: Demand, poor: Demand, samples: float) -> Grant | None:
     had = row.shares[rich.student].part
     part = min(samples / row.t_t, had)
     if had - part < CRUMB:
         part = had if len(rich.held) > 1 or not rich.need else had - CRUMB
-    return Grant(row, rich, part) if part >= CRUMB else None
+    return Grant(row, part, poor, rich) if part >= CRUMB else None

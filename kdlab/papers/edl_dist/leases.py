@@ -1,8 +1,6 @@
 """Who is a teacher and whose: the coordinator's table (EDL-Dist, sections 3.1, 3.4).
 
-    REGISTERED --ready--> FREE --assign--> ASSIGNED --release--> FREE
-         FREE or ASSIGNED --leaving--> DRAINING
-         any state --connection lost or TTL passed--> gone (its row is removed)
+Its state changes by `MOVES` alone; docs/edl_dist.md draws it.
 
 A teacher is registered before its model is loaded (3.1), so a registered one counts as
 alive and is never handed out. A draining one answers what it was asked and gets no more.
@@ -27,19 +25,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kdlab.papers.edl_dist.assignment import nearest, next_teacher
 from kdlab.papers.edl_dist.fair_shares import (
     CRUMB,
     Demand,
     Lease,
+    LeaseState,
     Share,
     SharedTeacher,
-    lift,
-    poorest,
+    next_grant,
+    of_free,
 )
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 Change = Literal["given", "draining", "left", "lost", "expired", "released", "moved"]
+Move = Literal["ready", "assign", "release", "leave"]
+
+# What happens to a teacher in a state, and the state after it; in any other it changes nothing.
+# One whose connection is lost or whose TTL has passed is gone, whatever its state (3.1).
+MOVES: dict[tuple[LeaseState, Move], LeaseState] = {
+    ("registered", "ready"): "free",
+    ("registered", "leave"): "draining",
+    ("free", "assign"): "assigned",
+    ("free", "leave"): "draining",
+    ("assigned", "release"): "free",
+    ("assigned", "leave"): "draining",
+}
 
 _KEPT = 4096  # changes remembered per student; a reader further behind gets the whole list
 _EXTRA_S = 30.0  # one teacher more than its need is a student's so long, while it asks
@@ -91,9 +101,7 @@ class LeaseTable:
         row = self.leases[teacher]
         row.renewed_at, row.ttl_s = time, ttl_s or self.ttl_s
         row.info = info
-        if row.state == "registered":
-            row.state = "free"
-        self.touched.add(teacher)
+        self._move(row, "ready")
         self._set_rate(row, t_t)
         self._match(time)  # also when one that is held reports another rate
 
@@ -124,7 +132,7 @@ class LeaseTable:
         if row is None or row.state == "draining":
             return False
         self._detach(row)
-        row.state = "draining"
+        self._move(row, "leave")
         for student in row.shares:
             self._note(student, teacher, "draining")
         self._match(time)
@@ -191,8 +199,10 @@ class LeaseTable:
         self._match(time)
         # It starved: what it has stored is rebuilt with some that nobody else misses.
         while (missing := _REBUILDS * demand.need - demand.rate) > 0:
-            if not self._give_free(demand, missing):
+            grant = of_free([*self._ready()], demand, missing)
+            if grant is None:
                 break
+            self._give(grant.row, demand, grant.part)
         return len(demand.held) > before
 
     def on_need(self, student: str, need: float, time: float) -> None:
@@ -233,7 +243,7 @@ class LeaseTable:
         self.demands.pop(student, None)
         for row in self.leases.values():
             if row.shares.pop(student, None) is not None:  # draining ones too
-                self._shares_changed(row)
+                self._move(row, "assign" if row.shares else "release")
         self.changes.pop(student, None)
         self._match(time)
 
@@ -255,7 +265,7 @@ class LeaseTable:
             self.leases[row.teacher] = row
             for student in [name for name in row.shares if name not in self.demands]:
                 del row.shares[student]
-            self._shares_changed(row)
+            self._move(row, "assign" if row.shares else "release")
             if row.state == "assigned":
                 for student in row.shares:
                     self.demands[student].held[row.teacher] = row
@@ -312,33 +322,12 @@ class LeaseTable:
         # Each turn gives something to one student. What so many have not evened out is
         # little, and the next event goes on with it.
         for _ in range(len(self.leases) + _STEPS * len(self.demands)):
-            if not any(self._help(poor) for poor in poorest(self.demands.values())):
+            grant = next_grant([*self._ready()], self.demands.values())
+            if grant is None:
                 return
-
-    def _help(self, poor: Demand) -> bool:
-        if self._give_free(poor, poor.t_s - poor.rate):
-            return True
-        move = lift(self.demands.values(), poor)
-        if move is None:
-            return False
-        self._take(move.row, move.rich.student, move.part, "moved")
-        self._give(move.row, poor, move.part)
-        return True
-
-    def _give_free(self, demand: Demand, missing: float) -> bool:
-        """A teacher that is free, or all that others leave of one."""
-        rates = self.free
-        free = {t: rate for t, rate in rates.items() if t in demand.held}
-        if not free and not demand.is_full:
-            infos = {t: self.leases[t].info for t in rates}
-            here = {t: 1.0 if info is None else info.here for t, info in infos.items()}
-            free = dict(nearest(rates, here))
-        teacher = next_teacher(free, missing)
-        if teacher is None:
-            return False
-        row = self.leases[teacher]
-        self._give(row, demand, row.rest)
-        return True
+            if grant.by is not None:
+                self._take(grant.row, grant.by.student, grant.part, "moved")
+            self._give(grant.row, grant.to, grant.part)
 
     def _give(self, row: SharedTeacher, demand: Demand, part: float) -> None:
         """So much of a teacher more; under a lease of its own, where it had none."""
@@ -348,7 +337,7 @@ class LeaseTable:
             self.next_epoch += 1
         share.part = min(1.0, share.part + part)
         demand.held[row.teacher] = row
-        self._shares_changed(row)
+        self._move(row, "assign")
         self._count(demand.student)
         self._note(demand.student, row.teacher, "given")
 
@@ -360,7 +349,7 @@ class LeaseTable:
             del row.shares[student]
             if (demand := self.demands.get(student)) is not None:
                 demand.held.pop(row.teacher, None)
-        self._shares_changed(row)
+        self._move(row, "assign" if row.shares else "release")
         self._count(student)
         self._note(student, row.teacher, "given" if student in row.shares else how)
 
@@ -372,10 +361,9 @@ class LeaseTable:
                 demand.held.pop(row.teacher, None)
                 self._count(student)
 
-    def _shares_changed(self, row: SharedTeacher) -> None:
+    def _move(self, row: SharedTeacher, move: Move) -> None:
         self.touched.add(row.teacher)
-        if row.state in ("free", "assigned"):
-            row.state = "assigned" if row.shares else "free"
+        row.state = MOVES.get((row.state, move), row.state)
 
     def _set_rate(self, row: SharedTeacher, t_t: float) -> None:
         row.t_t = t_t

@@ -2,6 +2,7 @@
 
 import random
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -10,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests_support import examples
 
 from kdlab.papers.edl_dist.fair_shares import CRUMB, Demand, poorest
-from kdlab.papers.edl_dist.leases import LeaseTable
+from kdlab.papers.edl_dist.leases import MOVES, LeaseTable
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 
@@ -52,6 +53,22 @@ def test_a_registered_teacher_is_alive_and_not_handed_out():
     assert names(table, "s") == []
     table.on_ready("a", 10.0, 1.0)
     assert names(table, "s") == ["a"]
+
+
+def test_the_page_draws_every_move():
+    page = Path(__file__).parents[3] / "docs" / "edl_dist.md"
+    table = page.read_text().partition("| state | what happens | state after it |\n")[2]
+    rows = table.partition("\n\n")[0].splitlines()[1:]
+    assert rows == [f"| {now} | {move} | {then} |" for (now, move), then in MOVES.items()]
+
+
+def test_what_is_no_move_changes_nothing():
+    table = table_with("a", "b")
+    table.on_leaving("a", 1.0)
+    table.on_demand("s", 50.0, 2.0)
+    table.on_ready("a", 10.0, 3.0)
+    assert table.leases["a"].state == "draining"
+    assert names(table, "s") == ["b"]
 
 
 def test_case_1_a_free_teacher_that_is_lost_is_ignored():
