@@ -126,7 +126,7 @@ async def main() -> None:
             failed=[s.failed for s in students if s.failed],
             volume_max=max(flow.volume_max / flow.room_max for flow in flows),
             held=[flow.supply.capacity for flow in flows],
-            waited_s=[flow.supply.waited_s for flow in flows],
+            waited_s=[flow.supply.starved.waited_s for flow in flows],
             asked=[s.asked for s in students],
             released=[s.released for s in students],
             ended=[list(s.ended) for s in students],

@@ -228,8 +228,8 @@ class DistilReader:
             "credit": supply.credit,
             "latency_s": supply.latency_s,
             "capacity": supply.capacity,
-            "starved_s": supply.waited_s,
-            "held_s": supply.held_s,
+            "starved_s": supply.starved.waited_s,
+            "held_s": supply.starved.held_s,
         }
 
     # What has become possible

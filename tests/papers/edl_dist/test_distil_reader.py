@@ -346,7 +346,7 @@ def test_late_answers_say_that_a_teacher_has_become_slow():
     assert machine.ledger.hedges
     assert machine.ledger.teachers["a"].rate < 20.0
     assert (
-        machine.flow.supply.waited_s < 3.0
+        machine.flow.supply.starved.waited_s < 3.0
     )  # 20 s of ten times slower cost less than a part
     assert until(90.0).ledger.teachers["a"].rate > 50.0  # and it is believed again
 
@@ -359,7 +359,7 @@ def test_a_long_way_takes_nothing_of_a_teachers_rate():
     served(machine, told, 60.0, 150.0, way_s=1.0)
     assert machine.flow.supply.capacity == pytest.approx(200.0, rel=0.1)
     assert machine.ledger.teachers["a"].way_s == pytest.approx(1.0, rel=0.1)
-    assert machine.flow.supply.trained > 0.9 * 150.0 * 58.0
+    assert machine.flow.supply.pace.trained > 0.9 * 150.0 * 58.0
 
 
 def test_known_labels_need_no_teacher():

@@ -53,7 +53,7 @@ class Placing:
 
     def needed_in_s(self, part: Part) -> float:
         """Seconds until the student misses it, if it never waits before."""
-        ahead = self.batches.needed_at(part) - self.supply.trained
+        ahead = self.batches.needed_at(part) - self.supply.pace.trained
         return ahead / max(self.supply.demand, 1e-9)
 
     def again(self) -> tuple[Part, str] | None:

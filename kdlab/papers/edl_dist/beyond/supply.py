@@ -1,12 +1,11 @@
 """Whether a student's teachers suffice: what it trains on, how often it waits, for what.
 
-The evidence behind the guarded policy (hybrid_schedule.py). The student's own pace shows
-while it is fed: samples trained on, over the time it did not wait. Teachers are held by
-their rates: one more is asked for when the student waited although nothing but teachers
-was short; one is released when the others' rates stayed above what the student uses for a
-whole window in which it did not wait. Teachers that come and go do not reset what was
-seen: only this student's own changes (a teacher asked for came, one was released) begin a
-new look, since they are the ones whose effect is to be judged.
+The evidence behind the guarded policy (hybrid_schedule.py). The student's own pace shows while it
+is fed: samples trained on, over the time it did not wait. Teachers are held by their rates: one
+more is asked for when the student waited although nothing but teachers was short; one is released
+when the others' rates stayed above what the student uses for a whole window in which it did not
+wait. Teachers that come and go do not reset what was seen: only this student's own changes (a
+teacher asked for came, one was released) begin a new look, since their effect is to be judged.
 """
 
 from collections import deque
@@ -41,52 +40,26 @@ class _Count(NamedTuple):
 
 
 @dataclass(slots=True)
-class Supply:
-    t_s: float  # samples/s the student was measured at, without a teacher
+class Pace:
+    """What the student's steps use, if it never waited."""
+
+    t_s: float  # samples/s it was measured at, without a teacher: 3.2, until its steps say
     batch: int  # samples of its largest batch
-    settle_s: float = 3.0  # at least; longer where answers take long
-    window_s: float = 10.0
-    latency_s: float = 0.0  # from a part that is sent to its answer, the mean
-    # The same of the slowest teacher that is needed, with as much as it may have to do.
-    reach_s: float = 0.0
-    capacity: float = 0.0  # samples/s of its teachers together
     trained: int = 0  # samples trained on
-    waited_s: float = 0.0  # the student stood still for want of soft labels
-    # Of that: for what sending was held back, while a teacher had room, one latency before.
-    held_s: float = 0.0
-    held_at: float = -inf  # when that was last so
-    paced_at: float | None = None  # its pace is known since: waiting is not the start's
-    ut_held_it_up: bool = False  # it waited for thresholds: Little's law may pass ut
-    waits_since: float | None = None
-    window_start: float | None = None  # what was before belongs to other teachers
-    history: deque[_Count] = field(default_factory=deque)  # within the window
-    peaks: deque[float] = field(default_factory=lambda: deque(maxlen=_PEAK_WINDOWS))
-    peak_at: float | None = None  # when the newest was taken
-    paused: bool = False  # it stands still, and needs neither more teachers nor fewer
     last_step: float | None = None  # when the trainer was last seen to end a step
-    waited_before: float = 0.0  # waited_s at that time
+    waited_before: float = 0.0  # seconds it had waited at that time
     step_s: float = 0.0  # between two steps without waiting, the mean
     busy: float = 0.0  # samples of the steps seen, forgetting
     busy_s: float = 0.0  # seconds they took
+    peaks: deque[float] = field(default_factory=lambda: deque(maxlen=_PEAK_WINDOWS))
+    peak_at: float | None = None  # when the newest was taken
 
-    # Facts
-
-    def on_waits(self, time: float) -> None:
-        """The trainer has nothing left to train on."""
-        if self.waits_since is None and not self.paused:
-            self.waits_since = time
-
-    def on_fed(self, time: float) -> None:
-        """It has something again."""
-        self._waited(time)
-        self.waits_since = None
-
-    def on_trained(self, samples: int, time: float) -> None:
+    def on_trained(self, samples: int, time: float, waited_s: float) -> None:
         """The trainer has ended a step; several may be seen at once."""
         self.trained += samples
         before, self.last_step = self.last_step, time
-        waited = self.waited_s - self.waited_before
-        self.waited_before = self.waited_s
+        waited = waited_s - self.waited_before
+        self.waited_before = waited_s
         if before is None:
             return
         took = max(0.0, time - before - waited)
@@ -99,6 +72,75 @@ class Supply:
         self.busy = kept * self.busy + samples
         self.busy_s = kept * self.busy_s + took
         self.step_s = self.busy_s * samples / self.busy
+
+    def on_tick(self, time: float, window: float) -> None:
+        if self.peak_at is None or time - self.peak_at >= window:
+            self.peaks.append(self.demand if self.is_known else 0.0)
+            self.peak_at = time
+
+    @property
+    def is_known(self) -> bool:
+        return self.busy_s > 0 and self.trained >= 3 * self.batch
+
+    @property
+    def demand(self) -> float:
+        """Samples/s the student would train on if it never waited."""
+        return self.busy / self.busy_s if self.is_known else self.t_s
+
+    def used(self) -> float:
+        """Samples/s the student's steps need, the most of the last few windows."""
+        return max([*self.peaks, self.demand])
+
+
+@dataclass(slots=True)
+class Starvation:
+    """How long the student stood still for want of soft labels (line 7: volume == 0)."""
+
+    waited_s: float = 0.0
+    # Of that: for what sending was held back, while a teacher had room, one latency before.
+    held_s: float = 0.0
+    held_at: float = -inf  # when that was last so
+    since: float | None = None  # it waits
+
+    def count(self, time: float, latency_s: float) -> None:
+        """It waits, or waited until now."""
+        if self.since is not None:
+            step = time - self.since
+            self.waited_s += step
+            self.held_s += step if time - self.held_at <= latency_s else 0.0
+            self.since = time
+
+
+@dataclass(slots=True)
+class Supply:
+    pace: Pace
+    settle_s: float = 3.0  # at least; longer where answers take long
+    window_s: float = 10.0
+    starved: Starvation = field(default_factory=Starvation)
+    latency_s: float = 0.0  # from a part that is sent to its answer, the mean
+    # The same of the slowest teacher that is needed, with as much as it may have to do.
+    reach_s: float = 0.0
+    capacity: float = 0.0  # samples/s of its teachers together
+    paced_at: float | None = None  # its pace is known since: waiting is not the start's
+    ut_held_it_up: bool = False  # it waited for thresholds: Little's law may pass ut
+    window_start: float | None = None  # what was before belongs to other teachers
+    history: deque[_Count] = field(default_factory=deque)  # within the window
+    paused: bool = False  # it stands still, and needs neither more teachers nor fewer
+
+    # Facts
+
+    def on_waits(self, time: float) -> None:
+        """The trainer has nothing left to train on."""
+        if self.starved.since is None and not self.paused:
+            self.starved.since = time
+
+    def on_fed(self, time: float) -> None:
+        """It has something again."""
+        self.starved.count(time, self.latency_s)
+        self.starved.since = None
+
+    def on_trained(self, samples: int, time: float) -> None:
+        self.pace.on_trained(samples, time, self.starved.waited_s)
 
     def on_answer(self, seconds: float) -> None:
         """A part was answered, so long after it was sent."""
@@ -123,9 +165,9 @@ class Supply:
         if self.window_start is None:
             self.begin(time)
         if held:
-            self.held_at = time
-        self._waited(time)
-        if self.paced_at is None and self.pace_is_known and self.latency_s:
+            self.starved.held_at = time
+        self.starved.count(time, self.latency_s)
+        if self.paced_at is None and self.pace.is_known and self.latency_s:
             self.paced_at = time
         gap = self.window / _TICKS_PER_WINDOW
         if not self.history or time - self.history[-1].time >= gap:
@@ -135,9 +177,7 @@ class Supply:
         if not self.ut_held_it_up and self._was_held_up(time):
             self.ut_held_it_up = True
             self.begin(time)
-        if self.peak_at is None or time - self.peak_at >= self.window:
-            self.peaks.append(self.demand if self.pace_is_known else 0.0)
-            self.peak_at = time
+        self.pace.on_tick(time, self.window)
 
     def begin(self, time: float) -> None:
         """This student's teachers are others by its own wish: look afresh."""
@@ -154,19 +194,14 @@ class Supply:
         return max(self.window_s, _WINDOW_LATENCIES * self.latency_s)
 
     @property
-    def pace_is_known(self) -> bool:
-        return self.busy_s > 0 and self.trained >= 3 * self.batch
-
-    @property
     def demand(self) -> float:
-        """Samples/s the student would train on if it never waited."""
-        return self.busy / self.busy_s if self.pace_is_known else self.t_s
+        return self.pace.demand
 
     @property
     def lead(self) -> int:
         """Samples to ask for ahead, so that the student never waits (Little's law)."""
         ahead = _AHEAD * min(self.demand, self.capacity) * self.reach_s
-        return int(ahead) + _AHEAD_BATCHES * self.batch
+        return int(ahead) + _AHEAD_BATCHES * self.pace.batch
 
     @property
     def credit(self) -> int:
@@ -178,56 +213,44 @@ class Supply:
             return 0
         return self.lead
 
-    def used(self) -> float:
-        """Samples/s the student's steps need, the most of the last few windows."""
-        return max([*self.peaks, self.demand])
-
     def short_of(self, time: float) -> Short:
         """What the student waited for since the last look of its own began."""
         past = self._since(time)
         if past is None or time - past.time < self.settle or not self.latency_s:
             return "nothing"  # before the first batch is there, rates are all there is
-        waited = self.waited_s - past.waited_s
+        waited = self.starved.waited_s - past.waited_s
         lately = self._lately(time - self.settle)
         for since in (past, lately):  # what is over, a start or a loss, is no reason
-            if self.waited_s - since.waited_s <= _WAITED * (time - since.time):
+            if self.starved.waited_s - since.waited_s <= _WAITED * (time - since.time):
                 return "nothing"
-        held = self.held_s - past.held_s
+        held = self.starved.held_s - past.held_s
         return "thresholds" if held > 0.5 * waited else "teachers"
 
     def lacks_rate(self, time: float) -> bool:
         """The student waits, and its teachers together do less than it uses."""
-        if not self.pace_is_known or self.capacity >= self.demand or not self.history:
+        if not self.pace.is_known or self.capacity >= self.demand or not self.history:
             return False
         lately = self._lately(time - self.settle_s)
-        return self.waited_s - lately.waited_s > _WAITED * self.settle_s
+        return self.starved.waited_s - lately.waited_s > _WAITED * self.settle_s
 
     def spare(self, time: float) -> float:
         """Samples/s of its teachers that the student does not need, after a whole window."""
         past = self._since(time)
         if past is None or time - past.time < self.window * (1 - 1 / _TICKS_PER_WINDOW):
             return 0.0
-        idle = self.trained == past.trained  # it saves or evaluates: no evidence
-        waited = self.waited_s - past.waited_s > _WAITED * (time - past.time)
-        if idle or waited or self.paused or not self.pace_is_known:
+        idle = self.pace.trained == past.trained  # it saves or evaluates: no evidence
+        waited = self.starved.waited_s - past.waited_s > _WAITED * (time - past.time)
+        if idle or waited or self.paused or not self.pace.is_known:
             return 0.0
         return max(0.0, self.capacity - self.needed())
 
     def needed(self) -> float:
         """Samples/s that must remain after a release."""
-        return _SPARE * self.used()
+        return _SPARE * self.pace.used()
 
     def enough(self) -> float:
         """Samples/s that teachers must cover, once rates alone turned out too exact."""
-        return _ENOUGH * self.used()
-
-    def _waited(self, time: float) -> None:
-        """It waits, or waited until now."""
-        if self.waits_since is not None:
-            step = time - self.waits_since
-            self.waited_s += step
-            self.held_s += step if time - self.held_at <= self.latency_s else 0.0
-            self.waits_since = time
+        return _ENOUGH * self.pace.used()
 
     def _was_held_up(self, time: float) -> bool:
         """Thresholds kept it waiting, in its look or in its window and not by its start."""
@@ -237,7 +260,9 @@ class Supply:
         past = next(
             (c for c in self.history if paced is not None and c.time >= paced), None
         )
-        return past is not None and self.held_s - past.held_s > _WAITED * self.window
+        return (
+            past is not None and self.starved.held_s - past.held_s > _WAITED * self.window
+        )
 
     def _lately(self, begin: float) -> _Count:
         """The first count since then, or the newest."""
@@ -250,4 +275,4 @@ class Supply:
         return next((c for c in self.history if c.time >= self.window_start), None)
 
     def _count(self, time: float) -> _Count:
-        return _Count(time, self.trained, self.waited_s, self.held_s)
+        return _Count(time, self.pace.trained, self.starved.waited_s, self.starved.held_s)
