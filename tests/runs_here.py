@@ -33,7 +33,7 @@ class RunsHere:
         self.monkeypatch = monkeypatch
         self.stop = lambda folder: False
 
-    def __call__(self, folder, components, lock, module="kdlab.run.process.child"):
+    def __call__(self, folder, components, lock):
         hashes = {name: entry["sha256"] for name, entry in components.items()}
         self.monkeypatch.setenv("KDLAB_COMPONENTS", json.dumps(hashes))
         os.pwrite(lock, str(os.getpid()).encode(), 0)

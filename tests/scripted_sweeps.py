@@ -15,8 +15,8 @@ from kdlab.testing.scripted import ScriptedChild
 from kdlab.tuning.folder import SweepFolder
 from kdlab.tuning.handle import Sweep
 from kdlab.tuning.process import SweepProcess
-from kdlab.tuning.trial_messages import TRIAL_ORDERS, TrialEnded, TrialOrder
-from kdlab.tuning.trial_worker import simulate
+from kdlab.tuning.simulated import simulate
+from kdlab.tuning.trial_workers import TRIAL_ORDERS, TrialEnded, TrialOrder
 
 
 class TrialChild(ScriptedChild):

@@ -8,10 +8,13 @@ from pathlib import Path
 from kdlab.cluster.chaos import Chaos, ChaosRunner, Target
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.local_pool import RunningLocalPool
-from kdlab.cluster.pool import Pool, status_of
+from kdlab.cluster.pool import status_of
 from kdlab.cluster.wires.security import Files
 from kdlab.errors import SchedulerUnreachable
 from kdlab.events.event import Emit
+from kdlab.soft_labels.source import TeacherPool
+
+RankTargets = Callable[[], list[Target]]
 
 
 def by_pid(
@@ -36,8 +39,8 @@ def by_pid(
 class OwnTargets:
     """The processes of the run that carries out the chaos itself."""
 
-    pool: Pool | None = None  # of teachers; only those of a pool of this run can be hit
-    ranks: Callable[[], list[Target]] = list  # the processes that train
+    pool: TeacherPool | None = None  # only teachers of a pool of this run can be hit
+    ranks: RankTargets = list  # the processes that train
     known: Callable[[str, Files | None], dict[int, Target]] = by_pid
 
     def teachers(self) -> list[Target]:
@@ -65,7 +68,7 @@ class OwnTargets:
 
 @contextmanager
 def chaos_while(
-    chaos: Chaos | None, emit: Emit, pool: Pool | None, ranks: Callable[[], list[Target]]
+    chaos: Chaos | None, emit: Emit, pool: TeacherPool | None, ranks: RankTargets
 ) -> Iterator[OwnTargets | None]:
     """The trouble that `chaos:` asks for, while a member trains; None is none."""
     if chaos is None:

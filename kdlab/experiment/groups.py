@@ -7,10 +7,9 @@ from pathlib import Path
 
 from kdlab.cluster.group import StudentGroup
 from kdlab.cluster.hosted_ranks import HostedRank
-from kdlab.cluster.pool import Pool
 from kdlab.experiment.method import MemberTraining
 from kdlab.papers.edl_dist.generations import Generations, StartGeneration
-from kdlab.soft_labels.source import PoolAddress
+from kdlab.soft_labels.source import PoolAddress, TeacherPool
 from kdlab.supervision.rank_child import RankChild, start_here
 from kdlab.supervision.rank_messages import GenerationOrder, RankConfig
 from kdlab.train import checkpoint
@@ -28,7 +27,7 @@ def rank_group(
     training: MemberTraining,
     *,
     module: str,
-    pool: Pool | None,
+    pool: TeacherPool | None,
     hang_s: float,
     wanted: Callable[[], int | None] = lambda: None,
 ) -> StudentGroup:

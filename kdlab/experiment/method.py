@@ -20,22 +20,20 @@ from kdlab.control.steering import Steering
 from kdlab.events.event import Emit
 from kdlab.models.model import parameters
 from kdlab.soft_labels.none import NoTeacher
-from kdlab.soft_labels.source import LoadedTeacher, SourceContext, SourceSpec
+from kdlab.soft_labels.source import LoadedTeacher, SourceContext, SourceSpec, TeacherPool
 from kdlab.train.recipe import Recipe
 from kdlab.train.result import MemberResult
 from kdlab.train.student import StudentLoop
 
 if TYPE_CHECKING:
     from kdlab.cluster.hosted_ranks import DaskHosts
-    from kdlab.cluster.pool import Pool
-    from kdlab.experiment.chaos_targets import OwnTargets
     from kdlab.experiment.folder import RunFolder
     from kdlab.experiment.pools import Pools
     from kdlab.experiment.setup import TrainingSetup
     from kdlab.experiment.spec import ExperimentSpec, Member
 
 Victims = Callable[[], list[Target]]  # processes of a member that chaos can hit
-RunChaos = Callable[["Pool | None", Victims], AbstractContextManager["OwnTargets | None"]]
+RunChaos = Callable[[TeacherPool | None, Victims], AbstractContextManager[object]]
 
 
 class Group(Protocol):
@@ -78,7 +76,7 @@ class MemberTraining:
         return Steering(self.run.path / CONTROL, self.member.name, self.run.since)
 
     @property
-    def pool(self) -> "Pool | None":
+    def pool(self) -> TeacherPool | None:
         """The pool of whole teachers, if this member's soft labels are served."""
         served = self.member.source.needs_teacher == "served"
         return self.pools.whole() if served else None

@@ -24,7 +24,7 @@ from kdlab.experiment.pool_orders import PoolOrders
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.models.headless import Headless, without_head
 from kdlab.models.model import ModelSpec, Normalised
-from kdlab.soft_labels.source import SourceSpec
+from kdlab.soft_labels.source import SourceSpec, TeacherPool
 
 
 class Pools:
@@ -40,7 +40,7 @@ class Pools:
         setup: TrainingSetup,
         emit: Emit,
         stop: Callable[[], bool],
-        shared: Pool | None = None,
+        shared: TeacherPool | None = None,
         *,
         others: bool = False,
     ) -> None:
@@ -59,7 +59,7 @@ class Pools:
         require_known("workers", workers.address)
         return DaskHosts(workers.address, workers.certificates())
 
-    def whole(self) -> Pool:
+    def whole(self) -> TeacherPool:
         """Serves soft labels."""
         if self._shared is not None:
             return self._shared

@@ -1,6 +1,7 @@
 """The best trials: which they are, how they are kept, the result of a sweep around them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from operator import le
 from pathlib import Path
 
 import optuna
@@ -15,15 +16,7 @@ from kdlab.tuning.folder import SweepFolder, find, read_study
 from kdlab.tuning.outcome import Confirmed, TrialCounts, TrialRow
 from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import SweepSpec
-from kdlab.tuning.trial_notes import (
-    ERROR,
-    RETRY_OF,
-    RUN,
-    VALUES,
-    metrics_of,
-    values_of,
-    why,
-)
+from kdlab.tuning.verdicts import ERROR, RETRY_OF, RUN, VALUES, metrics_of, values_of, why
 
 # Where a part of an experiment lies as a card; all others under their own name.
 _SHELVES = {
@@ -41,13 +34,14 @@ def feasible(trial: FrozenTrial, spec: SweepSpec) -> bool:
     )
 
 
+def complete(study: optuna.Study) -> list[FrozenTrial]:
+    """Trials that ended well."""
+    return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+
+
 def ranked(study: optuna.Study, spec: SweepSpec) -> list[FrozenTrial]:
     """Feasible trials, the best first; by the first objective, then by the next."""
-    good = [
-        t
-        for t in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        if feasible(t, spec)
-    ]
+    good = [t for t in complete(study) if feasible(t, spec)]
     return sorted(good, key=lambda t: (_costs(t, spec), t.number))
 
 
@@ -86,16 +80,14 @@ def best_of(study: optuna.Study, spec: SweepSpec) -> FrozenTrial:
     order = ranked(study, spec)
     if order:
         return order[0]
-    trials = study.get_trials(deepcopy=False)
-    complete = [t for t in trials if t.state == TrialState.COMPLETE]
-    if complete:
+    if ended := complete(study):
         names = ", ".join(c.metric for c in spec.constraints)
         raise ClusterError(
-            f"{len(complete)} trials ended, and none keeps the constraints on {names}. "
+            f"{len(ended)} trials ended, and none keeps the constraints on {names}. "
             "More trials may find one (--trials); or loosen them, or widen the space, in a "
             "sweep of another name (--study)."
         )
-    failed = [t for t in trials if t.state == TrialState.FAIL]
+    failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
     last = failed[-1].user_attrs.get(ERROR) if failed else "none has begun"
     raise ClusterError(
         f"No trial ended well: {len(failed)} failed. The newest error: {last}\n"
@@ -106,12 +98,11 @@ def best_of(study: optuna.Study, spec: SweepSpec) -> FrozenTrial:
 def front(study: optuna.Study, spec: SweepSpec) -> list[FrozenTrial]:
     """Feasible trials that no other beats in all objectives; for one objective the best."""
     points = [(trial, _costs(trial, spec)) for trial in ranked(study, spec)]
-    return [t for t, own in points if not any(_beats(other, own) for _, other in points)]
-
-
-def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
-    no_worse = all(a <= b for a, b in zip(one, other, strict=True))
-    return no_worse and list(one) != list(other)
+    return [
+        trial
+        for trial, own in points
+        if not any(o != own and all(map(le, o, own)) for _, o in points)
+    ]
 
 
 def row(trial: FrozenTrial, spec: SweepSpec) -> TrialRow:
@@ -140,8 +131,7 @@ def verdict(
     """
     if spec.simulated or why(chosen) == AS_IT_IS:
         return None
-    ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    before = {0: t.values[0] for t in ended if why(t) == AS_IT_IS}  # noqa: B035 - there is one
+    before = {0: t.values[0] for t in complete(study) if why(t) == AS_IT_IS}  # noqa: B035 - there is one
     after = {0: chosen.values[0]}
     if again is not None:
         both = (again.as_it_is, again.best)
@@ -174,10 +164,7 @@ def drop_weights(study: optuna.Study, folder: SweepFolder, chosen: FrozenTrial) 
 
 
 def save(
-    folder: SweepFolder,
-    spec: SweepSpec,
-    space: Space,
-    chosen: FrozenTrial,
+    folder: SweepFolder, spec: SweepSpec, space: Space, chosen: FrozenTrial
 ) -> list[Path]:
     """As a config that `kdlab run` takes, and as a card for each part that was tuned."""
     values = values_of(chosen)

@@ -46,7 +46,7 @@ class CheckedSweep:
             self.space.grid()
         self.hash = sweep_hash(self.spec)
         if self.spec.simulated:
-            simulated.check(self.space.base)  # type: ignore[arg-type]  # built as one
+            simulated.check(self.space.base)
 
     def check(self, say: Callable[[str], None] = lambda line: None) -> None:
         """Data, models and addresses of the experiment as it is.
@@ -87,7 +87,7 @@ class CheckedSweep:
             folder.path.mkdir(mode=0o700, exist_ok=True)
             with folder.held() as lock:
                 self._write(folder, components)
-                spawn(folder, components, lock, "kdlab.tuning.child")
+                spawn(folder, components, lock, "kdlab.tuning.process")
         except OSError as error:
             raise ClusterError(
                 f"The sweep's folder {folder.path} cannot be written: {error}. Nothing was "

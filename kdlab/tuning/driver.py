@@ -9,12 +9,11 @@ import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from kdlab.errors import ClusterError, KdlabError, RunStopped
+from kdlab.errors import ClusterError, KdlabError
 from kdlab.events.ensemble import LocalModelLost
 from kdlab.events.event import Emit, Event
 from kdlab.events.general import Note
@@ -22,33 +21,36 @@ from kdlab.events.sweeps import AS_IT_IS, TrialStarted, TrialStopping
 from kdlab.events.training import EpochDone
 from kdlab.experiment.folder import RunFolder
 from kdlab.tuning.best import counts
+from kdlab.tuning.metrics import ResultFacts
 from kdlab.tuning.plan import described
 from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import TRIALS
-from kdlab.tuning.trial_messages import TrialEnded, TrialOrder
-from kdlab.tuning.trial_notes import PARAMETERS, RETRY_OF, RUN, VALUES, WHY, values_of, why
-from kdlab.tuning.trial_workers import TrialWorkerLost, TrialWorkers
-from kdlab.tuning.verdicts import RunningTrial, Verdicts
+from kdlab.tuning.trial_workers import Shift, TrialEnded, TrialOrder, TrialWorkers
+from kdlab.tuning.verdicts import (
+    PARAMETERS,
+    RETRY_OF,
+    RUN,
+    VALUES,
+    WHY,
+    RunningTrial,
+    Verdicts,
+    why,
+)
 
 _ENQUEUED = "kdlab.enqueued"  # of the study
-_TICK_S = 0.005  # between looks at pipes
 _WATCH_S = 0.1  # between looks at the events of running trials
-_STOP_S = 60.0  # for trials to save and end
 
 
-class MakeOrder(Protocol):
-    def __call__(self, number: int, values: Values) -> TrialOrder:
-        """A trial's order, with its run folder; KdlabError where the values do not make a spec."""
-
-
-class Driver:
+class Driver(Shift[RunningTrial]):
     """`run()` it once; nobody else writes to the study.
 
     Args:
-        make: a trial's order.
+        make: a trial's order, by its number and values; KdlabError where these make no spec.
         first: settings that are tried before the sweep's own, with why.
         trouble: asked when a trial has failed: what would have all others fail too.
     """
+
+    saves_s = 60.0
 
     def __init__(
         self,
@@ -56,16 +58,15 @@ class Driver:
         space: Space,
         study: optuna.Study,
         workers: TrialWorkers,
-        make: MakeOrder,
+        make: Callable[[int, Values], TrialOrder],
         emit: Emit,
         stop: Callable[[], bool],
         first: Sequence[tuple[str, Values]] = (),
         trouble: Callable[[], str | None] = lambda: None,
     ) -> None:
-        self.spec, self.space, self.study, self.workers = space.spec, space, study, workers
-        self.make, self.emit, self.stop, self.first = make, emit, stop, first
-        self.trouble = trouble
-        self.running: dict[int, RunningTrial] = {}
+        super().__init__(workers, stop)
+        self.spec, self.space, self.study = space.spec, space, study
+        self.make, self.emit, self.first, self.trouble = make, emit, first, trouble
         self.verdicts = Verdicts(self.spec, study, emit)
         self.ended_early: str | None = None
         self._asks: list[float] = []  # seconds each, with the order made
@@ -91,19 +92,9 @@ class Driver:
         self._take_up()
         self._enqueue()
         self.verdicts.enough = self._wanted()
-        while True:
-            for event in self.workers.events():
-                self._hear(event)
-            self._watch()
-            if self.stop():
-                self._end_gracefully()
-                raise RunStopped("stopped by the user; the study has all that ended")
-            begun = self._fill()
-            if not self.running and not begun and self._is_over():
-                if self.verdicts.ended < self.verdicts.enough:
-                    self.ended_early = f"the time limit of {self.spec.time_limit_s:g} s"
-                return
-            time.sleep(_TICK_S)  # between looks at pipes
+        self.carry_out("stopped by the user; the study has all that ended")
+        if self.verdicts.ended < self.verdicts.enough:
+            self.ended_early = f"the time limit of {self.spec.time_limit_s:g} s"
 
     # Before the first trial
 
@@ -113,16 +104,15 @@ class Driver:
         retried = {t.user_attrs.get(RETRY_OF) for t in self._trials()}
         for trial in self._trials(TrialState.RUNNING):
             live = optuna.trial.Trial(self.study, trial._trial_id)
-            path = trial.user_attrs.get(RUN)
+            path, values = (trial.user_attrs.get(key) for key in (RUN, VALUES))
             run = None if path is None else Path(path)
-            result = _kept(run)
-            if result is not None:
-                state = RunningTrial(live, values_of(trial), run, begun=0.0)
+            state = RunningTrial(live, dict(values or {}), run, begun=0.0)
+            if (result := kept(run)) is not None:
                 self.verdicts.finished(state, result)
             elif trial.number in retried:
                 self.verdicts.given_up(live, f"{words}; tried again")
             else:
-                self.verdicts.again(live, words, counts=False)
+                self.verdicts.again(state, words, counts=False)
 
     def _enqueue(self) -> None:
         """What is tried first, once per study; also when it was killed while at this."""
@@ -156,23 +146,14 @@ class Driver:
 
     # While trials run
 
-    def _fill(self) -> bool:
-        """Something to do for everybody who has nothing; whether anything began."""
-        begun = False
-        for worker in self.workers.idle():
-            if self._is_over():
-                break
-            begun = self._begin_trial(worker) or begun
-        return begun
-
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
         limit = self.spec.time_limit_s
         begin = self._begin
         if limit is not None and begin is not None and time.monotonic() - begin > limit:
             return True
         return self.verdicts.ended + len(self.running) >= self.verdicts.enough
 
-    def _begin_trial(self, worker: int) -> bool:
+    def begin(self, worker: int) -> None:
         begin = time.perf_counter()
         self._begin = self._begin or time.monotonic()
         trial = self.study.ask()
@@ -182,7 +163,7 @@ class Driver:
             order = self.make(trial.number, values)
         except KdlabError as error:  # these values do not go together
             self.verdicts.failed(RunningTrial(trial), str(error))
-            return False
+            return
         run = None if order.run is None else Path(order.run)
         if run is not None:
             trial.set_user_attr(RUN, str(run))
@@ -193,9 +174,8 @@ class Driver:
             number=trial.number, values=values, run=order.run, why=why(trial), worker=worker
         )
         self.emit(started)
-        return True
 
-    def _watch(self) -> None:
+    def look(self) -> None:
         """Intermediate values, for the pruner."""
         watched = self.spec.metric(0).watched
         prunes = self.spec.pruner.get("name", "none") != "none"
@@ -226,58 +206,36 @@ class Driver:
             self.workers.stop(number)
             self.emit(TrialStopping(number=number, epoch=state.reported, value=value))
 
-    def _hear(self, event: TrialEnded | TrialWorkerLost) -> None:
-        if isinstance(event, TrialWorkerLost):
-            self.emit(LocalModelLost(order=event.order, why=event.error))
-            if event.order is not None:
-                self._lost(self.running.pop(event.order), event.error)
-            if event.hopeless:
-                raise ClusterError(f"A worker for trials does not come up. {event.error}")
+    def hear(self, end: TrialEnded) -> None:
+        if end.state == "lost":
+            self.emit(LocalModelLost(order=end.order, why=str(end.error)))
+        if end.order is None:
             return
-        state = self.running.pop(event.order)
-        if event.state == "finished":
-            assert event.result is not None
-            self.verdicts.finished(state, event.result)
+        state, error = self.running.pop(end.order), str(end.error)
+        # What a lost one had written last decides.
+        result = kept(state.run) if end.state == "lost" else end.result
+        if end.state in ("finished", "lost") and result is not None:
+            self.verdicts.finished(state, result)
+        elif end.state == "lost":
+            self.verdicts.again(state, error)
         elif state.pruned:
             self.verdicts.pruned(state)
-        elif event.state == "stopped":
-            self.verdicts.again(state.trial, "was stopped", counts=False)
-        elif event.state == "no_room":
-            self.verdicts.again(state.trial, str(event.error), counts=False)
-            raise OSError(errno.ENOSPC, f"{event.error} (trial {event.order})")
-        else:
-            self._failed(state, str(event.error))
-
-    def _failed(self, state: RunningTrial, error: str) -> None:
-        trouble = self.trouble()
-        if trouble is not None:
-            self.verdicts.again(state.trial, trouble, counts=False)
+        elif end.state == "stopped":
+            self.verdicts.again(state, "was stopped", counts=False)
+        elif end.state == "no_room":
+            self.verdicts.again(state, error, counts=False)
+            raise OSError(errno.ENOSPC, f"{error} (trial {end.order})")
+        elif (trouble := self.trouble()) is not None:
+            self.verdicts.again(state, trouble, counts=False)
             raise ClusterError(f"{trouble} The trial that failed by it: {error}")
-        self.verdicts.failed(state, error)
-
-    def _lost(self, state: RunningTrial, reason: str) -> None:
-        """Its process is gone; what it had written last decides."""
-        result = _kept(state.run)
-        if result is not None:
-            self.verdicts.finished(state, result)
         else:
-            self.verdicts.again(state.trial, reason, state=state)
-
-    def _end_gracefully(self) -> None:
-        """Trials save and end; they are tried again when the sweep goes on."""
-        for number in self.running:
-            self.workers.stop(number)
-        deadline = time.monotonic() + _STOP_S
-        while self.running and time.monotonic() < deadline:
-            for event in self.workers.events():
-                self._hear(event)
-            time.sleep(_TICK_S)  # between looks at pipes
+            self.verdicts.failed(state, error)
 
     def _trials(self, *states: TrialState) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False, states=states or None)
 
 
-def _kept(run: Path | None) -> Mapping[str, object] | None:
+def kept(run: Path | None) -> ResultFacts | None:
     """The result of a trial that had come to its end when its process was lost."""
     if run is None:  # a simulation keeps nothing
         return None

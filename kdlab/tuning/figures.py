@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import optuna
-from optuna.trial import TrialState
 
 from kdlab.events.event import Emit
 from kdlab.events.general import Note
+from kdlab.tuning.best import complete
 from kdlab.tuning.spec import SweepSpec
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def draw(study: optuna.Study, spec: SweepSpec, folder: Path, emit: Emit) -> list
         "slice": of_first(plots.plot_slice),
         "timeline": lambda: plots.plot_timeline(study),
     }
-    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    varied = len({tuple(t.values) for t in complete}) > 1
+    varied = len({tuple(t.values) for t in complete(study)}) > 1
     if varied:
         wanted["importance"] = lambda: plots.plot_param_importances(study)
     if varied and len(spec.space) > 1:
@@ -59,10 +58,10 @@ def draw(study: optuna.Study, spec: SweepSpec, folder: Path, emit: Emit) -> list
 
 def importance(study: optuna.Study) -> dict[str, float]:
     """See `Sweep.importance`."""
-    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    settings = set.intersection(*(set(t.params) for t in complete)) if complete else set()
-    varied = [k for k in sorted(settings) if len({str(t.params[k]) for t in complete}) > 1]
-    if len(complete) < _ENOUGH or not varied or len({t.values[0] for t in complete}) < 2:
+    ended = complete(study)
+    settings = set.intersection(*(set(t.params) for t in ended)) if ended else set()
+    varied = [k for k in sorted(settings) if len({str(t.params[k]) for t in ended}) > 1]
+    if len(ended) < _ENOUGH or not varied or len({t.values[0] for t in ended}) < 2:
         return {}
     sign = -1 if study.directions[0].name == "MAXIMIZE" else 1
 

@@ -1,8 +1,10 @@
 """A sweep from outside: watched, stopped, its best saved. It outlives this process."""
 
+import html
+import math
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +14,7 @@ from kdlab.errors import BadInput, NotFoundError
 from kdlab.events.event import Event
 from kdlab.experiment.folder import RunStatus
 from kdlab.messages import typed
+from kdlab.report import chart, page
 from kdlab.report.table import number, text_table_left
 from kdlab.run.handle.watched import Watched, viewers
 from kdlab.tuning.folder import SweepFolder, find, read_study
@@ -168,13 +171,35 @@ class Sweep(Watched):
         )
 
     def __repr__(self) -> str:
-        done = sum(r.state in ("complete", "pruned", "fail") for r in self.rows())
-        return f"Sweep({self.id}, {self.state}, {done} trials ended)"
+        return f"Sweep({self.id}, {self.state}, {_ended(self.rows())} trials ended)"
 
     def _repr_html_(self) -> str:
-        from kdlab.tuning.watching import as_html
+        """Where it stands: the curve of the best so far, and the best trials."""
+        spec, rows, sign = self.spec, self.rows(), self.spec.signs()[0]
+        name, best = spec.objectives[0].metric, math.inf
+        each, so_far = list[tuple[float, float]](), list[tuple[float, float]]()
+        for row in rows:
+            if row.values is None:
+                continue
+            each.append((float(row.number), float(row.values[name])))
+            if row.feasible:
+                best = min(best, sign * row.values[name])
+                so_far.append((float(row.number), sign * best))
+        head = (
+            f"<b>Sweep {html.escape(self.id)}</b> {html.escape(self.state)}, {_ended(rows)} of "
+            f"{spec.trials} trials ended"
+        )
+        panel = chart.Panel(
+            name, {"best so far": so_far, "trial": each}, across="number of the trial"
+        )
+        curve = page.image(chart.svg([panel]), name) if len(each) > 1 else ""
+        error = self.status.error
+        said = f"<pre>{html.escape(str(error))}</pre>" if error else ""
+        return f"{head}{said}<br>{curve}{page.table(*self._cells(12))}"
 
-        return as_html(self)
+
+def _ended(rows: Sequence[TrialRow]) -> int:
+    return sum(r.state in ("complete", "pruned", "fail") for r in rows)
 
 
 def _short(text: str, most: int = 70) -> str:

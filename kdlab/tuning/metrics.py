@@ -3,16 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Literal
 
 from kdlab.config.folders import nearest
 from kdlab.errors import NotFoundError
 from kdlab.events.event import Event
+from kdlab.events.log import read_all
 from kdlab.events.training import StepLogged
 
 StudyDirection = Literal["maximize", "minimize"]
 Events = Sequence[Event]
-Take = Callable[[Mapping[str, object], Events], float | None]  # of a result and events
+ResultFacts = Mapping[str, object]  # of a run or a simulation, as JSON has it
+Take = Callable[[ResultFacts, Events], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class Metric:
     take: Take | None = None  # None is what stands under its name in the result
     watched: str | None = None  # key of `epoch_done` events; None: known in the end only
 
-    def of(self, result: Mapping[str, object], events: Events) -> float | None:
+    def of(self, result: ResultFacts, events: Events) -> float | None:
         """The number; None where the run has none."""
         if self.take is not None:
             return self.take(result, events)
@@ -32,7 +35,7 @@ class Metric:
         return value if isinstance(value, int | float) else None
 
 
-def _each(key: str, result: Mapping[str, object]) -> list[float]:
+def _each(key: str, result: ResultFacts) -> list[float]:
     """A number of each member; 0 where it has none."""
     rows = result.get("runs")
     found = [row.get(key) for row in rows] if isinstance(rows, list) else []
@@ -44,14 +47,14 @@ def _max(key: str) -> Take:
 
 
 def _sum(key: str) -> Take:
-    def of(result: Mapping[str, object], events: Events) -> float | None:
+    def of(result: ResultFacts, events: Events) -> float | None:
         each = _each(key, result)
         return float(sum(each)) if each else None
 
     return of
 
 
-def _teacher_seconds(result: Mapping[str, object], events: Events) -> float:
+def _teacher_seconds(result: ResultFacts, events: Events) -> float:
     """Teachers held, times how long: what a cloud would charge."""
     total = 0.0
     steps = [e for e in events if isinstance(e, StepLogged) and "teachers" in e.figures]
@@ -105,3 +108,17 @@ def metric(name: str, simulated: bool) -> Metric:
             f"All: {', '.join(found)}."
         )
     return found[name]
+
+
+def measured(
+    result: ResultFacts, run: Path | None, simulated: bool
+) -> dict[str, float | None]:
+    """All metrics of what has ended well; None is what it has not.
+
+    Args:
+        result: its own.
+        run: its folder; a simulation has none.
+        simulated: whether it was a simulation.
+    """
+    events = () if run is None else read_all(run / "events.jsonl")
+    return {name: m.of(result, events) for name, m in known(simulated).items()}

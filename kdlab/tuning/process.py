@@ -1,4 +1,4 @@
-"""A sweep from inside; `kdlab/tuning/child.py` is its entry."""
+"""A sweep from inside; `kdlab/run/process/child.py` starts it."""
 
 import gc
 import logging
@@ -32,11 +32,10 @@ from kdlab.tuning.driver import Driver
 from kdlab.tuning.folder import SweepFolder, open_study, sweep_hash
 from kdlab.tuning.outcome import BestTrial, SweepOutcome
 from kdlab.tuning.plan import gpus, jobs_of, shares_pool
-from kdlab.tuning.repeat import confirmed
+from kdlab.tuning.repeat import Repeats
 from kdlab.tuning.space import Space, Values
-from kdlab.tuning.trial_messages import TrialOrder
-from kdlab.tuning.trial_notes import metrics_of
-from kdlab.tuning.trial_workers import StartWorker, TrialWorkers
+from kdlab.tuning.trial_workers import StartWorker, TrialOrder, TrialWorkers
+from kdlab.tuning.verdicts import metrics_of
 
 
 class SweepProcess(Work):
@@ -63,23 +62,20 @@ class SweepProcess(Work):
         study = open_study(self.folder, self.spec, self.hash)
         jobs = jobs_of(self.spec, self.space)
         with ExitStack() as stack:
-            start, cluster = self.start, self.spec.workers
-            if cluster is not None:  # its workers do the trials; else this machine
-                require_known("workers", cluster.address)
-                hosts = DaskHosts(cluster.address, cluster.certificates())
-                stack.callback(hosts.close)
-                start = hosts.start
-            workers = TrialWorkers(
-                jobs,
-                self.folder.path / "workers",
-                simulates=self.spec.simulated,
-                gpus=gpus() if cluster is None else (),
-                start=start,
-            )
-            stack.callback(workers.close)
+            workers = self._workers(jobs, stack)
             if shares_pool(self.spec, self.space):
                 self._start_pool(stack)
-            driver = self._searched(study, workers)
+            driver = Driver(
+                space=self.space,
+                study=study,
+                workers=workers,
+                make=self.order,
+                emit=self.log.emit,
+                stop=self.stop,
+                first=self._first(study),
+                trouble=self._trouble,
+            )
+            driver.run()
             chosen = best.best_of(study, self.spec)
             self.log.emit(Searched(best=chosen.number, early=driver.ended_early))
             if self.spec.keep == "best":
@@ -89,7 +85,10 @@ class SweepProcess(Work):
             drawn = figures.draw(study, self.spec, pictures, self.log.emit)
             again, wanted = None, self.spec.confirm
             if wanted is not None and not self.spec.simulated:
-                again = confirmed(self, workers, chosen, wanted.seeds)
+                repeats = Repeats(
+                    self.run_order, workers, self.folder, self.log.emit, self.stop
+                )
+                again = repeats.confirmed(chosen, wanted.seeds)
         return SweepOutcome(
             study=self.folder.run_id,
             objectives=[o.metric for o in self.spec.objectives],
@@ -112,21 +111,6 @@ class SweepProcess(Work):
             tracking_uri=self.uri,
             sweep_dir=str(self.folder.path),
         )
-
-    def _searched(self, study: optuna.Study, workers: TrialWorkers) -> Driver:
-        """The driver, after its last trial."""
-        driver = Driver(
-            space=self.space,
-            study=study,
-            workers=workers,
-            make=self.order,
-            emit=self.log.emit,
-            stop=self.stop,
-            first=self._first(study),
-            trouble=self._trouble,
-        )
-        driver.run()
-        return driver
 
     # Orders
 
@@ -158,6 +142,19 @@ class SweepProcess(Work):
         return self.spec.tracking.experiment or self.name
 
     # Surroundings
+
+    def _workers(self, jobs: int, stack: ExitStack) -> TrialWorkers:
+        """Here, or on the workers of a Dask cluster."""
+        start, own, cluster = self.start, gpus(), self.spec.workers
+        if cluster is not None:
+            require_known("workers", cluster.address)
+            hosts = DaskHosts(cluster.address, cluster.certificates())
+            stack.callback(hosts.close)
+            start, own = hosts.start, ()
+        folder, simulates = self.folder.path / "workers", self.spec.simulated
+        workers = TrialWorkers(jobs, folder, simulates=simulates, gpus=own, start=start)
+        stack.callback(workers.close)
+        return workers
 
     def _start_pool(self, stack: ExitStack) -> None:
         """One for all trials: their teacher is the same."""

@@ -1,65 +1,130 @@
 """The best of a search again, with fresh seeds."""
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING
 
 from optuna.trial import FrozenTrial
 
-from kdlab.errors import ClusterError, RunStopped
+from kdlab.events.event import Emit
 from kdlab.events.general import Warned
-from kdlab.events.log import read_all
 from kdlab.events.sweeps import Confirming, RepeatDone, RepeatStarted
-from kdlab.experiment.folder import RunFolder
-from kdlab.tuning import metrics
+from kdlab.tuning.driver import kept
+from kdlab.tuning.folder import SweepFolder
+from kdlab.tuning.metrics import ResultFacts, measured
 from kdlab.tuning.outcome import Confirmed, Spread
-from kdlab.tuning.trial_messages import TrialEnded
-from kdlab.tuning.trial_notes import values_of
-from kdlab.tuning.trial_workers import TrialWorkerLost, TrialWorkers
-
-if TYPE_CHECKING:
-    from kdlab.tuning.process import SweepProcess
+from kdlab.tuning.trial_workers import Shift, TrialEnded, TrialOrder, TrialWorkers
+from kdlab.tuning.verdicts import values_of
 
 _FIRST_ORDER = 1_000_000  # above all trials
-_TICK_S = 0.01
 
 
-def confirmed(
-    sweep: "SweepProcess", workers: TrialWorkers, chosen: FrozenTrial, seeds: Sequence[int]
-) -> Confirmed:
-    """The first objective of the best trial and of the experiment as it is, mean ± std."""
-    metric = sweep.spec.objectives[0].metric
-    wanted = [
-        Again("best", seed, f"best-{chosen.number}-seed{seed}", values_of(chosen))
-        for seed in seeds
-    ]
-    wanted += [Again("as_it_is", s, f"as-it-is-seed{s}", {}) for s in seeds]
-    repeats = Repeats(sweep, workers, wanted)
-    done = repeats.run()
-    values: dict[str, dict[int, float]] = {"best": {}, "as_it_is": {}}
-    for again in wanted:
-        value = found(metric, done[again.name]) if again.name in done else None
-        values[again.of] |= {} if value is None else {again.seed: value}
-    return Confirmed(
-        metric=metric,
-        seeds=list(seeds),
-        optimistic=chosen.values[0],
-        failed=repeats.failed,
-        best=_spread(values["best"]),
-        as_it_is=_spread(values["as_it_is"]),
-    )
+@dataclass(slots=True)
+class Again:
+    """A run with a fresh seed."""
+
+    of: str  # "best" or "as_it_is"
+    seed: int
+    name: str  # of its folder
+    values: Mapping[str, object]
+    tries: int = 0
+    path: Path = Path()  # of the newest of them
 
 
-def found(metric: str, run: Path) -> float | None:
-    """A metric of a run that has finished."""
-    result = RunFolder(run).raw_status().result
-    assert result is not None
-    return metrics.metric(metric, simulated=False).of(
-        result, read_all(run / "events.jsonl")
-    )
+class Repeats(Shift[Again]):
+    """One run for each seed, so that all workers have something to do.
+
+    What has ended is not done again when a sweep goes on.
+
+    Args:
+        make: an order, by its number, its folder, what the keys are set to, and seeds.
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., TrialOrder],
+        workers: TrialWorkers,
+        sweep: SweepFolder,
+        emit: Emit,
+        stop: Callable[[], bool],
+    ) -> None:
+        super().__init__(workers, stop)
+        self.make, self.emit, self.spec = make, emit, sweep.sweep()
+        self.folder, self.metric = sweep.path / "confirm", self.spec.objectives[0].metric
+        self.done, self.failed = dict[str, float | None](), dict[str, str]()
+        self.waiting: list[Again] = []
+        self._orders = _FIRST_ORDER
+
+    def confirmed(self, chosen: FrozenTrial, seeds: Sequence[int]) -> Confirmed:
+        """The first objective of the best trial and of the experiment as it is, mean ± std.
+
+        Raises:
+            RunStopped, ClusterError: as of `carry_out`.
+        """
+        names = {"best": f"best-{chosen.number}", "as_it_is": "as-it-is"}
+        sets = {"best": values_of(chosen), "as_it_is": {}}
+        wanted = [
+            Again(of, seed, f"{name}-seed{seed}", sets[of])
+            for of, name in names.items()
+            for seed in seeds
+        ]
+        for again in wanted:
+            for path in self.folder.glob(f"{again.name}-*"):
+                self._keep(again, path, kept(path))
+        self.waiting = [again for again in wanted if again.name not in self.done]
+        self.emit(Confirming(seeds=sorted(seeds), runs=len(self.waiting)))
+        self.carry_out("stopped by the user while the best was confirmed")
+        values: dict[str, dict[int, float]] = {"best": {}, "as_it_is": {}}
+        for again in wanted:
+            if (value := self.done.get(again.name)) is not None:
+                values[again.of][again.seed] = value
+        return Confirmed(
+            metric=self.metric,
+            seeds=list(seeds),
+            optimistic=chosen.values[0],
+            failed=self.failed,
+            best=_spread(values["best"]),
+            as_it_is=_spread(values["as_it_is"]),
+        )
+
+    def _keep(self, again: Again, run: Path, result: ResultFacts | None) -> None:
+        if result is not None:
+            self.done[again.name] = measured(result, run, simulated=False)[self.metric]
+
+    def is_over(self) -> bool:
+        return not self.waiting
+
+    def begin(self, worker: int) -> None:
+        again = self.waiting.pop(0)
+        again.tries += 1
+        self._orders += 1
+        before = list(self.folder.glob(f"{again.name}-*"))
+        again.path = self.folder / f"{again.name}-{len(before)}"
+        order = self.make(self._orders, again.path, again.values, seeds=[again.seed])
+        self.running[self._orders] = again
+        begins = RepeatStarted(
+            name=again.name,
+            setting=again.of,
+            seed=again.seed,
+            run=str(again.path),
+            set=again.values,
+        )
+        self.emit(begins)
+        self.workers.send(worker, order)
+
+    def hear(self, end: TrialEnded) -> None:
+        if end.order not in self.running:
+            return
+        again = self.running.pop(end.order)
+        self.emit(RepeatDone(run=str(again.path), state=end.state))
+        if end.state == "finished":
+            self._keep(again, again.path, end.result)
+        elif end.state == "lost" and again.tries <= self.spec.retries:
+            self.waiting.insert(0, again)
+        else:
+            self.failed[again.name] = str(end.error)
+            self.emit(Warned(message=f"{again.path} did not confirm: {end.error}"))
 
 
 def _spread(by_seed: Mapping[int, float]) -> Spread:
@@ -70,85 +135,3 @@ def _spread(by_seed: Mapping[int, float]) -> Spread:
         values=values,
         seeds=list(by_seed),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """A run with a fresh seed."""
-
-    of: str  # "best" or "as_it_is"
-    seed: int
-    name: str  # of its folder
-    values: Mapping[str, object]
-
-
-class Repeats:
-    """One run for each seed, so that all workers have something to do.
-
-    What has ended is not done again when a sweep goes on.
-    """
-
-    def __init__(
-        self, sweep: "SweepProcess", workers: TrialWorkers, wanted: Sequence[Again]
-    ) -> None:
-        self.sweep, self.workers = sweep, workers
-        self.folder = sweep.folder.path / "confirm"
-        self.done, self.failed = dict[str, Path](), dict[str, str]()
-        for again in wanted:
-            for path in self.folder.glob(f"{again.name}-*"):
-                if RunFolder(path).raw_status().state == "finished":
-                    self.done[again.name] = path
-        self.waiting = [again for again in wanted if again.name not in self.done]
-        self._running: dict[int, tuple[Again, Path]] = {}
-        self._tries = dict.fromkeys((again.name for again in wanted), 0)
-        seeds = sorted({again.seed for again in wanted})
-        sweep.log.emit(Confirming(seeds=seeds, runs=len(self.waiting)))
-
-    def run(self) -> dict[str, Path]:
-        """Run folders by name, but those that `failed`; ClusterError where no worker comes up."""
-        while self.waiting or self._running:
-            for event in self.workers.events():
-                self._hear(event)
-            if self.sweep.stop():
-                for order in self._running:
-                    self.workers.stop(order)
-                raise RunStopped("stopped by the user while the best was confirmed")
-            for worker in self.workers.idle():
-                if self.waiting:
-                    self._begin(worker, self.waiting.pop(0))
-            time.sleep(_TICK_S)  # between looks at pipes
-        return self.done
-
-    def _begin(self, worker: int, again: Again) -> None:
-        self._tries[again.name] += 1
-        before = list(self.folder.glob(f"{again.name}-*"))
-        path = self.folder / f"{again.name}-{len(before)}"
-        number = _FIRST_ORDER + sum(self._tries.values())
-        order = self.sweep.run_order(number, path, again.values, seeds=[again.seed])
-        self._running[number] = again, path
-        begins = RepeatStarted(
-            name=again.name,
-            setting=again.of,
-            seed=again.seed,
-            run=str(path),
-            set=again.values,
-        )
-        self.sweep.log.emit(begins)
-        self.workers.send(worker, order)
-
-    def _hear(self, event: TrialEnded | TrialWorkerLost) -> None:
-        if isinstance(event, TrialWorkerLost) and event.hopeless:
-            raise ClusterError(
-                f"A worker to confirm the best does not come up. {event.error}"
-            )
-        if event.order not in self._running:
-            return
-        again, path = self._running.pop(event.order)
-        self.sweep.log.emit(RepeatDone(run=str(path), state=event.state))
-        if event.state == "finished":
-            self.done[again.name] = path
-        elif event.state == "lost" and self._tries[again.name] <= self.sweep.spec.retries:
-            self.waiting.insert(0, again)
-        else:
-            self.failed[again.name] = str(event.error)
-            self.sweep.log.emit(Warned(message=f"{path} did not confirm: {event.error}"))

@@ -40,8 +40,7 @@ class Space:
         self.flat = dict(loader.flat(self.base.to_dict()))
         faults = list[Fault]()
         for key, dimension in spec.space.items():
-            found = list(self._faults(key, dimension))
-            faults += [Fault(f"space.{key}", message) for message in found]
+            faults += [Fault(f"space.{key}", m) for m in self._faults(key, dimension)]
         if faults:
             raise SpecError(faults, about="the sweep")
         for i, values in enumerate(spec.enqueue):
@@ -67,27 +66,24 @@ class Space:
 
     def changed(self, values: Mapping[str, object]) -> Values:
         """Without parts that are there already: naming one sets its other keys to defaults."""
-        found = {}
-        for key, value in values.items():
-            leaf = self.leaves.get(key)
-            if leaf is None or leaf.part is None or value != leaf.value:
-                found[key] = value
-        return found
+        known = self.leaves
+        return {
+            key: value
+            for key, value in values.items()
+            if key not in known or known[key].part is None or value != known[key].value
+        }
 
     def _built(self, values: Mapping[str, object]) -> Spec:
-        tree = self.composed(values)
-        if self.spec.simulated:
-            return construct(SimulationSpec, tree)
-        return construct(ExperimentSpec, tree)
+        kind = SimulationSpec if self.spec.simulated else ExperimentSpec
+        return construct(kind, self.composed(values))
 
     def suggest(self, trial: optuna.trial.Trial) -> Values:
         """The keys of this trial; those whose `when` does not hold are left away."""
         values: Values = {}
         for key, dimension in self.spec.space.items():
-            if not _exists(dimension, values):
-                continue
-            sampled = self._suggested(trial, key, dimension)
-            values[key] = self._scaled(key, dimension, sampled, values)
+            if _exists(dimension, values):
+                sampled = self._suggested(trial, key, dimension)
+                values[key] = self._scaled(key, dimension, sampled, values)
         return values
 
     def _suggested(
@@ -198,10 +194,10 @@ class Space:
         except (SpecError, NotFoundError) as error:
             yield _short(error)
             return
-        if dimension.choices is not None:
-            yield from self._choice_faults(leaf, dimension, conditions)
-        else:
+        if dimension.choices is None:
             yield from self._range_faults(leaf, dimension)
+        for choice in dimension.choices or ():
+            yield from self._choice_faults(leaf, choice, conditions)
 
     def _range_faults(self, leaf: Leaf, dimension: Dimension) -> Iterator[str]:
         if leaf.kinds not in ((int,), (float,)):
@@ -231,36 +227,25 @@ class Space:
         if other.low is not None and other.low <= 0:
             yield f"is a factor of {dimension.times}, whose low is {other.low:g}, not above 0"
 
-    def _said_of(self, key: str, choice: object) -> Iterator[str]:
-        """What the spec itself finds wrong with a name, such as one of an optimiser."""
-        try:
-            self._built({key: choice})
-        except SpecError as error:
-            yield from (fault.message for fault in error.faults if fault.key == key)
-
     def _choice_faults(
-        self, leaf: Leaf, dimension: Dimension, conditions: Mapping[str, object]
+        self, leaf: Leaf, choice: object, conditions: Mapping[str, object]
     ) -> Iterator[str]:
-        assert dimension.choices is not None
-        for choice in dimension.choices:
-            if leaf.choices and choice not in leaf.choices:
+        if leaf.choices:
+            if choice not in leaf.choices:
                 yield f"{choice!r} is none of {', '.join(map(str, leaf.choices))}"
-                continue
-            if leaf.kinds == (str,) and not leaf.choices:
-                yield from self._said_of(leaf.key, choice)
-                continue
-            if not leaf.choices and leaf.limit is not None and _is_number(choice):
-                message = leaf.limit.fault(choice)
-                if message:
-                    yield f"the choice {message} (the key's own range)"
-                    continue
-            if not leaf.kinds:  # a part: does the whole fit together with it?
-                try:
-                    self._built({**conditions, leaf.key: choice})
-                except (SpecError, NotFoundError) as error:
+        elif leaf.kinds in ((), (str,)):
+            # A part: does the whole fit together with it? Or a name, such as an optimiser's.
+            try:
+                self._built({**conditions, leaf.key: choice})
+            except (SpecError, NotFoundError) as error:
+                if not leaf.kinds:
                     yield f"{choice!r}: {_short(error)}"
-            elif not leaf.choices and not _fits(choice, leaf.kinds):
-                yield f"{choice!r} is not {_words(leaf.kinds)}"
+                elif isinstance(error, SpecError):
+                    yield from (f.message for f in error.faults if f.key == leaf.key)
+        elif not _fits(choice, leaf.kinds):
+            yield f"{choice!r} is not {_words(leaf.kinds)}"
+        elif leaf.limit and _is_number(choice) and (message := leaf.limit.fault(choice)):
+            yield f"the choice {message} (the key's own range)"
 
     def faults_of(self, values: Mapping[str, object]) -> Iterator[str]:
         """Why these values cannot be enqueued."""

@@ -11,6 +11,7 @@ import os
 import queue
 import traceback
 from collections.abc import Callable, Container, Mapping
+from functools import partial
 from pathlib import Path
 
 from kdlab.errors import KdlabError, is_full
@@ -19,7 +20,8 @@ from kdlab.messages import plain
 from kdlab.run.process.execution import Work, execute
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.children import announce, configured
-from kdlab.tuning.trial_messages import (
+from kdlab.tuning.simulated import simulate
+from kdlab.tuning.trial_workers import (
     TRIAL_ORDERS,
     StopTrial,
     TrialEnded,
@@ -70,13 +72,12 @@ def main() -> None:
 def _guarded(work: RunTrial, order: TrialOrder) -> TrialEnded:
     try:
         return work(order)
-    except KdlabError as error:
-        traceback.print_exc()
-        return TrialEnded(order.number, "failed", str(error))
     except Exception as error:  # a trial that goes wrong is news, not the end
         traceback.print_exc()
-        state = "no_room" if is_full(error) else "failed"
-        return TrialEnded(order.number, state, f"{type(error).__name__}: {error}")
+        meant = isinstance(error, KdlabError)
+        state = "no_room" if is_full(error) and not meant else "failed"
+        words = str(error) if meant else f"{type(error).__name__}: {error}"
+        return TrialEnded(order.number, state, words)
 
 
 def _trainer(stopped: Container[int]) -> RunTrial:
@@ -84,13 +85,13 @@ def _trainer(stopped: Container[int]) -> RunTrial:
     import torch
     import torchvision  # noqa: F401
 
-    from kdlab.tuning.trial import TrialProcess
+    from kdlab.run.process.run_process import RunProcess
 
     threads = torch.get_num_threads()
 
     def train(order: TrialOrder) -> TrialEnded:
         torch.set_num_threads(threads)  # the trial before may have had another number
-        return trained(order, stopped, TrialProcess)
+        return trained(order, stopped, partial(RunProcess, tracks=False))
 
     return train
 
@@ -105,25 +106,15 @@ def trained(order: TrialOrder, stopped: Container[int], process: MakeTrial) -> T
             full.append(error)
         return bool(full)
 
+    def work() -> Work:
+        return process(run, lambda: order.number in stopped, order.pool)
+
     with run.held():
-        execute(
-            run, lambda: process(run, lambda: order.number in stopped, order.pool), passes
-        )
+        execute(run, work, passes)
     if full:
         raise full[0]
     status = run.raw_status()
     return TrialEnded(order.number, str(status.state), status.error, status.result)
-
-
-def simulate(order: TrialOrder) -> TrialEnded:
-    """Within this process, in milliseconds."""
-    from kdlab.config.check import construct
-    from kdlab.config.load import from_dict
-    from kdlab.simulate.kind import SimulationSpec
-    from kdlab.tuning.simulated import simulated
-
-    spec = construct(SimulationSpec, from_dict(order.simulation or {}, "trial"))
-    return TrialEnded(order.number, "finished", result=simulated(spec))
 
 
 if __name__ == "__main__":

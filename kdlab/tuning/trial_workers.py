@@ -1,34 +1,64 @@
 """The processes that carry out trials, here or on the workers of a Dask cluster."""
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from kdlab.messages import typed
+from kdlab.errors import ClusterError, RunStopped
+from kdlab.messages import Kinds, typed
+from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.rank_child import LocalRank, RankChild
 from kdlab.supervision.supervisor import ChildLost, ChildReady, ChildSaid, Supervisor
-from kdlab.tuning.trial_messages import (
-    TRIAL_ORDERS,
-    StopTrial,
-    TrialEnded,
-    TrialOrder,
-    TrialWorkerConfig,
-)
 
 _MODULE = "kdlab.tuning.trial_worker"
 _END_S = 10.0
 _MAX_STARTS = 3  # in a row, of a worker that ends before it is ready
-StartWorker = Callable[[str, TrialWorkerConfig, Path, Path], RankChild]
+_TICK_S = 0.005  # between looks at pipes
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialWorkerConfig:
+    """Simulations need no torch; `gpu` is the only one that it sees, and None is all."""
+
+    simulates: bool
+    gpu: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOrder:
+    """One trial: a run folder and the pool that teaches it, or the spec of a simulation."""
+
+    number: int
+    run: str | None = None
+    simulation: Mapping[str, object] | None = None
+    pool: PoolAddress | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class TrialWorkerLost:
-    """The process is gone, and with it the order it was at; None: it was at none."""
+class StopTrial:
+    """Save and end."""
 
-    order: int | None
-    error: str
-    hopeless: bool  # it never comes up
-    state = "lost"  # as an order that has ended has one
+    number: int
+
+
+TRIAL_ORDERS: Kinds[TrialOrder | StopTrial] = Kinds(TrialOrder, StopTrial)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialEnded:
+    """An order was carried out, one way or another; None: a worker was lost that had none."""
+
+    order: int | None  # number of the trial
+    state: str  # finished, stopped, failed; no_room: its disk is full; lost: its process is gone
+    error: str | None = None
+    result: Mapping[str, object] | None = None
+
+
+StartWorker = Callable[[str, TrialWorkerConfig, Path, Path], RankChild]
 
 
 class TrialWorkers:
@@ -51,19 +81,17 @@ class TrialWorkers:
         self.supervisor: Supervisor[int] = Supervisor()
         self.orders: dict[int, int | None] = {}  # by worker; None: nothing to do
         self._starts = dict.fromkeys(range(jobs), 0)
-        self._number = 0
         for worker in range(jobs):
             self._start(worker)
 
     def _start(self, worker: int) -> None:
-        self._number += 1
         self._starts[worker] += 1
-        log = self.folder / f"worker-{worker}.log"
-        pulse = self.folder / "pulse" / f"worker-{self._number}"
+        self.orders[worker] = None
+        pulse = self.folder / "pulse" / f"worker-{worker}"
         pulse.parent.mkdir(parents=True, exist_ok=True)
         gpu = self.gpus[worker % len(self.gpus)] if self.gpus else None
         config = TrialWorkerConfig(simulates=self.simulates, gpu=gpu)
-        self.orders[worker] = None
+        log = self.folder / f"worker-{worker}.log"
         self.supervisor.add(worker, self._start_child(_MODULE, config, log, pulse))
 
     def idle(self) -> list[int]:
@@ -81,7 +109,8 @@ class TrialWorkers:
             if at == order:
                 self.supervisor.send(worker, **TRIAL_ORDERS.plain(StopTrial(order)))
 
-    def events(self) -> Iterator[TrialEnded | TrialWorkerLost]:
+    def events(self) -> Iterator[TrialEnded]:
+        """What ended since the last call; ClusterError where a worker never comes up."""
         for event in self.supervisor.events():
             match event:
                 case ChildReady(worker):
@@ -90,11 +119,68 @@ class TrialWorkers:
                     self.orders[worker] = None
                     yield typed(TrialEnded, message)
                 case ChildLost(worker, _, why):
-                    hopeless = self._starts[worker] >= _MAX_STARTS
-                    order = self.orders[worker]
-                    if not hopeless:
-                        self._start(worker)
-                    yield TrialWorkerLost(order, why, hopeless)
+                    yield TrialEnded(self.orders[worker], "lost", why)
+                    if self._starts[worker] >= _MAX_STARTS:
+                        raise ClusterError(f"A worker for trials does not come up. {why}")
+                    self._start(worker)
 
     def close(self) -> None:
         self.supervisor.close(_END_S)
+
+
+class Shift(ABC, Generic[T]):
+    """Orders that workers carry out until there is none left; `running` by their number."""
+
+    saves_s = 0.0  # that those under way have to save and end when it is stopped
+
+    def __init__(self, workers: TrialWorkers, stop: Callable[[], bool]) -> None:
+        self.workers, self.stop = workers, stop
+        self.running: dict[int, T] = {}
+
+    @abstractmethod
+    def begin(self, worker: int) -> None:
+        """Give the next order to a worker that has none."""
+
+    @abstractmethod
+    def hear(self, end: TrialEnded) -> None:
+        """One that was running has ended, or a worker is lost."""
+
+    @abstractmethod
+    def is_over(self) -> bool:
+        """Whether none begins any more."""
+
+    def look(self) -> None:
+        """At what those under way have come to."""
+        return None
+
+    def carry_out(self, stopped: str) -> None:
+        """All of them.
+
+        Raises:
+            RunStopped: the user asked, said in these words.
+            ClusterError: workers do not come up.
+        """
+        while True:
+            self._listen()
+            self.look()
+            if self.stop():
+                self._end_all()
+                raise RunStopped(stopped)
+            for worker in self.workers.idle():
+                if not self.is_over():
+                    self.begin(worker)
+            if not self.running and self.is_over():
+                return
+            time.sleep(_TICK_S)  # between looks at pipes
+
+    def _listen(self) -> None:
+        for end in self.workers.events():
+            self.hear(end)
+
+    def _end_all(self) -> None:
+        for order in self.running:
+            self.workers.stop(order)
+        deadline = time.monotonic() + self.saves_s
+        while self.running and time.monotonic() < deadline:
+            self._listen()
+            time.sleep(_TICK_S)  # between looks at pipes

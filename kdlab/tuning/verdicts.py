@@ -1,27 +1,45 @@
-"""What a study is told of a trial that has ended, and what people hear of it."""
+"""What a study is told of a trial that has ended, and keeps of it; what people hear of it."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import optuna
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from kdlab.events.event import Emit
-from kdlab.events.log import EventReader, read_all
+from kdlab.events.log import EventReader
 from kdlab.events.sweeps import TrialAgain, TrialDone
-from kdlab.tuning import metrics
+from kdlab.tuning.metrics import ResultFacts, measured
 from kdlab.tuning.space import Values
 from kdlab.tuning.spec import TRIALS, SweepSpec
-from kdlab.tuning.trial_notes import ERROR, METRICS, PARAMETERS, RETRY_OF, TRIES, WHY, why
+
+# User attributes of a trial, beside what Optuna itself keeps.
+WHY, RETRY_OF, TRIES, VALUES, ERROR, RUN = "why", "retry_of", "tries", "set", "error", "run"
+METRICS = "metrics"
+PARAMETERS = "enqueued"  # as Optuna names them
+
+
+def values_of(trial: FrozenTrial) -> Values:
+    """What the keys of the space were set to."""
+    return dict(trial.user_attrs[VALUES])
+
+
+def metrics_of(trial: FrozenTrial) -> dict[str, float]:
+    """All metrics of a trial that ended well."""
+    return dict(trial.user_attrs.get(METRICS, {}))
+
+
+def why(trial: FrozenTrial | Trial) -> str:
+    """Who chose its values."""
+    return str(trial.user_attrs.get(WHY, "suggested"))
 
 
 @dataclass(slots=True)
 class RunningTrial:
     """A trial that a worker carries out."""
 
-    trial: optuna.trial.Trial
+    trial: Trial
     values: Values = field(default_factory=dict)
     run: Path | None = None  # its folder
     begun: float = field(default_factory=time.monotonic)  # 0: by an earlier driver
@@ -42,14 +60,10 @@ class Verdicts:
         self.enough = spec.trials or TRIALS
         self.seconds: list[float] = []  # that telling took, each
 
-    def finished(self, state: RunningTrial, result: Mapping[str, object]) -> None:
+    def finished(self, state: RunningTrial, result: ResultFacts) -> None:
         """It has a result; what it lacks of the objectives is a failure."""
         begin = time.perf_counter()
-        events = () if state.run is None else read_all(state.run / "events.jsonl")
-        found = {
-            name: metric.of(result, events)
-            for name, metric in metrics.known(self.spec.simulated).items()
-        }
+        found = measured(result, state.run, self.spec.simulated)
         wanted = [o.metric for o in self.spec.objectives]
         missing = [n for n in wanted if found[n] is None]
         if missing:
@@ -76,24 +90,17 @@ class Verdicts:
         self.given_up(state.trial, error)
         self.emit(replace(self._done(state, "failed"), error=error))
 
-    def given_up(self, trial: optuna.trial.Trial, error: str) -> None:
+    def given_up(self, trial: Trial, error: str) -> None:
         """A failure that nobody needs to hear of."""
         trial.set_user_attr(ERROR, error)
         self.study.tell(trial, state=TrialState.FAIL)
 
-    def again(
-        self,
-        trial: optuna.trial.Trial,
-        reason: str,
-        *,
-        counts: bool = True,
-        state: RunningTrial | None = None,
-    ) -> None:
+    def again(self, state: RunningTrial, reason: str, *, counts: bool = True) -> None:
         """The same values once more, unless that has been tried too often."""
+        trial = state.trial
         tries = int(trial.user_attrs.get(TRIES, 0)) + counts
         if tries > self.spec.retries:
-            words = f"lost {tries} times; the last time: {reason}"
-            self.failed(state or RunningTrial(trial), words)
+            self.failed(state, f"lost {tries} times; the last time: {reason}")
             return
         # It may have been killed before it had asked for all of what was enqueued.
         parameters = {**trial.user_attrs.get(PARAMETERS, {}), **trial.params}

@@ -23,7 +23,7 @@ SERVED = {
 }
 STUDENT, BLOCKWISE = {"kdlab.methods.student.rank"}, {"kdlab.methods.blockwise.rank"}
 ENSEMBLE = {"kdlab.methods.ensemble.rank"}
-SWEEP = {"kdlab.tuning.child", "kdlab.tuning.trial_worker"}
+SWEEP = {"kdlab.run.process.child", "kdlab.tuning.trial_worker"}
 EMULATED = {"kdlab.testing.emulated_teachers"}
 # Started by benches: tests/benchmarks has them.
 OTHERS = {"kdlab.testing.emulated_students"}

@@ -12,9 +12,8 @@ from kdlab.events.log import EventLog
 from kdlab.experiment.folder import RunFolder
 from kdlab.tuning import driver as module
 from kdlab.tuning.driver import Driver
-from kdlab.tuning.trial_messages import TrialEnded, TrialOrder
-from kdlab.tuning.trial_notes import RUN
-from kdlab.tuning.trial_workers import TrialWorkerLost
+from kdlab.tuning.trial_workers import TrialEnded, TrialOrder
+from kdlab.tuning.verdicts import RUN
 
 
 class Workers:
@@ -151,9 +150,9 @@ def test_what_a_lost_worker_had_written_is_the_trials_result(tmp_path):
     def lost(order):
         if order.number == 0:  # it came to its end, and then died
             RunFolder(tmp_path / "0").write_status(state="finished", result=result)
-            return TrialWorkerLost(0, "signal 9", hopeless=False)
+            return TrialEnded(0, "lost", "signal 9")
         if order.number == 1:
-            return TrialWorkerLost(1, "signal 9", hopeless=False)
+            return TrialEnded(1, "lost", "signal 9")
         return top1(50.0)(order)
 
     search = Search(Workers(1, lost), make=make, trials=2).run()
@@ -164,7 +163,7 @@ def test_what_a_lost_worker_had_written_is_the_trials_result(tmp_path):
 
 
 def test_a_simulation_that_was_lost_has_left_nothing():
-    lost = [TrialWorkerLost(0, "signal 9", hopeless=False)]
+    lost = [TrialEnded(0, "lost", "signal 9")]
     good = {"teachers": 1, "volume_max": 1, "of_n_training": 1}
 
     def ends(order):
@@ -176,11 +175,13 @@ def test_a_simulation_that_was_lost_has_left_nothing():
     ]
 
 
-def test_a_worker_that_never_comes_up_ends_the_search():
-    workers = Workers(1)
-    workers.say(TrialWorkerLost(None, "no torch there", hopeless=True))
-    with pytest.raises(ClusterError, match=r"does not come up\. no torch there"):
-        Search(workers).run()
+def test_a_worker_that_is_lost_without_a_trial_costs_none():
+    workers = Workers(1, top1(1.0))
+    workers.say(TrialEnded(None, "lost", "no torch there"))
+    search = Search(workers, trials=1).run()
+    assert search.states() == ["COMPLETE"]
+    (lost,) = [e for e in search.said if e.KIND == "worker_lost"]
+    assert (lost.order, lost.why) == (None, "no torch there")
 
 
 def test_a_full_disk_of_a_worker_ends_the_search_and_not_the_trial():
@@ -217,7 +218,7 @@ def test_a_stop_has_trials_save_and_they_are_tried_again():
 
 
 def test_a_trial_that_does_not_stop_in_time_is_left(monkeypatch):
-    monkeypatch.setattr(module, "_STOP_S", 0.0)
+    monkeypatch.setattr(Driver, "saves_s", 0.0)
     looks = iter([False, True])
     workers = Workers(1)
     workers.stop = workers.stopped.append  # it hears it and goes on

@@ -12,8 +12,8 @@ from kdlab.experiment.folder import sweeps_folder
 from kdlab.tuning import attach_sweep
 from kdlab.tuning.folder import SweepFolder, open_study
 from kdlab.tuning.handle import Sweep, check_name
-from kdlab.tuning.trial_notes import ERROR, METRICS, RETRY_OF, VALUES, WHY
-from kdlab.tuning.watching import Lines, as_html
+from kdlab.tuning.verdicts import ERROR, METRICS, RETRY_OF, VALUES, WHY
+from kdlab.tuning.watching import Lines
 
 
 def trial(number, top1=None, state=TrialState.COMPLETE, **attributes):
@@ -88,7 +88,7 @@ def test_a_trial_that_breaks_a_constraint_says_so_and_stands_behind(elsewhere):
     lines = Sweep(folder).table().splitlines()
     assert lines[1].split()[:2] == ["1", "complete"]
     assert "breaks a constraint" in lines[2]
-    assert "2 of 12 trials ended" in as_html(Sweep(folder))
+    assert "2 of 12 trials ended" in Sweep(folder)._repr_html_()
 
 
 def test_a_sweep_in_html_has_its_curve_its_table_and_what_went_wrong(sweep):

@@ -12,7 +12,7 @@ import kdlab
 from kdlab.errors import (
     BadInput,
 )
-from kdlab.tuning.trial_messages import TrialOrder
+from kdlab.tuning.trial_workers import TrialOrder
 
 
 @pytest.mark.long

@@ -30,8 +30,8 @@ from kdlab.events.log import EventLog
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.testing.scripted import ScriptedChild
 from kdlab.tuning import attach_sweep, process
-from kdlab.tuning.trial_messages import StopTrial, TrialEnded
-from kdlab.tuning.trial_worker import simulate
+from kdlab.tuning.simulated import simulate
+from kdlab.tuning.trial_workers import StopTrial, TrialEnded
 
 
 class KilledError(BaseException):

@@ -9,10 +9,9 @@ from kdlab.errors import ClusterError, RunStopped
 from kdlab.testing.scripted import ScriptedChild
 from kdlab.tuning.folder import SweepFolder
 from kdlab.tuning.process import SweepProcess
-from kdlab.tuning.repeat import confirmed
-from kdlab.tuning.trial_messages import TrialEnded
-from kdlab.tuning.trial_notes import METRICS, VALUES
-from kdlab.tuning.trial_workers import TrialWorkers
+from kdlab.tuning.repeat import Repeats
+from kdlab.tuning.trial_workers import TrialEnded, TrialWorkers
+from kdlab.tuning.verdicts import METRICS, VALUES
 
 
 @pytest.fixture
@@ -44,13 +43,18 @@ def chosen(values, tops, **metrics):
 BEST = chosen({"train.lr": 0.125, "train.momentum": 0.5}, [87.5])
 
 
+def repeats(sweep, workers):
+    make, emit = sweep.run_order, sweep.log.emit
+    return Repeats(make, workers, sweep.folder, emit, sweep.stop)
+
+
 def again(sweep, work, jobs=2, seeds=(11, 12)):
-    """`confirmed` with workers that carry out an order by a function."""
+    """It is confirmed with workers that carry out an order by a function."""
     hosts = Hosts(work)
     workers = TrialWorkers(
         jobs, sweep.folder.path, simulates=False, gpus=(), start=hosts.start
     )
-    return confirmed(sweep, workers, BEST, seeds)
+    return repeats(sweep, workers).confirmed(BEST, seeds)
 
 
 def kinds(sweep):
@@ -161,5 +165,5 @@ def test_workers_that_never_come_up_end_it(made):
 
     sweep = made(TRAINED)
     workers = TrialWorkers(1, sweep.folder.path, simulates=False, gpus=(), start=start)
-    with pytest.raises(ClusterError, match="to confirm the best does not come up"):
-        confirmed(sweep, workers, BEST, (11,))
+    with pytest.raises(ClusterError, match="for trials does not come up"):
+        repeats(sweep, workers).confirmed(BEST, (11,))

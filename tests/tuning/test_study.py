@@ -10,7 +10,7 @@ from kdlab.events.event import unheard
 from kdlab.tuning import best
 from kdlab.tuning.driver import Driver
 from kdlab.tuning.folder import SweepFolder, check_hash, find, mend, open_study
-from kdlab.tuning.trial_notes import RETRY_OF, VALUES
+from kdlab.tuning.verdicts import RETRY_OF, VALUES, RunningTrial
 
 
 def open_at(path, search):
@@ -188,8 +188,8 @@ def test_a_trial_that_is_lost_too_often_fails(tmp_path):
     search = searched(SIMULATED, retries=1)
     study = open_at(tmp_path / "s", search)
     own = driver(study, search)
-    own.verdicts.again(study.ask(), "signal 9")
-    own.verdicts.again(study.ask(), "signal 9")
+    own.verdicts.again(RunningTrial(study.ask()), "signal 9")
+    own.verdicts.again(RunningTrial(study.ask()), "signal 9")
     assert study.trials[1].user_attrs["error"].startswith("lost 2 times")
     assert not [t for t in study.trials if t.state == TrialState.WAITING]
     assert best.counts(study).ended == 1
@@ -200,7 +200,7 @@ def test_a_stop_by_the_user_is_no_loss(tmp_path):
     study = open_at(tmp_path / "s", search)
     own = driver(study, search)
     for _ in range(5):
-        own.verdicts.again(study.ask(), "was stopped", counts=False)
+        own.verdicts.again(RunningTrial(study.ask()), "was stopped", counts=False)
     assert len([t for t in study.trials if t.state == TrialState.WAITING]) == 1
 
 

@@ -5,9 +5,8 @@ from small_sweeps import TRAINED, searched
 
 from kdlab.run.experiment import Experiment
 from kdlab.run.handle.run import made
+from kdlab.run.process.run_process import RunProcess
 from kdlab.soft_labels.source import PoolAddress
-from kdlab.tuning import trial
-from kdlab.tuning.trial import SharedPool, TrialProcess
 
 ADDRESS = PoolAddress(address="tcp://127.0.0.1:9", teacher="t", tls={"ca": "ca.pem"})
 
@@ -21,7 +20,7 @@ def begun(tmp_path):
             {}, {f"tracking.{key}": value for key, value in tracking.items()}
         )
         run, _ = made(Experiment(tree), "starting", tmp_path / "trial")
-        return TrialProcess(run, lambda: False, pool)
+        return RunProcess(run, lambda: False, pool, tracks=False)
 
     return begin
 
@@ -38,26 +37,14 @@ def test_without_mlflow_it_has_none(begun):
 
 def test_it_neither_follows_its_events_nor_draws(begun):
     process = begun(enabled=True, uri="sqlite:///sweep.db")
-    process.track()
-    process.draw()
-    assert process.tracker.trouble is None
+    process._announce()
+    process.end("finished")
+    assert process.tracker.so_far is None
     assert not (process.run.path / "tracking.log").exists()
-    assert not list(process.run.path.glob("*.svg"))
+    assert not (process.run.path / "overview.html").exists()
 
 
-def test_the_pool_of_the_sweep_serves_it_and_is_not_closed_by_it(begun, monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        trial, "status_of", lambda address, tls: asked.append((address, tls)) or "up"
-    )
-    pool = begun(ADDRESS).pools.whole()
-    assert isinstance(pool, SharedPool)
-    assert (pool.address, pool.teacher) == (ADDRESS.address, "t")
-    assert pool.wait() == "up"
-    assert asked == [(ADDRESS.address, {"ca": "ca.pem"})]
-    pool.close()  # nothing is asked, and nobody is told
-    assert len(asked) == 1
-
-
-def test_without_one_each_trial_has_its_own():
-    assert SharedPool.of(None) is None
+def test_the_pool_of_the_sweep_serves_it_and_is_not_closed_by_it(begun):
+    process = begun(ADDRESS)
+    assert process.pools.whole() is ADDRESS
+    process.pools.close()  # nothing is asked, and nobody is told

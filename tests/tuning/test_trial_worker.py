@@ -14,8 +14,9 @@ from kdlab.run.experiment import Experiment
 from kdlab.run.handle.run import made
 from kdlab.run.process.execution import Work
 from kdlab.soft_labels.source import PoolAddress
-from kdlab.tuning.trial_messages import TRIAL_ORDERS, StopTrial, TrialEnded, TrialOrder
-from kdlab.tuning.trial_worker import Orders, simulate, trained
+from kdlab.tuning.simulated import simulate
+from kdlab.tuning.trial_worker import Orders, trained
+from kdlab.tuning.trial_workers import TRIAL_ORDERS, StopTrial, TrialEnded, TrialOrder
 
 
 def carried_out(work, *messages):

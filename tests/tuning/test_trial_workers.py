@@ -2,10 +2,16 @@
 
 import pytest
 
+from kdlab.errors import ClusterError
 from kdlab.messages import plain
 from kdlab.testing.scripted import ScriptedChild
-from kdlab.tuning.trial_messages import TRIAL_ORDERS, StopTrial, TrialEnded, TrialOrder
-from kdlab.tuning.trial_workers import TrialWorkerLost, TrialWorkers
+from kdlab.tuning.trial_workers import (
+    TRIAL_ORDERS,
+    StopTrial,
+    TrialEnded,
+    TrialOrder,
+    TrialWorkers,
+)
 
 
 @pytest.fixture
@@ -60,8 +66,7 @@ def test_a_lost_worker_is_started_again_and_its_trial_is_named(workers, started)
     workers.send(0, TrialOrder(number=3))
     started[0].die()
     (lost,) = workers.events()
-    assert isinstance(lost, TrialWorkerLost)
-    assert (lost.order, lost.hopeless) == (3, False)
+    assert (lost.order, lost.state) == (3, "lost")
     assert len(started) == 3
     assert workers.idle() == []  # the new one is not up yet
 
@@ -86,12 +91,15 @@ def test_an_order_that_may_not_have_arrived_ends_the_worker(workers, started):
     assert lost.order == 5
 
 
-def test_a_worker_that_never_comes_up_is_hopeless(workers, started):
-    for _ in range(3):
+def test_a_worker_that_never_comes_up_is_an_error(workers, started):
+    for _ in range(2):
         started[-1 if len(started) > 2 else 0].die(1)
-        events = list(workers.events())
-    assert [event.hopeless for event in events] == [True]
-    assert "before it was ready" in events[0].error
+        (lost,) = workers.events()
+        assert (lost.order, lost.state) == (None, "lost")
+    started[-1].die(1)
+    with pytest.raises(ClusterError, match=r"does not come up.*before it was ready"):
+        list(workers.events())
+    assert len(started) == 4
 
 
 def test_gpus_are_shared_out_in_turn_also_to_who_comes_again(workers, started):

@@ -27,17 +27,14 @@ Components = Mapping[str, Mapping[str, str]]  # of notebook cells: source and ha
 # Threads of PyTorch that wait for the next operation sleep: by default they spin, and on a machine
 # that does something else, too, training was slower by ten times for it.
 _WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
+_CHILD = (sys.executable, "-m", "kdlab.run.process.child")
 
 
-def spawn(
-    run: RunFolder,
-    components: Components,
-    lock: int,
-    module: str = "kdlab.run.process.child",
-) -> None:
+def spawn(run: RunFolder, components: Components, lock: int, *module: str) -> None:
     """In a session of its own: Ctrl-C in this terminal does not reach it.
 
     The lock is handed on to it, so that there is no moment at which nobody holds the folder.
+    `module` has the `main` of what is no run.
     """
     hashes = {name: entry["sha256"] for name, entry in components.items()}
     everything = _WAITING | os.environ | {"KDLAB_COMPONENTS": json.dumps(hashes)}
@@ -46,7 +43,7 @@ def spawn(
     try:
         with run.log.open("ab") as log, open(os.devnull, "rb") as nothing:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, str(lock), str(run.path)],
+                [*_CHILD, *module, str(lock), str(run.path)],
                 pass_fds=[lock],
                 stdin=nothing,
                 stdout=log,

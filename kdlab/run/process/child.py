@@ -1,8 +1,12 @@
-"""`python -m kdlab.run.process.child LOCK RUN_FOLDER`: the process of one run."""
+"""`python -m kdlab.run.process.child [MODULE] LOCK FOLDER`: the process of one run or sweep.
+
+What it does is the module's `main`; without one it is a run.
+"""
 
 import fcntl
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 from kdlab.config.home import keep_private
@@ -23,10 +27,13 @@ def main(path: str, stop: Callable[[], bool]) -> int:
 if __name__ == "__main__":
     keep_private()
     request = StopRequest()  # before the seconds of imports
-    lock, path = int(sys.argv[1]), sys.argv[2]
-    fill(Path(path), lock)
-    watched(Keeper(Path(path), lock))  # each time that it returns, a process begins
-    end_with(Path(path), lock)
-    code = main(path, request)
-    fcntl.flock(lock, fcntl.LOCK_UN)  # all is said: its own end may take its time
+    *module, lock, path = sys.argv[1:]
+    place, held = Path(path), int(lock)
+    fill(place, held)
+    if not module:
+        watched(Keeper(place, held))  # each time that it returns, a process begins
+    end_with(place, held)
+    work = import_module(module[0]).main if module else main
+    code = work(path, request)
+    fcntl.flock(held, fcntl.LOCK_UN)  # all is said: its own end may take its time
     raise SystemExit(code)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from kdlab.cluster.pool import Pool
 from kdlab.config.home import write_json
 from kdlab.data.watched import SIDE, watched_rows, write_strip
 from kdlab.errors import RunStopped
@@ -35,11 +34,15 @@ from kdlab.run.outputs.documents import (
 )
 from kdlab.run.process.execution import Work
 from kdlab.run.process.outcome import RunOutcome, outcome, shares_cores
+from kdlab.soft_labels.source import TeacherPool
 from kdlab.train.result import MemberReport
 
 
 class RunProcess(Work):
-    """A run, from its folder to its result; a pool that is given serves already and outlives it."""
+    """A run, from its folder to its result; a pool that is given serves already and outlives it.
+
+    One that `tracks` not is a trial: its sweep writes to MLflow.
+    """
 
     done, late = RunDone, "MLflow is slow; `kdlab runs --sync` writes the rest"
 
@@ -47,10 +50,12 @@ class RunProcess(Work):
         self,
         run: RunFolder,
         stop: Callable[[], bool],
-        pool: Pool | None = None,
+        pool: TeacherPool | None = None,
+        *,
+        tracks: bool = True,
     ) -> None:
         super().__init__(run, stop)
-        self.run, self.spec = run, spec_of(run)
+        self.run, self.spec, self.tracks = run, spec_of(run), tracks
         self.setup = TrainingSetup(
             self.spec,
             emit=self.log.emit,
@@ -149,18 +154,8 @@ class RunProcess(Work):
             write_strip(data, rows, path)
             labels = [data.label_name(int(row)) for row in rows]
             self.log.emit(ImagesChosen(path=str(path), side=SIDE, labels=labels))
-        if self.tracking_uri is not None:
-            self.track()
-
-    def track(self) -> None:
-        """Have MLflow follow the events."""
-        self.tracker.start(self.run.path)
-
-    def draw(self) -> None:
-        """Pictures and pages of all that was trained, for MLflow."""
-        if self.tracking_uri is None:
-            return
-        draw_overview(self.run, self.setup, self.log.emit)
+        if self.tracks and self.tracking_uri is not None:
+            self.tracker.start(self.run.path)
 
     def end(
         self,
@@ -170,7 +165,8 @@ class RunProcess(Work):
     ) -> None:
         if state == "finished":
             write_picture(self.run.path, result or {})
-            self.draw()
+            if self.tracks and self.tracking_uri is not None:
+                draw_overview(self.run, self.setup, self.log.emit)  # for MLflow
         super().end(state, result, error)
 
     def go_on(self) -> str:

@@ -1,10 +1,18 @@
 """What a run's process does once its watchdog has forked it."""
 
+import os
+import runpy
+import signal
+import sys
+
 import pytest
 
 import kdlab
+from kdlab.config import home
+from kdlab.experiment.folder import RunFolder
 from kdlab.run.handle.run import made
-from kdlab.run.process import child
+from kdlab.run.process import child, stop_request
+from kdlab.tuning import process
 
 
 @pytest.fixture
@@ -23,3 +31,44 @@ def test_it_fills_its_folder_and_ends_with_the_code_of_the_status(folder):
 def test_a_stop_that_came_while_it_imported_is_a_stop(folder):
     assert child.main(str(folder.path), lambda: True) == 130
     assert folder.raw_status().state == "stopped"
+
+
+# A sweep's process hears a stop before it imports what takes seconds
+
+
+@pytest.fixture
+def handlers():
+    """Signals are put back, whatever was set."""
+    known = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in known.items():
+        signal.signal(number, handler)
+
+
+def test_a_sweeps_ends_as_the_sweep_does_and_hands_on_that_it_is_to_stop(
+    handlers, tmp_path, monkeypatch
+):
+    seen = []
+
+    def main(path, stop):
+        seen.extend((path, stop()))
+        os.kill(os.getpid(), signal.SIGTERM)
+        seen.append(stop())
+        return 130
+
+    monkeypatch.setattr(process, "main", main)
+    watched = []
+    monkeypatch.setattr(stop_request, "end_with", lambda *given: watched.extend(given))
+    monkeypatch.setattr(home, "keep_private", lambda: watched.append("private"))
+    folder = RunFolder(tmp_path)
+    with folder.held() as lock:
+        words = ["child", "kdlab.tuning.process", str(lock), str(tmp_path)]
+        monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(child.__file__, run_name="__main__")
+        assert (tmp_path / "lock").read_text() == str(os.getpid())
+        assert not folder.alive()  # all is said: its end may take its time
+    home.never_anew.discard(tmp_path)
+    assert ended.value.code == 130
+    assert watched == ["private", tmp_path, lock]  # it ends with its folder
+    assert seen == [str(tmp_path), False, True]
