@@ -37,8 +37,7 @@ def do(arguments: argparse.Namespace) -> int:
     # First: a mistyped name is said at once.
     read_sweep(arguments.sweep, arguments.overrides)
     from kdlab.tuning import search
-    from kdlab.tuning.handle import check_name
-    from kdlab.tuning.watching import Lines
+    from kdlab.tuning.handle import Lines, check_name
 
     numbers = {"trials": arguments.trials, "jobs": arguments.jobs}
     given = {key: value for key, value in numbers.items() if value is not None}

@@ -7,24 +7,29 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import optuna
+from rich.text import Text
 
 from kdlab.config import folders
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.events.event import Event
+from kdlab.events.sweep_state import SweepState
+from kdlab.events.sweeps import TrialDone
 from kdlab.experiment.folder import RunStatus
 from kdlab.messages import typed
 from kdlab.report import chart, page
+from kdlab.report.progress import people
 from kdlab.report.table import number, text_table_left
 from kdlab.run.handle.watched import Watched, viewers
+from kdlab.tuning.best import row
+from kdlab.tuning.figures import importance
 from kdlab.tuning.folder import SweepFolder, find, read_study
 from kdlab.tuning.outcome import SweepOutcome, SweepResult, TrialRow
 from kdlab.tuning.spec import SweepSpec
 
-if TYPE_CHECKING:
-    import optuna
-
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_QUICK_S, _EACH = 1.0, 20  # of quicker trials every twentieth is a line
 
 
 def check_name(name: str) -> None:
@@ -53,8 +58,6 @@ class Sweep(Watched):
 
     @contextmanager
     def lines(self) -> Iterator[Callable[[Event], None]]:
-        from kdlab.tuning.watching import Lines
-
         yield Lines().see
 
     @property
@@ -88,14 +91,12 @@ class Sweep(Watched):
         return f"{words}\nWhat has ended is kept; after mending the cause it goes on with:\n{again}"
 
     @property
-    def study(self) -> "optuna.Study":
+    def study(self) -> optuna.Study:
         """Optuna's, to look at: `sweep.study.trials_dataframe()`."""
         return read_study(self.folder, self.spec.storage)
 
     def rows(self) -> list[TrialRow]:
         """One for each trial so far."""
-        from kdlab.tuning.best import row
-
         try:
             trials = self.study.get_trials(deepcopy=False)
         except (NotFoundError, KeyError):  # the study is being made
@@ -138,13 +139,10 @@ class Sweep(Watched):
 
         By PED-ANOVA (Watanabe and others, IJCAI 2023), of the first objective.
         """
-        from kdlab.tuning.figures import importance
-
         try:
-            study = self.study
+            return importance(self.study)
         except (NotFoundError, KeyError):  # it is being made
             return {}
-        return importance(study)
 
     def save(self, name: str) -> list[Path]:
         """The best as configs/NAME.yaml and cards of the current folder.
@@ -178,13 +176,13 @@ class Sweep(Watched):
         spec, rows, sign = self.spec, self.rows(), self.spec.signs()[0]
         name, best = spec.objectives[0].metric, math.inf
         each, so_far = list[tuple[float, float]](), list[tuple[float, float]]()
-        for row in rows:
-            if row.values is None:
+        for one in rows:
+            if one.values is None:
                 continue
-            each.append((float(row.number), float(row.values[name])))
-            if row.feasible:
-                best = min(best, sign * row.values[name])
-                so_far.append((float(row.number), sign * best))
+            each.append((float(one.number), float(one.values[name])))
+            if one.feasible:
+                best = min(best, sign * one.values[name])
+                so_far.append((float(one.number), sign * best))
         head = (
             f"<b>Sweep {html.escape(self.id)}</b> {html.escape(self.state)}, {_ended(rows)} of "
             f"{spec.trials} trials ended"
@@ -196,6 +194,41 @@ class Sweep(Watched):
         error = self.status.error
         said = f"<pre>{html.escape(str(error))}</pre>" if error else ""
         return f"{head}{said}<br>{curve}{page.table(*self._cells(12))}"
+
+
+class Lines:
+    """What happens, in a terminal; feed it events with `see`."""
+
+    def __init__(self) -> None:
+        self.console = people()
+        self.sweep = SweepState()
+
+    def see(self, event: Event) -> None:
+        best = self.sweep.best
+        self.sweep.see(event)
+        if isinstance(event, TrialDone):
+            new = self.sweep.best is not best
+            quick = event.state != "failed" and (event.seconds or 0.0) < _QUICK_S
+            if new or not quick or event.ended % _EACH == 0:
+                self._say(self._of_trial(event, " best so far" if new else ""))
+        if line := event.text():
+            self._say(line)
+
+    def _of_trial(self, event: TrialDone, mark: str) -> str:
+        head = f"  {event.ended}/{event.of_trials}  trial {event.number}"
+        if event.state == "failed":
+            return f"{head} failed: {str(event.error).splitlines()[0]}"
+        if event.state == "pruned":
+            return f"{head} pruned after {event.epoch} epochs"
+        found = event.values_found or {}
+        words = [f"{name} {number(found.get(name))}" for name in self.sweep.objectives]
+        seconds = "" if event.seconds is None else f"  {event.seconds:.1f} s"
+        mark = " breaks a constraint" if event.feasible is False else mark
+        return f"{head}  {'  '.join(words)}{seconds} {mark}".rstrip()
+
+    def _say(self, line: str) -> None:
+        # Text, not markup: names from configs must not be read as colours.
+        self.console.print(Text(line), highlight=False, soft_wrap=True)
 
 
 def _ended(rows: Sequence[TrialRow]) -> int:

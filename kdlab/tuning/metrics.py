@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import fsum
 from pathlib import Path
 from typing import Literal
 
@@ -35,21 +36,13 @@ class Metric:
         return value if isinstance(value, int | float) else None
 
 
-def _each(key: str, result: ResultFacts) -> list[float]:
-    """A number of each member; 0 where it has none."""
-    rows = result.get("runs")
-    found = [row.get(key) for row in rows] if isinstance(rows, list) else []
-    return [0 if value is None else value for value in found]
+def _of_members(over: Callable[[list[float]], float], key: str) -> Take:
+    """A number of each member, 0 where it has none; None where there are no members."""
 
-
-def _max(key: str) -> Take:
-    return lambda result, events: max(_each(key, result), default=None)
-
-
-def _sum(key: str) -> Take:
     def of(result: ResultFacts, events: Events) -> float | None:
-        each = _each(key, result)
-        return float(sum(each)) if each else None
+        rows = result.get("runs")
+        each = [row.get(key) or 0 for row in rows] if isinstance(rows, list) else []
+        return over(each) if each else None
 
     return of
 
@@ -76,12 +69,18 @@ _RUN = (
     Metric("global_top1", "maximize"),
     Metric("samples_per_second", "maximize"),  # of the student
     Metric("wall_seconds", "minimize"),  # of the whole run
-    Metric("train_seconds", "minimize", _sum("train_seconds")),  # in the training loop
+    Metric(
+        "train_seconds", "minimize", _of_members(fsum, "train_seconds")
+    ),  # in the training loop
     Metric("teacher_seconds", "minimize", _teacher_seconds),
     # Most unused soft labels, samples.
-    Metric("volume_max", "minimize", _max("volume_max")),
-    Metric("resends", "minimize", _sum("resends")),  # requests that were sent again
-    Metric("samples_lost", "minimize", _sum("samples_lost")),  # that no step was taken on
+    Metric("volume_max", "minimize", _of_members(max, "volume_max")),
+    Metric(
+        "resends", "minimize", _of_members(fsum, "resends")
+    ),  # requests that were sent again
+    Metric(
+        "samples_lost", "minimize", _of_members(fsum, "samples_lost")
+    ),  # that no step was taken on
 )
 _SIMULATED = (
     Metric("samples_per_second", "maximize"),  # of all students

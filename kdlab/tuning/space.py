@@ -92,21 +92,18 @@ class Space:
         name = parameter(key, dimension)
         if dimension.choices is not None:
             return trial.suggest_categorical(name, list(dimension.choices))
-        low, high = dimension.ends
-        if self.is_whole(key) and dimension.times is None:
-            step = int(dimension.step or 1)
-            return trial.suggest_int(
-                name, int(low), int(high), step=step, log=dimension.log
-            )
-        return trial.suggest_float(name, low, high, step=dimension.step, log=dimension.log)
+        (low, high), step, log = dimension.ends, dimension.step, dimension.log
+        if not self.is_whole(key) or dimension.times is not None:
+            return trial.suggest_float(name, low, high, step=step, log=log)
+        return trial.suggest_int(name, int(low), int(high), step=int(step or 1), log=log)
 
     def _scaled(
         self, key: str, dimension: Dimension, sampled: object, values: Values
     ) -> object:
         if dimension.times is None:
             return sampled
-        product_ = number(sampled) * number(values[dimension.times])
-        return round(product_) if self.is_whole(key) else product_
+        scaled = number(sampled) * number(values[dimension.times])
+        return round(scaled) if self.is_whole(key) else scaled
 
     def is_whole(self, key: str) -> bool:
         return self.leaves[key].kinds == (int,)

@@ -11,9 +11,8 @@ from kdlab.errors import BadInput, ClusterError, NotFoundError, RunFailed, RunSt
 from kdlab.experiment.folder import sweeps_folder
 from kdlab.tuning import attach_sweep
 from kdlab.tuning.folder import SweepFolder, open_study
-from kdlab.tuning.handle import Sweep, check_name
+from kdlab.tuning.handle import Lines, Sweep, check_name
 from kdlab.tuning.verdicts import ERROR, METRICS, RETRY_OF, VALUES, WHY
-from kdlab.tuning.watching import Lines
 
 
 def trial(number, top1=None, state=TrialState.COMPLETE, **attributes):
