@@ -14,6 +14,7 @@ from kdlab.events.sweeps import (
     Searched,
     SweepDone,
     SweepStarted,
+    TrialAgain,
     TrialDone,
     TrialStarted,
     TrialStopping,
@@ -67,6 +68,8 @@ class SweepState:
                 self.trials[event.number] = TrialSeen(event.number, values, event.why)
             case TrialStopping() if event.number in self.trials:
                 self.trials[event.number].value = event.value
+            case TrialAgain():  # under another number
+                self.trials.pop(event.number, None)
             case TrialDone():
                 self._ended(event)
             case Searched():
@@ -90,12 +93,8 @@ class SweepState:
             sign * (math.inf if number is None or math.isnan(number) else number)
             for sign, number in zip(self.signs, numbers, strict=True)
         )
-        finite = trial.value is not None and math.isfinite(trial.value)
-        if (
-            finite
-            and trial.feasible
-            and (self.best is None or trial.found < self.best.found)
-        ):
+        fits = trial.feasible and trial.value is not None and math.isfinite(trial.value)
+        if fits and (self.best is None or trial.found < self.best.found):
             self.best = trial
 
     @property

@@ -47,3 +47,11 @@ def test_a_trial_whose_begin_nobody_saw_counts():
     assert state.trials[0].state == "complete"
     state.see(event("sweep_done", state="failed", error="no space is left"))
     assert (state.state, state.error) == ("failed", "no space is left")
+
+
+def test_a_trial_that_is_tried_again_does_not_run_any_more():
+    state = seen([])
+    for number in (0, 1):
+        state.see(event("trial_started", number=number, values={}, why="suggested"))
+    state.see(event("trial_again", number=0, why="signal 9", tries=1))
+    assert {t.number: t.state for t in state.trials.values()} == {1: "running"}
