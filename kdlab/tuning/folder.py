@@ -139,16 +139,5 @@ def mend(journal: Path) -> None:
     """
     # Whoever held Optuna's own lock is gone: the sweep's is held by who calls this.
     journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
-    if not journal.is_file():
-        return
-    with journal.open("rb+") as file:
-        size = file.seek(0, os.SEEK_END)
-        while size:  # back to the last line break
-            begin = max(0, size - 65536)
-            file.seek(begin)
-            at = file.read(size - begin).rfind(b"\n")
-            if at >= 0:
-                file.truncate(begin + at + 1)
-                return
-            size = begin
-        file.truncate(0)
+    if journal.is_file():
+        os.truncate(journal, journal.read_bytes().rfind(b"\n") + 1)

@@ -52,12 +52,9 @@ def gpus() -> tuple[str, ...]:
     """What CUDA_VISIBLE_DEVICES may name; those the user has left visible."""
     import torch
 
-    if not torch.cuda.is_available():
-        return ()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible:
-        return tuple(name.strip() for name in visible.split(","))
-    return tuple(str(k) for k in range(torch.cuda.device_count()))
+    count, visible = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else map(str, range(count))
+    return tuple(name.strip() for name in names)[:count]
 
 
 def _on_gpus(space: Space) -> bool:
