@@ -164,10 +164,10 @@ def _recorded(source: ServedSource) -> list[_Recorded]:
         if "on" not in entry:
             continue
         told = entry["told"] or []
-        said = [i["of"]["event"]["of"]["event"] for i in told if i["is"] == "Say"]
+        said = [i["event"]["event"] for i in told if i["kind"] == "Say"]
         # Every event's time is its last argument, or the keyword.
         at = entry["kwargs"].get("time", entry["args"][-1] if entry["args"] else -1.0)
-        sent_to = [i["of"]["teacher"] for i in told if i["is"] == "Send"]
+        sent_to = [i["teacher"] for i in told if i["kind"] == "Send"]
         found.append(_Recorded(entry["on"], float(at), sent_to, "teacher_lost" in said))
     return found
 

@@ -7,7 +7,6 @@ import html
 import re
 import tomllib
 from base64 import b64decode
-from dataclasses import MISSING, fields
 from inspect import getsource, getsourcelines
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import grimp
 import nbformat
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from msgspec.structs import fields
 from nbformat import NotebookNode
 
 from benchmarks.reproduce.command import kept, kept_table
@@ -32,7 +32,7 @@ from kdlab.events import (
     teachers,
     training,
 )
-from kdlab.events.event import Event, kinds
+from kdlab.events.event import Event
 from kdlab.report import page
 from kdlab.run.catalogue import Registry, Sheet
 
@@ -156,7 +156,7 @@ def events() -> str:
     ):
         assert module.__doc__ is not None
         parts.append(f"\n## {module.__doc__.splitlines()[0].rstrip('.')}\n")
-        own = [k for k in kinds().values() if k.__module__ == module.__name__]
+        own = [k for k in Event.KINDS.values() if k.__module__ == module.__name__]
         parts += [_event(kind) for kind in sorted(own, key=lambda k: getsourcelines(k)[1])]
     return "\n".join(parts)
 
@@ -169,10 +169,11 @@ Made from the classes in `kdlab/events`. A run's `events.jsonl` has one JSON obj
 first), and the fields of the table. A field that may be absent is marked with ?.
 
     for event in kdlab.attach("last").events(follow=True):
-        if event["event"] == "epoch_done":
-            print(event["epoch"], event["validation_top1"])
+        if event.KIND == "epoch_done":
+            print(event.epoch, event.validation_top1)
 
-`event.epoch` works too, and `event.text()` is the line that a terminal shows.
+A kind is the name of its class in small letters, `event.text()` the line that a terminal shows, and
+`event.facts()` what stands in the file.
 """
 
 
@@ -186,11 +187,11 @@ def _event(kind: type[Event]) -> str:
         line = re.search(rf"^    {field.name}: .*$", source, re.MULTILINE)
         if line is None:  # of every event
             continue
-        required = field.default is MISSING and field.default_factory is MISSING
-        comment = line[0].partition("  # ")[2]
+        told, _, comment = line[0].partition("  # ")
+        declared = told.partition(": ")[2].partition(" = ")[0]
         name = "others" if field.name == kind.SPREAD else f"`{field.name}`"
-        shown = name if required or field.name == kind.SPREAD else f"{name}?"
-        rows.append([shown, f"`{field.type}`".replace("|", "\\|"), comment])
+        shown = name if field.required or field.name == kind.SPREAD else f"{name}?"
+        rows.append([shown, f"`{declared}`".replace("|", "\\|"), comment])
     if rows:
         parts += ["| field | type | |", "| --- | --- | --- |"]
         parts += [f"| {' | '.join(row)} |" for row in rows]

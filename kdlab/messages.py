@@ -6,10 +6,11 @@ are left out, and a missing or a wrong one is an error that names it.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import msgspec
 
@@ -101,29 +102,53 @@ def part_of(whole: object, kind: type[T]) -> T:
     return kind(**{f.name: getattr(whole, f.name) for f in fields(kind)})  # type: ignore[arg-type]  # it is one
 
 
-class Kinds(Generic[T]):
-    """Several dataclasses that travel the same way, each under the name of its class."""
+def snake(name: str) -> str:
+    """The name of a class as a kind in a file: GoOn is go_on."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
-    def __init__(self, *kinds: type[T]) -> None:
-        self._kinds = {kind.__name__: kind for kind in kinds}
 
-    def plain(self, value: T) -> dict[str, object]:
-        """{"kind": name of the class, and its fields}."""
-        return {"kind": type(value).__name__, **plain(value)}
+class TaggedMeta(msgspec.StructMeta):
+    """Makes classes that know those below them by their tags."""
 
-    def typed(self, facts: Mapping[str, object]) -> T:
-        """The inverse of `plain`.
+    KINDS: dict[str, type[Any]]
+
+    def __new__(
+        mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any
+    ) -> Any:
+        made: Any = super().__new__(mcs, name, bases, namespace, **config)
+        made.KIND, made.KINDS = made.__struct_config__.tag or "", {}
+        for base in made.__mro__[1:]:
+            if made.KIND and isinstance(base, TaggedMeta):
+                # Of two classes of one name the newer counts: a notebook cell may run twice.
+                base.KINDS[made.KIND] = made
+        return made
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
+class Tagged(msgspec.Struct, metaclass=TaggedMeta, frozen=True, tag_field="kind", tag=True):
+    """What travels under the name of its class beside its fields, as `plain` has it.
+
+    Classes below one of these are told apart by it.
+    """
+
+    KIND: ClassVar[str]  # its own tag
+    KINDS: ClassVar[dict[str, type[Any]]]  # below it, by their tags
+
+    @classmethod
+    def typed(cls, facts: Mapping[str, object]) -> Self:
+        """The inverse of `plain`, of whichever class below this one it was.
 
         Raises:
             MessageError: it is none of these, or lacks a field.
         """
-        kind = self._kinds.get(str(facts.get("kind")))
-        if kind is None:
+        name = str(facts.get(str(cls.__struct_config__.tag_field)))
+        if name not in cls.KINDS:
             raise MessageError(
-                f"{facts.get('kind')!r} is none of {', '.join(self._kinds)}: the two processes "
+                f"{name!r} is none of {', '.join(cls.KINDS)}: the two processes "
                 "are of different versions of kdlab."
             )
-        return typed(kind, facts)
+        found: Self = typed(cls.KINDS[name], facts)
+        return found
 
 
 def _written(value: object) -> object:

@@ -29,7 +29,7 @@ class Events(list):
         self.append(parse(json.loads(json.dumps(event.facts(), default=float))))
 
     def of(self, kind):
-        return [e for e in self if e["event"] == kind]
+        return [e for e in self if kind == e.KIND]
 
 
 class Case:

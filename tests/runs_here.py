@@ -66,7 +66,7 @@ def killed(folder):
 
 def steps(folder):
     """Those that the log has of the student, in order."""
-    return [e for e in select(folder.events, "step") if e.member != "teacher"]
+    return [e for e in select(folder.events, "step_logged") if e.member != "teacher"]
 
 
 def losses(folder):

@@ -16,7 +16,7 @@ from kdlab.tuning.folder import SweepFolder
 from kdlab.tuning.handle import Sweep
 from kdlab.tuning.process import SweepProcess
 from kdlab.tuning.simulated import simulate
-from kdlab.tuning.trial_workers import TRIAL_ORDERS, TrialEnded, TrialOrder
+from kdlab.tuning.trial_workers import TrialEnded, TrialOrder, TrialWorkerOrder
 
 
 class TrialChild(ScriptedChild):
@@ -30,7 +30,7 @@ class TrialChild(ScriptedChild):
     def send(self, **order):
         heard = super().send(**order)
         if heard and "end" not in order:
-            answer = self.work(self, TRIAL_ORDERS.typed(order))
+            answer = self.work(self, TrialWorkerOrder.typed(order))
             if answer is not None:
                 self.say(**plain(answer))
         return heard

@@ -26,11 +26,11 @@ class Recorder:
         self.events.append(parse(json.loads(json.dumps(event.facts(), default=float))))
 
     def stop(self):
-        steps = [e for e in self.events if e["event"] == "step"]
+        steps = [e for e in self.events if e.KIND == "step_logged"]
         return self.stop_after is not None and len(steps) >= self.stop_after
 
     def losses(self):
-        return {e["step"]: e["loss"] for e in self.events if e["event"] == "step"}
+        return {e.step: e.loss for e in self.events if e.KIND == "step_logged"}
 
 
 def make(samples, folder, recorder=None, loss=Hinton(), **recipe):  # noqa: B008

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kdlab.messages import Kinds, MessageError, plain, typed
+from kdlab.messages import MessageError, Tagged, plain, typed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,14 +23,17 @@ class Outer:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Word(Tagged):
+    """Of a child."""
+
+
+class Started(Word):
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Word):
     why: str
+    after: Word | None = None
 
 
 def over_a_pipe(value):
@@ -68,12 +71,29 @@ def test_what_cannot_be_read_is_named(facts, why):
         typed(Outer, facts)
 
 
-def test_kinds_are_told_apart_by_name():
-    kinds = Kinds(Started, Ended)
+def test_classes_are_told_apart_by_name():
     for sent in (Started(7), Ended("it was asked to")):
-        assert kinds.typed(over_a_pipe(kinds.plain(sent)) | {}) == sent
-    with pytest.raises(MessageError, match="'Paused' is none of Started, Ended"):
-        kinds.typed({"kind": "Paused"})
+        assert over_a_pipe(sent)["kind"] == type(sent).__name__
+        assert Word.typed(over_a_pipe(sent)) == sent
+    inner = over_a_pipe([Ended("so", after=Started(7))])[0]["after"]
+    assert inner == {"kind": "Started", "pid": 7}
+    for name in ("Paused", "Word", "Tagged", ["Started"], None):
+        with pytest.raises(MessageError, match=r"is none of Started, Ended: the two"):
+            Word.typed({"kind": name, "pid": 7})
+    with pytest.raises(MessageError, match=r"no Started: .* `pid`"):
+        Word.typed({"kind": "Started"})
+
+
+def test_of_two_classes_of_one_name_the_newer_counts():
+    class Renamed(Word):
+        pid: int
+
+    first = Renamed
+
+    class Renamed(Word):  # a notebook cell that ran twice
+        pid: int
+
+    assert type(Word.typed({"kind": "Renamed", "pid": 7})) is Renamed is not first
 
 
 def test_what_has_no_plain_form_is_refused_where_it_is_sent():

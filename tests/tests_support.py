@@ -1,7 +1,6 @@
 """Small things that several test modules need."""
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import os
@@ -14,8 +13,10 @@ import typing
 import urllib.request
 from pathlib import Path
 
+from msgspec.structs import fields
+
 from kdlab.data.shown import InputSpec
-from kdlab.events.event import kinds
+from kdlab.events.event import Event
 
 
 class OfClasses:
@@ -108,14 +109,13 @@ def event(kind, time=0.0, member="served/seed0", **facts):
 
     A field that the kind does not have fails, unless its other facts stand beside its own.
     """
-    made = kinds()[kind]
+    made = Event.KINDS[kind]
     hints = typing.get_type_hints(made)
-    own = {f.name: f for f in dataclasses.fields(made)}
+    own = {f.name: f for f in fields(made)}
     if made.SPREAD:
         facts[made.SPREAD] = {name: facts.pop(name) for name in facts.keys() - own.keys()}
     for name, field in own.items():
-        required = field.default is field.default_factory is dataclasses.MISSING
-        if required and name not in facts:
+        if field.required and name not in facts:
             facts[name] = _usual(hints[name])
     return made(time=time, member=member, **facts)
 

@@ -35,7 +35,7 @@ from kdlab.methods.blockwise import rank
 from kdlab.models.model import ModelSpec
 from kdlab.run.handle import run as handle
 from kdlab.supervision.heartbeat import Heartbeat
-from kdlab.supervision.rank_messages import RANK_ORDERS, CarryOut, SaveGeneration
+from kdlab.supervision.rank_messages import CarryOut, RankOrder, SaveGeneration
 
 _PATIENCE = timedelta(seconds=60)  # of a rank whose neighbour failed without a word
 
@@ -163,7 +163,7 @@ class ThreadedRank:
         if "end" in order:
             self._orders.put(None)
             return self.alive()
-        match RANK_ORDERS.typed(order):
+        match RankOrder.typed(order):
             case CarryOut(told):
                 self.number, self.generation = told["rank"], told["generation"]
                 self._orders.put(told)

@@ -41,7 +41,7 @@ class WrittenRun:
         for _ in range(steps):
             self.steps += 1
             self.say(
-                "step", step=self.steps, of_steps=of_steps, loss=1.0 / self.steps,
+                "step_logged", step=self.steps, of_steps=of_steps, loss=1.0 / self.steps,
                 samples_per_second=500.0, epoch=self.steps // 10,
             )  # fmt: skip
         return self

@@ -34,8 +34,6 @@ from kdlab.papers.edl_dist.generations import (
 from kdlab.supervision.heartbeat import Heartbeat
 from kdlab.supervision.rank_child import RankChild
 from kdlab.supervision.rank_messages import (
-    RANK_ANSWERS,
-    RANK_ORDERS,
     CarryOut,
     GenerationOrder,
     GroupBroken,
@@ -149,7 +147,7 @@ class StudentGroup:
                 case ChildReady(name):
                     self._do(self.machine.on_ready(name, now))
                 case ChildSaid(name, message):
-                    self._on_message(name, RANK_ANSWERS.typed(message), now)
+                    self._on_message(name, RankAnswer.typed(message), now)
                 case ChildLost():
                     self._on_death(event, now)
         self._check_heartbeats(now)
@@ -256,7 +254,7 @@ class StudentGroup:
         if self.told_to_stop is None:
             self.told_to_stop = now
             for child in self.supervisor.children.values():
-                child.send(**RANK_ORDERS.plain(StopTraining()))
+                child.send(**plain(StopTraining()))
         ranks = self.machine.ranks if self.machine.state in ("training", "saving") else ()
         late = now - self.told_to_stop > (self.hang_s if self.stop_heard else _STOP_S)
         if not ranks or late:
@@ -275,7 +273,7 @@ class StudentGroup:
                     self._start_generation(instruction)
                 case SaveAndStop():
                     for name in self.machine.ranks:
-                        self.supervisor.send(name, **RANK_ORDERS.plain(SaveGeneration()))
+                        self.supervisor.send(name, **plain(SaveGeneration()))
                 case Kill(rank) if rank in self.killed:
                     continue  # its death is seen a moment later
                 case Kill(rank):
@@ -310,7 +308,7 @@ class StudentGroup:
                 local_rank=places[:number].count(places[number]),
                 local_world=max(map(places.count, places)),
             )
-            self.supervisor.send(name, **RANK_ORDERS.plain(CarryOut(plain(own))))
+            self.supervisor.send(name, **plain(CarryOut(plain(own))))
 
     def close(self) -> None:
         self.supervisor.close(_END_S)

@@ -3,11 +3,11 @@
 import argparse
 
 from kdlab.commands.command import answer, json_flag, show
-from kdlab.control.orders import KINDS
+from kdlab.control.orders import Order
 from kdlab.errors import BadInput
 
 ABOUT = "pause, save or change a run that goes on"
-_ORDERS = [kind.replace("_", "-") for kind in KINDS]
+_ORDERS = [kind.replace("_", "-") for kind in Order.KINDS]
 
 
 def options(parser: argparse.ArgumentParser) -> None:

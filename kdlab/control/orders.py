@@ -10,24 +10,19 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
 from math import isfinite
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from kdlab.events.log import LineReader
-from kdlab.messages import MessageError, typed
+from kdlab.messages import MessageError, Tagged, plain, snake
 
 LR_FACTOR = "lr_factor"
 CONTROL = "control.jsonl"
-KINDS: dict[str, type["Order"]] = {}  # by name
 
 
-@dataclass(frozen=True, kw_only=True)
-class Order:
+class Order(Tagged, tag_field="event", tag=snake, kw_only=True):
     """For one member of a run."""
-
-    KIND: ClassVar[str] = ""
 
     time: float  # seconds since 1970, when it was given
     member: str  # that trained then
@@ -36,35 +31,20 @@ class Order:
         if not isfinite(self.time):
             raise ValueError("its time is no number")
 
-    def __init_subclass__(cls, kind: str = "") -> None:
-        super().__init_subclass__()
-        if kind:
-            cls.KIND = kind
-            KINDS[kind] = cls
 
-    def facts(self) -> dict[str, Any]:
-        """The line that is written."""
-        own = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {"time": self.time, "event": self.KIND, "member": self.member} | own
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pause(Order, kind="pause"):
+class Pause(Order):
     """Stand still, with all that is in memory."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GoOn(Order, kind="go_on"):
+class GoOn(Order):
     """End a pause."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SaveCheckpoint(Order, kind="checkpoint"):
+class SaveCheckpoint(Order, tag="checkpoint"):
     """Save after this step."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChangeSettings(Order, kind="set"):
+class ChangeSettings(Order, tag="set"):
     """Learning rate, weights of the loss, thresholds: from the next step on."""
 
     set: Mapping[str, float]
@@ -77,20 +57,17 @@ class ChangeSettings(Order, kind="set"):
             raise ValueError(f"{LR_FACTOR} is below 0")
 
 
-@dataclass(frozen=True, kw_only=True)
-class AddTeacher(Order, kind="add_teacher"):
+class AddTeacher(Order):
     """One teacher more."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DrainTeacher(Order, kind="drain_teacher"):
+class DrainTeacher(Order):
     """This teacher answers what it owes, and leaves."""
 
     name: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class KillTeacher(Order, kind="kill_teacher"):
+class KillTeacher(Order):
     """This teacher dies, as a test of what becomes of the run."""
 
     name: str
@@ -98,12 +75,13 @@ class KillTeacher(Order, kind="kill_teacher"):
 
 def order(kind: str, member: str, data: Mapping[str, Any]) -> Order:
     """The order of this name, given now; KeyError or TypeError where there is no such one."""
-    return KINDS[kind](time=time.time(), member=member, **data)
+    made: Order = Order.KINDS[kind](time=time.time(), member=member, **data)
+    return made
 
 
 def append(folder: Path, given: Order) -> None:
     """Write it for the run of this folder, in one piece whoever else writes."""
-    line = (json.dumps(given.facts()) + "\n").encode()
+    line = (json.dumps(plain(given)) + "\n").encode()
     file = os.open(folder / CONTROL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(file, line)
@@ -118,13 +96,8 @@ class OrderReader:
         self._lines = LineReader(path)
 
     def __call__(self) -> list[Order]:
-        return [found for line in self._lines() if (found := _parsed(line))]
-
-
-def _parsed(line: Mapping[str, Any]) -> Order | None:
-    kind = KINDS.get(str(line.get("event")))
-    if kind is None:
-        return None
-    with suppress(MessageError):
-        return typed(kind, line)
-    return None
+        found = list[Order]()
+        for line in self._lines():
+            with suppress(MessageError):
+                found.append(Order.typed(line))
+        return found

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from kdlab.events.event import Event
 
 
-class PlanChosen(Event, kind="plan", line="{table}"):
+class PlanChosen(Event, line="{table}"):
     """What each device does, planned from the profile (Pipe-BD, section V)."""
 
     programme: Mapping[str, object]
@@ -15,7 +15,6 @@ class PlanChosen(Event, kind="plan", line="{table}"):
 
 class PlanMeasured(
     Event,
-    kind="plan_measured",
     line="a step took {measured_s:.4f} s, predicted {predicted_s:.4f} s "
     "({predicted_over_measured:.2f} of it)",
 ):
@@ -26,24 +25,20 @@ class PlanMeasured(
     predicted_over_measured: float
 
 
-class TraceRecorded(Event, kind="trace"):
+class TraceRecorded(Event):
     """What the devices did in the last steps of an epoch."""
 
     spans: list[list[str | int | float]]  # device, part, step, begin and end in seconds
 
 
-class ArchitectureFound(
-    Event, kind="architecture_found", line="the search found {choices}"
-):
+class ArchitectureFound(Event, line="the search found {choices}"):
     """The best path through a supernet, and its file is written."""
 
     choices: list[object]  # of each place
 
 
 class BlocksChosen(
-    Event,
-    kind="blocks_chosen",
-    line="{table}\nthe whole is {faster:.2f} times as fast as the teacher",
+    Event, line="{table}\nthe whole is {faster:.2f} times as fast as the teacher"
 ):
     """The best stand-ins for the budget, one for each block."""
 
@@ -52,9 +47,7 @@ class BlocksChosen(
     faster: float  # times, one image on one core, measured
 
 
-class WholeStudentStarted(
-    Event, kind="whole_student", line="training the whole student ({epochs} epochs)"
-):
+class WholeStudentStarted(Event, line="training the whole student ({epochs} epochs)"):
     """The blocks are distilled; now the student as a whole is trained."""
 
     epochs: int

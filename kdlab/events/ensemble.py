@@ -1,12 +1,13 @@
 """Events of local models that train side by side (EC-DNN, MA-DNN, E-DNN, S-DNN)."""
 
 from collections.abc import Mapping
-from dataclasses import field
+
+from msgspec import field
 
 from kdlab.events.event import Event
 
 
-class WorkerStarted(Event, kind="worker_started"):
+class WorkerStarted(Event):
     """The process of a local model is started."""
 
     worker: int
@@ -18,17 +19,15 @@ class WorkerStarted(Event, kind="worker_started"):
         return words if self.again else ""
 
 
-class WorkerResumed(Event, kind="worker_resumed"):
-    """A local model goes on from what it had saved; that the run does is a line already."""
+class WorkerResumed(Event, line="worker {worker} goes on from step {step}"):
+    """A local model goes on from what it had saved."""
 
     worker: int
     step: int
 
 
 class WorkerHangs(
-    Event,
-    kind="worker_hangs",
-    line="worker {worker} gave no sign of life for {silent_s:.0f} s, and is killed",
+    Event, line="worker {worker} gave no sign of life for {silent_s:.0f} s, and is killed"
 ):
     """A local model's process gives no sign of life and is ended."""
 
@@ -36,7 +35,7 @@ class WorkerHangs(
     silent_s: float
 
 
-class LocalModelLost(Event, kind="worker_lost"):
+class LocalModelLost(Event):
     """The process of a local model, or of trials, ended; another one is started."""
 
     why: str
@@ -49,7 +48,7 @@ class LocalModelLost(Event, kind="worker_lost"):
         return f"{'a worker' if self.worker is None else f'worker {self.worker}'} is lost: {why}"
 
 
-class LocalStep(Event, kind="local_step"):
+class LocalStep(Event):
     """Where one local model stands."""
 
     worker: int
@@ -60,7 +59,7 @@ class LocalStep(Event, kind="local_step"):
     samples_per_second: float
 
 
-class WorkerDone(Event, kind="worker_done", spread="work"):
+class WorkerDone(Event, spread="work"):
     """A local model has done its part of a round."""
 
     worker: int
@@ -69,16 +68,14 @@ class WorkerDone(Event, kind="worker_done", spread="work"):
     work: Mapping[str, object] = field(default_factory=dict)
 
 
-class RoundIncomplete(
-    Event, kind="round_incomplete", line="round {round} goes on with the models of {models}"
-):
+class RoundIncomplete(Event, line="round {round} goes on with the models of {models}"):
     """Not all local models arrived in time."""
 
     round: int
     models: list[int]
 
 
-class RoundClosed(Event, kind="communication"):
+class RoundClosed(Event):
     """A round is over: the local models were brought together (EC-DNN, Algorithm 1)."""
 
     round: int
@@ -92,7 +89,6 @@ class RoundClosed(Event, kind="communication"):
 
 class ErrorsMeasured(
     Event,
-    kind="look",
     line="  {member}: {iterations} iterations  test error local {chosen:.2f} %, global "
     "{global_:.2f} %  after {parallel_s:.1f} s side by side",
 ):

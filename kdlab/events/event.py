@@ -1,59 +1,85 @@
-"""What an event is: a frozen dataclass, a line of JSON, and a line of text.
+"""What an event is: a frozen struct, a line of JSON, and a line of text.
 
 In a file an event is one object: {"time": seconds since 1970, "event": its kind, ...}. In the
-house it is an instance of its class, so that a renamed field is found by the type checker. A
-notebook may also read it as the object that stands in the file: `event["step"]`.
+house it is an instance of its class, so that a renamed field is found by the type checker; the
+kind is the name of the class, in small letters.
 
-A subclass is a frozen dataclass by itself. A kind of one's own is one more, in any package:
+A kind of one's own is one more class, in any package:
 
-    class Pruned(Event, kind="pruned", line="{share:.0%} of the weights are 0"):
+    class WeightsPruned(Event, line="{share:.0%} of the weights are 0"):
         share: float
 
 Whoever reads a log without that class gets an `OtherEvent` with the same facts.
 """
 
-from collections.abc import Callable, KeysView, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, ClassVar, Self, dataclass_transform
 
-_KINDS: dict[str, type["Event"]] = {}
+from msgspec import field
+from msgspec.structs import fields, replace
+
+from kdlab.messages import Tagged, TaggedMeta, snake
+
+BEFORE = {  # names of kinds in the logs of kdlab 0.2
+    "chaos": "chaos_caused",
+    "communication": "round_closed",
+    "generation": "generation_begun",
+    "look": "errors_measured",
+    "no_teacher": "teachers_gone",
+    "plan": "plan_chosen",
+    "step": "step_logged",
+    "trace": "trace_recorded",
+    "warning": "warned",
+    "whole_student": "whole_student_started",
+    "worker_lost": "local_model_lost",
+}
+
+
+class _EventMeta(TaggedMeta):
+    """Takes an event's line and spread; one with a kind of None is a base of others."""
+
+    def __new__(
+        mcs,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, Any],
+        kind: str | None = "",
+        line: str = "",
+        spread: str = "",
+    ) -> Any:
+        own = {"LINE": line, "SPREAD": spread}
+        tag = False if kind is None else kind or snake(name)
+        return super().__new__(
+            mcs, name, bases, namespace | own, tag=tag, tag_field="event", kw_only=True
+        )
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-@dataclass(frozen=True, kw_only=True)
-class Event:
+class Event(Tagged, metaclass=_EventMeta, kind=None):
     """Something that happened in a run or a sweep.
 
-    A subclass names its `kind` (as it stands in the file) and, where people should see it,
-    a `line` of text over its fields. A field that is None and may be is not written. A
-    `spread` field is a mapping whose keys stand beside the others in the file.
+    A subclass has a `line` of text over its fields where people should see it. A field that is
+    None and may be is not written. A `spread` field is a mapping whose keys stand beside the
+    others in the file.
     """
 
-    KIND: ClassVar[str] = ""
-    LINE: ClassVar[str] = ""
-    SPREAD: ClassVar[str] = ""
+    LINE: ClassVar[str]
+    SPREAD: ClassVar[str]
 
     time: float = 0.0  # seconds since 1970; the log writes it
     member: str | None = None  # of the run, such as "served/seed0"
     rank: int | str | None = None  # of a group: its number if it is not the first, or name
 
-    def __init_subclass__(cls, kind: str = "", line: str = "", spread: str = "") -> None:
-        super().__init_subclass__()
-        dataclass(frozen=True, kw_only=True)(cls)
-        if kind:
-            # Of two classes of one kind the newer counts: a notebook cell may run twice.
-            cls.KIND, cls.LINE, cls.SPREAD = kind, line, spread
-            _KINDS[kind] = cls
-
     def facts(self) -> dict[str, Any]:
         """What stands in the file, in the order of the fields."""
         found: dict[str, Any] = {"time": self.time, "event": self.KIND}
-        for own in fields(self):
-            value = getattr(self, own.name)
-            if own.name == self.SPREAD:
+        for name, needless in _written(type(self)).items():
+            value = getattr(self, name)
+            if name == self.SPREAD:
                 found |= value
-            elif own.name != "time" and (value is not None or own.default is not None):
-                found[own.name] = value
+            elif value is not None or not needless:
+                found[name] = value
         return found
 
     def text(self) -> str:
@@ -62,26 +88,18 @@ class Event:
             return ""
         return self.LINE.format_map(_Shown(self.facts()))
 
-    def of(self, member: str) -> Self:
-        """The same, of this member of the run."""
-        return replace(self, member=member)
-
-    # As what stands in the file, for notebooks
-
-    def __getitem__(self, key: str) -> Any:
-        return self.facts()[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.facts()
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return self.facts().get(key, default)
-
-    def keys(self) -> KeysView[str]:
-        return self.facts().keys()
+    def but(self, **facts: Any) -> Self:
+        """The same, with these fields."""
+        return replace(self, **facts)
 
 
-class OtherEvent(Event):
+@cache
+def _written(kind: type[Event]) -> dict[str, bool]:
+    """Its fields, and whether each may be left out where it is None."""
+    return {f.name: f.default is None for f in fields(kind) if f.name != "time"}
+
+
+class OtherEvent(Event, kind=None):
     """A line whose kind is not known here, or whose facts are not those of its kind.
 
     A package that is not imported wrote it, or another version of kdlab; `why` is what is wrong
@@ -102,16 +120,6 @@ class OtherEvent(Event):
 
 
 Emit = Callable[[Event], None]
-
-
-def kind_of(name: str) -> type[Event] | None:
-    """The class of a kind, by its name in the file; None where it is not known here."""
-    return _KINDS.get(name)
-
-
-def kinds() -> dict[str, type[Event]]:
-    """All kinds that are known here, by their name in the file."""
-    return dict(sorted(_KINDS.items()))
 
 
 def unheard(event: Event) -> None:

@@ -3,19 +3,19 @@
 from kdlab.events.event import Event
 
 
-class Note(Event, kind="note", line="{message}"):
+class Note(Event, line="{message}"):
     """Worth knowing, and nothing to do about it."""
 
     message: str
 
 
-class Warned(Event, kind="warning", line="warning: {message}"):
+class Warned(Event, line="warning: {message}"):
     """Something is not as it was asked for; the message says what to do."""
 
     message: str
 
 
-class LogOpened(Event, kind="log_opened"):
+class LogOpened(Event):
     """The first line of a log: the version of its format."""
 
     format: int

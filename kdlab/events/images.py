@@ -3,7 +3,7 @@
 from kdlab.events.event import Event
 
 
-class ImagesChosen(Event, kind="images_chosen"):
+class ImagesChosen(Event):
     """The images that every network of the run is asked about, the same for all."""
 
     path: str  # of a picture that has them beside each other
@@ -11,7 +11,7 @@ class ImagesChosen(Event, kind="images_chosen"):
     labels: list[str]  # classes they are of
 
 
-class ImagesAnswered(Event, kind="images_answered"):
+class ImagesAnswered(Event):
     """What a network says of them; `member` is the training, or "teacher"."""
 
     step: int  # that is done; 0 of a teacher

@@ -11,12 +11,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from kdlab.errors import BadInput
-from kdlab.events.event import Event, OtherEvent, kind_of
+from kdlab.events.event import BEFORE, Event, OtherEvent
 from kdlab.events.general import LogOpened
 from kdlab.events.runs import MemberDone, MemberStarted
 from kdlab.messages import LARGEST, MessageError, parsed, typed
@@ -62,29 +61,34 @@ class MemberLog:
         self.log, self.member = log, member
 
     def emit(self, event: Event) -> None:
-        self.log.emit(event.of(self.member))
+        self.log.emit(event.but(member=self.member))
 
 
 def _plain(value: object) -> object:
     return value.item() if hasattr(value, "item") else str(value)
 
 
-def parse(facts: Mapping[str, Any]) -> Event:
-    """The event of a line of the log, or of a message between processes.
+def parse(facts: Mapping[str, Any], number: int = 0) -> Event:
+    """The event of a line of the log, whose number it is, or of a message between processes.
 
     Raises:
         KeyError: the mapping names no event.
     """
-    name, rest = str(facts["event"]), {k: v for k, v in facts.items() if k != "event"}
-    kind, why = kind_of(name), ""
+    rest = dict(facts)
+    name = str(rest.pop("event"))
+    name = BEFORE.get(name, name)
+    kind: type[Event] | None = Event.KINDS.get(name)
+    own, why = rest, ""
     if kind is not None:
-        own = {f.name for f in fields(kind)}
-        more = {k: v for k, v in rest.items() if k not in own}
+        if kind.SPREAD:
+            more = {k: v for k, v in rest.items() if k not in kind.__struct_fields__}
+            own = rest | {kind.SPREAD: more}
         try:
-            return typed(kind, rest | ({kind.SPREAD: more} if kind.SPREAD else {}))
+            return typed(kind, own)
         except MessageError as error:
             # What lacks a field is of an older kdlab: nothing is wrong with it.
-            why = "" if "missing required field" in str(error) else str(error)
+            if "missing required field" not in str(error):
+                why = f"{error} (line {number})" if number else str(error)
     head = dict[str, Any]()
     for key, types in _HEAD.items():
         if isinstance(rest.get(key), types) and not isinstance(rest[key], bool):
@@ -100,9 +104,16 @@ class LineReader:
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path, self.offset = path, offset  # the first byte that was not read yet
+        self.number = 0  # of lines that were read
+        if offset and path.is_file():
+            self.number = path.read_bytes()[:offset].count(b"\n")
 
     def __call__(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+        return [line for _, line in self.numbered()]
+
+    def numbered(self) -> list[tuple[int, dict[str, Any]]]:
+        """With the number of each line in the file, counted from 1."""
+        found: list[tuple[int, dict[str, Any]]] = []
         if not self.path.is_file():  # a pipe would keep us waiting
             return found
         with self.path.open("rb") as file:
@@ -113,9 +124,10 @@ class LineReader:
                     rest = file.readline(LARGEST)  # of a line that is too long
                 if not rest.endswith(b"\n"):
                     break  # half written
-                self.offset = file.tell()
+                self.offset, self.number = file.tell(), self.number + 1
                 with suppress(MessageError):
-                    found += [parsed(dict[str, Any], line)] if rest is line else []
+                    if rest is line:
+                        found.append((self.number, parsed(dict[str, Any], line)))
         return found
 
 
@@ -130,7 +142,7 @@ class EventReader:
         self.path, self.lines = path, LineReader(path, offset)
 
     def __call__(self) -> list[Event]:
-        found = [parse(line) for line in self.lines() if "event" in line]
+        found = [parse(line, n) for n, line in self.lines.numbered() if "event" in line]
         for event in found:
             if isinstance(event, LogOpened) and event.format != FORMAT:
                 raise BadInput(
@@ -153,7 +165,11 @@ def select(path: Path, *kinds: type[_E]) -> Iterator[_E]: ...
 def select(path: Path, *kinds: str) -> Iterator[Event]: ...
 def select(path: Path, *kinds: Any) -> Iterator[Any]:
     """Those of these kinds (classes, or names: so that a damaged one counts, too), in order."""
-    return (e for e in read_all(path) if type(e) in kinds or e["event"] in kinds)
+    wanted = {BEFORE.get(kind, kind) for kind in kinds}
+    for event in read_all(path):
+        name = event.name if isinstance(event, OtherEvent) else event.KIND
+        if type(event) in wanted or name in wanted:
+            yield event
 
 
 def training_now(path: Path) -> str | None:

@@ -1,12 +1,13 @@
 """Events of a group of ranks that train one student together."""
 
 from collections.abc import Mapping
-from dataclasses import field
+
+from msgspec import field
 
 from kdlab.events.event import Event
 
 
-class GenerationBegun(Event, kind="generation"):
+class GenerationBegun(Event):
     """The ranks begin together, each from the newest checkpoint (EDL-Dist, section 3.4)."""
 
     number: int
@@ -22,7 +23,7 @@ class GenerationBegun(Event, kind="generation"):
         return f"generation {self.number}: {count} ranks begin together"
 
 
-class RankLost(Event, kind="rank_lost", line="{rank} is lost: {why}"):
+class RankLost(Event, line="{rank} is lost: {why}"):
     """A rank's process ended, or its group broke."""
 
     rank: str = field()  # the process
@@ -31,9 +32,7 @@ class RankLost(Event, kind="rank_lost", line="{rank} is lost: {why}"):
     why: str
 
 
-class RankGaveUp(
-    Event, kind="rank_gave_up", line="{rank} waits for a new generation: {why}"
-):
+class RankGaveUp(Event, line="{rank} waits for a new generation: {why}"):
     """A rank saw that its group is broken, and waits for the next generation."""
 
     rank: str = field()
@@ -41,9 +40,7 @@ class RankGaveUp(
 
 
 class RankHangs(
-    Event,
-    kind="rank_hangs",
-    line="{rank} gave no sign of life for {silent_s:.0f} s, and is killed",
+    Event, line="{rank} gave no sign of life for {silent_s:.0f} s, and is killed"
 ):
     """A rank gives no sign of life and is ended."""
 
@@ -51,27 +48,21 @@ class RankHangs(
     silent_s: float
 
 
-class RankKilled(Event, kind="rank_killed", line="{rank} is killed: {why}"):
+class RankKilled(Event, line="{rank} is killed: {why}"):
     """A rank is ended so that the others can go on."""
 
     rank: str = field()
     why: str
 
 
-class TrainingAgain(
-    Event, kind="training_again", line="all train again, {seconds:.1f} s after the loss"
-):
+class TrainingAgain(Event, line="all train again, {seconds:.1f} s after the loss"):
     """All ranks have done a step of the generation after a loss."""
 
     seconds: float  # since the loss
     generation: int
 
 
-class BatchShared(
-    Event,
-    kind="batch_shared",
-    line="rows of a batch on each rank: {rows} ({shares} shares)",
-):
+class BatchShared(Event, line="rows of a batch on each rank: {rows} ({shares} shares)"):
     """How a batch is shared among the ranks."""
 
     rows: list[int]  # of each rank

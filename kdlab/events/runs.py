@@ -6,7 +6,7 @@ from typing import Any
 from kdlab.events.event import Event
 
 
-class RunStarted(Event, kind="run_started", line="run {run_id} ({experiment})"):
+class RunStarted(Event, line="run {run_id} ({experiment})"):
     """A session of a run begins; a resumed run has several."""
 
     run_id: str
@@ -23,7 +23,7 @@ class RunStarted(Event, kind="run_started", line="run {run_id} ({experiment})"):
     tracking_uri: str | None  # of MLflow; None: it is not tracked
 
 
-class MemberStarted(Event, kind="member_started", line="training {member}"):
+class MemberStarted(Event, line="training {member}"):
     """A training of the run begins."""
 
     source: str  # of its soft labels, or its variant
@@ -31,26 +31,26 @@ class MemberStarted(Event, kind="member_started", line="training {member}"):
     shares_cores: bool = False  # its teachers compute on the cores that it is trained on
 
 
-class MemberDone(Event, kind="member_done"):
+class MemberDone(Event):
     """A training of the run has ended."""
 
     result: Mapping[str, Any]
     artifacts: list[str]  # paths of its networks, card and pictures
 
 
-class MethodsCompared(Event, kind="methods_compared", line="compared in {artifacts}"):
+class MethodsCompared(Event, line="compared in {artifacts}"):
     """All members have ended, and were put beside each other."""
 
     artifacts: list[str]
 
 
-class OverviewMade(Event, kind="overview_made"):
+class OverviewMade(Event):
     """The pictures and the note that MLflow shows of the run."""
 
     files: list[str]
 
 
-class RunDone(Event, kind="run_done"):
+class RunDone(Event):
     """A session of a run ends."""
 
     state: str  # finished, failed, stopped, lost
@@ -60,7 +60,6 @@ class RunDone(Event, kind="run_done"):
 
 class RunRestarted(
     Event,
-    kind="run_restarted",
     line="the run's process {why}; it goes on from its newest checkpoint ({count} of {most})",
 ):
     """The process of the run was killed from outside, and is started again."""
@@ -71,9 +70,7 @@ class RunRestarted(
 
 
 class TeacherTraining(
-    Event,
-    kind="teacher_training",
-    line="training the teacher ({epochs} epochs); it is kept for later runs",
+    Event, line="training the teacher ({epochs} epochs); it is kept for later runs"
 ):
     """There are no weights of this teacher yet."""
 
@@ -83,7 +80,6 @@ class TeacherTraining(
 
 class TeacherMeasured(
     Event,
-    kind="teacher_measured",
     line="teacher: {top1:.2f} % top-1 on {images} {split} images (guessing {guessing:.1f} %), "
     "calibration error {calibration_error:.1f} %",
 ):
@@ -101,9 +97,7 @@ class TeacherMeasured(
 
 
 class TeacherReady(
-    Event,
-    kind="teacher_ready",
-    line="teacher ready: {validation_top1:.2f} % top-1 on validation",
+    Event, line="teacher ready: {validation_top1:.2f} % top-1 on validation"
 ):
     """The teacher has its weights; percent."""
 

@@ -8,7 +8,7 @@ from kdlab.events.event import Event
 AS_IT_IS = "the experiment as it is"  # why a trial is tried
 
 
-class SweepStarted(Event, kind="sweep_started"):
+class SweepStarted(Event):
     """A session of a sweep begins."""
 
     study: str
@@ -25,7 +25,7 @@ class SweepStarted(Event, kind="sweep_started"):
         return f"sweep {self.study}: {', '.join(self.objectives)}"
 
 
-class TrialStarted(Event, kind="trial_started"):
+class TrialStarted(Event):
     """A trial was given to a worker."""
 
     number: int
@@ -36,9 +36,7 @@ class TrialStarted(Event, kind="trial_started"):
 
 
 class TrialStopping(
-    Event,
-    kind="trial_stopping",
-    line="trial {number} is pruned after epoch {epoch} ({value:.2f})",
+    Event, line="trial {number} is pruned after epoch {epoch} ({value:.2f})"
 ):
     """The pruner sees no hope."""
 
@@ -47,7 +45,7 @@ class TrialStopping(
     value: float
 
 
-class TrialAgain(Event, kind="trial_again", line="trial {number} is tried again: {why}"):
+class TrialAgain(Event, line="trial {number} is tried again: {why}"):
     """Its worker was lost, or the sweep stopped."""
 
     number: int
@@ -55,7 +53,7 @@ class TrialAgain(Event, kind="trial_again", line="trial {number} is tried again:
     tries: int
 
 
-class TrialDone(Event, kind="trial_done"):
+class TrialDone(Event):
     """A trial has ended."""
 
     number: int
@@ -71,21 +69,21 @@ class TrialDone(Event, kind="trial_done"):
     error: str | None = None  # of a failed one
 
 
-class Searched(Event, kind="searched", line="the best is trial {best}"):
+class Searched(Event, line="the best is trial {best}"):
     """The search is over; confirmation may follow."""
 
     best: int
     early: str | None  # why it ended before all trials, if it did
 
 
-class Confirming(Event, kind="confirming", line="{runs} runs with the fresh seeds {seeds}"):
+class Confirming(Event, line="{runs} runs with the fresh seeds {seeds}"):
     """The best setting and the experiment as it is are run again."""
 
     seeds: list[int]
     runs: int
 
 
-class RepeatStarted(Event, kind="repeat_started", line="{name}: {run}"):
+class RepeatStarted(Event, line="{name}: {run}"):
     """A setting is run again with a fresh seed."""
 
     name: str  # of its folder
@@ -95,14 +93,14 @@ class RepeatStarted(Event, kind="repeat_started", line="{name}: {run}"):
     set: Mapping[str, object]
 
 
-class RepeatDone(Event, kind="repeat_done"):
+class RepeatDone(Event):
     """It has ended; one that was lost is run again, in another folder."""
 
     run: str
     state: str  # finished, failed, lost
 
 
-class SweepDone(Event, kind="sweep_done"):
+class SweepDone(Event):
     """A session of a sweep ends."""
 
     state: str

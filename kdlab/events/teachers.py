@@ -1,18 +1,19 @@
 """Events of the teachers that serve a run, of their pool, and of chaos among them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+
+from msgspec import field
 
 from kdlab.events.event import Event
 
 
-class PoolStarting(Event, kind="pool_starting", line="teacher pool: {pool}"):
+class PoolStarting(Event, line="teacher pool: {pool}"):
     """Scheduler and teachers are started, or a remote pool is asked."""
 
     pool: str | None  # the component
 
 
-class PoolReady(Event, kind="pool_ready", line="the teacher pool is up at {address}"):
+class PoolReady(Event, line="the teacher pool is up at {address}"):
     """Teachers serve, or come when a student needs them."""
 
     address: str  # of the scheduler
@@ -21,7 +22,6 @@ class PoolReady(Event, kind="pool_ready", line="the teacher pool is up at {addre
 
 class Scheduled(
     Event,
-    kind="scheduled",
     line="t_s {t_s:.0f}, t_t {t_t:.0f} samples/s: n = {n} teachers wanted, {got} assigned",
 ):
     """The static share of Algorithm 1 (EDL-Dist), said once."""
@@ -33,10 +33,7 @@ class Scheduled(
 
 
 class TeacherJoined(
-    Event,
-    kind="teacher_joined",
-    spread="more",
-    line="{name} joined ({device}, {t_t:.0f} samples/s, pid {pid})",
+    Event, spread="more", line="{name} joined ({device}, {t_t:.0f} samples/s, pid {pid})"
 ):
     """A teacher was assigned to this student."""
 
@@ -50,16 +47,14 @@ class TeacherJoined(
     more: Mapping[str, object] = field(default_factory=dict)
 
 
-class EngineChanged(
-    Event, kind="engine_changed", line="{teacher} computes with {engine} from now on"
-):
+class EngineChanged(Event, line="{teacher} computes with {engine} from now on"):
     """A teacher took a faster engine while it served, or had to give one up."""
 
     teacher: str
     engine: str  # with the figures of all that were tried
 
 
-class TeacherLeft(Event, kind="teacher_left"):
+class TeacherLeft(Event):
     """A teacher was released, or serves somebody else, or said goodbye and answered all."""
 
     teacher: str
@@ -71,11 +66,7 @@ class TeacherLeft(Event, kind="teacher_left"):
         return f"{self.teacher} {went.get(self.how, 'left gracefully')}"
 
 
-class TeacherLost(
-    Event,
-    kind="teacher_lost",
-    line="{teacher} is lost: {why}. {resent} batches are sent again",
-):
+class TeacherLost(Event, line="{teacher} is lost: {why}. {resent} batches are sent again"):
     """A teacher died, fell silent or answered what cannot be used."""
 
     teacher: str
@@ -85,7 +76,6 @@ class TeacherLost(
 
 class TeacherLied(
     Event,
-    kind="teacher_lied",
     line="{teacher} gave other soft labels than the other teachers and is left out: "
     "{sent_again} samples are asked again, {trained} were trained on (batches "
     "{first_trained} to {last_trained})",
@@ -101,7 +91,7 @@ class TeacherLied(
     last_trained: list[int] | None
 
 
-class TeacherRequested(Event, kind="teacher_requested"):
+class TeacherRequested(Event):
     """The student starves, so the reader asked the pool for one teacher more."""
 
     granted: bool  # at once; else the next one that comes
@@ -113,7 +103,6 @@ class TeacherRequested(Event, kind="teacher_requested"):
 
 class TeachersGone(
     Event,
-    kind="no_teacher",
     line="no teacher is left for {unplaced} samples; the student waits up to "
     "{wait_s:.0f} s. Start one:\n    {join}",
 ):
@@ -127,7 +116,6 @@ class TeachersGone(
 
 class ThresholdLimits(
     Event,
-    kind="threshold_limits",
     line="the student waits although teachers have nothing to do: soft_labels.ut={ut} holds "
     "them back; soft_labels.ut={enough} would do",
 ):
@@ -139,7 +127,6 @@ class ThresholdLimits(
 
 class MemoryLimits(
     Event,
-    kind="memory_limits",
     line="the student waits although teachers have nothing to do: the memory that is free "
     "holds the inputs of {limit} samples in flight, {enough} would do; "
     "soft_labels.inputs=reference needs none",
@@ -151,9 +138,7 @@ class MemoryLimits(
 
 
 class CoordinatorAway(
-    Event,
-    kind="coordinator_away",
-    line="the pool's scheduler does not answer ({why}); {teachers} teachers serve on",
+    Event, line="the pool's scheduler does not answer ({why}); {teachers} teachers serve on"
 ):
     """The scheduler is gone or silent; training goes on with the teachers that it gave."""
 
@@ -161,13 +146,11 @@ class CoordinatorAway(
     teachers: int
 
 
-class CoordinatorBack(Event, kind="coordinator_back", line="the pool's scheduler is back"):
+class CoordinatorBack(Event, line="the pool's scheduler is back"):
     """The scheduler answers again."""
 
 
-class LabelsAwaited(
-    Event, kind="labels_awaited", line="no soft labels for {seconds:.0f} s: {why}"
-):
+class LabelsAwaited(Event, line="no soft labels for {seconds:.0f} s: {why}"):
     """The student waits for long, and why as far as is known."""
 
     seconds: float
@@ -175,9 +158,7 @@ class LabelsAwaited(
 
 
 class ReaderRestarted(
-    Event,
-    kind="reader_restarted",
-    line="{why}; another one goes on from epoch {epoch}, batch {batches}",
+    Event, line="{why}; another one goes on from epoch {epoch}, batch {batches}"
 ):
     """The reader's process died; its successor takes up what was not trained on."""
 
@@ -186,16 +167,14 @@ class ReaderRestarted(
     batches: int  # of this epoch, that were trained on
 
 
-class TeacherAdded(
-    Event, kind="teacher_added", line="one more teacher was asked for (pid {pid})"
-):
+class TeacherAdded(Event, line="one more teacher was asked for (pid {pid})"):
     """Somebody asked the pool for one teacher more."""
 
     by: str
     pid: int
 
 
-class TeacherDrained(Event, kind="teacher_drained", line="{target} was asked to leave"):
+class TeacherDrained(Event, line="{target} was asked to leave"):
     """Somebody asked a teacher to leave; it answers what it owes."""
 
     by: str
@@ -203,7 +182,7 @@ class TeacherDrained(Event, kind="teacher_drained", line="{target} was asked to 
     pid: int
 
 
-class ChaosCaused(Event, kind="chaos", line="chaos: {kind} {target}"):
+class ChaosCaused(Event, line="chaos: {kind} {target}"):
     """A process was hit, by the spec's timetable or by somebody."""
 
     kind: str  # kill_teacher, stop_rank, and so on

@@ -1,12 +1,13 @@
 """Events of a training loop, whatever method it is of."""
 
 from collections.abc import Mapping
-from dataclasses import field
+
+from msgspec import field
 
 from kdlab.events.event import Event
 
 
-class StepLogged(Event, kind="step", spread="figures"):
+class StepLogged(Event, spread="figures"):
     """Where the training stands, a few times a second or every so many steps."""
 
     epoch: int  # whole epochs that are over
@@ -20,7 +21,7 @@ class StepLogged(Event, kind="step", spread="figures"):
     figures: Mapping[str, float] = field(default_factory=dict)  # of the soft-label source
 
 
-class EpochDone(Event, kind="epoch_done"):
+class EpochDone(Event):
     """An epoch is over; percent, and None where it was not validated."""
 
     epoch: int  # counted from 1
@@ -33,7 +34,7 @@ class EpochDone(Event, kind="epoch_done"):
     validation_top5: float | None = None
 
 
-class LoopEvent(Event):
+class LoopEvent(Event, kind=None):
     """An event of one training loop: the student's, or that of one local model among several."""
 
     step: int  # that is done
@@ -45,15 +46,13 @@ class LoopEvent(Event):
         return self.LINE.format_map(self.facts() | {"who": who})
 
 
-class CheckpointSaved(
-    LoopEvent, kind="checkpoint_saved", line="{who}checkpoint at step {step}"
-):
+class CheckpointSaved(LoopEvent, line="{who}checkpoint at step {step}"):
     """Whatever comes, the training can go on from here."""
 
     path: str | None = None
 
 
-class Resumed(Event, kind="resumed", line="resumed after {epoch} epochs, {step} steps"):
+class Resumed(Event, line="resumed after {epoch} epochs, {step} steps"):
     """The training goes on from a checkpoint."""
 
     epoch: int  # of local models: rounds
@@ -61,7 +60,7 @@ class Resumed(Event, kind="resumed", line="resumed after {epoch} epochs, {step} 
     rolled_back: int  # steps that were done and are done again
 
 
-class Steered(LoopEvent, kind="steered", line="{who}from step {step} on: "):
+class Steered(LoopEvent, line="{who}from step {step} on: "):
     """Somebody changed settings; they hold from the next step on."""
 
     values: Mapping[str, float]
@@ -71,19 +70,16 @@ class Steered(LoopEvent, kind="steered", line="{who}from step {step} on: "):
         return f"{super().text()}{values}"
 
 
-class Paused(
-    LoopEvent, kind="paused", line="{who}paused after step {step}; kdlab control RUN go-on"
-):
+class Paused(LoopEvent, line="{who}paused after step {step}; kdlab control RUN go-on"):
     """Somebody asked for it; memory and teachers are kept."""
 
 
-class WentOn(LoopEvent, kind="went_on", line="{who}goes on from step {step}"):
+class WentOn(LoopEvent, line="{who}goes on from step {step}"):
     """A pause is over."""
 
 
 class CacheStarted(
     Event,
-    kind="cache_started",
     line="writing soft labels of {samples} samples, {views} views: {megabytes:.3g} MB to "
     "{folder}",
 ):
@@ -95,7 +91,7 @@ class CacheStarted(
     views: int  # of each sample
 
 
-class LabelsKept(Event, kind="labels_kept"):
+class LabelsKept(Event):
     """All soft labels of a served run are on disk, from now on or from a run before."""
 
     folder: str
@@ -111,7 +107,7 @@ class LabelsKept(Event, kind="labels_kept"):
         return f"{text}: {makers}" if makers else text
 
 
-class CacheWritten(Event, kind="cache_written", line="soft labels written"):
+class CacheWritten(Event, line="soft labels written"):
     """All soft labels are on disk."""
 
     folder: str

@@ -231,9 +231,10 @@ class RunFolder:
         )
         if isinstance(last, OtherEvent) and last.why:
             raise ValueError(last.why)
-        if last["event"].endswith("started"):
+        facts = last.facts()
+        if facts["event"].endswith("started"):
             return RunStatus(state="lost", created=made, exit_code=1)
-        state, result, said = str(last["state"]), last.get("result"), last.get("error")
+        state, result, said = str(facts["state"]), facts.get("result"), facts.get("error")
         return RunStatus(
             state=state,
             created=made,

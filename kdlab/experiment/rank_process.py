@@ -14,7 +14,6 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -40,8 +39,6 @@ from kdlab.supervision import process_groups
 from kdlab.supervision.children import announce, configured
 from kdlab.supervision.heartbeat import HeartbeatFile
 from kdlab.supervision.rank_messages import (
-    RANK_ANSWERS,
-    RANK_ORDERS,
     CarryOut,
     GenerationOrder,
     GroupBroken,
@@ -50,6 +47,7 @@ from kdlab.supervision.rank_messages import (
     RankConfig,
     RankDone,
     RankFailed,
+    RankOrder,
     RankSaved,
     RankStopped,
     SaveGeneration,
@@ -142,7 +140,7 @@ class RankProcess(ABC, Generic[OrderType]):
             if rank == 0:
                 self.log.emit(event)
             elif isinstance(event, _TOLD_BY_ALL):
-                self.log.emit(replace(event, rank=rank))
+                self.log.emit(event.but(rank=rank))
 
         return report
 
@@ -193,7 +191,7 @@ def serve(
     say(ready=True)
     while (order := orders.get()) is not None:
         answer = _carried_out(rank, typed(rank.takes, order))
-        say(**RANK_ANSWERS.plain(answer))
+        say(**plain(answer))
         if isinstance(answer, MachineFailed):
             # A rank that is lost: another process, maybe elsewhere, takes its place.
             end(_LOST)
@@ -229,7 +227,7 @@ def main(kind: type[RankProcess[Any]]) -> None:
         if "end" in message:
             orders.put(None)
             return
-        match RANK_ORDERS.typed(message):
+        match RankOrder.typed(message):
             case CarryOut(order):
                 orders.put(order)
             case StopTraining():

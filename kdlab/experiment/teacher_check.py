@@ -6,7 +6,7 @@ that learns nonsense. So every teacher is asked about images with known labels f
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from kdlab.events.event import Emit
 from kdlab.events.general import Warned
 from kdlab.events.images import ImagesAnswered
 from kdlab.events.runs import TeacherMeasured
-from kdlab.messages import plain
+from kdlab.messages import plain, typed
 from kdlab.report.calibration import expected_calibration_error
 from kdlab.train.evaluate import answers, in_batches, probabilities
 from kdlab.train.teacher import PreparedTeachers
@@ -223,8 +223,7 @@ def check_teacher(
         TeacherRefused: it stays below its `min_top1`.
     """
     found = measured(teacher, data, device, batch)
-    own = {f.name for f in fields(TeacherMeasured)}
-    emit(TeacherMeasured(**{k: v for k, v in plain(found).items() if k in own}))
+    emit(typed(TeacherMeasured, plain(found)))
     emit(ImagesAnswered(step=0, epoch=0, said=found.said, shares=found.shares))
     if found.knows_nothing:
         emit(Warned(message=_warning(found)))

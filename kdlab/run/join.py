@@ -119,4 +119,4 @@ def _weights_of(card: str) -> str:
             "experiment's data. Leave --model away: the pool says what it serves."
         )
     with Progress() as progress:
-        return prepare(spec, lambda event: progress.see(event.of("teacher"))).sha256
+        return prepare(spec, lambda event: progress.see(event.but(member="teacher"))).sha256

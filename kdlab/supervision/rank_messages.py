@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from kdlab.messages import Kinds
+from kdlab.messages import Tagged
 from kdlab.soft_labels.source import PoolAddress
 
 
@@ -37,77 +37,60 @@ class GenerationOrder:
     local_world: int = 1
 
 
-# What it is told
+class RankOrder(Tagged):
+    """To the process of a rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class CarryOut:
+class CarryOut(RankOrder):
     """Carry this out: a `GenerationOrder`, or what a method has in its place."""
 
     order: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class SaveGeneration:
+class SaveGeneration(RankOrder):
     """End the generation under way after a common step, all saved."""
 
 
-@dataclass(frozen=True, slots=True)
-class StopTraining:
+class StopTraining(RankOrder):
     """The user asked to stop: save, and say so."""
 
 
-RankOrder = CarryOut | SaveGeneration | StopTraining
-RANK_ORDERS: Kinds[RankOrder] = Kinds(CarryOut, SaveGeneration, StopTraining)
+class RankAnswer(Tagged):
+    """Its answer."""
 
 
-# What it answers
-
-
-@dataclass(frozen=True, slots=True)
-class RankDone:
+class RankDone(RankAnswer):
     """What it was told is done."""
 
     result: dict[str, Any] | None  # of the master, or of a local model
 
 
-@dataclass(frozen=True, slots=True)
-class RankSaved:
+class RankSaved(RankAnswer):
     """The generation has ended, its state is on disk."""
 
     leaving: bool  # the process ends, as it was asked to from outside
 
 
-@dataclass(frozen=True, slots=True)
-class RankStopped:
+class RankStopped(RankAnswer):
     """It has stopped because the user asked."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class RankFailed:
+class RankFailed(RankAnswer):
     """An error that another process would have as well."""
 
     error: str
     exit_code: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class GroupBroken:
+class GroupBroken(RankAnswer):
     """Another rank is gone; this one is ready for the next generation."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class MachineFailed:
+class MachineFailed(RankAnswer):
     """Its last word: a fault of this machine, so that another may do better."""
 
     why: str
-
-
-RankAnswer = RankDone | RankSaved | RankStopped | RankFailed | GroupBroken | MachineFailed
-RANK_ANSWERS: Kinds[RankAnswer] = Kinds(
-    RankDone, RankSaved, RankStopped, RankFailed, GroupBroken, MachineFailed
-)

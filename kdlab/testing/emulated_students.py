@@ -44,7 +44,7 @@ class EmulatedStudent(ReaderLoop):
         now = time.monotonic()
         self.machine = DistilReader(config.rules, lambda epoch: sizes, epochs=1, time=now)
 
-    def execute(self, instruction: tell.Instruction) -> None:
+    def execute(self, instruction: tell.ReaderInstruction) -> None:
         match instruction:
             case tell.AskTeacher():
                 self.asked.append(time.monotonic())

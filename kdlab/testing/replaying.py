@@ -3,15 +3,17 @@
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-from kdlab.cluster.coordination.recording import from_plain, to_plain
+from kdlab.cluster.coordination.recording import FORMAT
 from kdlab.errors import BadInput
 from kdlab.events.log import LineReader
+from kdlab.messages import plain, typed
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.leases import LeaseTable
-from kdlab.papers.edl_dist.reader_instructions import Deliver
+from kdlab.papers.edl_dist.reader_instructions import Deliver, TakeCached
 from kdlab.papers.edl_dist.reader_rules import Rules
 
 
@@ -63,6 +65,8 @@ def replay(path: str | Path) -> Replay:
     if not heads:
         raise BadInput(f"{path} is no journal of a machine: no line names one.")
     head, events = entries[heads[-1]], entries[heads[-1] + 1 :]
+    if head.get("format") != FORMAT:
+        raise BadInput(f"{path} is of another kdlab: replay it with the one that wrote it.")
     cached: set[tuple[int, int]] = set()
     made = Replay(_machine(head, cached))
     for number, entry in enumerate(events):
@@ -93,15 +97,18 @@ def _machine(
 
 def _taken_from_cache(told: object) -> set[tuple[int, int]]:
     said = told if isinstance(told, list) else []
-    taken = [i for i in said if isinstance(i, dict) and i["is"] == "TakeCached"]
-    return {tuple(i["of"]["part"]["of"][:2]) for i in taken}
+    taken = [i for i in said if isinstance(i, dict) and i.get("kind") == TakeCached.KIND]
+    return {tuple(i["part"][:2]) for i in taken}
 
 
 def _feed(made: Replay, number: int, entry: dict[str, Any]) -> None:
     machine, on = made.machine, entry["on"]
-    told = getattr(machine, on)(*from_plain(entry["args"]), **from_plain(entry["kwargs"]))
+    call = getattr(machine, on)
+    given = signature(call).bind(*entry["args"], **entry["kwargs"]).arguments
+    hints = get_type_hints(call)
+    told = call(**{name: typed(hints[name], value) for name, value in given.items()})
     made.events[on] += 1
-    now: object = json.loads(json.dumps(to_plain(told)))
+    now: object = json.loads(json.dumps(plain(told)))
     then = entry["told"]
     if isinstance(machine, LeaseTable):
         then = [then, entry["state"]]

@@ -185,9 +185,9 @@ class Driver(Shift[RunningTrial]):
         for number, state in list(self.running.items()):
             if state.read is None or state.pruned:
                 continue
-            for event in state.read():
-                if self._is_of_the_student(event) and event.get(watched) is not None:
-                    self._report(number, state, float(event[watched]))
+            for event in filter(self._is_of_the_student, state.read()):
+                if (value := event.facts().get(watched)) is not None:
+                    self._report(number, state, float(value))
 
     def _is_of_the_student(self, event: Event) -> bool:
         """An end of an epoch: not of its teacher, nor of what it is compared with."""

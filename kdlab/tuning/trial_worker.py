@@ -22,11 +22,11 @@ from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.children import announce, configured
 from kdlab.tuning.simulated import simulate
 from kdlab.tuning.trial_workers import (
-    TRIAL_ORDERS,
     StopTrial,
     TrialEnded,
     TrialOrder,
     TrialWorkerConfig,
+    TrialWorkerOrder,
 )
 
 RunTrial = Callable[[TrialOrder], TrialEnded]
@@ -44,7 +44,7 @@ class Orders:
         if "end" in message:
             self._waiting.put(None)
             return
-        match TRIAL_ORDERS.typed(message):
+        match TrialWorkerOrder.typed(message):
             case StopTrial(number):
                 self.stopped.add(number)
             case TrialOrder() as order:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from kdlab.errors import ClusterError, RunStopped
-from kdlab.messages import Kinds, typed
+from kdlab.messages import Tagged, plain, typed
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.rank_child import LocalRank, RankChild
 from kdlab.supervision.supervisor import ChildLost, ChildReady, ChildSaid, Supervisor
@@ -28,8 +28,11 @@ class TrialWorkerConfig:
     gpu: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialOrder:
+class TrialWorkerOrder(Tagged):
+    """To the process of a worker for trials."""
+
+
+class TrialOrder(TrialWorkerOrder, kw_only=True):
     """One trial: a run folder and the pool that teaches it, or the spec of a simulation."""
 
     number: int
@@ -38,14 +41,10 @@ class TrialOrder:
     pool: PoolAddress | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StopTrial:
+class StopTrial(TrialWorkerOrder):
     """Save and end."""
 
     number: int
-
-
-TRIAL_ORDERS: Kinds[TrialOrder | StopTrial] = Kinds(TrialOrder, StopTrial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class TrialWorkers:
 
     def send(self, worker: int, order: TrialOrder) -> None:
         self.orders[worker] = order.number
-        if not self.supervisor.send(worker, **TRIAL_ORDERS.plain(order)):
+        if not self.supervisor.send(worker, **plain(order)):
             # Whether it heard is not known; its loss is an event.
             self.supervisor.children[worker].kill()
 
@@ -107,7 +106,7 @@ class TrialWorkers:
         """Have a trial save and end."""
         for worker, at in self.orders.items():
             if at == order:
-                self.supervisor.send(worker, **TRIAL_ORDERS.plain(StopTrial(order)))
+                self.supervisor.send(worker, **plain(StopTrial(order)))
 
     def events(self) -> Iterator[TrialEnded]:
         """What ended since the last call; ClusterError where a worker never comes up."""

@@ -1,7 +1,7 @@
 """What a study is told of a trial that has ended, and keeps of it; what people hear of it."""
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import optuna
@@ -79,16 +79,16 @@ class Verdicts:
         self.study.tell(trial, [float(found[n] or 0.0) for n in wanted])
         self.seconds.append(time.perf_counter() - begin)
         done = self._done(state, "complete")
-        self.emit(replace(done, values_found=found, feasible=keeps))
+        self.emit(done.but(values_found=found, feasible=keeps))
 
     def pruned(self, state: RunningTrial) -> None:
         self.study.tell(state.trial, state=TrialState.PRUNED)
-        self.emit(replace(self._done(state, "pruned"), epoch=state.reported))
+        self.emit(self._done(state, "pruned").but(epoch=state.reported))
 
     def failed(self, state: RunningTrial, error: str) -> None:
         """Kept with its error; the search goes on."""
         self.given_up(state.trial, error)
-        self.emit(replace(self._done(state, "failed"), error=error))
+        self.emit(self._done(state, "failed").but(error=error))
 
     def given_up(self, trial: Trial, error: str) -> None:
         """A failure that nobody needs to hear of."""

@@ -20,7 +20,7 @@ import kdlab
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.config.seal import hash_of
-from kdlab.control.orders import KINDS, ChangeSettings, OrderReader
+from kdlab.control.orders import ChangeSettings, Order, OrderReader
 from kdlab.control.steering import Steering
 from kdlab.data.images import DataSpec
 from kdlab.errors import KdlabError, NotFoundError, WeightsError
@@ -176,7 +176,7 @@ def test_a_run_ends_with_its_folder(kdlab_home, elsewhere):
     """It trained on unseen, made the folder anew as 0755, and no command knew it."""
     words = ["smoke/in_process", "train.epochs=100000", "tracking.enabled=false"]
     run = kdlab.load(*words).start(lambda line: None)
-    until(lambda: [e for e in run.events() if e["event"] == "step"])
+    until(lambda: [e for e in run.events() if e.KIND == "step_logged"])
     processes = run.folder.family()
     shutil.rmtree(run.path, ignore_errors=True)
     until(lambda: not any(lives(process.pid) for process in processes))
@@ -187,7 +187,7 @@ def test_of_two_resumes_one_trains_and_is_within_reach(kdlab_home, elsewhere):
     """The loser's number stood in the status: nobody could stop the other one."""
     words = ["smoke/in_process", "train.epochs=100000", "tracking.enabled=false"]
     run = kdlab.load(*words).start(lambda line: None)
-    until(lambda: [e for e in run.events() if e["event"] == "step"])
+    until(lambda: [e for e in run.events() if e.KIND == "step_logged"])
     run.stop()
     assert run.wait().state == "stopped"
     command = [sys.executable, "-m", "kdlab", "resume", run.id, "--detach"]
@@ -196,7 +196,7 @@ def test_of_two_resumes_one_trains_and_is_within_reach(kdlab_home, elsewhere):
     codes = sorted(process.returncode for process in both)
     assert codes == [0, 2], said
     until(lambda: run.state == "running")
-    until(lambda: len([e for e in run.events() if e["event"] == "resumed"]) == 1)
+    until(lambda: len([e for e in run.events() if e.KIND == "resumed"]) == 1)
     run.stop()
     assert run.wait().state == "stopped"
 
@@ -439,7 +439,7 @@ def odd_folder(odd, template, path):
         (path / "spec.yaml").write_text(yaml.safe_dump(odd.changed(spec)))
     with (path / "events.jsonl").open("w") as file:
         for kind in chance.choices(
-            ["run_started", "member_started", "step", "run_done"], k=4
+            ["run_started", "member_started", "step_logged", "run_done"], k=4
         ):
             line = {"event": kind, "time": 1.0, "member": "none/seed0", "state": "finished"}
             file.write(json.dumps(odd.changed(line)) + "\n")
@@ -529,10 +529,10 @@ def test_odd_orders_are_orders_or_nothing(tmp_path):
     known = {"time": 1.0, "member": "m", "set": {"lr_factor": 0.5}, "name": "teacher-0"}
     with path.open("w") as file:
         for _ in range(MANY):
-            line = odd.changed(known | {"event": odd.chance.choice([*KINDS])})
+            line = odd.changed(known | {"event": odd.chance.choice([*Order.KINDS])})
             file.write(json.dumps(line) + "\n")
     for found in OrderReader(path)():
-        assert type(found) in KINDS.values()
+        assert type(found) in Order.KINDS.values()
         assert isinstance(found.member, str)
     steering = Steering(path, "m")
     steering.look(now=True)

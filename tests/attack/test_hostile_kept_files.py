@@ -197,7 +197,7 @@ def test_lines_beside_a_damaged_one_are_read(tmp_path):
     ]
     lines += [b'{"event": "note", "message": "b"}', b'{"event": "note"']
     (tmp_path / "events.jsonl").write_bytes(b"\n".join(lines))
-    assert [event["message"] for event in read_all(tmp_path / "events.jsonl")] == ["a", "b"]
+    assert [event.message for event in read_all(tmp_path / "events.jsonl")] == ["a", "b"]
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)

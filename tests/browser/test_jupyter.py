@@ -142,7 +142,7 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
 
     canvas = page.locator("canvas.kdlab-curves").first
     canvas.wait_for()
-    until(lambda: len(events("step")) > 5)
+    until(lambda: len(events("step_logged")) > 5)
     before = canvas.screenshot()
     until(lambda: canvas.screenshot() != before)  # it moves
     page.locator(".kd-name", has_text=re.compile(r"^teacher-\d$")).first.wait_for()
@@ -157,7 +157,7 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
     field.fill("7")
     field.press("Enter")
     steered = until(lambda: events("steered"))
-    assert steered[0]["values"]["loss.temperature"] == 7.0
+    assert steered[0].values["loss.temperature"] == 7.0
     canvas.scroll_into_view_if_needed()  # typing has moved the page
     picture("live_monitor")
 
@@ -173,7 +173,7 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
         return False
 
     until(killed, every_s=2.0)
-    lost = until(lambda: events("teacher_lost"))[0]["teacher"]
+    lost = until(lambda: events("teacher_lost"))[0].teacher
     lane = page.locator(".kd-row", has_text=lost).first
     lane.locator(".kd-how", has_text="lost").wait_for()
     picture("lost_teacher")
@@ -190,8 +190,8 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
 
     page.evaluate(RESTART)
     page.wait_for_function(IDLE)
-    steps = len(events("step"))
-    until(lambda: len(events("step")) > steps)  # a new kernel, the same run
+    steps = len(events("step_logged"))
+    until(lambda: len(events("step_logged")) > steps)  # a new kernel, the same run
     note = page.locator(".kd-gone").first
     note.wait_for()  # the monitor of the kernel before does not look alive
     assert f'kdlab.attach("{run.run_id}").live()' in note.inner_text()
@@ -204,8 +204,8 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
     stop.scroll_into_view_if_needed()
     stop.click()
     until(lambda: events("run_done"))
-    assert events("run_done")[-1]["state"] == "stopped"
-    assert not any(e["samples_lost"] or e["samples_repeated"] for e in events("epoch_done"))
+    assert events("run_done")[-1].state == "stopped"
+    assert not any(e.samples_lost or e.samples_repeated for e in events("epoch_done"))
 
 
 @pytest.mark.nightly
@@ -216,7 +216,7 @@ def test_a_run_is_watched_in_notebook_7(jupyter, notebook, page, picture, elsewh
     canvas = page.locator("canvas.kdlab-curves").first
     canvas.wait_for()
     run = RunFolder(until(lambda: run_folders(elsewhere))[0])
-    until(lambda: len(list(select(run.events, "step"))) > 5)
+    until(lambda: len(list(select(run.events, "step_logged"))) > 5)
     before = canvas.screenshot()
     until(lambda: canvas.screenshot() != before)  # it moves
     page.get_by_role("button", name=re.compile("^pause$")).first.click()
@@ -248,7 +248,7 @@ def test_each_state_of_a_run_is_said(jupyter, page, picture, elsewhere, module):
     stopped = kdlab.load(
         "smoke/none", {"tracking.enabled": False, "train.epochs": 10**6}
     ).start()
-    until(lambda: list(select(stopped.folder.events, "step")))
+    until(lambda: list(select(stopped.folder.events, "step_logged")))
     stopped.stop()
     for run in (failed, stopped):
         with pytest.raises(kdlab.KdlabError):

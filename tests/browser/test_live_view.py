@@ -52,7 +52,7 @@ def trained(ends=None):
     for k in range(1, 301):
         watch.see(
             event(
-                "step", k / 5, member="served/seed0", step=k, of_steps=600, epoch=k // 100,
+                "step_logged", k / 5, member="served/seed0", step=k, of_steps=600, epoch=k // 100,
                 loss=2 - k / 200, samples_per_second=800.0, starved_s=0.0, volume=float(k),
                 queued_s=float(k), computed_s=float(k),
             )
@@ -103,9 +103,9 @@ def pipeline(width=0.5):
     watch = Watch()
     watch.see(event("member_started", 0.0, member="tr/seed0", source="tr", seed=0))
     told = {"member": "tr/seed0", "of_steps": 9, "samples_per_second": 90.0}
-    watch.see(event("step", 1.0, step=1, loss=1.0, epoch=0, **told))
+    watch.see(event("step_logged", 1.0, step=1, loss=1.0, epoch=0, **told))
     spans = [[0, "teacher", 1, 0.0, width], [1, "block 1", 1, width, 1.0]]
-    watch.see(event("trace", 2.0, member="tr/seed0", spans=spans))
+    watch.see(event("trace_recorded", 2.0, member="tr/seed0", spans=spans))
     return watch
 
 

@@ -63,8 +63,8 @@ def test_a_hung_teacher_expires_and_its_work_is_sent_again(
     finally:
         os.kill(hung, signal.SIGCONT)
     complete(ids, samples, epoch)
-    assert [data["teacher"] for data in lost()] == ["teacher-0"]
-    assert lost()[0]["why"] == "silent beyond its lease"
+    assert [data.teacher for data in lost()] == ["teacher-0"]
+    assert lost()[0].why == "silent beyond its lease"
 
 
 @pytest.mark.nightly
@@ -78,7 +78,7 @@ def test_a_polite_leave_sends_nothing_again(pools, served, deployment):
 
     complete(train(source, 40, act, pace_s=0.002), samples, 40)
     left = [data for name, data in events if name == "teacher_left"]
-    assert [data["teacher"] for data in left] == ["teacher-0"]
+    assert [data.teacher for data in left] == ["teacher-0"]
     assert not [name for name, _ in events if name == "teacher_lost"]
     pool.teachers[0].process.wait(30)
     assert pool.teachers[0].process.returncode == 0
@@ -221,7 +221,7 @@ def test_a_reader_that_stands_still_is_killed_and_replaced(pools, served, deploy
                 os.kill(source.reader.pid, signal.SIGSTOP)
     complete(ids, samples, 4)
     (restarted,) = [data for name, data in events if name == "reader_restarted"]
-    assert restarted["why"].startswith("The reader has stood still for")
+    assert restarted.why.startswith("The reader has stood still for")
 
 
 @pytest.mark.nightly

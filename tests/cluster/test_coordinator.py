@@ -29,10 +29,10 @@ from kdlab.cluster.coordination.lease_store import (
 )
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import deploy
-from kdlab.cluster.reader.reader_messages import TO_COORDINATOR
 from kdlab.cluster.wires.security import Tls, of_all_roles
 from kdlab.cluster.wires.wire import ask, check_address, run_isolated
 from kdlab.errors import SchedulerUnreachable
+from kdlab.messages import plain
 from kdlab.papers.edl_dist.fair_shares import Share, SharedTeacher
 from kdlab.papers.edl_dist.reader_instructions import Complain
 from kdlab.testing import replay
@@ -415,9 +415,9 @@ def test_quarantine_is_for_the_lease_at_fault_and_fades(monkeypatch):
         (given,) = (await plugin.watch("s", -1, "", 0.0))["given"]
         lease = given["epoch"]
         stale, bad = (Complain("a", lease - 1, "stale"), Complain("a", lease, "NaN"))
-        await plugin.tell("s", TO_COORDINATOR.plain(stale))
+        await plugin.tell("s", plain(stale))
         assert plugin.leases.held_by("s")  # of an earlier lease: nothing happens
-        await plugin.tell("s", TO_COORDINATOR.plain(bad))
+        await plugin.tell("s", plain(bad))
 
     async def look():
         await plugin.start(SimpleNamespace(handlers={}))

@@ -4,16 +4,15 @@ import pytest
 
 from kdlab.cluster.group import StudentGroup
 from kdlab.errors import RunStopped
-from kdlab.messages import typed
+from kdlab.messages import plain, typed
 from kdlab.papers.edl_dist.generations import Generations
 from kdlab.supervision.rank_messages import (
-    RANK_ANSWERS,
-    RANK_ORDERS,
     GenerationOrder,
     GroupBroken,
     MachineFailed,
     RankDone,
     RankFailed,
+    RankOrder,
     RankStopped,
     StopTraining,
 )
@@ -65,17 +64,17 @@ class Case:
 
     def says(self, rank, answer):
         """What this process announces; heard at the next look."""
-        self.children[f"rank-process-{rank}"].say(**RANK_ANSWERS.plain(answer))
+        self.children[f"rank-process-{rank}"].say(**plain(answer))
 
     def orders(self, name):
         """What it was told so far."""
-        return [RANK_ORDERS.typed(order) for order in self.children[name].orders]
+        return [RankOrder.typed(order) for order in self.children[name].orders]
 
 
 @pytest.fixture
 def case(tmp_path):
     made = Case(tmp_path)
-    assert made.all_ready() == ["generation"]
+    assert made.all_ready() == ["generation_begun"]
     return made
 
 
@@ -97,7 +96,7 @@ def test_a_lost_rank_is_replaced_by_the_standby(case):
     kinds = case.after()
     assert kinds.count("rank_lost") == 1
     assert "rank_gave_up" in kinds
-    assert "generation" in kinds
+    assert "generation_begun" in kinds
     assert case.group.machine.ranks == ("rank-process-0", "rank-process-2")
     assert len(case.children) == 4  # a standby more
     case.train(6)

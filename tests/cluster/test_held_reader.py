@@ -12,10 +12,9 @@ from tests_support import event
 from kdlab.cluster.child_configs import ReaderConfig, ReaderStart
 from kdlab.cluster.reader.held_reader import HeldReader
 from kdlab.cluster.reader.reader_messages import (
-    READER_FAILURES,
-    READER_ORDERS,
     PauseReader,
     ReaderDefect,
+    ReaderOrder,
     SetThresholds,
     StopReader,
 )
@@ -23,6 +22,7 @@ from kdlab.cluster.reader.ring import Channel, Layout, Ring
 from kdlab.cluster.reader.student_reader import FIGURES
 from kdlab.data.samples import SampleDescription
 from kdlab.errors import ClusterError, NoTeacherLeft, RunStopped
+from kdlab.messages import plain
 from kdlab.papers.edl_dist.reader_instructions import Fail
 from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.testing.scripted import FakeClock
@@ -63,7 +63,7 @@ class Reader:
         self.ring.message_sent()
 
     def fail(self, failure):
-        self.say(READER_FAILURES.plain(failure))
+        self.say(plain(failure))
 
     def fill(self, number, batch):
         slot = self.ring.slot(number)
@@ -77,7 +77,7 @@ class Reader:
         with contextlib.suppress(EOFError):  # and then the trainer's end was closed
             while (message := self.channel.receive(0.0)) is not None:
                 if not isinstance(message, int):
-                    found.append(READER_ORDERS.typed(message))
+                    found.append(ReaderOrder.typed(message))
         return found
 
     def die(self):

@@ -21,8 +21,8 @@ def test_a_student_learns_from_teachers_that_chose_their_engine(kdlab_home, else
     assert all(name.rsplit(" ", 1)[1] in {"fp32", "bf16"} for name in engines)
     joined = list(select(run.folder.events, TeacherJoined))
     assert joined
-    assert all("times eager" in str(event["engine"]) for event in joined)
-    assert all("folded fp32" in str(event["engine"]) for event in joined)  # was tried
+    assert all("times eager" in str(event.more["engine"]) for event in joined)
+    assert all("folded fp32" in str(event.more["engine"]) for event in joined)  # was tried
 
 
 @pytest.mark.nightly

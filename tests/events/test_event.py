@@ -1,6 +1,5 @@
 """What stands in the file of an event, and what becomes of it when it is read."""
 
-import dataclasses
 import json
 import typing
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests_support import event
 
-from kdlab.events.event import Event, OtherEvent, kinds
+from kdlab.events.event import BEFORE, Event, OtherEvent
 from kdlab.events.log import parse
 from kdlab.events.training import EpochDone, StepLogged
 
@@ -30,12 +29,12 @@ st.register_type_strategy(float, st.floats(-1e6, 1e6))
 st.register_type_strategy(str, _TEXT)
 
 
-@pytest.mark.parametrize("name", kinds())
+@pytest.mark.parametrize("name", Event.KINDS)
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=20)
 @given(st.data())
 @pytest.mark.long
 def test_every_kind_is_read_back_as_it_was_written(name, data):
-    kind = kinds()[name]
+    kind = Event.KINDS[name]
     spread = {}
     if kind.SPREAD:
         keys = st.sampled_from(["x", "y"])  # none of its own
@@ -56,25 +55,25 @@ def _open_fields(kind):
     }
 
 
-@pytest.mark.parametrize("name", kinds())
+@pytest.mark.parametrize("name", Event.KINDS)
 def test_every_line_of_text_names_only_fields_that_there_are(name):
-    kind = kinds()[name]
+    kind = Event.KINDS[name]
     usual = event(name)
     assert isinstance(usual.text(), str)
     for word in ("{", "}"):
         assert word not in usual.text().replace("{}", "")
-    known = {f.name for f in dataclasses.fields(kind)} | {"who"}
+    known = {*kind.__struct_fields__, "who"}
     fields = {part.split("}")[0].split(":")[0] for part in kind.LINE.split("{")[1:]}
     assert fields <= known
 
 
 def test_figures_stand_beside_the_other_facts():
-    step = event("step", step=3, volume=7.0)
+    step = event("step_logged", step=3, volume=7.0)
     assert step.figures == {"volume": 7.0}
-    assert step.facts()["volume"] == step["volume"] == 7.0
-    assert "loss" in step
-    assert step.get("block_losses") is None
-    assert "block_losses" not in step
+    assert step.facts()["volume"] == 7.0
+    assert step.facts()["loss"] is None  # it must be there
+    assert step.block_losses is None
+    assert "block_losses" not in step.facts()
 
 
 def test_a_line_of_an_unknown_kind_keeps_its_facts():
@@ -89,7 +88,7 @@ def test_a_line_that_lacks_something_is_none_of_its_kind():
     found = parse({"time": 1.0, "event": "epoch_done", "epoch": 3})
     assert isinstance(found, OtherEvent)
     assert not isinstance(found, EpochDone)
-    assert found["epoch"] == 3
+    assert found.others["epoch"] == 3
 
 
 @pytest.mark.parametrize(
@@ -111,12 +110,31 @@ def test_wrong_facts_are_said_and_no_event_of_the_kind(wrong):
 
 
 def test_a_kind_of_ones_own_is_a_subclass():
-    class Pruned(Event, kind="pruned", line="{share:.0%} of the weights are 0"):
+    class WeightsPruned(Event, line="{share:.0%} of the weights are 0"):
         share: float
 
-    found = parse({"time": 2.0, "event": "pruned", "share": 0.5})
-    assert found == Pruned(time=2.0, share=0.5)
+    class Merged(Event, kind="weights_merged"):
+        """By a name of its own."""
+
+    found = parse({"time": 2.0, "event": "weights_pruned", "share": 0.5})
+    assert found == WeightsPruned(time=2.0, share=0.5)
     assert found.text() == "50% of the weights are 0"
+    assert type(parse({"event": "weights_merged"})) is Merged
+
+
+def test_a_kind_is_called_as_its_class_and_old_names_are_still_read():
+    for name, kind in Event.KINDS.items():
+        if kind.__module__.startswith("kdlab."):
+            assert (
+                name
+                == kind.KIND
+                == kind.__name__[0].lower()
+                + "".join(f"_{c.lower()}" if c.isupper() else c for c in kind.__name__[1:])
+            )
+    for old, new in BEFORE.items():
+        assert old not in Event.KINDS
+        was = event(new)
+        assert parse(was.facts() | {"event": old}) == was
 
 
 def test_of_local_models_the_text_says_which():
@@ -128,4 +146,4 @@ def test_of_local_models_the_text_says_which():
 
 def test_what_is_not_known_is_a_dash():
     assert "- joined (-" in event("teacher_joined", name="-", device=None).text()
-    assert isinstance(event("step"), StepLogged)
+    assert isinstance(event("step_logged"), StepLogged)

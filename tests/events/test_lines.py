@@ -4,7 +4,12 @@ import pytest
 from tests_support import event
 
 from kdlab.events.blockwise import BlocksChosen, PlanMeasured, WholeStudentStarted
-from kdlab.events.ensemble import ErrorsMeasured, LocalModelLost, RoundIncomplete
+from kdlab.events.ensemble import (
+    ErrorsMeasured,
+    LocalModelLost,
+    RoundIncomplete,
+    WorkerResumed,
+)
 from kdlab.events.images import ImagesAnswered
 from kdlab.events.ranks import GenerationBegun
 from kdlab.events.sweeps import SweepStarted, TrialAgain, TrialStopping
@@ -18,6 +23,7 @@ from kdlab.events.sweeps import SweepStarted, TrialAgain, TrialStopping
         (BlocksChosen(choices=["skip"], table="a table", faster=2.5),
          "a table\nthe whole is 2.50 times as fast as the teacher"),
         (WholeStudentStarted(epochs=3, distilled={}), "training the whole student (3 epochs)"),
+        (WorkerResumed(worker=2, step=40), "worker 2 goes on from step 40"),
         (RoundIncomplete(round=4, models=[0, 2]), "round 4 goes on with the models of [0, 2]"),
         (TrialStopping(number=7, epoch=2, value=91.126), "trial 7 is pruned after epoch 2 (91.13)"),
         (TrialAgain(number=7, why="its worker was lost", tries=1),
@@ -55,7 +61,12 @@ def test_a_sweep_says_what_it_is_for():
 
 def test_errors_of_a_round_are_those_of_local_and_global_model():
     look = event(
-        "look", member="ec", iterations=40, chosen=12.5, global_=10.0, parallel_s=3.0
+        "errors_measured",
+        member="ec",
+        iterations=40,
+        chosen=12.5,
+        global_=10.0,
+        parallel_s=3.0,
     )
     assert isinstance(look, ErrorsMeasured)
     assert (

@@ -34,10 +34,10 @@ def test_a_half_written_line_waits(tmp_path):
     read = EventReader(path)
     assert read() == []
     path.write_bytes(b'{"event": "a"}\n{"event": ')
-    assert [e["event"] for e in read()] == ["a"]
+    assert [e.name for e in read()] == ["a"]
     with path.open("ab") as file:
         file.write(b'"b"}\n')
-    assert [e["event"] for e in read()] == ["b"]
+    assert [e.name for e in read()] == ["b"]
     assert read() == []
 
 
@@ -58,6 +58,20 @@ def test_a_line_that_is_too_long_costs_itself_only(tmp_path):
     with path.open("ab") as file:
         file.write(b": 3}\n")
     assert read() == [{"d": 3}]
+
+
+def test_what_is_wrong_in_a_line_is_said_with_its_number(tmp_path):
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    log.emit(Note(message="a"))
+    offset = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(b'{"event": "note", "message": 7}\n')
+    log.emit(Note(message="b"))
+    for start in (0, offset):  # the format, a note, and then the wrong one
+        wrong = EventReader(path, start)()[-2]
+        assert wrong.text().startswith("an event 'note' is left out: ")
+        assert wrong.text().endswith("(line 3)")
 
 
 def test_a_log_of_another_format_is_refused_with_both_numbers(tmp_path):

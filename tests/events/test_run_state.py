@@ -20,7 +20,13 @@ def of_m(kind, time, **rest):
 
 def step(time, number, loss, **rest):
     return of_m(
-        "step", time, step=number, of_steps=10, loss=loss, samples_seen=10 * number, **rest
+        "step_logged",
+        time,
+        step=number,
+        of_steps=10,
+        loss=loss,
+        samples_seen=10 * number,
+        **rest,
     )
 
 
@@ -90,7 +96,7 @@ def test_steps_that_come_again_replace_those_before_though_nobody_said_resumed()
 BLOCKS = [
     of_m("member_started", 0, source="tr", seed=0),
     step(1, 5, 0.1, block_losses=[0.1]),
-    of_m("whole_student", 2, epochs=1),
+    of_m("whole_student_started", 2, epochs=1),
     step(3, 1, 2.0),
     step(4, 2, 1.5),
 ]
@@ -112,7 +118,7 @@ def test_a_whole_student_that_is_resumed_goes_on_after_the_blocks(blocks_say_it)
     if blocks_say_it:
         again.append(of_m("resumed", 12, epoch=1, step=5))
     again += [
-        of_m("whole_student", 12, epochs=1),
+        of_m("whole_student_started", 12, epochs=1),
         of_m("resumed", 13, epoch=0, step=1),
         step(14, 2, 1.0),
     ]
@@ -125,12 +131,12 @@ def test_it_counts_samples_and_teacher_seconds_of_the_student_alone():
     member = "served/seed0"
     told = run_state(
         [
-            event("step", 0.0, "teacher", loss=9.0, samples_seen=5),
+            event("step_logged", 0.0, "teacher", loss=9.0, samples_seen=5),
             event("member_started", 10.0, member, source="served", seed=0),
             event("teacher_joined", 11.0, member, name="t0"),
             event("teacher_joined", 12.0, member, name="t1"),
-            event("step", 13.0, member, loss=2.0, samples_seen=64),
-            event("step", 13.5, "teacher", loss=7.0, samples_seen=5),
+            event("step_logged", 13.0, member, loss=2.0, samples_seen=64),
+            event("step_logged", 13.5, "teacher", loss=7.0, samples_seen=5),
             event("teacher_lost", 14.0, member, teacher="t0"),
             event("epoch_done", 15.0, member, epoch=1, validation_top1=50.0),
             event("member_done", 20.0, member),
@@ -145,7 +151,7 @@ def test_it_counts_samples_and_teacher_seconds_of_the_student_alone():
 
 def test_local_models_are_undone_by_rounds_and_by_worker():
     def look(time, number):
-        return of_m("look", time, round=number, iterations=10 * (number + 1),
+        return of_m("errors_measured", time, round=number, iterations=10 * (number + 1),
                     parallel_s=float(number), chosen=20.0 - number, global_=10.0 - number,
                     locals=[], compressed=[], validation_locals=[], validation_global=0.0,
                     local_losses=[], global_loss=0.0, models=[])  # fmt: skip
@@ -188,7 +194,7 @@ def test_local_models_that_are_resumed_before_the_first_look_keep_their_own_step
 def test_a_damaged_line_does_not_turn_time_back():
     lines = [
         *RESUMED[:5],
-        parse({"event": "step", "time": "now", "member": "m"}),
+        parse({"event": "step_logged", "time": "now", "member": "m"}),
         *RESUMED[5:],
     ]
     assert run_state(lines).time == 3618

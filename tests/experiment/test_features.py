@@ -201,5 +201,5 @@ def test_served_features_are_kept_as_soft_labels_are(in_process):
 
 def losses_of(run, member):
     """Of the student: its teacher may have been trained in the same run."""
-    steps = select(run.folder.events, "step")
-    return [e["loss"] for e in steps if e["member"] == f"{member}/seed0"]
+    steps = select(run.folder.events, "step_logged")
+    return [e.loss for e in steps if e.member == f"{member}/seed0"]

@@ -12,9 +12,9 @@ from kdlab.messages import typed
 from kdlab.papers.edl_dist.generations import Generations, StartGeneration
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.rank_messages import (
-    RANK_ORDERS,
     CarryOut,
     GenerationOrder,
+    RankOrder,
     StopTraining,
 )
 from kdlab.testing.scripted import ScriptedChild
@@ -88,7 +88,7 @@ def test_a_generation_begins_at_the_newest_checkpoint_and_fences_the_older_ones(
         child.say(ready=True)
     group.look(1.0)
     first, second = training.hosts.children
-    orders = [RANK_ORDERS.typed(child.orders[0]) for child in (first, second)]
+    orders = [RankOrder.typed(child.orders[0]) for child in (first, second)]
     assert all(isinstance(order, CarryOut) for order in orders)
     told = [typed(GenerationOrder, order.order) for order in orders]
     assert [order.rank for order in told] == [0, 1]
@@ -134,11 +134,11 @@ def test_stop_scale_and_events_go_where_the_run_has_them(training):
     for child in training.hosts.children:
         child.say(ready=True)
     group.look(1.0)
-    assert [e.KIND for e in training.events] == ["generation"]
+    assert [e.KIND for e in training.events] == ["generation_begun"]
     wanted.append(3)
     group.look(2.0)
     assert len(training.hosts.children) == 3
     stop.append(1)
     group.look(3.0)
-    said = [RANK_ORDERS.typed(o) for o in training.hosts.children[0].orders]
+    said = [RankOrder.typed(o) for o in training.hosts.children[0].orders]
     assert StopTraining() in said

@@ -63,7 +63,7 @@ def test_a_teacher_is_drained_politely_and_killed_at_once(case):
     assert signals == [(first, signal.SIGTERM), (second, signal.SIGKILL)]
     assert [(e.KIND, e.target) for e in events] == [
         ("teacher_drained", "teacher-0"),
-        ("chaos", "teacher-1"),
+        ("chaos_caused", "teacher-1"),
     ]
     assert events[1].kind == "kill_teacher"
 
@@ -98,7 +98,7 @@ def test_an_order_that_fails_is_said_and_the_next_is_heard(case):
     pool.add_teacher = add
     order(AddTeacher)
     assert events[0].message == "add_teacher was not carried out: ClusterError('no room')"
-    assert [e.KIND for e in events] == ["warning", "teacher_added"]
+    assert [e.KIND for e in events] == ["warned", "teacher_added"]
 
 
 def test_started_it_follows_until_it_is_closed(case, tmp_path, local_pool):

@@ -22,10 +22,10 @@ from kdlab.experiment.rank_process import (
 )
 from kdlab.messages import plain
 from kdlab.supervision.rank_messages import (
-    RANK_ANSWERS,
     GenerationOrder,
     GroupBroken,
     MachineFailed,
+    RankAnswer,
     RankDone,
     RankFailed,
     RankSaved,
@@ -87,7 +87,7 @@ def answers(rank, *ends):
 
     serve(rank, orders, lambda **message: said.append(message), end)
     assert said[0] == {"ready": True}
-    return [RANK_ANSWERS.typed(message) for message in said[1:]]
+    return [RankAnswer.typed(message) for message in said[1:]]
 
 
 # How a generation ends
@@ -147,7 +147,7 @@ def test_where_the_machine_fails_it_the_process_ends_with_its_last_word(rank, er
 
     with pytest.raises(Ended, match="70"):
         serve(rank, orders, lambda **message: said.append(message), end)
-    last = RANK_ANSWERS.typed(said[-1])
+    last = RankAnswer.typed(said[-1])
     assert isinstance(last, MachineFailed)
     assert str(error) in last.why
 

@@ -33,7 +33,7 @@ def trained(starved_each=0.0, teachers=2, steps=20, wire_each=0.05, *, shares=Fa
     for k in range(1, steps + 1):
         watch.see(
             event(
-                "step",
+                "step_logged",
                 float(k),
                 step=k,
                 epoch=0,
@@ -104,7 +104,9 @@ def test_a_comparison_ends_with_its_verdict():
 
 def test_no_teacher_is_said_until_one_joins():
     watch = trained()
-    watch.see(event("no_teacher", 21.0, unplaced=64, wait_s=60.0, join="kdlab teacher x"))
+    watch.see(
+        event("teachers_gone", 21.0, unplaced=64, wait_s=60.0, join="kdlab teacher x")
+    )
     assert "kdlab teacher x" in live_state.verdict(watch, "r")["text"]
     watch.see(event("teacher_joined", 22.0, name="t9", t_t=100.0))
     assert live_state.verdict(watch, "r")["tone"] == "good"
@@ -118,7 +120,9 @@ def test_time_left_is_that_of_the_newest_pace_without_pauses():
     watch.see(event("went_on", 1000.0, step=20))
     for k in range(21, 30):  # at half the speed
         at = 1000.0 + 2 * (k - 20)
-        watch.see(event("step", at, step=k, epoch=0, loss=1.0, starved_s=0.0, **STEP))
+        watch.see(
+            event("step_logged", at, step=k, epoch=0, loss=1.0, starved_s=0.0, **STEP)
+        )
     assert watch.seconds_left() == 71 * 2.0
 
 

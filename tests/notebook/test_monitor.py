@@ -263,7 +263,7 @@ def reach(monitor, run):
     assert named["lr_factor"].slider.min > 0
     named["lr_factor"].slider.value = 0.5
     (steered,) = until(lambda: list(select(run.folder.events, "steered")))
-    assert steered["values"]["lr_factor"] == pytest.approx(0.5, abs=0.02)
+    assert steered.values["lr_factor"] == pytest.approx(0.5, abs=0.02)
     monitor.controls.pause.click()
     until(lambda: monitor.watch.paused)
     until(lambda: monitor.controls.pause.description == "go on")

@@ -49,7 +49,14 @@ def served(watch, **teacher):
     step = {"of_steps": 10, "samples_per_second": 850.0}
     for number in range(1, 6):
         watch.see(
-            event("step", 3.0 + number, step=number, loss=1.0 / number, volume=10.0, **step)
+            event(
+                "step_logged",
+                3.0 + number,
+                step=number,
+                loss=1.0 / number,
+                volume=10.0,
+                **step,
+            )
         )
     return watch
 
@@ -99,7 +106,7 @@ def test_a_teachers_own_training_is_no_student():
     watch = served(Watch())
     watch.see(
         event(
-            "step",
+            "step_logged",
             time=11.0,
             member="teacher",
             step=1,
@@ -115,7 +122,7 @@ def test_a_teachers_own_training_is_no_student():
 def test_whatever_names_say_is_text():
     evil = "<script>alert(1)</script><img src=x onerror=alert(2)>"
     watch = served(Watch(), name=evil, device=evil)
-    watch.see(event("warning", time=9.0, message=evil))
+    watch.see(event("warned", time=9.0, message=evil))
     watch.see(event("local_step", time=9.0, worker=evil, step=6, of_steps=10, loss=0.3))
     for shown in (picture.static(watch), picture.teachers(watch), picture.ticker(watch)):
         assert "<script" not in shown
@@ -134,7 +141,7 @@ def test_numbers_that_are_none_do_not_break_the_picture():
     watch = served(Watch())
     watch.see(
         event(
-            "step",
+            "step_logged",
             time=9.0,
             member="served/seed0",
             step=6,
@@ -154,7 +161,7 @@ def test_what_devices_did_is_drawn_as_it_came_last():
     assert picture.devices(watch) == ""
     for width in (0.5, 1.0):
         spans = [[0, "teacher", 7, 0.0, width], [1, "<b>", 7, width, 2 * width]]
-        watch.see(event("trace", time=2.0, member="tr/seed0", spans=spans))
+        watch.see(event("trace_recorded", time=2.0, member="tr/seed0", spans=spans))
     drawn = timeline(watch.spans)
     assert drawn.count("<rect") == 2 + 1  # spans, and the part that has a colour
     assert "device 1" in drawn

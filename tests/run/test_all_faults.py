@@ -33,7 +33,7 @@ def started():
 
 
 def losses(run):
-    return {e["step"]: e["loss"] for e in select(run.folder.events, "step")}
+    return {e.step: e.loss for e in select(run.folder.events, "step_logged")}
 
 
 def trains_or_ended(run, after):
@@ -68,7 +68,7 @@ def test_many_faults_of_all_kinds_end_where_a_quiet_run_does(kdlab_home, elsewhe
         run = under_way(run, max(losses(run), default=0) + 50)
         joined += a_lot_of_trouble(run, seed)
         seed += 1
-        hit = Counter(e["kind"] for e in select(run.folder.events, "chaos"))
+        hit = Counter(e.kind for e in select(run.folder.events, "chaos_caused"))
     steps = max(losses(run))
     run = under_way(run, steps)
     run.stop()  # or the last fault ends it first

@@ -43,13 +43,13 @@ def test_a_run_trains_every_sample_once_and_shows_its_plan(kdlab_home, elsewhere
     result = run.result
     assert result["method"] == "methods/blockwise"
     assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
-    dataset = next(iter(select(run.folder.events, "run_started")))["dataset"]
+    dataset = next(iter(select(run.folder.events, "run_started"))).dataset
     assert result["samples_seen"] == 2 * dataset["train"]
     folder = run.path / "members" / "tr" / "seed0"
     plan = json.loads((folder / "plan.json").read_text())
-    (pipeline,) = plan["programme"]["plans"]
+    (pipeline,) = plan.programme["plans"]
     assert [s["devices"] for s in pipeline["stages"]] == [[0], [1]]
-    assert "all work shared evenly" in plan["table"]
+    assert "all work shared evenly" in plan.table
     trace = json.loads((folder / "trace.json").read_text())["traceEvents"]
     names = {e["name"] for e in trace if e["ph"] == "X"}
     assert {"load", "teacher", "student", "backward", "send", "receive", "update"} <= names
@@ -58,18 +58,18 @@ def test_a_run_trains_every_sample_once_and_shows_its_plan(kdlab_home, elsewhere
     (sheet,) = run.plans()
     assert sheet.member == "tr/seed0"
     assert "data:image/png;base64" in sheet._repr_html_()
-    told = list(select(run.folder.events, "trace"))
+    told = list(select(run.folder.events, "trace_recorded"))
     assert len(told) == 2  # epochs
-    assert {device for device, *_ in told[1]["spans"]} == {0, 1}
-    assert 0 < len({step for _, _, step, *_ in told[1]["spans"]}) <= 12
+    assert {device for device, *_ in told[1].spans} == {0, 1}
+    assert 0 < len({step for _, _, step, *_ in told[1].spans}) <= 12
     (profile,) = [json.loads((run.path / "profile.json").read_text())]
     assert len(profile["devices"]) == 2
-    steps = [e for e in select(run.folder.events, "step") if e["member"] == "tr/seed0"]
-    losses = [e["block_losses"] for e in steps]
+    steps = [e for e in select(run.folder.events, "step_logged") if e.member == "tr/seed0"]
+    losses = [e.block_losses for e in steps]
     assert all(len(one) == 3 for one in losses)
     assert sum(losses[-1][:2]) < sum(losses[0][:2])  # blocks learn their teacher's
     (checked,) = select(run.folder.events, "plan_measured")
-    assert checked["measured_s"] > 0
+    assert checked.measured_s > 0
 
 
 @pytest.mark.processes("five plans, within this process")
@@ -112,7 +112,7 @@ def test_a_rank_that_is_gone_is_replaced_and_the_weights_are_those_of_a_quiet_ru
     run = started(*words)
     assert run.state == "finished", run.status
     assert len(list(select(run.folder.events, "rank_lost"))) == 1
-    assert len(list(select(run.folder.events, "generation"))) == 2
+    assert len(list(select(run.folder.events, "generation_begun"))) == 2
     assert apart(weights(quiet, "tr"), weights(run, "tr")) == 0
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
     assert len(list(select(run.folder.events, "training_again"))) == 1
@@ -125,12 +125,12 @@ def test_a_killed_rank_is_replaced_and_the_weights_are_those_of_a_quiet_run(
     quiet = started("train.epochs=20").wait(timeout_s=600)
     run = started("train.epochs=20", "method.standby=1")
     until(lambda: list(select(run.folder.events, "checkpoint_saved")))
-    pids = next(iter(select(run.folder.events, "generation")))["ranks"]
+    pids = next(iter(select(run.folder.events, "generation_begun"))).ranks
     os.kill(list(pids.values())[1], signal.SIGKILL)
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status
     assert len(list(select(run.folder.events, "rank_lost"))) == 1
-    assert len(list(select(run.folder.events, "generation"))) == 2
+    assert len(list(select(run.folder.events, "generation_begun"))) == 2
     assert apart(weights(quiet, "tr"), weights(run, "tr")) == 0
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
@@ -143,14 +143,14 @@ def test_stopped_after_any_step_it_goes_on_there(here, kdlab_home, elsewhere):
     here.stop_when(after(17))
     run = started(*words)
     assert run.state == "stopped", run.status
-    (saved,) = [e["step"] for e in select(run.folder.events, "checkpoint_saved")][-1:]
+    (saved,) = [e.step for e in select(run.folder.events, "checkpoint_saved")][-1:]
     # Of three epochs; a busy machine may let the ranks reach the end of the second one.
     assert 17 <= saved < 45
     resume(run.id)
     assert run.state == "finished", run.status
     (again,) = select(run.folder.events, "resumed")
-    assert again["step"] == saved
-    assert again["rolled_back"] == 0
+    assert again.step == saved
+    assert again.rolled_back == 0
     assert apart(weights(quiet, "tr"), weights(run, "tr")) == 0
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
@@ -160,16 +160,16 @@ def test_stopped_in_an_epoch_it_goes_on_there(kdlab_home, elsewhere):
     words = ["train.epochs=12", "train.batch=8"]
     quiet = started(*words).wait(timeout_s=600)
     run = started(*words)
-    until(lambda: [e for e in select(run.folder.events, "step") if e["epoch"] == 1])
+    until(lambda: [e for e in select(run.folder.events, "step_logged") if e.epoch == 1])
     run.stop()
     run.wait(timeout_s=600)
     assert run.state == "stopped", run.status
-    (saved,) = [e["step"] for e in select(run.folder.events, "checkpoint_saved")][-1:]
+    (saved,) = [e.step for e in select(run.folder.events, "checkpoint_saved")][-1:]
     resume(run.id).wait(timeout_s=600)
     assert run.state == "finished", run.status
     (again,) = select(run.folder.events, "resumed")
-    assert again["step"] == saved
-    assert again["rolled_back"] == 0
+    assert again.step == saved
+    assert again.rolled_back == 0
     assert apart(weights(quiet, "tr"), weights(run, "tr")) == 0
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
@@ -208,7 +208,7 @@ def test_a_search_finds_a_network_and_trains_it(wherever, kdlab_cli, kdlab_home,
     ).start(lambda line: None)
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status
-    found = [e["choices"] for e in select(run.folder.events, "architecture_found")]
+    found = [e.choices for e in select(run.folder.events, "architecture_found")]
     assert len(found) == 2
     assert len(set(found[0])) > 1  # the architecture has moved
     folder = run.path / "members" / "tr" / "seed0"
@@ -288,5 +288,5 @@ def test_a_profile_of_another_batch_is_refused_and_the_right_one_is_used(
     assert "was measured on another model" in err
     again = started(profile, "train.epochs=1").wait(timeout_s=600)
     assert again.state == "finished"
-    notes = [e["message"] for e in select(again.folder.events, "note")]
+    notes = [e.message for e in select(again.folder.events, "note")]
     assert not any("measuring" in note for note in notes)

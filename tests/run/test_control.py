@@ -35,16 +35,16 @@ def serving(run):
     for event in select(
         run.folder.events, "teacher_joined", "teacher_left", "teacher_lost"
     ):
-        if event["event"] == "teacher_joined":
-            names[event["name"]] = event
+        if event.KIND == "teacher_joined":
+            names[event.name] = event
         else:
-            names.pop(event["teacher"], None)
+            names.pop(event.teacher, None)
     return list(names)
 
 
 def steps(run):
     """Of the student; its teacher may be trained before."""
-    return [e["step"] for e in events(run, "step") if e["member"] != "teacher"]
+    return [e.step for e in events(run, "step_logged") if e.member != "teacher"]
 
 
 @pytest.mark.nightly
@@ -57,14 +57,14 @@ def test_paused_it_stands_still_and_goes_on(kdlab_home, elsewhere):
     time.sleep(1.0)  # what is looked at is that nothing happens meanwhile
     after = run.folder.process().cpu_times().user
     assert after - before < 0.5
-    assert max(steps(run)) <= paused["step"]
+    assert max(steps(run)) <= paused.step
     run.checkpoint()
     saved = until(lambda: events(run, "checkpoint_saved"))
-    assert saved[-1]["step"] == paused["step"]
+    assert saved[-1].step == paused.step
     run.go_on()
     (went_on,) = until(lambda: events(run, "went_on"))
-    assert went_on["step"] == paused["step"]
-    until(lambda: max(steps(run)) > paused["step"])
+    assert went_on.step == paused.step
+    until(lambda: max(steps(run)) > paused.step)
     run.pause()
     until(lambda: len(events(run, "paused")) == 2)
     run.stop()  # also of a paused one
@@ -89,11 +89,11 @@ def test_numbers_change_from_the_next_step_on(kdlab_home, elsewhere):
     assert names["loss.temperature"].range.gt == 0
     run.set(**{"loss.temperature": 2.0, "lr_factor": 0.5})
     (steered,) = until(lambda: events(run, "steered"))
-    assert steered["values"] == {"loss.temperature": 2.0, "lr_factor": 0.5}
-    until(lambda: max(steps(run)) > steered["step"])
-    own = [e for e in events(run, "step") if e["member"] != "teacher"]
-    later = [e["lr"] for e in own if e["step"] > steered["step"]]
-    earlier = [e["lr"] for e in own if e["step"] <= steered["step"]]
+    assert steered.values == {"loss.temperature": 2.0, "lr_factor": 0.5}
+    until(lambda: max(steps(run)) > steered.step)
+    own = [e for e in events(run, "step_logged") if e.member != "teacher"]
+    later = [e.lr for e in own if e.step > steered.step]
+    earlier = [e.lr for e in own if e.step <= steered.step]
     assert set(earlier) == {0.1}
     assert set(later) == {0.05}
     assert {k.name: k.value for k in run.knobs()}["loss.temperature"] == 2.0
@@ -111,10 +111,12 @@ def test_what_was_set_still_holds_after_a_resume(kdlab_home, elsewhere):
     until(lambda: events(run, "paused"))
     run.stop()
     run.wait(timeout_s=600)
-    count = len(events(run, "step"))
+    count = len(events(run, "step_logged"))
     resume(run.id)
-    until(lambda: len(events(run, "step")) > count + 1)  # it is not paused any more
-    assert {e["lr"] for e in events(run, "step")[count:]} == {0.025}  # from its first step
+    until(lambda: len(events(run, "step_logged")) > count + 1)  # it is not paused any more
+    assert {e.lr for e in events(run, "step_logged")[count:]} == {
+        0.025
+    }  # from its first step
     run.stop()
     run.wait(timeout_s=600)
 
@@ -160,24 +162,26 @@ def test_teachers_and_thresholds_of_a_served_run(kdlab_home, elsewhere, kdlab_cl
     assert "soft_labels.ut = 256" in out
     code, _, err = kdlab_cli("control", run.id, "set", "soft_labels.ut=700")
     assert code == 0, err
-    until(lambda: [e for e in events(run, "step") if e.get("volume", 0) > 256])
+    until(
+        lambda: [e for e in events(run, "step_logged") if e.figures.get("volume", 0) > 256]
+    )
     run.add_teacher()
 
     def killed():
         """Once it is in the pool; whether this student gets it is the pool's decision."""
-        if any(e["target"] == "teacher-2" for e in events(run, "chaos")):
+        if any(e.target == "teacher-2" for e in events(run, "chaos_caused")):
             return True
         run.kill_teacher("teacher-2")
         return False
 
     until(killed, every_s=2.0)
-    assert {(e["kind"], e["by"]) for e in events(run, "chaos")} == {
+    assert {(e.kind, e.by) for e in events(run, "chaos_caused")} == {
         ("kill_teacher", "user")
     }
 
     def gone(kind, order):
         """Whether a teacher of this student is; one may be given back before it is hit."""
-        if any(e["teacher"] != "teacher-2" for e in events(run, kind)):
+        if any(e.teacher != "teacher-2" for e in events(run, kind)):
             return True
         if serving(run):
             order(serving(run)[0])
@@ -186,12 +190,10 @@ def test_teachers_and_thresholds_of_a_served_run(kdlab_home, elsewhere, kdlab_cl
     until(lambda: gone("teacher_lost", run.kill_teacher), every_s=2.0)
     until(lambda: gone("teacher_left", run.drain_teacher), every_s=2.0)
     run.kill_teacher("teacher-9")
-    until(
-        lambda: any("no teacher teacher-9" in e["message"] for e in events(run, "warning"))
-    )
+    until(lambda: any("no teacher teacher-9" in e.message for e in events(run, "warned")))
     run.stop()
     run.wait(timeout_s=600)
-    lost = [e["samples_lost"] for e in events(run, "epoch_done")]
+    lost = [e.samples_lost for e in events(run, "epoch_done")]
     assert not any(lost)
 
 
@@ -208,13 +210,11 @@ def test_all_ranks_of_a_student_turn_at_the_same_step(kdlab_home, elsewhere):
     run.set(lr_factor=2.0)
     run.checkpoint()
     (steered,) = until(lambda: events(run, "steered"))  # in the pause, by all
-    assert steered["step"] == paused["step"]
-    until(
-        lambda: [e for e in events(run, "checkpoint_saved") if e["step"] == paused["step"]]
-    )
+    assert steered.step == paused.step
+    until(lambda: [e for e in events(run, "checkpoint_saved") if e.step == paused.step])
     run.go_on()
-    until(lambda: [e for e in events(run, "step") if e["lr"] == 0.2])
-    assert {e["lr"] for e in events(run, "step") if e["step"] > paused["step"]} == {0.2}
+    until(lambda: [e for e in events(run, "step_logged") if e.lr == 0.2])
+    assert {e.lr for e in events(run, "step_logged") if e.step > paused.step} == {0.2}
     run.pause()
     run.go_on()  # at once: whoever has seen it, all agree
     count = max(steps(run))
@@ -241,21 +241,19 @@ def test_a_paused_pipeline_has_the_weights_of_a_quiet_one(kdlab_home, elsewhere,
     run.pause()
     (paused,) = until(lambda: events(run, "paused"))
     time.sleep(0.5)  # what is looked at is that nothing happens meanwhile
-    assert max(steps(run)) <= paused["step"]
+    assert max(steps(run)) <= paused.step
     run.checkpoint()
-    until(
-        lambda: [e for e in events(run, "checkpoint_saved") if e["step"] == paused["step"]]
-    )
+    until(lambda: [e for e in events(run, "checkpoint_saved") if e.step == paused.step])
     run.go_on()
     (went_on,) = until(lambda: events(run, "went_on"))
-    assert went_on["step"] == paused["step"]
+    assert went_on.step == paused.step
     run.checkpoint()  # without a pause: all meet at a step
-    each = until(lambda: events(run, "epoch_done"))[0]["step"]
+    each = until(lambda: events(run, "epoch_done"))[0].step
 
     def asked_for():
         """Within an epoch, or at its end beside the one that is saved there anyway."""
-        saved = [e["step"] for e in events(run, "checkpoint_saved")]
-        others = [step for step in saved if step > paused["step"]]
+        saved = [e.step for e in events(run, "checkpoint_saved")]
+        others = [step for step in saved if step > paused.step]
         return [step for step in others if step % each or others.count(step) > 1]
 
     until(asked_for)
@@ -281,8 +279,8 @@ def test_the_learning_rate_of_a_pipeline_turns_for_all_blocks(kdlab_home, elsewh
     until(lambda: steps(run))
     run.set(lr_factor=2.0)
     (steered,) = until(lambda: events(run, "steered"))
-    until(lambda: max(steps(run)) > steered["step"] + 5)
-    rates = {e["lr"] for e in events(run, "step") if e["step"] > steered["step"] + 1}
+    until(lambda: max(steps(run)) > steered.step + 5)
+    rates = {e.lr for e in events(run, "step_logged") if e.step > steered.step + 1}
     assert rates == {0.1}
     run.pause()
     until(lambda: events(run, "paused"))
@@ -306,33 +304,33 @@ def test_local_models_pause_turn_and_save(kdlab_home, elsewhere, processes):
         "tracking.enabled": False,
     }
     run = kdlab.load("smoke/ensemble", own).start(lambda line: None)
-    until(lambda: events(run, "communication"))
+    until(lambda: events(run, "round_closed"))
     assert [knob.name for knob in run.knobs()] == ["lr_factor"]  # no teacher, no loss of it
     run.pause()
     until(lambda: events(run, "paused"))
     # Workers that are between two rounds end these; then nothing happens any more.
-    stable_since, rounds = time.monotonic(), len(events(run, "communication"))
+    stable_since, rounds = time.monotonic(), len(events(run, "round_closed"))
     while time.monotonic() - stable_since < 1.5:
-        if len(events(run, "communication")) != rounds:
-            stable_since, rounds = time.monotonic(), len(events(run, "communication"))
+        if len(events(run, "round_closed")) != rounds:
+            stable_since, rounds = time.monotonic(), len(events(run, "round_closed"))
             assert rounds < 2000
         time.sleep(0.05)
     run.set(lr_factor=0.5)
     steered = until(lambda: events(run, "steered"))
-    assert steered[0]["values"] == {"lr_factor": 0.5}
+    assert steered[0].values == {"lr_factor": 0.5}
     run.checkpoint()
     run.go_on()
     until(lambda: events(run, "went_on"))
     until(lambda: events(run, "checkpoint_saved"))
-    until(lambda: len(events(run, "communication")) > rounds)
+    until(lambda: len(events(run, "round_closed")) > rounds)
     run.pause()
     until(lambda: len(events(run, "paused")) > len(events(run, "went_on")))
     run.stop()  # also of a paused one
     run.wait(timeout_s=600)
     assert run.state == "stopped"
-    rounds = len(events(run, "communication"))
+    rounds = len(events(run, "round_closed"))
     again = resume(run.id)
-    until(lambda: len(events(run, "communication")) > rounds)
+    until(lambda: len(events(run, "round_closed")) > rounds)
     again.kill()
 
 
@@ -351,4 +349,4 @@ def test_chaos_from_a_notebook_hits_a_pool_that_lets_nobody_else_in(kdlab_home, 
     run.stop()
     run.wait(timeout_s=600)
     assert run.state == "stopped"
-    assert not any(e["samples_lost"] for e in events(run, "epoch_done"))
+    assert not any(e.samples_lost for e in events(run, "epoch_done"))

@@ -51,7 +51,7 @@ def losses(photos, source, augment="", sampling="{}", teachers_photos=None):
         assert 12 <= row["bytes_per_sample"]["reference"] < 100
     else:
         assert row["bytes_per_sample"] == {}
-    steps = [e["loss"] for e in select(run.folder.events, "step")]
+    steps = [e.loss for e in select(run.folder.events, "step_logged")]
     return steps[-2 * 4 :]  # two epochs of four batches; before them its teacher's
 
 

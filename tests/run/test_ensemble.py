@@ -50,7 +50,7 @@ def test_missing_classes_are_said(kdlab_home, elsewhere):
     run = experiment(*EC, skewed, "method.processes=false", "train.epochs=8").start()
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status
-    warnings = [e["message"] for e in select(run.folder.events, "warning")]
+    warnings = [e.message for e in select(run.folder.events, "warned")]
     assert any("are not in the local data: worker" in text for text in warnings)
 
 
@@ -81,8 +81,8 @@ def test_four_methods_side_by_side(kdlab_home, elsewhere):
     assert all(row["samples_lost"] == 0 for row in rows.values())
     assert all(row["global_top1"] is not None for row in rows.values())
     assert "global top-1" in run.table()
-    looks = list(select(run.folder.events, "look"))
-    assert {look["member"] for look in looks} == {f"{name}/seed0" for name in rows}
+    looks = list(select(run.folder.events, "errors_measured"))
+    assert {look.member for look in looks} == {f"{name}/seed0" for name in rows}
     ec = run.path / "members" / "ec_dnn" / "seed0"
     for picture in ("curves.png", "histograms.png"):
         assert (ec / picture).stat().st_size > 5000
@@ -134,14 +134,14 @@ def test_a_hung_worker_is_killed_and_replaced_and_nothing_is_lost(
     hit(run, what, signal.SIGSTOP)
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status
-    news = list(select(run.folder.events, *(HANG := ("worker_hangs", "worker_lost"))))
-    assert [(e.KIND, e["worker"]) for e in news] == [(kind, 2) for kind in HANG]
-    assert news[0]["silent_s"] > 3
-    (again,) = [e for e in select(run.folder.events, "worker_started") if e["again"]]
+    news = list(select(run.folder.events, *(HANG := ("worker_hangs", "local_model_lost"))))
+    assert [(e.KIND, e.worker) for e in news] == [(kind, 2) for kind in HANG]
+    assert news[0].silent_s > 3
+    (again,) = [e for e in select(run.folder.events, "worker_started") if e.again]
     said = [e.text() for e in (*news, again)]
     assert "worker 2 gave no sign of life for 3 s, and is killed" in said[0]
     assert said[1].endswith("worker-2-process-0.log")
-    assert said[2] == f"worker 2 is started again, as process {again['pid']}"
+    assert said[2] == f"worker 2 is started again, as process {again.pid}"
     assert not any("\n" in line for line in said)
     assert not list(select(run.folder.events, "round_incomplete"))
     for key in ("samples_seen", "samples_lost", "global_top1"):
@@ -153,8 +153,8 @@ def test_a_hung_worker_is_killed_and_replaced_and_nothing_is_lost(
     assert "Not trained on" not in run.table()
     looks = [
         [
-            (e["iterations"], e["chosen"], e["global_"])
-            for e in select(of.folder.events, "look")
+            (e.iterations, e.chosen, e.global_)
+            for e in select(of.folder.events, "errors_measured")
         ]
         for of in (quiet, run)
     ]
@@ -166,13 +166,13 @@ def hit(run, what, number):
     """Worker 2, just after one of its parts of a round: in the other part now."""
 
     def busy():
-        done = [e for e in select(run.folder.events, "worker_done") if e["worker"] == 2]
+        done = [e for e in select(run.folder.events, "worker_done") if e.worker == 2]
         other = "combine" if what == "train" else "train"
-        return [e for e in done if e["what"] == other and e["round"] >= 1]
+        return [e for e in done if e.what == other and e.round >= 1]
 
     until(busy)
     started = select(run.folder.events, "worker_started")
-    (pid,) = [e["pid"] for e in started if e["worker"] == 2]
+    (pid,) = [e.pid for e in started if e.worker == 2]
     os.kill(pid, number)
 
 
@@ -186,16 +186,16 @@ def test_a_killed_worker_leaves_the_round_and_comes_back(kdlab_home, elsewhere, 
     hit(run, what, signal.SIGKILL)
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status
-    (lost,) = select(run.folder.events, "worker_lost")
-    assert lost["worker"] == 2
-    assert "signal 9" in lost["why"] or "-9" in lost["why"]
-    sizes = [len(e["models"]) for e in select(run.folder.events, "communication")]
+    (lost,) = select(run.folder.events, "local_model_lost")
+    assert lost.worker == 2
+    assert "signal 9" in lost.why or "-9" in lost.why
+    sizes = [len(e.models) for e in select(run.folder.events, "round_closed")]
     assert sizes[-1] == 4  # it is back for the last one
     missed = list(select(run.folder.events, "round_incomplete"))
-    assert [s for s in sizes if s != 4] == [len(e["models"]) for e in missed]
+    assert [s for s in sizes if s != 4] == [len(e.models) for e in missed]
     done = list(select(run.folder.events, "worker_done"))
-    lost = sum(e["samples"] for e in done if e["worker"] == 0)  # as many as of worker 2
-    lost -= sum(e["samples"] for e in done if e["worker"] == 2)
+    lost = sum(e.work["samples"] for e in done if e.worker == 0)  # as many as of worker 2
+    lost -= sum(e.work["samples"] for e in done if e.worker == 2)
     assert lost >= 10 * 8 * len(missed)
     (row,) = run.result["runs"]
     assert row["samples_lost"] == lost
@@ -221,17 +221,17 @@ def test_trouble_all_the_time(kdlab_home, elsewhere):
     assert {t.name for t in OtherTargets(run).ranks()} <= {f"worker-{k}" for k in range(4)}
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status.error
-    assert list(select(run.folder.events, "chaos"))
-    assert list(select(run.folder.events, "worker_lost"))
-    missed = [4 - len(e["models"]) for e in select(run.folder.events, "round_incomplete")]
+    assert list(select(run.folder.events, "chaos_caused"))
+    assert list(select(run.folder.events, "local_model_lost"))
+    missed = [4 - len(e.models) for e in select(run.folder.events, "round_incomplete")]
     (row,) = run.result["runs"]
     assert row["samples_lost"] >= 10 * 8 * sum(missed)
-    last = list(select(run.folder.events, "communication"))[-1]
-    assert len(last["models"]) == 4
+    last = list(select(run.folder.events, "round_closed"))[-1]
+    assert len(last.models) == 4
     for done in select(run.folder.events, "worker_done"):
-        if done["ensemble_loss"] is not None:  # Eq. 3
-            mean = sum(done["model_losses"]) / len(done["model_losses"])
-            assert done["ensemble_loss"] <= mean + 1e-6
+        if done.work["ensemble_loss"] is not None:  # Eq. 3
+            mean = sum(done.work["model_losses"]) / len(done.work["model_losses"])
+            assert done.work["ensemble_loss"] <= mean + 1e-6
 
 
 @pytest.mark.slow("three workers, each a Python with torch, twice")
@@ -240,7 +240,7 @@ def test_stopped_and_resumed_it_ends_as_undisturbed(kdlab_home, elsewhere):
     # Undisturbed in one process: in processes the results are the same.
     quiet = experiment(*options, "method.processes=false").start().wait(timeout_s=600)
     run = experiment(*options).start()
-    until(lambda: [e for e in select(run.folder.events, "communication") if e["round"] > 1])
+    until(lambda: [e for e in select(run.folder.events, "round_closed") if e.round > 1])
     run.stop()
     run.wait(timeout_s=600)
     assert run.state == "stopped", run.status

@@ -17,7 +17,7 @@ def test_each_is_finished_and_lost_nothing(finished, name):
     assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
     assert result["tracking_error"] is None
     members = {row["member"] for row in result["runs"]}
-    assert {e["member"] for e in run.events() if e["event"] == "images_answered"} >= members
+    assert {e.member for e in run.events() if e.KIND == "images_answered"} >= members
 
 
 @pytest.mark.processes("whoever is first makes the run that the others read")

@@ -48,7 +48,7 @@ def fill(disk, leave):
 
 
 def losses(run):
-    return {e["step"]: e["loss"] for e in select(run.folder.events, "step")}
+    return {e.step: e.loss for e in select(run.folder.events, "step_logged")}
 
 
 def students(run):

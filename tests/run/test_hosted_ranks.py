@@ -100,7 +100,7 @@ def test_ranks_of_a_student_train_on_workers_as_one_process_does(
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status
     one, two = (
-        {e["step"]: e["loss"] for e in select(r.folder.events, "step")}
+        {e.step: e.loss for e in select(r.folder.events, "step_logged")}
         for r in (alone, run)
     )
     assert one.keys() == two.keys()
@@ -124,12 +124,12 @@ def test_local_models_train_on_workers(cluster, kdlab_home, elsewhere):
         f"workers={{address: '{address}', insecure: true}}",
     ).start(lambda line: None)
     until(lambda: all(children_of(worker) for worker in workers))  # one on each
-    until(lambda: len(list(select(run.folder.events, "communication"))) > 1)
+    until(lambda: len(list(select(run.folder.events, "round_closed"))) > 1)
     os.kill(workers[1].pid, signal.SIGKILL)
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status
-    assert len(list(select(run.folder.events, "worker_lost"))) == 1
-    sizes = [len(e["models"]) for e in select(run.folder.events, "communication")]
+    assert len(list(select(run.folder.events, "local_model_lost"))) == 1
+    sizes = [len(e.models) for e in select(run.folder.events, "round_closed")]
     assert sizes[0] == sizes[-1] == 2
     assert run.result["global_top1"] > 30  # of ten classes
 
@@ -151,13 +151,13 @@ def test_a_hung_local_model_on_a_worker_is_replaced(cluster, kdlab_home, elsewhe
     quiet = quiet.start(lambda line: None).wait(timeout_s=600)
     run = kdlab.load("smoke/ensemble", *common, "method.hang_s=3", where)
     run = run.start(lambda line: None)
-    until(lambda: len(list(select(run.folder.events, "communication"))) > 1)
+    until(lambda: len(list(select(run.folder.events, "round_closed"))) > 1)
     (hung,) = children_of(workers[1])
     hung.suspend()
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status
-    news = [e.KIND for e in select(run.folder.events, "worker_hangs", "worker_lost")]
-    assert news == ["worker_hangs", "worker_lost"]
+    news = [e.KIND for e in select(run.folder.events, "worker_hangs", "local_model_lost")]
+    assert news == ["worker_hangs", "local_model_lost"]
     assert not list(select(run.folder.events, "round_incomplete"))
     for key in ("samples_seen", "samples_lost", "global_top1"):
         assert run.result[key] == quiet.result[key]

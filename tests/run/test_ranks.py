@@ -46,19 +46,19 @@ def wait_for(run, condition, seconds=300.0):
         if found:
             return found
         assert run.state in ("starting", "running"), run.status
-        assert time.monotonic() < deadline, [e["event"] for e in events][-20:]
+        assert time.monotonic() < deadline, [e.KIND for e in events][-20:]
         time.sleep(0.02)
 
 
 def step_reached(step):
-    return lambda events: any(e["event"] == "step" and e["step"] >= step for e in events)
+    return lambda events: any(e.KIND == "step_logged" and e.step >= step for e in events)
 
 
 def generation(number):
     def look(events):
         for event in events:
-            if event["event"] == "generation" and event["number"] == number:
-                return event["ranks"]
+            if event.KIND == "generation_begun" and event.number == number:
+                return event.ranks
         return None
 
     return look
@@ -66,7 +66,7 @@ def generation(number):
 
 def losses(run):
     """The last loss recorded for each step: those of the lineage that survived."""
-    return {e["step"]: e["loss"] for e in select(run.folder.events, "step")}
+    return {e.step: e.loss for e in select(run.folder.events, "step_logged")}
 
 
 def finished(run, timeout_s=600):
@@ -146,7 +146,7 @@ def test_a_rank_that_is_gone_is_replaced_and_the_losses_go_on(
     result = finished(run)
     same(losses(run), undisturbed[0])
     (again,) = select(run.folder.events, "training_again")
-    assert again["seconds"] > 0
+    assert again.seconds > 0
     assert 0 < result["samples_rolled_back"] <= 60 * 32
 
 
@@ -154,10 +154,10 @@ def test_a_rank_that_is_gone_is_replaced_and_the_losses_go_on(
 def test_one_that_is_left_trains_on_with_its_own_rate(here, kdlab_home, elsewhere):
     here.once(0, 50, ThreadedRank.kill)
     run = start(on_size_change="scale_lr", replace_lost=False, standby=0)
-    ranks = [len(e["ranks"]) for e in select(run.folder.events, "generation")]
+    ranks = [len(e.ranks) for e in select(run.folder.events, "generation_begun")]
     assert ranks == [2, 1]
     result = finished(run)
-    steps = {e["step"]: e for e in select(run.folder.events, "step")}
+    steps = {e.step: e for e in select(run.folder.events, "step_logged")}
     assert result["samples_seen"] == run.result["samples_seen"]
     assert len(steps) > 240  # smaller batches: more steps
 
@@ -184,9 +184,9 @@ def test_a_rank_whose_machine_fails_is_lost_with_its_reason(
     here.once(1, 60, fail)
     run = start()
     finished(run)
-    (lost,) = (e for e in select(run.folder.events, "rank_lost") if e["was_rank"])
-    assert lost["why"].startswith(type(error).__name__)
-    assert lost["exit_code"] == 70
+    (lost,) = (e for e in select(run.folder.events, "rank_lost") if e.was_rank)
+    assert lost.why.startswith(type(error).__name__)
+    assert lost.exit_code == 70
     same(losses(run), undisturbed[0])
 
 
@@ -202,7 +202,7 @@ def test_a_killed_rank_is_replaced_and_the_losses_go_on_as_if_nothing_was(
     result = finished(run)
     same(losses(run), undisturbed[0])
     (again,) = select(run.folder.events, "training_again")
-    assert again["seconds"] > 0
+    assert again.seconds > 0
     assert 0 <= result["samples_rolled_back"] <= 60 * 32
 
 
@@ -232,7 +232,7 @@ def test_a_hung_rank_is_found_and_replaced(kdlab_home, elsewhere, undisturbed):
     os.kill(hung, signal.SIGSTOP)
     finished(run)
     same(losses(run), undisturbed[0])
-    assert [e["rank"] for e in select(run.folder.events, "rank_hangs")] == [name]
+    assert [e.rank for e in select(run.folder.events, "rank_hangs")] == [name]
 
 
 @pytest.mark.nightly
@@ -243,7 +243,7 @@ def test_fewer_ranks_with_scaled_rate_lose_no_sample(kdlab_home, elsewhere):
     os.kill(next(iter(ranks.values())), signal.SIGKILL)
     assert len(wait_for(run, generation(2))) == 1
     result = finished(run)
-    steps = {e["step"]: e for e in select(run.folder.events, "step")}
+    steps = {e.step: e for e in select(run.folder.events, "step_logged")}
     assert result["samples_seen"] == run.result["samples_seen"]
     assert len(steps) > 240  # smaller batches: more steps
 
@@ -259,9 +259,9 @@ def test_measured_shares_are_kept_and_unequal_cuts_change_nothing(
     assert len(shares) == 2
     assert min(shares.values()) > 1  # samples/s, by the name of the rank
     (shared,) = select(run.folder.events, "batch_shared")
-    assert shared["shares"] == "measured"
-    assert sum(shared["rows"]) == 32  # of smoke's batch
-    assert min(shared["rows"]) >= 1
+    assert shared.shares == "measured"
+    assert sum(shared.rows) == 32  # of smoke's batch
+    assert min(shared.rows) >= 1
 
 
 def test_an_error_of_a_rank_ends_the_run_with_its_reason(wherever, kdlab_home, elsewhere):
@@ -287,7 +287,7 @@ def test_served_ranks_with_teachers_and_ranks_killed(kdlab_home, elsewhere):
     run = start(source="served", epochs=60)
     wait_for(run, step_reached(30))
     ready = next(iter(select(run.folder.events, "pool_ready")))
-    teachers = [t["pid"] for t in ready["teachers"] if "pid" in t]  # the others load
+    teachers = [t["pid"] for t in ready.teachers if "pid" in t]  # the others load
     os.kill(teachers[0], signal.SIGKILL)
     wait_for(run, step_reached(60))
     os.kill(list(wait_for(run, generation(1)).values())[1], signal.SIGKILL)

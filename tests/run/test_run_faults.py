@@ -17,7 +17,7 @@ FAULTS = int(os.environ.get("FAULTS", "40"))  # `make nightly`: 200
 
 
 def losses(run):
-    return {e["step"]: e["loss"] for e in select(run.folder.events, "step")}
+    return {e.step: e.loss for e in select(run.folder.events, "step_logged")}
 
 
 def started(*overrides, source="none"):
@@ -97,7 +97,7 @@ def test_a_teacher_of_which_all_checkpoints_are_damaged_is_begun_anew_when_told(
 def test_a_full_disk_is_named_and_with_room_again_the_run_goes_on(kdlab_home, elsewhere):
     whole = started("train.epochs=40").wait(timeout_s=600)
     run = started("train.epochs=40")
-    until(lambda: len(list(select(run.folder.events, "step"))) > 5)
+    until(lambda: len(list(select(run.folder.events, "step_logged"))) > 5)
     watchdog = run.folder.process()
     for process in watchdog.children(recursive=True):
         process.rlimit(psutil.RLIMIT_FSIZE, (3000, -1))  # as small as room for a status
@@ -114,13 +114,13 @@ def test_a_full_disk_is_named_and_with_room_again_the_run_goes_on(kdlab_home, el
 @pytest.mark.nightly
 def test_a_run_whose_scheduler_is_killed_says_so_and_goes_on(kdlab_home, elsewhere):
     run = started("train.epochs=200", "train.checkpoint_every_steps=20", source="served")
-    until(lambda: sum(1 for _ in select(run.folder.events, "step")) > 60)
+    until(lambda: sum(1 for _ in select(run.folder.events, "step_logged")) > 60)
     children = run.folder.family()[1:]
     (scheduler,) = [c for c in children if "scheduler_process" in " ".join(c.cmdline())]
     scheduler.kill()
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status
-    said = [e["event"] for e in run.events()]
+    said = [e.KIND for e in run.events()]
     assert "coordinator_away" in said
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
     assert run.result["samples_seen"] == 200 * 240

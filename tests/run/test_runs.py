@@ -80,7 +80,7 @@ def wait_for(run, event, count=1, seconds=300):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         events = read_all(run.folder.events)
-        if sum(e["event"] == event for e in events) >= count:
+        if sum(event == e.KIND for e in events) >= count:
             return events
         assert run.state in ("starting", "running"), run.folder.log.read_text()
         time.sleep(0.02)
@@ -89,9 +89,7 @@ def wait_for(run, event, count=1, seconds=300):
 
 def losses(run):
     """Loss by step, of the last time each step was done."""
-    return {
-        e["step"]: e["loss"] for e in read_all(run.folder.events) if e["event"] == "step"
-    }
+    return {e.step: e.loss for e in read_all(run.folder.events) if e.KIND == "step_logged"}
 
 
 @pytest.mark.processes
@@ -110,7 +108,7 @@ def test_the_run_outlives_its_watcher_and_can_be_attached(elsewhere):
 def test_a_soft_stop_saves_and_a_resume_is_exact(elsewhere):
     whole = kdlab.load("smoke/none", QUIET, LONG, {"train.epochs": 6}).start().wait()
     run = kdlab.load("smoke/none", QUIET, LONG, {"train.epochs": 6}).start()
-    wait_for(run, "step", 12)
+    wait_for(run, "step_logged", 12)
     run.stop()
     run.wait(timeout_s=600)
     if run.state == "stopped":  # it was not faster than the stop
@@ -133,9 +131,9 @@ def test_what_an_earlier_session_did_is_not_shown_again(tmp_path):
     log.emit(Note(message="after"))
     seen = []
     Run(folder).wait(seen.append, since=since)
-    assert [event["message"] for event in seen] == ["after"]
+    assert [event.message for event in seen] == ["after"]
     Run(folder).wait(seen.append)  # attaching shows all of it
-    assert [event["message"] for event in seen[1:]] == ["before", "after"]
+    assert [event.message for event in seen[1:]] == ["before", "after"]
 
 
 def test_waiting_in_a_notebook_shows_lines_unless_it_is_live(tmp_path, monkeypatch, capsys):
@@ -292,7 +290,7 @@ def test_a_stop_in_the_first_moment_is_a_stop(elsewhere):
 @pytest.mark.processes
 def test_a_second_ctrl_c_ends_everything_at_once(elsewhere):
     run = kdlab.load("smoke/served", QUIET, {"train.epochs": 5000}).start()
-    wait_for(run, "step", 3)
+    wait_for(run, "step_logged", 3)
     family = run.folder.family()[1:]
     assert len(family) >= 4  # scheduler, two teachers, reader
     run.kill()

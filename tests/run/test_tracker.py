@@ -67,7 +67,7 @@ def test_a_killed_one_goes_on_where_it_was(kdlab_home, elsewhere):
     (mlflow_run,) = set(state["runs"].values())  # of the one training and the whole
     experiment = client.get_run(mlflow_run).info.experiment_id
     assert len(client.search_runs([experiment])) == 1  # none begun twice
-    logged = {e["step"]: e["loss"] for e in select(run.folder.events, "step")}
+    logged = {e.step: e.loss for e in select(run.folder.events, "step_logged")}
     found = client.get_metric_history(mlflow_run, "learning/loss")
     assert {m.step: m.value for m in found} == pytest.approx(logged)
     assert len(found) == len(logged)  # none twice

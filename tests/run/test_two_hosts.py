@@ -51,7 +51,7 @@ def trained(*overrides, within=()):
 
 
 def losses(events):
-    return {e["step"]: e["loss"] for e in select(events, "step")}
+    return {e.step: e.loss for e in select(events, "step_logged")}
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +119,8 @@ def test_ranks_on_two_hosts_train_as_one_process_does(
         f"workers={{address: '{ADDRESS}', insecure: true}}",
         within=near,
     )
-    *_, generation = select(events, "generation")
-    assert len(generation["ranks"]) == ranks
+    *_, generation = select(events, "generation_begun")
+    assert len(generation.ranks) == ranks
     together = losses(events)
     assert together.keys() == alone.keys()
     assert max(abs(together[step] - alone[step]) for step in alone) < 5e-3

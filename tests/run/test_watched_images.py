@@ -15,33 +15,31 @@ pytestmark = pytest.mark.processes("whoever is first makes the runs that all rea
 def test_each_epoch_and_the_teacher_answer_for_the_same_images(taught):
     run = taught
     events = list(run.events())
-    (chosen,) = [e for e in events if e["event"] == "images_chosen"]
+    (chosen,) = [e for e in events if e.KIND == "images_chosen"]
     data = spec_of(run.folder).data.load()
     rows = watched_rows(data)
-    assert chosen["labels"] == [data.label_name(int(k)) for k in rows]
-    assert (
-        len(set(chosen["labels"])) == len(rows) == 8
-    )  # of as many classes as there can be
-    with Image.open(chosen["path"]) as strip:
+    assert chosen.labels == [data.label_name(int(k)) for k in rows]
+    assert len(set(chosen.labels)) == len(rows) == 8  # of as many classes as there can be
+    with Image.open(chosen.path) as strip:
         assert strip.size == (8 * SIDE, SIDE)
     said = {}
     for event in events:
-        if event["event"] == "images_answered":
-            said.setdefault(event["member"], []).append(event)
+        if event.KIND == "images_answered":
+            said.setdefault(event.member, []).append(event)
     assert set(said) == {"teacher", "none/seed0", "in_process/seed0"}
     assert len(said["teacher"]) == 1
     epochs = run.result["epochs"]
     for row in run.result["runs"]:
         own = said[row["member"]]
-        assert [event["epoch"] for event in own] == list(range(1, epochs + 1))
+        assert [event.epoch for event in own] == list(range(1, epochs + 1))
         last = answers(load_exported(row["student_path"]), data, rows)
-        assert own[-1]["said"] == last.said
-        assert np.allclose(own[-1]["shares"], last.shares, atol=0.02)
+        assert own[-1].said == last.said
+        assert np.allclose(own[-1].shares, last.shares, atol=0.02)
 
 
 def test_local_models_and_blocks_answer_too(of_local_models, of_blocks):
     for run in (of_local_models, of_blocks):
-        said = [e for e in run.events() if e["event"] == "images_answered"]
-        members = {event["member"] for event in said}
+        said = [e for e in run.events() if e.KIND == "images_answered"]
+        members = {event.member for event in said}
         assert {row["member"] for row in run.result["runs"]} <= members
-        assert all(len(event["said"]) == 8 for event in said)
+        assert all(len(event.said) == 8 for event in said)

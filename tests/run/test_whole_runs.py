@@ -175,7 +175,7 @@ class Picky(ModelSpec):
 
 run = kdlab.load("smoke/none", {"student": {"type": "models/picky"},
                  "tracking.enabled": False}).start().wait()
-said = [e["message"] for e in run.events() if e["event"] == "warning"]
+said = [e.message for e in run.events() if e.KIND == "warned"]
 print(run.state, run.result["costs"], said[-1])
 print(run.table())
 '''
@@ -230,8 +230,8 @@ def test_a_teacher_of_another_model_is_refused(elsewhere):
         "smoke/served", {"train.epochs": 4000, "tracking.enabled": False}
     ).start()
     try:
-        ready = next(e for e in run.events(follow=True) if e["event"] == "pool_ready")
-        teacher = start("teacher", ready["address"], "--model", "other", "--threads", "1")
+        ready = next(e for e in run.events(follow=True) if e.KIND == "pool_ready")
+        teacher = start("teacher", ready.address, "--model", "other", "--threads", "1")
         said, _ = teacher.communicate(timeout=600)
         assert teacher.returncode == 1
         assert "the pool serves" in said
@@ -266,7 +266,7 @@ def test_tracking_that_fails_does_not_stop_training(run_json, kdlab_cli, elsewhe
 @pytest.mark.nightly
 def test_a_killed_run_is_told_to_mlflow_later(elsewhere, kdlab_cli):
     run = kdlab.load("smoke/none", {"train.epochs": 4000, "tracking.enabled": True}).start()
-    next(e for e in run.events(follow=True) if e["event"] == "epoch_done")
+    next(e for e in run.events(follow=True) if e.KIND == "epoch_done")
     os.kill(run.folder.process().pid, signal.SIGKILL)
     run.wait(timeout_s=600)
     kdlab_cli("runs", "--sync")

@@ -70,7 +70,7 @@ def test_cached_runs_the_teacher_once(context, samples):
     assert names.count("cache_written") <= 1
     if names:
         started = dict(context[1])["cache_started"]
-        assert started["megabytes"] == 240 * 10 * 2 / 1e6
+        assert started.megabytes == 240 * 10 * 2 / 1e6
 
 
 def test_damaged_labels_are_made_again_with_one_line(context, samples, tmp_path):
@@ -83,7 +83,7 @@ def test_damaged_labels_are_made_again_with_one_line(context, samples, tmp_path)
         source = Cached(path=str(path)).build(context[0])
         batch = next(iter(source.epoch(0, ())))
         assert torch.allclose(batch.soft, linear(batch.views), atol=2e-2)
-        lines = [event.message for name, event in context[1] if name == "warning"]
+        lines = [event.message for name, event in context[1] if name == "warned"]
         assert len(lines) == count
         assert "are damaged" in lines[-1]
 

@@ -47,32 +47,32 @@ def kept(folder):
 
 def test_each_event_is_written_once_also_by_the_next_process(log, tmp_path):
     say(log, "run_started", tracking_uri=URI)
-    say(log, "note", "step")
+    say(log, "note", "step_logged")
     first = Collecting(tmp_path)
     assert first.step() == 3
     assert first.step() == 0
-    assert first.written == ["run_started", "note", "step"]
+    assert first.written == ["run_started", "note", "step_logged"]
     assert kept(tmp_path)["uri"] == URI
     assert kept(tmp_path)["of its own"] == 1
-    say(log, "warning")
+    say(log, "warned")
     second = Collecting(tmp_path)
     assert second.step() == 1
-    assert second.written == ["warning"]
+    assert second.written == ["warned"]
 
 
 def test_what_failed_is_read_again_from_the_same_place(log, tmp_path):
     say(log, "run_started", tracking_uri=URI)
-    writer = Collecting(tmp_path, fails_at="step")
+    writer = Collecting(tmp_path, fails_at="step_logged")
     writer.step()
     before = kept(tmp_path)["offset"]
-    say(log, "note", "step", "warning")
+    say(log, "note", "step_logged", "warned")
     with pytest.raises(OSError, match="disk is full"):
         writer.step()
     assert writer.collected == []  # it is collected again
     assert kept(tmp_path)["offset"] == before
     writer.fails_at = None
     assert writer.step() == 3
-    assert writer.written == ["run_started", "note", "step", "warning"]
+    assert writer.written == ["run_started", "note", "step_logged", "warned"]
     assert kept(tmp_path)["offset"] > before
 
 

@@ -53,7 +53,7 @@ class Case:
         log, member = EventLog(path / "events.jsonl"), "none/seed0"
         log.emit(event("run_started", run_id=path.name, tracking_uri=self.uri, **RUN))
         log.emit(event("member_started", member=member, source="none", seed=0))
-        log.emit(event("step", member=member, epoch=0, step=1, loss=loss, lr=0.1))
+        log.emit(event("step_logged", member=member, epoch=0, step=1, loss=loss, lr=0.1))
         if done:
             log.emit(event("member_done", member=member, result=RESULT, artifacts=[]))
             log.emit(event("run_done", state="finished", result={"wall_seconds": 4.0}))
@@ -134,7 +134,7 @@ def test_trials_under_way_are_followed_and_survive_the_writers_end(case):
     again = SweepWriter(case.folder)  # another process, later
     assert list(again.writers) == ["2"]
     EventLog(path / "events.jsonl").emit(
-        event("step", member="none/seed0", epoch=0, step=2, loss=0.5, lr=0.1)
+        event("step_logged", member="none/seed0", epoch=0, step=2, loss=0.5, lr=0.1)
     )
     again.step()
     run = case.found()["trial 2"].info.run_id

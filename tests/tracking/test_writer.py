@@ -104,7 +104,7 @@ def tell(folder, members, state="finished", uri=None):
     for member in members:
         say(log, "member_started", member=member, source="served", seed=0)
         for step in range(1, 21):
-            say(log, "step", member=member, epoch=0, step=step, loss=1 / step, lr=0.1,
+            say(log, "step_logged", member=member, epoch=0, step=step, loss=1 / step, lr=0.1,
                 samples_per_second=10.0, volume=64,
             )  # fmt: skip
         say(log, "epoch_done", member=member, epoch=1, step=20, validation_top1=92.0,
@@ -218,7 +218,7 @@ def test_what_a_resumed_run_trains_on_reaches_mlflow(folder):
     follow(Writer(folder))
     log = EventLog(folder / "events.jsonl")
     say(log, "run_started", **started(uri_of(folder), ["served/seed0"]))
-    say(log, "step", member="served/seed0", epoch=1, step=21, loss=0.5, lr=0.1)
+    say(log, "step_logged", member="served/seed0", epoch=1, step=21, loss=0.5, lr=0.1)
     say(log, "run_done", state="finished")
     follow(Writer(folder))
     client, found = all_runs(folder)
@@ -232,7 +232,15 @@ def test_all_that_a_reader_counts_reaches_mlflow(folder):
     say(log, "run_started", **started(uri_of(folder), ["served/seed0"]))
     say(log, "member_started", member="served/seed0", source="served", seed=0)
     counted = {name: number + 1.0 for number, name in enumerate(FIGURES)}
-    say(log, "step", member="served/seed0", epoch=0, step=1, samples_seen=64, **counted)
+    say(
+        log,
+        "step_logged",
+        member="served/seed0",
+        epoch=0,
+        step=1,
+        samples_seen=64,
+        **counted,
+    )
     say(log, "epoch_done", member="served/seed0", epoch=1, step=1, samples_per_second=99.0)
     say(log, "run_done", state="finished")
     Writer(folder).step()

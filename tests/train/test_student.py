@@ -69,7 +69,7 @@ def test_learns_and_accounts_for_every_sample(samples, tmp_path):
     losses = list(recorder.losses().values())
     assert losses[-1] < losses[0]
     assert result.steps == 3 * 5
-    assert [e["epoch"] for e in recorder.events if e["event"] == "epoch_done"] == [1, 2, 3]
+    assert [e.epoch for e in recorder.events if e.KIND == "epoch_done"] == [1, 2, 3]
     assert (tmp_path / "student.safetensors").is_file()
     assert (tmp_path / "best.safetensors").is_file()
 
@@ -114,9 +114,9 @@ def test_from_a_damaged_checkpoint_it_goes_on_exactly_from_the_one_before(
     again, second = make(samples, tmp_path / "cut", **often)
     assert again.resume()
     result = again.run(source(samples, tmp_path))
-    (warned,) = [e for e in second.events if e["event"] == "warning"]
-    assert "is damaged" in warned["message"]
-    assert "number 6: what was trained up to 9 is" in warned["message"]
+    (warned,) = [e for e in second.events if e.KIND == "warned"]
+    assert "is damaged" in warned.message
+    assert "number 6: what was trained up to 9 is" in warned.message
     assert min(second.losses()) == 7
     assert first.losses() | second.losses() == record.losses()
     assert (result.seen, result.lost, result.repeated) == (720, 0, 0)
@@ -187,14 +187,14 @@ def test_options_train(samples, tmp_path, recipe):
     result = loop.run(source(samples, tmp_path))
     assert all(math.isfinite(v) for v in recorder.losses().values())
     assert result.seen == 480
-    notes = [e["message"] for e in recorder.events if e["event"] == "note"]
+    notes = [e.message for e in recorder.events if e.KIND == "note"]
     assert any("channels_last" in n for n in notes) == ("channels_last" in recipe)
 
 
 def test_best_on_validation_and_last_are_reported_apart(samples, tmp_path):
     loop, recorder = make(samples, tmp_path, epochs=3)
     result = loop.run(source(samples, tmp_path))
-    seen = [e["validation_top1"] for e in recorder.events if e["event"] == "epoch_done"]
+    seen = [e.validation_top1 for e in recorder.events if e.KIND == "epoch_done"]
     assert result.validation_best == max(seen)
     assert result.validation_last == seen[-1]
     assert result.best_epoch == seen.index(max(seen)) + 1

@@ -159,7 +159,7 @@ def test_what_a_lost_worker_had_written_is_the_trials_result(tmp_path):
     assert search.study.trials[0].values == [77.0]
     assert search.states() == ["COMPLETE", "FAIL", "COMPLETE"]
     assert search.study.trials[2].user_attrs["retry_of"] == 1
-    assert search.kinds().count("worker_lost") == 2
+    assert search.kinds().count("local_model_lost") == 2
 
 
 def test_a_simulation_that_was_lost_has_left_nothing():

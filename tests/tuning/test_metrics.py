@@ -6,7 +6,7 @@ from kdlab.tuning import metrics
 
 
 def step(member, time, teachers):
-    return event("step", member=member, time=time, teachers=teachers)
+    return event("step_logged", member=member, time=time, teachers=teachers)
 
 
 def test_teacher_seconds_are_teachers_times_time():

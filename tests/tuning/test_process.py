@@ -35,7 +35,7 @@ def test_a_simulated_sweep_leaves_its_best_as_a_card_and_its_pictures(elsewhere)
     drawn = {p.name for p in sweep.pictures()}
     assert {"history.png", "pareto.png"} <= drawn
     assert drawn == {Path(p).name for p in result["figures"]}
-    assert [e["state"] for e in events(inside, "sweep_done")] == ["finished"]
+    assert [e.state for e in events(inside, "sweep_done")] == ["finished"]
 
 
 def test_the_best_of_an_earlier_sweep_is_tried_first(here):
@@ -88,7 +88,7 @@ def test_a_sweep_finds_confirms_and_keeps_the_best(here):
     kept = {p.parents[3] for p in sweep.path.glob("trials/*/**/*.safetensors")}
     assert kept == {Path(best["run_dir"])}  # the weights of the others are gone
     (said,) = events(inside, "searched")
-    assert said["best"] == best["number"]
+    assert said.best == best["number"]
 
 
 def test_a_trial_trains_all_seeds_without_mlflow_of_its_own(here):

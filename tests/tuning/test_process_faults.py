@@ -124,7 +124,7 @@ def test_a_killed_worker_costs_its_trial_alone(here):
         return train(child, order)
 
     inside = SweepFromInside(TRAINED, mortal, trials=6, jobs=2)
-    assert [e["order"] for e in events(inside, "worker_lost")] == [0]
+    assert [e.order for e in events(inside, "local_model_lost")] == [0]
     assert counted(inside.sweep) == [TrialState.COMPLETE] * 6
     assert inside.sweep.result["trials"]["tried_again"] == 1
     assert len(inside.hosts.children) == 3  # another one took its place
@@ -173,7 +173,7 @@ def test_workers_of_a_cluster_are_started_by_its_hosts(here, monkeypatch):
     assert hosts.closed
     assert inside.sweep.state == "finished", inside.sweep.status.error
     assert counted(inside.sweep) == [TrialState.COMPLETE] * 6
-    assert [e["order"] for e in events(inside, "worker_lost")] == [1]
+    assert [e.order for e in events(inside, "local_model_lost")] == [1]
 
 
 def test_a_stop_ends_gracefully_and_the_same_command_goes_on(here):
@@ -269,7 +269,7 @@ def test_trials_share_one_pool_and_pruned_ones_are_stopped(here, pool, monkeypat
     )
     assert counted(inside.sweep) == [TrialState.PRUNED] * 6
     stopping = events(inside, "trial_stopping")
-    assert [(e["epoch"], e["value"]) for e in stopping] == [(2, 21.0)] * 6
+    assert [(e.epoch, e.value) for e in stopping] == [(2, 21.0)] * 6
     shared = PoolAddress(address="tcp://127.0.0.1:9", teacher="t", tls=None)
     assert addresses == [shared] * 6
     assert (pool["started"], pool["closed"]) == (1, 1)

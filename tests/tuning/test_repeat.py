@@ -127,7 +127,7 @@ def test_what_is_lost_too_often_is_left_out_and_said(made):
     found = again(sweep, mortal)
     assert list(found.failed) == ["best-3-seed11"]
     assert found.best.values == expected(0.125, 12)
-    (warned,) = [e.message for e in sweep.said if e.KIND == "warning"]
+    (warned,) = [e.message for e in sweep.said if e.KIND == "warned"]
     assert "best-3-seed11-1 did not confirm" in warned
 
 

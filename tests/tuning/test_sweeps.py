@@ -67,7 +67,7 @@ def test_a_killed_worker_and_a_stop_lose_no_trial(sweeps):
     sweep = sweeps(TRAINED, **small)
     until(lambda: list(select(sweep.folder.events, "trial_started")))
     until(lambda: workers(sweep))[0].kill()
-    until(lambda: list(select(sweep.folder.events, "worker_lost")))
+    until(lambda: list(select(sweep.folder.events, "local_model_lost")))
     sweep.stop()
     sweep.wait(timeout_s=600)
     assert sweep.state == "stopped"
@@ -282,7 +282,7 @@ def test_a_killed_worker_costs_its_trial_alone(sweeps):
     victim = until(lambda: workers(sweep))[0]
     victim.kill()
     sweep.wait(timeout_s=600)
-    assert list(select(sweep.folder.events, "worker_lost"))
+    assert list(select(sweep.folder.events, "local_model_lost"))
     assert counted(sweep) == [TrialState.COMPLETE] * 6
 
 
@@ -304,7 +304,7 @@ def test_trials_on_a_dask_cluster_survive_the_loss_of_a_machine(
     sweep.wait(timeout_s=600)
     assert sweep.state == "finished", sweep.status.error
     assert counted(sweep) == [TrialState.COMPLETE] * 6
-    assert list(select(sweep.folder.events, "worker_lost"))
+    assert list(select(sweep.folder.events, "local_model_lost"))
 
 
 @pytest.mark.nightly
@@ -355,11 +355,11 @@ def test_trials_share_one_pool_and_a_pruned_one_gives_its_teachers_back(sweeps):
     )
     (ready,) = until(lambda: list(select(sweep.folder.events, "pool_ready")))
     until(lambda: list(select(sweep.folder.events, "trial_started")))
-    tls = remembered(ready["address"])
-    until(lambda: ask(ready["address"], "kdlab_status", tls=tls)["students"])
+    tls = remembered(ready.address)
+    until(lambda: ask(ready.address, "kdlab_status", tls=tls)["students"])
     (first, *_) = until(lambda: list(select(sweep.folder.events, "trial_stopping")))
-    name = f"small-{first['number']:04d}/served/seed0"
-    until(lambda: name not in ask(ready["address"], "kdlab_status", tls=tls)["students"])
+    name = f"small-{first.number:04d}/served/seed0"
+    until(lambda: name not in ask(ready.address, "kdlab_status", tls=tls)["students"])
     assert sweep.state == "running"  # the others are still to come
     sweep.wait(timeout_s=600)
     assert counted(sweep) == [TrialState.PRUNED] * 12

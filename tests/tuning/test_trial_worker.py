@@ -9,14 +9,14 @@ from small_sweeps import SIMULATED, TRAINED, searched
 from kdlab.errors import BadInput, RunStopped
 from kdlab.events.runs import RunDone
 from kdlab.experiment.folder import RunFolder
-from kdlab.messages import MessageError, typed
+from kdlab.messages import MessageError, plain, typed
 from kdlab.run.experiment import Experiment
 from kdlab.run.handle.run import made
 from kdlab.run.process.execution import Work
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.tuning.simulated import simulate
 from kdlab.tuning.trial_worker import Orders, trained
-from kdlab.tuning.trial_workers import TRIAL_ORDERS, StopTrial, TrialEnded, TrialOrder
+from kdlab.tuning.trial_workers import StopTrial, TrialEnded, TrialOrder
 
 
 def carried_out(work, *messages):
@@ -31,7 +31,7 @@ def carried_out(work, *messages):
 
 
 def order(number, **more):
-    return TRIAL_ORDERS.plain(TrialOrder(number=number, **more))
+    return plain(TrialOrder(number=number, **more))
 
 
 def test_orders_are_carried_out_in_turn_until_the_end():
@@ -73,7 +73,7 @@ def test_a_trial_that_goes_wrong_is_told_of_and_the_next_one_is_done(error, stat
 def test_a_stop_is_heard_beside_the_orders():
     orders = Orders()
     orders.hear(order(3))
-    orders.hear(TRIAL_ORDERS.plain(StopTrial(3)))
+    orders.hear(plain(StopTrial(3)))
     assert orders.stopped == {3}
     with pytest.raises(MessageError, match="none of TrialOrder, StopTrial"):
         orders.hear({"kind": "Pause"})

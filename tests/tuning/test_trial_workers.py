@@ -6,10 +6,10 @@ from kdlab.errors import ClusterError
 from kdlab.messages import plain
 from kdlab.testing.scripted import ScriptedChild
 from kdlab.tuning.trial_workers import (
-    TRIAL_ORDERS,
     StopTrial,
     TrialEnded,
     TrialOrder,
+    TrialWorkerOrder,
     TrialWorkers,
 )
 
@@ -42,7 +42,7 @@ def test_who_is_ready_gets_a_trial_and_is_free_after_it(workers, started):
     order, ended = TrialOrder(number=7, run="/runs/7"), TrialEnded(7, "finished", None, {})
     workers.send(1, order)
     assert workers.idle() == []
-    assert list(map(TRIAL_ORDERS.typed, started[1].orders)) == [order]
+    assert list(map(TrialWorkerOrder.typed, started[1].orders)) == [order]
     started[1].say(**plain(ended))
     assert list(workers.events()) == [ended]
     assert workers.idle() == [1]
@@ -55,7 +55,7 @@ def test_only_the_worker_at_a_trial_is_told_to_stop_it(workers, started):
     workers.send(0, TrialOrder(number=3))
     workers.send(1, TrialOrder(number=4))
     workers.stop(4)
-    stop = TRIAL_ORDERS.plain(StopTrial(4))
+    stop = plain(StopTrial(4))
     assert stop not in started[0].orders
     assert started[1].orders[-1] == stop
 

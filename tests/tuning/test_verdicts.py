@@ -78,7 +78,7 @@ def test_a_result_without_an_objective_is_a_failure():
 def test_what_a_result_lacks_is_taken_from_the_events_of_the_run(tmp_path):
     log = EventLog(tmp_path / "events.jsonl")
     for _ in range(2):
-        log.emit(event("step", teachers=3, step=1, of_steps=2, loss=1.0))
+        log.emit(event("step_logged", teachers=3, step=1, of_steps=2, loss=1.0))
     search = Search(TRAINED, objectives=[{"metric": "validation_top1"}])
     search.verdicts.finished(search.asked(tmp_path), {"validation_top1": 50.0})
     found = search.last.user_attrs[METRICS]["teacher_seconds"]

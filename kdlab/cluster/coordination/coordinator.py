@@ -44,7 +44,6 @@ from kdlab.cluster.coordination.quarantine import Quarantine
 from kdlab.cluster.coordination.recording import Recorded
 from kdlab.cluster.coordination.student_news import StudentNews
 from kdlab.cluster.coordination.weights_shelf import WeightsShelf
-from kdlab.cluster.reader.reader_messages import TO_COORDINATOR
 from kdlab.cluster.teachers.probe import disagreement
 from kdlab.cluster.wires.security import NoHttp
 from kdlab.messages import plain, told, typed
@@ -56,6 +55,7 @@ from kdlab.papers.edl_dist.reader_instructions import (
     GiveBack,
     Need,
     Release,
+    ToCoordinator,
 )
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
@@ -337,7 +337,7 @@ class Coordinator(SchedulerPlugin):
     async def tell(self, student: str, instruction: Mapping[str, object]) -> bool:
         """What a reader says of its teachers; whether one that it asked for came now."""
         table, now, got = self.leases, time.monotonic(), False
-        match TO_COORDINATOR.typed(instruction):
+        match ToCoordinator.typed(instruction):
             case AskTeacher(need):
                 got = table.on_extra(student, now, _number(need))
             case Need(need) if student in table.demands:

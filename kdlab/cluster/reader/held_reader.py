@@ -15,9 +15,8 @@ from torch import Tensor
 
 from kdlab.cluster.child_configs import ReaderConfig, ReaderStart
 from kdlab.cluster.reader.reader_messages import (
-    READER_FAILURES,
-    READER_ORDERS,
     PauseReader,
+    ReaderDefect,
     ReaderOrder,
     SetThresholds,
     StopReader,
@@ -28,8 +27,9 @@ from kdlab.errors import ClusterError, NoTeacherLeft, RunStopped
 from kdlab.events.event import Emit
 from kdlab.events.log import parse
 from kdlab.events.teachers import LabelsAwaited, ReaderRestarted
+from kdlab.messages import plain
 from kdlab.models.device_feed import pin, unpin
-from kdlab.papers.edl_dist.reader_instructions import Fail
+from kdlab.papers.edl_dist.reader_instructions import Fail, ReaderFailure
 from kdlab.supervision.children import Child, StartChild, tail
 from kdlab.supervision.restarts import Restarts
 
@@ -235,24 +235,25 @@ class HeldReader:
             if "event" in message:
                 self._report(parse(message))
                 continue
-            failure = READER_FAILURES.typed(message)
-            if isinstance(failure, Fail):
-                raise NoTeacherLeft(
-                    unplaced=failure.unplaced,
-                    batches=failure.batches,
-                    waited_s=self.config.rules.wait_s,
-                    address=self.config.coordinator,
-                    log=f"{self.log}. Last trouble: {failure.why or 'none'}",
-                )
-            raise ClusterError(
-                f"The reader failed: {failure.why}. End of {self.log}:\n{tail(self.log)}"
-            )
+            match ReaderFailure.typed(message):
+                case Fail(unplaced, batches, why):
+                    raise NoTeacherLeft(
+                        unplaced=unplaced,
+                        batches=batches,
+                        waited_s=self.config.rules.wait_s,
+                        address=self.config.coordinator,
+                        log=f"{self.log}. Last trouble: {why or 'none'}",
+                    )
+                case ReaderDefect(why):
+                    raise ClusterError(
+                        f"The reader failed: {why}. End of {self.log}:\n{tail(self.log)}"
+                    )
 
     def figures(self) -> dict[str, float]:
         return self._last or dict(zip(FIGURES, self._ring.figures.tolist(), strict=True))
 
     def _tell(self, order: ReaderOrder) -> bool:
-        return self._channel.send(READER_ORDERS.plain(order))
+        return self._channel.send(plain(order))
 
     def set_thresholds(self, lt: int, ut: int) -> None:
         """In samples; a reader that is started again has them too."""

@@ -12,10 +12,10 @@ from collections.abc import Callable, Coroutine, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.cluster.reader.reader_messages import TO_COORDINATOR
 from kdlab.cluster.reader.reader_wires import Unreachable, Unusable, Wires
 from kdlab.cluster.teachers.probe import difference_of
 from kdlab.events.teachers import TeacherRequested
+from kdlab.messages import plain
 from kdlab.papers.edl_dist import reader_instructions as tell
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.in_flight import Part
@@ -51,7 +51,7 @@ class ReaderLoop(ABC):
         for instruction in told:
             self.execute(instruction)
 
-    def execute(self, instruction: tell.Instruction) -> None:
+    def execute(self, instruction: tell.ReaderInstruction) -> None:
         match instruction:
             case tell.Send(part, teacher, lease):
                 self.spawn(self._ask(part, teacher, lease))
@@ -71,7 +71,7 @@ class ReaderLoop(ABC):
         if isinstance(instruction, tell.GiveBack):
             await asyncio.sleep(instruction.after_s)  # who is dead is gone by then
         try:
-            told = TO_COORDINATOR.plain(instruction)
+            told = plain(instruction)
             got = await self.wires.coordinator("tell", instruction=told)
         except (OSError, TimeoutError):  # it is away; `watch` notices and reports
             match instruction:

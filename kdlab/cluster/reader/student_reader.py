@@ -17,7 +17,6 @@ import socket
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -31,11 +30,9 @@ from kdlab.cluster.reader.batches_under_way import BatchesUnderWay
 from kdlab.cluster.reader.hand_over import HandOver
 from kdlab.cluster.reader.reader_loop import ReaderLoop
 from kdlab.cluster.reader.reader_messages import (
-    READER_FAILURES,
-    READER_ORDERS,
     PauseReader,
     ReaderDefect,
-    ReaderFailure,
+    ReaderOrder,
     SetThresholds,
     StopReader,
 )
@@ -57,9 +54,10 @@ from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.papers.edl_dist.reader_instructions import (
     Deliver,
     Fail,
-    Instruction,
     Instructions,
     Keep,
+    ReaderFailure,
+    ReaderInstruction,
     Say,
     TakeCached,
 )
@@ -142,7 +140,7 @@ class StudentReader(ReaderLoop):
             self.failed_task(error)
             raise
 
-    def execute(self, instruction: Instruction) -> None:
+    def execute(self, instruction: ReaderInstruction) -> None:
         match instruction:
             case Keep(part):
                 assert self.answer is not None
@@ -210,7 +208,7 @@ class StudentReader(ReaderLoop):
             if line == b"0\n":
                 self._collect()
                 continue
-            match READER_ORDERS.typed(parsed(dict[str, object], line)):
+            match ReaderOrder.typed(parsed(dict[str, object], line)):
                 case StopReader():
                     return
                 case PauseReader(paused):
@@ -240,11 +238,11 @@ class StudentReader(ReaderLoop):
     def say(self, event: Event) -> None:
         if isinstance(event, TeachersGone):
             address = self.config.coordinator
-            event = replace(event, coordinator=address, join=join_command(address))
+            event = event.but(coordinator=address, join=join_command(address))
         self._emit(event.facts())
 
     def fail(self, failure: ReaderFailure) -> None:
-        self._emit(READER_FAILURES.plain(failure))
+        self._emit(plain(failure))
 
     def _emit(self, message: Mapping[str, object]) -> None:
         self._write(message)

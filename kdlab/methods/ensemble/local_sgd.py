@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -61,7 +60,7 @@ class LocalSgd:
             job.steering,
             settings_of(job.loss),
             step=lambda: self.steps,
-            emit=lambda event: job.emit(replace(event, worker=job.worker)),
+            emit=lambda event: job.emit(event.but(worker=job.worker)),
             stop=job.stop,
             pulse=job.pulse,
         )

@@ -1,7 +1,7 @@
 """`method: {type: methods/ensemble}`: several local models that become one."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -218,7 +218,7 @@ class Ensemble(MethodSpec):
         data = own.setup.data
         if len(watched := watched_rows(data)):
             said = answers(load_exported(Path(result.model_path)), data, watched)
-            training.emit(replace(said, step=result.steps, epoch=result.epochs))
+            training.emit(said.but(step=result.steps, epoch=result.epochs))
         local_curves(outcome.looks, training.folder, training.member.name)
         return result
 

@@ -20,8 +20,6 @@ from kdlab.methods.ensemble.model_workers import (
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.heartbeat import Heartbeat
 from kdlab.supervision.rank_messages import (
-    RANK_ANSWERS,
-    RANK_ORDERS,
     CarryOut,
     RankAnswer,
     RankDone,
@@ -77,7 +75,7 @@ class Processes:
         self.supervisor.expect(order.worker)
         train = CarryOut(plain(replace(order, labels=self.pool)))
         # False would be: its loss is an event already.
-        self.supervisor.send(order.worker, **RANK_ORDERS.plain(train))
+        self.supervisor.send(order.worker, **plain(train))
 
     def events(self) -> Iterator[WorkerEvent]:
         """What happened since; waits for a moment when nothing has.
@@ -97,7 +95,7 @@ class Processes:
                     self.supervisor.rest(worker)
                     yield WorkerReady(worker)
                 case ChildSaid(worker, message):
-                    yield from self._on_message(worker, RANK_ANSWERS.typed(message))
+                    yield from self._on_message(worker, RankAnswer.typed(message))
                 case ChildSilent(worker, silent_s):
                     self.training.emit(WorkerHangs(worker=worker, silent_s=silent_s))
                     self.supervisor.children[worker].kill()
@@ -125,7 +123,7 @@ class Processes:
         """Busy ones save their state first; then all end."""
         deadline = time.monotonic() + _END_S
         for worker in self.supervisor.busy:
-            self.supervisor.send(worker, **RANK_ORDERS.plain(StopTraining()))
+            self.supervisor.send(worker, **plain(StopTraining()))
         while self.supervisor.busy and time.monotonic() < deadline:
             for event in self.supervisor.events():
                 if isinstance(event, ChildSaid):  # saved; who is lost is busy no more

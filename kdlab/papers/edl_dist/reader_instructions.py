@@ -1,27 +1,31 @@
 """What the DistilReader (distil_reader.py) tells whoever carries it out."""
 
-from dataclasses import dataclass
-
 from kdlab.events.event import Event
+from kdlab.messages import Tagged
 from kdlab.papers.edl_dist.in_flight import Part
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class ReaderInstruction(Tagged):
+    """What is to be done."""
+
+
+class ToCoordinator(ReaderInstruction):
+    """What the coordinator is told of a student's teachers."""
+
+
+class Send(ReaderInstruction):
     part: Part
     teacher: str
     lease: int
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(ReaderInstruction):
     """The answer just given counts: store its soft labels in their batch."""
 
     part: Part
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(ReaderInstruction):
     """Ask this teacher for the same part, and compare with the answers kept for it.
 
     Those are the one just given (`first`: keep it for this purpose) and what was asked for
@@ -34,44 +38,38 @@ class Check:
     first: tuple[str, int] | None  # (address, lease) of the answer just given
 
 
-@dataclass(frozen=True, slots=True)
-class EndCheck:
+class EndCheck(ReaderInstruction):
     """The answers kept for this part are not needed any more."""
 
     part: Part
 
 
-@dataclass(frozen=True, slots=True)
-class TakeCached:
+class TakeCached(ReaderInstruction):
     """The soft labels of this whole batch are in the cache: store them."""
 
     part: Part
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(ReaderInstruction):
     """Hand this batch, now complete, to the trainer."""
 
     epoch: int
     batch: int
 
 
-@dataclass(frozen=True, slots=True)
-class AskTeacher:
+class AskTeacher(ToCoordinator):
     """Algorithm 1, line 8: one more at least, and as many as `need` takes."""
 
     need: float = 0.0  # samples/s
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(ToCoordinator):
     """What its teachers must cover is less than it said; it keeps what nobody else needs."""
 
     need: float  # samples/s
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(ToCoordinator):
     """The others do: `need` is what they must cover from now on."""
 
     teacher: str
@@ -79,8 +77,7 @@ class Release:
     need: float  # samples/s
 
 
-@dataclass(frozen=True, slots=True)
-class GiveBack:
+class GiveBack(ToCoordinator):
     """After the back-off, the coordinator may assign it again, to anybody."""
 
     teacher: str
@@ -88,8 +85,7 @@ class GiveBack:
     after_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Complain:
+class Complain(ToCoordinator):
     """Its answers cannot be used; it must not be handed out again."""
 
     teacher: str
@@ -97,13 +93,15 @@ class Complain:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Say:
+class Say(ReaderInstruction):
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class ReaderFailure(ReaderInstruction):
+    """Why the reader cannot go on."""
+
+
+class Fail(ReaderFailure):
     """No teacher came within `wait_s`."""
 
     unplaced: int  # samples that were sent and not answered
@@ -111,8 +109,4 @@ class Fail:
     why: str
 
 
-ToCoordinator = AskTeacher | Need | Release | GiveBack | Complain
-Instruction = (
-    Send | Keep | Check | EndCheck | TakeCached | Deliver | Say | Fail | ToCoordinator
-)
-Instructions = list[Instruction]
+Instructions = list[ReaderInstruction]

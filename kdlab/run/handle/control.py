@@ -21,7 +21,7 @@ def send(
     values: Mapping[str, float] | None = None,
     name: str | None = None,
 ) -> None:
-    """Append an order (a name of orders.KINDS) for the member that trains now.
+    """Append an order (a name of orders.Order.KINDS) for the member that trains now.
 
     Raises:
         BadInput: the run has ended, or cannot do that; a name that is unknown.

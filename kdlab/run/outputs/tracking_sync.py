@@ -37,7 +37,7 @@ def _tell_the_end(run: folders.RunFolder, state: str) -> None:
     from kdlab.events.log import EventLog, read_all
 
     # What MLflow has to say may come after it.
-    said = [e["event"] for e in read_all(run.events)]
+    said = [e.facts()["event"] for e in read_all(run.events)]
     ends = [name for name in said if name in ("run_started", "run_done")]
     if said and ends[-1:] != ["run_done"]:
         log = EventLog(run.events)

@@ -144,9 +144,9 @@ def _engines(spec: ExperimentSpec, run: RunFolder) -> list[str]:
     if not isinstance(pool, ComputingPoolSpec) or pool.engine == "eager":
         return []  # and a log of a million lines need not be read
     said = [
-        str(event["engine"])
+        str(facts["engine"])
         for event in select(run.events, "teacher_joined", "engine_changed")
-        if "engine" in event
+        if "engine" in (facts := event.facts())
     ]
     return sorted({words.split(",", 1)[0] for words in said})
 

@@ -15,7 +15,6 @@ from kdlab.cluster.coordination.coordinator_messages import (
     PoolStatus,
 )
 from kdlab.cluster.coordinator import dask_setup
-from kdlab.cluster.reader.reader_messages import TO_COORDINATOR
 from kdlab.messages import plain, told, typed
 from kdlab.papers.edl_dist.reader_instructions import AskTeacher, GiveBack, Need, Release
 from kdlab.testing.scripted import FakeClock
@@ -66,7 +65,7 @@ class Case:
         return {t.address: t.state for t in self.plugin.pool_status().teachers}
 
     async def tell(self, student, instruction):
-        return await self.call("tell", student, TO_COORDINATOR.plain(instruction))
+        return await self.call("tell", student, plain(instruction))
 
     def look(self, seconds=0.0):
         self.clock.advance(seconds)

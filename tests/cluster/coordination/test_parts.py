@@ -6,17 +6,18 @@ import json
 from collections import Counter
 
 import pytest
-from tests_support import event
 
 from kdlab.cluster.coordination.coordinator_messages import WeightsSource
 from kdlab.cluster.coordination.quarantine import Quarantine
-from kdlab.cluster.coordination.recording import Recorded, from_plain, to_plain
+from kdlab.cluster.coordination.recording import Recorded
 from kdlab.cluster.coordination.student_news import StudentNews
 from kdlab.cluster.coordination.weights_shelf import WeightsShelf
-from kdlab.papers.edl_dist.fair_shares import Demand, Lease, Share, SharedTeacher
-from kdlab.papers.edl_dist.in_flight import Part
+from kdlab.errors import BadInput
+from kdlab.papers.edl_dist.fair_shares import Demand, Share, SharedTeacher
 from kdlab.papers.edl_dist.leases import LeaseTable
-from kdlab.papers.edl_dist.reader_instructions import Deliver, Say, Send
+from kdlab.papers.edl_dist.reader_instructions import Deliver
+from kdlab.papers.edl_dist.teacher_info import TeacherInfo
+from kdlab.testing import replay
 from kdlab.testing.scripted import FakeClock
 
 # Quarantine
@@ -234,22 +235,6 @@ def test_nothing_but_a_hash_is_a_name(name):
 # Recording
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        Part(1, 2, 0, 20),
-        Send(Part(0, 1, 0, 8), "tcp://a", 7),
-        Say(event("teacher_lied", teacher="a", sent_again=3)),
-        SharedTeacher("tcp://a", "free", 1.0, 6.0, shares={"s": Share(7, 0.5)}),
-        Lease("tcp://a", 7, 10.0, "assigned", 0.5),
-        Demand("s", 50.0),
-        {"a": [Deliver(0, 3), None, 1.5, "x"]},
-    ],
-)
-def test_what_is_written_is_read_back_equal(value):
-    assert from_plain(json.loads(json.dumps(to_plain(value)))) == value
-
-
 class Machine:
     """One that changes what it is given."""
 
@@ -279,14 +264,47 @@ def test_events_are_written_as_they_were_given_and_the_rest_passes_through(tmp_p
     assert recorded.look() == 2
     assert recorded.counts is machine.counts
     first, event = map(json.loads, path.read_text().splitlines())
-    assert first == {"machine": "Machine", "begun": 3}
+    assert first == {"machine": "Machine", "format": 2, "begun": 3}
     assert event == {
         "on": "on_event",
         "args": [["a"]],
         "kwargs": {"time": 1.0},
-        "told": [{"is": "Deliver", "of": {"epoch": 0, "batch": 2}}],
+        "told": [{"kind": "Deliver", "epoch": 0, "batch": 2}],
         "state": 1,
     }
+
+
+def lived(path):
+    """The journal of a table of leases that was told of all kinds of things."""
+    table = Recorded(
+        LeaseTable(6.0, next_epoch=5),
+        path,
+        state=lambda t: [t.version, t.next_epoch],
+        ttl_s=6.0,
+        next_epoch=5,
+    ).machine
+    before = SharedTeacher("tcp://a", "free", 1.0, 6.0, shares={"s": Share(7, 0.5)})
+    table.on_restored([before], [Demand("s", 50.0)], 8, 1.0)
+    table.on_registered("tcp://b", 1.5)
+    table.on_ready("tcp://b", 40.0, time=2.0, info=TeacherInfo(name="b", pid=7))
+    table.on_demand("s", 60.0, 3.0)
+    table.on_lost("tcp://a", 4.0, expired=True)
+
+
+def test_a_journal_replays_with_what_the_machine_was_given(tmp_path):
+    lived(path := tmp_path / "coordinator.jsonl")
+    made = replay(path)
+    made.check()
+    assert made.events["on_ready"] == 1
+    assert made.machine.leases["tcp://b"].info == TeacherInfo(name="b", pid=7)
+    text = path.read_text()
+    path.write_text(text.replace('"told": true', '"told": false'))
+    assert replay(path).different.on == "on_lost"
+    path.write_text(text.replace('"format": 2, ', ""))
+    with pytest.raises(
+        BadInput, match="another kdlab: replay it with the one that wrote it"
+    ):
+        replay(path)
 
 
 def test_an_event_that_fails_is_not_written_as_one_that_was_carried_out(tmp_path):

@@ -64,11 +64,11 @@ def test_a_pipeline_trains_what_one_device_does_to_the_last_bit(
     assert same(found, quiet)
     assert (result.lost, result.repeated, result.seen) == (0, 0, 2 * 240)
     assert recorders[1].events == recorders[-1].events == []  # the master speaks for all
-    done = [e for e in recorders[0].events if e["event"] == "epoch_done"]
-    assert [(e["epoch"], e["step"]) for e in done] == [(1, STEPS // 2), (2, STEPS)]
-    steps = [e for e in recorders[0].events if e["event"] == "step"]
-    assert all(len(e["block_losses"]) == 3 for e in steps)
-    first, last = steps[0]["block_losses"], steps[-1]["block_losses"]
+    done = [e for e in recorders[0].events if e.KIND == "epoch_done"]
+    assert [(e.epoch, e.step) for e in done] == [(1, STEPS // 2), (2, STEPS)]
+    steps = [e for e in recorders[0].events if e.KIND == "step_logged"]
+    assert all(len(e.block_losses) == 3 for e in steps)
+    first, last = steps[0].block_losses, steps[-1].block_losses
     assert sum(last[:2]) < sum(first[:2])  # blocks learn their teacher's
 
 
@@ -98,8 +98,8 @@ def test_stopped_at_a_step_it_goes_on_there(samples, tmp_path):
     found, result = trained(samples, folder, 2, again)
     assert same(found, quiet)
     assert (result.lost, result.repeated) == (0, 0)
-    (resumed,) = (e for e in again[0].events if e["event"] == "resumed")
-    assert (resumed["step"], resumed["rolled_back"]) == (saved.step, 0)
+    (resumed,) = (e for e in again[0].events if e.KIND == "resumed")
+    assert (resumed.step, resumed.rolled_back) == (saved.step, 0)
 
 
 @pytest.mark.long
@@ -136,7 +136,7 @@ def test_a_pause_changes_nothing_and_is_told(samples, tmp_path, quiet):
     recorders = [Recorder(), Recorder()]
     found, _ = trained(samples, tmp_path / "paused", 2, recorders, steering=Asked(4))
     assert same(found, quiet)
-    kinds = [e["event"] for e in recorders[0].events]
+    kinds = [e.KIND for e in recorders[0].events]
     assert kinds.index("paused") < kinds.index("went_on")
     assert kinds.count("paused") == kinds.count("went_on") == 1
     assert not recorders[1].events
@@ -148,8 +148,8 @@ def test_a_rate_that_is_changed_holds_on_all_devices(samples, tmp_path, quiet):
     steering = Asked(2, {LR_FACTOR: 0.5})
     found, _ = trained(samples, tmp_path / "slow", 2, recorders, loops, steering=steering)
     assert not same(found, quiet)
-    (told,) = (e for e in recorders[0].events if e["event"] == "steered")
-    assert told["values"] == {LR_FACTOR: 0.5}
+    (told,) = (e for e in recorders[0].events if e.KIND == "steered")
+    assert told.values == {LR_FACTOR: 0.5}
     assert all(loop.control.lr_factor == 0.5 for loop in loops)
 
 
@@ -157,7 +157,7 @@ def test_a_rate_that_is_changed_holds_on_all_devices(samples, tmp_path, quiet):
 def test_a_checkpoint_that_is_asked_for_is_written_in_the_epoch(samples, tmp_path):
     recorder = Recorder()
     trained(samples, tmp_path / "m", 1, [recorder], steering=Asked(2, save=True))
-    saved = [e["step"] for e in recorder.events if e["event"] == "checkpoint_saved"]
+    saved = [e.step for e in recorder.events if e.KIND == "checkpoint_saved"]
     assert saved[1:] == [STEPS // 2, STEPS]
     assert 0 < saved[0] < STEPS // 2
 

@@ -127,26 +127,26 @@ def test_a_generation_measures_plans_trains_and_tells(run, tmp_path):
     assert (result.lost, result.repeated, result.seen) == (0, 0, 480)
     assert {generation for generation, _ in beats} == {4}
     assert beats[-1] == (4, 10)
-    (plan,) = of_kind(folder, "plan")
+    (plan,) = of_kind(folder, "plan_chosen")
     kept = json.loads((rank.folder / "plan.json").read_text())
-    assert kept["programme"] == plan["programme"]
+    assert kept["programme"] == plan.programme
     assert kept["devices"] == [planning.kind_of(CPU)]
-    assert [e["message"] for e in of_kind(folder, "note")] == [
+    assert [e.message for e in of_kind(folder, "note")] == [
         "measuring the blocks on all devices"
     ]
     (measured,) = of_kind(folder, "plan_measured")
-    assert measured["predicted_over_measured"] == pytest.approx(
-        measured["predicted_s"] / measured["measured_s"]
+    assert measured.predicted_over_measured == pytest.approx(
+        measured.predicted_s / measured.measured_s
     )
     for picture in ("trace.json", "gantt.png", "breakdown.png"):
         assert (rank.folder / picture).is_file()
-    assert len(of_kind(folder, "trace")) == 2
+    assert len(of_kind(folder, "trace_recorded")) == 2
     load_exported(result.model_path)
     # Asked again, all is there: another process neither measures nor plans.
     (folder.path / "profile.json").unlink()
     again = lived(rank_of(folder), order(tmp_path, 5))
     assert again.last == result.last
-    assert len(of_kind(folder, "plan")) == len(of_kind(folder, "note")) == 1
+    assert len(of_kind(folder, "plan_chosen")) == len(of_kind(folder, "note")) == 1
 
 
 @pytest.mark.long
@@ -172,8 +172,8 @@ def test_a_plan_is_made_of_a_profile_and_kept(run):
     assert isinstance(chosen, ExecutionPlan)
     assert chosen.name == "ahd"
     rank._tell(chosen, costs, cut(rank))
-    (told,) = of_kind(folder, "plan")
-    assert told["ideal_s"] == {"load": 0.0005, "teacher": 0.2, "student": 0.2}
+    (told,) = of_kind(folder, "plan_chosen")
+    assert told.ideal_s == {"load": 0.0005, "teacher": 0.2, "student": 0.2}
     kept = read_as(planning.KeptPlan, rank.folder / "plan.json")
     assert rank._planned(None, kept) == ([chosen], "")
 
@@ -255,13 +255,11 @@ def test_a_prediction_far_off_is_worth_a_warning(run, measured, warned):
     assert not of_kind(folder, "plan_measured")
     rank._compare(plan, Steps(measured, measured, 9.0))
     (told,) = of_kind(folder, "plan_measured")
-    assert (told["predicted_s"], told["measured_s"]) == (0.1, measured)
-    warnings = of_kind(folder, "warning")
+    assert (told.predicted_s, told.measured_s) == (0.1, measured)
+    warnings = of_kind(folder, "warned")
     assert bool(warnings) == warned
     if warned:
-        assert (
-            f"A step took {1e3 * measured:.1f} ms, 100.0 ms were" in warnings[0]["message"]
-        )
+        assert f"A step took {1e3 * measured:.1f} ms, 100.0 ms were" in warnings[0].message
 
 
 def test_spans_are_told_after_every_epoch_and_drawn_once(run):
@@ -275,9 +273,9 @@ def test_spans_are_told_after_every_epoch_and_drawn_once(run):
     drawn = (rank.folder / "gantt.png").stat().st_mtime_ns
     rank._write_trace(spans[1:])
     assert (rank.folder / "gantt.png").stat().st_mtime_ns == drawn
-    first, second = of_kind(folder, "trace")
-    assert first["spans"] == [[0, "load", 3, 0.0, 0.5], [0, "teacher", 3, 0.5, 0.75]]
-    assert second["spans"] == [[0, "teacher", 3, 0.0, 0.25]]
+    first, second = of_kind(folder, "trace_recorded")
+    assert first.spans == [[0, "load", 3, 0.0, 0.5], [0, "teacher", 3, 0.5, 0.75]]
+    assert second.spans == [[0, "teacher", 3, 0.0, 0.25]]
 
 
 class Told(Exception):

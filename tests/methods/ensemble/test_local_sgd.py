@@ -159,7 +159,7 @@ def test_values_that_are_set_hold_from_the_next_step_on(case, steered):
     assert sgd.loss.soft_weight == 0.25
     assert sgd.job.loss.soft_weight != 0.25
     (event,) = case.events.of("steered")
-    assert event["worker"] == 0
+    assert event.worker == 0
 
 
 @pytest.mark.parametrize("may_save", [True, False])
@@ -175,7 +175,7 @@ def test_in_a_pause_it_stands_still_and_saves_when_it_is_told(case, steered, may
     order(Pause(time=1.0, member="ec/seed0"))
     sgd.control._pulse = pulse
     sgd.alive((lambda: saved.append(True)) if may_save else None)
-    kinds = [e["event"] for e in case.events]
+    kinds = [e.KIND for e in case.events]
     if may_save:
         assert saved == [True]
         assert kinds == ["paused", "checkpoint_saved", "went_on"]
@@ -204,9 +204,9 @@ def test_a_line_of_the_log_has_the_newest_loss(case):
         sgd.one(batch, loss)
     sgd.log(1)
     first, second = case.events.of("local_step")
-    assert first["loss"] is None
-    assert (second["round"], second["step"], second["of_steps"]) == (1, 2, 8)
-    assert second["loss"] == pytest.approx(loss.seen[-1])
+    assert first.loss is None
+    assert (second.round, second.step, second.of_steps) == (1, 2, 8)
+    assert second.loss == pytest.approx(loss.seen[-1])
 
 
 def test_the_training_loss_of_much_data_is_that_of_a_fair_part(case):

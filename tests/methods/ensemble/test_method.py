@@ -155,7 +155,7 @@ def test_a_member_is_trained_in_the_process_of_its_run(tmp_path):
     assert result.workers == 2
     assert result.steps == 6
     assert result.last == result.best  # the student is the best on validation
-    looks = [e.round for e in events if e.KIND == "look"]
+    looks = [e.round for e in events if e.KIND == "errors_measured"]
     assert looks == [0, 1]
     watched = len(watched_rows(training.setup.data))
     assert [len(e.said) for e in events if e.KIND == "images_answered"] == [watched]

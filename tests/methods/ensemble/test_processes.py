@@ -20,10 +20,9 @@ from kdlab.methods.ensemble.processes import Processes
 from kdlab.papers.ec_dnn.round_schedule import Round
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.rank_messages import (
-    RANK_ANSWERS,
-    RANK_ORDERS,
     RankDone,
     RankFailed,
+    RankOrder,
     RankStopped,
 )
 from kdlab.testing.scripted import FakeClock, ScriptedChild
@@ -85,7 +84,7 @@ def test_orders_have_the_pool_of_the_soft_labels(models, started):
     order = RoundOrder(what="train", worker=0, round=Round(0, 4), models=())
     models.send(order)
     assert 0 in models.supervisor.busy
-    told = RANK_ORDERS.typed(started[0].orders[-1])
+    told = RankOrder.typed(started[0].orders[-1])
     assert typed(RoundOrder, told.order) == replace(order, labels=models.pool)
 
 
@@ -100,7 +99,7 @@ def test_a_report_is_an_event_and_its_worker_rests(models, started):
     )
     report = RoundReport(0, "train", work)
     models.send(RoundOrder(what="train", worker=0, round=Round(0, 4), models=()))
-    started[0].say(**RANK_ANSWERS.plain(RankDone(plain(report))))
+    started[0].say(**plain(RankDone(plain(report))))
     assert list(models.events()) == [report]
     assert 0 not in models.supervisor.busy
 
@@ -150,10 +149,10 @@ def test_who_was_to_be_killed_and_goes_on_is_waited_for(
 
 
 def test_what_a_worker_says_of_the_end_is_raised(models, started):
-    started[0].say(**RANK_ANSWERS.plain(RankStopped("stopped by the user after step 5")))
+    started[0].say(**plain(RankStopped("stopped by the user after step 5")))
     with pytest.raises(RunStopped, match="after step 5"):
         list(models.events())
-    started[1].say(**RANK_ANSWERS.plain(RankFailed("the loss is nan", 4)))
+    started[1].say(**plain(RankFailed("the loss is nan", 4)))
     with pytest.raises(KdlabError, match="Worker 1: the loss is nan") as raised:
         list(models.events())
     assert raised.value.exit_code == 4

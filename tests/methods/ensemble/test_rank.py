@@ -60,7 +60,7 @@ def test_it_carries_out_the_rounds_of_its_worker(rank, run):
     last = rank.generation(order(rank, "train", number=1, final=True))
     assert last.train_loss > 0
     assert typed(RoundReport, plain(last)) == last
-    lines = [e["worker"] for e in select(run.events, "local_step")]
+    lines = [e.worker for e in select(run.events, "local_step")]
     assert set(lines) <= {0}
 
 
@@ -113,7 +113,7 @@ def test_one_that_comes_back_goes_on_with_what_it_left(rank, run, beats):
         rank.generation(order(rank, "train", number=1, models=models)).done.model.sha256
     )
     (resumed,) = select(run.events, "worker_resumed")
-    assert resumed["step"] == 3
+    assert resumed.step == 3
 
 
 def test_what_was_done_in_vain_is_counted(rank, run):

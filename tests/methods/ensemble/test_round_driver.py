@@ -105,19 +105,19 @@ def test_ec_dnn_learns_and_keeps_its_books(digits, tmp_path):
     assert account.iterations == 60
     assert account.steps == 3 * (60 + 3 * 5)
     done = case.events.of("worker_done")
-    assert account.samples == sum(e["samples"] for e in done)
+    assert account.samples == sum(e.work["samples"] for e in done)
     assert 18 * account.steps < account.samples <= 20 * account.steps
     assert account.parallel_s == pytest.approx(
         account.train_s + account.relabel_s + account.compress_s + account.communication_s,
         rel=0.5,  # the slowest of each part may be another worker
     )
     for event in done:
-        if event["what"] == "combine":
-            assert event["ensemble_loss"] <= np.mean(event["model_losses"]) + 1e-5
-            assert len(event["model_losses"]) == 3
-    z_bar = [e for e in done if e["what"] == "train"]
-    assert all(e["relabel_s"] == 0 for e in z_bar if e["round"] == 0)
-    assert all(e["relabel_s"] > 0 for e in z_bar if e["round"] > 0)
+        if event.what == "combine":
+            assert event.work["ensemble_loss"] <= np.mean(event.work["model_losses"]) + 1e-5
+            assert len(event.work["model_losses"]) == 3
+    z_bar = [e for e in done if e.what == "train"]
+    assert all(e.work["relabel_s"] == 0 for e in z_bar if e.round == 0)
+    assert all(e.work["relabel_s"] > 0 for e in z_bar if e.round > 0)
     assert last.diff_lg == pytest.approx(np.mean(last.locals) - last.global_)
     assert set(outcome.losses) == {0, 1, 2}
     assert last.diff_lc is None  # nothing is compressed after the last communication
@@ -207,7 +207,7 @@ def test_a_resumed_training_ends_as_an_undisturbed_one(
     case = Case(digits, tmp_path / "stopped", spec, table, 2)
     with pytest.raises(KdlabError, match="stopped by the user"):
         case.run(
-            stop=lambda: len(case.events.of("communication")) == 2,
+            stop=lambda: len(case.events.of("round_closed")) == 2,
             keep_every_s=keep_every_s,
             looks=4,
         )
@@ -217,7 +217,7 @@ def test_a_resumed_training_ends_as_an_undisturbed_one(
     if keep_every_s and table.rounds[0].combines:
         assert not resumed  # nothing was kept: it begins again
     else:
-        assert resumed[0]["epoch"] == 2
+        assert resumed[0].epoch == 2
     for worker in range(2):
         assert apart(weights(quiet, worker), weights(outcome, worker)) == 0
     assert [x.global_ for x in quiet.looks] == [x.global_ for x in outcome.looks]
@@ -264,15 +264,15 @@ def test_whatever_a_lost_worker_was_doing_the_round_goes_on(digits, tmp_path, at
     spec, table = ec(30, 10, p_iterations=3)
     case = Case(digits, tmp_path, spec, table, 3)
     outcome = case.direction(Losing(case, at)).run()
-    (lost,) = case.events.of("worker_lost")
-    assert lost["worker"] == 1
+    (lost,) = case.events.of("local_model_lost")
+    assert lost.worker == 1
     assert [m.worker for m in outcome.models] == [0, 1, 2]
-    sizes = [len(e["models"]) for e in case.events.of("communication")]
+    sizes = [len(e.models) for e in case.events.of("round_closed")]
     during_training, number = at % 2 == 1, (at - 1) // 2
     expected = [3, 3, 3]
     if during_training and number < 2:
         expected[number] = 2
-        assert case.events.of("round_incomplete")[0]["models"] == [0, 2]
+        assert case.events.of("round_incomplete")[0].models == [0, 2]
     assert sizes == expected
 
 
@@ -291,7 +291,7 @@ def test_a_worker_that_comes_back_remembers_what_the_others_do(digits, tmp_path,
     """Whatever it was doing: in the end all have the same global model."""
     case = Case(digits, tmp_path, spec, timetable_of(spec, 20, 4), 3)
     outcome = case.direction(Losing(case, at), keep_every_s=1e9).run()
-    assert case.events.of("worker_lost")
+    assert case.events.of("local_model_lost")
     global_ones = [fetch(file, WHOLE) or fetch(file) for file in outcome.models]
     assert apart(global_ones[0], global_ones[1]) < 1e-6
     assert apart(global_ones[0], global_ones[2]) < 1e-6
@@ -314,7 +314,7 @@ def test_where_the_others_wait_nothing_is_lost_with_a_worker(digits, tmp_path, k
     quiet = Case(digits, tmp_path / "quiet", spec, table, 3).run()
     case = Case(digits, tmp_path / "lost", spec, table, 3)
     outcome = case.direction(Losing(case, at), keep_every_s=1e9, waits=True).run()
-    assert [e["worker"] for e in case.events.of("worker_lost")] == [1]
+    assert [e.worker for e in case.events.of("local_model_lost")] == [1]
     assert not case.events.of("round_incomplete")
     assert outcome.account.steps == quiet.account.steps
     planned = [planned_rows(case.samples(k).plan, table, spec) for k in range(3)]

@@ -51,7 +51,7 @@ def order(tmp_path, generation=1, world=1, rank=0, **more):
 
 
 def losses(folder):
-    return {e["step"]: e["loss"] for e in read_all(folder.events) if e["event"] == "step"}
+    return {e.step: e.loss for e in read_all(folder.events) if e.KIND == "step_logged"}
 
 
 def group(folder, tmp_path, generation=1, world=2, beat=lambda rank, step: None):
@@ -111,8 +111,8 @@ def test_two_ranks_cut_a_batch_and_only_the_first_has_a_result(run, tmp_path):
     found = group(folder, tmp_path)
     assert found[1] is None
     assert (found[0].lost, found[0].repeated, found[0].seen) == (0, 0, 480)
-    (shared,) = (e for e in read_all(folder.events) if e["event"] == "batch_shared")
-    assert shared["rows"] == [16, 32]  # as fast as they are
+    (shared,) = (e for e in read_all(folder.events) if e.KIND == "batch_shared")
+    assert shared.rows == [16, 32]  # as fast as they are
     kept = folder.member(MEMBER) / "checkpoints"
     rank = Rank(folder, MEMBER, lambda *beat: None)
     facts = checkpoint.load_newest(kept, rank.hash, StudentFacts)

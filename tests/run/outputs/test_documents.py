@@ -156,8 +156,8 @@ def finished(elsewhere):
             source = member.partition("/")[0]
             told = [
                 event("member_started", member=member, source=source, seed=0),
-                event("step", member=member, step=8, loss=2.0, samples_seen=240),
-                event("step", member=member, step=16, loss=1.0, samples_seen=480),
+                event("step_logged", member=member, step=8, loss=2.0, samples_seen=240),
+                event("step_logged", member=member, step=16, loss=1.0, samples_seen=480),
                 event("epoch_done", member=member, epoch=1, step=16, validation_top1=55.0),
                 event("member_done", member=member),
             ]
@@ -366,7 +366,7 @@ def test_only_a_run_that_has_not_said_its_end_is_told_to_have_been_killed(
     log = EventLog(run.folder.events)
     if last == "run_started":  # after an end of before
         log.emit(event("run_started"))
-    log.emit(event("warning", message="MLflow is slow: kdlab runs --sync"))
+    log.emit(event("warned", message="MLflow is slow: kdlab runs --sync"))
     log.close()
     sync_all()
     assert len(list(select(run.folder.events, "run_done"))) == ends
@@ -392,5 +392,5 @@ def test_of_a_run_that_was_killed_the_end_is_told_once(finished, synced, written
     for _ in range(2):
         sync_all()
         *_, before, last = read_all(run.folder.events)
-        assert (last["event"], last["state"]) == ("run_done", told)
-        assert before["message"] == "still at work"
+        assert (last.KIND, last.state) == ("run_done", told)
+        assert before.message == "still at work"

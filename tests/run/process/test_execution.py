@@ -77,7 +77,7 @@ def test_what_finishes_says_so_in_status_result_and_log(folder):
     assert status.tracking is None
     assert status.begin <= status.ended
     assert '"student_top1": 91.5' in (folder.path / "result.json").read_text()
-    assert (last(folder)["state"], last(folder)["result"]) == ("finished", status.result)
+    assert (last(folder).state, last(folder).result) == ("finished", status.result)
     assert not (folder.path / ".reserve").exists()
 
 
@@ -88,7 +88,7 @@ def test_a_stop_is_no_failure(folder, capsys, kind):
     assert (status.state, status.exit_code) == ("stopped", 130)
     assert status.error == "stopped by the user after step 7"
     assert status.seconds > 100.0  # what earlier processes took is in it
-    assert last(folder)["state"] == "stopped"
+    assert last(folder).state == "stopped"
     assert capsys.readouterr().err == ""  # no traceback
     assert not (folder.path / ".reserve").exists()
 
@@ -100,7 +100,7 @@ def test_what_was_stopped_while_it_came_up_begins_nothing(folder):
         return work
 
     assert execute(folder, make) == 130
-    assert last(folder)["state"] == folder.raw_status().state == "stopped"
+    assert last(folder).state == folder.raw_status().state == "stopped"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_what_fails_says_why_with_a_traceback_in_its_log(
     assert (status.state, status.exit_code) == ("failed", code)
     assert status.error.startswith(words)
     assert status.seconds > 100.0
-    assert (last(folder)["state"], last(folder)["error"]) == ("failed", status.error)
+    assert (last(folder).state, last(folder).error) == ("failed", status.error)
     assert "in main" in capsys.readouterr().err
     assert not (folder.path / ".reserve").exists()
     assert not (folder.path / "result.json").exists()
@@ -153,7 +153,7 @@ def test_an_error_that_passes_leaves_it_to_who_starts_it_again(folder):
     assert (status.state, status.error) == ("starting", None)
     assert status.seconds > 100.0
     assert status.created > 5.0  # it is given its time to begin
-    assert [e["event"] for e in read_all(folder.events)] == ["note"]
+    assert [e.KIND for e in read_all(folder.events)] == ["note"]
     assert not (folder.path / ".reserve").exists()
 
 
@@ -203,7 +203,7 @@ def test_it_has_ended_before_it_waits_for_mlflow(folder, error, state, code):
         status = folder.raw_status()
         assert (status.state, status.exit_code, status.tracking) == (state, code, PENDING)
         assert status.ended >= status.begin
-        assert last(folder)["state"] == state
+        assert last(folder).state == state
         work.tracker.trouble = "too slow"
 
     assert executed_silently(folder, slow, error) == code
@@ -260,7 +260,7 @@ def test_a_run_that_sigkill_meets_while_it_waits_for_mlflow_is_finished(
         until(lambda: run.folder.raw_status().state in ENDED)
         os.killpg(run.folder.process().pid, signal.SIGKILL)
     until(lambda: not run.folder.alive())
-    assert last(run.folder)["event"] == "run_done"
+    assert last(run.folder).KIND == "run_done"
     assert run.state == "finished"
     assert run.result["student_top1"] > 0
     assert run.result["tracking_error"] == PENDING
@@ -295,7 +295,7 @@ def test_whichever_write_meets_a_full_disk_the_folder_says_so(folder, monkeypatc
     else:
         assert status.error == full + "Make room, and go on."
         assert status.seconds > 100.0
-        assert (last(folder)["state"], last(folder)["error"]) == ("failed", status.error)
+        assert (last(folder).state, last(folder).error) == ("failed", status.error)
 
 
 def test_with_room_for_all_it_finishes(folder, monkeypatch):

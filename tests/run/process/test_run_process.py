@@ -130,7 +130,7 @@ def test_killed_while_it_writes_a_checkpoint_it_goes_on_from_the_one_before(
     same(run, whole)
     assert not list(run.path.rglob(".step_*"))
     (resumed,) = select(run.folder.events, "resumed")
-    assert resumed["step"] == 5
+    assert resumed.step == 5
 
 
 @pytest.mark.long
@@ -218,7 +218,7 @@ def test_a_cost_that_cannot_be_measured_does_not_lose_the_training(here, monkeyp
     run = kdlab.load("smoke/none", {"student": {"type": "models/picky"}}).start()
     assert run.state == "finished", run.folder.log.read_text()
     assert run.result["costs"] == {}
-    *_, said = select(run.folder.events, "warning")
+    *_, said = select(run.folder.events, "warned")
     assert said.message == "What the student costs is not known: one is not enough"
     assert "N-training" in run.table()
 
@@ -263,7 +263,7 @@ def tracked(here, monkeypatch):
 
         def end(self, state, result=None, error=None):
             super().end(state, result, error)
-            said.append(read_all(self.run.events)[-1]["state"])
+            said.append(read_all(self.run.events)[-1].state)
 
     here.make = Tracked
     monkeypatch.setattr(run_process, "draw_overview", lambda *_: said.append("drawn"))
@@ -277,8 +277,8 @@ def test_mlflow_follows_from_the_first_event_to_the_last(tracked, here):
     assert tracked == ["follows", "drawn", "finished", "stopped"]
     assert run.status.tracking is None
     (begun,) = select(run.folder.events, "run_started")
-    assert begun["tracking_uri"].endswith("mlflow.db")
-    assert run.result["tracking_uri"] == begun["tracking_uri"]
+    assert begun.tracking_uri.endswith("mlflow.db")
+    assert run.result["tracking_uri"] == begun.tracking_uri
 
 
 def test_of_a_run_that_is_stopped_nothing_is_drawn(tracked, here):

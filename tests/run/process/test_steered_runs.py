@@ -73,16 +73,16 @@ def test_paused_it_stands_still_is_saved_and_goes_on(user):
         yield from until(lambda: events(run, "paused"))
         step = last(run)
         yield from [False] * 5
-        assert last(run) == step == events(run, "paused")[0]["step"]
+        assert last(run) == step == events(run, "paused")[0].step
         run.checkpoint()
         yield from until(lambda: events(run, "checkpoint_saved"))
-        assert events(run, "checkpoint_saved")[-1]["step"] == step
+        assert events(run, "checkpoint_saved")[-1].step == step
         run.set(lr_factor=0.5)
         yield from until(lambda: events(run, "steered"))
-        assert events(run, "steered")[0]["step"] == step  # in the pause
+        assert events(run, "steered")[0].step == step  # in the pause
         run.go_on()
         yield from until(lambda: last(run) > step)
-        assert events(run, "went_on")[0]["step"] == step
+        assert events(run, "went_on")[0].step == step
         run.pause()
         yield from until(lambda: len(events(run, "paused")) == 2)
         yield True  # a stop, also of a paused one
@@ -90,10 +90,10 @@ def test_paused_it_stands_still_is_saved_and_goes_on(user):
     user(script)
     run = started()
     assert run.state == "stopped", run.folder.log.read_text()
-    rates = [e["lr"] for e in steps(run.folder)]
+    rates = [e.lr for e in steps(run.folder)]
     (steered,) = events(run, "steered")
-    assert set(rates[: steered["step"]]) == {0.1}
-    assert set(rates[steered["step"] :]) == {0.05}
+    assert set(rates[: steered.step]) == {0.1}
+    assert set(rates[steered.step :]) == {0.05}
     assert len(events(run, "went_on")) == 2  # the stop ends the second
     assert sorted(e.step for e in steps(run.folder)) == list(range(1, last(run) + 1))
 
@@ -131,7 +131,7 @@ def test_numbers_change_from_the_next_step_on(user):
         run.set(**changes)
         yield from until(lambda: events(run, "steered"))
         (steered,) = events(run, "steered")
-        yield from until(lambda: last(run) > steered["step"])
+        yield from until(lambda: last(run) > steered.step)
         assert {k.name: k.value for k in run.knobs()}["loss.temperature"] == 2.0
         yield True
 
@@ -139,10 +139,10 @@ def test_numbers_change_from_the_next_step_on(user):
     run = started(source="in_process")
     assert run.state == "stopped", run.folder.log.read_text()
     (steered,) = events(run, "steered")
-    assert steered["values"] == changes
-    rates = {e.step: e["lr"] for e in steps(run.folder)}
-    assert {lr for step, lr in rates.items() if step <= steered["step"]} == {0.1}
-    assert {lr for step, lr in rates.items() if step > steered["step"]} == {0.05}
+    assert steered.values == changes
+    rates = {e.step: e.lr for e in steps(run.folder)}
+    assert {lr for step, lr in rates.items() if step <= steered.step} == {0.1}
+    assert {lr for step, lr in rates.items() if step > steered.step} == {0.05}
 
 
 @pytest.mark.parametrize("temperature", [4.0, 1.0])
@@ -179,7 +179,7 @@ def test_what_was_set_still_holds_after_a_resume_and_a_pause_does_not(user, here
     here.stop = lambda folder: len(steps(folder)) > count + 3
     resume(run.id)
     assert run.state == "stopped", run.folder.log.read_text()
-    assert {e["lr"] for e in steps(run.folder)[count:]} == {0.025}  # from its first step
+    assert {e.lr for e in steps(run.folder)[count:]} == {0.025}  # from its first step
     assert len(events(run, "paused")) == 1
 
 
@@ -212,7 +212,7 @@ def test_thresholds_go_to_the_source_once_and_a_refusal_is_said(user, steerable)
         ask(run, lt=32.0, ut=700.0)
         yield from until(lambda: events(run, "steered"))
         ask(run, ut=5000.0)
-        yield from until(lambda: events(run, "warning"))
+        yield from until(lambda: events(run, "warned"))
         run.pause()
         yield from until(lambda: events(run, "paused"))
         ask(run, lt=16.0, ut=600.0)
@@ -228,7 +228,7 @@ def test_thresholds_go_to_the_source_once_and_a_refusal_is_said(user, steerable)
         {"lt": 32.0, "ut": 700.0}, True, {"lt": 16.0, "ut": 600.0}, False
     ]  # fmt: skip
     first, second = events(run, "steered")
-    assert first["values"] == {"soft_labels.lt": 32.0, "soft_labels.ut": 700.0}
-    assert second["values"] == {"soft_labels.lt": 16.0, "soft_labels.ut": 600.0}
-    (warned,) = events(run, "warning")
+    assert first.values == {"soft_labels.lt": 32.0, "soft_labels.ut": 700.0}
+    assert second.values == {"soft_labels.lt": 16.0, "soft_labels.ut": 600.0}
+    (warned,) = events(run, "warned")
     assert warned.message == "The thresholds stay as they are. ut is more than memory has."

@@ -75,7 +75,7 @@ def test_after_so_many_restarts_it_is_given_up_with_the_remedy(keeper, folder):
     )
     assert "go on with: kdlab resume a-run" in status.error
     *_, last = read_all(folder.events)
-    assert (last["event"], last["state"], last["error"]) == (
+    assert (last.KIND, last.state, last.error) == (
         "run_done", "failed", status.error
     )  # fmt: skip
 
