@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from kdlab.codec import typed
 from kdlab.errors import ClusterError
-from kdlab.messages import typed
 from kdlab.report.figures import Say
 from kdlab.supervision.rank_child import LocalRank
 from kdlab.supervision.supervisor import ChildLost, ChildSaid, Supervisor

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch import nn
 
 from benchmarks.block_workloads import Name, Workload, workload
+from kdlab.codec import plain, typed
 from kdlab.data.samples import PlannedSamples
-from kdlab.messages import plain, typed
 from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.loader import Loader

@@ -28,13 +28,13 @@ import torch
 from PIL import Image
 
 from benchmarks.apart import runs_apart
+from kdlab.codec import parsed
 from kdlab.config.load import merged
 from kdlab.data.augment import Augment
 from kdlab.data.encoded.decode import Box, head, resized
 from kdlab.data.encoded.pictures import EncodedData
 from kdlab.data.image_folder import ImageFolder
 from kdlab.errors import BadInput
-from kdlab.messages import parsed
 from kdlab.report.figures import Figure, Report, Say, figure, over, report
 
 _VIEWS = 768  # of each measurement

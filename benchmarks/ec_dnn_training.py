@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from benchmarks.ec_dnn import BenchedMethod, MeasuredSeconds, TrainingConfig
+from kdlab.codec import plain
 from kdlab.errors import Diverged
 from kdlab.events.event import unheard
 from kdlab.experiment.setup import TrainingSetup
-from kdlab.messages import plain
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.local_job import Prices
 from kdlab.methods.ensemble.method import Ensemble

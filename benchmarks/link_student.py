@@ -14,7 +14,7 @@ from benchmarks.students import ImageCase, calibrated, deployment_for, samples_o
 from kdlab.cluster.pool import start_scheduler, wait_for_teacher
 from kdlab.cluster.served import Served
 from kdlab.cluster.wires.messages import Inputs
-from kdlab.messages import plain
+from kdlab.codec import plain
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.children import announce, configured

@@ -10,7 +10,7 @@ from benchmarks.network import FAR, NEAR, MachineLink, delayed_by, linked, requi
 from benchmarks.scene import Scratch
 from kdlab.cluster.child_configs import EmulatedTeachersConfig
 from kdlab.cluster.wires.messages import Inputs
-from kdlab.messages import typed
+from kdlab.codec import typed
 from kdlab.report.figures import Figure, Report, Say, at, figure, report
 
 WAYS: tuple[Inputs, ...] = ("reference", "value_uint8")

@@ -12,7 +12,7 @@ from benchmarks.slices import cpu_seconds
 from benchmarks.students import ImageCase, samples_of
 from kdlab.cluster.child_configs import EmulatedStudentsConfig
 from kdlab.cluster.emulated_pool import RunningEmulatedPool
-from kdlab.messages import typed
+from kdlab.codec import typed
 from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
 from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.report.figures import Figure, Say, at, figure

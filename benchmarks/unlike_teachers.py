@@ -18,9 +18,9 @@ from benchmarks.unlike import held_back
 from benchmarks.waiting import until
 from kdlab.cluster.pool import status_of
 from kdlab.cluster.served import Served, ServedSource
+from kdlab.codec import part_of
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
-from kdlab.messages import part_of
 from kdlab.models.patch_net import PatchNet
 from kdlab.report.figures import Figure, Say, at, figure
 from kdlab.simulate.edl_dist import EdlDist

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from kdlab.messages import plain, typed
+from kdlab.codec import plain, typed
 
 # What a running process has read of its environment once and for all.
 _FIXED = ("PYTHON", "LD_", "MKL_", "CUDA_", "TORCH_", "MALLOC_")

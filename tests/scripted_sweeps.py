@@ -7,9 +7,9 @@ from pathlib import Path
 from optuna.trial import TrialState
 from small_sweeps import searched
 
+from kdlab.codec import plain
 from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder, sweeps_folder
-from kdlab.messages import plain
 from kdlab.run.process.execution import execute
 from kdlab.testing.scripted import ScriptedChild
 from kdlab.tuning.folder import SweepFolder

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kdlab.cluster.teachers.probe import DataIdentity, identity_of, other_data
+from kdlab.codec import plain, typed
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec, ImageData
 from kdlab.errors import TeacherRefused
-from kdlab.messages import plain, typed
 from kdlab.models.ensemble import Combination
 from kdlab.models.model import ModelSpec
 

@@ -15,9 +15,9 @@ from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.pool import PoolSpec, start_scheduler, wait_for_teacher
 from kdlab.cluster.wires.security import Files, own_files
+from kdlab.codec import part_of
 from kdlab.config import register
 from kdlab.errors import ClusterError
-from kdlab.messages import part_of
 from kdlab.supervision.children import Child
 
 _START_S = 600.0  # a machine may be busy; one that has ended is seen at once

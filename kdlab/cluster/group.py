@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kdlab.cluster.chaos import Target
+from kdlab.codec import plain
 from kdlab.errors import ClusterError, RunStopped
 from kdlab.events.event import Emit
 from kdlab.events.ranks import (
@@ -21,7 +22,6 @@ from kdlab.events.ranks import (
     RankLost,
     TrainingAgain,
 )
-from kdlab.messages import plain
 from kdlab.papers.edl_dist.generations import (
     Generations,
     Give,

@@ -32,8 +32,8 @@ from kdlab.cluster.wires.wire import (
     secured,
     settle,
 )
+from kdlab.codec import plain, typed
 from kdlab.errors import BadInput, ClusterError
-from kdlab.messages import plain, typed
 from kdlab.supervision.heartbeat import Heartbeat
 
 _ASK_S = 0.05

@@ -14,6 +14,7 @@ from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.deployment import Deployment, EngineChoice
 from kdlab.cluster.wires.security import Files
 from kdlab.cluster.wires.wire import ask
+from kdlab.codec import typed
 from kdlab.config import Range
 from kdlab.config.spec import POSITIVE, Spec
 from kdlab.errors import (
@@ -23,7 +24,6 @@ from kdlab.errors import (
     TeacherRefused,
     join_command,
 )
-from kdlab.messages import typed
 from kdlab.supervision.children import Child
 
 _SCHEDULER_START_S = 600.0  # a machine may be busy; one that has ended is seen at once

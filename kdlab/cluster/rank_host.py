@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import psutil
 from distributed import Worker, WorkerPlugin
 
-from kdlab.messages import plain
+from kdlab.codec import plain
 from kdlab.supervision.rank_child import LocalRank
 
 _UNASKED_S = 10.0  # after which a keeper ends ranks whose run does not ask any more:

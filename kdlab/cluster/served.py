@@ -25,13 +25,13 @@ from kdlab.cluster.wires.messages import (
     encode,
     request,
 )
+from kdlab.codec import part_of, told
 from kdlab.config import Fault, Range, register
 from kdlab.config.knob import Knob
 from kdlab.config.registry import known_names
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE
 from kdlab.data.samples import SampleDescription
 from kdlab.errors import BadInput, ClusterError
-from kdlab.messages import part_of, told
 from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
 from kdlab.papers.edl_dist.reader_rules import ReaderSettings, Rules
 from kdlab.soft_labels.compressed import MOST_DRAWS

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kdlab.messages import LARGEST, MessageError, parsed
+from kdlab.codec import LARGEST, MessageError, parsed
 
 T = TypeVar("T")
 never_anew = set[Path]()  # folders that this process fills: once deleted they stay so

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from kdlab.codec import Count, MessageError, typed
 from kdlab.config.home import read_as, read_object, write_json
 from kdlab.errors import KdlabError
-from kdlab.messages import Count, MessageError, typed
 
 META = "meta.json"
 _CHECKED = "checked.json"  # when all hashes held last, and what the files looked like then

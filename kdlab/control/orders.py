@@ -14,8 +14,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from kdlab.codec import MessageError, Tagged, plain, snake
 from kdlab.events.log import LineReader
-from kdlab.messages import MessageError, Tagged, plain, snake
 
 LR_FACTOR = "lr_factor"
 CONTROL = "control.jsonl"

@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from kdlab.codec import plain, typed
 from kdlab.config.home import home
 from kdlab.config.kept import kept, key_of
 from kdlab.config.seal import check, damage, sealed
@@ -30,7 +31,6 @@ from kdlab.data.sampling import COPIES, Sampling
 from kdlab.data.shown import InputSpec
 from kdlab.data.splits import NO_LABEL, by_class, completed
 from kdlab.errors import DataError
-from kdlab.messages import plain, typed
 
 Say = Callable[[str], None]  # one line for the user
 PHOTO_SIZE = 96  # pixels of a side, where nothing is said: what a CPU trains on in minutes

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from kdlab.codec import MessageError, parsed
 from kdlab.config import register
 from kdlab.config.home import home, read_object, write_whole
 from kdlab.config.kept import key_of
@@ -23,7 +24,6 @@ from kdlab.data.encoded.inventory import FoundImage, Inventory
 from kdlab.data.encoded.walk import files_in
 from kdlab.data.image_files import ImageFiles, class_of
 from kdlab.errors import DataError
-from kdlab.messages import MessageError, parsed
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
+from kdlab.codec import MessageError, parsed
 from kdlab.config import register
 from kdlab.data.encoded.formats import hidden
 from kdlab.data.encoded.holders import Holder, opened, reading
@@ -11,7 +12,6 @@ from kdlab.data.encoded.inventory import FoundImage, Inventory
 from kdlab.data.encoded.walk import Entry, files_in, is_image, tar_entries
 from kdlab.data.image_files import ImageFiles, class_of
 from kdlab.errors import DataError
-from kdlab.messages import MessageError, parsed
 
 _LARGEST = 1 << 20  # bytes beside an image
 

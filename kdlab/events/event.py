@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self, dataclass_transform
 from msgspec import field
 from msgspec.structs import fields, replace
 
-from kdlab.messages import Tagged, TaggedMeta, snake
+from kdlab.codec import Tagged, TaggedMeta, snake
 
 BEFORE = {  # names of kinds in the logs of kdlab 0.2
     "chaos": "chaos_caused",

@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
+from kdlab.codec import LARGEST, MessageError, parsed, typed
 from kdlab.errors import BadInput
 from kdlab.events.event import BEFORE, Event, OtherEvent
 from kdlab.events.general import LogOpened
 from kdlab.events.runs import MemberDone, MemberStarted
-from kdlab.messages import LARGEST, MessageError, parsed, typed
 
 # Of each event
 _HEAD: Mapping[str, tuple[type, ...]] = {

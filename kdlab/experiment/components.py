@@ -3,8 +3,8 @@
 import os
 
 from kdlab.cluster import notebook_components
+from kdlab.codec import parsed
 from kdlab.experiment.folder import RunFolder
-from kdlab.messages import parsed
 
 
 def accept_components(folder: RunFolder) -> None:

@@ -26,6 +26,7 @@ from typing import Any
 import psutil
 import yaml
 
+from kdlab.codec import MessageError, plain, typed
 from kdlab.config.folders import nearest, wrong_path
 from kdlab.config.home import never_anew, read_object, read_plain, runs_folder, write_json
 from kdlab.config.seal import hash_of
@@ -33,7 +34,6 @@ from kdlab.errors import BadInput, KdlabError, NotFoundError
 from kdlab.events.event import OtherEvent
 from kdlab.events.log import select
 from kdlab.events.runs import RunStarted
-from kdlab.messages import MessageError, plain, typed
 from kdlab.tracking import PENDING
 
 FORMAT = 2  # of the folder with its spec, events and checkpoints; kdlab 0.1 wrote format 1

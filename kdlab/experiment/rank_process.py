@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
+from kdlab.codec import plain, typed
 from kdlab.control.orders import CONTROL
 from kdlab.control.steering import Steering
 from kdlab.errors import KdlabError, RunStopped
@@ -34,7 +35,6 @@ from kdlab.experiment.components import accept_components
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import Member, spec_of
-from kdlab.messages import plain, typed
 from kdlab.supervision import process_groups
 from kdlab.supervision.children import announce, configured
 from kdlab.supervision.heartbeat import HeartbeatFile

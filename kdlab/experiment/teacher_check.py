@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kdlab.codec import plain, typed
 from kdlab.config.home import home, recall_as, write_json
 from kdlab.config.kept import key_of
 from kdlab.data.images import ImageData
@@ -23,7 +24,6 @@ from kdlab.events.event import Emit
 from kdlab.events.general import Warned
 from kdlab.events.images import ImagesAnswered
 from kdlab.events.runs import TeacherMeasured
-from kdlab.messages import plain, typed
 from kdlab.report.calibration import expected_calibration_error
 from kdlab.train.evaluate import answers, in_batches, probabilities
 from kdlab.train.teacher import PreparedTeachers

@@ -15,12 +15,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from kdlab.codec import MessageError, typed
 from kdlab.config.folders import located
 from kdlab.config.home import read_object, write_json, write_whole
 from kdlab.config.seal import file_sha256
 from kdlab.config.spec import Range, Spec
 from kdlab.errors import ModelError, NotFoundError, WeightsError
-from kdlab.messages import MessageError, typed
 
 Statistics = tuple[Sequence[float], Sequence[float]]  # mean and std per channel, of 0..1
 _MOST_CLASSES, _MOST_CHANNELS = 1_000_000, 1024

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from kdlab.codec import MessageError
 from kdlab.config import credentials, register
 from kdlab.config.home import home, read_object
 from kdlab.config.kept import kept, key_of
 from kdlab.config.seal import file_sha256
 from kdlab.errors import Fault, SpecError, WeightsError, short
-from kdlab.messages import MessageError
 from kdlab.models.exported import spec_of
 from kdlab.models.model import ModelSpec, Statistics, read_card
 from kdlab.models.timm import TimmModel, shown_by

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kdlab.messages import Amount, Count
+from kdlab.codec import Amount, Count
 from kdlab.papers.ec_dnn import metrics
 
 

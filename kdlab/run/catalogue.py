@@ -12,6 +12,7 @@ from pathlib import Path
 from textwrap import fill, wrap
 from typing import Any
 
+from kdlab.codec import MessageError, parsed, plain
 from kdlab.config import evidence, folders, load, registry, source_index
 from kdlab.config.field_docs import field_docs
 from kdlab.config.folders import nearest
@@ -19,7 +20,6 @@ from kdlab.config.home import home, write_whole
 from kdlab.config.kept import key_of
 from kdlab.config.spec import Spec, hints_of, ranges_of, required_fields
 from kdlab.errors import NotFoundError, SpecError
-from kdlab.messages import MessageError, parsed, plain
 from kdlab.report import page
 from kdlab.report.table import text_table_left
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from kdlab.codec import plain
 from kdlab.config.home import home, locked
 from kdlab.config.kept import key_of
 from kdlab.config.seal import META, Damaged, check, seal, sealed
 from kdlab.errors import CacheError
-from kdlab.messages import plain
 from kdlab.soft_labels.compressed import TopK, expand
 
 if TYPE_CHECKING:  # it imports torch

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kdlab.codec import parsed, plain
 from kdlab.errors import ClusterError
-from kdlab.messages import parsed, plain
 from kdlab.supervision import lifeline
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d
 
-from kdlab.messages import packed, unpacked
+from kdlab.codec import packed, unpacked
 
 T = TypeVar("T")
 

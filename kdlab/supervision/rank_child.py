@@ -5,7 +5,7 @@ from typing import Protocol
 
 import psutil
 
-from kdlab.messages import plain
+from kdlab.codec import plain
 from kdlab.supervision.children import Child
 from kdlab.supervision.heartbeat import Heartbeat, HeartbeatFile
 

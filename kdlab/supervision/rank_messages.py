@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from kdlab.messages import Tagged
+from kdlab.codec import Tagged
 from kdlab.soft_labels.source import PoolAddress
 
 

@@ -31,7 +31,7 @@ from kdlab.cluster.wires.label_wire import Reply, listen, port_of
 from kdlab.cluster.wires.messages import LabelRequest, Took, encode, samples_in
 from kdlab.cluster.wires.roles import TEACHER, TeacherWorker
 from kdlab.cluster.wires.wire import CALL_S, call_coordinator, settle
-from kdlab.messages import told, typed
+from kdlab.codec import told, typed
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 from kdlab.simulate.mishaps import Mishaps, Move, TimedTeacher
 from kdlab.supervision.children import announce, configured

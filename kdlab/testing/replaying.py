@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from kdlab.cluster.coordination.recording import FORMAT
+from kdlab.codec import plain, typed
 from kdlab.errors import BadInput
 from kdlab.events.log import LineReader
-from kdlab.messages import plain, typed
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.leases import LeaseTable
 from kdlab.papers.edl_dist.reader_instructions import Deliver, TakeCached

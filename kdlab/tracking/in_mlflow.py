@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kdlab.codec import Count
 from kdlab.config.home import find_as
-from kdlab.messages import Count
 
 TRACKING = "tracking.json"
 

@@ -19,10 +19,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from kdlab.codec import Count, MessageError, plain, typed
 from kdlab.config.home import find_as, make_private, read_as, read_object, write_json
 from kdlab.config.seal import Damaged, check, damage, seal, sealed
 from kdlab.errors import CheckpointError
-from kdlab.messages import Count, MessageError, plain, typed
 from kdlab.train.recipe import OptimizerState, Stepper
 
 KEEP = 2

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from kdlab.codec import Count
 from kdlab.config.home import mapped
-from kdlab.messages import Count
 
 _ONE = np.int32(1)  # of the counts' own kind: three times as fast as a Python integer
 # Batches that are counted at once: between two steps each call of NumPy takes 40 us, whatever it

@@ -6,8 +6,8 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
+from kdlab.codec import Amount, Count
 from kdlab.data.plan import BatchPlan
-from kdlab.messages import Amount, Count
 from kdlab.train.lineage import LineageCounts
 
 Start = dict[str, int | list[int]]

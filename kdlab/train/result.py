@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+from kdlab.codec import Count, plain
 from kdlab.config.home import find_as, write_json
-from kdlab.messages import Count, plain
 from kdlab.train.evaluate import Accuracy
 
 _KEPT = "result.json"

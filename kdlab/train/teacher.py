@@ -14,6 +14,7 @@ from typing import Annotated, Any, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from kdlab.codec import Amount, plain
 from kdlab.config import Range, register
 from kdlab.config.folders import located
 from kdlab.config.home import find_as, home, locked, write_json
@@ -25,7 +26,6 @@ from kdlab.errors import Fault, ModelError, RunStopped, TeacherRefused
 from kdlab.events.event import Emit
 from kdlab.events.general import Note
 from kdlab.events.runs import TeacherReady, TeacherTraining
-from kdlab.messages import Amount, plain
 from kdlab.models.ensemble import Combination, CombinedBy, combined
 from kdlab.models.headless import last_linear
 from kdlab.models.model import ModelSpec, Normalised, check_fit, export, load_weights

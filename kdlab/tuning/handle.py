@@ -11,13 +11,13 @@ from pathlib import Path
 import optuna
 from rich.text import Text
 
+from kdlab.codec import typed
 from kdlab.config import folders
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.events.event import Event
 from kdlab.events.sweep_state import SweepState
 from kdlab.events.sweeps import TrialDone
 from kdlab.experiment.folder import RunStatus
-from kdlab.messages import typed
 from kdlab.report import chart, page
 from kdlab.report.progress import people
 from kdlab.report.table import number, text_table_left

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
 
-from kdlab.messages import typed
+from kdlab.codec import typed
 from kdlab.report import page
 from kdlab.report.table import number
 from kdlab.report.verdict import Verdict

@@ -14,9 +14,9 @@ from collections.abc import Callable, Container, Mapping
 from functools import partial
 from pathlib import Path
 
+from kdlab.codec import plain
 from kdlab.errors import KdlabError, is_full
 from kdlab.experiment.folder import RunFolder
-from kdlab.messages import plain
 from kdlab.run.process.execution import Work, execute
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.children import announce, configured

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from kdlab.codec import Tagged, plain, typed
 from kdlab.errors import ClusterError, RunStopped
-from kdlab.messages import Tagged, plain, typed
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.rank_child import LocalRank, RankChild
 from kdlab.supervision.supervisor import ChildLost, ChildReady, ChildSaid, Supervisor

@@ -50,7 +50,7 @@ from kdlab.errors import ClusterError, KdlabError
 from kdlab.experiment.folder import RunFolder
 from kdlab.cluster.wires.frames import Frames
 from kdlab.events.log import read_all
-from kdlab.messages import unpacked
+from kdlab.codec import unpacked
 from kdlab.models.engines.remembered import Trial
 from kdlab.models.exported import load_exported
 from kdlab.models.model import load_weights

@@ -14,6 +14,7 @@ from tests_support import student_card
 from kdlab.cluster.coordination.lease_store import InFile, KeptRows
 from kdlab.cluster.reader.ring import Channel
 from kdlab.cluster.wires import security
+from kdlab.codec import MessageError, parsed
 from kdlab.config import seal
 from kdlab.config.home import find_as, read_as, recall_as
 from kdlab.control.orders import OrderReader
@@ -21,7 +22,6 @@ from kdlab.errors import BadInput, KdlabError
 from kdlab.events.log import read_all
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.teacher_check import TeacherMeasure
-from kdlab.messages import MessageError, parsed
 from kdlab.methods.blockwise.planning import Identity, KeptPlan, read_profile
 from kdlab.methods.blockwise.puzzle.chosen import MeasuredChoice
 from kdlab.methods.ensemble.exchange import ModelFile, take_momentum

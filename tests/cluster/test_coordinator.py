@@ -31,8 +31,8 @@ from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import deploy
 from kdlab.cluster.wires.security import Tls, of_all_roles
 from kdlab.cluster.wires.wire import ask, check_address, run_isolated
+from kdlab.codec import plain
 from kdlab.errors import SchedulerUnreachable
-from kdlab.messages import plain
 from kdlab.papers.edl_dist.fair_shares import Share, SharedTeacher
 from kdlab.papers.edl_dist.reader_instructions import Complain
 from kdlab.testing import replay

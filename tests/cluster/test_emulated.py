@@ -15,10 +15,10 @@ from kdlab.cluster.child_configs import (
     EmulatedTeachersConfig,
 )
 from kdlab.cluster.emulated_pool import EmulatedPool
+from kdlab.codec import part_of, plain, typed
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.errors import SpecError
-from kdlab.messages import part_of, plain, typed
 from kdlab.papers.edl_dist.reader_instructions import Deliver, Fail
 from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.simulate.clock import Clock

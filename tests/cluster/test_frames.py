@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdlab.cluster.wires.frames import Frames, NotOurs, size_of
-from kdlab.messages import MessageError
+from kdlab.codec import MessageError
 
 MOST = 10_000  # bytes of a body
 

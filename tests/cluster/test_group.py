@@ -3,8 +3,8 @@
 import pytest
 
 from kdlab.cluster.group import StudentGroup
+from kdlab.codec import plain, typed
 from kdlab.errors import RunStopped
-from kdlab.messages import plain, typed
 from kdlab.papers.edl_dist.generations import Generations
 from kdlab.supervision.rank_messages import (
     GenerationOrder,

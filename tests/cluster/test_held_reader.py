@@ -20,9 +20,9 @@ from kdlab.cluster.reader.reader_messages import (
 )
 from kdlab.cluster.reader.ring import Channel, Layout, Ring
 from kdlab.cluster.reader.student_reader import FIGURES
+from kdlab.codec import plain
 from kdlab.data.samples import SampleDescription
 from kdlab.errors import ClusterError, NoTeacherLeft, RunStopped
-from kdlab.messages import plain
 from kdlab.papers.edl_dist.reader_instructions import Fail
 from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.testing.scripted import FakeClock

@@ -2,10 +2,10 @@ import threading
 
 import pytest
 
+from kdlab.codec import LARGEST
 from kdlab.errors import BadInput
 from kdlab.events.general import Note
 from kdlab.events.log import EventLog, EventReader, LineReader, MemberLog, read_all
-from kdlab.messages import LARGEST
 
 
 def test_many_writers_never_mix_lines(tmp_path):

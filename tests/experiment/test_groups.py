@@ -6,9 +6,9 @@ import pytest
 from small_experiments import ScriptedPool
 
 from kdlab.cluster.hosted_ranks import HostedRank
+from kdlab.codec import typed
 from kdlab.experiment import groups
 from kdlab.experiment.groups import rank_group, start_rank
-from kdlab.messages import typed
 from kdlab.papers.edl_dist.generations import Generations, StartGeneration
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.rank_messages import (

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from small_experiments import SMALL
 
 import kdlab
+from kdlab.codec import plain
 from kdlab.control.orders import Pause, append
 from kdlab.errors import BadInput, ClusterError, RunStopped, SpecError
 from kdlab.events.general import Note, Warned
@@ -20,7 +21,6 @@ from kdlab.experiment.rank_process import (
     is_machines_fault,
     serve,
 )
-from kdlab.messages import plain
 from kdlab.supervision.rank_messages import (
     GenerationOrder,
     GroupBroken,

@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 from scipy import stats
 
-from kdlab.messages import plain, typed
+from kdlab.codec import plain, typed
 from kdlab.report.verdict import (
     _T,
     ComparedTraining,

@@ -14,7 +14,7 @@ FILE = house.ROOT / "tests" / "rules" / "budgets.toml"
 MANY = ("run", "cluster", "experiment", "tracking", "tuning", "methods")
 SPINE = (
     *MANY, "commands", "report", "events", "control", "supervision",
-    "session", "cli", "messages",
+    "session", "cli", "codec",
 )  # fmt: skip
 
 HEAD = """\

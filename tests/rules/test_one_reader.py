@@ -4,7 +4,7 @@ import ast
 
 from rules import house
 
-READER = "kdlab/messages.py"  # `parsed`; kdlab/config/home.py has it for files
+READER = "kdlab/codec.py"  # `parsed`; kdlab/config/home.py has it for files
 # Who reads by themselves still, and how often: this only shrinks. Own options come back as they
 # went in from train/schedules.py.
 BY_THEMSELVES = {

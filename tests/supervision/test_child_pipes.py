@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from kdlab.codec import MessageError
 from kdlab.errors import ClusterError
-from kdlab.messages import MessageError
 from kdlab.supervision import allocator, children, lifeline
 from kdlab.supervision.children import Child, announce, configured, give_way, tail
 from kdlab.supervision.heartbeat import HeartbeatFile

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from threaded_ranks import in_threads, worlds_of_threads
 from torch.distributed import distributed_c10d
 
-from kdlab.messages import MessageError, packed
+from kdlab.codec import MessageError, packed
 from kdlab.supervision import process_groups
 from kdlab.supervision.process_groups import (
     Unproved,

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
 
+from kdlab.codec import MessageError
 from kdlab.errors import CheckpointError
-from kdlab.messages import MessageError
 from kdlab.train import checkpoint
 
 

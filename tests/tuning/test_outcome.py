@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kdlab.messages import plain, typed
+from kdlab.codec import plain, typed
 from kdlab.report.verdict import of_setting
 from kdlab.tuning.outcome import (
     BestTrial,

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import pytest
 from small_sweeps import SIMULATED, TRAINED, searched
 
+from kdlab.codec import MessageError, plain, typed
 from kdlab.errors import BadInput, RunStopped
 from kdlab.events.runs import RunDone
 from kdlab.experiment.folder import RunFolder
-from kdlab.messages import MessageError, plain, typed
 from kdlab.run.experiment import Experiment
 from kdlab.run.handle.run import made
 from kdlab.run.process.execution import Work

@@ -2,8 +2,8 @@
 
 import pytest
 
+from kdlab.codec import plain
 from kdlab.errors import ClusterError
-from kdlab.messages import plain
 from kdlab.testing.scripted import ScriptedChild
 from kdlab.tuning.trial_workers import (
     StopTrial,

@@ -46,7 +46,7 @@ from kdlab.cluster.coordination.student_news import StudentNews
 from kdlab.cluster.coordination.weights_shelf import WeightsShelf
 from kdlab.cluster.teachers.probe import disagreement
 from kdlab.cluster.wires.security import NoHttp
-from kdlab.messages import plain, told, typed
+from kdlab.codec import plain, told, typed
 from kdlab.papers.edl_dist.fair_shares import Demand
 from kdlab.papers.edl_dist.leases import LeaseTable
 from kdlab.papers.edl_dist.reader_instructions import (

@@ -7,7 +7,7 @@ left out there, so that rows and events show what is known.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kdlab.messages import plain, told
+from kdlab.codec import plain, told
 from kdlab.papers.edl_dist.fair_shares import Lease, LeaseState, SharedTeacher
 from kdlab.papers.edl_dist.leases import Change
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo

@@ -25,10 +25,10 @@ from math import inf
 from pathlib import Path
 
 from kdlab.cluster.wires.security import write_private
+from kdlab.codec import Amount, Count, MessageError, parsed, plain, typed
 from kdlab.config import credentials
 from kdlab.config.home import find_as, write_whole
 from kdlab.errors import BadInput, Fault
-from kdlab.messages import Amount, Count, MessageError, parsed, plain, typed
 from kdlab.papers.edl_dist.fair_shares import Demand, SharedTeacher
 
 TEACHERS, STUDENTS, POOL = "teacher", "student", "pool"  # kinds of rows

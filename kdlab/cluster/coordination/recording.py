@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Generic, TypeVar, cast
 
-from kdlab.messages import plain
+from kdlab.codec import plain
 
 M = TypeVar("M")
 FORMAT = 2  # of journals; 1 had another form of what is said

@@ -23,11 +23,11 @@ from kdlab.cluster.reader.reader_messages import (
 )
 from kdlab.cluster.reader.ring import Channel, Ring, Slot
 from kdlab.cluster.reader.student_reader import FIGURES
+from kdlab.codec import plain
 from kdlab.errors import ClusterError, NoTeacherLeft, RunStopped
 from kdlab.events.event import Emit
 from kdlab.events.log import parse
 from kdlab.events.teachers import LabelsAwaited, ReaderRestarted
-from kdlab.messages import plain
 from kdlab.models.device_feed import pin, unpin
 from kdlab.papers.edl_dist.reader_instructions import Fail, ReaderFailure
 from kdlab.supervision.children import Child, StartChild, tail

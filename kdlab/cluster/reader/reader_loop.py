@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from kdlab.cluster.reader.reader_wires import Unreachable, Unusable, Wires
 from kdlab.cluster.teachers.probe import difference_of
+from kdlab.codec import plain
 from kdlab.events.teachers import TeacherRequested
-from kdlab.messages import plain
 from kdlab.papers.edl_dist import reader_instructions as tell
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.in_flight import Part

@@ -1,6 +1,6 @@
 """What trainer and reader say to each other beside ring, events and the paper's instructions."""
 
-from kdlab.messages import Tagged
+from kdlab.codec import Tagged
 from kdlab.papers.edl_dist.reader_instructions import ReaderFailure
 
 

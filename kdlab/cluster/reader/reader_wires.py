@@ -18,7 +18,7 @@ from kdlab.cluster.wires.frames import NotOurs
 from kdlab.cluster.wires.label_wire import Asker, brief, connect
 from kdlab.cluster.wires.messages import LabelRequest, Took, decode, engine_of, request
 from kdlab.cluster.wires.wire import CALL_S, call_coordinator
-from kdlab.messages import told, typed
+from kdlab.codec import told, typed
 from kdlab.papers.edl_dist.leases import Change
 from kdlab.papers.edl_dist.reader_rules import Teacher
 

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kdlab.codec import parsed
 from kdlab.errors import ClusterError
-from kdlab.messages import parsed
 
 _ALIGN = 64  # bytes; a cache line
 

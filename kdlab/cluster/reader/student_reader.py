@@ -40,6 +40,7 @@ from kdlab.cluster.reader.reader_wires import WAITS, WAYS, Wires
 from kdlab.cluster.reader.ring import Ring
 from kdlab.cluster.wires import security
 from kdlab.cluster.wires.wire import refuse_pickles, settle
+from kdlab.codec import parsed, plain
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec
@@ -48,7 +49,6 @@ from kdlab.errors import join_command
 from kdlab.events.event import Event
 from kdlab.events.teachers import CoordinatorAway, CoordinatorBack, TeachersGone
 from kdlab.events.training import LabelsKept
-from kdlab.messages import parsed, plain
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.papers.edl_dist.reader_instructions import (

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
+from kdlab.codec import parsed
 from kdlab.errors import BadInput
-from kdlab.messages import parsed
 
 LOOK_S = 1.0  # between looks
 _ANSWER_S = 2.0  # the service is on the machine itself

@@ -40,8 +40,8 @@ from kdlab.cluster.wires.label_wire import Reply, listen, port_of
 from kdlab.cluster.wires.messages import check, encode
 from kdlab.cluster.wires.roles import FAILED, REFUSED, WITHDRAWN
 from kdlab.cluster.wires.wire import CALL_S, call_coordinator
+from kdlab.codec import told, typed
 from kdlab.errors import TeacherRefused
-from kdlab.messages import told, typed
 from kdlab.models.memory import give_back_freed_memory
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 

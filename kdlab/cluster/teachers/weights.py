@@ -15,8 +15,8 @@ from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.wires.frames import Arrays
 from kdlab.cluster.wires.label_wire import connect
 from kdlab.cluster.wires.wire import CALL_S
+from kdlab.codec import MessageError, plain, typed
 from kdlab.config.seal import file_sha256
-from kdlab.messages import MessageError, plain, typed
 
 _PIECE = 1 << 20  # bytes of weights in one answer
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.messages import MessageError, parsed, typed
+from kdlab.codec import MessageError, parsed, typed
 
 Arrays = dict[str, NDArray[Any]]
 About = list[tuple[str, str, tuple[int, ...]]]  # name, type and shape of each array

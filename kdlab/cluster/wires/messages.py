@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.cluster.wires.frames import Arrays
-from kdlab.messages import MessageError, typed
+from kdlab.codec import MessageError, typed
 from kdlab.soft_labels.compressed import (
     MOST_DRAWS,
     Drawn,

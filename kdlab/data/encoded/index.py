@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kdlab.codec import MessageError, plain, typed
 from kdlab.config.seal import Damaged, check, seal
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.decode import Head
 from kdlab.data.encoded.holders import look
 from kdlab.data.encoded.inventory import Inventory
 from kdlab.data.splits import NO_LABEL, TEST, TRAIN, VALIDATION
-from kdlab.messages import MessageError, plain, typed
 
 _VERSION = 3
 _COLUMNS = {

@@ -9,7 +9,7 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from kdlab.messages import parsed, plain
+from kdlab.codec import parsed, plain
 from kdlab.methods.blockwise.device_stages import DeviceStages
 from kdlab.methods.blockwise.job import BlockwiseJob
 from kdlab.train import checkpoint

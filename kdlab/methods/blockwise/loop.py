@@ -18,10 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from kdlab.codec import plain
 from kdlab.control.orders import LR_FACTOR
 from kdlab.control.request import ControlRequest
 from kdlab.errors import Diverged, RunStopped
-from kdlab.messages import plain
 from kdlab.methods.blockwise.consensus import StepConsensus
 from kdlab.methods.blockwise.device_stages import DeviceStages
 from kdlab.methods.blockwise.gathering import Gathering

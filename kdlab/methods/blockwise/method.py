@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
+from kdlab.codec import typed
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.experiment.groups import rank_group
 from kdlab.experiment.method import MemberTraining, MethodSpec, recipe_faults
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
-from kdlab.messages import typed
 from kdlab.methods.blockwise.cutting import Cuts
 from kdlab.methods.blockwise.puzzle.choice import BlockChoice
 from kdlab.methods.blockwise.puzzle.chosen import choose_blocks

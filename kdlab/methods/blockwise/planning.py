@@ -22,9 +22,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from kdlab.codec import Amount, MessageError, part_of, plain
 from kdlab.config.home import read_as, write_json
 from kdlab.errors import BadInput
-from kdlab.messages import Amount, MessageError, part_of, plain
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.supervision.process_groups import from_all, from_first

@@ -9,6 +9,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
+from kdlab.codec import plain
 from kdlab.config.home import read_as, recall_as, write_json
 from kdlab.data.watched import watched_rows
 from kdlab.errors import BadInput
@@ -20,7 +21,6 @@ from kdlab.events.blockwise import (
 )
 from kdlab.events.general import Note, Warned
 from kdlab.experiment.rank_process import RankProcess, main
-from kdlab.messages import plain
 from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.job import BlockwiseFacts, BlockwiseJob

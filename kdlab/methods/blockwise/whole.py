@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 import yaml
 
+from kdlab.codec import plain
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.events.blockwise import WholeStudentStarted
 from kdlab.experiment.method import MemberTraining
-from kdlab.messages import plain
 from kdlab.models.exported import load_exported, spec_of
 from kdlab.models.model import ModelSpec
 from kdlab.train.recipe import Recipe

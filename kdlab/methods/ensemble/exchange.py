@@ -15,10 +15,10 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from kdlab.codec import parsed, plain
 from kdlab.config.home import write_whole
 from kdlab.config.seal import file_sha256
 from kdlab.errors import WeightsError
-from kdlab.messages import parsed, plain
 from kdlab.train.checkpoint import OptimizerFacts, pack, unpack
 from kdlab.train.recipe import Stepper
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kdlab.cluster.chaos import Target
+from kdlab.codec import plain, typed
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.events.ensemble import WorkerHangs, WorkerStarted
 from kdlab.experiment.groups import start_rank
 from kdlab.experiment.method import MemberTraining
-from kdlab.messages import plain, typed
 from kdlab.methods.ensemble.model_workers import (
     RoundOrder,
     RoundReport,

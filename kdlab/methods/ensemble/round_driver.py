@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 
+from kdlab.codec import Count, plain
 from kdlab.config.home import read_as, write_json
 from kdlab.data.images import ImageData
 from kdlab.errors import ClusterError, RunStopped
@@ -23,7 +24,6 @@ from kdlab.events.ensemble import (
 )
 from kdlab.events.event import Emit
 from kdlab.events.training import Resumed
-from kdlab.messages import Count, plain
 from kdlab.methods.ensemble.exchange import ModelFile
 from kdlab.methods.ensemble.model_workers import (
     ModelWorkers,

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from kdlab.cluster.group import StudentGroup
 from kdlab.cluster.served import Served
+from kdlab.codec import typed
 from kdlab.config import Fault, register
 from kdlab.experiment.groups import rank_group
 from kdlab.experiment.method import MemberTraining, MethodSpec, short_name
 from kdlab.experiment.spec import ExperimentSpec
-from kdlab.messages import typed
 from kdlab.methods.student.resizing import wanted_ranks
 from kdlab.papers.edl_dist.generations import Generations
 from kdlab.soft_labels.cached import Cached

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from kdlab.codec import typed
 from kdlab.config.home import find_as, write_json
 from kdlab.errors import BadInput
 from kdlab.experiment.folder import RunFolder
-from kdlab.messages import typed
 from kdlab.train.aggregation.all_reduce import AllReduce
 
 _WANTED = "ranks.json"

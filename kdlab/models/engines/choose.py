@@ -15,7 +15,7 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from kdlab.messages import Amount
+from kdlab.codec import Amount
 from kdlab.models.engines import exported, in_torch
 from kdlab.models.engines.engine import Asked, Engine, Precision
 

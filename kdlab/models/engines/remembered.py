@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
+from kdlab.codec import plain
 from kdlab.config.home import home, recall_as, write_json
 from kdlab.config.kept import key_of
-from kdlab.messages import plain
 from kdlab.models.engines.choose import Trial
 
 _LIBRARIES = ("kdlab", "torch", "onnxruntime", "openvino")

@@ -1,7 +1,7 @@
 """What the DistilReader (distil_reader.py) tells whoever carries it out."""
 
+from kdlab.codec import Tagged
 from kdlab.events.event import Event
-from kdlab.messages import Tagged
 from kdlab.papers.edl_dist.in_flight import Part
 
 

@@ -9,6 +9,7 @@ from statistics import fmean
 from textwrap import fill
 from typing import Any
 
+from kdlab.codec import plain
 from kdlab.config.home import recall_as
 from kdlab.config.load import flat
 from kdlab.errors import BadInput
@@ -22,7 +23,6 @@ from kdlab.events.run_state import (
     TrainingState,
     run_state,
 )
-from kdlab.messages import plain
 from kdlab.report import chart, page
 from kdlab.report.chart import Panel
 from kdlab.report.table import METHODS, NAMES, NO_SPEEDS, speeds_tell, spread, text_table

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from kdlab.codec import typed
 from kdlab.data.encoded.decode import Pixels
 from kdlab.data.images import ImageData
 from kdlab.errors import BadInput, KdlabError, ModelError
@@ -21,7 +22,6 @@ from kdlab.events.log import select
 from kdlab.events.runs import RunStarted
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.spec import spec_of
-from kdlab.messages import typed
 from kdlab.models.cost import cost_of
 from kdlab.models.exported import load_exported
 from kdlab.models.model import Normalised

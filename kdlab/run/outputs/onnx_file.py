@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from kdlab.codec import parsed, typed
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.encoded.decode import Pixels
 from kdlab.data.encoded.holders import read_file
 from kdlab.data.shown import InputSpec
 from kdlab.errors import BadInput, ModelError, WeightsError, short
-from kdlab.messages import parsed, typed
 from kdlab.models.model import StudentCard
 
 Runs = Callable[[Pixels], NDArray[np.float32]]

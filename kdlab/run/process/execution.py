@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
+from kdlab.codec import plain
 from kdlab.config.home import write_json
 from kdlab.errors import KdlabError, RunStopped, is_full
 from kdlab.events.log import EventLog
@@ -19,7 +20,6 @@ from kdlab.events.runs import RunDone
 from kdlab.events.sweeps import SweepDone
 from kdlab.experiment.components import accept_components
 from kdlab.experiment.folder import RunFolder
-from kdlab.messages import plain
 from kdlab.run.process.tracker import Tracker
 from kdlab.tracking import PENDING
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from kdlab.codec import plain
 from kdlab.config.home import write_json
 from kdlab.data.watched import SIDE, watched_rows, write_strip
 from kdlab.errors import RunStopped
@@ -24,7 +25,6 @@ from kdlab.experiment.method import MemberTraining
 from kdlab.experiment.pools import Pools
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import Member, spec_of
-from kdlab.messages import plain
 from kdlab.report.verdict_picture import write_picture
 from kdlab.run.outputs.documents import (
     StudentCosts,

@@ -15,7 +15,7 @@ from kdlab.cluster.coordination.coordinator_messages import (
     PoolStatus,
 )
 from kdlab.cluster.coordinator import dask_setup
-from kdlab.messages import plain, told, typed
+from kdlab.codec import plain, told, typed
 from kdlab.papers.edl_dist.reader_instructions import AskTeacher, GiveBack, Need, Release
 from kdlab.testing.scripted import FakeClock
 

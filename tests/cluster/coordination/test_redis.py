@@ -13,7 +13,7 @@ from tests_support import free_port, listens, until
 
 from kdlab.cluster.coordination.coordinator import Coordinator
 from kdlab.cluster.coordination.coordinator_messages import Deployed
-from kdlab.messages import plain, told
+from kdlab.codec import plain, told
 
 pytestmark = pytest.mark.processes
 SERVED = plain(Deployed(fingerprint="f"))

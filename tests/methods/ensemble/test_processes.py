@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from kdlab.codec import plain, typed
 from kdlab.errors import KdlabError, RunStopped
-from kdlab.messages import plain, typed
 from kdlab.methods.ensemble import processes as module
 from kdlab.methods.ensemble.exchange import ModelFile
 from kdlab.methods.ensemble.local_job import RoundWork

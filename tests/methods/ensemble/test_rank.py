@@ -5,11 +5,11 @@ import time
 import pytest
 
 import kdlab
+from kdlab.codec import plain, typed
 from kdlab.config import yaml_text
 from kdlab.errors import RunStopped
 from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder
-from kdlab.messages import plain, typed
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.model_workers import RoundOrder, RoundReport
 from kdlab.methods.ensemble.rank import LocalModelRank

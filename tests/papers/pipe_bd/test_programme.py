@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kdlab.messages import plain, typed
+from kdlab.codec import plain, typed
 from kdlab.papers.pipe_bd.block_cost import Block, Profile, StageCosts
 from kdlab.papers.pipe_bd.execution_plan import (
     ExecutionPlan,

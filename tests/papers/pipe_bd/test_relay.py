@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdlab.messages import plain, typed
+from kdlab.codec import plain, typed
 from kdlab.papers.pipe_bd import relay
 from kdlab.papers.pipe_bd.relay import edges, instructions, transfers
 from kdlab.papers.pipe_bd.stages import Plan, Stage, pipeline

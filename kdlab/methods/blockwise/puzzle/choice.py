@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from kdlab.codec import Amount, Count
 from kdlab.config import Fault, Range
 from kdlab.config.spec import Spec
-from kdlab.messages import Amount, Count
 from kdlab.models.block_variants import SAME
 
 _OVER = Range(ge=1.0)

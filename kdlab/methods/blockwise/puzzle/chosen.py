@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from kdlab.codec import Amount
 from kdlab.config.home import find_as, write_json
 from kdlab.errors import RunStopped
 from kdlab.events.blockwise import BlocksChosen
 from kdlab.events.general import Note, Warned
 from kdlab.experiment.method import MemberTraining
-from kdlab.messages import Amount
 from kdlab.methods.blockwise.puzzle.choice import BlockChoice, Option, frontier, within
 from kdlab.methods.blockwise.puzzle.measured import (
     engine_of,

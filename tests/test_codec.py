@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kdlab.messages import MessageError, Tagged, plain, typed
+from kdlab.codec import MessageError, Tagged, plain, typed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
