@@ -8,6 +8,7 @@ from small_sweeps import SIMULATED, TRAINED, searched
 from tests_support import event
 
 from kdlab.errors import BadInput, ClusterError, RunStopped
+from kdlab.events.ensemble import LocalModelLost
 from kdlab.events.log import EventLog
 from kdlab.experiment.folder import RunFolder
 from kdlab.tuning import driver as module
@@ -180,7 +181,7 @@ def test_a_worker_that_is_lost_without_a_trial_costs_none():
     workers.say(TrialEnded(None, "lost", "no torch there"))
     search = Search(workers, trials=1).run()
     assert search.states() == ["COMPLETE"]
-    (lost,) = [e for e in search.said if e.KIND == "worker_lost"]
+    (lost,) = [e for e in search.said if isinstance(e, LocalModelLost)]
     assert (lost.order, lost.why) == (None, "no torch there")
 
 
