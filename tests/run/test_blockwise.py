@@ -47,9 +47,9 @@ def test_a_run_trains_every_sample_once_and_shows_its_plan(kdlab_home, elsewhere
     assert result["samples_seen"] == 2 * dataset["train"]
     folder = run.path / "members" / "tr" / "seed0"
     plan = json.loads((folder / "plan.json").read_text())
-    (pipeline,) = plan.programme["plans"]
+    (pipeline,) = plan["programme"]["plans"]
     assert [s["devices"] for s in pipeline["stages"]] == [[0], [1]]
-    assert "all work shared evenly" in plan.table
+    assert "all work shared evenly" in plan["table"]
     trace = json.loads((folder / "trace.json").read_text())["traceEvents"]
     names = {e["name"] for e in trace if e["ph"] == "X"}
     assert {"load", "teacher", "student", "backward", "send", "receive", "update"} <= names

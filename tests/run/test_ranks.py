@@ -346,7 +346,7 @@ run = kdlab.load(
         "tracking.enabled": False,
     },
 ).start(lambda line: None).wait()
-lost = [e["why"] for e in run.events() if e["event"] == "rank_lost" and e["was_rank"]]
+lost = [e.why for e in run.events() if e.KIND == "rank_lost" and e.was_rank]
 lost = [why for why in lost if "Error: " in why]  # the other one may be killed, if it hangs
 result = run.result
 print(run.state, lost[0].split(":")[0], len(lost), result["samples_lost"],

@@ -12,7 +12,7 @@ from dataclasses import replace
 from kdlab.events.teachers import MemoryLimits, Scheduled, ThresholdLimits
 from kdlab.papers.edl_dist.assignment import choose, static_share
 from kdlab.papers.edl_dist.batches import Batches
-from kdlab.papers.edl_dist.beyond.supply import Pace, Short, Supply
+from kdlab.papers.edl_dist.beyond.supply import Short, StudentPace, Supply
 from kdlab.papers.edl_dist.hybrid_schedule import (
     Level,
     Schedule,
@@ -52,7 +52,7 @@ class Flow:
             max_in_flight=rules.max_in_flight,
             policy=rules.policy,
         )
-        self.supply = Supply(Pace(rules.t_s, batch), rules.settle_s, rules.window_s)
+        self.supply = Supply(StudentPace(rules.t_s, batch), rules.settle_s, rules.window_s)
         self.stability = Stability()
         self.unused = 0  # soft labels that arrived and were not trained on
         self.volume_max = 0  # of these

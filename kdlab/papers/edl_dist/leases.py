@@ -38,11 +38,11 @@ from kdlab.papers.edl_dist.fair_shares import (
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 Change = Literal["given", "draining", "left", "lost", "expired", "released", "moved"]
-Move = Literal["ready", "assign", "release", "leave"]
+LeaseMove = Literal["ready", "assign", "release", "leave"]
 
 # What happens to a teacher in a state, and the state after it; in any other it changes nothing.
 # One whose connection is lost or whose TTL has passed is gone, whatever its state (3.1).
-MOVES: dict[tuple[LeaseState, Move], LeaseState] = {
+MOVES: dict[tuple[LeaseState, LeaseMove], LeaseState] = {
     ("registered", "ready"): "free",
     ("registered", "leave"): "draining",
     ("free", "assign"): "assigned",
@@ -361,7 +361,7 @@ class LeaseTable:
                 demand.held.pop(row.teacher, None)
                 self._count(student)
 
-    def _move(self, row: SharedTeacher, move: Move) -> None:
+    def _move(self, row: SharedTeacher, move: LeaseMove) -> None:
         self.touched.add(row.teacher)
         row.state = MOVES.get((row.state, move), row.state)
 

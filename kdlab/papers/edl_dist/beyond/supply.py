@@ -40,7 +40,7 @@ class _Count(NamedTuple):
 
 
 @dataclass(slots=True)
-class Pace:
+class StudentPace:
     """What the student's steps use, if it never waited."""
 
     t_s: float  # samples/s it was measured at, without a teacher: 3.2, until its steps say
@@ -113,7 +113,7 @@ class Starvation:
 
 @dataclass(slots=True)
 class Supply:
-    pace: Pace
+    pace: StudentPace
     settle_s: float = 3.0  # at least; longer where answers take long
     window_s: float = 10.0
     starved: Starvation = field(default_factory=Starvation)
