@@ -139,12 +139,7 @@ class StageCosts:
     """Costs of stages, for one batch size, on the devices of a profile."""
 
     def __init__(
-        self,
-        profile: Profile,
-        batch: int,
-        *,
-        sync_norms: bool = True,
-        lead: int = LEAD,
+        self, profile: Profile, batch: int, *, sync_norms: bool = True, lead: int = LEAD
     ) -> None:
         """Costs for plans with this lead, in steps: each keeps what it has sent so long.
 
@@ -218,7 +213,7 @@ class StageCosts:
         teacher, student = self._sums(kind, rows)
         return teacher[stop] - teacher[first] + student[stop] - student[first]
 
-    def _parts(
+    def parts(
         self, first: int, stop: int, kind: str, rows: int, *, task: bool = False
     ) -> tuple[float, float, float, float, float]:
         """Seconds of a step of blocks [first, stop) with so many rows, by what they are for.
@@ -261,7 +256,7 @@ class StageCosts:
         The all-reduce takes `shared` of them. With a barrier (not decoupled) they count from when
         its input has come.
         """
-        taught, learned, came, left, loads = self._parts(first, stop, kind, rows, task=task)
+        taught, learned, came, left, loads = self.parts(first, stop, kind, rows, task=task)
         overlap = self.profile.link_of(kind).overlap
         busy = (
             taught
@@ -279,7 +274,7 @@ class StageCosts:
 
     def relay_s(self, first: int, stop: int, kind: str, rows: int) -> float:
         """Seconds from its input until the next stage has its output, with a barrier."""
-        taught, _, came, left, loads = self._parts(first, stop, kind, rows)
+        taught, _, came, left, loads = self.parts(first, stop, kind, rows)
         own_came = (1 - self.profile.link_of(kind).overlap) * came
         return taught + own_came + left + (1 - self.profile.load_overlap) * loads
 
@@ -306,7 +301,7 @@ class StageCosts:
         costs = []
         for kind, rows in {*zip(kinds, stage.rows, strict=True)}:
             where = (stage.first, stage.stop, kind, rows)
-            taught, learned, *_ = self._parts(*where, task=task)
+            taught, learned, *_ = self.parts(*where, task=task)
             seconds = self.device_s(*where, shared=shared, decoupled=decoupled, task=task)
             exposed = seconds - taught - learned - shared
             costs.append(StageCost(taught, learned, shared, exposed))
@@ -350,7 +345,7 @@ class StageCosts:
         speeds = []
         for device in devices:
             kind = self.profile.devices[device]
-            taught, learned, *_ = self._parts(block, block + 1, kind, self.batch, task=True)
+            taught, learned, *_ = self.parts(block, block + 1, kind, self.batch, task=True)
             speeds.append(1 / max(1e-12, taught + learned))
         rows = shared_rows(self.batch, speeds)
         return Stage(block, block + 1, tuple(devices), rows, from_data=True)

@@ -7,7 +7,7 @@
 All train every block once with every batch, so they differ in nothing but time.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from kdlab.papers.pipe_bd.block_cost import StageCosts
@@ -60,21 +60,20 @@ def programme(
     Raises:
         NoPlan: too many devices for it, or the devices' memory is too small.
     """
-    blocks, devices, batch = costs.blocks, costs.devices, costs.batch
-    _check_sizes(name, blocks, devices, batch)
+    blocks, devices = costs.blocks, costs.devices
+    _check_sizes(name, blocks, devices, costs.batch)
     if name in ("tr", "ahd"):
         plan, why = _searched(name, costs, decoupled=decoupled)
-        made = ExecutionPlan(name, (plan,), costs.step_s(plan), why)
+        plans = [plan]
     elif name == "ir":
-        plan = internal_relaying(costs, decoupled=decoupled)
-        why = "every block on every device"
-        made = ExecutionPlan(name, (plan,), costs.step_s(plan), why)
+        plans, why = (
+            [internal_relaying(costs, decoupled=decoupled)],
+            "every block on every device",
+        )
     elif name == "dp":
-        everyone = range(devices)
-        tasks = [costs.task(b, everyone) for b in range(blocks)]
+        tasks = [costs.task(b, range(devices)) for b in range(blocks)]
         why = "block after block, each on all devices"
-        plans = tuple(Plan(batch, (task,)) for task in tasks)
-        made = ExecutionPlan(name, plans, costs.data_parallel_s(), why)
+        plans = [Plan(costs.batch, (task,)) for task in tasks]
     else:
         packing = packed(blocks, devices, costs.own_s, costs.task_s)
         if idle := [d for d, some in enumerate(packing.tasks) if not some]:
@@ -83,11 +82,12 @@ def programme(
                 f"device {idle[0]}): others are so much faster that they do all {blocks} blocks "
                 "sooner. Leave it out, or take plan: ahd."
             )
-        own = [costs.task(b, [d]) for d, some in enumerate(packing.tasks) for b in some]
-        plans = tuple(Plan(batch, (task,)) for task in own)
-        made = ExecutionPlan(name, plans, packing.step_s, "the block with most work first")
+        tasks = [costs.task(b, [d]) for d, some in enumerate(packing.tasks) for b in some]
+        why = "the block with most work first"
+        plans = [Plan(costs.batch, (task,)) for task in tasks]
+    made = ExecutionPlan(name, tuple(plans), 0.0, why)
     _check_memory(made, costs)
-    return made
+    return replace(made, predicted_s=predicted_s(made, costs))
 
 
 def _check_sizes(name: PlanName, blocks: int, devices: int, batch: int) -> None:

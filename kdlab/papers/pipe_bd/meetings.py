@@ -8,7 +8,7 @@ held against what the links say.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts, at
+from kdlab.papers.pipe_bd.block_cost import StageCosts
 from kdlab.papers.pipe_bd.relay import Span
 from kdlab.papers.pipe_bd.stages import Stage
 
@@ -56,24 +56,13 @@ def sharing_of(stage: Stage, costs: StageCosts, took: Sequence[DeviceTook]) -> f
     predicted = costs.all_reduce_s(stage.first, stage.stop, kinds) / profile.sharing
     if predicted <= 0:
         return None
-    met = [
-        one.student
-        + one.all_reduce
-        - _learning(one, *_by_profile(profile, stage, one.device))
-        for one in took
-    ]
+    met = []
+    for one in took:
+        rows = stage.rows[stage.devices.index(one.device)]
+        kind = profile.devices[one.device]
+        taught, learned, *_ = costs.parts(stage.first, stage.stop, kind, rows)
+        # Where norms meet in the student's own work, it is off as its teacher's is.
+        off = one.teacher / taught if taught > 0 else 1.0
+        met.append(one.student + one.all_reduce - learned * off)
     # Whoever comes last waits least: what is left is the meeting itself.
     return max(min(met) / predicted, _LEAST)
-
-
-def _by_profile(profile: Profile, stage: Stage, device: int) -> tuple[float, float]:
-    """Seconds of the teacher's blocks and of the student's, with the rows of this device."""
-    rows = stage.rows[stage.devices.index(device)]
-    blocks = [profile.types[profile.devices[device]][b] for b in stage.blocks]
-    taught = sum(at(b.teacher_s, rows) for b in blocks)
-    return taught, sum(at(b.student_s, rows) for b in blocks)
-
-
-def _learning(one: DeviceTook, taught: float, learned: float) -> float:
-    """The student's own work where norms meet in it: it is off as its teacher's is."""
-    return learned * (one.teacher / taught if taught > 0 else 1.0)
