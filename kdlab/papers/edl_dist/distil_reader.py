@@ -19,13 +19,12 @@ and what is beyond the paper
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from kdlab.events.teachers import TeacherLied
 from kdlab.papers.edl_dist import reader_instructions as tell
 from kdlab.papers.edl_dist.batches import Batches
 from kdlab.papers.edl_dist.beyond.hedging import Hedging
 from kdlab.papers.edl_dist.beyond.patience import Patience
 from kdlab.papers.edl_dist.beyond.placing import Placing
-from kdlab.papers.edl_dist.beyond.trust import TrainedOn, Trust, Witness
+from kdlab.papers.edl_dist.beyond.trust import Trust, Witness
 from kdlab.papers.edl_dist.flow import Flow
 from kdlab.papers.edl_dist.in_flight import InFlight, Part
 from kdlab.papers.edl_dist.leases import Change
@@ -130,23 +129,11 @@ class DistilReader:
     def _distrust(self, wrong: Witness, part: Part, time: float) -> Instructions:
         """Its soft labels are wrong: none of them is trained on from here on."""
         again = 0
-        for key, parts in self.trust.take_back(wrong):
-            samples = sum(p.size for p in parts)
+        for key, samples in self.trust.take_back(wrong):
             self.batches.take_back(key, samples)
-            self.ledger.on_taken_back(parts)
             again += samples
         self.flow.unused -= again
-        used = self.trust.trained.pop(wrong, TrainedOn())
-        liar = self.teachers.get(wrong.teacher)
-        lied = TeacherLied(
-            teacher=liar.name if liar else wrong.teacher,
-            epoch=part.epoch,
-            batch=part.batch,
-            sent_again=again,
-            trained=used.samples,
-            first_trained=used.first and [*used.first],
-            last_trained=used.last and [*used.last],
-        )
+        lied = self.trust.found(wrong, part, again)
         why = "its soft labels differ from those of the other teachers"
         trouble = self.roster.on_trouble(*wrong, why, unusable=True, time=time)
         return [tell.Say(lied), *trouble]
@@ -244,6 +231,7 @@ class DistilReader:
         return told
 
     def _deliver(self) -> Instructions:
+        """Algorithm 2, lines 3 and 4: a batch with its soft labels."""
         told = Instructions()
         while self.slots_taken < self.flow.rules.slots:
             key = self.batches.deliver()

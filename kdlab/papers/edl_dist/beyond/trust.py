@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kdlab.events.teachers import TeacherLied
 from kdlab.papers.edl_dist.in_flight import InFlight, Part
 from kdlab.papers.edl_dist.reader_instructions import Check, EndCheck, Instructions
 from kdlab.papers.edl_dist.reader_rules import Teacher
@@ -144,13 +145,28 @@ class Trust:
             trained = self.trained.setdefault(who, TrainedOn(first=key))
             trained.samples, trained.last = trained.samples + part.size, key
 
-    def take_back(self, who: Witness) -> Iterator[tuple[tuple[int, int], list[Part]]]:
-        """(epoch, batch) and the parts in it that this teacher answered; they are forgotten."""
+    def take_back(self, who: Witness) -> Iterator[tuple[tuple[int, int], int]]:
+        """(epoch, batch) and the samples in it that this teacher answered: they are asked again."""
         for key, answered in list(self.kept.items()):
             parts = [part for part, teacher in answered if teacher == who]
             if parts:
                 self.kept[key] = [a for a in answered if a[1] != who]
-                yield key, parts
+                self.ledger.on_taken_back(parts)
+                yield key, sum(part.size for part in parts)
+
+    def found(self, wrong: Witness, part: Part, again: int) -> TeacherLied:
+        """Who was found out by a part, and how many samples are asked `again`."""
+        used = self.trained.pop(wrong, TrainedOn())
+        liar = self.teachers.get(wrong.teacher)
+        return TeacherLied(
+            teacher=liar.name if liar else wrong.teacher,
+            epoch=part.epoch,
+            batch=part.batch,
+            sent_again=again,
+            trained=used.samples,
+            first_trained=used.first and [*used.first],
+            last_trained=used.last and [*used.last],
+        )
 
     def prune(self) -> None:
         """Nothing is kept of many that are gone: nobody can find them out any more."""
