@@ -53,7 +53,7 @@ class Busy:
 
 def round_s(workers: Sequence[Busy], communication_s: float) -> float:
     """All wait for the slowest before a communication, and again at the end of the round."""
-    trained = max(w.train for w in workers)
+    trained = max(w.train for w in workers)  # 4.3
     return trained + communication_s + max(w.relabel + w.compress for w in workers)
 
 

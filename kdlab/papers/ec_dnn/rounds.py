@@ -162,7 +162,7 @@ class Rounds:
                 yield from self._begin()
 
     def _communicate(self) -> Iterator[Instruction]:
-        models = tuple(sorted(self._models))
+        models = tuple(sorted(self._models))  # w_bar <- {w_1, ..., w_K, 1/K}
         yield Communicated(self._round, models)
         if self._round == len(self.rounds) - 1 and not self.round.combines:
             self.phase = "done"
@@ -174,9 +174,9 @@ class Rounds:
         self._members = models
         self._busy, self._arrived, self._models = self._arrived, set(), set()
         for worker in sorted(self._busy):
-            yield Combine(worker, self.round, models)
+            yield Combine(worker, self.round, models)  # w_k <- Compression(w_k, w_bar, D_k)
 
     def _begin(self) -> Iterator[Instruction]:
         self._busy, self._ready = self._ready, set()
-        for worker in sorted(self._busy):
+        for worker in sorted(self._busy):  # w_k <- SGD until tau divides t
             yield Train(worker, self.round, self.latest)

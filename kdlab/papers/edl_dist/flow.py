@@ -10,24 +10,13 @@ is what another waits for.
 from dataclasses import replace
 
 from kdlab.events.teachers import MemoryLimits, Scheduled, ThresholdLimits
+from kdlab.papers.edl_dist import reader_instructions as tell
 from kdlab.papers.edl_dist.assignment import choose, static_share
 from kdlab.papers.edl_dist.batches import Batches
 from kdlab.papers.edl_dist.beyond.supply import Short, StudentPace, Supply
-from kdlab.papers.edl_dist.hybrid_schedule import (
-    Level,
-    Schedule,
-    on_request_failed,
-    on_teacher_joined,
-    on_volume,
-)
+from kdlab.papers.edl_dist.hybrid_schedule import Level, Schedule, on_volume
 from kdlab.papers.edl_dist.in_flight import InFlight
-from kdlab.papers.edl_dist.reader_instructions import (
-    AskTeacher,
-    Instructions,
-    Need,
-    Release,
-    Say,
-)
+from kdlab.papers.edl_dist.reader_instructions import Instructions, Say
 from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
 from kdlab.papers.edl_dist.roster import Roster
 from kdlab.papers.edl_dist.stability import Stability
@@ -45,12 +34,9 @@ class Flow:
     ) -> None:
         """The flow of a student whose largest batch has so many samples."""
         self.rules, self.ledger, self.batches, self.roster = rules, ledger, batches, roster
+        most, policy = rules.max_in_flight, rules.policy
         self.schedule = Schedule(
-            lt=rules.lt,
-            ut=rules.ut,
-            batch=batch,
-            max_in_flight=rules.max_in_flight,
-            policy=rules.policy,
+            lt=rules.lt, ut=rules.ut, batch=batch, max_in_flight=most, policy=policy
         )
         self.supply = Supply(StudentPace(rules.t_s, batch), rules.settle_s, rules.window_s)
         self.stability = Stability()
@@ -73,13 +59,13 @@ class Flow:
 
     def on_joined(self, time: float) -> None:
         """A teacher that was asked for: what it changes is looked at afresh."""
-        self.schedule = on_teacher_joined(self.schedule)
+        self.schedule = self.schedule.may_ask()
         if self._asked:
             self._asked = False
             self.supply.begin(time)
 
     def on_ask_failed(self) -> None:
-        self.schedule = on_request_failed(self.schedule)
+        self.schedule = self.schedule.may_ask()
 
     def on_thresholds(self, lt: int, ut: int) -> None:
         self.rules = replace(self.rules, lt=lt, ut=ut)
@@ -133,7 +119,7 @@ class Flow:
         self._wants = (lacks or short == "teachers") and not self.supply.paused
         guards = self.announced and self.rules.policy == "guarded"
         if guards and self._need_has_fallen(time):
-            told.append(Need(self._tell_need()))
+            told.append(tell.Need(self._tell_need()))
         self._spare = self._not_needed(time)
         return told
 
@@ -209,12 +195,12 @@ class Flow:
             self._asked = True
             self.supply.begin(time)
             need = 0.0 if self.rules.policy == "paper" else self._tell_need(asked=True)
-            told.append(AskTeacher(need))
+            told.append(tell.AskTeacher(need))
         elif "request_teacher" in decided:  # line 1 comes first
             self.on_ask_failed()
         if "release_teacher" in decided:  # the paper has no release
             need = self._tell_need(asked=True)
-            told += [Release(t.address, t.lease, need) for t in self._spare]
+            told += [tell.Release(t.address, t.lease, need) for t in self._spare]
             self.roster.releasing |= {t.address for t in self._spare}
             self.supply.begin(time)
         self._wants, self._spare = False, []

@@ -112,7 +112,7 @@ class Generations:
             if not self.replace and not killed:
                 self.wanted = max(self.least, self.wanted - 1)
             if self.state != "regrouping":
-                self._break(time)
+                self._break(time)  # 3.4: the training in all student servers stops
         return [*self._fill(), *self._go_on(time)]
 
     def on_broken(self, rank: str, time: float) -> list[Instruction]:
@@ -201,5 +201,5 @@ class Generations:
         self.generation += 1
         self.without_step += 1
         self.without_news += 1
-        self.state = "training"
+        self.state = "training"  # 3.4: each loads the checkpoint and continues
         return [StartGeneration(self.generation, self.ranks)]

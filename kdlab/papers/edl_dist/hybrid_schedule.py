@@ -85,6 +85,10 @@ class Schedule:
         most = self.max_in_flight
         return most is None or not level.in_flight or level.in_flight + samples <= most
 
+    def may_ask(self) -> "Schedule":
+        """The teacher that was asked for has joined, or could not be asked for."""
+        return replace(self, request_open=False)
+
 
 Decision = tuple[Schedule, tuple[Instruction, ...]]
 
@@ -104,15 +108,6 @@ def on_volume(now: Schedule, level: Level) -> Decision:
     if now.policy == "guarded" and level.spares_teacher:
         instructions.append("release_teacher")
     return now, tuple(instructions)
-
-
-def on_teacher_joined(now: Schedule) -> Schedule:
-    return replace(now, request_open=False)
-
-
-def on_request_failed(now: Schedule) -> Schedule:
-    """The coordinator could not be asked: the next look may ask again."""
-    return replace(now, request_open=False)
 
 
 def _holds(now: Schedule, level: Level) -> bool:

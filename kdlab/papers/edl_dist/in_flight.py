@@ -199,7 +199,7 @@ class InFlight:
         """A fresh part, or one that `next_waiting` gave."""
         if part in self.sent:
             raise ValueError(f"{part} is out already, with {self.sent[part]}")
-        self._out(part, teacher, lease, time)
+        self.sent[part] = [self._request(part, teacher, lease, time)]
 
     def on_fresh(self, part: Part) -> None:
         """A batch is begun: all of it counts from here on, out or not."""
@@ -211,7 +211,7 @@ class InFlight:
 
     def on_hedged(self, part: Part, teacher: str, lease: int, time: float) -> None:
         self.hedges += 1
-        self._out(part, teacher, lease, time)
+        self.sent[part].append(self._request(part, teacher, lease, time))
 
     def on_check(self, part: Part, teacher: str, lease: int, time: float) -> None:
         """A part that was answered is asked of another teacher too, for comparison."""
@@ -273,7 +273,7 @@ class InFlight:
                 self.sent[part] = kept
             else:
                 del self.sent[part]
-                insort(self.waiting, part)
+                insort(self.waiting, part)  # 3.4, case 3: re-sent once there is another
                 lost += 1
         self.resends += lost
         return lost
@@ -286,10 +286,6 @@ class InFlight:
         for (part, _, _), beside in self.superseded.items():
             for out in beside:
                 yield part, out
-
-    def _out(self, part: Part, teacher: str, lease: int, time: float) -> None:
-        request = self._request(part, teacher, lease, time)
-        self.sent.setdefault(part, []).append(request)
 
     def _request(self, part: Part, teacher: str, lease: int, time: float) -> Sent:
         due = time + self.done_in_s(teacher, part.size)

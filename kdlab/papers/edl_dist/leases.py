@@ -110,7 +110,7 @@ class LeaseTable:
         row = self.leases.get(teacher)
         if row is None:
             return False
-        row.renewed_at = time
+        row.renewed_at = time  # 3.1: a heartbeat prolongs the TTL
         return True
 
     def on_info(self, teacher: str, info: TeacherInfo) -> None:
@@ -176,6 +176,7 @@ class LeaseTable:
         """Algorithm 1, line 1: cover the rate t_s with teachers."""
         demand = self.demands.get(student)
         if demand is None:
+            # 3.4: searching from now on
             demand = self.demands[student] = Demand(student, t_s, since=time)
             self.changes.setdefault(student, deque(maxlen=_KEPT))
         demand.t_s = demand.need = t_s

@@ -12,12 +12,7 @@ labels, or needs no more, misses nobody.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from kdlab.events.teachers import (
-    EngineChanged,
-    TeacherLeft,
-    TeacherLost,
-    TeachersGone,
-)
+from kdlab.events.teachers import EngineChanged, TeacherLeft, TeacherLost, TeachersGone
 from kdlab.papers.edl_dist.beyond.patience import Patience
 from kdlab.papers.edl_dist.beyond.trust import Trust, Witness
 from kdlab.papers.edl_dist.in_flight import InFlight, Part, Sent, Speed

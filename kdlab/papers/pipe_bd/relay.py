@@ -149,22 +149,22 @@ def instructions(
     step = 0
     while step < total():
         if is_first:
-            yield Load(step)
+            yield Load(step)  # line 8
         else:
-            yield AwaitReceive(step)
+            yield AwaitReceive(step)  # line 9
             if step + 1 < total():
                 yield PostReceive(step + 1)
         if not is_last and step >= lead:
             yield AwaitSends(step - lead)
-        yield TeacherForward(step)
+        yield TeacherForward(step)  # line 10
         if not is_last:
-            yield SendOutput(step)
-        yield StudentStep(step)
+            yield SendOutput(step)  # line 11
+        yield StudentStep(step)  # lines 12 and 13
         if len(stage.devices) > 1:
-            yield ReduceGradients(step)
+            yield ReduceGradients(step)  # line 14
         if not plan.decoupled:
-            yield Barrier(step)
-        yield Update(step)
+            yield Barrier(step)  # line 15
+        yield Update(step)  # line 16
         step += 1
     if not is_last:
         for sent in range(max(0, step - lead), step):

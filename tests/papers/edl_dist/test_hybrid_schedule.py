@@ -8,7 +8,6 @@ from kdlab.papers.edl_dist.hybrid_schedule import (
     Level,
     Schedule,
     default_thresholds,
-    on_teacher_joined,
     on_volume,
 )
 
@@ -36,7 +35,7 @@ def test_lines_4_and_10_as_printed_hold_above_ut_and_send_again_below_lt():
 def test_line_7_asks_for_one_teacher_until_it_joins():
     assert told([0, 0, 0]) == ["request_teacher"]
     starving, _ = on_volume(PAPER, level(0))
-    assert told([0], on_teacher_joined(starving)) == ["request_teacher"]
+    assert told([0], starving.may_ask()) == ["request_teacher"]
 
 
 def test_the_printed_lines_know_nothing_of_what_is_in_flight():
