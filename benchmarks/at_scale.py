@@ -19,8 +19,8 @@ from benchmarks.scene import Scene
 from benchmarks.students import ImageCase, deployment_for, samples_of
 from benchmarks.waiting import until
 from kdlab.cluster.child_configs import TeacherConfig
-from kdlab.cluster.emulated_pool import RunningEmulatedPool
-from kdlab.cluster.pool import send_weights, start_scheduler
+from kdlab.cluster.pool import RunningPool
+from kdlab.cluster.schedulers import send_weights, start_scheduler
 from kdlab.cluster.wires.wire import ask
 from kdlab.errors import SchedulerUnreachable
 from kdlab.models.patch_net import PatchNet
@@ -119,7 +119,7 @@ class Pair:
     """A pool and its student, both up."""
 
     setting: Setting
-    pool: RunningEmulatedPool
+    pool: RunningPool
     students: Child
     began: float
 
@@ -177,7 +177,7 @@ def watched(setting: Setting, seconds: float = _MEASURE_S) -> SeenOutcome:
         time.sleep(WARM_UP_S)
         before = pair.looked()
         rate, seen = pair.rate(seconds)
-        had = asked_of(pair.pool.host, TeachersSeen).capacities
+        had = asked_of(pair.pool.machines.children[0], TeachersSeen).capacities
     could = to_be_had(had, setting.demand, before.time, seen.time) / (
         seen.time - before.time
     )
@@ -215,7 +215,7 @@ def churn(say: Say, seconds: float = 60.0) -> list[Figure]:
         calm, _ = pair.rate(_MEASURE_S)
         before = pair.looked()
         for _ in range(round(seconds)):
-            pair.pool.host.send(moves=[{"lose": 1, "join": 1}])
+            pair.pool.machines.children[0].send(moves=[{"lose": 1, "join": 1}])
             time.sleep(1.0)  # the pace of the churn
         after = pair.looked()
     rate = setting.batch * after.steps_per_second(before)
@@ -235,6 +235,7 @@ def restart(say: Say) -> list[Figure]:
         time.sleep(WARM_UP_S)
         calm, _ = pair.rate(10.0)
         pool = pair.pool
+        assert pool.scheduler is not None
         pool.scheduler.process.kill()
         pool.scheduler.stop()
         killed = time.monotonic()
@@ -269,7 +270,7 @@ def restart(say: Say) -> list[Figure]:
     )
 
 
-def _renewed(pool: RunningEmulatedPool, up_s: float) -> int:
+def _renewed(pool: RunningPool, up_s: float) -> int:
     """Teachers that a student holds and that were heard of since the scheduler is back."""
     try:
         status = ask(pool.address, "kdlab_status", tls=pool.tls)
@@ -333,7 +334,7 @@ def liar(say: Say) -> list[Figure]:
     """One teacher of four is wrong in 1 of 10 answers; 1 in 20 is computed again."""
     setting = Setting("4x200_by_64", ((4, 200.0),), 700.0, 64)
     with up(setting, check_share=0.05) as pair:
-        pair.pool.host.send(lie=[1, 0.1])
+        pair.pool.machines.children[0].send(lie=[1, 0.1])
         deadline = time.monotonic() + 180.0
         while (seen := pair.looked()).lied_at[0] is None and time.monotonic() <= deadline:
             time.sleep(0.5)  # between looks

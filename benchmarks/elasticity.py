@@ -12,8 +12,8 @@ from benchmarks.faults import endless, ready_times, take
 from benchmarks.scene import Scene
 from benchmarks.students import ImageCase, samples_of
 from benchmarks.waiting import until
-from kdlab.cluster.local_pool import RunningLocalPool
-from kdlab.cluster.pool import status_of
+from kdlab.cluster.pool import RunningPool
+from kdlab.cluster.schedulers import status_of
 from kdlab.cluster.served import Served
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.report.figures import Figure, Say, at, figure
@@ -50,16 +50,16 @@ def _grown_and_gone(say: Say) -> dict[str, float]:
         batches = endless(source)
         next(batches)
         ((_, ready_at),) = ready_times(journal)
-        started = psutil.Process(pool.teachers[0].pid).create_time()
+        started = psutil.Process(pool.machines.children[0].pid).create_time()
         load = ready_at - (started - time.time() + time.monotonic())
         _at_pace(batches, case.batch / (_SLOW * _rate_of_one(pool)))
-        added = len(pool.teachers) - 1
+        added = len(pool.machines.children) - 1
         quick = time.monotonic()
         until(lambda: len(ready_times(journal)) >= _MOST, lambda: take(batches, 5))
         four = max(t for _, t in ready_times(journal)[:_MOST]) - quick
         source.close()
         begin = time.monotonic()
-        until(lambda: not any(child.alive() for child in pool.teachers))
+        until(lambda: not any(child.alive() for child in pool.machines.children))
         none = time.monotonic() - begin
     say(
         f"elastic: a teacher loads in {load:.1f} s; four after {four:.1f} s, none "
@@ -68,7 +68,7 @@ def _grown_and_gone(say: Say) -> dict[str, float]:
     return {"load": load, "added": added, "four": four, "none": none}
 
 
-def _rate_of_one(pool: RunningLocalPool) -> float:
+def _rate_of_one(pool: RunningPool) -> float:
     (teacher,) = status_of(pool.address, pool.tls).ready
     return teacher.t_t
 

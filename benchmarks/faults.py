@@ -74,7 +74,7 @@ def _one_of_each(samples: PlannedSamples) -> dict[str, float]:
         batches = endless(source)
         found: dict[str, float] = {}
         for name, number in (("sigkill", signal.SIGKILL), ("sigstop", signal.SIGSTOP)):
-            child = pool.teachers[len(found)]
+            child = pool.machines.children[len(found)]
             take(batches, 50)
             at = time.monotonic()
             os.kill(child.pid, number)
@@ -85,10 +85,10 @@ def _one_of_each(samples: PlannedSamples) -> dict[str, float]:
         until(lambda: _losses(source) >= len(found), lambda: take(batches, 5))
         time.sleep(0.2)  # figures follow with the reader's next look
         before = source.figures()["resends"]
-        pool.teachers[2].process.terminate()
-        until(lambda: not pool.teachers[2].alive(), lambda: take(batches, 5))
+        pool.machines.children[2].process.terminate()
+        until(lambda: not pool.machines.children[2].alive(), lambda: take(batches, 5))
         found["resend_s/sigterm"] = source.figures()["resends"] - before
-        pool.add_teacher()
+        pool.machines.add()
         found["join_to_used_s"] = _used_after(journal, source, batches)
         return found
 

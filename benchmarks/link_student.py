@@ -11,7 +11,8 @@ import torch
 from benchmarks.scene import Scene
 from benchmarks.slices import BUFFER, seconds_of
 from benchmarks.students import ImageCase, calibrated, deployment_for, samples_of
-from kdlab.cluster.pool import start_scheduler, wait_for_teacher
+from benchmarks.waiting import until
+from kdlab.cluster.schedulers import start_scheduler, status_of
 from kdlab.cluster.served import Served
 from kdlab.cluster.wires.messages import Inputs
 from kdlab.codec import plain
@@ -57,7 +58,7 @@ def main() -> None:
         )
         scene.callback(scheduler.stop)
         announce(scheduler=address, teachers=_TEACHERS, t_t=rate)
-        wait_for_teacher(address, 60.0, lambda: None, lambda: False, at_least=_TEACHERS)
+        until(lambda: len(status_of(address, None).ready) >= _TEACHERS)
         scene.pool = PoolAddress(address=address, teacher="emulated", tls=None)
         alone = scene.training("alone", spec, NoTeacher())
         alone.advance(_WARM_UP)

@@ -72,7 +72,7 @@ def _of_its_engine(
     with Scene(samples) as scene:
         model = scene.model(spec)
         pool = scene.local(spec, model, teachers=1)
-        teacher = psutil.Process(pool.teachers[0].pid)
+        teacher = psutil.Process(pool.machines.children[0].pid)
         source = Served(lt=2 * case.batch, ut=4 * case.batch)
         student = PatchNet(patch=case.size // 2, width=8)
         served = scene.training("served", student, source)
@@ -97,7 +97,7 @@ def _case(case: ImageCase, rounds: int, say: Say) -> list[Figure]:
         source = Served(lt=12 * case.batch, ut=BUFFER * case.batch)
         served = scene.training("served", spec, source, rate)
         assert served.helper is not None
-        helpers = [served.helper, psutil.Process(pool.teachers[0].pid)]
+        helpers = [served.helper, psutil.Process(pool.machines.children[0].pid)]
         spent, share = _helpers_spend(served, helpers, steps)
         neighbour = _neighbour(scene, teacher_spec, share)
 

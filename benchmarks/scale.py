@@ -11,7 +11,7 @@ from benchmarks.scene import Scene
 from benchmarks.slices import cpu_seconds
 from benchmarks.students import ImageCase, samples_of
 from kdlab.cluster.child_configs import EmulatedStudentsConfig
-from kdlab.cluster.emulated_pool import RunningEmulatedPool
+from kdlab.cluster.pool import RunningPool
 from kdlab.codec import typed
 from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
 from kdlab.papers.edl_dist.reader_rules import Rules
@@ -101,7 +101,7 @@ def measure(say: Say) -> list[Figure]:
 
 def emulated_students(
     scene: Scene,
-    pool: RunningEmulatedPool,
+    pool: RunningPool,
     *,
     t_s: float,
     batch: int,
@@ -128,16 +128,15 @@ def emulated_students(
     return child
 
 
-def _measured(
-    pool: RunningEmulatedPool, students: Child, up_s: float, say: Say
-) -> list[Figure]:
+def _measured(pool: RunningPool, students: Child, up_s: float, say: Say) -> list[Figure]:
+    assert pool.scheduler is not None
     scheduler = psutil.Process(pool.scheduler.pid)
-    asked_of(pool.host, TeachersSeen)  # what was before does not count
+    asked_of(pool.machines.children[0], TeachersSeen)  # what was before does not count
     before, cpu = asked_of(students, StudentsSeen), cpu_seconds(scheduler)
     time.sleep(_MEASURE_S)  # the time of the measurement
     after, spent = asked_of(students, StudentsSeen), (cpu_seconds(scheduler) - cpu)
     seconds = after.time - before.time
-    renewals = asked_of(pool.host, TeachersSeen).renewals
+    renewals = asked_of(pool.machines.children[0], TeachersSeen).renewals
     per_s, held = len(renewals) / seconds, sum(after.teachers)
     rate = _BATCH * after.steps_per_second(before) / STUDENTS
     say(f"{per_s:.0f} renewals/s, {held} teachers held, {rate:.1f} samples/s each student")
@@ -160,5 +159,5 @@ def asked_of(child: Child, kind: type[T]) -> T:
     return typed(kind, child.answer(60.0))
 
 
-def _mb(pool: RunningEmulatedPool) -> float:
-    return float(psutil.Process(pool.host.pid).memory_info().rss) / 1e6
+def _mb(pool: RunningPool) -> float:
+    return float(psutil.Process(pool.machines.children[0].pid).memory_info().rss) / 1e6

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 import torch
@@ -17,9 +17,9 @@ from torch import Tensor
 from benchmarks.slices import TimedTraining
 from benchmarks.students import ENDLESS, deployment_for, loop_of
 from kdlab.cluster.deployment import DeployedModel, Deployment
-from kdlab.cluster.emulated_pool import EmulatedPool, RunningEmulatedPool
-from kdlab.cluster.local_pool import LocalPool, RunningLocalPool
-from kdlab.cluster.pool import Pool
+from kdlab.cluster.emulated_pool import EmulatedPool
+from kdlab.cluster.local_pool import LocalPool
+from kdlab.cluster.pool import PoolSpec, RunningPool
 from kdlab.cluster.served import Served, ServedSource
 from kdlab.config.seal import file_sha256
 from kdlab.data.samples import PlannedSamples
@@ -31,7 +31,6 @@ from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import frozen
 
 Infer = Callable[[Tensor], Tensor]
-PoolType = TypeVar("PoolType", bound=Pool)
 
 
 class Scratch(ExitStack):
@@ -62,22 +61,22 @@ class Scene(Scratch):
         """A teacher for these samples; it has learned nothing."""
         return frozen(spec.build(self.samples.classes, self.samples.data.shape[0]))
 
-    def emulated(self, batch: int | None = None, **options: Any) -> RunningEmulatedPool:
+    def emulated(self, batch: int | None = None, **options: Any) -> RunningPool:
         """Emulated teachers that are up; `options` are those of `EmulatedPool`."""
         own = deployment_for(self.samples)
         deployment = own if batch is None else replace(own, batch=batch)
-        return self._up(EmulatedPool(**options).start(deployment, self.folder / "pool"))
+        return self._up(EmulatedPool(**options), deployment)
 
     def local(
         self, spec: ModelSpec, model: Normalised | None = None, **options: Any
-    ) -> RunningLocalPool:
+    ) -> RunningPool:
         """Teachers that are up and compute; `options` are those of `LocalPool`."""
         deployment = self.deployment(spec, self.model(spec) if model is None else model)
         # `bench teacher` measures engines; here all wait for the same work.
-        pool = LocalPool(**{"engine": "eager"} | options)
-        return self._up(pool.start(deployment, self.folder / "pool"))
+        return self._up(LocalPool(**{"engine": "eager"} | options), deployment)
 
-    def _up(self, pool: PoolType) -> PoolType:
+    def _up(self, spec: PoolSpec, deployment: Deployment) -> RunningPool:
+        pool = spec.start(deployment, self.folder / "pool")
         self.callback(pool.close)
         begin = time.monotonic()
         pool.wait()

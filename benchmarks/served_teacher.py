@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.apart import runs_apart
 from benchmarks.sweep import carried_out
-from kdlab.cluster.pool import status_of
+from kdlab.cluster.schedulers import status_of
 from kdlab.cluster.wires.security import remembered
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict

@@ -16,7 +16,7 @@ from benchmarks.scene import Scene
 from benchmarks.students import ImageCase, samples_of
 from benchmarks.unlike import held_back
 from benchmarks.waiting import until
-from kdlab.cluster.pool import status_of
+from kdlab.cluster.schedulers import status_of
 from kdlab.cluster.served import Served, ServedSource
 from kdlab.codec import part_of
 from kdlab.config.check import construct
@@ -105,7 +105,7 @@ def real_teachers(say: Say) -> Figure:
             return sorted(t.t_t for t in status_of(pool.address, pool.tls).teachers)
 
         until(lambda: len(said()) == 2 and said()[0] > 0)
-        with held_back(lambda: pool.teachers[1].pid, _SHARE, _PERIOD_S):
+        with held_back(lambda: pool.machines.children[1].pid, _SHARE, _PERIOD_S):
             with closing(scene.served("greedy", Served(), _ENDLESS)) as source:
                 _trained(
                     _all(source), _ENDLESS, WARM_UP_S, said

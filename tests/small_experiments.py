@@ -3,22 +3,17 @@
 import numpy as np
 import torch
 
-from kdlab.testing.scripted import ScriptedChild
+from kdlab.cluster.machines import Machines
 
 SMALL = {"train.epochs": 1, "data.train_samples": 96, "data.test_samples": 32}
 
 
 class ScriptedPool:
-    """A pool that is none: `teachers` are scripts, and who is asked for is another."""
+    """A pool that is none, with no machines."""
 
-    def __init__(self, address="tls://127.0.0.1:1", teachers=2):
+    def __init__(self, address="tls://127.0.0.1:1"):
         self.address, self.tls, self.teacher = address, None, "f"
-        self.teachers = [ScriptedChild(pid=100 + k) for k in range(teachers)]
-        self.closed = 0
-
-    def add_teacher(self):
-        self.teachers.append(ScriptedChild(pid=100 + len(self.teachers)))
-        return self.teachers[-1]
+        self.machines, self.closed = Machines(), 0
 
     def close(self):
         self.closed += 1

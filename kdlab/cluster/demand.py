@@ -1,72 +1,74 @@
 """Machines for teachers that follow the demand of a pool: from none up, and back to none."""
 
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Self
 
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus, TeacherStatus
-from kdlab.cluster.deployers.deployer import Machines
-from kdlab.cluster.keeper import PoolKeeper
-from kdlab.cluster.pool import status_of
+from kdlab.cluster.machines import Machines
 from kdlab.cluster.teachers.teacher_host import machine_of
-from kdlab.cluster.wires.security import Files
 from kdlab.errors import SchedulerUnreachable
 from kdlab.papers.edl_dist.beyond.pool_size import PoolLevel, PoolSize
 
-_TICK_S = 0.5
 _LONGEST_PAUSE_S = 60.0  # until machines that could not be had are asked for again
 
 
 class DemandFollower:
-    """Carries out papers/edl_dist/beyond/pool_size.py, twice a second; its unit is a machine."""
+    """Carries out papers/edl_dist/beyond/pool_size.py at each look; its unit is a machine.
+
+    `first` come whatever the demand is. What cannot be had, or dies, comes later each time.
+    """
 
     def __init__(
         self,
         machines: Machines,
-        tls: Files | None,
+        status: Callable[[], PoolStatus],
         size: PoolSize,
-        status: Callable[[str, Files | None], PoolStatus] = status_of,
+        first: int = 0,
     ) -> None:
-        self.machines, self.tls, self.size, self._status_of = machines, tls, size, status
-        self._keeper = PoolKeeper("pool", _TICK_S, lambda: self.look(time.monotonic()))
-        self._failures = 0  # in a row
+        self.machines, self._status, self.size = machines, status, size
+        self._first = first
+        self._failures = 0  # in a row, without a look at which all were there
         self._again_at = 0.0  # no machine is asked for before
 
-    def begin(self) -> Self:
-        """Follow it in a thread, until it is closed."""
-        self._keeper.start()
-        return self
-
     def look(self, now: float) -> None:
-        """One look; machines that cannot be had are asked for later each time.
+        """One look.
 
         Raises:
             SchedulerUnreachable: it is being started again.
         """
         try:
+            if self.machines.lost():
+                self._pause(now)
             self._resize(now)
         except SchedulerUnreachable:
             raise
         except Exception as error:  # whatever those who start machines raise
-            pause_s = min(_LONGEST_PAUSE_S, 2.0**self._failures)
-            self._failures += 1
-            self._again_at = now + pause_s
+            pause_s = self._pause(now)
             logging.getLogger("kdlab").warning("pool: %s In %g s.", error, pause_s)
 
+    def _pause(self, now: float) -> float:
+        pause_s = min(_LONGEST_PAUSE_S, 2.0**self._failures)
+        self._failures += 1
+        self._again_at = now + pause_s
+        return pause_s
+
     def _resize(self, now: float) -> None:
-        status = self._status_of(self.machines.address, self.tls)
-        resize = self.size.on_tick(level_of(status, self.machines.wanted(), now))
+        size, alive = self.size, self.machines.wanted()
+        if alive >= max(size.least, self._first):
+            self._first = 0
+            if size.least == size.most and not self._failures:
+                return  # nobody has to be asked
+        level = level_of(self._status(), alive, now)
+        resize = size.on_tick(level)
         if resize.withdraw:
             self.machines.withdraw(resize.withdraw)
-        if resize.start and now >= self._again_at:
-            self.machines.grow(resize.start)
+        start = max(resize.start, self._first - alive)
+        if start == level.starting == 0:
             self._failures = 0
-
-    def close(self) -> None:
-        """From now on their number stays as it is."""
-        self._keeper.close()
+        room = self.machines.at_once - level.starting
+        if min(start, room) > 0 and now >= self._again_at:
+            self.machines.grow(min(start, room))
 
 
 def level_of(status: PoolStatus, alive: int, now: float) -> PoolLevel:

@@ -4,31 +4,27 @@ As many as the students need: none before a student searches, more while it star
 when nobody holds them. The scheduler is a process of the run, unless the deployer brings its own.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from distributed.deploy import Cluster
 
-from kdlab.cluster.coordination.coordinator_messages import PoolStatus
+from kdlab.cluster.coordination.coordinator import Coordinator
 from kdlab.cluster.demand import DemandFollower
-from kdlab.cluster.deployers.deployer import DaskMachines, Deployer, Machines
-from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.deployers.deployer import DaskMachines, Deployer
 from kdlab.cluster.keeper import PoolKeeper
-from kdlab.cluster.pool import ComputingPoolSpec, start_scheduler, status_of
-from kdlab.cluster.remote_pool import JoinedPool, RemotePool, install
+from kdlab.cluster.pool import TICK_S, ComputingPoolSpec, PoolParts, TeachersHere
+from kdlab.cluster.schedulers import install, status_of
 from kdlab.cluster.teachers.teacher_host import host_teachers
-from kdlab.cluster.wires.security import Files, Tls, forget, remember
-from kdlab.cluster.wires.wire import check_address
+from kdlab.cluster.wires.security import Files, Tls
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.papers.edl_dist.beyond.pool_size import PoolSize
-from kdlab.supervision.children import Child
-
-_TICK_S = 1.0
 
 
 @register("cluster/deployed_pool")
@@ -69,109 +65,27 @@ class DeployedPool(ComputingPoolSpec):
     def check(self) -> None:
         self.machines.check()
 
-    def start(self, deployment: Deployment, folder: Path) -> "RunningDeployedPool":
-        return RunningDeployedPool(self, deployment, folder)
-
-
-class RunningDeployedPool:
-    """A scheduler, and machines that come and go; a scheduler that dies comes back with them."""
-
-    def __init__(self, spec: DeployedPool, deployment: Deployment, folder: Path) -> None:
-        self.spec, self.deployment, self.folder = spec, deployment, folder
-        self.teacher = deployment.teacher
-        self.files = (spec.tls or Tls(temporary=True)).files(folder)
-        self.tls: Files | None = self.files
-        self.scheduler: Child | None = None
-        self.machines: Machines | None = None
-        self.follower: DemandFollower | None = None
-        self.joined: JoinedPool | None = None
-        self._keeper = PoolKeeper("pool", _TICK_S, self.look)
-        try:
-            address = (
-                "" if spec.machines.brings_scheduler else self._start_scheduler(spec.port)
-            )
-            self.machines = spec.machines.up(address, self.files, folder)
-            self.address = address or self.machines.address
-            self.note = remember(self.address, self.files)
-            # One that the machines bring takes its time.
-            check_address(self.address, spec.start_s, self.tls)
-            self.joined = JoinedPool(self._as_remote(), deployment)
-            self.follower = self._follower()
-            self._keeper.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def _start_scheduler(self, port: int) -> str:
-        spec = self.spec
-        self.scheduler, address = start_scheduler(
-            self.deployment,
-            self.folder,
-            ttl_s=spec.ttl_s,
-            tls=self.tls,
-            host=spec.host or spec.machines.reached_at(),
-            port=port,
-            start_s=spec.start_s,
-        )
-        return address
-
-    def _as_remote(self) -> RemotePool:
-        spec = self.spec
-        return RemotePool(
-            address=self.address,
-            wait_s=spec.start_s,
-            tls=Tls(ca=self.files["ca"], cert=self.files["cert"], key=self.files["key"]),
-            ttl_s=spec.ttl_s,
-            workers=spec.teachers,
-            threads=spec.threads,
+    def parts(self, folder: Path) -> PoolParts:
+        tls = (self.tls or Tls(temporary=True)).files(folder)
+        host = self.host or self.machines.reached_at()
+        own: dict[str, str | float | None]
+        own = {"host": host, "port": self.port, "start_s": self.start_s}
+        return PoolParts(
+            tls=tls,
+            scheduler=None if self.machines.brings_scheduler else own,
+            coordinator=Coordinator(self.ttl_s),
+            machines=lambda pool: self.machines.up(pool.address, tls, folder),
+            size=PoolSize(self.least, self.most, self.idle_s),
+            ready=min(1, self.least),  # else they come when a student searches
+            start_s=self.start_s,
+            hosted=(self.teachers, self.threads),
         )
 
-    def _follower(self) -> DemandFollower:
-        assert self.machines is not None
-        size = PoolSize(self.spec.least, self.spec.most, self.spec.idle_s)
-        return DemandFollower(self.machines, self.tls, size).begin()
-
-    def wait(self, stop: Callable[[], bool] = lambda: False) -> PoolStatus:
-        """They come when a student searches."""
-        if self.spec.least and self.joined is not None:
-            return self.joined.wait(stop)
-        return status_of(self.address, self.tls)
-
-    def look(self) -> None:
-        if self.scheduler is not None and not (self.scheduler.alive() and self.follower):
-            self._begin_again()
-
-    def _begin_again(self) -> None:
-        """The scheduler has died, or came back and its machines have not."""
-        self._end_machines()
-        if self.scheduler is None or not self.scheduler.alive():
-            self._start_scheduler(urlsplit(self.address).port or 0)
-        self.machines = self.spec.machines.up(self.address, self.files, self.folder)
-        assert self.joined is not None
-        self.joined.deploy()  # this one knows of no workers that host teachers
-        self.follower = self._follower()
-
-    def _end_machines(self) -> None:
-        gone = self.scheduler is not None and not self.scheduler.alive()
-        if self.follower is not None:
-            self.follower.close()
-        if self.machines is not None:
-            self.machines.close(scheduler_gone=gone)
-        self.follower = self.machines = None
-
-    def close(self) -> None:
-        """Give back all that is there, as far as it has come."""
-        self._keeper.close()
-        with ExitStack() as last:  # the last one named here comes first
-            if self.spec.tls is None or self.spec.tls.temporary:
-                last.callback(forget, self.files)
-            if hasattr(self, "note"):
-                last.callback(self.note.unlink, missing_ok=True)
-            if self.scheduler is not None:
-                last.callback(self.scheduler.stop)
-            last.callback(self._end_machines)
-            if self.joined is not None:
-                last.callback(self.joined.close)
+    def here(self) -> TeachersHere:
+        if not self.machines.here:
+            return TeachersHere()
+        first, most = (max(1, n) * self.teachers for n in (self.least, self.most))
+        return TeachersHere(first, most, self.threads)
 
 
 @contextmanager
@@ -207,8 +121,11 @@ def follow_demand(
     machines = DaskMachines(cluster)
     install(machines.address, tls)
     host_teachers(machines.address, tls, teachers, threads)
-    follower = DemandFollower(machines, tls, PoolSize(least, most, idle_s)).begin()
+    status = partial(status_of, machines.address, tls)
+    follower = DemandFollower(machines, status, PoolSize(least, most, idle_s))
+    keeper = PoolKeeper("pool", TICK_S, lambda: follower.look(time.monotonic()))
+    keeper.start()
     try:
         yield follower
     finally:
-        follower.close()
+        keeper.close()  # from now on their number stays as it is

@@ -5,22 +5,16 @@ hundreds of teachers on one machine. Their answers are all zeros (every class al
 everything that shows them says "emulated".
 """
 
-import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kdlab.cluster.child_configs import EmulatedTeachers, EmulatedTeachersConfig
-from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.pool import PoolSpec, start_scheduler, wait_for_teacher
-from kdlab.cluster.wires.security import Files, own_files
+from kdlab.cluster.machines import Machines
+from kdlab.cluster.pool import PoolParts, PoolSpec, RunningPool, TeachersHere
+from kdlab.cluster.wires.security import own_files
 from kdlab.codec import part_of
 from kdlab.config import register
-from kdlab.errors import ClusterError
-from kdlab.supervision.children import Child
-
-_START_S = 600.0  # a machine may be busy; one that has ended is seen at once
 
 
 @register("cluster/emulated_pool")
@@ -31,49 +25,32 @@ class EmulatedPool(PoolSpec, EmulatedTeachers):
     At SIGUSR1 to their process one vanishes without a word, and another comes.
     """
 
-    def start(self, deployment: Deployment, folder: Path) -> "RunningEmulatedPool":
-        return RunningEmulatedPool(self, deployment, folder)
+    def as_served(self, deployment: Deployment) -> Deployment:
+        return replace(deployment, reference=())  # zeros prove nothing
 
-
-class RunningEmulatedPool:
-    def __init__(self, spec: EmulatedPool, deployment: Deployment, folder: Path) -> None:
-        self.spec, self.folder, self.teacher = spec, folder, deployment.teacher
-        self.tls: Files | None = own_files(None, folder)
-        self.scheduler, self.address = start_scheduler(
-            replace(deployment, reference=()), folder, ttl_s=spec.ttl_s, tls=self.tls
-        )
-        try:
-            config = EmulatedTeachersConfig(
-                **vars(part_of(spec, EmulatedTeachers)),
-                scheduler=self.address,
-                host="127.0.0.1",
-                tls=self.tls,
-                scratch=str(folder / "scratch"),
-            )
-            self.host = Child(
-                "kdlab.testing.emulated_teachers",
-                config,
-                folder / "emulated-teachers.log",
-            )
-        except BaseException:
-            self.scheduler.stop()
-            raise
-
-    def wait(self, stop: Callable[[], bool] = lambda: False) -> PoolStatus:
-        return wait_for_teacher(
-            self.address,
-            _START_S,
-            self._hopeless,
-            stop,
-            at_least=len(self.spec.rates),
-            tls=self.tls,
+    def parts(self, folder: Path) -> PoolParts:
+        return PoolParts(
+            tls=own_files(None, folder),
+            scheduler={},
+            machines=lambda pool: EmulatedHost(pool, self),
+            ready=len(self.rates),
+            replaces=False,
         )
 
-    def _hopeless(self) -> None:
-        if not self.host.alive():
-            raise ClusterError(self.host.exit_report("ended before it could serve"))
+    def here(self) -> TeachersHere:
+        return TeachersHere(first=self.teachers, rate=self.t_t)
 
-    def close(self) -> None:
-        self.host.stop()
-        self.scheduler.stop()
-        shutil.rmtree(self.folder / "scratch", ignore_errors=True)
+
+class EmulatedHost(Machines):
+    """The one process of all emulated teachers."""
+
+    def __init__(self, pool: RunningPool, spec: EmulatedPool) -> None:
+        config = EmulatedTeachersConfig(
+            **vars(part_of(spec, EmulatedTeachers)),
+            scheduler=pool.address,
+            host="127.0.0.1",
+            tls=pool.tls,
+            scratch=str(pool.folder / "scratch"),
+        )
+        log = pool.folder / "emulated-teachers.log"
+        self.children = [pool.start_child("kdlab.testing.emulated_teachers", config, log)]

@@ -1,46 +1,81 @@
-"""The base of all teacher pools: how teachers come to be, and where they are found."""
+"""Pools of teachers: a scheduler, own or given, and machines that come, go and are replaced.
+
+A spec says what its pool is made of (`PoolSpec`); what is up is always a `RunningPool`.
+"""
 
 import logging
+import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from urllib.parse import urlsplit
 
-from kdlab.cluster.child_configs import SchedulerConfig
+from kdlab.cluster.coordination.coordinator import Coordinator
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus
+from kdlab.cluster.demand import DemandFollower
 from kdlab.cluster.deployment import Deployment, EngineChoice
-from kdlab.cluster.wires.security import Files
-from kdlab.cluster.wires.wire import ask
-from kdlab.codec import typed
+from kdlab.cluster.keeper import PoolKeeper
+from kdlab.cluster.machines import Machines
+from kdlab.cluster.schedulers import deploy, install, start_scheduler, status_of
+from kdlab.cluster.teachers.teacher_host import host_teachers
+from kdlab.cluster.wires.security import Files, Tls, forget, remember
+from kdlab.cluster.wires.wire import check_address
+from kdlab.codec import MessageError
 from kdlab.config import Range
 from kdlab.config.spec import POSITIVE, Spec
-from kdlab.errors import (
-    ClusterError,
-    RunStopped,
-    SchedulerUnreachable,
-    TeacherRefused,
-    join_command,
-)
-from kdlab.supervision.children import Child
+from kdlab.errors import ClusterError, RunStopped, SchedulerUnreachable, join_command
+from kdlab.papers.edl_dist.beyond.pool_size import PoolSize
+from kdlab.supervision.children import Child, StartChild
 
-_SCHEDULER_START_S = 600.0  # a machine may be busy; one that has ended is seen at once
-_CHUNK = 4 << 20  # bytes of weights in one message to the coordinator
+TICK_S = 0.5  # between two looks of who keeps a pool
 
 
+@runtime_checkable
 class Pool(Protocol):
     """A pool that is up. Satisfies `soft_labels.source.TeacherPool`."""
 
     address: str
     teacher: str
     tls: Files | None
+    machines: Machines
 
     def wait(self, stop: Callable[[], bool] = ...) -> PoolStatus:
         """Until a teacher is ready; what there is then."""
 
     def close(self) -> None: ...
+
+
+class TeachersHere(NamedTuple):
+    """Teachers of a pool that compute on this machine, as far as its spec tells."""
+
+    first: int = 0  # when it begins
+    most: int = 0  # 0 where none computes
+    threads: int = 1  # of the CPU, for each
+    on_gpu: bool | None = None  # None is where there is one
+    rate: float | None = None  # samples/s of each where the spec says it
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolParts:
+    """What a pool is made of."""
+
+    tls: Files | None  # certificates that all its connections show
+    address: str = ""  # of a scheduler that is there
+    # Options of the one that is started here; None: there is one, or the machines bring it.
+    scheduler: Mapping[str, str | float | None] | None = None
+    # What it becomes if it is none yet: then it is told what to serve, and given the weights.
+    coordinator: Coordinator | None = None
+    machines: Callable[["RunningPool"], Machines] = lambda pool: Machines()
+    size: PoolSize | None = None  # how many machines by demand; None leaves that to others
+    first: int = 0  # machines that come whatever the demand is
+    ready: int = 1  # teachers that serve before a run goes on, within `start_s`
+    start_s: float = 600.0  # a machine may be busy; one that has ended is seen at once
+    hosted: tuple[int, int] = (0, 1)  # teachers on each Dask worker, threads of each
+    replaces: bool = True  # whether what dies is started again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +85,17 @@ class PoolSpec(Spec, ABC):
     ttl_s: a teacher silent for longer is given up (EDL's value is 6 s).
     """
 
+    given: ClassVar[bool] = False  # by somebody else, whose it stays; others may share it
+
     ttl_s: Annotated[float, POSITIVE] = 6.0
 
     @abstractmethod
-    def start(self, deployment: Deployment, folder: Path) -> Pool:
+    def parts(self, folder: Path) -> PoolParts:
+        """What it is made of; files for it alone go to `folder`."""
+
+    def start(self, deployment: Deployment, folder: Path) -> "RunningPool":
         """Bring the pool up and publish what it serves; logs go to `folder`."""
+        return RunningPool(self, deployment, folder).keep()
 
     def as_served(self, deployment: Deployment) -> Deployment:
         """What its teachers are told, who may compute it in a way of their own."""
@@ -66,6 +107,10 @@ class PoolSpec(Spec, ABC):
         Raises:
             SchedulerUnreachable: for a pool that should be up already.
         """
+
+    def here(self) -> TeachersHere:
+        """Those that compete with a student for this machine."""
+        return TeachersHere()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,148 +136,160 @@ class ComputingPoolSpec(PoolSpec):
         )
 
 
-def deploy(
-    address: str,
-    deployment: Deployment,
-    *,
-    tls: Files | None,
-    with_weights: bool,
-) -> None:
-    """Have a pool serve something else; its teachers load it when they renew their leases.
+class RunningPool:
+    """A pool that is up; what of it dies comes back, and its machines follow the demand.
 
-    Args:
-        address: of the scheduler.
-        deployment: from now on.
-        tls: certificates of the pool.
-        with_weights: send them along, for teachers that cannot read their paths.
-
-    Raises:
-        TeacherRefused: the pool still serves others.
+    `start` and what follows it are the processes, the coordinator's answer and the clock.
     """
-    if with_weights:
-        for member in deployment.members:
-            send_weights(address, Path(member.weights), member.sha256, tls)
-    refusal = ask(
-        address, "kdlab_deploy", wait_s=120.0, tls=tls, deployment=deployment.to_json()
-    )
-    if refusal:
-        raise TeacherRefused(f"The pool at {address} cannot serve this run: {refusal}.")
 
-
-def send_weights(address: str, path: Path, sha256: str, tls: Files | None) -> None:
-    """Bring a file to the coordinator in pieces, so that no renewal waits for it.
-
-    Raises:
-        SchedulerUnreachable: it does not answer.
-        ClusterError: another file stands there under this hash.
-    """
-    size = path.stat().st_size
-    put = partial(ask, address, "kdlab_weights_put", tls=tls, sha256=sha256)
-    with path.open("rb") as file:
-        have = put(offset=0, chunk=b"")
-        while have < size:
-            file.seek(have)
-            now = put(offset=have, chunk=file.read(_CHUNK))
-            if now <= have:
-                raise ClusterError(
-                    f"The scheduler at {address} has taken {now} of the {size} bytes of "
-                    f"{path} and takes no more; is its disk full?"
-                )
-            have = now
-
-
-def status_of(address: str, tls: Files | None) -> PoolStatus:
-    """What the coordinator at this address says of its pool.
-
-    Raises:
-        SchedulerUnreachable: nobody answers there.
-    """
-    return typed(PoolStatus, ask(address, "kdlab_status", tls=tls))
-
-
-def start_scheduler(
-    deployment: Deployment,
-    folder: Path,
-    *,
-    ttl_s: float,
-    tls: Files | None = None,
-    store: str | None = None,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    start_s: float = _SCHEDULER_START_S,
-) -> tuple[Child, str]:
-    """A scheduler with the coordinator in it, and its address.
-
-    Args:
-        deployment: what its teachers serve.
-        folder: for its log and its journal.
-        ttl_s: of the leases.
-        tls: certificates; None is plain TCP.
-        store: URL of a Redis, or path of a file, that keeps the leases; None is a file in
-            `folder`.
-        host: to listen on; another than loopback is for networks that one has made.
-        port: where one was that this one replaces; 0 is any that is free.
-        start_s: so long it may take to come up.
-    """
-    config = SchedulerConfig(
-        host=host,
-        port=port,
-        tls=tls,
-        ttl_s=ttl_s,
-        deployment=deployment.to_json(),
-        store_url=store or str(folder / "leases.json"),
-        store_prefix=f"kdlab:{folder.parent.name}",
-        journal=str(folder / "coordinator.jsonl"),
-    )
-    scheduler = Child(
-        "kdlab.cluster.coordination.scheduler_process", config, folder / "scheduler.log"
-    )
-    try:
-        return scheduler, str(scheduler.answer(start_s)["address"])
-    except BaseException:
-        scheduler.stop()
-        raise
-
-
-def wait_for_teacher(
-    address: str,
-    wait_s: float,
-    problem: Callable[[], None],
-    stop: Callable[[], bool],
-    at_least: int = 1,
-    tls: Files | None = None,
-) -> PoolStatus:
-    """Until so many teachers are ready.
-
-    Args:
-        address: of the scheduler.
-        wait_s: how long at most.
-        problem: called meanwhile; raises when waiting is hopeless.
-        stop: whether the user asked to stop.
-        at_least: how many.
-        tls: certificates of the pool.
-
-    Raises:
-        ClusterError: none became ready in time.
-    """
-    deadline = time.monotonic() + wait_s
-    loading = 0
-    while time.monotonic() < deadline:
-        if stop():
-            raise RunStopped("stopped by the user while teachers were starting")
+    def __init__(
+        self,
+        spec: PoolSpec,
+        deployment: Deployment,
+        folder: Path,
+        *,
+        start: StartChild = Child,
+        start_scheduler: Callable[..., tuple[Child, str]] = start_scheduler,
+        status: Callable[[str, Files | None], PoolStatus] = status_of,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.spec, self.deployment, self.folder = spec, deployment, folder
+        self.teacher, self.start_child, self._now = deployment.teacher, start, now
+        self._start_scheduler, self._status_of = start_scheduler, status
+        self.parts = spec.parts(folder)
+        self.tls, self.address = self.parts.tls, self.parts.address
+        self.scheduler: Child | None = None
+        self.machines = Machines()
+        self._up = self._told = False  # machines; their scheduler of what it serves
+        self._follower: DemandFollower | None = None
+        self._note: Path | None = None
+        self._keeper = PoolKeeper("pool", TICK_S, self.look)
         try:
-            status = status_of(address, tls)
-        except SchedulerUnreachable as error:  # whoever keeps it starts it again
-            logging.getLogger("kdlab").warning("%s", error)
-            problem()
-            time.sleep(0.1)
-            continue
-        if len(status.ready) >= at_least:
-            return status
-        loading = len(status.teachers)
-        problem()
-        time.sleep(0.1)  # between looks; the deadline above ends it
-    raise ClusterError(
-        f"No teacher became ready at {address} within {wait_s:g} s "
-        f"({loading} are loading). Start one:\n    {join_command(address)}"
-    )
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def keep(self) -> Self:
+        """Look after it in a thread, until it is closed."""
+        self._keeper.start()
+        return self
+
+    def status(self) -> PoolStatus:
+        return self._status_of(self.address, self.tls)
+
+    def look(self) -> None:
+        """What was lost comes back; the number of machines follows the demand."""
+        lacks = self._gone() or not self._up or not self._serves()
+        if self.parts.replaces and lacks:
+            self._begin()
+        if self._follower is not None:
+            self._follower.look(self._now())
+
+    def _gone(self) -> bool:
+        """Whether it has no scheduler where it should have one of its own."""
+        own = self.parts.scheduler is not None
+        return own and (self.scheduler is None or not self.scheduler.alive())
+
+    def _serves(self) -> bool:
+        """Whether the scheduler knows what to serve; one that is new does not."""
+        if self.parts.coordinator is None or not self._told:
+            return self._told
+        try:
+            return self.status().deployed == self.deployment.fingerprint
+        except (
+            AttributeError,
+            MessageError,
+        ):  # Dask's answers where there is no coordinator
+            return False
+
+    def _begin(self) -> None:
+        """Start what is missing: scheduler and machines; say what is to be served."""
+        if self._gone():
+            self._begin_scheduler()
+        if not self._up:
+            self._begin_machines()
+        if self._note is None and self.tls is not None and not self.spec.given:
+            self._note = remember(self.address, self.tls)
+        if self.parts.coordinator is not None:
+            install(self.address, self.tls, self.parts.coordinator)
+            deploy(self.address, self.deployment, tls=self.tls, with_weights=True)
+        if self.parts.hosted[0]:
+            host_teachers(self.address, self.tls, *self.parts.hosted)
+        self._told = True
+
+    def _begin_scheduler(self) -> None:
+        """A first one, or another in the place of one that died."""
+        if self.scheduler is not None:
+            self.scheduler.stop()
+            if not self.machines.outlive_scheduler:
+                self._end_machines()
+        options = {"port": 0, **(self.parts.scheduler or {})}
+        if self.address:
+            options["port"] = urlsplit(self.address).port
+        self._told = False
+        self.scheduler, self.address = self._start_scheduler(
+            self.deployment, self.folder, ttl_s=self.spec.ttl_s, tls=self.tls, **options
+        )
+
+    def _begin_machines(self) -> None:
+        parts = self.parts
+        self.machines = parts.machines(self)
+        self._up = True
+        if not self.address:  # they bring the scheduler, which takes its time
+            self.address = self.machines.address
+            check_address(self.address, parts.start_s, self.tls)
+        now = min(parts.first, self.machines.at_once)
+        if now:
+            self.machines.grow(now)
+        if parts.size is not None:
+            later = parts.first if parts.first > now else 0
+            args = (self.machines, self.status, parts.size, later)
+            self._follower = DemandFollower(*args)
+
+    def _end_machines(self) -> None:
+        """Give all back; where they are to come back, they begin anew."""
+        machines, self.machines = self.machines, Machines()
+        self._up, self._follower = False, None
+        machines.close(scheduler_gone=self._gone())
+
+    def wait(self, stop: Callable[[], bool] = lambda: False) -> PoolStatus:
+        """Until as many teachers are ready as it begins with; what there is then.
+
+        Raises:
+            ClusterError: they were not in time.
+            RunStopped: the user asked to stop.
+        """
+        if not self.parts.ready:
+            return self.status()  # they come when a student searches
+        deadline, loading = time.monotonic() + self.parts.start_s, 0
+        while time.monotonic() < deadline:
+            if stop():
+                raise RunStopped("stopped by the user while teachers were starting")
+            try:
+                status = self.status()
+                if len(status.ready) >= self.parts.ready:
+                    return status
+                loading = len(status.teachers)
+            except SchedulerUnreachable as error:  # whoever keeps it starts it again
+                logging.getLogger("kdlab").warning("%s", error)
+            self.machines.hopeless()
+            time.sleep(0.1)  # between looks; the deadline above ends it
+        raise ClusterError(
+            f"No teacher became ready at {self.address} within {self.parts.start_s:g} s "
+            f"({loading} are loading). Start one:\n    {join_command(self.address)}"
+        )
+
+    def close(self) -> None:
+        """Give back all that is the run's, as far as it has come."""
+        self._keeper.close()
+        with ExitStack() as last:  # the last one named here comes first
+            tls: Tls | None = getattr(self.spec, "tls", None)
+            if not self.spec.given and self.tls and (tls is None or tls.temporary):
+                last.callback(forget, self.tls)
+            last.callback(shutil.rmtree, self.folder / "scratch", ignore_errors=True)
+            if self._note is not None:
+                last.callback(self._note.unlink, missing_ok=True)
+            if self.scheduler is not None:
+                last.callback(self.scheduler.stop)
+            last.callback(self._end_machines)

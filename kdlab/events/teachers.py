@@ -167,11 +167,11 @@ class ReaderRestarted(
     batches: int  # of this epoch, that were trained on
 
 
-class TeacherAdded(Event, line="one more teacher was asked for (pid {pid})"):
+class TeacherAdded(Event, line="one more teacher was asked for"):
     """Somebody asked the pool for one teacher more."""
 
     by: str
-    pid: int
+    pid: int | None = None  # of one that is a process of this machine
 
 
 class TeacherDrained(Event, line="{target} was asked to leave"):

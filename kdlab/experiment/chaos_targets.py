@@ -7,8 +7,8 @@ from pathlib import Path
 
 from kdlab.cluster.chaos import Chaos, ChaosRunner, Target
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus
-from kdlab.cluster.local_pool import RunningLocalPool
-from kdlab.cluster.pool import status_of
+from kdlab.cluster.pool import Pool
+from kdlab.cluster.schedulers import status_of
 from kdlab.cluster.wires.security import Files
 from kdlab.errors import SchedulerUnreachable
 from kdlab.events.event import Emit
@@ -45,15 +45,15 @@ class OwnTargets:
 
     def teachers(self) -> list[Target]:
         """Those that serve or load; one that just ended is none."""
-        if not isinstance(self.pool, RunningLocalPool):
+        pool = self.pool
+        if not (isinstance(pool, Pool) and pool.machines.steered):
             return []
-        known = self.known(self.pool.address, self.pool.tls)
-        alive = [child for child in list(self.pool.teachers) if child.alive()]
-        return [known[c.pid] for c in alive if c.pid in known]
+        known = self.known(pool.address, pool.tls)
+        return [t for pid, t in known.items() if pool.machines.has(t.name, pid)]
 
     def add_teacher(self) -> None:
-        if isinstance(self.pool, RunningLocalPool):
-            self.pool.add_teacher()
+        if isinstance(self.pool, Pool) and self.pool.machines.steered:
+            self.pool.machines.add()
 
     # A spec that asks for more is refused: the timetable would end with what it hits.
 

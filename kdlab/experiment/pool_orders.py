@@ -7,7 +7,8 @@ from pathlib import Path
 
 from kdlab.cluster.chaos import Target
 from kdlab.cluster.keeper import PoolKeeper
-from kdlab.cluster.local_pool import RunningLocalPool
+from kdlab.cluster.pool import Pool
+from kdlab.cluster.teachers.teacher_host import machine_of
 from kdlab.control.orders import AddTeacher, DrainTeacher, KillTeacher, Order, OrderReader
 from kdlab.events.event import Emit
 from kdlab.events.general import Warned
@@ -26,11 +27,11 @@ class PoolOrders:
     def __init__(
         self,
         path: Path,
-        pool: RunningLocalPool,
+        pool: Pool,
         emit: Emit,
         since: float,
         *,
-        targets: Callable[[RunningLocalPool], OwnTargets] = OwnTargets,
+        targets: Callable[[Pool], OwnTargets] = OwnTargets,
         kill: Callable[[int, int], None] = os.kill,
     ) -> None:
         self._read, self._since = OrderReader(path), since
@@ -56,21 +57,20 @@ class PoolOrders:
     def _execute(self, order: Order) -> None:
         match order:
             case AddTeacher():
-                child = self._pool.add_teacher()
-                self._emit(TeacherAdded(by="user", pid=child.pid))
+                self._emit(TeacherAdded(by="user", pid=self._pool.machines.add()))
             case DrainTeacher(name=name) if target := self._target(name):
                 self._emit(TeacherDrained(by="user", target=name, pid=target.pid))
-                self._kill(target.pid, signal.SIGTERM)  # it answers what it was asked
+                self._pool.machines.withdraw([machine_of(name)])
             case KillTeacher(name=name) if target := self._target(name):
                 self._emit(
                     ChaosCaused(by="user", kind=order.KIND, target=name, pid=target.pid)
                 )
                 self._kill(target.pid, signal.SIGKILL)
             case DrainTeacher(name=name) | KillTeacher(name=name):
-                self._emit(Warned(message=f"There is no teacher {name} any more."))
+                self._emit(Warned(message=f"There is no teacher {name} here any more."))
 
     def _target(self, name: str) -> Target | None:
-        """The teacher of this name among our own children, if it lives."""
+        """The teacher of this name among our own on this machine, if it lives."""
         return next(
             (t for t in self._targets(self._pool).teachers() if t.name == name), None
         )

@@ -10,9 +10,7 @@ from torch import Tensor
 from kdlab.cluster import notebook_components
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.hosted_ranks import DaskHosts
-from kdlab.cluster.local_pool import RunningLocalPool
 from kdlab.cluster.pool import Pool
-from kdlab.cluster.remote_pool import RemotePool
 from kdlab.cluster.teachers.probe import probe_images, proof_of
 from kdlab.cluster.wires.known_schedulers import require_known
 from kdlab.control.orders import CONTROL
@@ -72,7 +70,7 @@ class Pools:
             self._emit(PoolStarting(pool=self.spec.teacher_pool.component))
             pool = self.spec.teacher_pool.start(deployment(), self.run.path / folder)
             self._up[folder] = pool
-            if isinstance(pool, RunningLocalPool):
+            if pool.machines.steered:
                 path, since = self.run.path / CONTROL, self.run.since
                 self._orders.append(PoolOrders(path, pool, self._emit, since).start())
             status = pool.wait(self._stop)
@@ -83,7 +81,8 @@ class Pools:
         """No answer is kept for others where a lone student asks for each of them once."""
         asking = [m for m in self.spec.members() if m.source.needs_teacher == "served"]
         # Who else comes to a pool of somebody else, nobody knows here.
-        alone = not (self._others or isinstance(self.spec.teacher_pool, RemotePool))
+        pool = self.spec.teacher_pool
+        alone = not (self._others or (pool is not None and pool.given))
         made = self._deployment()
         if alone and len(asking) == 1 and self.spec.method.shares_pools:
             return replace(made, share_answers=False)

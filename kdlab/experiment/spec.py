@@ -323,8 +323,8 @@ class ExperimentSpec(Spec):
         for whom, is_wrong, why in (
             (
                 "teacher",
-                not isinstance(pool, LocalPool),
-                "only teachers of cluster/local_pool can be hit; use: teacher_pools/local",
+                pool is None or not pool.here().most,
+                "only teachers on this machine can be hit; use: teacher_pools/local",
             ),
             (
                 "rank",
@@ -341,7 +341,7 @@ class ExperimentSpec(Spec):
             if is_wrong and any(kind.endswith(whom) for kind in asked):
                 yield Fault("chaos", f"asks for {', '.join(asked)}, and {why}")
         for kind in {"partition_teacher", "delay_teacher"} & {*asked}:
-            if isinstance(pool, LocalPool) and not pool.chaos:
+            if pool and pool.here().most and not getattr(pool, "chaos", False):
                 yield Fault("teacher_pool.chaos", f"is false; {kind} needs it true")
         if outside := [kind for kind in asked if kind in FROM_OUTSIDE]:
             yield Fault(

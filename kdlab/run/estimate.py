@@ -8,8 +8,7 @@ from typing import Any
 
 import psutil
 
-from kdlab.cluster.emulated_pool import EmulatedPool
-from kdlab.cluster.local_pool import LocalPool
+from kdlab.cluster.pool import ComputingPoolSpec, TeachersHere
 from kdlab.data.images import ImageData
 from kdlab.errors import BadInput
 from kdlab.experiment.feature_setup import row_of, teacher_taps
@@ -136,15 +135,16 @@ class _Reckoning:
             rates = [network_rates(k, spec.train, data.shape, classes) for k in kinds]
             self.teacher = rates[0] if len(rates) == 1 else _one_after_the_other(rates)
         self.views = views_per_second(data, spec.train.batch, _VIEWS_S)
+        pool = spec.teacher_pool if self._is_served() else None
+        self.here = TeachersHere() if pool is None else pool.here()
 
     def estimate(self) -> Estimate:
         stages = [s for one in self.spec.teachers() for s in self._taught(one)]
         stages += [self._stage(member) for member in self.spec.members()]
         held = self.spec.data.expected_bytes() / 1e6
-        teachers, pool, copies = 0, self.spec.teacher_pool, 1
-        if isinstance(pool, LocalPool) and self._is_served():
-            teachers = pool.most or pool.teachers
-            copies = _ENGINES if pool.engine == "auto" else 1
+        teachers, pool = self.here.most, self.spec.teacher_pool
+        engines = isinstance(pool, ComputingPoolSpec) and pool.engine == "auto"
+        copies = _ENGINES if engines else 1
         weights = (self.teacher.parameters if self.teacher else 0) * 4 / 1e6
         memory = psutil.Process().memory_info().rss / 1e6 + self.student.step_mb
         memory += weights + teachers * (_BASE_MB + copies * weights) + min(held, 4000)
@@ -208,14 +208,14 @@ class _Reckoning:
 
     def _pool_rate(self) -> tuple[float, float]:
         """How much slower all is on shared cores, and samples/s of all teachers; 0: unknown."""
-        pool, cores = self.spec.teacher_pool, os.cpu_count() or 1
-        if isinstance(pool, EmulatedPool):
-            return 1.0, pool.teachers * pool.t_t
-        if not isinstance(pool, LocalPool) or self.teacher is None:
+        here, cores = self.here, os.cpu_count() or 1
+        if here.rate is not None:
+            return 1.0, here.first * here.rate
+        if not here.most or self.teacher is None:
             return 1.0, 0.0
         threads = self.spec.train.threads or cores
-        crowd = max(1.0, (threads + pool.teachers * pool.threads) / cores)
-        return crowd, pool.teachers * self.teacher.asked * pool.threads / threads / crowd
+        crowd = max(1.0, (threads + here.first * here.threads) / cores)
+        return crowd, here.first * self.teacher.asked * here.threads / threads / crowd
 
     def _epochs_s(self, rates: NetworkRates, recipe: Recipe, each_s: float) -> float:
         looks = math.ceil(recipe.epochs / recipe.evaluate_every)
@@ -228,13 +228,12 @@ class _Reckoning:
         return any(m.source.needs_teacher == "served" for m in self.spec.members())
 
     def _needed(self) -> int | None:
-        pool = self.spec.teacher_pool
         if not self._is_served() or self.teacher is None:
             return None
-        if isinstance(pool, EmulatedPool):
-            return math.ceil(self.student.trained / pool.t_t)
+        if self.here.rate is not None:
+            return math.ceil(self.student.trained / self.here.rate)
         threads = self.spec.train.threads or os.cpu_count() or 1
-        own = pool.threads if isinstance(pool, LocalPool) else threads
+        own = self.here.threads if self.here.most else threads
         return math.ceil(self.student.trained / (self.teacher.asked * own / threads))
 
     def _label_bytes(self) -> int:

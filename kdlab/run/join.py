@@ -28,7 +28,7 @@ def join(config: TeacherConfig, model: str | None) -> int:
         TeacherRefused: the pool serves another model.
     """
     from kdlab.cluster.limits import usable_cores
-    from kdlab.cluster.remote_pool import install
+    from kdlab.cluster.schedulers import install
     from kdlab.cluster.teachers.teacher_server import serve
     from kdlab.cluster.wires.roles import REFUSED
 

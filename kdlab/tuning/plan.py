@@ -2,8 +2,6 @@
 
 import os
 
-from kdlab.cluster.emulated_pool import EmulatedPool
-from kdlab.cluster.local_pool import LocalPool
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.tuning.space import Space
 from kdlab.tuning.spec import SweepSpec
@@ -67,11 +65,10 @@ def shares_pool(spec: SweepSpec, space: Space) -> bool:
     base = space.base
     if not spec.share_pool or not isinstance(base, ExperimentSpec):
         return False
-    if not isinstance(base.teacher_pool, LocalPool | EmulatedPool):
-        return False  # a remote one is shared by itself
-    if not base.method.shares_pools or spec.workers is not None:
-        return False
-    if base.chaos is not None:  # it hits the teachers of one run
+    if base.teacher_pool is None or base.teacher_pool.given:
+        return False  # one of somebody else is shared by itself
+    alone = base.chaos is not None  # it hits the teachers of one run
+    if alone or not base.method.shares_pools or spec.workers is not None:
         return False
     if any(_touches(key, part) for key in spec.space for part in _OF_THE_POOL):
         return False

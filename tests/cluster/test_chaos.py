@@ -48,7 +48,7 @@ def test_a_hung_teacher_expires_and_its_work_is_sent_again(
 ):
     pool = pools(deployment, teachers=2, ttl_s=2.0)
     source, samples, events = served(pool, rate=1e9, epochs=4000, ut=80, order=order)
-    hung = pool.teachers[0].pid
+    hung = pool.machines.children[0].pid
 
     def lost():
         return [data for name, data in events if name == "teacher_lost"]
@@ -74,14 +74,14 @@ def test_a_polite_leave_sends_nothing_again(pools, served, deployment):
 
     def act(epoch, number):
         if (epoch, number) == (2, 3):
-            os.kill(pool.teachers[0].pid, signal.SIGTERM)
+            os.kill(pool.machines.children[0].pid, signal.SIGTERM)
 
     complete(train(source, 40, act, pace_s=0.002), samples, 40)
     left = [data for name, data in events if name == "teacher_left"]
     assert [data.teacher for data in left] == ["teacher-0"]
     assert not [name for name, _ in events if name == "teacher_lost"]
-    pool.teachers[0].process.wait(30)
-    assert pool.teachers[0].process.returncode == 0
+    pool.machines.children[0].process.wait(30)
+    assert pool.machines.children[0].process.returncode == 0
 
 
 def spoilt(deployment, tmp_path, change):
@@ -159,7 +159,7 @@ def test_the_scheduler_is_killed_and_training_goes_on(pools, served, deployment)
     """Its teachers keep their models and their wires; it comes back at its address."""
     pool = pools(deployment, teachers=2, replace_lost=True)
     source, samples, events = served(pool, rate=1e9, epochs=10**6, ut=100)
-    pids = {child.pid for child in pool.teachers}
+    pids = {child.pid for child in pool.machines.children}
     ids, epoch = [], 0
 
     def said():
@@ -183,7 +183,9 @@ def test_the_scheduler_is_killed_and_training_goes_on(pools, served, deployment)
     for number in range(epoch):
         assert sorted(trained_ids(ids, number)) == sorted(samples.train_ids())
     assert pool.scheduler.pid != killed
-    assert {child.pid for child in pool.teachers} == pids  # nobody was started again
+    assert {
+        child.pid for child in pool.machines.children
+    } == pids  # nobody was started again
 
 
 def in_use(pool):
@@ -248,7 +250,7 @@ def test_random_kills_and_joins_lose_nothing(pools, served, deployment):
     while kills < 12:
         for batch in source.epoch(epoch, ()):
             ids.append((epoch, batch.ids.copy()))
-            alive = [t for t in pool.teachers if t.alive()]
+            alive = [t for t in pool.machines.children if t.alive()]
             if kills < 12 and chance.random() < 0.02 and alive:
                 victim = chance.choice(alive)
                 os.kill(victim.pid, signal.SIGKILL)

@@ -28,7 +28,7 @@ from kdlab.cluster.coordination.lease_store import (
     make_store,
 )
 from kdlab.cluster.local_pool import LocalPool
-from kdlab.cluster.pool import deploy
+from kdlab.cluster.schedulers import deploy
 from kdlab.cluster.wires.security import Tls, of_all_roles
 from kdlab.cluster.wires.wire import ask, check_address, run_isolated
 from kdlab.codec import plain
@@ -142,7 +142,7 @@ def test_redis_keeps_leases_with_a_ttl_across_a_restart(pools, served, deploymen
     kept = {k: json.loads(client.get(k)) for k in client.scan_iter(f"{prefix}:teacher:*")}
     assert {k: row["shares"] for k, row in kept.items()} == seen["shares"]  # same leases
     assert source.figures()["resends"] == 0
-    for child in pool.teachers:
+    for child in pool.machines.children:
         child.process.kill()
     until(lambda: not list(client.scan_iter(f"{prefix}:teacher:*")))
 
@@ -164,7 +164,7 @@ def test_teachers_that_still_load_take_what_the_pool_serves_by_then(pools, deplo
         ready = [t for t in status["teachers"] if t["state"] == "free"]
         if len(ready) == 2:
             break
-        assert all(child.alive() for child in pool.teachers)
+        assert all(child.alive() for child in pool.machines.children)
         assert time.monotonic() < deadline, status
         time.sleep(0.05)
     assert status["deployed"] == last.fingerprint
@@ -176,7 +176,7 @@ def test_the_journals_replay_without_processes(pools, served, deployment):
     pool = pools(deployment, teachers=2)
     source, samples, _ = served(pool, rate=1e9, epochs=5, record=True)
     train(source, 3)
-    pool.teachers[0].process.kill()
+    pool.machines.children[0].process.kill()
     for _ in source.epoch(3, ()):
         pass
     source.close()
@@ -254,15 +254,14 @@ def test_a_pool_grows_while_a_student_searches_and_shrinks_when_idle(
         source, samples, _ = served(pool, rate=1e9, epochs=3)
         complete(train(source, 3), samples, 3)
         deadline = time.monotonic() + 300
-        while len(pool.teachers) < 2:
+        while len(pool.machines.children) < 2:
             assert time.monotonic() < deadline
             time.sleep(0.1)
         source.close()
-        while any(child.alive() for child in pool.teachers):
+        while any(child.alive() for child in pool.machines.children):
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        assert [child.process.returncode for child in pool.teachers] == [0, 0]
-    assert len(pool.teachers) == 2
+        assert [child.process.returncode for child in pool.machines.children] == [0, 0]
 
 
 @pytest.mark.slow("a scheduler, a teacher and a reader, and each port knocked at")
@@ -286,7 +285,7 @@ def test_nobody_without_certificate_or_token_gets_in(served, deployment, tmp_pat
         other = Tls(temporary=True).files(tmp_path)  # signed by somebody else
         with pytest.raises(SchedulerUnreachable):
             check_address(pool.address, wait_s=2.0, tls=other)
-        knock_at_every_port([pool.scheduler.pid, *(c.pid for c in pool.teachers)])
+        knock_at_every_port([pool.scheduler.pid, *(c.pid for c in pool.machines.children)])
         source, samples, _ = served(pool, epochs=3)
         knock_at_every_port([source.reader.pid])
         complete(train(source, 3), samples, 3)

@@ -13,10 +13,13 @@ from kdlab.papers.edl_dist.beyond.pool_size import PoolSize
 class Machines:
     """Those that were asked for are there at once, until `failure` is raised."""
 
-    address = "tls://there:1"
-
     def __init__(self):
         self.count, self.given_back, self.failure, self.asked = 0, [], None, []
+
+    at_once = 100
+
+    def lost(self):
+        return False
 
     def wanted(self):
         return self.count
@@ -36,11 +39,10 @@ class Case:
     def __init__(self, least=0, most=4, idle_s=10.0):
         self.machines, self.said, self.now = Machines(), status(), 0.0
         self.follower = DemandFollower(
-            self.machines, None, PoolSize(least, most, idle_s), self._status
+            self.machines, self._status, PoolSize(least, most, idle_s)
         )
 
-    def _status(self, address, tls):
-        assert address == self.machines.address
+    def _status(self):
         if isinstance(self.said, Exception):
             raise self.said
         return self.said
@@ -123,7 +125,9 @@ def test_after_a_success_the_pauses_begin_anew():
         assert case.after(seconds) == 1
     case.machines.failure = None
     assert case.after(4) == 1
-    case.machines.count = 0  # it was lost
+    case.said = status(*hosted("a", state="assigned"))
+    case.after(0.5)  # it is there
+    case.said, case.machines.count = status(missing=50.0), 0  # it was lost
     case.machines.failure = ClusterError("not now")
     assert case.after(0.5) == 1
     assert case.after(1) == 1
@@ -136,11 +140,3 @@ def test_a_scheduler_that_is_away_is_waited_for():
         case.after(0.5)
     case.said = status(missing=1.0)
     assert case.after(0.5) == 1  # without a pause
-
-
-def test_closing_is_the_end_of_it(monkeypatch):
-    monkeypatch.setattr("kdlab.cluster.demand._TICK_S", 0.001)
-    case = Case(least=1)
-    follower = case.follower.begin()
-    follower.close()
-    assert not follower._keeper.is_alive()

@@ -20,8 +20,8 @@ from kdlab.cluster.deployed_pool import DeployedPool
 from kdlab.cluster.deployers.job_queue import JobQueueMachines
 from kdlab.cluster.deployers.local import LocalMachines
 from kdlab.cluster.deployers.ssh import SshMachines
-from kdlab.cluster.pool import status_of
 from kdlab.cluster.remote_pool import RemotePool
+from kdlab.cluster.schedulers import status_of
 from kdlab.cluster.wires.known_schedulers import trust
 
 pytestmark = pytest.mark.slow("Dask's workers and their teachers, each a Python of its own")
@@ -284,7 +284,7 @@ def test_a_queue_that_takes_no_jobs_is_said_and_a_pool_of_it_closes(slurm, start
     program.write_text("#!/bin/sh\necho the queue is closed >&2\nexit 1\n")
     pool = started(JobQueueMachines(memory="1GB"), least=1, most=1, host="127.0.0.1")
     until(lambda: "the queue is closed" in caplog.text)
-    folder = Path(pool.files["ca"]).parent
+    folder = Path(pool.tls["ca"]).parent
     pool.close()
     assert not pool.scheduler.alive()
     assert not folder.exists()

@@ -16,7 +16,8 @@ from kdlab.cluster.deployers.job_queue import JobQueueMachines
 from kdlab.cluster.deployers.kubernetes import KubernetesMachines, KubernetesPods
 from kdlab.cluster.deployers.local import LocalMachines
 from kdlab.cluster.deployers.ssh import SshMachines
-from kdlab.cluster.pool import start_scheduler
+from kdlab.cluster.pool import TeachersHere
+from kdlab.cluster.schedulers import start_scheduler
 from kdlab.cluster.wires.security import Tls
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
@@ -122,6 +123,13 @@ def test_a_pool_asks_for_no_more_hosts_than_there_are():
         DeployedPool(machines=LocalMachines(), least=3, most=2)
     with pytest.raises(SpecError, match="tls: is missing"):
         DeployedPool(machines=KubernetesMachines())
+
+
+def test_teachers_of_machines_here_compete_with_the_student_and_others_do_not():
+    here = DeployedPool(machines=LocalMachines(), teachers=2, most=3, threads=4).here()
+    assert here == TeachersHere(first=2, most=6, threads=4)
+    far = DeployedPool(machines=SshMachines(hosts=("a",)), most=1)
+    assert far.here() == TeachersHere()
 
 
 def test_a_pool_is_written_as_any_other_component():

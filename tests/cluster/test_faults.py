@@ -55,7 +55,7 @@ def teachers_of(pool):
 
 def child_of(pool, name):
     pid = teachers_of(pool)[name]["facts"]["pid"]
-    return next(child for child in pool.teachers if child.pid == pid)
+    return next(child for child in pool.machines.children if child.pid == pid)
 
 
 def kill(child):
@@ -115,7 +115,7 @@ def test_case_2_an_idle_teacher_has_nothing_to_send_again(pools, served, deploym
         while looks(source) < heard or source.figures()["in_flight"]:
             assert time.monotonic() < deadline  # the buffer fills up while we wait
             time.sleep(0.02)
-        kill(pool.teachers[0])
+        kill(pool.machines.children[0])
         while '"teacher_lost"' not in record(source):  # else it may be asked once more
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -133,9 +133,9 @@ def test_case_3_what_a_dead_teacher_owed_is_sent_to_another(pools, served, deplo
 
     def act(count):
         if count == 20:  # stopped first: what it is asked now, it will not answer
-            os.kill(pool.teachers[0].pid, signal.SIGSTOP)
+            os.kill(pool.machines.children[0].pid, signal.SIGSTOP)
         if count == 30:
-            kill(pool.teachers[0])
+            kill(pool.machines.children[0])
 
     train(source, samples, 30, act)
     ((name, resent),) = lost(events)
@@ -152,7 +152,7 @@ def test_all_gone_and_one_back_after_ten_seconds(pools, served, deployment):
 
     def act(count):
         if count == 20:
-            for child in list(pool.teachers):
+            for child in list(pool.machines.children):
                 kill(child)
             later.start()
 

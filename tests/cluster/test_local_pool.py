@@ -8,7 +8,8 @@ from pool_status import status, teacher
 from scripted_children import Starts
 
 from kdlab.cluster.child_configs import TeacherConfig
-from kdlab.cluster.local_pool import LocalPool, RunningLocalPool
+from kdlab.cluster.local_pool import LocalPool
+from kdlab.cluster.pool import RunningPool
 from kdlab.cluster.wires.roles import FAILED, REFUSED, WITHDRAWN
 from kdlab.cluster.wires.security import Tls
 from kdlab.config.home import home
@@ -33,7 +34,7 @@ class Case:
     def __init__(self, folder, **spec):
         self.clock, self.starts, self.said = FakeClock(100.0), Starts(), status()
         self.schedulers, self.how = Starts(), []
-        self.pool = RunningLocalPool(
+        self.pool = RunningPool(
             LocalPool(**spec),
             SimpleNamespace(teacher="fingerprint"),
             folder,
@@ -188,9 +189,9 @@ def test_a_pool_whose_teachers_have_all_ended_says_why(case):
     pool = case(teachers=1)
     pool.starts.children[0].die(REFUSED)
     with pytest.raises(ClusterError, match="ended before it could serve"):
-        pool.pool._hopeless()
-    pool.pool.add_teacher()
-    pool.pool._hopeless()  # there is hope
+        pool.pool.machines.hopeless()
+    pool.pool.machines.add()
+    pool.pool.machines.hopeless()  # there is hope
 
 
 def test_without_a_first_teacher_nobody_waits(case):
@@ -218,9 +219,9 @@ def test_closing_ends_all_and_leaves_nothing_but_logs(case, tls, tmp_path):
 
 def test_certificates_that_were_made_for_it_go_with_it(case, tmp_path):
     pool = case(teachers=1, tls=None).pool
-    made = [tmp_path / path for path in pool.files.values()]
+    made = [tmp_path / path for path in pool.tls.values()]
     assert all(path.exists() for path in made)
-    assert set(pool.files) == {"ca", "cert", "key", "token"}
+    assert set(pool.tls) == {"ca", "cert", "key", "token"}
     pool.close()
     assert not any(path.exists() for path in made)
 
@@ -234,7 +235,7 @@ def test_a_teacher_that_cannot_be_started_leaves_no_other_behind(tmp_path, tls):
         return starts(*args, **options)
 
     with pytest.raises(OSError, match="no more processes"):
-        RunningLocalPool(
+        RunningPool(
             LocalPool(teachers=3, tls=tls),
             SimpleNamespace(teacher="fingerprint"),
             tmp_path / "pool",

@@ -15,8 +15,8 @@ from kdlab.cluster.chaos_limits import DESCRIPTORS, FILE_SIZE, Limits
 from kdlab.cluster.deployers.deployer import (
     WORKER_OPTIONS,
     DaskMachines,
+    Deployer,
     StandingScheduler,
-    needed,
 )
 from kdlab.cluster.deployers.ssh import SshMachines, _HostsCluster
 from kdlab.cluster.wires.roles import MEANT_TO_END, RANK, TEACHER, TeacherWorker
@@ -84,6 +84,14 @@ def test_it_asks_for_more_and_gives_back_those_that_are_named(machines):
     machines.withdraw([second, "another"])
     assert [str(name) for name in machines.cluster.worker_spec] == [first, third]
     assert machines.wanted() == 2
+
+
+def test_one_more_can_be_asked_for_and_teachers_are_known_by_their_machine(machines):
+    assert machines.add() is None  # a machine has no pid
+    assert machines.wanted() == 1
+    (name,) = machines.cluster.worker_spec
+    assert machines.has(f"{name}.77.0", pid=78)
+    assert not machines.has(f"{name}0.77.0", pid=78)
 
 
 def test_one_that_was_lost_is_not_counted(machines):
@@ -171,6 +179,9 @@ def test_hosts_take_turns_so_that_one_that_is_down_stops_no_other():
     assert there["kwargs"] == {"k": 1, "name": second}
     del cluster.worker_spec[first], cluster.worker_spec[second]
     assert new()[0] == "127.0.0.1-3"
+    new()
+    with pytest.raises(ClusterError, match="All 2 machines of the pool are asked for"):
+        new()
 
 
 def test_a_machine_is_reached_on_loopback_only_where_all_are():
@@ -178,10 +189,19 @@ def test_a_machine_is_reached_on_loopback_only_where_all_are():
     assert SshMachines(hosts=("127.0.0.1", "far")).reached_at() != "127.0.0.1"
 
 
+class Row(Deployer):
+    """Starts nothing."""
+
+    def cluster(self, scheduler, files, folder):
+        raise AssertionError
+
+
 def test_a_package_that_is_missing_is_named_with_what_brings_it():
-    needed("json", "nothing")
+    Row.needs = ("json", "nothing")
+    Row().check()
+    Row.needs = ("no_such_package_anywhere", "ssh")
     with pytest.raises(BadInput, match=r"pip install 'kdlab\[ssh\]'"):
-        needed("no_such_package_anywhere", "ssh")
+        Row().check()
 
 
 def test_hosts_have_a_role_no_pages_and_no_tasks():

@@ -29,28 +29,3 @@ def test_the_refusal_comes_before_anything_starts(kdlab_cli, elsewhere):
     assert code == 2
     assert "100,000 teachers are more than this machine can hold" in err
     assert not (elsewhere / "runs").exists()
-
-
-def test_teachers_start_in_small_groups(monkeypatch):
-    pool = object.__new__(local_pool.RunningLocalPool)
-    pool.address, pool.tls, pool._still_to_start = "", None, 6
-    pool._status_of = lambda address, tls: Status
-
-    class Alive:
-        def alive(self):
-            return True
-
-    class Status:
-        ready = ()
-
-    pool.teachers = [Alive() for _ in range(4)]
-    monkeypatch.setattr(pool, "add_teacher", lambda: pool.teachers.append(Alive()))
-    pool._start_more()
-    assert len(pool.teachers) == 4  # none is ready: no more start
-    Status.ready = [1, 2, 3]
-    pool._start_more()
-    assert len(pool.teachers) == 7
-    Status.ready = list(range(7))
-    pool._start_more()
-    assert len(pool.teachers) == 10
-    assert pool._still_to_start == 0

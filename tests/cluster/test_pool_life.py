@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests_support import free_port, listens, trained_ids, until
 
 from kdlab.cluster.child_configs import TeacherConfig
-from kdlab.cluster.pool import send_weights, start_scheduler
 from kdlab.cluster.remote_pool import RemotePool
+from kdlab.cluster.schedulers import send_weights, start_scheduler
 from kdlab.cluster.wires.known_schedulers import trust
 from kdlab.cluster.wires.wire import ask
 from kdlab.config.seal import file_sha256
@@ -152,19 +152,19 @@ def test_other_data_is_refused_or_served_by_value(scheduled, deployment, served,
 def test_a_fixed_pool_holds_its_number(pools, served, deployment):
     pool = pools(deployment, teachers=2, replace_lost=True)
     source, samples, _ = served(pool, rate=1e9, epochs=10)
-    os.kill(pool.teachers[0].pid, signal.SIGKILL)
+    os.kill(pool.machines.children[0].pid, signal.SIGKILL)
     complete(source, samples, 10)
 
     def alive():
-        return sum(child.alive() for child in pool.teachers)
+        return sum(child.alive() for child in pool.machines.children)
 
-    until(lambda: len(pool.teachers) == 3 and alive() == 2)
+    until(lambda: len(pool.machines.children) == 3 and alive() == 2)
     until(lambda: len(free_or_held(pool)) == 2)
-    polite = next(child for child in pool.teachers if child.alive())
+    polite = next(child for child in pool.machines.children if child.alive())
     polite.process.send_signal(signal.SIGTERM)
     polite.process.wait(300)
     until(lambda: len(free_or_held(pool)) == 1)
-    assert len(pool.teachers) == 3  # who was told to leave is not replaced
+    assert len(pool.machines.children) == 3  # who was told to leave is not replaced
 
 
 def free_or_held(pool):

@@ -12,8 +12,16 @@ from tests_support import free_port
 
 from kdlab.cluster.coordination.coordinator import Coordinator
 from kdlab.cluster.coordination.scheduler_process import QuietScheduler
-from kdlab.cluster.pool import deploy, send_weights, start_scheduler, status_of
-from kdlab.cluster.remote_pool import JoinedPool, RemotePool, has_coordinator, install
+from kdlab.cluster.pool import RunningPool
+from kdlab.cluster.remote_pool import RemotePool
+from kdlab.cluster.schedulers import (
+    deploy,
+    has_coordinator,
+    install,
+    send_weights,
+    start_scheduler,
+    status_of,
+)
 from kdlab.cluster.teachers.teacher_host import TeacherHost
 from kdlab.cluster.wires.wire import ask, check_address
 from kdlab.config.seal import file_sha256
@@ -72,20 +80,19 @@ def running():
 
 
 @pytest.fixture
-def joined():
+def joined(tmp_path):
     """Makes pools that look after themselves only when they are asked to."""
     made = []
 
     def join(running, deployment, **spec):
         patch.setenv("KDLAB_ADDRESSES", running.address)
         pool = RemotePool(address=running.address, insecure=True, **spec)
-        made.append(JoinedPool(pool, deployment))
+        made.append(RunningPool(pool, deployment, tmp_path / "pool"))
         return made[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kdlab.cluster.remote_pool._TICK_S", 3600.0)
         # Dask tries for so long to reach a scheduler that is gone.
-        patch.setattr("kdlab.cluster.remote_pool.ask", partial(ask, wait_s=0.5))
+        patch.setattr("kdlab.cluster.schedulers.ask", partial(ask, wait_s=0.5))
         yield join
     for pool in made:
         pool.close()
@@ -188,7 +195,7 @@ def test_a_scheduler_without_kdlab_is_told_what_to_do(running, monkeypatch):
         assert isinstance(plugin, Coordinator)
         raise ImportError("No module named 'kdlab'")
 
-    monkeypatch.setattr("kdlab.cluster.remote_pool.register_plugin", missing)
+    monkeypatch.setattr("kdlab.cluster.schedulers.register_plugin", missing)
     with pytest.raises(ClusterError, match=r"--preload kdlab\.cluster\.coordinator"):
         install(one.address)
 
@@ -213,7 +220,7 @@ def test_a_scheduler_that_ends_while_starting_is_stopped(deployment, tmp_path, m
         raise ClusterError(f"did not come up within {timeout_s:g} s")
 
     starts.then = lambda child: setattr(child, "answer", answer)
-    monkeypatch.setattr("kdlab.cluster.pool.Child", starts)
+    monkeypatch.setattr("kdlab.cluster.schedulers.Child", starts)
     with pytest.raises(ClusterError, match="within 7 s"):
         start_scheduler(deployment, tmp_path / "run" / "pool", ttl_s=6.0, start_s=7.0)
     (child,) = starts.children

@@ -13,7 +13,7 @@ import torch
 from tests_support import trained_ids
 
 from kdlab.cluster.emulated_pool import EmulatedPool
-from kdlab.cluster.pool import status_of
+from kdlab.cluster.schedulers import status_of
 from kdlab.cluster.wires.wire import ask, check_address
 from kdlab.errors import BadInput, RunStopped, SchedulerUnreachable
 from kdlab.report.bottleneck import of_result
@@ -245,7 +245,7 @@ def test_sigkill_mid_epoch_loses_and_repeats_nothing(pools, served, deployment):
         for number, batch in enumerate(source.epoch(epoch, ())):
             ids.append((epoch, batch.ids.copy()))
             if number == 2 and not killed and len(said("teacher_joined")) == 2:
-                os.kill(pool.teachers[0].pid, signal.SIGKILL)
+                os.kill(pool.machines.children[0].pid, signal.SIGKILL)
                 killed = True
         if said("teacher_lost"):
             break
@@ -264,7 +264,7 @@ def test_all_teachers_gone_and_one_back(pools, served, deployment):
         for number, batch in enumerate(source.epoch(epoch, ())):
             ids.append((epoch, batch.ids.copy()))
             if epoch == 0 and number == 1:
-                os.kill(pool.teachers[0].pid, signal.SIGKILL)
+                os.kill(pool.machines.children[0].pid, signal.SIGKILL)
                 pool.add_teacher()  # takes seconds to come up: the student waits
     for epoch in range(4):
         assert sorted(trained_ids(ids, epoch)) == sorted(samples.train_ids())
@@ -286,7 +286,7 @@ def test_a_stop_is_heard_while_waiting_for_teachers(pools, served, deployment):
         for epoch in range(50):
             for _ in source.epoch(epoch, ()):
                 if not asked:
-                    os.kill(pool.teachers[0].pid, signal.SIGKILL)
+                    os.kill(pool.machines.children[0].pid, signal.SIGKILL)
                     asked.append(True)
 
     with pytest.raises(RunStopped):

@@ -1,17 +1,18 @@
 """Experiments of a few samples, with a teacher that needs no training."""
 
 import hashlib
-import itertools
 import time
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from scripted_children import Starts
 from small_experiments import SMALL
 
 import kdlab
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.local_pool import LocalPool, RunningLocalPool
+from kdlab.cluster.local_pool import LocalPool
+from kdlab.cluster.pool import RunningPool
 from kdlab.config import yaml_text
 from kdlab.experiment.folder import RunFolder
 from kdlab.models.cifar_resnet import CifarResNet
@@ -85,16 +86,11 @@ def local_pool(tmp_path, kdlab_home):
     made = []
 
     def make(teachers=2, status=None, **options):
-        pids = itertools.count(5001)
-
-        def child(module, config, log, **how):
-            return ScriptedChild(pid=next(pids))
-
-        pool = RunningLocalPool(
+        pool = RunningPool(
             LocalPool(teachers=teachers),
             NOTHING_SERVED,
             tmp_path / f"pool{len(made)}",
-            start=child,
+            start=Starts(),
             start_scheduler=lambda *about, **how: (ScriptedChild(), "tls://127.0.0.1:1"),
             **({} if status is None else {"status": status}),
         )

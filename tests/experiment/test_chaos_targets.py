@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from small_experiments import ScriptedPool
 
 from kdlab.cluster.chaos import Chaos, Target
 from kdlab.cluster.coordination.coordinator_messages import (
@@ -48,21 +49,21 @@ def test_of_a_pool_that_is_gone_nobody_can_be_hit():
 
 def test_own_teachers_are_those_of_the_pool_that_live(local_pool):
     pool = local_pool(teachers=3)
-    first, _, third = (child.pid for child in pool.teachers)
+    first, _, third = (child.pid for child in pool.machines.children)
     known = {
         pid: Target(f"teacher-{pid}", pid) for pid in (first, third, 999)
     }  # the second loads still, and somebody else's is there too
     targets = OwnTargets(pool, known=lambda address, tls: known)
     assert [t.pid for t in targets.teachers()] == [first, third]
-    pool.teachers[0].die()
+    pool.machines.children[0].die()
     assert [t.pid for t in targets.teachers()] == [third]
     targets.add_teacher()
-    assert len(pool.teachers) == 4
+    assert len(pool.machines.children) == 4
     assert targets.main() == targets.processes() == targets.helpers() == []
     assert targets.files("damage_status") == []
 
 
-@pytest.mark.parametrize("pool", [None, "a pool of somebody else's"])
+@pytest.mark.parametrize("pool", [None, ScriptedPool()], ids=("none", "somebody else's"))
 def test_teachers_of_other_pools_are_not_hit(pool):
     targets = OwnTargets(pool, known=lambda address, tls: pytest.fail("it was asked"))
     assert targets.teachers() == []

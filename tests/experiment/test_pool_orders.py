@@ -26,7 +26,7 @@ def case(tmp_path, local_pool):
     def targets(of):
         known = {
             child.pid: Target(f"teacher-{number}", child.pid)
-            for number, child in enumerate(of.teachers)
+            for number, child in enumerate(of.machines.children)
         }
         return OwnTargets(of, known=lambda address, tls: known)
 
@@ -49,9 +49,9 @@ def case(tmp_path, local_pool):
 def test_a_teacher_more_is_started_and_said(case):
     order, events, _, pool = case
     order(AddTeacher)
-    assert len(pool.teachers) == 3
+    assert len(pool.machines.children) == 3
     assert [(e.KIND, e.by, e.pid) for e in events] == [
-        ("teacher_added", "user", pool.teachers[2].pid)
+        ("teacher_added", "user", pool.machines.children[2].pid)
     ]
 
 
@@ -59,8 +59,9 @@ def test_a_teacher_is_drained_politely_and_killed_at_once(case):
     order, events, signals, pool = case
     order(DrainTeacher, name="teacher-0")
     order(KillTeacher, name="teacher-1")
-    first, second = (child.pid for child in pool.teachers)
-    assert signals == [(first, signal.SIGTERM), (second, signal.SIGKILL)]
+    first, second = pool.machines.children
+    assert first.signals == [signal.SIGTERM]
+    assert signals == [(second.pid, signal.SIGKILL)]
     assert [(e.KIND, e.target) for e in events] == [
         ("teacher_drained", "teacher-0"),
         ("chaos_caused", "teacher-1"),
@@ -70,13 +71,13 @@ def test_a_teacher_is_drained_politely_and_killed_at_once(case):
 
 def test_one_that_is_gone_is_said_and_nobody_else_is_hit(case):
     order, events, signals, pool = case
-    pool.teachers[0].die()
+    pool.machines.children[0].die()
     order(KillTeacher, name="teacher-0")
     order(DrainTeacher, name="teacher-7")
     assert signals == []
     assert [e.message for e in events] == [
-        "There is no teacher teacher-0 any more.",
-        "There is no teacher teacher-7 any more.",
+        "There is no teacher teacher-0 here any more.",
+        "There is no teacher teacher-7 here any more.",
     ]
 
 
@@ -84,7 +85,7 @@ def test_orders_of_an_earlier_session_and_of_the_loop_are_left_alone(case):
     order, events, signals, pool = case
     order(AddTeacher, time=99.0)
     order(Pause)
-    assert (events, signals, len(pool.teachers)) == ([], [], 2)
+    assert (events, signals, len(pool.machines.children)) == ([], [], 2)
 
 
 def test_an_order_that_fails_is_said_and_the_next_is_heard(case):
@@ -93,9 +94,10 @@ def test_an_order_that_fails_is_said_and_the_next_is_heard(case):
     def fails():
         raise ClusterError("no room")
 
-    add, pool.add_teacher = pool.add_teacher, fails
+    machines = pool.machines
+    add, machines.add = machines.add, fails
     order(AddTeacher)
-    pool.add_teacher = add
+    machines.add = add
     order(AddTeacher)
     assert events[0].message == "add_teacher was not carried out: ClusterError('no room')"
     assert [e.KIND for e in events] == ["warned", "teacher_added"]

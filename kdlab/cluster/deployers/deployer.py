@@ -9,13 +9,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 from distributed import Nanny, SpecCluster
 from distributed.core import Status
 from distributed.deploy import Cluster
 from distributed.deploy.spec import ProcessInterface
 
+from kdlab.cluster.machines import Machines
+from kdlab.cluster.teachers.teacher_host import machine_of
 from kdlab.cluster.wires.roles import TEACHER, TeacherWorker
 from kdlab.cluster.wires.security import Files, of_all_roles
 from kdlab.config.spec import Spec
@@ -29,43 +31,18 @@ WORKER_OPTIONS = {
     "dashboard": False,
     "death_timeout": 60,
 }
-
-
 _CLOSE_S = 30.0
 
 
-class Machines(Protocol):
-    """What somebody else starts and ends for a pool; each becomes a host of teachers."""
-
-    address: str  # of the scheduler
-
-    def wanted(self) -> int:
-        """How many were asked for, those that wait in a queue too."""
-
-    def grow(self, count: int) -> None:
-        """Ask for so many more.
-
-        Raises:
-            ClusterError: they cannot be had.
-        """
-
-    def withdraw(self, names: Sequence[str]) -> None:
-        """Give these back; their teachers answer what they hold first.
-
-        Raises:
-            ClusterError: who started them does not answer.
-        """
-
-    def close(self, *, scheduler_gone: bool = False) -> None:
-        """Give all back; never raises, for there is nothing else to do."""
-
-
 class Deployer(Spec, ABC):
-    """Who starts machines for a pool, and how many it can."""
+    """Who starts machines for a pool, and how many it can: a row of what Dask has for that."""
 
     brings_scheduler: ClassVar[bool] = False  # of its own; else the run has one
+    here: ClassVar[bool] = False  # its machines are processes of this one
+    needs: ClassVar[tuple[str, str] | None] = (
+        None  # package, and kdlab's extra that brings it
+    )
 
-    @abstractmethod
     def up(self, scheduler: str, files: Files, folder: Path) -> Machines:
         """No machine yet, but the means to have some.
 
@@ -74,6 +51,12 @@ class Deployer(Spec, ABC):
             files: certificates of the pool.
             folder: for what machines write, where they see it.
         """
+        made = self.cluster(scheduler, files, folder)
+        return made if isinstance(made, Machines) else DaskMachines(made)
+
+    @abstractmethod
+    def cluster(self, scheduler: str, files: Files, folder: Path) -> Any:
+        """Dask's, with no worker yet; or `Machines` that are none of its own."""
 
     def reached_at(self) -> str:
         """The address of this machine, as those that it starts know it."""
@@ -83,16 +66,23 @@ class Deployer(Spec, ABC):
         """As many machines as there are; None is as many as are asked for."""
         return None
 
-    def check(self) -> None:  # most have nothing to check
+    def check(self) -> None:
         """Find what is missing before a run starts.
 
         Raises:
             BadInput: a package or a command that it needs.
         """
+        if self.needs is not None and importlib.util.find_spec(self.needs[0]) is None:
+            raise BadInput(
+                f"Machines for teachers are started by {self.needs[0]}, which is missing. Nothing "
+                f"was started. pip install 'kdlab[{self.needs[1]}]'"
+            )
 
 
-class DaskMachines:
+class DaskMachines(Machines):
     """Any `Cluster` of Dask with `scale`; those made of specs give back the ones named."""
+
+    steered, outlive_scheduler = True, False
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.address = cluster, str(cluster.scheduler_address)
@@ -124,6 +114,10 @@ class DaskMachines:
         else:
             self._asked = max(0, self._asked - len(names))
             self.cluster.scale(self._asked)
+
+    def has(self, name: str, pid: int) -> bool:
+        plan = list(self.cluster.plan) if isinstance(self.cluster, SpecCluster) else []
+        return machine_of(name) in map(str, plan)
 
     def _give_back(self, names: Sequence[object]) -> None:
         try:
@@ -180,6 +174,18 @@ class StandingScheduler(ProcessInterface):
         self.address = self.external_address = address
 
 
+class StandingCluster(SpecCluster):
+    """Workers of a scheduler that is up already and outlives them."""
+
+    def __init__(self, scheduler: str, files: Files, **options: Any) -> None:
+        super().__init__(
+            scheduler={"cls": StandingScheduler, "options": {"address": scheduler}},
+            security=of_all_roles(files),
+            shutdown_scheduler=False,
+            **options,
+        )
+
+
 class HostNanny(Nanny):
     """Keeps a Dask worker whose machine shall have teachers.
 
@@ -213,20 +219,3 @@ class HostNanny(Nanny):
         while os.read(sys.stdin.fileno(), 1 << 16):
             pass  # nobody has anything to say here; the end is what matters
         self.loop.add_callback(self.close, reason="the lifeline has ended")
-
-
-def needed(module: str, extra: str) -> None:
-    """Whether a package is here.
-
-    Args:
-        module: to import.
-        extra: of kdlab, which brings it.
-
-    Raises:
-        BadInput: it is not.
-    """
-    if importlib.util.find_spec(module) is None:
-        raise BadInput(
-            f"Machines for teachers are started by {module}, which is missing. Nothing was "
-            f"started. pip install 'kdlab[{extra}]'"
-        )

@@ -6,30 +6,36 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from distributed.utils import get_ip
 
-from kdlab.cluster.deployers.deployer import (
-    DaskMachines,
-    Deployer,
-    StandingScheduler,
-    needed,
-)
+from kdlab.cluster.deployers.deployer import Deployer, StandingScheduler
 from kdlab.cluster.wires.roles import TEACHER
 from kdlab.cluster.wires.security import Files, of_all_roles
 from kdlab.config import Fault, Range, register
 from kdlab.errors import BadInput
 
-_CLUSTERS = {
-    "slurm": "SLURMCluster",
-    "pbs": "PBSCluster",
-    "sge": "SGECluster",
-    "lsf": "LSFCluster",
+
+class _System(NamedTuple):
+    cluster: str  # of dask-jobqueue
+    command: str  # that hands a job in
+    pays: str  # what dask-jobqueue calls the account that pays
+    # Directives that ask for resources. Others name programs, files and variables: they are a
+    # matter of the site, and stand in Dask's own file.
+    resources: str
+
+
+_SYSTEMS = {
+    "slurm": _System(
+        *("SLURMCluster", "sbatch", "account"),
+        "--(gres|gpus|gpus-per-node|gpus-per-task|constraint|qos|nodelist|exclude|exclusive"
+        "|reservation|licenses|mem-per-gpu|tmp|nice)",
+    ),
+    "pbs": _System("PBSCluster", "qsub", "account", "-[lp]"),
+    "sge": _System("SGECluster", "qsub", "project", "-(l|pe|p)"),
+    "lsf": _System("LSFCluster", "bsub", "project", "-(R|gpu|sla)"),
 }
-_COMMANDS = {"slurm": "sbatch", "pbs": "qsub", "sge": "qsub", "lsf": "bsub"}
-# What dask-jobqueue calls the account that pays, which SGE and LSF call a project.
-_PAYS = {"slurm": "account", "pbs": "account", "sge": "project", "lsf": "project"}
 _AS_HOST = (
     *("--resources", f"{TEACHER}=1", "--no-dashboard"),
     *("--worker-class", "kdlab.cluster.wires.roles.TeacherWorker"),
@@ -37,15 +43,6 @@ _AS_HOST = (
 # Words of a job script in which neither a shell nor the batch system finds a thing to carry out.
 _WORD = re.compile(r"\w[\w.:@/+,-]*")
 _PATH = re.compile(r"[\w./+-]+")
-# Directives that ask for resources. Others name programs, files and variables: they are a matter of
-# the site, and stand in Dask's own file.
-_RESOURCES = {
-    "slurm": r"--(gres|gpus|gpus-per-node|gpus-per-task|constraint|qos|nodelist|exclude|exclusive"
-    r"|reservation|licenses|mem-per-gpu|tmp|nice)",
-    "pbs": "-[lp]",
-    "sge": "-(l|pe|p)",
-    "lsf": "-(R|gpu|sla)",
-}
 _VALUE = r"([= ][\w.:,=/@+*\[\]() -]+)?"
 
 
@@ -69,6 +66,8 @@ class JobQueueMachines(Deployer):
     directives: further ones that ask for resources, for example --gres=gpu:1.
     """
 
+    needs = ("dask_jobqueue", "jobqueue")
+
     system: Literal["slurm", "pbs", "sge", "lsf"] = "slurm"
     cores: Annotated[int, Range(ge=1)] = 1
     memory: str = "8GB"
@@ -83,7 +82,7 @@ class JobQueueMachines(Deployer):
             if value is not None and not _WORD.fullmatch(value):
                 yield Fault(name, f"is {value!r}, which is not one word")
         for directive in self.directives:
-            if not re.fullmatch(_RESOURCES[self.system] + _VALUE, directive):
+            if not re.fullmatch(_SYSTEMS[self.system].resources + _VALUE, directive):
                 yield Fault(
                     "directives",
                     f"has {directive!r}, which asks for no resource of {self.system}; others "
@@ -96,8 +95,8 @@ class JobQueueMachines(Deployer):
         Raises:
             BadInput: it is not, or dask-jobqueue is not.
         """
-        needed("dask_jobqueue", "jobqueue")
-        command = _COMMANDS[self.system]
+        super().check()
+        command = _SYSTEMS[self.system].command
         if shutil.which(command) is None:
             raise BadInput(
                 f"teacher_pool.machines: jobs of {self.system} are handed in with {command}, which "
@@ -107,9 +106,6 @@ class JobQueueMachines(Deployer):
 
     def reached_at(self) -> str:
         return str(get_ip())
-
-    def up(self, scheduler: str, files: Files, folder: Path) -> DaskMachines:
-        return DaskMachines(self.cluster(scheduler, files, folder))
 
     def cluster(self, scheduler: str, files: Files, folder: Path) -> Any:
         """The cluster of dask-jobqueue; `job_script()` shows what it hands in.
@@ -126,12 +122,13 @@ class JobQueueMachines(Deployer):
                     "./_+- are taken. Put the runs elsewhere: KDLAB_RUNS=FOLDER."
                 )
 
+        system = _SYSTEMS[self.system]
         jobs: dict[str, Any] = {
             "cores": self.cores,
             "memory": self.memory,
             "processes": 1,
             "queue": self.queue,
-            _PAYS[self.system]: self.account,
+            system.pays: self.account,
             "walltime": self.walltime,
             "job_extra_directives": list(self.directives),
             "worker_extra_args": [*_AS_HOST],
@@ -139,7 +136,7 @@ class JobQueueMachines(Deployer):
         }
         # What is not said is the site's to say, in Dask's own configuration.
         jobs = {name: value for name, value in jobs.items() if value not in (None, [])}
-        cluster = getattr(dask_jobqueue, _CLUSTERS[self.system])(
+        cluster = getattr(dask_jobqueue, system.cluster)(
             scheduler_cls=StandingScheduler,
             scheduler_options={"address": scheduler},
             security=of_all_roles(files),

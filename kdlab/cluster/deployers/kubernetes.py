@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from kdlab.cluster.deployers.deployer import Deployer, needed
+from kdlab.cluster.deployers.deployer import Deployer
+from kdlab.cluster.machines import Machines
 from kdlab.cluster.wires.roles import TEACHER
 from kdlab.cluster.wires.security import Files
 from kdlab.config import Fault, Range, register
@@ -43,6 +44,7 @@ class KubernetesMachines(Deployer):
     """
 
     brings_scheduler = True
+    needs = ("kr8s", "kubernetes")
 
     name: str = "kdlab"
     namespace: str = "default"
@@ -62,10 +64,7 @@ class KubernetesMachines(Deployer):
                     f"is {value!r}; small letters, digits and -, 32 at most, as a name of a host",
                 )
 
-    def check(self) -> None:
-        needed("kr8s", "kubernetes")
-
-    def up(self, scheduler: str, files: Files, folder: Path) -> "KubernetesPods":
+    def cluster(self, scheduler: str, files: Files, folder: Path) -> "KubernetesPods":
         of_run = hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:8]
         return KubernetesPods(self, f"{self.name}-{of_run}")
 
@@ -157,8 +156,10 @@ class KubernetesMachines(Deployer):
         }
 
 
-class KubernetesPods:
-    """A DaskCluster that is up; satisfies `Machines`."""
+class KubernetesPods(Machines):
+    """A DaskCluster that is up."""
+
+    steered = True
 
     def __init__(self, spec: KubernetesMachines, name: str) -> None:
         self.spec, self.name, self.address = spec, name, spec.address(name)

@@ -4,16 +4,13 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from distributed import SpecCluster
-
 from kdlab.cluster.deployers.deployer import (
     WORKER_OPTIONS,
-    DaskMachines,
     Deployer,
     HostNanny,
-    StandingScheduler,
+    StandingCluster,
 )
-from kdlab.cluster.wires.security import Files, of_all_roles
+from kdlab.cluster.wires.security import Files
 from kdlab.config import register
 
 
@@ -22,24 +19,11 @@ from kdlab.config import register
 class LocalMachines(Deployer):
     """Dask workers on this machine, as `LocalCluster` has them; each hosts teachers."""
 
-    def up(self, scheduler: str, files: Files, folder: Path) -> DaskMachines:
-        options = {**WORKER_OPTIONS, "host": "127.0.0.1", "protocol": "tls"}
-        worker = {
-            "cls": HostNanny,
-            "options": {
-                **options,
-                "tls": files,
-                "local_directory": str(folder),
-                "silence_logs": logging.WARNING,
-            },
-        }
-        return DaskMachines(
-            SpecCluster(
-                scheduler={"cls": StandingScheduler, "options": {"address": scheduler}},
-                worker=worker,
-                security=of_all_roles(files),
-                name="local",
-                silence_logs=logging.WARNING,
-                shutdown_scheduler=False,
-            )
-        )
+    here = True
+
+    def cluster(self, scheduler: str, files: Files, folder: Path) -> StandingCluster:
+        quiet = {"silence_logs": logging.WARNING}
+        own = {"host": "127.0.0.1", "protocol": "tls", "local_directory": str(folder)}
+        options = {**WORKER_OPTIONS, **own, **quiet, "tls": files}
+        worker = {"cls": HostNanny, "options": options}
+        return StandingCluster(scheduler, files, worker=worker, name="local", **quiet)

@@ -12,20 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from distributed import SpecCluster
 from distributed.core import Status
 from distributed.deploy.ssh import Worker
 from distributed.utils import get_ip
 
-from kdlab.cluster.deployers.deployer import (
-    WORKER_OPTIONS,
-    DaskMachines,
-    Deployer,
-    StandingScheduler,
-    needed,
-)
-from kdlab.cluster.wires.security import Files, of_all_roles
+from kdlab.cluster.deployers.deployer import WORKER_OPTIONS, Deployer, StandingCluster
+from kdlab.cluster.wires.security import Files
 from kdlab.config import Fault, Range, register
+from kdlab.errors import ClusterError
 
 _LOGIN_S = 15.0
 _END_S = 15.0  # that a worker has to end by itself
@@ -49,6 +43,8 @@ class SshMachines(Deployer):
     python: interpreter there; null is the path of this one.
     """
 
+    needs = ("asyncssh", "ssh")
+
     hosts: tuple[str, ...]
     user: str | None = None
     port: Annotated[int, Range(ge=1, le=65535)] = 22
@@ -70,16 +66,13 @@ class SshMachines(Deployer):
                 f"is {self.python!r}; it must be the path of a python, /.../python3",
             )
 
-    def check(self) -> None:
-        needed("asyncssh", "ssh")
-
     def at_most(self) -> int:
         return len(self.hosts)
 
     def reached_at(self) -> str:
         return "127.0.0.1" if all(host in _HERE for host in self.hosts) else str(get_ip())
 
-    def up(self, scheduler: str, files: Files, folder: Path) -> DaskMachines:
+    def cluster(self, scheduler: str, files: Files, folder: Path) -> "_HostsCluster":
         login: dict[str, Any] = {
             "port": self.port,
             "username": self.user or getpass.getuser(),
@@ -101,7 +94,7 @@ class SshMachines(Deployer):
                 "lifeline": True,
             },
         }
-        return DaskMachines(_HostsCluster(self.hosts, options, scheduler, files))
+        return _HostsCluster(self.hosts, options, scheduler, files)
 
 
 class _SshWorker(Worker):
@@ -141,7 +134,7 @@ class _SshWorker(Worker):
         self.status = Status.closed
 
 
-class _HostsCluster(SpecCluster):
+class _HostsCluster(StandingCluster):
     """A cluster of fixed hosts: each worker goes to one that has none."""
 
     def __init__(
@@ -149,16 +142,13 @@ class _HostsCluster(SpecCluster):
     ) -> None:
         # A host that was tried last comes last, so that one that is down stops no other.
         self.hosts, self.options = list(hosts), options
-        super().__init__(
-            scheduler={"cls": StandingScheduler, "options": {"address": scheduler}},
-            security=of_all_roles(files),
-            name="ssh",
-            shutdown_scheduler=False,
-        )
+        super().__init__(scheduler, files, name="ssh")
 
     def new_worker_spec(self) -> dict[str, Any]:
         used = {spec["options"]["address"] for spec in self.worker_spec.values()}
-        host = next(host for host in self.hosts if host not in used)
+        host = next((host for host in self.hosts if host not in used), None)
+        if host is None:
+            raise ClusterError(f"All {len(self.hosts)} machines of the pool are asked for.")
         self.hosts.remove(host)
         self.hosts.append(host)
         self._i += 1

@@ -12,6 +12,7 @@ from kdlab.events.teachers import PoolReady
 from kdlab.experiment.folder import UNDER_WAY, RunFolder
 from kdlab.run.handle.knobs import check_values
 
+_WITH_TEACHERS = ("cluster/local_pool", "cluster/deployed_pool")
 _OF_TEACHERS = ("add_teacher", "drain_teacher", "kill_teacher")
 
 
@@ -51,10 +52,10 @@ def send(
 
 def _check_teacher(run: RunFolder, pool: str | None, event: str, name: str | None) -> None:
     up = any(True for _ in select(run.events, PoolReady))
-    if pool != "cluster/local_pool" or not up:
+    if pool not in _WITH_TEACHERS or not up:
         raise BadInput(
-            f"Run {run.run_id} has no teachers of its own; only those of cluster/local_pool "
-            "are started and ended from here. Others join with kdlab teacher."
+            f"Run {run.run_id} has no teachers of its own; only those of a local or deployed "
+            "pool are started and ended from here. Others join with kdlab teacher."
         )
     if event != "add_teacher" and not name:
         raise BadInput(f"{event} needs the name of a teacher, such as teacher-0.")

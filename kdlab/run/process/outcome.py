@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import cuda
 
-from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import ComputingPoolSpec
 from kdlab.events.log import read_all, select
 from kdlab.events.runs import RunStarted
@@ -181,8 +180,8 @@ def _verdict(
 def shares_cores(spec: ExperimentSpec, source: str) -> bool:
     """Whether teachers compute on the cores that their student is trained on."""
     pool, device = spec.teacher_pool, spec.train.chosen_device()
-    if source == "served" and isinstance(pool, LocalPool):
-        apart = pool.device == "cuda" or (pool.device == "auto" and cuda.is_available())
+    if source == "served" and pool is not None and (here := pool.here()).most:
+        apart = cuda.is_available() if here.on_gpu is None else here.on_gpu
         return device == "cpu" and not apart
     return device == "cpu" and source == "in_process"
 

@@ -1,0 +1,136 @@
+"""A pool's scheduler from outside: started, made a coordinator, told what to serve."""
+
+from functools import partial
+from pathlib import Path
+
+from kdlab.cluster.child_configs import SchedulerConfig
+from kdlab.cluster.coordination.coordinator import Coordinator
+from kdlab.cluster.coordination.coordinator_messages import PoolStatus
+from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.wires.security import Files
+from kdlab.cluster.wires.wire import ask, check_address, register_plugin
+from kdlab.codec import typed
+from kdlab.errors import ClusterError, TeacherRefused
+from kdlab.supervision.children import Child
+
+_START_S = 600.0  # a machine may be busy; one that has ended is seen at once
+_CHUNK = 4 << 20  # bytes of weights in one message to the coordinator
+
+
+def start_scheduler(
+    deployment: Deployment,
+    folder: Path,
+    *,
+    ttl_s: float,
+    tls: Files | None = None,
+    store: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    start_s: float = _START_S,
+) -> tuple[Child, str]:
+    """A scheduler with the coordinator in it, and its address.
+
+    Log and journal lie in `folder`, and the leases, unless `store` is the URL of a Redis or another
+    file. Another `host` than loopback is for networks that one has made; `port` is where one was
+    that this one replaces. It has `start_s` to come up.
+    """
+    config = SchedulerConfig(
+        host=host,
+        port=port,
+        tls=tls,
+        ttl_s=ttl_s,
+        deployment=deployment.to_json(),
+        store_url=store or str(folder / "leases.json"),
+        store_prefix=f"kdlab:{folder.parent.name}",
+        journal=str(folder / "coordinator.jsonl"),
+    )
+    scheduler = Child(
+        "kdlab.cluster.coordination.scheduler_process", config, folder / "scheduler.log"
+    )
+    try:
+        return scheduler, str(scheduler.answer(start_s)["address"])
+    except BaseException:
+        scheduler.stop()
+        raise
+
+
+def install(
+    address: str, tls: Files | None = None, coordinator: Coordinator | None = None
+) -> None:
+    """Make a plain Dask scheduler a coordinator, if it is none yet.
+
+    `coordinator` is what it becomes; None is one that keeps nothing beyond its process.
+
+    Raises:
+        SchedulerUnreachable: nobody answers.
+        ClusterError: the scheduler cannot import kdlab.
+    """
+    check_address(address, tls=tls)
+    if has_coordinator(address, tls):
+        return
+    try:
+        register_plugin(address, tls, coordinator or Coordinator())
+    except (OSError, ImportError, TimeoutError) as error:
+        raise ClusterError(
+            f"The scheduler at {address} cannot become a coordinator: {error}. kdlab must "
+            "be installed there too, or start it with\n"
+            "    dask scheduler --preload kdlab.cluster.coordinator"
+        ) from error
+
+
+def has_coordinator(address: str, tls: Files | None = None) -> bool:
+    try:
+        return isinstance(ask(address, "kdlab_status", tls=tls), dict)
+    except AttributeError:  # Dask's answer to an operation it does not know
+        return False
+
+
+def deploy(
+    address: str, deployment: Deployment, *, tls: Files | None, with_weights: bool
+) -> None:
+    """Have a pool serve something else; its teachers load it when they renew their leases.
+
+    `with_weights` sends them along, for teachers that cannot read their paths.
+
+    Raises:
+        TeacherRefused: the pool still serves others.
+    """
+    if with_weights:
+        for member in deployment.members:
+            send_weights(address, Path(member.weights), member.sha256, tls)
+    refusal = ask(
+        address, "kdlab_deploy", wait_s=120.0, tls=tls, deployment=deployment.to_json()
+    )
+    if refusal:
+        raise TeacherRefused(f"The pool at {address} cannot serve this run: {refusal}.")
+
+
+def send_weights(address: str, path: Path, sha256: str, tls: Files | None) -> None:
+    """Bring a file to the coordinator in pieces, so that no renewal waits for it.
+
+    Raises:
+        SchedulerUnreachable: it does not answer.
+        ClusterError: another file stands there under this hash.
+    """
+    size = path.stat().st_size
+    put = partial(ask, address, "kdlab_weights_put", tls=tls, sha256=sha256)
+    with path.open("rb") as file:
+        have = put(offset=0, chunk=b"")
+        while have < size:
+            file.seek(have)
+            now = put(offset=have, chunk=file.read(_CHUNK))
+            if now <= have:
+                raise ClusterError(
+                    f"The scheduler at {address} has taken {now} of the {size} bytes of "
+                    f"{path} and takes no more; is its disk full?"
+                )
+            have = now
+
+
+def status_of(address: str, tls: Files | None) -> PoolStatus:
+    """What the coordinator at this address says of its pool.
+
+    Raises:
+        SchedulerUnreachable: nobody answers there.
+    """
+    return typed(PoolStatus, ask(address, "kdlab_status", tls=tls))
