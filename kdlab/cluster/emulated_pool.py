@@ -32,25 +32,23 @@ class EmulatedPool(PoolSpec, EmulatedTeachers):
         return PoolParts(
             tls=own_files(None, folder),
             scheduler={},
-            machines=lambda pool: EmulatedHost(pool, self),
+            machines=self._host,
             ready=len(self.rates),
             replaces=False,
         )
 
-    def here(self) -> TeachersHere:
-        return TeachersHere(first=self.teachers, rate=self.t_t)
-
-
-class EmulatedHost(Machines):
-    """The one process of all emulated teachers."""
-
-    def __init__(self, pool: RunningPool, spec: EmulatedPool) -> None:
+    def _host(self, pool: RunningPool) -> Machines:
+        """The one process of all of them."""
         config = EmulatedTeachersConfig(
-            **vars(part_of(spec, EmulatedTeachers)),
+            **vars(part_of(self, EmulatedTeachers)),
             scheduler=pool.address,
             host="127.0.0.1",
             tls=pool.tls,
             scratch=str(pool.folder / "scratch"),
         )
-        log = pool.folder / "emulated-teachers.log"
-        self.children = [pool.start_child("kdlab.testing.emulated_teachers", config, log)]
+        log, host = pool.folder / "emulated-teachers.log", Machines()
+        host.children = [pool.start_child("kdlab.testing.emulated_teachers", config, log)]
+        return host
+
+    def here(self) -> TeachersHere:
+        return TeachersHere(first=self.teachers, rate=self.t_t)

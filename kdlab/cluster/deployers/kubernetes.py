@@ -22,6 +22,13 @@ _PORT = 8786
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?")
 _TLS = ("--tls-ca-file=/tls/ca.pem", "--tls-cert=/tls/cert.pem", "--tls-key=/tls/key.pem")
 _NOBODY = 10001  # the user of deploy/Containerfile
+_AS_NOBODY = {
+    "runAsNonRoot": True,
+    "runAsUser": _NOBODY,
+    "fsGroup": _NOBODY,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_NO_RIGHTS = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 @register("cluster/deployers/kubernetes")
@@ -74,13 +81,13 @@ class KubernetesMachines(Deployer):
 
     def manifest(self, name: str) -> dict[str, Any]:
         """The DaskCluster that the operator is asked for; without workers at first."""
-        ports = [{"name": "tcp-comm", "containerPort": _PORT, "protocol": "TCP"}]
+        port = {"name": "tcp-comm", "protocol": "TCP"}
         scheduler = self._pod(
             "scheduler",
             ["dask", "scheduler", "--protocol=tls", f"--port={_PORT}", *_TLS, "--no-dashboard",
              "--preload=kdlab.cluster.coordinator"],
             {"requests": {"cpu": "500m", "memory": "1Gi"}},
-            ports=ports,
+            ports=[{**port, "containerPort": _PORT}],
             readinessProbe={"tcpSocket": {"port": "tcp-comm"}},
         )  # fmt: skip
         gpus = {"nvidia.com/gpu": str(self.gpus)} if self.gpus else {}
@@ -95,63 +102,38 @@ class KubernetesMachines(Deployer):
         service = {
             "type": "ClusterIP",
             "selector": {"dask.org/cluster-name": name, "dask.org/component": "scheduler"},
-            "ports": [
-                {
-                    "name": "tcp-comm",
-                    "protocol": "TCP",
-                    "port": _PORT,
-                    "targetPort": "tcp-comm",
-                }
-            ],
+            "ports": [{**port, "port": _PORT, "targetPort": "tcp-comm"}],
         }
-        return {
-            "apiVersion": _API,
-            "kind": "DaskCluster",
-            "metadata": {
-                "name": name,
-                "namespace": self.namespace,
-                "labels": {"app": "kdlab"},
-            },
-            "spec": {
-                "worker": {"replicas": 0, "spec": worker},
-                "scheduler": {"spec": scheduler, "service": service},
-            },
+        own = {"name": name, "namespace": self.namespace, "labels": {"app": "kdlab"}}
+        parts = {
+            "worker": {"replicas": 0, "spec": worker},
+            "scheduler": {"spec": scheduler, "service": service},
         }
+        return {"apiVersion": _API, "kind": "DaskCluster", "metadata": own, "spec": parts}
 
     def _pod(
         self, name: str, command: list[str], resources: dict[str, Any], **more: Any
     ) -> dict[str, Any]:
         tls = {"secretName": self.secret, "defaultMode": 0o440}
         volumes: list[dict[str, Any]] = [{"name": "tls", "secret": tls}]
-        mounts: list[dict[str, Any]] = [
-            {"name": "tls", "mountPath": "/tls", "readOnly": True}
-        ]
+        mounts = [{"name": "tls", "mountPath": "/tls", "readOnly": True}]
         if self.data is not None:
             claim = {"claimName": self.data, "readOnly": True}
             volumes.append({"name": "data", "persistentVolumeClaim": claim})
             mounts.append({"name": "data", "mountPath": "/data", "readOnly": True})
+        container = {
+            "name": name,
+            "image": self.image,
+            "args": command,
+            "resources": resources,
+            "securityContext": _NO_RIGHTS,
+            "volumeMounts": mounts,
+            **more,
+        }
         return {
             "automountServiceAccountToken": False,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": _NOBODY,
-                "fsGroup": _NOBODY,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "containers": [
-                {
-                    "name": name,
-                    "image": self.image,
-                    "args": command,
-                    "resources": resources,
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
-                    "volumeMounts": mounts,
-                    **more,
-                }
-            ],
+            "securityContext": _AS_NOBODY,
+            "containers": [container],
             "volumes": volumes,
         }
 
