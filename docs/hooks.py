@@ -17,10 +17,10 @@ from mkdocs.structure.files import File, Files
 from msgspec.structs import fields
 from nbformat import NotebookNode
 
+from benchmarks.reproduce import result
 from benchmarks.reproduce.command import kept, kept_table
 from benchmarks.reproduce.freshness import changed_since
 from benchmarks.reproduce.pages import greyed
-from kdlab.config import folders
 from kdlab.events import (
     blockwise,
     ensemble,
@@ -127,16 +127,14 @@ def registry() -> str:
 
 
 def results() -> str:
-    """Every kept result of `kdlab reproduce`, printed from its card."""
+    """Every kept result of `kdlab reproduce`, printed from the two tables of them."""
     parts = [
         "# Results\n\nPrinted from `benchmarks/results`; [what counts](reproduce.md).\n"
     ]
-    for name in sorted(folders.names("registry")):
-        if name.startswith("results/"):
-            short = name.removeprefix("results/")
-            older = "kd-older" if changed_since(kept(short).fields()) else "kd-current"
-            table = f'<div class="{older}" markdown>\n\n{kept_table(short)}\n</div>'
-            parts.append(f"\n## {short}\n\n{table}")
+    for name in result.names():
+        older = "kd-older" if changed_since(kept(name)) else "kd-current"
+        table = f'<div class="{older}" markdown>\n\n{kept_table(name)}\n</div>'
+        parts.append(f"\n## {name}\n\n{table}")
     return "\n".join(parts)
 
 

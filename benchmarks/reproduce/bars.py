@@ -10,7 +10,7 @@ def picture(note: str, parts: str, tall: int, *results: str) -> str:
 
     Parts that show kept `results` whose code has changed since are pale, and the note says so.
     """
-    if any(changed_since(kept(name).fields()) for name in results):
+    if any(changed_since(kept(name)) for name in results):
         note += " Measured before the code changed."
         parts = f'<g opacity="0.55">{parts}</g>'
     return whole(note, parts, tall)

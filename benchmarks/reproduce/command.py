@@ -8,10 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reproduce.freshness import changed_since
+from benchmarks.reproduce import result as results
+from benchmarks.reproduce.freshness import Facts, changed_since
 from benchmarks.reproduce.measurement import Measured
-from benchmarks.reproduce.result import KeptResult
-from benchmarks.reproduce.table import MeasuredRow, Reproduction, Row, Table, cells
+from benchmarks.reproduce.table import (
+    MeasuredRow,
+    Reproduction,
+    Row,
+    Table,
+    cells,
+    facts_of,
+)
 from kdlab.config import folders, yaml_text
 from kdlab.config import load as loader
 from kdlab.config.check import construct
@@ -45,6 +52,7 @@ def card(name: str, overrides: Sequence[str] = ()) -> tuple[str, Table]:
     """
     clean = _whole(name)
     composed = loader.compose_card(f"{_SHELF}{clean}", overrides)
+    composed.data.setdefault("rows", results.claimed(clean))
     about = _written_in(folders.find("registry", f"{_SHELF}{clean}")).get("about", "")
     return str(about), construct(Table, composed)
 
@@ -88,7 +96,7 @@ def reproduce(
         overrides: of the cards, such as `measurement.repeats=5`.
         to: folder; each has one of its name there. None is reproductions in the current one.
         measures: False simulates only.
-        keeps: also as a card, where `keep` says.
+        keeps: also where `keep` says.
         say: told how it goes.
 
     Raises:
@@ -181,7 +189,7 @@ def _without_measurement(spec: Table) -> Table:
     return replace(spec, measurement=None, rows=rows)
 
 
-def as_markdown(facts: Mapping[str, Any]) -> str:
+def as_markdown(facts: Facts) -> str:
     """The table of a result with what must be known of it, for docs."""
     where = facts["machine"]
     command = str(facts["command"]).replace("`", "'")
@@ -203,7 +211,7 @@ def as_markdown(facts: Mapping[str, Any]) -> str:
     return "\n".join([markdown_rows(facts), "", " ".join(said), ""])
 
 
-def markdown_rows(facts: Mapping[str, Any], quantities: Collection[str] = ()) -> str:
+def markdown_rows(facts: Facts, quantities: Collection[str] = ()) -> str:
     """The rows of a result, or those of `quantities`, as Markdown without empty columns."""
     lines = [
         [markdown(cell) for cell in line]
@@ -217,57 +225,40 @@ def markdown_rows(facts: Mapping[str, Any], quantities: Collection[str] = ()) ->
     return markdown_table([plainer.get(name, name) for name in head], rows)
 
 
-def _published(facts: Mapping[str, Any]) -> str:
+def _published(facts: Facts) -> str:
     of = facts.get("published_of")
     return f"published: {markdown(of)}" if of else "published"
 
 
-def _measured(facts: Mapping[str, Any]) -> str:
+def _measured(facts: Facts) -> str:
     return "measured before the code changed" if changed_since(facts) else "measured here"
 
 
 def keep(result: Reproduction) -> Path:
-    """As a card in benchmarks/results of the checkout, or the current folder's registry/results.
+    """In benchmarks/results of the checkout, or the current folder's registry/results.
 
     What was only simulated leaves the measured numbers that are kept there as they are.
     """
     shelf = "benchmarks" if Path.cwd().resolve() == _CHECKOUT else "registry"
-    path = Path(shelf) / "results" / f"{result.name}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    facts = result.facts()
-    if path.is_file() and not any(row.measured for row in result.rows):
-        facts = _measured_before(facts, _written_in(path))
-    head = {"about": result.about, "type": KeptResult.component}
-    path.write_text(yaml_text.dump(head | facts), encoding="utf-8")
-    return path
+    rows = card(result.name)[1].rows
+    return results.keep(Path(shelf) / "results", result.facts(), rows)
 
 
-def _measured_before(facts: dict[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-    """These facts with the measured numbers of those, and with where they were measured."""
-    before = {(row["row"], row["quantity"]): row for row in old["rows"]}
-    if all(row["measured"] is None for row in old["rows"]):
-        return facts
-    rows = [
-        row | {key: before[row["row"], row["quantity"]][key] for key in _MEASURED}
-        if (row["row"], row["quantity"]) in before
-        else row
-        for row in facts["rows"]
-    ]
-    where = {key: old[key] for key in _WHERE if key in old}
-    return facts | {"commit": "", "code": {}} | where | {"rows": rows}
-
-
-_MEASURED = ("measured", "mean", "std", "low", "high", "holds")
-_WHERE = ("command", "seconds", "machine", "versions", "measurement", "commit", "code")
-
-
-def kept(name: str) -> KeptResult:
-    """A result that is kept.
+def kept(name: str) -> Facts:
+    """A result that is kept, with the words of its claim.
 
     Raises:
         NotFoundError: there is none; names the nearest.
     """
-    return construct(KeptResult, loader.compose_card(f"results/{name}"))
+    folder = results.names().get(name)
+    if folder is None:
+        near = folders.nearest(name, results.names())
+        raise NotFoundError(f"No result {name!r} is kept.{near}")
+    _, spec = card(name)
+    found = results.found_in(folder, name)
+    words = {key: getattr(spec, key) for key in ("source", "published_of", "scaled")}
+    rows = [facts_of(row, found[row.row, row.quantity]) for row in spec.rows]
+    return results.made_of(folder, name) | words | {"notes": spec.notes, "rows": rows}
 
 
 def stale() -> list[dict[str, Any]]:
@@ -276,15 +267,14 @@ def stale() -> list[dict[str, Any]]:
     `changed` has the parts of the package that are not what they were.
     """
     found = []
-    for card_name in sorted(folders.names("registry")):
-        if card_name.startswith("results/"):
-            facts = kept(card_name.removeprefix("results/")).fields()
-            if changed := changed_since(facts):
-                told = {key: facts[key] for key in ("name", "command", "seconds", "commit")}
-                found.append(told | {"changed": list(changed)})
+    for name in results.names():
+        facts = kept(name)
+        if changed := changed_since(facts):
+            told = {key: facts[key] for key in ("name", "command", "seconds", "commit")}
+            found.append(told | {"changed": list(changed)})
     return found
 
 
 def kept_table(name: str) -> str:
     """The same as Markdown, for docs and README."""
-    return as_markdown(kept(name).fields())
+    return as_markdown(kept(name))

@@ -17,7 +17,7 @@ QUANTITY = "times eager"
 def engines_chart() -> str:
     """SVG: for each network a bar for each engine, in the order of the card."""
     networks: dict[str, list[tuple[str, float | None]]] = {}
-    for row in kept("engines").rows:
+    for row in kept("engines")["rows"]:
         if row["quantity"] == QUANTITY:
             network, _, engine = str(row["row"]).partition(", ")
             networks.setdefault(network, []).append((engine, row["measured"]))

@@ -13,6 +13,7 @@ from typing import Any
 
 import kdlab
 
+Facts = Mapping[str, Any]  # a result as `result.json` has it, or a row of it
 PACKAGE = Path(kdlab.__file__).parent
 _BODIES = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -26,7 +27,7 @@ def code_of(parts: Iterable[str]) -> dict[str, str]:
     return {part: _hash_of(part) for part in parts}
 
 
-def changed_since(result: Mapping[str, Any]) -> tuple[str, ...]:
+def changed_since(result: Facts) -> tuple[str, ...]:
     """Parts whose code is another one than the measured rows of a kept result are of.
 
     Empty where nothing was measured. A result that does not say what code it is of is as old as

@@ -67,7 +67,7 @@ def pipelines() -> str:
 def rivals() -> str:
     """SVG: accuracy of ways of parallel training, best first, and what each takes in."""
     found: dict[str, dict[str, float]] = {}
-    for row in kept("ec_dnn/rivals").rows:
+    for row in kept("ec_dnn/rivals")["rows"]:
         found.setdefault(str(row["row"]), {})[str(row["quantity"])] = row["measured"]
     best = sorted(found.items(), key=lambda named: -named[1][_GLOBAL])
     parts, y = "", 8
@@ -88,7 +88,7 @@ def rivals() -> str:
 def storm() -> str:
     """SVG: seconds to 3,000 steps without and with failures, and the samples they cost."""
     found: dict[str, dict[str, float]] = {}
-    for row in kept("storm").rows:
+    for row in kept("storm")["rows"]:
         found.setdefault(str(row["quantity"]), {})[str(row["row"])] = row["measured"]
     seconds = found["seconds to 3000 steps"]
     parts, y = "", 0

@@ -15,7 +15,7 @@ def headline() -> str:
     """SVG: a student by its labels alone, with its teacher, and the teacher itself."""
     known = {
         row["row"]: row["mean"]
-        for row in kept("demo").rows
+        for row in kept("demo")["rows"]
         if row["quantity"] == "top-1, %"
     }
     alone, taught, teacher = (

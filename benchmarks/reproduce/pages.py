@@ -36,7 +36,7 @@ def printed_again(text: str) -> str:
 
     def rows(found: re.Match[str]) -> str:
         quantities = re.findall(r'"([^"]+)"', found[3])
-        return f"{found[1]}{markdown_rows(kept(found[2]).fields(), quantities)}\n{found[5]}"
+        return f"{found[1]}{markdown_rows(kept(found[2]), quantities)}\n{found[5]}"
 
     return _TABLE.sub(rows, text)
 
@@ -52,7 +52,7 @@ def wrong_numbers(text: str) -> Iterator[str]:
         said, name, row, quantity, field = found.groups()
         values = [
             one[field or "measured"]
-            for one in kept(name).rows
+            for one in kept(name)["rows"]
             if (one["row"], one["quantity"]) == (row, quantity)
         ]
         digits = len(said.partition(".")[2])
@@ -67,7 +67,7 @@ def greyed(text: str) -> str:
     """The page with its tables of older code in a block that is shown grey."""
 
     def grey(found: re.Match[str]) -> str:
-        if not changed_since(kept(found[2]).fields()):
+        if not changed_since(kept(found[2])):
             return found[0]
         return f'<div class="kd-older" markdown>\n\n{found[0]}\n\n</div>'
 

@@ -1,38 +1,145 @@
-"""A kept result of a reproduction, as a card of benchmarks/results."""
+"""What is claimed of each number and what came of it: two tables of a folder `results`.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+`rows.csv` has a line for each number of a claim: what is published, the figures that simulate and
+measure it, its goal, and what these came to. `made.csv` has a line for each result that is kept:
+command, machine, versions, seeds, commit and code. All words are those of the claim's card.
+"""
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from kdlab.config import register
+from benchmarks.reproduce.freshness import Facts
+from kdlab.config import folders
 from kdlab.config.spec import Spec
 
+HERE = Path(__file__).parents[1] / "results"
+FOUND = ("simulated", "measured", "mean", "std", "low", "high")
+_GIVES = {"simulated": "simulated_by", "measured": "measured_by"}  # names of figures
+_NUMBERS = ("published", "over", "of", "within_pct")
+_MACHINE = {"system": str, "cores": int, "memory_gib": float, "gpu": str}
+Line = dict[str, str]
+Key = tuple[str, str]  # row and quantity
+Found = Mapping[str, float | None]  # of FOUND
 
-@register("reproduce/result")
-@dataclass(frozen=True, kw_only=True)
-class KeptResult(Spec):
-    """What a reproduction came to, once: `kdlab reproduce NAME --keep` writes it.
 
-    name, source, command: what it is, of which paper, and how it was made.
-    seconds: it took.
-    machine, versions: where.
-    commit, code: of kdlab; hashes of the parts that the measured numbers speak of.
-    published_of: models and data that the published numbers are of.
-    measurement: seeds and hash of the spec, where an experiment was run.
-    scaled, notes: as the reproduction says.
-    rows: published, simulated, what that is, and measured.
+def names() -> dict[str, Path]:
+    """The folder of every result that is kept, by name; the current folder's win."""
+    found: dict[str, Path] = {}
+    for shelf in folders.shelves("registry"):
+        for line in _read(shelf / "results" / "made.csv"):
+            found.setdefault(line["name"], shelf / "results")
+    return dict(sorted(found.items()))
+
+
+def claimed(name: str) -> list[dict[str, Any]]:
+    """Rows of a claim, as a `Table` takes them."""
+    columns = ("row", "quantity", *_NUMBERS, *_GIVES.values(), "marked", "goal")
+    fields = {column: field for field, column in _GIVES.items()}
+    return [
+        {
+            fields.get(column, column): float(line[column])
+            if column in _NUMBERS
+            else line[column]
+            for column in columns
+            if line[column]
+        }
+        for line in _read(HERE / "rows.csv")
+        if line["name"] == name
+    ]
+
+
+def made_of(folder: Path, name: str) -> dict[str, Any]:
+    """How, where and of which code a kept result was made."""
+    (line,) = (one for one in _read(folder / "made.csv") if one["name"] == name)
+    run = {key: line[key].split() for key in ("run", "spec_hash") if line[key]}
+    measurement = {key: own[0] if len(own) == 1 else own for key, own in run.items()}
+    seeds = {"seeds": [int(seed) for seed in line["seeds"].split()]} if run else {}
+    return {
+        "name": name,
+        "command": line["command"],
+        "seconds": float(line["seconds"]),
+        "machine": {k: kind(line[k]) if line[k] else None for k, kind in _MACHINE.items()},
+        "versions": _parts(line["versions"]),
+        "commit": line["commit"],
+        "code": _parts(line["code"]),
+        "measurement": seeds | measurement,
+    }
+
+
+def found_in(folder: Path, name: str) -> dict[Key, Found]:
+    """What was found, by row and quantity."""
+    return {
+        (line["row"], line["quantity"]): {
+            key: float(line[key]) if line[key] else None for key in FOUND
+        }
+        for line in _read(folder / "rows.csv")
+        if line["name"] == name
+    }
+
+
+def keep(folder: Path, facts: Facts, rows: Sequence[Spec]) -> Path:
+    """Write a result of these claimed rows into the tables of a folder, in place of an older one.
+
+    What was only simulated leaves the measured numbers there as they are, and their origin.
     """
+    name, folder = facts["name"], folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    found: dict[Key, Found] = {(one["row"], one["quantity"]): one for one in facts["rows"]}
+    old, made = {}, _made_line(facts)
+    if all(one["measured"] is None for one in found.values()):
+        old = found_in(folder, name)
+    if any(one["measured"] is not None for one in old.values()):
+        (made,) = (one for one in _read(folder / "made.csv") if one["name"] == name)
+    lines = []
+    for row in rows:
+        own = row.fields()
+        key = own["row"], own["quantity"]
+        before = {k: v for k, v in old.get(key, {}).items() if k != "simulated"}
+        own = {_GIVES.get(k, k): v for k, v in own.items() if (k, v) != ("over", 1.0)}
+        own |= {k: found[key][k] for k in FOUND} | before
+        lines.append({"name": name} | {k: _text(v) for k, v in own.items()})
+    _write(folder / "made.csv", name, [made])
+    return _write(folder / "rows.csv", name, lines)
 
-    name: str
-    source: str
-    command: str
-    seconds: float
-    machine: Mapping[str, Any]
-    versions: Mapping[str, Any]
-    rows: tuple[Mapping[str, Any], ...]
-    commit: str = ""
-    code: Mapping[str, str] = field(default_factory=dict)
-    published_of: str = ""
-    measurement: Mapping[str, Any] = field(default_factory=dict)
-    scaled: str = ""
-    notes: tuple[str, ...] = ()
+
+def _made_line(facts: Facts) -> Line:
+    run = facts["measurement"]
+    told = {key: facts[key] for key in ("name", "command", "seconds", "commit")}
+    told |= {key: facts["machine"][key] for key in _MACHINE}
+    for key in ("versions", "code"):
+        told[key] = "; ".join(f"{part} {what}" for part, what in facts[key].items())
+    for key in ("seeds", "run", "spec_hash"):
+        own = run.get(key, "")
+        told[key] = own if isinstance(own, str) else " ".join(map(str, own))
+    return {key: _text(value) for key, value in told.items()}
+
+
+def _parts(text: str) -> dict[str, str]:
+    pairs = (part.partition(" ") for part in text.split("; ") if part)
+    return {name: what for name, _, what in pairs}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return "" if value is None else str(value)
+
+
+def _read(path: Path) -> list[Line]:
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _write(path: Path, name: str, lines: Iterable[Line]) -> Path:
+    """With these lines of one result, all in the order of their names."""
+    every = [line for line in _read(path) if line["name"] != name] + list(lines)
+    columns = dict.fromkeys(key for line in every for key in line)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(sorted(every, key=lambda line: line["name"]))
+    return path

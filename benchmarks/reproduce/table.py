@@ -11,8 +11,9 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Annotated, Any, Literal
 
-from benchmarks.reproduce.freshness import PACKAGE, code_of
+from benchmarks.reproduce.freshness import PACKAGE, Facts, code_of
 from benchmarks.reproduce.measurement import MeasurementSpec
+from benchmarks.reproduce.result import Found
 from kdlab.config import Fault, register
 from kdlab.config.spec import POSITIVE, Spec
 from kdlab.report.figures import meets
@@ -67,6 +68,7 @@ class Table(Spec):
     published_of: models, data and machines that the published numbers are of, in a few words.
     code: parts of the package that what is measured speaks of, such as `cluster/reader`.
     minutes: it takes on two cores.
+    rows: its numbers; none are those of `results/rows.csv` that have its name.
     simulation: a card of `registry/simulations`; null simulates nothing.
     measurement: null measures nothing.
     scaled: how what is measured differs from what the paper did.
@@ -75,8 +77,8 @@ class Table(Spec):
     """
 
     source: str
-    rows: tuple[Row, ...]
     minutes: Annotated[float, POSITIVE]
+    rows: tuple[Row, ...] = ()
     published_of: str = ""
     code: tuple[str, ...] = ()
     simulation: str | None = None
@@ -105,41 +107,52 @@ class MeasuredRow:
     simulated: float | None
     measured: tuple[float, ...]
 
-    @property
-    def off_pct(self) -> float | None:
-        """Deviation of a predicted number from the published one, percent."""
-        if self.spec.marked != "predicted" or self.spec.published is None:
-            return None
-        if self.simulated is None or not self.spec.published:
-            return None
-        return 100 * (self.simulated / self.spec.published - 1)
-
-    @property
-    def holds(self) -> bool | None:
-        """What is promised of it; None where nothing is, or nothing was measured."""
-        off, within, goal = self.off_pct, self.spec.within_pct, self.spec.goal
-        if within is not None and off is not None and abs(off) > within:
-            return False
-        if goal is None or not self.measured:
-            return None if within is None or off is None else True
-        return meets(_judged(self.spec.quantity, self.measured, goal), goal)
-
     def facts(self) -> dict[str, Any]:
-        spec, values = self.spec, self.measured
-        return {
-            "row": spec.row,
-            "quantity": spec.quantity,
-            "published": spec.published,
-            "simulated": _rounded(self.simulated),
-            "is": spec.marked,
-            "off_pct": _rounded(self.off_pct),
-            "measured": _rounded(median(values)) if values else None,
-            "mean": _rounded(fmean(values)) if values else None,
-            "std": _rounded(stdev(values)) if len(values) > 1 else None,
-            "low": _rounded(min(values, default=None)),
-            "high": _rounded(max(values, default=None)),
-            "holds": self.holds,
+        values = self.measured
+        found = {
+            "simulated": self.simulated,
+            "measured": median(values) if values else None,
+            "mean": fmean(values) if values else None,
+            "std": stdev(values) if len(values) > 1 else None,
+            "low": min(values, default=None),
+            "high": max(values, default=None),
         }
+        return facts_of(self.spec, {key: _rounded(value) for key, value in found.items()})
+
+
+def facts_of(spec: Row, found: Found) -> dict[str, Any]:
+    """A row of a result, as `result.json` has it."""
+    return {
+        "row": spec.row,
+        "quantity": spec.quantity,
+        "published": spec.published,
+        "is": spec.marked,
+        "off_pct": _rounded(off_pct(spec, found["simulated"])),
+        "holds": holds(spec, found),
+        **found,
+    }
+
+
+def off_pct(spec: Row, simulated: float | None) -> float | None:
+    """Deviation of a predicted number from the published one, percent."""
+    if spec.marked != "predicted" or simulated is None or not spec.published:
+        return None
+    return 100 * (simulated / spec.published - 1)
+
+
+def holds(spec: Row, found: Found) -> bool | None:
+    """What is promised of it; None where nothing is, or nothing was measured.
+
+    A goal of seeds must hold for the worst of them, one of rates for their median.
+    """
+    off, within, goal = off_pct(spec, found["simulated"]), spec.within_pct, spec.goal
+    if within is not None and off is not None and abs(off) > within:
+        return False
+    if goal is None or found["measured"] is None:
+        return None if within is None or off is None else True
+    worst = "low" if goal.startswith(">=") else "high"
+    judged = found[worst if is_mean(spec.quantity) else "measured"]
+    return judged is not None and meets(judged, goal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +191,7 @@ class Reproduction:
         return printed(self.facts())
 
 
-def printed(facts: Mapping[str, Any]) -> str:
+def printed(facts: Facts) -> str:
     """The table of a result, for a terminal."""
     lines = [[str(cell) for cell in line] for line in cells(facts)]
     below = [f"Published: {facts['published_of']}"] if facts.get("published_of") else []
@@ -188,7 +201,7 @@ def printed(facts: Mapping[str, Any]) -> str:
     return "\n".join([head, "", text_table(_HEAD, lines), "", *below]).rstrip()
 
 
-def cells(facts: Mapping[str, Any]) -> list[list[str]]:
+def cells(facts: Facts) -> list[list[str]]:
     """Cells of the rows: row, quantity, published, simulated, is, off, measured, verdict."""
     verdict = {True: "holds", False: "FAILS", None: ""}
     return [
@@ -206,7 +219,7 @@ def cells(facts: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-def _spread(row: Mapping[str, Any]) -> str:
+def _spread(row: Facts) -> str:
     """As `typical` has it: mean ± std over seeds, or the median and its range."""
     if row["measured"] is None:
         return ""
@@ -216,13 +229,6 @@ def _spread(row: Mapping[str, Any]) -> str:
         return in_digits(row["measured"])
     low, high = (in_digits(float(f"{row[key]:.3g}")) for key in ("low", "high"))
     return f"{in_digits(row['measured'])}, {low} to {high}"
-
-
-def _judged(quantity: str, values: Sequence[float], goal: str) -> float:
-    """A goal of seeds must hold for the worst of them, one of rates for their median."""
-    if not is_mean(quantity):
-        return median(values)
-    return min(values) if goal.startswith(">=") else max(values)
 
 
 def typical(quantity: str, values: Sequence[float]) -> float:

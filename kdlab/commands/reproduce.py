@@ -25,7 +25,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--simulate-only", action="store_true", help="measure nothing on this machine"
     )
     parser.add_argument(
-        "--keep", action="store_true", help="also as a card, in benchmarks/results"
+        "--keep", action="store_true", help="also in the tables of benchmarks/results"
     )
     parser.add_argument(
         "--stale",

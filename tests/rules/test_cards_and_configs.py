@@ -15,7 +15,6 @@ SWEEPS = sorted(n for n in folders.names("configs") if n.startswith("sweeps/"))
 
 @pytest.mark.parametrize("name", CARDS)
 def test_card(name):
-    from benchmarks.reproduce.result import KeptResult
     from benchmarks.reproduce.table import Table
     from kdlab.cluster.pool import PoolSpec
     from kdlab.data.images import DataSpec
@@ -28,7 +27,7 @@ def test_card(name):
     kinds = {"data": DataSpec, "models": ModelSpec, "students": ModelSpec,
              "teachers": TeacherSpec, "teacher_pools": PoolSpec,
              "profiles": RateProfile, "simulations": SimulationSpec,
-             "losses": LossSpec, "claims": Table, "results": KeptResult}  # fmt: skip
+             "losses": LossSpec, "claims": Table}  # fmt: skip
     assert construct(kinds[name.split("/")[0]], compose_card(name))
     assert f"  {name}" in catalogue("all")
     assert folders.display(folders.find("registry", name)) in describe(name)

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
-from benchmarks.reproduce import freshness
+from benchmarks.reproduce import freshness, result
 from benchmarks.reproduce.command import (
     as_markdown,
     card,
@@ -16,7 +15,6 @@ from benchmarks.reproduce.command import (
     stale,
 )
 from benchmarks.reproduce.freshness import PACKAGE, changed_since, code_of, what_runs
-from kdlab.config import folders
 from kdlab.report.machine import git_commit
 
 SOURCE = '''"""About it."""
@@ -81,18 +79,17 @@ def test_a_card_names_parts_that_are_there(name):
 
 
 def test_a_kept_result_says_its_commit():
-    for name in folders.names("registry"):
-        if name.startswith("results/"):
-            facts = kept(name.removeprefix("results/")).fields()
-            if any(row["measured"] is not None for row in facts["rows"]):
-                assert len(facts["commit"].removesuffix("-dirty")) == 40
-                assert facts["code"], name
+    for name in result.names():
+        facts = kept(name)
+        if any(row["measured"] is not None for row in facts["rows"]):
+            assert len(facts["commit"].removesuffix("-dirty")) == 40
+            assert facts["code"], name
 
 
 def test_an_older_result_is_said_to_be(kdlab_cli):
     older = {one["name"] for one in stale()}
     for name in older:
-        text = as_markdown(kept(name).fields())
+        text = as_markdown(kept(name))
         assert "| measured before the code changed |" in text
         assert "changed since: " in text
     code, out, _ = kdlab_cli("reproduce", "--stale")
@@ -101,15 +98,14 @@ def test_an_older_result_is_said_to_be(kdlab_cli):
 
 
 def test_simulating_again_leaves_what_was_measured(elsewhere, monkeypatch):
-    (result,) = reproduce("edl_dist/table3", measures=False, keeps=True)
-    path = Path("registry/results/edl_dist/table3.yaml")
-    facts = yaml.safe_load(path.read_text())
+    (simulated,) = reproduce("edl_dist/table3", measures=False, keeps=True)
+    place, rows = Path("registry/results").resolve(), card("edl_dist/table3")[1].rows
+    facts = simulated.facts() | {"commit": "a" * 40, "code": {"train": "0" * 16}}
     row = next(r for r in facts["rows"] if r["simulated"] is not None)
     row |= {"measured": 2.0, "mean": 2.0, "low": 1.0, "high": 3.0, "simulated": 0.0}
-    facts |= {"commit": "a" * 40, "code": {"train": "0" * 16}, "seconds": 77.0}
-    path.write_text(yaml.safe_dump(facts))
-    keep(result)
-    again = yaml.safe_load(path.read_text())
+    result.keep(place, facts | {"seconds": 77.0}, rows)
+    assert keep(simulated) == place / "rows.csv"
+    again = kept("edl_dist/table3")
     found = next(r for r in again["rows"] if r["measured"] is not None)
     assert (found["measured"], found["low"], found["high"]) == (2.0, 1.0, 3.0)
     assert found["simulated"] != 0.0
@@ -117,8 +113,7 @@ def test_simulating_again_leaves_what_was_measured(elsewhere, monkeypatch):
     assert changed_since(again) == ("train",)
     # In the checkout it is kept beside its claim.
     monkeypatch.setattr("benchmarks.reproduce.command._CHECKOUT", elsewhere.resolve())
-    assert keep(result) == Path("benchmarks/results/edl_dist/table3.yaml")
-    assert yaml.safe_load(keep(result).read_text())["name"] == "edl_dist/table3"
+    assert keep(simulated) == elsewhere.resolve() / "benchmarks/results/rows.csv"
 
 
 def test_the_commit_is_that_of_the_checkout():
