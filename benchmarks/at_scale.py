@@ -14,10 +14,10 @@ from typing import Literal
 
 import psutil
 
+from benchmarks.harness import until
 from benchmarks.scale import StudentsSeen, TeachersSeen, asked_of, emulated_students
 from benchmarks.scene import Scene
 from benchmarks.students import ImageCase, deployment_for, samples_of
-from benchmarks.waiting import until
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.pool import RunningPool
 from kdlab.cluster.schedulers import send_weights, start_scheduler
@@ -103,11 +103,11 @@ def _of_simulation(setting: Setting, outcome: PoolOutcome) -> list[Figure]:
     held, vain = outcome.held_over_needed, outcome.released_in_vain
     return at(
         setting.name,
-        figure("scale/simulated/rate_over_demand", rate, "ratio", ">= 0.97"),
-        figure("scale/simulated/teachers_held_over_needed", held, "ratio", "<= 1.15"),
-        figure("scale/simulated/settle_s", outcome.settle_s, "s", "<= 15"),
-        figure("scale/simulated/released_in_vain", vain, "teachers", "<= 0"),
-        figure("scale/simulated/lost_or_repeated", lost, "samples", "<= 0"),
+        figure("scale/simulated/rate_over_demand", rate, "ratio"),
+        figure("scale/simulated/teachers_held_over_needed", held, "ratio"),
+        figure("scale/simulated/settle_s", outcome.settle_s, "s"),
+        figure("scale/simulated/released_in_vain", vain, "teachers"),
+        figure("scale/simulated/lost_or_repeated", lost, "samples"),
     )
 
 
@@ -199,11 +199,11 @@ def real(setting: Setting, say: Say) -> list[Figure]:
     vain = sum(map(in_vain, seen.released, seen.asked))
     return at(
         setting.name,
-        figure("scale/rate_over_demand", found.share, "ratio", ">= 0.93"),
-        figure("scale/teachers_held_over_needed", held, "ratio", "<= 1.15"),
-        figure("scale/settle_s", found.settled, "s", "<= 15"),
-        figure("scale/released_in_vain", vain, "teachers", "<= 0"),
-        figure("scale/lost_or_repeated", found.lost, "batches", "<= 0"),
+        figure("scale/rate_over_demand", found.share, "ratio"),
+        figure("scale/teachers_held_over_needed", held, "ratio"),
+        figure("scale/settle_s", found.settled, "s"),
+        figure("scale/released_in_vain", vain, "teachers"),
+        figure("scale/lost_or_repeated", found.lost, "batches"),
     )
 
 
@@ -223,8 +223,8 @@ def churn(say: Say, seconds: float = 60.0) -> list[Figure]:
     lost = after.lost + after.repeated
     return at(
         setting.name,
-        figure("scale/churn_over_calm", rate / calm, "ratio", ">= 0.95"),
-        figure("scale/churn_lost_or_repeated", lost, "batches", "<= 0"),
+        figure("scale/churn_over_calm", rate / calm, "ratio"),
+        figure("scale/churn_lost_or_repeated", lost, "batches"),
     )
 
 
@@ -262,11 +262,9 @@ def restart(say: Say) -> list[Figure]:
     )
     return at(
         "scheduler",
-        figure("scale/restart_s", again_s, "s", "<= 10"),
+        figure("scale/restart_s", again_s, "s"),
         figure("scale/restart_rate_over_calm", during / calm, "ratio"),
-        figure(
-            "scale/restart_lost_or_repeated", seen.lost + seen.repeated, "batches", "<= 0"
-        ),
+        figure("scale/restart_lost_or_repeated", seen.lost + seen.repeated, "batches"),
     )
 
 
@@ -322,10 +320,10 @@ def weights(say: Say) -> list[Figure]:
         f"scheduler took {peak:.0f} MB, no teacher was silent for more than {silent:.1f} s"
     )
     return [
-        figure("scale/weights/teachers_ready", len(ready), "teachers", f">= {_JOINING}"),
-        figure("scale/weights/scheduler_mb", peak, "MB", "<= 400"),
-        figure("scale/weights/leases_lapsed", expired, "leases", "<= 0"),
-        figure("scale/weights/silent_s", silent, "s", "<= 6"),
+        figure("scale/weights/teachers_ready", len(ready), "teachers"),
+        figure("scale/weights/scheduler_mb", peak, "MB"),
+        figure("scale/weights/leases_lapsed", expired, "leases"),
+        figure("scale/weights/silent_s", silent, "s"),
         figure("scale/weights/ready_s", took, "s"),
     ]
 
@@ -345,6 +343,6 @@ def liar(say: Say) -> list[Figure]:
     )
     own = float("inf") if answers is None else answers
     return [
-        figure("scale/answers_until_liar_found", own, "answers", "<= 1000"),
+        figure("scale/answers_until_liar_found", own, "answers"),
         figure("scale/answers_of_all_until_liar_found", of_all, "answers"),
     ]

@@ -6,18 +6,17 @@ reader when it acts (its recorded events); all processes of one machine share it
 
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from benchmarks.harness import going, runs_apart, until
 from benchmarks.scene import Scene
 from benchmarks.students import ImageCase, samples_of
-from benchmarks.waiting import until
 from kdlab.cluster.served import Served, ServedSource
 from kdlab.data.samples import PlannedSamples
 from kdlab.events.log import LineReader, select
@@ -51,16 +50,9 @@ def resends(say: Say) -> list[Figure]:
             found.setdefault(name, []).append(seconds)
         shown = ", ".join(f"{name} {values[-1]:.2f} s" for name, values in found.items())
         say(f"faults {repeat + 1}/{_REPEATS}: {shown}")
-    goals = {
-        "resend_s/sigkill": "<= 0.5",
-        "resend_s/sigstop": f"<= {_TTL_S + 1.5:g}",
-        "join_to_used_s": "<= 2",
-        "resend_s/sigterm": "<= 0",  # parts, not seconds: there are none
-    }
     return [
-        figure(name, values, "parts" if name == "resend_s/sigterm" else "s", goal)
-        for name, goal in goals.items()
-        if (values := found.get(name))
+        figure(name, values, "parts" if name == "resend_s/sigterm" else "s")
+        for name, values in found.items()
     ]
 
 
@@ -188,7 +180,7 @@ def memory_growth(say: Say) -> Figure:
         take(batches, 50_000)
         grown = (sum(p.memory_info().rss for p in processes) - before) / 1e6
     say(f"memory over 50,000 batches: {grown:+.1f} MB")
-    return figure("rss_growth_mb/50000_batches", grown, "MB", "<= 20")
+    return figure("rss_growth_mb/50000_batches", grown, "MB")
 
 
 # Ranks
@@ -197,32 +189,27 @@ def memory_growth(say: Say) -> Figure:
 @contextmanager
 def _run(*overrides: str) -> Iterator[Run]:
     """A small run of two ranks in a folder of its own; ended whatever happens."""
-    with tempfile.TemporaryDirectory() as folder, chdir(folder):
-        experiment = load(
-            "smoke/served",
-            "aggregation.type=train/aggregation/all_reduce",
-            "student={type: models/patch_net, patch: 2}",
-            "train.epochs=1000000",
-            "train.schedule=constant",
-            "train.evaluate_every=1000000",
-            "train.checkpoint_every_steps=200",
-            "train.threads=1",
-            "tracking.enabled=false",
-            *overrides,
-        )
-        run = experiment.start(lambda line: None)
-        try:
-            yield run
-        finally:
-            run.kill()
-            run.wait()
+    experiment = load(
+        "smoke/served",
+        "aggregation.type=train/aggregation/all_reduce",
+        "student={type: models/patch_net, patch: 2}",
+        "train.epochs=1000000",
+        "train.schedule=constant",
+        "train.evaluate_every=1000000",
+        "train.checkpoint_every_steps=200",
+        "train.threads=1",
+        "tracking.enabled=false",
+        *overrides,
+    )
+    with runs_apart(), going(experiment) as run:
+        yield run
 
 
 def failover(say: Say) -> Figure:
     with _run() as run:
         seconds = [_failover(run, repeat) for repeat in range(_REPEATS)]
     say(f"failover of a rank: {', '.join(f'{s:.2f} s' for s in seconds)}")
-    return figure("failover_s/student_rank", seconds, "s", "<= 10")
+    return figure("failover_s/student_rank", seconds, "s")
 
 
 def _failover(run: Run, before: int) -> float:
@@ -295,9 +282,9 @@ def chaos(say: Say, events: int = _CHAOS_EVENTS) -> list[Figure]:
         lineage = lineage_of(run)
     return at(
         f"chaos{events}",
-        figure("chaos_events", count, "events", f">= {events}"),
-        figure("samples_lost", lineage.lost, "samples", "<= 0"),
-        figure("samples_repeated", lineage.repeated, "samples", "<= 0"),
+        figure("chaos_events", count, "events"),
+        figure("samples_lost", lineage.lost, "samples"),
+        figure("samples_repeated", lineage.repeated, "samples"),
         figure("samples_rolled_back", lineage.rolled_back, "samples"),
         figure("samples_seen", lineage.seen, "samples"),
     )

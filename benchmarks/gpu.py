@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
-from benchmarks.parts import measured
+from benchmarks.harness import in_turns, of_parts, quiet
 from benchmarks.teacher import NETWORKS, each_engine, gain
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.teachers.inference import Inference, Request, UnderWay
@@ -47,9 +47,7 @@ _RECIPES: Mapping[str, Mapping[str, object]] = {
 }
 
 
-def measure(
-    repeats: int = 1, only: Collection[str] = (), say: Say = lambda line: None
-) -> Report:
+def measure(repeats: int = 1, only: Collection[str] = (), say: Say = quiet) -> Report:
     """`student_over_fp32`, `labels_per_s_over_eager`, `fed_over_resident`, `teacher_over_engine`.
 
     Raises:
@@ -67,7 +65,7 @@ def measure(
         "teachers": partial(_teachers, repeats, say),
         "served": partial(_served, repeats, say),
     }
-    return measured("gpu", parts, only)
+    return of_parts("gpu", parts, only)
 
 
 def _students(repeats: int, say: Say) -> list[Figure]:
@@ -113,7 +111,7 @@ def _feed(repeats: int, say: Say) -> list[Figure]:
 def _teachers(repeats: int, say: Say) -> list[Figure]:
     """Each network of `bench teacher` by the engines of a GPU."""
     figures = []
-    for name, (block, side, _, _) in NETWORKS.items():
+    for name, (block, side, _) in NETWORKS.items():
         views, labels = _kinds(_LABELS, side)
         model = _taught(_network(block), views, labels)
         found = []
@@ -232,13 +230,14 @@ def _rates(steps: Mapping[str, Callable[[], None]], rows: int) -> dict[str, floa
     for step in steps.values():
         for _ in range(3):  # compiles, chooses kernels
             step()
-    taken: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(_TURNS):
-        for name, step in steps.items():
-            torch.cuda.synchronize()
-            begin = time.perf_counter()
-            for _ in range(_STEPS):
-                step()
-            torch.cuda.synchronize()
-            taken[name].append(time.perf_counter() - begin)
-    return {name: _STEPS * rows / median(seconds) for name, seconds in taken.items()}
+
+    def seconds(step: Callable[[], None]) -> float:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(_STEPS):
+            step()
+        torch.cuda.synchronize()
+        return time.perf_counter() - begin
+
+    taken = in_turns({n: partial(seconds, step) for n, step in steps.items()}, _TURNS)
+    return {name: _STEPS * rows / median(each) for name, each in taken.items()}

@@ -10,10 +10,12 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
 
+from benchmarks.harness import in_turns, quiet, report
 from benchmarks.scene import Scene, here
 from benchmarks.slices import TimedTraining
 from benchmarks.students import ENDLESS, EPOCHS, loop_of
@@ -26,7 +28,7 @@ from kdlab.data.samples import planned
 from kdlab.data.synthetic import Synthetic
 from kdlab.errors import BadInput
 from kdlab.models.model import ModelSpec
-from kdlab.report.figures import Figure, Report, Say, at, figure, over, report
+from kdlab.report.figures import Figure, Report, Say, at, figure, over
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import SourceSpec
@@ -70,9 +72,7 @@ _DEFAULT = {
 }
 
 
-def measure(
-    repeats: int = 3, say: Say = lambda line: None, overrides: Sequence[str] = ()
-) -> Report:
+def measure(repeats: int = 3, say: Say = quiet, overrides: Sequence[str] = ()) -> Report:
     """Samples/s of N-training, Online and EDL-Dist for each row of both tables.
 
     Raises:
@@ -120,14 +120,13 @@ class _Row:
             data.load(), data.to_dict(), batch=own.batch, seed=0, epochs=EPOCHS
         )
         with Scene(samples) as scene:
-            variants = self._variants(scene)
-            found: dict[str, list[float]] = {name: [] for name in variants}
-            for _ in range(repeats):
-                for name, variant in variants.items():
-                    steps = max(16, 4 * self.teachers) + 2 if name == "edl_dist" else 4
-                    found[name].append(own.batch * _rate(variant, steps))
-        shown = ", ".join(f"{name} {max(rates):.1f}" for name, rates in found.items())
-        say(f"{label}: {shown} samples/s")
+            steps = {"edl_dist": max(16, 4 * self.teachers) + 2}
+            works = {
+                name: partial(self._rate, variant, steps.get(name, 4))
+                for name, variant in self._variants(scene).items()
+            }
+            say(label)
+            found = in_turns(works, repeats, say, "samples/s")
         edl_dist = found["edl_dist"]
         return [
             *(
@@ -170,18 +169,17 @@ class _Row:
             for name, source in sources.items()
         }
 
-
-def _rate(variant: TimedTraining, warm_up: int) -> float:
-    """Steps/s; `warm_up` steps before use up what gathered in buffers meanwhile."""
-    variant.advance(warm_up)
-    _settle()
-    begin, steps = time.perf_counter(), 0
-    # Teachers answer in waves: many of them, so that it does not matter where one falls.
-    while steps < warm_up or time.perf_counter() - begin < _TIMED_S:
-        variant.advance(1)
-        steps += 1
-    _settle()
-    return steps / (time.perf_counter() - begin)
+    def _rate(self, variant: TimedTraining, warm_up: int) -> float:
+        """Samples/s; `warm_up` steps before use up what gathered in buffers meanwhile."""
+        variant.advance(warm_up)
+        _settle()
+        begin, steps = time.perf_counter(), 0
+        # Teachers answer in waves: many of them, so that it does not matter where one falls.
+        while steps < warm_up or time.perf_counter() - begin < _TIMED_S:
+            variant.advance(1)
+            steps += 1
+        _settle()
+        return self.settings.batch * steps / (time.perf_counter() - begin)
 
 
 def _settle() -> None:

@@ -18,7 +18,7 @@ from itertools import count
 import psutil
 
 from benchmarks.delay_relay import MTU, TUN, RelayConfig
-from benchmarks.scene import Scratch
+from benchmarks.harness import Scratch
 from kdlab.errors import BadInput, ClusterError
 
 NEAR, FAR = "10.177.19.1", "10.177.19.2"

@@ -21,13 +21,14 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
+from benchmarks.harness import quiet, report
 from kdlab.data.digits import Digits
 from kdlab.data.samples import PlannedSamples, planned
 from kdlab.errors import RunFailed
 from kdlab.events.log import EventLog, MemberLog
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.model import Normalised
-from kdlab.report.figures import Figure, Report, Say, figure, over, report
+from kdlab.report.figures import Figure, Report, Say, figure, over
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.soft_labels.source import Batch
 from kdlab.train.optimizers import make_optimizer
@@ -62,7 +63,7 @@ _IMPORT = (
 )
 
 
-def measure(repeats: int = 15, say: Say = lambda line: None) -> Report:
+def measure(repeats: int = 15, say: Say = quiet) -> Report:
     """`n_training_over_bare_loop` (samples/s over samples/s), `import_s`, CPU of small commands."""
     torch.set_num_threads(1)
     # Steps of a few milliseconds: the shorter the step, the more bookkeeping weighs.
@@ -84,11 +85,11 @@ def measure(repeats: int = 15, say: Say = lambda line: None) -> Report:
     return report(
         "overhead",
         [
-            figure("n_training_over_bare_loop", over(ours, bare), "ratio", ">= 0.97"),
+            figure("n_training_over_bare_loop", over(ours, bare), "ratio"),
             figure("n_training_samples_per_second", ours, "samples/s"),
             figure("bare_loop_samples_per_second", bare, "samples/s"),
             figure("step_ms", 64_000 / median(bare), "ms"),
-            figure("import_s", imports, "s", "<= 0.4"),
+            figure("import_s", imports, "s"),
             *_small_commands(say),
         ],
     )
@@ -110,7 +111,7 @@ def _small_commands(say: Say) -> list[Figure]:
 def _asked(name: str, words: Sequence[str], env: Mapping[str, str], say: Say) -> Figure:
     spent = [_cpu_seconds(words, env) for _ in range(_ASKED + 1)][1:]
     say(f"{name}: {median(spent):.2f} s of CPU")
-    return figure(f"cpu_s/{name}", spent, "s", "<= 0.5")
+    return figure(f"cpu_s/{name}", spent, "s")
 
 
 @contextmanager

@@ -13,19 +13,16 @@ plan is the same are timed once, and said to be.
 """
 
 import random
-import tempfile
 import time
 from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from benchmarks.bench_children import BenchJob, results
 from benchmarks.block_rank import VARIANTS, BlockRankConfig, SliceTimes, Variant
 from benchmarks.block_workloads import Name
-from benchmarks.parts import measured
+from benchmarks.harness import Scratch, of_parts, quiet
 from kdlab.config import load as loader
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.hybrid_plan import best_plan
@@ -52,9 +49,7 @@ CONFIGS: dict[Name, str] = {
 _PATIENCE_S = 1800.0
 
 
-def measure(
-    repeats: int = 6, say: Say = lambda line: None, only: Collection[str] = ()
-) -> Report:
+def measure(repeats: int = 6, say: Say = quiet, only: Collection[str] = ()) -> Report:
     """All figures, or those of some parts; `repeats` rounds for each ratio."""
     plans: Plans = {}
     parts = {
@@ -65,7 +60,7 @@ def measure(
         "memory": lambda: memory(say, plans),
         "planner": planner,
     }
-    return measured("pipe_bd", parts, only)
+    return of_parts("pipe_bd", parts, only)
 
 
 def speed(workload: Name, rounds: int, say: Say, plans: Plans) -> list[Figure]:
@@ -87,25 +82,23 @@ def _speed_figures(workload: str, times: list[SliceTimes]) -> list[Figure]:
 
     over_dp = over(seconds["dp"], pipe)
     bound = times[0].bound_over_dp
-    nas, stages = workload == "nas", workload == "stages"
-    # As good as what it could have chosen, within what is to be gained by another plan; where
-    # a pipeline cannot be balanced it must share.
-    over_tr = over(seconds["tr_dpu"], pipe)
-    over_ls, of_bound = over(seconds["ls"], pipe), [value / bound for value in over_dp]
+    # Over tr_dpu: as good as what it could have chosen, within what is to be gained by another
+    # plan; where a pipeline cannot be balanced it must share.
     found = at(
         workload,
-        figure("of_ideal", over(ideal, pipe), "ratio", None if stages else ">= 0.93"),
-        figure("over_tr_dpu", over_tr, "times", ">= 1.1" if stages else ">= 0.97"),
-        figure(
-            "over_dp", over_dp, "times", ">= 3.3" if workload == "compression" else None
-        ),
-        figure("over_ls", over_ls, "times", ">= 1" if nas else None),
-        figure("over_dp_of_bound", of_bound, "ratio", ">= 0.9" if nas else None),
+        figure("of_ideal", over(ideal, pipe), "ratio"),
+        figure("over_tr_dpu", over(seconds["tr_dpu"], pipe), "times"),
+        figure("over_dp", over_dp, "times"),
+        figure("over_ls", over(seconds["ls"], pipe), "times"),
+        figure("over_dp_of_bound", [value / bound for value in over_dp], "ratio"),
         figure("bound_over_dp", bound, "times"),
     )
-    found.append(_predicted(workload, "tr_dpu_ahd", times, goal=True))
-    others: tuple[Variant, ...] = ("dp", "ls", "tr", "tr_dpu", "tr_ir")
-    found += [_predicted(workload, name, times) for name in others]
+    for name in ("tr_dpu_ahd", "dp", "ls", "tr", "tr_dpu", "tr_ir"):
+        # The planner's step time over the measured one; 1 is right, whichever side it is off. By
+        # a short profile of the same round: what is tested is the cost model, not the host.
+        predicted = over(times[0].predicted[name], seconds[name])
+        label = workload if name == "tr_dpu_ahd" else f"{workload}/{name}"
+        found.append(figure(f"predicted_over_measured/{label}", predicted, "ratio"))
     for name in VARIANTS:
         own = seconds[name] if name != "ideal" else ideal
         found.append(figure(f"step_ms/{workload}/{name}", [1e3 * s for s in own], "ms"))
@@ -116,22 +109,6 @@ def _speed_figures(workload: str, times: list[SliceTimes]) -> list[Figure]:
             each = [1e3 * one.parts[name].get(part, 0.0) for one in times]
             found.append(figure(f"part_ms/{workload}/{name}/{part}", each, "ms"))
     return found
-
-
-def _predicted(
-    workload: str, name: Variant, times: list[SliceTimes], *, goal: bool = False
-) -> Figure:
-    """The planner's step time over the measured one; 1 is right, whichever side it is off.
-
-    By a short profile of the same round: what is tested is the cost model, not the host.
-    """
-    values = over(times[0].predicted[name], times[0].seconds[name])
-    label = f"predicted_over_measured/{workload}"
-    made = figure(label if goal else f"{label}/{name}", values, "ratio")
-    if goal:
-        made["goal"] = "0.9 to 1.1"
-        made["holds"] = 0.9 <= made["value"] <= 1.1
-    return made
 
 
 def batches(rounds: int, say: Say) -> list[Figure]:
@@ -197,8 +174,7 @@ def planner() -> list[Figure]:
             begin = time.perf_counter()
             best_plan(StageCosts(profile, 256))
             took.append(time.perf_counter() - begin)
-        goal = "<= 1" if label == "64x64" else None
-        found.append(figure(f"plan_seconds/{label}", took, "s", goal))
+        found.append(figure(f"plan_seconds/{label}", took, "s"))
     return found
 
 
@@ -230,15 +206,11 @@ def lead(workload: Name) -> int:
 
 def _ranks(kind: type[T], told: BlockRankConfig, say: Say) -> list[T]:
     """What each of the ranks found; they are processes of their own."""
-    with tempfile.TemporaryDirectory() as folder:
-        meet_at = f"file://{folder}/meet"
-        ranks = [replace(told, rank=rank, meet_at=meet_at) for rank in range(DEVICES)]
-        jobs = [
-            BenchJob("benchmarks.block_rank", one, Path(folder) / f"rank{one.rank}.log")
-            for one in ranks
-        ]
-        return results(
-            jobs,
+    with Scratch() as scratch:
+        meet_at = f"file://{scratch.folder}/meet"
+        return scratch.results(
+            "benchmarks.block_rank",
+            [replace(told, rank=rank, meet_at=meet_at) for rank in range(DEVICES)],
             kind,
             at_once=DEVICES,
             patience_s=_PATIENCE_S,

@@ -54,18 +54,16 @@ def measure(rounds: int, say: Say) -> list[Figure]:
     figures: list[Figure] = []
     for case in CASES:
         figures += _case(case, rounds, say)
-    worst = worst_of(figures, "gain_over_online_of_limit", min, ">= 0.95")
+    worst = worst_of(figures, "gain_over_online_of_limit", min)
     resnet = construct(ModelSpec, from_dict({"type": "timm/resnet18"}, "the bench"))
     shares = [
-        _of_its_engine(PatchNet(depth=3), ImageCase(32, 64, 1), ">= 0.6", rounds, say),
-        _of_its_engine(resnet, ImageCase(224, 16, 400, 8), ">= 0.9", rounds, say),
+        _of_its_engine(PatchNet(depth=3), ImageCase(32, 64, 1), rounds, say),
+        _of_its_engine(resnet, ImageCase(224, 16, 400, 8), rounds, say),
     ]
     return [worst, *shares, *figures]
 
 
-def _of_its_engine(
-    spec: ModelSpec, case: ImageCase, goal: str, rounds: int, say: Say
-) -> Figure:
+def _of_its_engine(spec: ModelSpec, case: ImageCase, rounds: int, say: Say) -> Figure:
     """`served_over_engine`, in turns; its student is none to speak of."""
     name, samples = f"{spec.to_dict()['type']}/{case.size}", samples_of(case, _VIEWS)
     steps, shares = max(16, round(SLICE_MS / case.step_ms)), list[float]()
@@ -82,7 +80,7 @@ def _of_its_engine(
             served.advance(steps)
             shares.append(alone * steps / (cpu_seconds(teacher) - before))
     say(f"{name}: {median(shares):.2f} of the teacher's processor time is its network's")
-    return figure(f"served_over_engine/{name}", shares, "ratio", goal)
+    return figure(f"served_over_engine/{name}", shares, "ratio")
 
 
 def _case(case: ImageCase, rounds: int, say: Say) -> list[Figure]:
@@ -137,9 +135,7 @@ def _figures(v: dict[str, TimedTraining], teacher_s: float, label: str) -> list[
     over_memory, soft_loss = ratios(served, v["memory"]), ratios(v["memory"], busy)
     return at(
         label,
-        figure(
-            "served_over_n_training/real_teacher", ratios(served, busy), "ratio", ">= 0.97"
-        ),
+        figure("served_over_n_training/real_teacher", ratios(served, busy), "ratio"),
         figure("control/busy_neighbour", ratios(busy, v["n_training"]), "ratio"),
         figure("control/soft_loss", soft_loss, "ratio"),
         figure("served_over_memory/real_teacher", over_memory, "ratio"),
@@ -184,10 +180,7 @@ def _neighbour(scene: Scene, spec: PatchNet, share: float) -> Child:
         batch=samples.plan.batch,
         share=share,
     )
-    environment = {"OMP_NUM_THREADS": "1"}
-    child = scene.child(
-        "benchmarks.neighbour", config, "neighbour", environment=environment
-    )
+    child = scene.child("benchmarks.neighbour", config, "neighbour")
     child.answer(60.0)
     os.kill(child.pid, signal.SIGSTOP)
     scene.callback(child.process.send_signal, signal.SIGCONT)  # or it could not end

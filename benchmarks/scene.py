@@ -1,9 +1,8 @@
 """Where a benchmark trains: samples, a folder, a pool and students, gone with their block."""
 
-import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from benchmarks.harness import Scratch
 from benchmarks.slices import TimedTraining
 from benchmarks.students import ENDLESS, deployment_for, loop_of
 from kdlab.cluster.deployment import DeployedModel, Deployment
@@ -26,25 +26,10 @@ from kdlab.data.samples import PlannedSamples
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.models.model import ModelSpec, Normalised
 from kdlab.soft_labels.source import LoadedTeacher, SourceContext, SourceSpec, TeacherPool
-from kdlab.supervision.children import Child
 from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import frozen
 
 Infer = Callable[[Tensor], Tensor]
-
-
-class Scratch(ExitStack):
-    """A folder, and the processes that write there; without one it makes one, for a while."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        super().__init__()
-        self.folder = folder or Path(self.enter_context(tempfile.TemporaryDirectory()))
-
-    def child(self, module: str, config: object, log: str, **options: Any) -> Child:
-        """A process with this main; `options` are those of `Child`."""
-        child = Child(module, config, self.folder / f"{log}.log", **options)
-        self.callback(child.stop)
-        return child
 
 
 class Scene(Scratch):

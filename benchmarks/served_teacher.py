@@ -8,6 +8,8 @@ is first needed, and is kept: made-up weights tie classes, and a rounding in bf1
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import count
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -15,7 +17,7 @@ from types import MappingProxyType
 
 import torch
 
-from benchmarks.apart import runs_apart
+from benchmarks.harness import in_turns, runs_apart
 from benchmarks.sweep import carried_out
 from kdlab.cluster.schedulers import status_of
 from kdlab.cluster.wires.security import remembered
@@ -27,7 +29,7 @@ from kdlab.events.event import unheard
 from kdlab.events.teachers import PoolReady
 from kdlab.events.training import EpochDone
 from kdlab.models.model import Normalised
-from kdlab.report.figures import Figure, Say, figure
+from kdlab.report.figures import Figure, Say, figure, over
 from kdlab.run.experiment import Experiment
 from kdlab.train.teacher import TeacherSpec, prepare
 
@@ -49,37 +51,29 @@ _TRIALS = 8
 
 def gains(repeats: int, say: Say) -> list[Figure]:
     """`gain_end_to_end` and `served_over_engine`: samples/s of runs, in turns."""
-    over_eager, over_engine = list[float](), list[float]()
+    shares: dict[str, list[float]] = {"auto": [], "eager": []}
     with _teacher() as (base, samples):
-        for number in range(repeats):
-            rates, shares = dict[str, float](), dict[str, float]()
-            for engine in ("eager", "auto") if number % 2 else ("auto", "eager"):
-                rates[engine], shares[engine] = _run(base, engine, samples)
-                say(
-                    f"{engine}: {rates[engine]:.0f} samples/s, {shares[engine]:.2f} of its "
-                    "teacher's"
-                )
-            over_eager.append(rates["auto"] / rates["eager"])
-            over_engine.append(shares["auto"])
+        works = {
+            engine: partial(_run, base, engine, samples, own)
+            for engine, own in shares.items()
+        }
+        rates = in_turns(works, repeats, say, "samples/s")
     return [
-        figure("gain_end_to_end", over_eager, "times", ">= 1.8"),
-        figure("served_over_engine", over_engine, "ratio", ">= 0.9"),
+        figure("gain_end_to_end", over(rates["auto"], rates["eager"]), "times"),
+        figure("served_over_engine", shares["auto"], "ratio"),
     ]
 
 
 def shared(repeats: int, say: Say) -> list[Figure]:
     """`shared_over_alone`: a sweep of eight trials with answers that are shared, and without."""
-    times = list[float]()
+    number = count()
     with _teacher() as (base, _):
-        for number in range(repeats):
-            seconds = {}
-            for share in (True, False) if number % 2 else (False, True):
-                seconds[share] = _sweep(base, f"share{number}-{share}", share)
-            times.append(seconds[False] / seconds[True])
-            say(
-                f"{_TRIALS} trials: {seconds[False]:.0f} s, {seconds[True]:.0f} s with sharing"
-            )
-    return [figure("shared_over_alone", times, "times", ">= 2")]
+        works = {
+            name: partial(_sweep, base, number, share)
+            for name, share in (("alone", False), ("shared", True))
+        }
+        found = in_turns(works, repeats, say, f"s of {_TRIALS} trials")
+    return [figure("shared_over_alone", over(found["alone"], found["shared"]), "times")]
 
 
 @contextmanager
@@ -105,8 +99,8 @@ def _teacher() -> Iterator[tuple[dict[str, object], int]]:
         yield base, len(data.train)
 
 
-def _run(base: dict[str, object], engine: str, samples: int) -> tuple[float, float]:
-    """Samples/s of a run once it has settled, and the same over its teacher's own t_t."""
+def _run(base: dict[str, object], engine: str, samples: int, shares: list[float]) -> float:
+    """Samples/s of a run once it has settled; the same over its teacher's t_t joins `shares`."""
     first, last = _FROM[engine], _UNTIL[engine]
     pool = {"type": "cluster/local_pool", "teachers": 1, "engine": engine}
     tree = {**base, "teacher_pool": pool, "train": {**_TRAIN, "epochs": last}}
@@ -122,10 +116,11 @@ def _run(base: dict[str, object], engine: str, samples: int) -> tuple[float, flo
     if last not in ended:
         raise RunFailed(f"The run did not end well; see {run.path}.")
     rate = samples * (last - first) / (ended[last] - ended[first])
-    return rate, rate / median(t_t)
+    shares.append(rate / median(t_t))
+    return rate
 
 
-def _sweep(base: dict[str, object], study: str, share: bool) -> float:
+def _sweep(base: dict[str, object], number: Iterator[int], share: bool) -> float:
     """Seconds from the first trial's beginning to the last one's end."""
     pool = {"type": "cluster/local_pool", "teachers": 1, "share_answers": share}
     tree = {**base, "teacher_pool": pool, "train": {**_TRAIN, "epochs": 2}}
@@ -140,7 +135,7 @@ def _sweep(base: dict[str, object], study: str, share: bool) -> float:
             "confirm": None,
             "tracking": {"enabled": False},
         }
-        seconds, _ = carried_out(spec, study)
+        seconds, _ = carried_out(spec, f"share{next(number)}")
     return seconds
 
 

@@ -142,13 +142,11 @@ def ratios(one: Turn, other: Turn) -> list[float]:
     return over(one.rates, other.rates)
 
 
-def worst_of(
-    figures: list[Figure], name: str, worst: Callable[..., Figure], goal: str | None
-) -> Figure:
+def worst_of(figures: list[Figure], name: str, worst: Callable[..., Figure]) -> Figure:
     """The worst of all figures below that name."""
     below = (f for f in figures if f["name"].startswith(f"{name}/"))
     found = worst(below, key=lambda f: f["value"])
-    return figure(name, [found["low"], found["value"], found["high"]], found["unit"], goal)
+    return figure(name, [found["low"], found["value"], found["high"]], found["unit"])
 
 
 def cpu_seconds(process: psutil.Process | None) -> float:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import psutil
 
-from benchmarks.apart import runs_apart
+from benchmarks.harness import going, quiet, report, runs_apart, until
 from kdlab.config.load import merged
 from kdlab.errors import BadInput, KdlabError
 from kdlab.events.log import select
 from kdlab.events.training import StepLogged
-from kdlab.report.figures import Figure, Report, Say, figure, report
+from kdlab.report.figures import Figure, Report, Say, figure
 from kdlab.run.experiment import load
 from kdlab.run.handle.run import Run
 from kdlab.run.reach import program_of
@@ -49,7 +49,7 @@ class SeenOfProcess:
     threads: list[int] = field(default_factory=list)
 
 
-def measure(overrides: Iterable[str] = (), say: Say = lambda line: None) -> Report:
+def measure(overrides: Iterable[str] = (), say: Say = quiet) -> Report:
     """`mb_per_hour/PROGRAM` and what it has more of at the end; `minutes=5` is shorter.
 
     Raises:
@@ -62,21 +62,16 @@ def measure(overrides: Iterable[str] = (), say: Say = lambda line: None) -> Repo
         raise BadInput(
             "bench soak takes minutes=NUMBER, from 0.1 to 10000, and nothing else."
         )
-    with runs_apart():
-        run = load("smoke/served", dict(_EXPERIMENT)).start(lambda line: None)
-        try:
-            seen = _watched(run, 60.0 * minutes, say)
-            *_, last = select(run.folder.events, StepLogged)
-        finally:
-            run.kill()
+    with runs_apart(), going(load("smoke/served", _EXPERIMENT)) as run:
+        seen = _watched(run, 60.0 * minutes, say)
+        *_, last = select(run.folder.events, StepLogged)
     figures = [*_figures(seen.values()), figure("steps", last.step, "steps")]
     return report("soak", figures)
 
 
 def _watched(run: Run, seconds: float, say: Say) -> dict[int, SeenOfProcess]:
     """By process, of those that lived to the end."""
-    while run.state == "starting":
-        time.sleep(0.2)  # between looks
+    until(lambda: run.state != "starting", tick_s=0.2)
     seen: dict[int, SeenOfProcess] = {}
     begin = said = time.monotonic()
     while (now := time.monotonic()) - begin < seconds:
@@ -115,10 +110,10 @@ def _figures(seen: Iterable[SeenOfProcess]) -> Iterator[Figure]:
             by_program[looks.program.removeprefix("kdlab.")].append(looks)
     for program, processes in sorted(by_program.items()):
         slopes = [slope(looks.hours, looks.rss_mb) for looks in processes]
-        yield figure(f"mb_per_hour/{program}", max(slopes), "MB/h", "<= 1")
+        yield figure(f"mb_per_hour/{program}", max(slopes), "MB/h")
         for what in ("descriptors", "threads"):
             more = [_more(getattr(looks, what)) for looks in processes]
-            yield figure(f"more_{what}/{program}", max(more), what, "<= 0")
+            yield figure(f"more_{what}/{program}", max(more), what)
         sizes = [looks.rss_mb[-1] for looks in processes]
         yield figure(f"rss/{program}", max(sizes), "MB")
 

@@ -34,17 +34,15 @@ import numpy as np
 import psutil
 from safetensors.torch import save_file
 
-from benchmarks.apart import runs_apart
 from benchmarks.faults import lineage_of
-from benchmarks.parts import check_parts
+from benchmarks.harness import check_parts, going, quiet, report, runs_apart, until
 from benchmarks.storm_peer import FIRST, StormPeer, pid_file, steps_file
-from benchmarks.waiting import until
 from kdlab.errors import BadInput, RunFailed
 from kdlab.events.log import select
 from kdlab.events.ranks import GenerationBegun
 from kdlab.events.teachers import TeacherJoined
 from kdlab.events.training import StepLogged
-from kdlab.report.figures import Figure, Report, Say, at, figure, report
+from kdlab.report.figures import Figure, Report, Say, at, figure
 from kdlab.run import Run, load
 from kdlab.train.teacher import TeacherSpec
 
@@ -90,9 +88,7 @@ class _Outcome:
     undone: int  # samples that were trained on, and once more since that was undone
 
 
-def measure(
-    repeats: int = 1, say: Say = lambda line: None, only: Collection[str] = ()
-) -> Report:
+def measure(repeats: int = 1, say: Say = quiet, only: Collection[str] = ()) -> Report:
     """Seconds, and samples lost, repeated and undone, of each way in each weather.
 
     Raises:
@@ -157,15 +153,14 @@ def _figures(
     seconds = [one.seconds for one in own]
     calm = found.get(("kdlab" if name == "ranks" else name, _EVERY_S[0]), [])
     times = [one.seconds / quiet.seconds for one, quiet in zip(own, calm, strict=False)]
-    goal = "<= 0" if name in ("kdlab", "ranks") else None
     return at(
         f"{name}/{_weather(every_s)}",
         figure("seconds", seconds, "s"),
         figure("steps", [one.steps for one in own], "steps"),
         *([figure("times_calm", times, "times")] if times and every_s else []),
         figure("failures", [one.failures for one in own], "failures"),
-        figure("samples_lost", [one.lost for one in own], "samples", goal),
-        figure("samples_repeated", [one.repeated for one in own], "samples", goal),
+        figure("samples_lost", [one.lost for one in own], "samples"),
+        figure("samples_repeated", [one.repeated for one in own], "samples"),
         figure("samples_undone", [one.undone for one in own], "samples"),
     )
 
@@ -191,15 +186,15 @@ def _storm(
 
 def _served(kinds: tuple[str, ...], every_s: float, seed: int) -> _Outcome:
     chance = random.Random(seed)
-    run = load("clothes/quickstart", _RUN).start(lambda line: None)
 
-    def steps() -> int:
-        if run.state not in ("starting", "running"):
-            raise RunFailed(f"The run is {run.state}; see {run.path}.")
-        *_, last = (0, *(e.step for e in select(run.folder.events, StepLogged)))
-        return last
+    with going(load("clothes/quickstart", _RUN)) as run:
 
-    try:
+        def steps() -> int:
+            if run.state not in ("starting", "running"):
+                raise RunFailed(f"The run is {run.state}; see {run.path}.")
+            *_, last = (0, *(e.step for e in select(run.folder.events, StepLogged)))
+            return last
+
         until(lambda: steps() >= FIRST, patience_s=_PATIENCE_S)
         begin = _logged(run, FIRST)
         failures = _storm(every_s, begin, steps, lambda: _kill(run, chance.choice(kinds)))
@@ -207,9 +202,7 @@ def _served(kinds: tuple[str, ...], every_s: float, seed: int) -> _Outcome:
         end = _logged(run, done)
         run.stop()
         run.wait(timeout_s=120)
-    finally:
-        run.kill()
-    counts = lineage_of(run)
+        counts = lineage_of(run)
     return _Outcome(
         end - begin, done, failures, counts.lost, counts.repeated, counts.rolled_back
     )

@@ -9,16 +9,17 @@ The same sweep is carried out by one worker and by two, in turns.
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from benchmarks.apart import runs_apart
+from benchmarks.harness import in_turns, quiet, report, runs_apart
 from kdlab.cluster.wires.security import remembered
 from kdlab.cluster.wires.wire import ask
 from kdlab.config.load import from_dict
 from kdlab.errors import ClusterError, SchedulerUnreachable
 from kdlab.events.sweeps import TrialDone, TrialStarted, TrialStopping
 from kdlab.events.teachers import PoolReady
-from kdlab.report.figures import Report, Say, figure, report
+from kdlab.report.figures import Report, Say, figure, over
 from kdlab.tuning.checked import CheckedSweep
 
 _TRIALS = 12
@@ -42,43 +43,35 @@ _SWEEP: dict[str, object] = {
 }
 
 
-def measure(
-    repeats: int = 3, say: Say = lambda line: None, trials: int = _TRIALS
-) -> Report:
+def measure(repeats: int = 3, say: Say = quiet, trials: int = _TRIALS) -> Report:
     """Driver time per trial, and the speed-up by a second worker over two.
 
     Raises:
         RunFailed: a sweep did.
     """
-    overhead, efficiency, each, freed = (list[float]() for _ in range(4))
+    driver_ms, freed = list[float](), list[float]()
+
+    def executed(jobs: int) -> float:
+        study = f"r{len(driver_ms)}-j{jobs}"
+        seconds, result = carried_out(_SWEEP | {"jobs": jobs, "trials": trials}, study)
+        driver_ms.append(float(result["driver_ms_per_trial"]))
+        return seconds
+
+    works = {"two workers": partial(executed, 2), "one": partial(executed, 1)}
     with runs_apart():
+        found = in_turns(works, repeats, say, f"s of {trials} trials")
         for number in range(repeats):
-            seconds = {}
-            for jobs in (1, 2) if number % 2 else (2, 1):
-                seconds[jobs], driver_ms = _executed(jobs, trials, f"r{number}-j{jobs}")
-                overhead.append(driver_ms)
-            efficiency.append(seconds[1] / (2 * seconds[2]))
-            each.append(seconds[1] / trials)
             freed += _freed(f"pruned{number}")
-            say(
-                f"{trials} trials: {seconds[1]:.1f} s with one worker, {seconds[2]:.1f} s "
-                "with two"
-            )
+    shares = [share / 2 for share in over(found["one"], found["two workers"])]
     return report(
         "sweep",
         [
-            figure("driver_ms_per_trial", overhead, "ms", "<= 50"),
-            figure("parallel_efficiency", efficiency, "share", ">= 0.9"),
-            figure("seconds_per_trial", each, "s"),
-            figure("seconds_until_a_pruned_trial_has_no_teacher", freed, "s", "<= 2"),
+            figure("driver_ms_per_trial", driver_ms, "ms"),
+            figure("parallel_efficiency", shares, "share"),
+            figure("seconds_per_trial", [s / trials for s in found["one"]], "s"),
+            figure("seconds_until_a_pruned_trial_has_no_teacher", freed, "s"),
         ],
     )
-
-
-def _executed(jobs: int, trials: int, study: str) -> tuple[float, float]:
-    """Seconds from the first trial's beginning to the last one's end; ms of the driver."""
-    seconds, result = carried_out(_SWEEP | {"jobs": jobs, "trials": trials}, study)
-    return seconds, float(result["driver_ms_per_trial"])
 
 
 def carried_out(tree: Mapping[str, object], study: str) -> tuple[float, dict[str, Any]]:

@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from benchmarks.harness import quiet, report
 from benchmarks.scene import Scene
 from benchmarks.students import ImageCase, samples_of
 from kdlab.cluster.child_configs import WiresConfig
@@ -24,7 +25,7 @@ from kdlab.cluster.wires.security import Files
 from kdlab.cluster.wires.wire import settle
 from kdlab.data.samples import PlannedSamples
 from kdlab.papers.edl_dist.reader_rules import Rules
-from kdlab.report.figures import Figure, Report, Say, at, figure, report
+from kdlab.report.figures import Figure, Report, Say, at, figure
 
 WAYS: tuple[Inputs, ...] = ("reference", "value_uint8", "value_float32")
 SIZES = {32: 64, 224: 32}  # pixels of a side: samples of a batch
@@ -34,7 +35,7 @@ _IN_FLIGHT = 4
 Times = dict[str, tuple[list[float], list[float], list[float]]]
 
 
-def measure(repeats: int = 5, say: Say = lambda line: None) -> Report:
+def measure(repeats: int = 5, say: Say = quiet) -> Report:
     settle()
     figures: list[Figure] = []
     for size, batch in SIZES.items():

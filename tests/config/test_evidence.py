@@ -47,8 +47,8 @@ def test_a_checkout_has_it():
 
 
 def test_a_module_is_the_checkouts_whatever_the_current_folder_has(another):
-    assert evidence.module("benchmarks.waiting").__file__ == str(
-        ROOT / "benchmarks/waiting.py"
+    assert evidence.module("benchmarks.slices").__file__ == str(
+        ROOT / "benchmarks/slices.py"
     )
 
 

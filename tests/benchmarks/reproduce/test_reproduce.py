@@ -159,7 +159,8 @@ def test_a_kept_result_has_the_numbers_of_its_claim(name):
 def test_the_tables_are_of_the_claims_and_say_nothing_of_whoever_measured():
     texts = [path.read_text() for path in sorted(results.HERE.iterdir())]
     of_rows = {line["name"] for line in results._read(results.HERE / "rows.csv")}
-    assert of_rows == set(NAMES)
+    # Beside them what benches promise that no table has.
+    assert {name for name in of_rows if not name.startswith("bench/")} == set(NAMES)
     assert not any(".zip" in text for text in texts)  # where somebody's images are
     claims = results.HERE.with_name("claims").rglob("*.yaml")
     lines = sum(text.count("\n") for text in [*texts, *(c.read_text() for c in claims)])

@@ -1,0 +1,242 @@
+"""What all benches have in common: turns, parts, processes, runs apart, and a report with goals.
+
+A bench says what to measure. Values come in turns, forth and back, so that a drift of the machine
+meets all alike; a figure is their median with the smallest and the largest. What is promised of it
+stands beside the claims, in `results/rows.csv`: under the name of a claim, or `bench/NAME`.
+"""
+
+import csv
+import os
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from kdlab.codec import typed
+from kdlab.errors import BadInput, ClusterError
+from kdlab.report import figures
+from kdlab.report.figures import Figure, Report, Say
+from kdlab.run.experiment import Experiment
+from kdlab.run.handle.run import Run
+from kdlab.supervision.children import Child
+
+T = TypeVar("T")
+Parts = Mapping[str, Callable[[], list[Figure]]]
+
+_ROWS = Path(__file__).parent / "results" / "rows.csv"
+_ALSO = {"teacher": "engines"}  # claims that a bench measures under another name
+_TICK_S = 0.05
+_END_S = 20.0  # so long what a run started has, to end with it
+
+
+def quiet(line: str) -> None:
+    """Of who wants to hear nothing."""
+
+
+# Figures
+
+
+def report(name: str, found: Sequence[Figure]) -> Report:
+    """With what is promised of each figure."""
+    promised = _goals(name)
+    for one in found:
+        goals = (goal for pattern, goal in promised if _fits(one["name"], pattern))
+        if goal := next(goals, None):
+            one["goal"], one["holds"] = goal, _holds(one["value"], goal)
+    return figures.report(name, list(found))
+
+
+def _goals(bench: str) -> list[tuple[str, str]]:
+    """Names of figures, with * in place of parts, and what is promised of each."""
+    with _ROWS.open(encoding="utf-8", newline="") as file:
+        return [
+            (line["measured_by"], line["goal"])
+            for line in csv.DictReader(file)
+            if line["goal"]
+            and (
+                line["name"] in (bench, f"bench/{bench}", _ALSO.get(bench))
+                or line["name"].startswith(f"{bench}/")
+            )
+        ]
+
+
+def _fits(name: str, pattern: str) -> bool:
+    pairs = list(zip(name.split("/"), pattern.split("/"), strict=False))
+    alike = name.count("/") == pattern.count("/")
+    return alike and all(fnmatchcase(part, like) for part, like in pairs)
+
+
+def _holds(value: float, goal: str) -> bool:
+    low, between, high = goal.partition(" to ")
+    return float(low) <= value <= float(high) if between else figures.meets(value, goal)
+
+
+def of_parts(name: str, parts: Parts, only: Collection[str]) -> Report:
+    """The figures of all parts of a benchmark, or of those in `only`, in their order.
+
+    Raises:
+        BadInput: it has no such part.
+    """
+    check_parts(name, parts, only)
+    chosen = [part for label, part in parts.items() if not only or label in only]
+    return report(name, [found for part in chosen for found in part()])
+
+
+def check_parts(name: str, parts: Collection[str], only: Collection[str]) -> None:
+    """Refuse what is no part of it.
+
+    Raises:
+        BadInput: it has no such part.
+    """
+    unknown = set(only) - set(parts)
+    if unknown:
+        raise BadInput(
+            f"bench {name} has no part {', '.join(sorted(unknown))}; it has {', '.join(parts)}."
+        )
+
+
+# Time
+
+
+def in_turns(
+    works: Mapping[str, Callable[[], float]],
+    rounds: int,
+    say: Say = quiet,
+    unit: str = "",
+    *,
+    warm_up: int = 0,
+) -> dict[str, list[float]]:
+    """What each gives in each round, forth in one and back in the next; `warm_up` do not count."""
+    found: dict[str, list[float]] = {name: [] for name in works}
+    order = list(works)
+    for number in range(-warm_up, rounds):
+        now = {name: works[name]() for name in order}
+        order.reverse()
+        if number >= 0:
+            for name, values in found.items():
+                values.append(now[name])
+            shown = ", ".join(f"{name} {now[name]:.4g}" for name in found)
+            say(f"{number + 1}/{rounds}: {shown} {unit}".rstrip())
+    return found
+
+
+def until(
+    condition: Callable[[], bool],
+    meanwhile: Callable[[], None] = lambda: None,
+    *,
+    patience_s: float = 120.0,
+    missing: str = "what the benchmark waits for did not happen",
+    tick_s: float = 0.01,
+) -> None:
+    """Until it holds.
+
+    Raises:
+        ClusterError: with `missing`, when it did not within the time.
+    """
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"{missing} (waited {patience_s:g} s)")
+        meanwhile()
+        time.sleep(tick_s)  # between looks
+
+
+# Processes
+
+
+class Scratch(ExitStack):
+    """A folder, and the processes that write there; without one it makes one, for a while."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        super().__init__()
+        self.folder = folder or Path(self.enter_context(tempfile.TemporaryDirectory()))
+
+    def child(self, module: str, config: object, log: str, **options: Any) -> Child:
+        """A process of one core with this main; `options` are those of `Child`."""
+        options.setdefault("environment", {"OMP_NUM_THREADS": "1"})
+        child = Child(module, config, self.folder / f"{log}.log", **options)
+        self.callback(child.stop)
+        return child
+
+    def results(
+        self,
+        module: str,
+        configs: Sequence[object],
+        kind: type[T],
+        *,
+        at_once: int,
+        patience_s: float,
+        say: Say = quiet,
+    ) -> list[T]:
+        """What a process for each config announced as `done`, in their order.
+
+        Args:
+            module: main of all.
+            configs: one for each.
+            kind: of what they find.
+            at_once: so many are there at a time.
+            patience_s: for all together.
+            say: told what one announces as `say`.
+
+        Raises:
+            ClusterError: one ended before it was done, or they take too long.
+        """
+        found: dict[int, T] = {}
+        going: dict[int, Child] = {}
+        waiting = list(enumerate(configs))
+        lo = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        missing = f"processes of {module} are not done"
+
+        def done() -> bool:
+            while waiting and len(going) < at_once:
+                number, config = waiting.pop(0)
+                log = f"{module}{number}"
+                going[number] = self.child(module, config, log, environment=lo)
+            for number, child in list(going.items()):
+                ended = not child.alive()  # first: what it said before its end counts
+                for message in child.messages():
+                    if "done" in message:
+                        found[number] = typed(kind, message["done"])
+                    elif "say" in message:
+                        say(str(message["say"]))
+                if ended and number not in found:
+                    raise ClusterError(child.exit_report("ended before it was done"))
+                if ended:
+                    going.pop(number).stop()
+            return not waiting and not going
+
+        until(done, patience_s=patience_s, missing=missing, tick_s=_TICK_S)
+        return [found[number] for number in range(len(configs))]
+
+
+@contextmanager
+def runs_apart() -> Iterator[None]:
+    """Run folders go to a temporary folder, and not to those of whoever measures."""
+    before = os.environ.get("KDLAB_RUNS")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["KDLAB_RUNS"] = folder
+        try:
+            yield
+        finally:
+            del os.environ["KDLAB_RUNS"]
+            if before is not None:
+                os.environ["KDLAB_RUNS"] = before
+
+
+@contextmanager
+def going(experiment: Experiment) -> Iterator[Run]:
+    """A run under way; in the end it is gone with all that it started."""
+    run = experiment.start(quiet)
+    try:
+        yield run
+    finally:
+        own = run.folder.family()
+        run.kill()
+        for process in psutil.wait_procs(own, timeout=_END_S)[1]:
+            with suppress(psutil.Error):
+                process.kill()

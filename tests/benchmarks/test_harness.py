@@ -1,0 +1,113 @@
+"""What all benches have in common: turns, goals, processes that say what they found."""
+
+import csv
+
+import pytest
+
+from benchmarks import harness
+from benchmarks.harness import Scratch, check_parts, in_turns, of_parts, report
+from kdlab.config import evidence
+from kdlab.errors import BadInput, ClusterError
+from kdlab.report.figures import figure
+
+CHILD = """
+from dataclasses import dataclass
+from kdlab.supervision.children import announce, configured
+
+@dataclass
+class Told:
+    number: int
+
+told = configured(Told)
+if told.number == 2:
+    raise SystemExit("it was the second")
+announce(say=f"{told.number} began")
+announce(done=10 * told.number)
+"""
+
+
+def test_turns_go_forth_and_back_and_the_first_may_be_for_warming_up():
+    order, said = [], []
+    works = {
+        name: lambda name=name: float(order.append(name) or len(order)) for name in "abc"
+    }
+    found = in_turns(works, 2, said.append, "ms", warm_up=1)
+    assert "".join(order) == "abccbaabc"
+    assert found == {"a": [6.0, 7.0], "b": [5.0, 8.0], "c": [4.0, 9.0]}
+    assert said == ["1/2: a 6, b 5, c 4 ms", "2/2: a 7, b 8, c 9 ms"]
+
+
+def goals(name, *names):
+    return {
+        f["name"]: (f["goal"], f["holds"]) for f in report(name, list(names))["figures"]
+    }
+
+
+def test_a_figure_has_the_goal_of_its_bench_or_its_claim():
+    found = goals(
+        "edl_dist",
+        figure("served_over_memory/reference/32", 0.96, "ratio"),
+        figure("served_over_memory/reference/32/5ms", 0.96, "ratio"),  # of one case: none
+        figure("volume_over_ut_max", [0.5, 0.9, 3.0], "ratio"),
+    )
+    assert found == {
+        "served_over_memory/reference/32": (">= 0.97", False),
+        "served_over_memory/reference/32/5ms": (None, None),
+        "volume_over_ut_max": ("<= 1", True),  # the median
+    }
+    assert goals("peers", figure("served_over/timm", 1.5, "times")) == {
+        "served_over/timm": (">= 1", True)
+    }
+    gain = figure("labels_per_s_over_eager/resnet20_32", 1.2, "ratio")
+    assert goals("teacher", gain)[gain["name"]] == (">= 1.5", False)
+    between = figure("predicted_over_measured/nas", 0.95, "ratio")
+    assert goals("pipe_bd", between)[between["name"]] == ("0.9 to 1.1", True)
+
+
+def test_every_goal_is_of_a_bench_that_there_is():
+    with harness._ROWS.open(newline="") as file:
+        names = {line["name"] for line in csv.DictReader(file)}
+    benches = {name.removeprefix("bench/") for name in names if name.startswith("bench/")}
+    assert benches
+    for name in benches:
+        assert (evidence.folder() / f"{name}.py").is_file()
+
+
+def test_parts_are_measured_in_their_order():
+    parts = {name: lambda name=name: [figure(name, 1.0, "s")] for name in ("one", "two")}
+    found = of_parts("data", parts, ["two", "one"])
+    assert [f["name"] for f in found["figures"]] == ["one", "two"]
+    with pytest.raises(BadInput, match="bench data has no part three; it has one, two"):
+        check_parts("data", parts, ["three"])
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """Results of processes that are told these numbers."""
+    (tmp_path / "ten_times.py").write_text(CHILD)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    said = []
+
+    def ask(*numbers):
+        with Scratch() as scratch:
+            told = [{"number": number} for number in numbers]
+            return scratch.results(
+                "ten_times", told, int, at_once=2, patience_s=60, say=said.append
+            ), sorted(said)
+
+    return ask
+
+
+@pytest.mark.processes
+def test_processes_say_what_they_found(asked):
+    found, said = asked(1, 3, 5)
+    assert found == [10, 30, 50]
+    assert said == ["1 began", "3 began", "5 began"]
+
+
+@pytest.mark.processes
+def test_one_that_ends_before_it_is_done_ends_all(asked):
+    with pytest.raises(
+        ClusterError, match=r"ended before it was done(.|\n)*it was the second"
+    ):
+        asked(1, 2, 3)
