@@ -9,21 +9,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
-
-import psutil
 
 from benchmarks.harness import until
 from benchmarks.scale import StudentsSeen, TeachersSeen, asked_of, emulated_students
 from benchmarks.scene import Scene
 from benchmarks.students import ImageCase, deployment_for, samples_of
-from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.pool import RunningPool
-from kdlab.cluster.schedulers import send_weights, start_scheduler
+from kdlab.cluster.schedulers import start_scheduler
 from kdlab.cluster.wires.wire import ask
 from kdlab.errors import SchedulerUnreachable
-from kdlab.models.patch_net import PatchNet
 from kdlab.report.figures import Figure, Say, at, figure
 from kdlab.simulate.edl_dist import EdlDist, Fleet, PoolCase
 from kdlab.simulate.mishaps import Behaviour, to_be_had
@@ -35,8 +30,6 @@ _IMAGES = ImageCase(8, 64, 1)
 _CALM = Behaviour(jitter=0.1)
 WARM_UP_S, _MEASURE_S = 15.0, 25.0
 _SIMULATED_S = 90.0
-_JOINING, _WEIGHTS_S = 8, 240.0
-_WIDTH, _LAYERS = 2048, 10  # of a model of 170 MB
 _UP_S = 0.5  # the leases that a scheduler brings back count from its start
 
 
@@ -73,7 +66,7 @@ def measure(say: Say) -> list[Figure]:
         figures += _of_simulation(setting, outcome)
         say(f"{setting.name}: simulated {outcome.samples_per_second / setting.demand:.3f}")
         figures += real(setting, say)
-    return [*figures, *churn(say), *restart(say), *liar(say), *weights(say)]
+    return [*figures, *churn(say), *restart(say)]
 
 
 # Simulated
@@ -278,71 +271,3 @@ def _renewed(pool: RunningPool, up_s: float) -> int:
         t["state"] == "assigned" and t["silent_s"] < up_s - _UP_S
         for t in status["teachers"]
     )
-
-
-def weights(say: Say) -> list[Figure]:
-    """Eight real teachers fetch a large model at once, from the coordinator and each other."""
-    model = PatchNet(patch=8, width=_WIDTH, depth=_LAYERS)
-    with Scene(samples_of(ImageCase(8, 16, 1))) as scene:
-        deployment, folder = scene.deployment(model, scene.model(model)), scene.folder
-        (member,) = deployment.members
-        there = Path(member.weights)
-        size_mb = there.stat().st_size / 1e6
-        gone = replace(deployment, members=(replace(member, weights=str(folder / "gone")),))
-        scheduler, address = start_scheduler(gone, folder / "pool", ttl_s=6.0)
-        scene.callback(scheduler.stop)
-        send_weights(address, there, member.sha256, None)
-        there.unlink()
-        for number in range(_JOINING):
-            config = TeacherConfig(
-                scheduler=address,
-                name=f"teacher-{number}",
-                host="127.0.0.1",
-                threads=1,
-                scratch=str(folder / f"scratch{number}"),
-                device="cpu",
-                tls=None,
-            )
-            scene.child("kdlab.cluster.teachers.teacher_server", config, config.name)
-        begin, peak, silent = time.monotonic(), 0.0, 0.0
-        process = psutil.Process(scheduler.pid)
-        while True:
-            status = ask(address, "kdlab_status")
-            ready = [t for t in status["teachers"] if t["state"] != "registered"]
-            peak = max(peak, process.memory_info().rss / 1e6)
-            silent = max([silent, *(t["silent_s"] for t in ready)])
-            if len(ready) == _JOINING or time.monotonic() - begin > _WEIGHTS_S:
-                break
-            time.sleep(0.1)  # between looks
-        took, expired = time.monotonic() - begin, status["expired"]
-    say(
-        f"{_JOINING} teachers with {size_mb:.0f} MB each were ready after {took:.0f} s; the "
-        f"scheduler took {peak:.0f} MB, no teacher was silent for more than {silent:.1f} s"
-    )
-    return [
-        figure("scale/weights/teachers_ready", len(ready), "teachers"),
-        figure("scale/weights/scheduler_mb", peak, "MB"),
-        figure("scale/weights/leases_lapsed", expired, "leases"),
-        figure("scale/weights/silent_s", silent, "s"),
-        figure("scale/weights/ready_s", took, "s"),
-    ]
-
-
-def liar(say: Say) -> list[Figure]:
-    """One teacher of four is wrong in 1 of 10 answers; 1 in 20 is computed again."""
-    setting = Setting("4x200_by_64", ((4, 200.0),), 700.0, 64)
-    with up(setting, check_share=0.05) as pair:
-        pair.pool.machines.children[0].send(lie=[1, 0.1])
-        deadline = time.monotonic() + 180.0
-        while (seen := pair.looked()).lied_at[0] is None and time.monotonic() <= deadline:
-            time.sleep(0.5)  # between looks
-    answers, of_all = seen.lied_at[0], seen.lied_of[0]
-    say(
-        f"liar found after {answers} answers of its own, {of_all} of all four; "
-        f"{seen.again[0]} samples were asked again"
-    )
-    own = float("inf") if answers is None else answers
-    return [
-        figure("scale/answers_until_liar_found", own, "answers"),
-        figure("scale/answers_of_all_until_liar_found", of_all, "answers"),
-    ]

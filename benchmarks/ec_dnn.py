@@ -11,17 +11,31 @@ chosen on validation images with the first seed; test images decide nothing.
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Literal, TypeVar
 
+import numpy as np
+import torch
+
 from benchmarks.harness import Scratch, quiet, report
+from kdlab.codec import plain
 from kdlab.errors import Diverged
+from kdlab.events.event import unheard
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.local_job import Prices
+from kdlab.methods.ensemble.method import Ensemble
+from kdlab.methods.ensemble.model_workers import WorkersHere
+from kdlab.methods.ensemble.round_driver import RoundDriver
+from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.papers.ec_dnn.metrics import speed, worse_share
 from kdlab.report.figures import Figure, Report, Say, figure
 from kdlab.report.methods import ErrorCurve
+from kdlab.run.experiment import load
+from kdlab.supervision.children import announce, configured
 
 EXPERIMENT = "ec_dnn/cifar10_cpu"
 BUDGET_S = 20.0
@@ -39,6 +53,7 @@ EC_TRIED = (
     (10, 0.6, 0.1, (0.4, 0.6)),
 )
 _PATIENCE_S = 1200.0
+_PRICED_STEPS, _PRICED_ROWS = 40, 2048  # that say what a step and a row cost
 T = TypeVar("T")
 
 
@@ -118,7 +133,7 @@ def measure(
     begin = time.monotonic()
     with Scratch() as scratch:
         trainings = _Trainings(scratch, experiment, list(overrides), say)
-        costs = trainings.costs()
+        (costs,) = trainings.of([(None, 0)], MeasuredSeconds)
         prices = trainings.prices = costs.prices
         say(
             f"a step takes {1e3 * prices.step_s:.1f} ms, a row forward "
@@ -126,7 +141,9 @@ def measure(
         )
         best, first = _first(trainings, costs, budget_s, say)
         seeds = range(1, repeats)
-        others = trainings.all([(case, seed) for seed in seeds for case in best.values()])
+        others = trainings.of(
+            [(case, seed) for seed in seeds for case in best.values()], ErrorCurve
+        )
         trained = {
             name: [first[name], *others[number :: len(best)]]
             for number, name in enumerate(best)
@@ -136,7 +153,7 @@ def measure(
             say(f"{len(whole)} of {repeats} seeds count: with the others a method diverged")
         trained = {name: [own[k] for k in whole] for name, own in trained.items()}
     say(f"done in {time.monotonic() - begin:.0f} s")
-    return report("ec_dnn", _figures(trained, best))
+    return report("ec_dnn", _figures(trained))
 
 
 def _first(
@@ -159,7 +176,7 @@ def _first(
         "ec": [_ec(costs, budget_s, *tried) for tried in EC_TRIED],
     }
     every = [(name, case) for name, own in cases.items() for case in own]
-    found = trainings.all([(case, 0) for _, case in every])
+    found = trainings.of([(case, 0) for _, case in every], ErrorCurve)
     return chosen(every, found, say)
 
 
@@ -222,33 +239,25 @@ def _ec(
     )
 
 
+@dataclass(slots=True)
 class _Trainings:
     """Trainings as processes, as many at a time as there are cores."""
 
-    def __init__(
-        self, scratch: Scratch, experiment: str, overrides: list[str], say: Say
-    ) -> None:
-        self.scratch, self.experiment, self.overrides = scratch, experiment, overrides
-        self.say = say
-        self.prices: Prices | None = None  # once they are known
-        self._number = 0  # of the newest
+    scratch: Scratch
+    experiment: str
+    overrides: list[str]
+    say: Say
+    prices: Prices | None = None  # once they are known
+    number: int = 0  # of the newest
 
-    def costs(self) -> MeasuredSeconds:
-        """What a step and a row cost here."""
-        (found,) = self._results([(None, 0)], MeasuredSeconds)
-        return found
-
-    def all(self, cases: Sequence[tuple[BenchedMethod, int]]) -> list[ErrorCurve]:
-        """What each came to with its seed, in their order; one that diverged has no looks."""
-        return self._results(cases, ErrorCurve)
-
-    def _results(
+    def of(
         self, cases: Sequence[tuple[BenchedMethod | None, int]], kind: type[T]
     ) -> list[T]:
+        """What each found with its seed, in their order; None measures what steps cost."""
         told = []
         for method, seed in cases:
-            self._number += 1
-            own = self.scratch.folder / f"{self._number}"
+            self.number += 1
+            own = self.scratch.folder / f"{self.number}"
             own.mkdir()
             told.append(
                 TrainingConfig(
@@ -256,7 +265,7 @@ class _Trainings:
                 )
             )
         return self.scratch.results(
-            "benchmarks.ec_dnn_training",
+            "benchmarks.ec_dnn",
             told,
             kind,
             at_once=os.cpu_count() or 1,
@@ -265,9 +274,7 @@ class _Trainings:
         )
 
 
-def _figures(
-    trained: dict[str, list[ErrorCurve]], best: dict[str, BenchedMethod]
-) -> list[Figure]:
+def _figures(trained: dict[str, list[ErrorCurve]]) -> list[Figure]:
     keys = {"g": "global_", "l": "chosen"}  # fields of the errors, as the paper calls them
 
     def last(name: str, key: str) -> list[float]:
@@ -292,35 +299,28 @@ def _figures(
         ]
         found.append(figure(f"speed_in_iterations/{name}_{of}", counted, "times"))
     ensembles = [*trained["ec"], *trained["e"]]
-    found.append(_worse("ensemble", ensembles))
-    found.append(_worse("model_average", trained["ma"]))
-    found.append(_larger_loss("ensemble", ensembles))
+    for name, those in (("ensemble", ensembles), ("model_average", trained["ma"])):
+        # Of rounds at whose end the global model is worse than its models on average (Eq. 7).
+        shares = [worse_share(result.differences()) for result in those]
+        found.append(figure(f"worse_than_locals_share/{name}", shares, "share"))
+    # The same by the loss, where Eq. 3 allows none for an ensemble.
+    apart = [
+        [fmean(look.local_losses) + 1e-5 - look.global_loss for look in result.looks]
+        for result in ensembles
+    ]
+    shares = list(map(worse_share, apart))
+    found.append(figure("larger_loss_than_locals_share/ensemble", shares, "share"))
     for name in ("ec", "ma", "e"):
         each = [fmean(result.differences()) for result in trained[name]]
         found.append(figure(f"diff_lg/{name}", each, "points"))
     gains = [_compression_gain(result) for result in trained["ec"]]
     found.append(figure("diff_lc/ec", gains, "points"))
-    for name, case in best.items():
-        if case.tau is not None:
-            found.append(figure(f"tau/{name}", case.tau, "iterations"))
+    for name, results in trained.items():
         found.append(figure(f"parallel_s/{name}", last(name, "parallel_s"), "s"))
-        found.append(figure(f"iterations/{name}", last(name, "iterations"), "iterations"))
         for part in ("train_s", "compress_s", "relabel_s", "communication_s"):
-            values = [getattr(result.account, part) for result in trained[name]]
+            values = [getattr(result.account, part) for result in results]
             found.append(figure(f"{part}/{name}", values, "s"))
-    ec = best["ec"]
-    return [
-        *found,
-        figure("alpha/ec", ec.alpha, ""),
-        figure("p/ec", ec.p, "share"),
-        figure("beta/ec", ec.beta[1], ""),
-    ]
-
-
-def _worse(name: str, trained: Sequence[ErrorCurve]) -> Figure:
-    """Share of rounds at whose end the global model is worse than its models on average (Eq. 7)."""
-    shares = [worse_share(result.differences()) for result in trained]
-    return figure(f"worse_than_locals_share/{name}", shares, "share")
+    return found
 
 
 def _compression_gain(result: ErrorCurve) -> float:
@@ -329,11 +329,71 @@ def _compression_gain(result: ErrorCurve) -> float:
     return fmean(found) if found else 0.0
 
 
-def _larger_loss(name: str, trained: Sequence[ErrorCurve]) -> Figure:
-    """The same by the loss, where Eq. 3 allows none for an ensemble."""
-    apart = [
-        [fmean(look.local_losses) + 1e-5 - look.global_loss for look in result.looks]
-        for result in trained
-    ]
-    shares = list(map(worse_share, apart))
-    return figure(f"larger_loss_than_locals_share/{name}", shares, "share")
+# One training
+
+
+def main() -> None:
+    """One training, as a process of its own."""
+    config = configured(TrainingConfig)
+    method = config.method or BenchedMethod(name="costs")
+    own = {"method.compare": {"own": method.variant()}, "method.processes": False}
+    experiment = load(config.experiment, *config.overrides, own)
+    spec = experiment.spec
+    setup = TrainingSetup(spec)
+    member = next(m for m in spec.members() if m.source_name == "own")
+    assert isinstance(spec.method, Ensemble)
+    ensemble_run = EnsembleRun(
+        spec.method,
+        setup,
+        replace(member, source_name="own", seed=config.seed),
+        config.prices,
+    )
+    folder = config.folder
+    if config.method is None:
+        announce(done=plain(_costs(ensemble_run, folder)))
+        return
+    processes = WorkersHere(
+        lambda number: ensemble_run.worker(number, folder, unheard),
+        lambda worker: ensemble_run.source(worker, "bench", None),
+    )
+    driver = RoundDriver(ensemble_run.training(folder, unheard), processes)
+    try:
+        driver.run()
+    except Diverged as error:
+        announce(say=f"{method.name}: {error}")
+        announce(done=plain(ErrorCurve([], driver.account)))
+        return
+    announce(done=plain(ErrorCurve(driver.looks, driver.account)))
+
+
+def _costs(ensemble_run: EnsembleRun, folder: Path) -> MeasuredSeconds:
+    """Medians of the seconds its device is busy, on the images themselves."""
+    worker = ensemble_run.worker(0, folder, unheard)
+    with closing(ensemble_run.source(worker, "bench", None)) as source:
+        steps = []
+        worker.model.train()
+        for batch in worker.stream.take(source, _PRICED_STEPS):
+            begin = worker.sgd.cpu()
+            worker.sgd.one(batch)
+            steps.append(worker.sgd.cpu() - begin)
+    return MeasuredSeconds(
+        prices=Prices(step_s=float(np.median(steps[5:])), row_s=_forward_s(worker)),
+        batch=ensemble_run.recipe.batch,
+        workers=ensemble_run.method.workers,
+    )
+
+
+def _forward_s(worker: LocalWorker) -> float:
+    data = worker.job.samples.data
+    inputs = data.inputs[data.train[:_PRICED_ROWS]]
+    taken = []
+    for _ in range(5):
+        begin = worker.sgd.cpu()
+        worker.sgd.probabilities(inputs)
+        taken.append((worker.sgd.cpu() - begin) / len(inputs))
+    torch.manual_seed(0)
+    return float(np.median(taken))
+
+
+if __name__ == "__main__":
+    main()

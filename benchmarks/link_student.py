@@ -11,7 +11,7 @@ import torch
 from benchmarks.scene import Scene
 from benchmarks.slices import BUFFER, seconds_of
 from benchmarks.students import ImageCase, calibrated, deployment_for, samples_of
-from benchmarks.waiting import until
+from benchmarks.harness import until
 from kdlab.cluster.schedulers import start_scheduler, status_of
 from kdlab.cluster.served import Served
 from kdlab.cluster.wires.messages import Inputs

@@ -34,7 +34,6 @@ _SLICE_S = 4.0
 _STEPS = 36_000  # two hours at five a second
 _HZ = 10
 _TICK_S = 5.0  # at the page
-_MANY = 1_000_000  # points of a curve that is moved
 
 
 def measure(repeats: int = 8, say: Say = quiet) -> Report:
@@ -128,12 +127,10 @@ def _page(say: Say) -> list[Figure]:
             taken = after["TaskDuration"] - before["TaskDuration"]
             busy.append(1e3 * taken / (after["Timestamp"] - before["Timestamp"]))
         drawn = page.evaluate("window.updates")
-        panned = [float(page.evaluate(_PAN, _MANY)) for _ in range(3)]
         browser.close()
     say(f"the page was busy {median(busy):.1f} ms of a second, {drawn} updates were drawn")
     return [
         figure("browser_ms_per_s", busy, "ms"),
-        figure(f"pan_frames_per_s/{_MANY}", panned, "frames/s"),
         figure("bytes_of_whole_history", float(kept), "bytes"),
     ]
 
@@ -219,26 +216,4 @@ _HARNESS = """async source => {
             if (ready.length) { window.hear(...ready.shift()); window.updates += 1; }
         }, 100);
     };
-}"""
-
-# Frames a second while a curve of this many points is moved sideways.
-_PAN = """async count => {
-    const rows = new Float64Array(3 * count);
-    for (let k = 0; k < count; k++) {
-        rows.set([0, k, 2 + Math.sin(k / 5e4) + Math.random() / 3], 3 * k);
-    }
-    window.hear({ kind: "reset", curves: [{ panel: "loss", name: "loss", run: "" }] },
-        [new DataView(rows.buffer)]);
-    const plot = document.querySelector(".kd-plot");
-    const press = (key, more) => plot.dispatchEvent(
-        new KeyboardEvent("keydown", { key, bubbles: true, ...more }));
-    for (let k = 0; k < 3; k++) press("+");
-    let frames = 0;
-    const begin = performance.now();
-    while (performance.now() - begin < 2000) {
-        press(frames % 40 < 20 ? "ArrowRight" : "ArrowLeft", { shiftKey: true });
-        await new Promise(requestAnimationFrame);
-        frames += 1;
-    }
-    return 1e3 * frames / (performance.now() - begin);
 }"""

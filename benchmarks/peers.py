@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+import psutil
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -43,6 +44,7 @@ from kdlab.soft_labels.cached import Cached
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import SourceSpec
+from kdlab.supervision.children import announce, configured
 
 BATCH = 64
 STEPS = 12  # of a slice
@@ -221,5 +223,26 @@ def _memory(name: str) -> float:
     """Peak megabytes of a process of its own, and of those it starts."""
     with Scratch() as scratch:
         config = PeerMemoryConfig(variant=name, folder=scratch.folder)
-        child = scratch.child("benchmarks.peer_memory", config, "log")
+        child = scratch.child("benchmarks.peers", config, "log")
         return float(child.answer(_PATIENCE_S)["mb"])
+
+
+def main() -> None:
+    """In a process of its own: what memory does one variant need?"""
+    name, own, most = (
+        (config := configured(PeerMemoryConfig)).variant,
+        psutil.Process(),
+        0.0,
+    )
+    with PeerScene(config.folder) as scene:
+        variant = scene.peer(name) if name in PEERS else scene.kdlab(name)
+        for _ in range((2 * BUFFER + 8) // 4):  # all buffers are full then
+            variant.advance(4)
+            every = [own, *own.children(recursive=True)]
+            # Pages that several share are divided among them.
+            most = max(most, sum(p.memory_full_info().pss for p in every) / 1e6)
+        announce(mb=most)
+
+
+if __name__ == "__main__":
+    main()

@@ -6,9 +6,6 @@ same model and keeps its core as busy as teacher and reader keep it; what that a
 is printed as the control, and how busy that is too. A served step also computes the soft
 loss, which N-training does not have: soft labels from memory beside the same neighbour
 show what is left of the difference once both compute it.
-
-`served_over_engine` is the teacher's side: processor time of the network alone over all that its
-process spends on the same labels, views and messages included.
 """
 
 import os
@@ -34,11 +31,8 @@ from benchmarks.slices import (
 )
 from benchmarks.students import ImageCase, calibrated, samples_of
 from kdlab.cluster.served import Served
-from kdlab.config.check import construct
-from kdlab.config.load import from_dict
-from kdlab.data.augment import Augment
 from kdlab.data.samples import PlannedSamples
-from kdlab.models.model import ModelSpec, Normalised
+from kdlab.models.model import Normalised
 from kdlab.models.patch_net import PatchNet
 from kdlab.report.figures import Figure, Say, at, figure
 from kdlab.soft_labels.in_process import InProcess
@@ -47,40 +41,13 @@ from kdlab.soft_labels.remembered import Remembered
 from kdlab.supervision.children import Child
 
 CASES = (ImageCase(32, 40, 5), ImageCase(32, 64, 80))
-_VIEWS = Augment(flip=True, crop_padding=4)  # of CIFAR recipes
 
 
 def measure(rounds: int, say: Say) -> list[Figure]:
     figures: list[Figure] = []
     for case in CASES:
         figures += _case(case, rounds, say)
-    worst = worst_of(figures, "gain_over_online_of_limit", min)
-    resnet = construct(ModelSpec, from_dict({"type": "timm/resnet18"}, "the bench"))
-    shares = [
-        _of_its_engine(PatchNet(depth=3), ImageCase(32, 64, 1), rounds, say),
-        _of_its_engine(resnet, ImageCase(224, 16, 400, 8), rounds, say),
-    ]
-    return [worst, *shares, *figures]
-
-
-def _of_its_engine(spec: ModelSpec, case: ImageCase, rounds: int, say: Say) -> Figure:
-    """`served_over_engine`, in turns; its student is none to speak of."""
-    name, samples = f"{spec.to_dict()['type']}/{case.size}", samples_of(case, _VIEWS)
-    steps, shares = max(16, round(SLICE_MS / case.step_ms)), list[float]()
-    with Scene(samples) as scene:
-        model = scene.model(spec)
-        pool = scene.local(spec, model, teachers=1)
-        teacher = psutil.Process(pool.machines.children[0].pid)
-        source = Served(lt=2 * case.batch, ut=4 * case.batch)
-        student = PatchNet(patch=case.size // 2, width=8)
-        served = scene.training("served", student, source)
-        served.advance(8)  # twice what may be stored
-        for _ in range(rounds):
-            alone, before = _seconds(model, samples), cpu_seconds(teacher)
-            served.advance(steps)
-            shares.append(alone * steps / (cpu_seconds(teacher) - before))
-    say(f"{name}: {median(shares):.2f} of the teacher's processor time is its network's")
-    return figure(f"served_over_engine/{name}", shares, "ratio")
+    return [worst_of(figures, "gain_over_online_of_limit", min), *figures]
 
 
 def _case(case: ImageCase, rounds: int, say: Say) -> list[Figure]:

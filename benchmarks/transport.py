@@ -30,9 +30,7 @@ from kdlab.report.figures import Figure, Report, Say, at, figure
 WAYS: tuple[Inputs, ...] = ("reference", "value_uint8", "value_float32")
 SIZES = {32: 64, 224: 32}  # pixels of a side: samples of a batch
 _REQUESTS = 40  # per way and repeat, one after the other
-_IN_FLIGHT = 4
-# ms one after the other, ms with some in flight, bytes of a sample: a value for each repeat
-Times = dict[str, tuple[list[float], list[float], list[float]]]
+Times = dict[str, tuple[list[float], list[float]]]  # ms, bytes of a sample: of each repeat
 
 
 def measure(repeats: int = 5, say: Say = quiet) -> Report:
@@ -46,12 +44,11 @@ def measure(repeats: int = 5, say: Say = quiet) -> Report:
             with security.used(pool.tls):
                 found = asyncio.run(_measure(samples, teacher, repeats, pool.tls))
         for way in WAYS:
-            times, overlapped, carried = found[way]
+            times, carried = found[way]
             label = f"{way}/{size}"
             figures += at(
                 label,
                 figure("ms_per_request", times, "ms"),
-                figure("ms_per_request_in_flight", overlapped, "ms"),
                 figure("bytes_per_sample", carried, "bytes"),
             )
             say(f"{label}: {median(times):.2f} ms, {median(carried):.0f} bytes per sample")
@@ -62,7 +59,7 @@ async def _measure(
     samples: PlannedSamples, of: TeacherStatus, repeats: int, tls: Files | None
 ) -> Times:
     """Ways take turns within each repeat, so that a drift of the machine meets all."""
-    found: Times = {way: ([], [], []) for way in WAYS}
+    found: Times = {way: ([], []) for way in WAYS}
     wires = {way: await Wires.open(_config(samples, way, tls)) for way in WAYS}
     ids, teacher = samples.batches(0)[0], of.address
     assert of.facts is not None
@@ -71,17 +68,12 @@ async def _measure(
         await _request(wires[way], teacher, samples, ids, way)  # connections are made
     for _ in range(repeats):
         for way in WAYS:
-            times, overlapped, carried = found[way]
+            times, carried = found[way]
             before, begin = _loopback_bytes(), time.perf_counter()
             for _ in range(_REQUESTS):
                 await _request(wires[way], teacher, samples, ids, way)
             times.append(1000 * (time.perf_counter() - begin) / _REQUESTS)
             carried.append((_loopback_bytes() - before) / _REQUESTS / len(ids))
-            begin = time.perf_counter()
-            for _ in range(_REQUESTS // _IN_FLIGHT):
-                asked = wires[way], teacher, samples, ids, way
-                await asyncio.gather(*(_request(*asked) for _ in range(_IN_FLIGHT)))
-            overlapped.append(1000 * (time.perf_counter() - begin) / _REQUESTS)
     for open_wires in wires.values():
         await open_wires.close()
     return found

@@ -20,8 +20,8 @@ _GIVES = {"simulated": "simulated_by", "measured": "measured_by"}  # names of fi
 _NUMBERS = ("published", "over", "of", "within_pct")
 _MACHINE = {"system": str, "cores": int, "memory_gib": float, "gpu": str}
 Line = dict[str, str]
-Key = tuple[str, str]  # row and quantity
-Found = Mapping[str, float | None]  # of FOUND
+RowKey = tuple[str, str]  # row and quantity
+FoundNumbers = Mapping[str, float | None]  # of FOUND
 
 
 def names() -> dict[str, Path]:
@@ -68,7 +68,7 @@ def made_of(folder: Path, name: str) -> dict[str, Any]:
     }
 
 
-def found_in(folder: Path, name: str) -> dict[Key, Found]:
+def found_in(folder: Path, name: str) -> dict[RowKey, FoundNumbers]:
     """What was found, by row and quantity."""
     return {
         (line["row"], line["quantity"]): {
@@ -86,7 +86,9 @@ def keep(folder: Path, facts: Facts, rows: Sequence[Spec]) -> Path:
     """
     name, folder = facts["name"], folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    found: dict[Key, Found] = {(one["row"], one["quantity"]): one for one in facts["rows"]}
+    found: dict[RowKey, FoundNumbers] = {
+        (one["row"], one["quantity"]): one for one in facts["rows"]
+    }
     old, made = {}, _made_line(facts)
     if all(one["measured"] is None for one in found.values()):
         old = found_in(folder, name)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from benchmarks.reproduce.freshness import PACKAGE, Facts, code_of
 from benchmarks.reproduce.measurement import MeasurementSpec
-from benchmarks.reproduce.result import Found
+from benchmarks.reproduce.result import FoundNumbers
 from kdlab.config import Fault, register
 from kdlab.config.spec import POSITIVE, Spec
 from kdlab.report.figures import meets
@@ -120,7 +120,7 @@ class MeasuredRow:
         return facts_of(self.spec, {key: _rounded(value) for key, value in found.items()})
 
 
-def facts_of(spec: Row, found: Found) -> dict[str, Any]:
+def facts_of(spec: Row, found: FoundNumbers) -> dict[str, Any]:
     """A row of a result, as `result.json` has it."""
     return {
         "row": spec.row,
@@ -140,7 +140,7 @@ def off_pct(spec: Row, simulated: float | None) -> float | None:
     return 100 * (simulated / spec.published - 1)
 
 
-def holds(spec: Row, found: Found) -> bool | None:
+def holds(spec: Row, found: FoundNumbers) -> bool | None:
     """What is promised of it; None where nothing is, or nothing was measured.
 
     A goal of seeds must hold for the worst of them, one of rates for their median.
