@@ -339,7 +339,7 @@ class FailsOnce(ModelSpec):
 run = kdlab.load(
     "smoke/none",
     {
-        "student": {"type": "models/fails_once", "marker": MARKER, "kind": KIND},
+        "student": {"type": "models/fails_once", "marker": MARKER, "kind": FAULT},
         "aggregation": {"type": "train/aggregation/all_reduce"},
         "train.epochs": 20,
         "train.checkpoint_every_steps": 20,
@@ -359,7 +359,7 @@ print(run.state, lost[0].split(":")[0], len(lost), result["samples_lost"],
 def test_a_rank_whose_machine_fails_it_is_a_lost_rank(kdlab_home, elsewhere, kind):
     """The defect B6: any such error ended the run, for all ranks."""
     script = FAILS_ONCE.replace("MARKER", repr(str(elsewhere / "failed")))
-    (elsewhere / "nb.py").write_text(script.replace("KIND", repr(kind)))
+    (elsewhere / "nb.py").write_text(script.replace("FAULT", repr(kind)))
     done = subprocess.run(
         [sys.executable, "nb.py"], capture_output=True, text=True, check=False
     )
