@@ -39,6 +39,17 @@ def test_what_would_end_the_timetable_itself_is_for_others(kind):
         kdlab.load("smoke/served", f"chaos.{kind}=1")
 
 
+def machines(deployer, **options):
+    kind = {"type": f"cluster/deployers/{deployer}", **options}
+    return {"teacher_pool": {"type": "cluster/deployed_pool", "most": 1, "machines": kind}}
+
+
+def test_teachers_on_this_machine_can_be_hit_whoever_started_them():
+    kdlab.load("smoke/served", machines("local"), "chaos.kill_teacher=1")
+    with pytest.raises(SpecError, match="only teachers on this machine can be hit"):
+        kdlab.load("smoke/served", machines("ssh", hosts=["a"]), "chaos.kill_teacher=1")
+
+
 def test_a_slow_link_needs_teachers_that_obey():
     with pytest.raises(SpecError, match="delay_teacher needs it true"):
         kdlab.load("smoke/served", "chaos.delay_teacher=1")

@@ -18,6 +18,9 @@ from kdlab.run.handle.knobs import check_values, knobs
 from kdlab.run.handle.run import Run, made
 
 POOL = "teacher_pool={type: cluster/local_pool, teachers: 2, engine: eager}"
+DEPLOYED = (
+    "teacher_pool={type: cluster/deployed_pool, machines: {type: cluster/deployers/local}}"
+)
 
 
 @pytest.fixture
@@ -186,8 +189,9 @@ def test_only_a_running_one_takes_orders(folder, state):
         Run(run).pause()
 
 
-def test_teachers_are_ordered_where_the_run_has_started_them(folder):
-    run = folder("served", POOL)
+@pytest.mark.parametrize("pool", [POOL, DEPLOYED], ids=("local", "deployed"))
+def test_teachers_are_ordered_where_the_run_has_started_them(folder, pool):
+    run = folder("served", pool)
     handle = Run(run)
     with pytest.raises(BadInput, match="no teachers of its own"):
         handle.add_teacher()  # they are not up yet
