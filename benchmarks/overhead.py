@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -21,14 +21,14 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
-from benchmarks.harness import quiet, report
+from benchmarks.harness import going, quiet, report, runs_apart, until
 from kdlab.data.digits import Digits
 from kdlab.data.samples import PlannedSamples, planned
-from kdlab.errors import RunFailed
 from kdlab.events.log import EventLog, MemberLog
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.model import Normalised
 from kdlab.report.figures import Figure, Report, Say, figure, over
+from kdlab.run.experiment import load
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.soft_labels.source import Batch
 from kdlab.train.optimizers import make_optimizer
@@ -56,8 +56,7 @@ _ORDERS = {  # to a run that goes on
     "control_refused": ("control", "last", "set", "soft_labels.lt=1e9"),
     "runs_meanwhile": ("runs",),
 }
-_RUN = ("run", "smoke/served", "train.epochs=1000000", "tracking.enabled=false", "--detach")
-_BEGUN_S = 120.0
+_RUN = ("train.epochs=1000000", "tracking.enabled=false")
 _IMPORT = (
     "import time; t = time.perf_counter(); import kdlab; print(time.perf_counter() - t)"
 )
@@ -98,11 +97,14 @@ def measure(repeats: int = 15, say: Say = quiet) -> Report:
 def _small_commands(say: Say) -> list[Figure]:
     """CPU seconds of what should answer at once, the second time it is asked."""
     found = []
-    with tempfile.TemporaryDirectory() as folder:
-        env = os.environ | {"KDLAB_HOME": folder, "KDLAB_RUNS": folder}
+    with runs_apart(), tempfile.TemporaryDirectory() as folder:
+        env = os.environ | {"KDLAB_HOME": folder}
         for name, words in _SMALL.items():
             found.append(_asked(name, words, env, say))
-        with _going_on(env):
+        begins = ("-m", "kdlab", "control", "last", "set", "lr_factor=1")
+        with going(load("smoke/served", *_RUN)):
+            asked = partial(subprocess.run, (sys.executable, *begins), env=env)
+            until(lambda: asked(capture_output=True).returncode == 0, tick_s=0.2)
             for name, words in _ORDERS.items():
                 found.append(_asked(name, words, env, say))
     return found
@@ -112,27 +114,6 @@ def _asked(name: str, words: Sequence[str], env: Mapping[str, str], say: Say) ->
     spent = [_cpu_seconds(words, env) for _ in range(_ASKED + 1)][1:]
     say(f"{name}: {median(spent):.2f} s of CPU")
     return figure(f"cpu_s/{name}", spent, "s")
-
-
-@contextmanager
-def _going_on(env: Mapping[str, str]) -> Iterator[None]:
-    """A run that trains meanwhile.
-
-    Raises:
-        RunFailed: it does not begin.
-    """
-    kdlab = (sys.executable, "-m", "kdlab")
-    subprocess.run((*kdlab, *_RUN), env=env, capture_output=True, check=True)
-    try:
-        deadline = time.monotonic() + _BEGUN_S
-        begins = (*kdlab, "control", "last", "set", "lr_factor=1")
-        while (said := subprocess.run(begins, env=env, capture_output=True)).returncode:  # noqa: PLW1510
-            if time.monotonic() > deadline:
-                raise RunFailed(f"The run did not begin: {said.stderr.decode()}")
-            time.sleep(0.2)
-        yield
-    finally:
-        subprocess.run((*kdlab, "stop", "last"), env=env, capture_output=True, check=True)
 
 
 def _cpu_seconds(words: Sequence[str], env: Mapping[str, str]) -> float:
