@@ -18,7 +18,6 @@ from kdlab.config.spec import Spec
 from kdlab.control.orders import CONTROL
 from kdlab.control.steering import Steering
 from kdlab.events.event import Emit
-from kdlab.models.model import parameters
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import LoadedTeacher, SourceContext, SourceSpec, TeacherPool
 from kdlab.train.recipe import Recipe
@@ -114,7 +113,7 @@ class MemberTraining:
             )
         )
         with closing(opened):
-            return MemberResult.of(loop.run(opened), parameters=parameters(loop.model))
+            return loop.run(opened)
 
 
 class MethodSpec(Spec, ABC):

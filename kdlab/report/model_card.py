@@ -7,11 +7,11 @@ import yaml
 from kdlab.report.costs import HEAD, cost_rows
 from kdlab.report.page import markdown_table
 from kdlab.report.table import NAMES
-from kdlab.train.result import MemberReport
+from kdlab.train.result import MemberResult
 
 
 def model_card(
-    result: MemberReport,
+    result: MemberResult,
     *,
     experiment: str,
     run_id: str,

@@ -20,7 +20,7 @@ from kdlab.train.evaluate import Accuracy, answers
 from kdlab.train.job import LoopJob, begin_process
 from kdlab.train.lineage import Lineage, Odometer
 from kdlab.train.position import Position, SavedPlan, Standing
-from kdlab.train.result import StudentResult
+from kdlab.train.result import MemberResult
 from kdlab.train.results import Results
 
 _LOG_EVERY_S = 0.2
@@ -172,7 +172,7 @@ class PlanLoop:
         path = checkpoint.save(folder, step, tensors, facts, fence=job.fence)
         job.emit(CheckpointSaved(step=step, path=str(path)))
 
-    def _finished(self, figures: dict[str, float]) -> StudentResult:
+    def _finished(self, figures: dict[str, float]) -> MemberResult:
         """Test the last and the best weights and export them; the master's work."""
         result = self.results.finish(self.position, self.lineage, figures)
         self.odometer.close()

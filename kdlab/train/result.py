@@ -1,9 +1,9 @@
-"""What a training reports when it has ended: the loop, the method, and the run add to it."""
+"""What became of a training when it has ended: the loop, the method and the run each say a part."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from kdlab.codec import Count, plain
 from kdlab.config.home import find_as, write_json
@@ -13,10 +13,11 @@ _KEPT = "result.json"
 Costs = dict[str, dict[str, float]]  # of student and teacher: parameters, latency and so on
 
 
-@dataclass(frozen=True, slots=True)
-class StudentResult:
-    """What a loop reports. Accuracies in percent."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberResult:
+    """A member's `result.json`, and the event of its end. Accuracies in percent."""
 
+    # Of its loop
     last: Accuracy  # on test, weights of the last step
     best: Accuracy  # on test, weights of the best epoch on validation
     validation_last: float
@@ -33,13 +34,9 @@ class StudentResult:
     figures: dict[str, float]
     model_path: str
     best_path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberResult(StudentResult):
-    """What a method reports of one member; what is None it does not have."""
-
     parameters: Count  # of the student, how many
+
+    # Of its method; what is None it does not have
     # Seconds from the loss of each rank to the next step
     failovers: list[float] = field(default_factory=list)
     # global_top1 and global_top5: percent, of an ensemble's global model
@@ -56,35 +53,21 @@ class MemberResult(StudentResult):
     # What a method of one's own reports beside
     more: dict[str, float] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, result: StudentResult, **more: Any) -> Self:
-        """This result, and more of its fields."""
-        return cls(**{f.name: getattr(result, f.name) for f in fields(result)} | more)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberReport(MemberResult):
-    """All that is known of a member: its `result.json`, and the event of its end."""
-
-    # member, source and seed: which training it was
-    member: str
-    source: str
-    seed: int
+    # Of its run: which training it was, and what was around it
+    member: str = ""
+    source: str = ""
+    seed: int = 0
     shares_cores: bool = False  # with its teachers, while it was trained
-    wall_seconds: float  # with evaluation, checkpoints and waiting
-    teacher_top1: float | None  # percent on test; None without a teacher
+    wall_seconds: float = 0.0  # with evaluation, checkpoints and waiting
+    teacher_top1: float | None = None  # percent on test; None without a teacher
     # Of student and teacher; empty where they could not be measured
-    costs: Mapping[str, Mapping[str, float]]
+    costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, folder: Path) -> "MemberReport | None":
+    def read(cls, folder: Path) -> Self | None:
         """What an earlier session kept; None where it did not come to the end."""
         return find_as(cls, folder / _KEPT, "To train it again, delete it and resume.")
 
     def write(self, folder: Path) -> None:
         """Last of all: its presence means that the member has ended."""
-        write_json(folder / _KEPT, self.to_json())
-
-    def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = plain(self)
-        return found
+        write_json(folder / _KEPT, plain(self))

@@ -11,11 +11,11 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 from kdlab.data.images import ImageData
-from kdlab.models.model import ModelSpec, Normalised, export
+from kdlab.models.model import ModelSpec, Normalised, export, parameters
 from kdlab.train.evaluate import Accuracy, evaluate
 from kdlab.train.lineage import Lineage
 from kdlab.train.position import Position
-from kdlab.train.result import StudentResult
+from kdlab.train.result import MemberResult
 
 _KEEP_BEST = 4  # best weights kept during training: more than the checkpoints kept
 
@@ -59,7 +59,7 @@ class Results:
 
     def finish(
         self, position: Position, lineage: Lineage, figures: dict[str, float]
-    ) -> StudentResult:
+    ) -> MemberResult:
         """Test the last and the best weights and export them."""
         last = self._test(self.model)
         best = last
@@ -75,7 +75,7 @@ class Results:
             net.load_state_dict(load_file(best_path))
             best = self._test(self.model)
             net.load_state_dict(kept)
-        return StudentResult(
+        return MemberResult(
             last=last,
             best=best,
             validation_last=self.last_validation,
@@ -88,6 +88,7 @@ class Results:
             figures=figures,
             model_path=str(path),
             best_path=str(best_path),
+            parameters=parameters(self.model),
             **asdict(lineage.totals()),
         )
 

@@ -31,7 +31,7 @@ from kdlab.train.evaluate import Accuracy
 from kdlab.train.moving_average import moving_average
 from kdlab.train.plan_loop import PlanLoop
 from kdlab.train.position import Start
-from kdlab.train.result import StudentResult
+from kdlab.train.result import MemberResult
 from kdlab.train.schedules import plateau_drops
 from kdlab.train.step import Descent
 from kdlab.train.student_job import StudentFacts, StudentJob
@@ -128,7 +128,7 @@ class StudentLoop(PlanLoop):
 
     # Training
 
-    def run(self, source: SoftLabelSource) -> StudentResult:
+    def run(self, source: SoftLabelSource) -> MemberResult:
         """Train to the end; what the master reports.
 
         Raises:
@@ -354,7 +354,7 @@ class StudentLoop(PlanLoop):
                 scaler=self.descent.scaler.state_dict(),
             )
 
-    def finish(self) -> StudentResult:
+    def finish(self) -> MemberResult:
         """Test the last and the best weights and export them; the master's work."""
         assert self.source is not None
         return self._finished(self.source.figures())

@@ -37,7 +37,7 @@ from kdlab.testing import replay
 from kdlab.tracking.in_mlflow import InMlflow
 from kdlab.train import checkpoint
 from kdlab.train.position import Standing
-from kdlab.train.result import MemberReport
+from kdlab.train.result import MemberResult
 from kdlab.train.teacher import _Trained
 
 ADDRESS = "tls://127.0.0.1:9999"
@@ -82,7 +82,7 @@ SAID = {
         lambda at: _Trained.read(at.parent),
         dict.fromkeys(("validation_top1", "test_top1", "test_top5", "train_seconds",
                        "samples_per_second"), NAN) | {"epoch": 1, "test": {}}),
-    "result.json": (lambda at: MemberReport.read(at.parent), {"member": "a", "steps": -1}),
+    "result.json": (lambda at: MemberResult.read(at.parent), {"member": "a", "steps": -1}),
     "fence.json": (lambda at: checkpoint.raise_fence(at.parent), {"number": -3}),
     "state.json": (lambda at: read_as(Standing, at), {"position": {"epoch": -1}}),
     "meta.json": (lambda at: seal.check(at.parent, hashes=False), {"files": {"a": [NAN, ""]}}),

@@ -10,7 +10,7 @@ from kdlab.report.progress import Progress
 from kdlab.report.table import NO_SPEEDS, result_table, spread, text_table
 from kdlab.run.handle.result import Result
 from kdlab.train.evaluate import Accuracy
-from kdlab.train.result import MemberReport
+from kdlab.train.result import MemberResult
 
 
 def row(source, seed, top1, rate):
@@ -141,7 +141,7 @@ def test_facts_that_are_missing_do_not_stop_the_watching():
 
 def test_model_card_has_what_a_reader_needs():
     accuracy = Accuracy(top1=91.5, top5=99.0, samples=10)
-    result = MemberReport(
+    result = MemberResult(
         member="served/seed0",
         source="served",
         seed=0,

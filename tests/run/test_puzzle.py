@@ -13,7 +13,7 @@ from kdlab.events.blockwise import BlocksChosen
 from kdlab.events.log import select
 from kdlab.models.exported import load_exported
 from kdlab.run.outputs.student_files import student_file
-from kdlab.train.result import MemberReport
+from kdlab.train.result import MemberResult
 
 CUTS = ["blocks.0", "blocks.1"]
 LIBRARY = {
@@ -59,7 +59,7 @@ def test_a_library_is_distilled_chosen_from_and_trained_as_a_whole(
     means = [v for k, v in library.items() if k.endswith("running_mean")]
     assert len(means) > 10
     assert all(float(mean.abs().max()) > 0 for mean in means)
-    report = MemberReport.read(folder)
+    report = MemberResult.read(folder)
     # What is exported without a word is the student in the end, not what it was made of.
     exported, _ = student_file(run.folder, None, best=False)
     assert exported.parent.name == "whole"

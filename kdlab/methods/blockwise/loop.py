@@ -33,7 +33,7 @@ from kdlab.train.aggregation.ranks import GenerationEnds, agreed_by_all
 from kdlab.train.evaluate import Accuracy
 from kdlab.train.plan_loop import PlanLoop
 from kdlab.train.recalibration import take_statistics_again
-from kdlab.train.result import StudentResult
+from kdlab.train.result import MemberResult
 
 _NOTHING = ControlRequest(settings=(0.0,))
 _TRACED = 12  # steps at the end of each epoch
@@ -256,7 +256,7 @@ class BlockwiseLoop(PlanLoop):
             )
         dist.barrier(group=self.talk)  # nobody goes on from what is not there
 
-    def finish(self) -> StudentResult:
+    def finish(self) -> MemberResult:
         """Test and export; the master's work."""
         median = float(np.median(self.step_s)) if self.step_s else 0.0
         return self._finished({"step_s": median})

@@ -36,7 +36,6 @@ from kdlab.methods.blockwise.setup import (
     smallest_batch,
     write_architecture,
 )
-from kdlab.models.model import parameters
 from kdlab.models.proxyless import derived
 from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts, at
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan, NoPlan, PlanName, programme
@@ -131,9 +130,7 @@ class BlockRank(RankProcess[GenerationOrder]):
             network = derived(cutting.student, small=small)
             architecture = write_architecture(network, self.folder)
             self.log.emit(ArchitectureFound(choices=list(network.choices)))
-        return MemberResult.of(
-            loop.finish(), parameters=parameters(cutting.student), architecture=architecture
-        )
+        return replace(loop.finish(), architecture=architecture)
 
     # The plan
 

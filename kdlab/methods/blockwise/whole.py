@@ -16,18 +16,10 @@ from kdlab.models.model import ModelSpec
 from kdlab.train.recipe import Recipe
 from kdlab.train.result import MemberResult
 
-_OF_THE_DISTILLATION = (
-    "samples_per_second",
-    "train_seconds",
-    "epochs",
-    "steps",
-    "figures",
-    "seen",
-    "lost",
-    "repeated",
-    "rolled_back",
-    "failovers",
-    "more",
+# What the training of the whole says anew; times and counts are of the distillation.
+_ANEW = (
+    *("last", "best", "validation_last", "validation_best", "best_epoch"),
+    *("model_path", "best_path", "parameters"),
 )
 
 
@@ -64,9 +56,8 @@ def train_whole(
     )
     whole = training.train_here(loop, folder)
     return replace(
-        whole,
+        distilled,
         distilled=distilled.last,
         whole_seconds=whole.train_seconds,
-        architecture=distilled.architecture,
-        **{name: getattr(distilled, name) for name in _OF_THE_DISTILLATION},
+        **{name: getattr(whole, name) for name in _ANEW},
     )

@@ -9,7 +9,6 @@ from kdlab.data.samples import RankPart
 from kdlab.events.ranks import BatchShared
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.rank_process import RankProcess, main
-from kdlab.models.model import parameters
 from kdlab.papers.shares import shared_rows
 from kdlab.soft_labels.source import SoftLabelSource, SourceContext
 from kdlab.supervision.rank_messages import GenerationOrder
@@ -115,9 +114,7 @@ class Rank(RankProcess[GenerationOrder]):
             self.rate = loop.measure_rate()
         with closing(self._opened(order, loop)) as source:
             loop.train(source)
-            if not loop.is_master:
-                return None
-            return MemberResult.of(loop.finish(), parameters=parameters(loop.model))
+            return loop.finish() if loop.is_master else None
 
     def _opened(self, order: GenerationOrder, loop: StudentLoop) -> SoftLabelSource:
         """The soft labels of this rank's rows, from where the loop stands."""

@@ -268,10 +268,10 @@ def _results(run: Run) -> list[MemberFacts]:
     if kept is not None:
         return [*kept.runs]
     from kdlab.run.process.outcome import row  # imports torch
-    from kdlab.train.result import MemberReport
+    from kdlab.train.result import MemberResult
 
     ended = sorted((run.path / "members").glob("*/*/result.json"))
-    reports = [recall_as(MemberReport, path, "It is left out.") for path in ended]
+    reports = [recall_as(MemberResult, path, "It is left out.") for path in ended]
     return [plain(row(report)) for report in reports if report is not None]
 
 

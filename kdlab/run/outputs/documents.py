@@ -19,7 +19,7 @@ from kdlab.run.handle.run import Run
 from kdlab.run.outputs.comparison import overview
 from kdlab.run.outputs.examination import examine
 from kdlab.run.outputs.export_formats import costs_beside
-from kdlab.train.result import Costs, MemberReport
+from kdlab.train.result import Costs, MemberResult
 
 _EXAMINED = 1000  # test images at most, when a run ends
 
@@ -81,7 +81,7 @@ class StudentCosts:
 
 
 def write_card(
-    result: MemberReport, setup: TrainingSetup, name: str, run_id: str, folder: Path
+    result: MemberResult, setup: TrainingSetup, name: str, run_id: str, folder: Path
 ) -> list[str]:
     """The model card; it, the students and their descriptions, for MLflow."""
     card = folder / "model_card.md"

@@ -32,7 +32,7 @@ from kdlab.run.outputs.confusion_matrix import ConfusionMatrix
 from kdlab.run.outputs.first_batch import setup_of
 from kdlab.run.outputs.student_files import is_student, newest_of
 from kdlab.train.evaluate import in_batches, probabilities
-from kdlab.train.result import MemberReport
+from kdlab.train.result import MemberResult
 
 Split = Literal["test", "validation"]
 TEACHER = "teacher"
@@ -362,5 +362,5 @@ def was_taught(run: RunFolder) -> bool:
     """Whether it had a teacher: one that was never asked is not trained to be looked at."""
     # Of its trainings alone: a method keeps what it likes below them.
     written = run.path.glob("members/*/*/result.json")
-    kept = [MemberReport.read(path.parent) for path in written]
+    kept = [MemberResult.read(path.parent) for path in written]
     return any(report is not None and report.teacher_top1 is not None for report in kept)

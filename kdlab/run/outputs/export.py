@@ -17,7 +17,7 @@ from kdlab.models.model import ModelSpec, read_card
 from kdlab.report.costs import cost_table
 from kdlab.run.outputs.student_files import member_folder, student_file
 from kdlab.tracking.names import teacher_name
-from kdlab.train.result import MemberReport
+from kdlab.train.result import MemberResult
 
 _RUNS = {
     "pt2": """\
@@ -120,7 +120,7 @@ def export_facts(run: RunFolder, student: Path, licence: str | None) -> dict[str
     """
     (begun, *_) = select(run.events, RunStarted)
     folder = student.parent
-    report = MemberReport.read(folder) or MemberReport.read(folder.parent)
+    report = MemberResult.read(folder) or MemberResult.read(folder.parent)
     teacher = top1 = None
     if report is not None:
         top1 = (report.best if student.stem == "best" else report.last).top1

@@ -16,7 +16,7 @@ from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.report.bottleneck import of_result
 from kdlab.report.verdict import ComparedTraining, Verdict, of_comparison
-from kdlab.train.result import MemberReport
+from kdlab.train.result import MemberResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +97,16 @@ _MEANS = (
     *("student_top1", "student_top5", "student_top1_best", "validation_top1"),
     *("validation_top1_best", "samples_per_second", "global_top1"),
 )
+_SAME = (  # in a row as in a result
+    *("member", "source", "seed", "shares_cores", "best_epoch", "samples_per_second"),
+    *("train_seconds", "wall_seconds", "epochs", "global_top1", "more"),
+)
 _SUMS = ("samples_seen", "samples_lost", "samples_repeated", "samples_rolled_back")
 
 
 def outcome(
     spec: ExperimentSpec,
-    results: Sequence[MemberReport],
+    results: Sequence[MemberResult],
     *,
     run: RunFolder,
     experiment: str,
@@ -151,7 +155,7 @@ def _engines(spec: ExperimentSpec, run: RunFolder) -> list[str]:
 
 
 def _verdict(
-    spec: ExperimentSpec, results: Sequence[MemberReport], run: RunFolder
+    spec: ExperimentSpec, results: Sequence[MemberResult], run: RunFolder
 ) -> Verdict | None:
     """Whether the teacher helped; the curves on validation are in the events."""
     if len({r.source for r in results}) < 2 or all(r.source != "none" for r in results):
@@ -186,23 +190,14 @@ def shares_cores(spec: ExperimentSpec, source: str) -> bool:
     return device == "cpu" and source == "in_process"
 
 
-def row(result: MemberReport) -> MemberRow:
+def row(result: MemberResult) -> MemberRow:
     slow = of_result(result.figures)
     return MemberRow(
-        member=result.member,
-        source=result.source,
-        seed=result.seed,
-        shares_cores=result.shares_cores,
         student_top1=result.last.top1,
         student_top5=result.last.top5,
         student_top1_best=result.best.top1,
         validation_top1=_number(result.validation_last),
         validation_top1_best=_number(result.validation_best),
-        best_epoch=result.best_epoch,
-        samples_per_second=result.samples_per_second,
-        train_seconds=result.train_seconds,
-        wall_seconds=result.wall_seconds,
-        epochs=result.epochs,
         samples_seen=result.seen,
         samples_lost=result.lost,
         samples_repeated=result.repeated,
@@ -215,14 +210,13 @@ def row(result: MemberReport) -> MemberRow:
             if (carried := result.figures.get(f"bytes_per_sample_{way}", 0))
         },
         student_path=result.model_path,
-        global_top1=result.global_top1,
         exchanged_mb=None
         if (taken_in := result.figures.get("exchanged_bytes")) is None
         else taken_in / 1e6,
         bottleneck=None if slow is None else slow.side,
         starved=None if slow is None else slow.starved,
         verdict=None if slow is None else slow.sentence(),
-        more=result.more,
+        **{name: getattr(result, name) for name in _SAME},
     )
 
 

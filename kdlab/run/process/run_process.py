@@ -7,6 +7,7 @@ newest checkpoint of the one that was under way.
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from kdlab.run.outputs.documents import (
 from kdlab.run.process.execution import Work
 from kdlab.run.process.outcome import RunOutcome, outcome, shares_cores
 from kdlab.soft_labels.source import TeacherPool
-from kdlab.train.result import MemberReport
+from kdlab.train.result import MemberResult
 
 
 class RunProcess(Work):
@@ -88,9 +89,9 @@ class RunProcess(Work):
 
     # Members
 
-    def _member(self, member: Member) -> MemberReport:
+    def _member(self, member: Member) -> MemberResult:
         folder = self.run.member(member.name)
-        kept = MemberReport.read(folder)
+        kept = MemberResult.read(folder)
         if kept is not None:
             return kept
         if self.stop():
@@ -99,7 +100,7 @@ class RunProcess(Work):
         result.write(folder)
         return result
 
-    def _train(self, member: Member, folder: Path) -> MemberReport:
+    def _train(self, member: Member, folder: Path) -> MemberResult:
         log, method = MemberLog(self.log, member.name), self.spec.method
         taught = member.source.needs_teacher != "none" or method.needs_teacher
         if taught:  # first, so that it does not count as this member's time
@@ -120,7 +121,7 @@ class RunProcess(Work):
         log.emit(MemberStarted(source=source, seed=seed, shares_cores=shares))
         begin = time.monotonic()
         trained = method.train(training)
-        result = MemberReport.of(
+        result = replace(
             trained,
             source=source,
             seed=seed,
@@ -132,7 +133,7 @@ class RunProcess(Work):
         )
         artifacts = write_card(result, self.setup, self.name, self.run.run_id, folder)
         artifacts += method.artifacts(folder)
-        log.emit(MemberDone(result=result.to_json(), artifacts=sorted(set(artifacts))))
+        log.emit(MemberDone(result=plain(result), artifacts=sorted(set(artifacts))))
         return result
 
     # Surroundings

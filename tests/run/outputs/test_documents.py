@@ -31,7 +31,7 @@ from kdlab.run.outputs.documents import (
 from kdlab.run.outputs.tracking_sync import sync_all
 from kdlab.tracking import follow
 from kdlab.train.evaluate import Accuracy
-from kdlab.train.result import MemberReport
+from kdlab.train.result import MemberResult
 
 TOP1 = Accuracy(60.0, 90.0, 100)
 
@@ -42,7 +42,7 @@ def setup_of(*settings):
 
 def report(folder, member="in_process/seed0", top1=60.0, **more):
     source, _, seed = member.partition("/seed")
-    return MemberReport(
+    return MemberResult(
         last=Accuracy(top1, 90.0, 100), best=TOP1, validation_last=61.0,
         validation_best=62.0, best_epoch=2, epochs=2, steps=16, samples_per_second=100.0,
         train_seconds=5.0, seen=480, lost=0, repeated=0, rolled_back=0, figures={},

@@ -12,7 +12,7 @@ from kdlab.events.log import EventLog
 from kdlab.experiment.folder import RunFolder
 from kdlab.run.process.outcome import outcome, row, shares_cores
 from kdlab.train.evaluate import Accuracy
-from kdlab.train.result import MemberReport
+from kdlab.train.result import MemberResult
 
 COSTS = {"student": {"parameters": 10.0}}
 WAITED = {
@@ -47,7 +47,7 @@ def report(source="none", seed=0, top1=80.0, **more):
         teacher_top1=None,
         costs={},
     )
-    return MemberReport(**(usual | more))
+    return MemberResult(**(usual | more))
 
 
 @pytest.fixture
