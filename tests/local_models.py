@@ -11,13 +11,11 @@ from kdlab.methods.ensemble.exchange import fetch
 from kdlab.methods.ensemble.local_job import LocalJob, Prices
 from kdlab.methods.ensemble.model_workers import WorkersHere
 from kdlab.methods.ensemble.round_driver import RoundDriver, Training
-from kdlab.methods.ensemble.variant import combining_of
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.models.patch_net import PatchNet
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule, StepWeight
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
-from kdlab.train.aggregation.weights import WeightAggregation
 from kdlab.train.compression.distillation import Distillation
 from kdlab.train.recipe import Recipe
 
@@ -41,7 +39,7 @@ class Case:
         self.workers, self.events = workers, Events()
         options = {"batch": 20, "lr": 0.1, "device": "cpu", "threads": 1, "epochs": 4}
         self.recipe = Recipe(**options | recipe)
-        self.start_equal = isinstance(aggregation, WeightAggregation)
+        self.start_equal = aggregation.averages
         self.prices: Prices | None = None
         self.made: dict[int, LocalWorker] = {}
         self.stop = lambda: False  # in the middle of a round
@@ -82,7 +80,7 @@ class Case:
         training = Training(
             workers=self.workers,
             timetable=self.table,
-            combining=combining_of(self.aggregation),
+            combining=self.aggregation.combining,
             data=self.data,
             folder=self.folder,
             emit=self.events.emit,

@@ -23,7 +23,6 @@ from kdlab.papers.pipe_bd.execution_plan import PlanName
 from kdlab.papers.pipe_bd.stages import LEAD
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import SourceSpec
-from kdlab.train.aggregation.none import NoAggregation
 from kdlab.train.recipe import Recipe
 from kdlab.train.result import MemberResult
 
@@ -167,7 +166,7 @@ class Blockwise(MethodSpec):
         if count != 1:
             has = "is missing" if not count else f"has {count} members"
             yield Fault("teacher", f"{has}; methods/blockwise needs one, block by block")
-        if not isinstance(spec.aggregation, NoAggregation):
+        if spec.aggregation.joins != "nothing":
             yield Fault(
                 "aggregation",
                 f"is {spec.aggregation.component}; methods/blockwise shares gradients itself",

@@ -19,9 +19,8 @@ from kdlab.methods.ensemble.stream import BatchPlace, Stream
 from kdlab.papers.ec_dnn.metrics import check_ensemble
 from kdlab.papers.ec_dnn.round_schedule import Round, RoundSchedule
 from kdlab.soft_labels.source import Batch
-from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
-from kdlab.train.compression.distillation import Distillation
+from kdlab.train.compression.kind import CompressionSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ def planned_rows(
     plan: BatchPlan, table: RoundSchedule, aggregation: AggregationSpec
 ) -> int:
     """Samples that a worker with these batches is to be trained on, compressing included."""
-    if compresses_in_line(aggregation):
+    if aggregation.compresses_in_line:
         return _rows(plan, table.steps)
     apart = replace(plan, ids=plan.ids[: _count_apart(plan, aggregation)])
     compressing = sum(_rows(apart, round_.compress_steps) for round_ in table.rounds)
@@ -81,14 +80,9 @@ def _rows(plan: BatchPlan, batches: int) -> int:
 
 def _count_apart(plan: BatchPlan, aggregation: AggregationSpec) -> int:
     """Images to compress on; all where nothing is compressed."""
-    spec = getattr(aggregation, "compression", None)
-    mu = spec.mu if isinstance(spec, Distillation) else 1.0
+    spec = aggregation.compressing
+    mu = 1.0 if spec is None else spec.mu
     return max(min(plan.batch, len(plan.ids)), round(mu * len(plan.ids)))
-
-
-def compresses_in_line(aggregation: AggregationSpec) -> bool:
-    """Whether compressing takes its batches from the stream of training."""
-    return isinstance(aggregation, EnsembleAggregation) and aggregation.compresses_in_line
 
 
 def compress(
@@ -101,12 +95,10 @@ def compress(
 
     Some of the batches of `trained` are taken where compressing goes on in it.
     """
-    if not round_.compress_steps:
+    job, spec = sgd.job, sgd.job.aggregation.compressing
+    if spec is None or not round_.compress_steps:
         return WorkParts()
-    job = sgd.job
-    stream = trained
-    if not compresses_in_line(job.aggregation):
-        stream = _stream_apart(job, round_)
+    stream = trained if spec.in_line else _stream_apart(job, spec, round_)
     places = stream.ahead(round_.compress_steps)
     mean = mean_outputs(sgd, places, stream.samples, models)
     made = mean.made
@@ -133,10 +125,7 @@ def compress(
         )
         samples += len(ids)
         sgd.alive()
-    spec = job.aggregation
-    assert isinstance(spec, EnsembleAggregation)
-    assert spec.compression is not None
-    spec.compression.reduce(sgd.model)
+    spec.reduce(sgd.model)
     if stream is trained:
         trained.taken += len(places)
     return WorkParts(
@@ -149,19 +138,16 @@ def compress(
     )
 
 
-def _stream_apart(job: LocalJob, round_: Round) -> Stream:
+def _stream_apart(job: LocalJob, spec: CompressionSpec, round_: Round) -> Stream:
     """Batches to compress on, of a part of the local data.
 
     With all of it they go on where training stopped: a compression is training with one
     more term.
     """
-    aggregation, samples = job.aggregation, job.samples
-    assert isinstance(aggregation, EnsembleAggregation)
-    assert isinstance(aggregation.compression, Distillation)
-    spec = aggregation.compression
+    samples = job.samples
     number = round_.number if spec.subset == "drawn" else 0
     own = samples.plan.ids
-    count = _count_apart(samples.plan, aggregation)
+    count = _count_apart(samples.plan, job.aggregation)
     subset = Subset(job.seed + 7919 * (job.worker + 1), number, count)
     plan = BatchPlan(
         subset.of(own),

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kdlab.control.steering import Steering
 from kdlab.data.samples import PlannedSamples, Shard
+from kdlab.errors import BadInput
 from kdlab.events.event import Emit
 from kdlab.events.general import Warned
 from kdlab.experiment.setup import TrainingSetup
@@ -23,7 +24,7 @@ from kdlab.methods.ensemble.compression import planned_rows
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch
 from kdlab.methods.ensemble.local_job import LocalJob, Prices, own_folder
 from kdlab.methods.ensemble.round_driver import Training, TrainingOutcome
-from kdlab.methods.ensemble.variant import Variant, combining_of, timetable_of
+from kdlab.methods.ensemble.variant import Variant
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.models.ensemble import Combination, combined
 from kdlab.models.model import ModelSpec, Normalised, export, parameters
@@ -35,7 +36,6 @@ from kdlab.soft_labels.source import (
     SourceContext,
     TeacherPool,
 )
-from kdlab.train.aggregation.weights import WeightAggregation
 from kdlab.train.evaluate import Accuracy, evaluate
 from kdlab.train.lineage import Odometer
 from kdlab.train.recipe import Recipe
@@ -86,7 +86,26 @@ class EnsembleRun:
         """The same for all workers: iterations of the smallest local data set."""
         batches = min(self.samples(k).plan.batches for k in range(self.workers))
         iterations = self.variant.iterations or self.recipe.epochs * batches
-        return timetable_of(self.variant.aggregation, iterations, self.method.looks)
+        return self.variant.aggregation.timetable(iterations, self.method.looks)
+
+    def check(self) -> None:
+        """Workers, data and timetable, before a start.
+
+        Raises:
+            BadInput: what is wrong with them.
+        """
+        images = len(self.setup.data.validation)
+        why = self.variant.aggregation.unfit(self.timetable, images)
+        # All do as many iterations as the smallest local data set allows.
+        sizes = [len(self.samples(k).plan.ids) for k in range(self.workers)]
+        if why is None and min(sizes) * 20 < max(sizes):
+            why = (
+                f"The local data sets have {min(sizes)} to {max(sizes)} images; all workers do "
+                "as many iterations as the smallest allows, so nearly all data would go unused. "
+                "Raise method.shards.concentration."
+            )
+        if why is not None:
+            raise BadInput(f"{self.member.source_name}: {why}")
 
     def warn_of_unseen_classes(self, emit: Emit) -> None:
         """Which workers' local data lacks some classes, and how many."""
@@ -114,8 +133,9 @@ class EnsembleRun:
 
     def fresh(self, worker: int) -> Normalised:
         """A worker's model with its first weights."""
-        averaged = isinstance(self.variant.aggregation, WeightAggregation)
-        equal = (self.method.start or ("equal" if averaged else "own")) == "equal"
+        equal = self.variant.aggregation.averages
+        if self.method.start is not None:
+            equal = self.method.start == "equal"
         with torch.random.fork_rng():
             torch.manual_seed(self.member.seed + (0 if equal else 1_000_003 * worker))
             model = self._built(worker)
@@ -198,11 +218,10 @@ class EnsembleRun:
         )
 
     def training(self, folder: Path, emit: Emit) -> Training:
-        aggregation = self.variant.aggregation
         return Training(
             workers=self.workers,
             timetable=self.timetable,
-            combining=combining_of(aggregation),
+            combining=self.variant.aggregation.combining,
             data=self.setup.data,
             folder=folder,
             emit=emit,
@@ -283,7 +302,7 @@ class EnsembleRun:
 
     def _global(self, models: list[ModelFile], folder: Path) -> torch.nn.Module:
         """The global model: exported as one network, or as a list of teachers."""
-        if isinstance(self.variant.aggregation, WeightAggregation):
+        if self.variant.aggregation.averages:
             only = self.loaded(models[0])  # after the last average all know it
             if other := fetch(models[0], WHOLE):
                 only.net.load_state_dict(other)

@@ -15,23 +15,18 @@ from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.method import MemberTraining, MethodSpec, Victims, recipe_faults
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
-from kdlab.methods.ensemble.checks import check
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.model_workers import ModelWorkers, WorkersHere
 from kdlab.methods.ensemble.processes import Processes
 from kdlab.methods.ensemble.round_driver import Direction, RoundDriver
-from kdlab.methods.ensemble.variant import Variant, name_of
+from kdlab.methods.ensemble.variant import Variant
 from kdlab.models.exported import load_exported
 from kdlab.models.model import ModelSpec, check_fit
 from kdlab.report.local_curves import local_curves
 from kdlab.report.methods import ErrorCurve, markdown, picture, rows
 from kdlab.report.table import METHODS
 from kdlab.soft_labels.source import SourceSpec
-from kdlab.train.aggregation.codistillation import Codistillation
-from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
-from kdlab.train.aggregation.none import NoAggregation
-from kdlab.train.aggregation.weights import WeightAggregation
 from kdlab.train.evaluate import answers
 from kdlab.train.result import MemberResult
 
@@ -41,9 +36,6 @@ _NOT_LOCAL = (
     *("compile", "channels_last", "label_smoothing", "checkpoint_every_steps"),
     *("layer_decay", "hard_loss", "accumulate", "ema", "quantise_after"),
 )
-
-
-_LOCAL = NoAggregation | WeightAggregation | EnsembleAggregation | Codistillation
 
 
 @register("methods/ensemble")
@@ -101,8 +93,8 @@ class Ensemble(MethodSpec):
             yield from self.faults_of(variant, f"compare.{name}.")
 
     def faults_of(self, variant: Variant, at: str = "") -> Iterator[Fault]:
-        aggregation = variant.aggregation
-        if not isinstance(aggregation, _LOCAL):
+        aggregation, workers = variant.aggregation, variant.workers or self.workers
+        if aggregation.joins == "ranks":
             yield Fault(
                 f"{at}aggregation",
                 f"is {aggregation.component}; local models are averaged "
@@ -110,28 +102,24 @@ class Ensemble(MethodSpec):
                 "(train/aggregation/ensemble), each other's teachers "
                 "(train/aggregation/codistillation), or left alone (train/aggregation/none)",
             )
-        if (
-            isinstance(aggregation, WeightAggregation)
-            and aggregation.remembers
-            and self.start == "own"
-        ):
+        if aggregation.remembers and self.start == "own":
             yield Fault(
                 "start",
                 f"is own, and {aggregation.component} remembers the weights that all begin with",
             )
-        if (
-            isinstance(aggregation, Codistillation)
-            and (variant.workers or self.workers) < 2
-        ):
-            yield Fault(f"{at}workers", "is 1, and codistillation needs a neighbour")
-        if isinstance(aggregation, WeightAggregation) and len(set(self.models)) > 1:
+        if workers < aggregation.least_workers:
+            yield Fault(
+                f"{at}workers",
+                f"is {workers}, and {aggregation.called} needs {aggregation.least_workers}",
+            )
+        if aggregation.averages and len(set(self.models)) > 1:
             unlike = ", ".join(dict.fromkeys(str(m.component) for m in self.models))
             yield Fault(
                 f"{at}aggregation",
                 f"averages the weights of unlike networks ({unlike}); only the outputs of "
                 "these can be averaged: train/aggregation/ensemble",
             )
-        if self.models and (variant.workers or self.workers) != self.workers:
+        if self.models and workers != self.workers:
             yield Fault(f"{at}workers", f"is not that of models ({len(self.models)})")
 
     def variants(self, aggregation: AggregationSpec) -> dict[str, Variant]:
@@ -139,14 +127,14 @@ class Ensemble(MethodSpec):
         if self.compare:
             return dict(self.compare)
         own = Variant(aggregation=aggregation)
-        return {name_of(own, self.workers): own}
+        return {own.called(self.workers): own}
 
     # As kdlab/experiment/method.py wants it
 
     def faults(self, spec: ExperimentSpec) -> Iterator[Fault]:
         if spec.compare:
             yield Fault("compare", "is of soft labels; compare with method.compare")
-        if self.compare and not isinstance(spec.aggregation, NoAggregation):
+        if self.compare and spec.aggregation.joins != "nothing":
             yield Fault(
                 "aggregation", "is of one method, and method.compare names its own for each"
             )
@@ -164,10 +152,7 @@ class Ensemble(MethodSpec):
             )
         served = spec.soft_labels.needs_teacher == "served"
         for name, variant in self.variants(spec.aggregation).items():
-            aggregation = variant.aggregation
-            if not isinstance(aggregation, EnsembleAggregation):
-                continue
-            if served and aggregation.compresses_in_line:
+            if served and variant.aggregation.compresses_in_line:
                 yield Fault(
                     "soft_labels",
                     f"are served batch by batch, and {name} compresses on the batches of its "
@@ -187,7 +172,7 @@ class Ensemble(MethodSpec):
 
     def check(self, setup: TrainingSetup) -> None:
         for member in setup.spec.members():
-            check(EnsembleRun(self, setup, member))
+            EnsembleRun(self, setup, member).check()
         data = setup.data
         for model in self.models:
             with torch.random.fork_rng():

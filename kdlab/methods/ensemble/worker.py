@@ -17,17 +17,15 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from kdlab.control.cadence import Cadence
 from kdlab.events.ensemble import WorkerResumed
 from kdlab.events.general import Warned
 from kdlab.events.training import CheckpointSaved
-from kdlab.losses.local import accelerated_compression, diversity_regularised
+from kdlab.losses.local import diversity_regularised
 from kdlab.methods.ensemble.compression import (
     MeanOutputs,
     compress,
-    compresses_in_line,
     mean_outputs,
     others_bytes,
 )
@@ -52,8 +50,8 @@ from kdlab.models.model import Normalised
 from kdlab.papers.ec_dnn.round_schedule import Round
 from kdlab.soft_labels.source import Batch, SoftLabelSource
 from kdlab.train import checkpoint
-from kdlab.train.aggregation.codistillation import Codistillation
-from kdlab.train.aggregation.weights import Merging, WeightAggregation, Weights
+from kdlab.train.aggregation.kind import Weights
+from kdlab.train.aggregation.weights import Merging, WeightAggregation
 from kdlab.train.step import Descent, steps_per_second
 
 
@@ -68,11 +66,9 @@ class LocalWorker:
         self._keeps = True  # the reset point of this round, on disk
         self._kept_round = 0  # whose beginning is kept
         self.saves = Cadence(job.recipe.checkpoint_every_s)
-        self.memory = dict[str, Tensor]()  # of an aggregation of weights
+        start = {k: v.detach().cpu() for k, v in self.model.net.state_dict().items()}
+        self.memory = job.aggregation.memory(start, self._trained_names())
         self.whole: dict[str, Tensor] | None = None  # global weights, where it has others
-        if isinstance(job.aggregation, WeightAggregation):
-            start = {k: v.detach().cpu() for k, v in self.model.net.state_dict().items()}
-            self.memory = job.aggregation.memory(start, self._trained_names())
 
     # Start and resume
 
@@ -178,7 +174,7 @@ class LocalWorker:
         begin, sgd.source = sgd.clock(), source
         steps = round_.train_steps - self.round_steps
         away: MeanOutputs | None = None
-        if isinstance(self.job.aggregation, Codistillation):
+        if not self.job.aggregation.asks_itself:
             latest = [file for file in latest if file.worker != self.job.worker]
         if round_.diversity_weight and latest and steps:
             places = self.stream.ahead(steps)
@@ -226,13 +222,12 @@ class LocalWorker:
     def _taken_before(self, number: int) -> int:
         """Batches of its stream, in all rounds before this one."""
         local, compressing = self.job.timetable.before(number)
-        return local + compressing * compresses_in_line(self.job.aggregation)
+        return local + compressing * self.job.aggregation.compresses_in_line
 
     def _load_own(self, models: Sequence[ModelFile]) -> None:
         """Where it was itself; of weights that all have, else as another one begins."""
-        averaged = isinstance(self.job.aggregation, WeightAggregation)
         mine = [file for file in models if file.worker == self.job.worker]
-        for file in mine or models[: int(averaged)]:
+        for file in mine or models[: int(self.job.aggregation.averages)]:
             self.model.net.load_state_dict(fetch(file))
             self.memory = fetch(file, MEMORY) or self.memory
             if mine:
@@ -242,14 +237,8 @@ class LocalWorker:
         self, z: Tensor | None, round_: Round, batch: Batch, scores: Tensor, labels: Tensor
     ) -> Tensor:
         """Eq. 5, and the soft loss of a teacher where there is one."""
-        own = None if z is None else z.to(self.sgd.device)
-        if isinstance(self.job.aggregation, Codistillation):
-            weight = round_.diversity_weight
-            loss = cross_entropy(scores, labels)
-            if own is not None:
-                loss = accelerated_compression(scores, labels, own, weight)
-        else:
-            loss = diversity_regularised(scores, labels, own, round_.diversity_weight)
+        own, alpha = None if z is None else z.to(self.sgd.device), round_.diversity_weight
+        loss = self.job.aggregation.local_loss(scores, labels, own, alpha)
         spec = self.sgd.loss
         if spec is None or batch.soft is None:
             return loss
@@ -276,8 +265,8 @@ class LocalWorker:
         if (self.round, self.round_steps) != (round_.number, round_.train_steps):
             self._catch_up(round_, models)
         self.sgd.odometer.roll_back(self.sgd.steps)
-        if isinstance(self.job.aggregation, WeightAggregation):
-            return self._average(round_, models)
+        if isinstance(aggregation := self.job.aggregation, WeightAggregation):
+            return self._average(aggregation, round_, models)
         begin = self.sgd.clock()
         parts = compress(self.sgd, self.stream, round_, models)
         return self._reset(round_, begin, parts)
@@ -290,11 +279,11 @@ class LocalWorker:
         self.stream.taken += round_.train_steps
         self.round_steps = round_.train_steps
 
-    def _average(self, round_: Round, models: Sequence[ModelFile]) -> RoundWork:
+    def _average(
+        self, aggregation: WeightAggregation, round_: Round, models: Sequence[ModelFile]
+    ) -> RoundWork:
         """The weights of all, made one as the aggregation does it."""
         begin = self.sgd.clock()
-        aggregation = self.job.aggregation
-        assert isinstance(aggregation, WeightAggregation)
         own = {k: v.detach().cpu() for k, v in self.model.net.state_dict().items()}
         merged = aggregation.merge(
             Merging(

@@ -18,7 +18,6 @@ from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.aggregation.all_reduce import AllReduce
-from kdlab.train.aggregation.none import NoAggregation
 from kdlab.train.result import MemberResult
 
 
@@ -33,7 +32,7 @@ class StudentMethod(MethodSpec):
 
     def faults(self, spec: ExperimentSpec) -> Iterator[Fault]:
         aggregation = spec.aggregation
-        if not isinstance(aggregation, NoAggregation | AllReduce):
+        if aggregation.joins == "models":
             yield Fault(
                 "aggregation",
                 f"is {aggregation.component}, which is of several local models; "
@@ -67,7 +66,7 @@ class StudentMethod(MethodSpec):
         return InProcess() if spec.teachers() else NoTeacher()
 
     def has_ranks(self, spec: ExperimentSpec) -> bool:
-        return isinstance(spec.aggregation, AllReduce)
+        return spec.aggregation.joins == "ranks"
 
     def train(self, training: MemberTraining) -> MemberResult:
         setup, folder, pool = training.setup, training.folder, training.pool

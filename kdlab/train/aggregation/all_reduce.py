@@ -33,6 +33,8 @@ class AllReduce(AggregationSpec):
     backend: of torch.distributed; auto is nccl where each rank has a GPU of its own.
     """
 
+    joins = "ranks"
+
     ranks: Annotated[int, _POSITIVE] = 2
     on_size_change: Literal["keep_global_batch", "scale_lr"] = "keep_global_batch"
     batch_norm: Literal["sync", "local"] = "sync"
@@ -51,6 +53,3 @@ class AllReduce(AggregationSpec):
     def smallest_batch(self) -> int:
         """Two samples for each rank, so that the plan is the same whatever their number."""
         return 2 * self.ranks
-
-    def build(self) -> "AllReduce":
-        return self

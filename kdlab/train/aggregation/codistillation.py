@@ -8,8 +8,13 @@ that does no harm. Nothing is averaged: the global model is the ensemble.
 from dataclasses import dataclass
 from typing import Annotated
 
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
 from kdlab.config import Range, register
 from kdlab.config.spec import POSITIVE, SHARE
+from kdlab.losses.local import accelerated_compression
+from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.train.aggregation.kind import AggregationSpec
 
 
@@ -23,9 +28,26 @@ class Codistillation(AggregationSpec):
     begins: share of the iterations before it counts; the neighbours must know something.
     """
 
+    least_workers = 2
+    asks_itself = False
+
     tau: Annotated[int, Range(ge=1)] = 50
     weight: Annotated[float, POSITIVE] = 1.0
     begins: Annotated[float, SHARE] = 0.1
 
-    def build(self) -> "Codistillation":
-        return self
+    def timetable(self, iterations: int, looks: int) -> RoundSchedule:
+        return RoundSchedule(
+            iterations=iterations,
+            tau=self.tau,
+            diversity_weight=self.weight,
+            begins=self.begins,
+            # Nobody fetches models before they count.
+            exchanged=lambda number, of: float((number + 1) / of >= self.begins),
+        )
+
+    def local_loss(
+        self, scores: Tensor, labels: Tensor, mean: Tensor | None, weight: float
+    ) -> Tensor:
+        if mean is None:
+            return cross_entropy(scores, labels)
+        return accelerated_compression(scores, labels, mean, weight)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import NOT_NEGATIVE
+from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.compression.distillation import Distillation
 from kdlab.train.compression.kind import CompressionSpec
@@ -32,9 +33,34 @@ class EnsembleAggregation(AggregationSpec):
             yield Fault("compress_last", "is true, and there is no compression")
 
     @property
-    def compresses_in_line(self) -> bool:
-        """Whether compressions take their batches from those of the training."""
-        return self.compression is not None and self.compression.in_line
+    def called(self) -> str:
+        return "e_dnn" if self.compression is None else "ec_dnn"
 
-    def build(self) -> "EnsembleAggregation":
-        return self
+    @property
+    def compressing(self) -> CompressionSpec | None:
+        return self.compression
+
+    def timetable(self, iterations: int, looks: int) -> RoundSchedule:
+        spec = self.compression
+        if spec is None:
+            return RoundSchedule(iterations=iterations, tau=self.tau, looks=looks)
+        return RoundSchedule(
+            iterations=iterations,
+            tau=self.tau,
+            looks=looks,
+            compresses=True,
+            p_iterations=spec.p_iterations,
+            p_fraction=spec.p_fraction,
+            compression_weight=spec.weights(),
+            diversity_weight=self.diversity_weight,
+            compress_last=self.compress_last,
+        )
+
+    def unfit(self, table: RoundSchedule, validation: int) -> str | None:
+        p = None if self.compression is None else self.compression.p_iterations
+        if p is not None and p > table.iterations:
+            return (
+                f"compression.p_iterations is {p}, longer than the whole training of "
+                f"{table.iterations} iterations. Lower it."
+            )
+        return super().unfit(table, validation)

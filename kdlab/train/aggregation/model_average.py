@@ -14,3 +14,5 @@ class ModelAverage(WeightAggregation):
     tau: local iterations between communications.
     optimizer: each worker keeps its momentum over an average, or starts without.
     """
+
+    called = "ma_dnn"

@@ -9,7 +9,8 @@ from kdlab.train.aggregation.kind import AggregationSpec
 @register("train/aggregation/none")
 @dataclass(frozen=True, kw_only=True)
 class NoAggregation(AggregationSpec):
-    """One student trains alone."""
+    """One student trains alone; of several the outputs are averaged in the end (E-DNN)."""
 
-    def build(self) -> None:
-        return None
+    joins = "nothing"
+    called = "e_dnn"
+    combining = "none"

@@ -11,11 +11,12 @@ from typing import Literal
 from torch import Tensor
 
 from kdlab.config import register
+from kdlab.papers.ec_dnn.parallel import Combining
+from kdlab.train.aggregation.kind import Weights
 from kdlab.train.aggregation.weights import (
     Merged,
     Merging,
     WeightAggregation,
-    Weights,
     mean_of,
 )
 
@@ -35,6 +36,11 @@ class Soup(WeightAggregation):
     @property
     def needs_validation(self) -> bool:
         return self.recipe == "greedy"
+
+    @property
+    def combining(self) -> Combining:
+        """Each worker must have all of them to choose."""
+        return "all_models" if self.recipe == "greedy" else "model_average"
 
     def interval(self, iterations: int) -> int:
         return iterations

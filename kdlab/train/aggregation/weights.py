@@ -5,16 +5,16 @@ What an aggregation must remember until the next time (the global weights, a mom
 each worker, in its checkpoints and beside the weights that it publishes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal
 
 from torch import Tensor
 
 from kdlab.config import Range
-from kdlab.train.aggregation.kind import AggregationSpec
-
-Weights = Mapping[str, Tensor]
+from kdlab.papers.ec_dnn.parallel import Combining
+from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
+from kdlab.train.aggregation.kind import AggregationSpec, Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +53,11 @@ class WeightAggregation(AggregationSpec):
     tau: Annotated[int, Range(ge=1)] = 16
     optimizer: Literal["keep", "reset"] = "keep"
 
-    # Name under which it remembers the weights that all begin with; empty remembers none
-    remembers: ClassVar[str] = ""
+    averages = True
 
-    def build(self) -> Self:
-        return self
+    @property
+    def combining(self) -> Combining:
+        return "model_average"
 
     @property
     def needs_validation(self) -> bool:
@@ -77,9 +77,25 @@ class WeightAggregation(AggregationSpec):
         """Share of the weights that travel in a communication, of so many in all."""
         return 1 / self.parts
 
-    def memory(self, start: Weights, parameters: frozenset[str]) -> dict[str, Tensor]:
-        """What is remembered before anything was merged, of the weights that all begin with."""
-        return under(self.remembers, start, parameters) if self.remembers else {}
+    def timetable(self, iterations: int, looks: int) -> RoundSchedule:
+        tau = self.interval(iterations)
+        return RoundSchedule(
+            iterations=iterations, tau=tau, averages=True, exchanged=self.exchanged
+        )
+
+    def unfit(self, table: RoundSchedule, validation: int) -> str | None:
+        if self.needs_validation and not validation:
+            return (
+                f"{self.component} chooses by validation images, and the data has none. Set "
+                "data.validation_share."
+            )
+        if len(table.rounds) < self.parts:
+            return (
+                f"{self.parts} fragments take turns, and {table.iterations} iterations have "
+                f"{len(table.rounds)} communications: some would never be exchanged. Lower tau "
+                f"({self.tau}) or fragments, or train longer."
+            )
+        return super().unfit(table, validation)
 
     def merge(self, merging: Merging) -> Merged:
         """One communication.
@@ -113,8 +129,3 @@ def mean_of(states: Sequence[Weights]) -> dict[str, Tensor]:
             total += other[name]
         found[name] = total / len(states)
     return found
-
-
-def under(prefix: str, weights: Weights, names: frozenset[str]) -> dict[str, Tensor]:
-    """Copies of some weights, to be remembered under another name."""
-    return {f"{prefix}.{name}": weights[name].clone() for name in sorted(names)}

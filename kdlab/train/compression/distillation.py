@@ -35,12 +35,5 @@ class Distillation(CompressionSpec):
         if self.p_iterations is not None and self.p_fraction != Distillation.p_fraction:
             yield Fault("p_fraction", "has no effect with p_iterations")
 
-    @property
-    def in_line(self) -> bool:
-        return self.mu == 1
-
     def weights(self) -> StepWeight:
         return StepWeight(self.weight, self.risen_weight, self.rise_after)
-
-    def build(self) -> "Distillation":
-        return self

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
@@ -11,15 +11,21 @@ from kdlab.papers.ec_dnn.round_schedule import StepWeight
 
 
 class CompressionSpec(Spec, ABC):
-    """What every compression has: a number of iterations, and a weight that may rise."""
+    """What every compression has: iterations, a weight that may rise, and data of the training's.
+
+    mu: share of the local data.
+    subset: the same part in all rounds, or another one in each.
+    """
 
     p_iterations: Annotated[int, Range(ge=1)] | None
     p_fraction: float
+    mu: float = 1.0
+    subset: Literal["fixed", "drawn"] = "drawn"
 
     @property
     def in_line(self) -> bool:
-        """Whether it takes its batches from those of the training."""
-        return False
+        """Whether it takes its batches from those of the training: with all of the data."""
+        return self.mu == 1
 
     @abstractmethod
     def weights(self) -> StepWeight:
@@ -30,9 +36,6 @@ class CompressionSpec(Spec, ABC):
 
         Called when its iterations are done; local training then goes on from there.
         """
-
-    @abstractmethod
-    def build(self) -> object: ...
 
 
 def matrices(net: nn.Module) -> Iterator[Tensor]:

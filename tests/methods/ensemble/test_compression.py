@@ -12,7 +12,6 @@ from kdlab.errors import Diverged, KdlabError
 from kdlab.methods.ensemble import compression as module
 from kdlab.methods.ensemble.compression import (
     compress,
-    compresses_in_line,
     others_bytes,
 )
 from kdlab.methods.ensemble.exchange import publish
@@ -68,20 +67,20 @@ def test_all_its_data_is_the_stream_of_training_and_a_part_is_one_of_its_own(
 ):
     made = case(mu=mu)
     worker = made.make(0)
-    assert compresses_in_line(made.aggregation) is (mu == 1.0)
+    assert made.aggregation.compresses_in_line is (mu == 1.0)
     compress(worker.sgd, worker.stream, made.table.rounds[0], published(made))
     assert worker.stream.taken == taken
-    assert not compresses_in_line(NoAggregation())
+    assert not NoAggregation().compresses_in_line
 
 
 @pytest.mark.parametrize("subset", ["drawn", "fixed"])
 def test_a_part_of_the_data_is_drawn_anew_or_always_the_same(case, subset):
     made = case(mu=0.5, subset=subset)
     worker = made.make(0)
-    own = set(worker.job.samples.plan.ids.tolist())
+    own, spec = set(worker.job.samples.plan.ids.tolist()), made.aggregation.compression
     parts, epochs = [], []
     for round_ in made.table.rounds:
-        stream = module._stream_apart(worker.job, replace(round_, compress_steps=3))
+        stream = module._stream_apart(worker.job, spec, replace(round_, compress_steps=3))
         parts.append(set(stream.samples.plan.ids.tolist()))
         epochs.append(stream.ahead(1)[0].epoch)
     assert all(part < own and len(part) == len(own) // 2 for part in parts)

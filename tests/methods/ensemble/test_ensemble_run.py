@@ -14,7 +14,6 @@ import kdlab
 from kdlab.errors import BadInput
 from kdlab.events.general import Warned
 from kdlab.experiment.setup import TrainingSetup
-from kdlab.methods.ensemble.checks import check
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.exchange import fetch
 from kdlab.methods.ensemble.local_job import Prices
@@ -142,7 +141,7 @@ def test_prices_and_the_link_of_the_spec_reach_whoever_counts(tmp_path):
 
 
 def test_nothing_is_wrong_with_what_can_be_trained():
-    check(averaging())
+    averaging().check()
 
 
 @pytest.mark.parametrize(
@@ -162,15 +161,15 @@ def test_nothing_is_wrong_with_what_can_be_trained():
 )
 def test_what_is_wrong_is_said_with_its_numbers(kind, said):
     with pytest.raises(BadInput, match=said):
-        check(averaging(kind=kind))
+        averaging(kind=kind).check()
 
 
 def test_who_chooses_by_validation_needs_some():
     own = averaging(kind="soup, recipe: greedy")
-    check(own)
+    own.check()
     vars(own.setup)["data"] = replace(own.setup.data, validation=np.empty(0, np.int64))
     with pytest.raises(BadInput, match=r"chooses by validation images, and .* has none"):
-        check(own)
+        own.check()
 
 
 def test_parts_of_very_unlike_sizes_are_refused(monkeypatch):
@@ -180,7 +179,7 @@ def test_parts_of_very_unlike_sizes_are_refused(monkeypatch):
     own = averaging()
     monkeypatch.setattr(EnsembleRun, "samples", lambda self, worker: parts[worker])
     with pytest.raises(BadInput, match=r"5 to 120 images.*concentration"):
-        check(own)
+        own.check()
 
 
 # What becomes of it

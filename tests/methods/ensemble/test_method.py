@@ -96,7 +96,7 @@ def test_bad_input_is_found_before_anything_starts(kdlab_home, elsewhere, name):
         ),
         (
             ("method.workers=1", "aggregation={type: train/aggregation/codistillation}"),
-            "needs a neighbour",
+            "codistillation needs 2",
         ),
         (
             (

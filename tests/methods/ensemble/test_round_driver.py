@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
 from kdlab.errors import Diverged, KdlabError
-from kdlab.methods.ensemble.compression import compresses_in_line, planned_rows
+from kdlab.methods.ensemble.compression import planned_rows
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch, publish
 from kdlab.methods.ensemble.local_job import Prices, RoundWork
 from kdlab.methods.ensemble.model_workers import (
@@ -20,7 +20,6 @@ from kdlab.methods.ensemble.model_workers import (
     WorkersHere,
 )
 from kdlab.methods.ensemble.round_errors import RoundReports
-from kdlab.methods.ensemble.variant import timetable_of
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule, StepWeight
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.train.aggregation.bmuf import Bmuf
@@ -183,8 +182,7 @@ RIVALS = (
     Codistillation(tau=5),
 )
 RESUMED |= {
-    str(spec.component).rpartition("/")[2]: (spec, timetable_of(spec, 20, 4))
-    for spec in RIVALS
+    str(spec.component).rpartition("/")[2]: (spec, spec.timetable(20, 4)) for spec in RIVALS
 }
 
 
@@ -230,7 +228,7 @@ class InOrder(NoTeacherSource):
     def __init__(self, worker):
         super().__init__(worker.job.samples)
         # Compressing in line passes batches over; a spec refuses that with a reader.
-        in_line = compresses_in_line(worker.job.aggregation)
+        in_line = worker.job.aggregation.compresses_in_line
         self.start = None if in_line else worker.stream.start()
 
     def epoch(self, epoch, done):
@@ -289,7 +287,7 @@ def comings_back():
 @pytest.mark.long
 def test_a_worker_that_comes_back_remembers_what_the_others_do(digits, tmp_path, spec, at):
     """Whatever it was doing: in the end all have the same global model."""
-    case = Case(digits, tmp_path, spec, timetable_of(spec, 20, 4), 3)
+    case = Case(digits, tmp_path, spec, spec.timetable(20, 4), 3)
     outcome = case.direction(Losing(case, at), keep_every_s=1e9).run()
     assert case.events.of("local_model_lost")
     global_ones = [fetch(file, WHOLE) or fetch(file) for file in outcome.models]
@@ -301,7 +299,7 @@ WAITED_FOR = {
     "ec": ec(30, 10, p_iterations=3, mu=0.5),
     "ec in line": ec(30, 10, p_iterations=3, mu=1.0),
     "ma": (ModelAverage(tau=10), RoundSchedule(iterations=30, tau=10, averages=True)),
-    "diloco": (DiLoCo(tau=10), timetable_of(DiLoCo(tau=10), 30, 3)),
+    "diloco": (DiLoCo(tau=10), DiLoCo(tau=10).timetable(30, 3)),
 }
 
 
