@@ -42,7 +42,7 @@ from kdlab.papers.pipe_bd.execution_plan import (
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.supervision.children import announce, configured
 from kdlab.supervision.process_groups import of_all
-from kdlab.train.optimizers import make_optimizer
+from kdlab.train.step import TrainStep
 
 Variant = Literal["dp", "ls", "tr", "tr_dpu", "tr_dpu_ahd", "tr_ir", "ideal"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
@@ -139,7 +139,7 @@ def running(
         own = pairs[stage.first : stage.stop]
         job = StageJob(
             pairs=own,
-            optimizers=[make_optimizer(of.recipe, p.student) for p in own],
+            train_steps=[TrainStep(of.recipe, p.student) for p in own],
             load=loader,
             prefix=[p.teacher for p in pairs[: stage.first]] if stage.from_data else (),
             schedule=partial(draw_paths, nn.ModuleList(pair.student for pair in own)),
@@ -176,7 +176,7 @@ def profile_of(
         views,
         feasible_rows(batch, config.world),
         steps=steps,
-        optimizer=lambda block: make_optimizer(of.recipe, block),
+        recipe=of.recipe,
         max_s=max_s,
         paths=paths,
     )

@@ -28,7 +28,7 @@ from kdlab.models.model import ModelSpec, Normalised
 from kdlab.models.timm import TimmModel
 from kdlab.report.figures import Figure, Report, Say, figure
 from kdlab.train.recipe import Recipe
-from kdlab.train.step import Descent
+from kdlab.train.step import TrainStep
 
 _SIDE, _BATCH = 224, 128
 _STEPS, _TURNS = 20, 5  # of a slice, and slices of each variant
@@ -71,7 +71,7 @@ def measure(repeats: int = 1, only: Collection[str] = (), say: Say = quiet) -> R
 def _students(repeats: int, say: Say) -> list[Figure]:
     """Steps of ResNet-18 at 224 pixels, views and labels on the device."""
     views, labels = _photos(_BATCH).cuda(), torch.arange(_BATCH, device="cuda") % 10
-    steps = {name: partial(_step, _descent(name), views, labels) for name in _RECIPES}
+    steps = {name: partial(_step, _train_step(name), views, labels) for name in _RECIPES}
     found = [_rates(steps, _BATCH) for _ in range(repeats)]
     for name in steps:
         say(f"student {name}: {median(f[name] for f in found):,.0f} samples/s")
@@ -84,17 +84,17 @@ def _students(repeats: int, say: Say) -> list[Figure]:
 
 def _feed(repeats: int, say: Say) -> list[Figure]:
     """Views from the host's memory, over views that lie on the device already."""
-    descent = _descent("bf16_channels_last")
-    feed, labels = DeviceFeed(descent.device), torch.arange(_BATCH) % 10
+    train_step = _train_step("bf16_channels_last")
+    feed, labels = DeviceFeed(train_step.device), torch.arange(_BATCH) % 10
     views = _photos(_BATCH)
     pinned, here, right = views.pin_memory(), views.cuda(), labels.cuda()
 
     def fed(given: Tensor) -> None:
-        _step(descent, *feed.moved(given, labels))
+        _step(train_step, *feed.moved(given, labels))
         feed.wait()
 
     steps = {
-        "resident": partial(_step, descent, here, right),
+        "resident": partial(_step, train_step, here, right),
         "pinned": partial(fed, pinned),
         "pageable": partial(fed, views),
     }
@@ -210,7 +210,7 @@ def _photos(count: int, side: int = _SIDE) -> Tensor:
     return torch.from_numpy(chance.integers(0, 256, (count, 3, side, side), np.uint8))
 
 
-def _descent(name: str) -> Descent:
+def _train_step(name: str) -> TrainStep:
     options = {"batch": _BATCH, "device": "cuda", "schedule": "constant", **_RECIPES[name]}
     recipe = construct(Recipe, from_dict(options, name))
     torch.manual_seed(0)
@@ -218,11 +218,11 @@ def _descent(name: str) -> Descent:
     layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
     model = model.to("cuda", memory_format=layout)  # type: ignore[call-overload]  # stubs miss memory_format
     run: nn.Module = torch.compile(model) if recipe.compile else model  # type: ignore[assignment]
-    return Descent(recipe, model, run, torch.device("cuda"))
+    return TrainStep(recipe, model, run, torch.device("cuda"))
 
 
-def _step(descent: Descent, views: Tensor, labels: Tensor) -> None:
-    descent(cross_entropy(descent.scores(views), labels), 1e-3)
+def _step(train_step: TrainStep, views: Tensor, labels: Tensor) -> None:
+    train_step(cross_entropy(train_step.scores(views), labels), 1e-3)
 
 
 def _rates(steps: Mapping[str, Callable[[], None]], rows: int) -> dict[str, float]:

@@ -6,7 +6,7 @@ the same step: rank 0 says what holds from there on.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -88,10 +88,6 @@ class Steering:
             case SaveCheckpoint():
                 self.wants_checkpoint = True
 
-    @property
-    def lr_factor(self) -> float:
-        return self.values.get(LR_FACTOR, 1.0)
-
     def settings(self, begin: Mapping[str, float]) -> list[float]:
         """Those of `settings_of`, in their order."""
         return [self.values.get(name, value) for name, value in begin.items()]
@@ -127,11 +123,3 @@ def resting(*sources: object) -> Iterator[Callable[[], None]]:
     finally:
         for source in still:
             source.pause(paused=False)
-
-
-def changed(
-    names: Sequence[str], before: Sequence[float], after: Sequence[float]
-) -> dict[str, float]:
-    """The knobs that were turned."""
-    every = zip(names, before, after, strict=True)
-    return {name: new for name, old, new in every if new != old}

@@ -194,10 +194,10 @@ def short_name(part: Spec) -> str:
     return str(part.component).rsplit("/", 1)[-1]
 
 
-def recipe_faults(recipe: Recipe, unused: tuple[str, ...], why: str) -> Iterator[Fault]:
-    """Keys of `train` that a method does not have, where they are not the defaults."""
+def recipe_faults(recipe: Recipe, unused: Mapping[str, str], by: str) -> Iterator[Fault]:
+    """Keys of `train` that a method does not have, each with why, where they are set."""
     plain = Recipe()
-    for name in unused:
+    for name, why in unused.items():
         value = getattr(recipe, name)
         if value != getattr(plain, name):
-            yield Fault(f"train.{name}", f"is {value}; {why}")
+            yield Fault(f"train.{name}", f"is {value}, not with {by}: {why}")

@@ -15,13 +15,13 @@ _SMALL = 1e-12  # below it the distance has no direction
 
 
 def diversity_regularised(
-    scores: Tensor, labels: Tensor, average: Tensor | None, weight: float
+    scores: Tensor, hard: Tensor, average: Tensor | None, weight: float
 ) -> Tensor:
     """Eq. 5: cross entropy minus alpha times the distance from the compressed models.
 
     Args:
         scores: (N, C) logits of the local model.
-        labels: (N,) true classes.
+        hard: cross entropy with the true classes, mean over the batch.
         average: (N, C) mean probabilities of the latest compressed models, z-bar; None in
             the first round, which has none.
         weight: alpha.
@@ -32,22 +32,21 @@ def diversity_regularised(
     Raises:
         ShapeError: scores and average differ in shape.
     """
-    loss = cross_entropy(scores, labels)
     if average is None or weight == 0:
-        return loss
+        return hard
     same_shape(scores, average)
     squares = (scores.softmax(1) - average).square().sum(1)
-    return loss - weight * (squares + _SMALL).sqrt().mean()
+    return hard - weight * (squares + _SMALL).sqrt().mean()
 
 
 def accelerated_compression(
-    scores: Tensor, labels: Tensor, pseudo: Tensor, weight: float
+    scores: Tensor, hard: Tensor, pseudo: Tensor, weight: float
 ) -> Tensor:
     """Eq. 6: cross entropy with the true labels, and beta times that with the ensemble's.
 
     Args:
         scores: (N, C) logits of the local model.
-        labels: (N,) true classes.
+        hard: cross entropy with the true classes, mean over the batch.
         pseudo: (N, C) mean probabilities of the local models, y-bar.
         weight: beta.
 
@@ -55,7 +54,7 @@ def accelerated_compression(
         ShapeError: scores and pseudo labels differ in shape.
     """
     same_shape(scores, pseudo)
-    return cross_entropy(scores, labels) + weight * cross_entropy(scores, pseudo)
+    return hard + weight * cross_entropy(scores, pseudo)
 
 
 def log_loss(probabilities: Tensor, labels: Tensor) -> float:

@@ -13,7 +13,7 @@ from kdlab.cluster.limits import usable_cores
 from kdlab.data.images import ImageData
 from kdlab.models.model import ModelSpec, parameters
 from kdlab.train.recipe import Recipe
-from kdlab.train.step import Descent, steps_per_second
+from kdlab.train.step import TrainStep, steps_per_second
 
 _SECONDS = 0.8  # of each look, after the first steps
 _LEAST = 3  # steps
@@ -52,18 +52,18 @@ def _measured(
 ) -> NetworkRates:
     device = torch.device(recipe.chosen_device())
     model = spec.without_weights().build(classes, shape[0]).to(device)
-    descent = Descent(recipe, model, model, device)
+    train_step = TrainStep(recipe, model, model, device)
     views = torch.randint(0, 256, (recipe.batch, *shape), dtype=torch.uint8, device=device)
     labels = torch.randint(0, classes, (recipe.batch,), device=device)
 
     def step() -> None:
-        loss = cross_entropy(descent.scores(views), labels)
-        descent(loss, 1e-6)
+        loss = cross_entropy(train_step.scores(views), labels)
+        train_step(loss, 1e-6)
         float(loss.detach())  # waits for a GPU
 
     @torch.inference_mode()
     def ask() -> None:
-        float(descent.scores(views).sum())
+        float(train_step.scores(views).sum())
 
     trained = _rate(step)
     grown = psutil.Process().memory_info().rss - memory

@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, cast
 
@@ -43,6 +43,8 @@ class OptimizerFacts:
 
     optimizer_plain: dict[str, object]
     param_groups: list[dict[str, object]]
+    # Of the gradient scaler; empty without one
+    scaler: dict[str, int | float] = field(default_factory=dict)
 
 
 Facts = TypeVar("Facts", bound=OfSpec)

@@ -66,9 +66,8 @@ def make_optimizer(recipe: "Recipe", model: nn.Module) -> torch.optim.Optimizer:
     """No weight decay on biases and norms, nor where timm's models ask for none."""
     if recipe.optimizer.startswith("timm/"):
         return _timms(recipe, model, recipe.layer_decay)
-    spared: Container[str] = getattr(
-        getattr(model, "net", None), "no_weight_decay", set
-    )()  # pos_embed and such
+    net = getattr(model, "net", None)  # it may spare pos_embed and such
+    spared: Container[str] = getattr(net, "no_weight_decay", set)()
     decayed, plain = list[nn.Parameter](), list[nn.Parameter]()
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
@@ -91,9 +90,8 @@ def _timms(
 ) -> torch.optim.Optimizer:
     from timm.optim import create_optimizer_v2
 
-    network = getattr(
-        model, "net", model
-    )  # it knows its layers; the normalisation learns nothing
+    # It knows its layers; the normalisation learns nothing.
+    network = getattr(model, "net", model)
     made: torch.optim.Optimizer = create_optimizer_v2(
         network,
         opt=recipe.optimizer.removeprefix("timm/"),

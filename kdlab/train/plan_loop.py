@@ -3,7 +3,6 @@
 What they count and how they go on, what they say of themselves, and what they leave on disk.
 """
 
-from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,14 +10,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kdlab.control.cadence import logging
-from kdlab.control.loop_control import LoopControl
 from kdlab.events.general import Warned
 from kdlab.events.training import CheckpointSaved, EpochDone, Resumed, StepLogged
+from kdlab.losses.soft_loss import LossSpec
 from kdlab.models.model import ModelSpec, Normalised, evaluating
 from kdlab.train import checkpoint
 from kdlab.train.evaluate import Accuracy, answers
 from kdlab.train.job import LoopJob, begin_process
 from kdlab.train.lineage import Lineage, Odometer
+from kdlab.train.loop_control import LoopControl
 from kdlab.train.position import Position, SavedPlan, Standing
 from kdlab.train.result import MemberResult
 from kdlab.train.results import Results
@@ -28,14 +28,14 @@ _At = TypeVar("_At", bound=Standing)
 
 
 class PlanLoop:
-    """One rank's part of a training; `settings` can be changed while it goes on."""
+    """One rank's part of a training; the numbers of `loss` can be changed while it goes on."""
 
     def __init__(
         self,
         job: LoopJob,
         model: Normalised,
         model_spec: ModelSpec,
-        settings: Mapping[str, float],
+        loss: LossSpec | None = None,
         *,
         is_master: bool,
     ) -> None:
@@ -47,14 +47,7 @@ class PlanLoop:
         self.lineage = Lineage.start(len(data.labels), data.train)
         self.odometer = Odometer(job.folder / "odometer")
         self.control = LoopControl(
-            job.steering,
-            settings,
-            step=lambda: self.position.step,
-            emit=job.emit,
-            stop=job.stop,
-            leave=job.leave,
-            pulse=job.pulse,
-            is_first=is_master,
+            job, loss, lambda: self.position.step, is_first=is_master
         )
         self.logs = logging(_LOG_EVERY_S, job.recipe.log_every_steps)
         self.results = Results(

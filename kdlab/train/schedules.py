@@ -74,9 +74,8 @@ def lr_at(recipe: "Recipe", epoch: float, steps_per_epoch: int, drops: int = 0) 
     elif recipe.schedule == "plateau":
         lr *= recipe.drop_lr_factor**drops
     elif recipe.schedule in _TIMMS:
-        done = math.floor(
-            epoch * steps_per_epoch + 1e-6
-        )  # the rest of an epoch is a step, too
+        # The rest of an epoch is a step, too.
+        done = math.floor(epoch * steps_per_epoch + 1e-6)
         last = recipe.epochs * steps_per_epoch - 1
         return _timms(recipe, steps_per_epoch)(min(done, last))
     if epoch < recipe.warmup_epochs:
@@ -129,10 +128,8 @@ class _TimmSchedule:
 
 def _first_cycle(epochs: int, options: Mapping[str, Any]) -> float:
     """Epochs until the first restart, so that all cycles together are the training."""
-    cycles, longer = (
-        int(options.get("cycle_limit", 1)),
-        float(options.get("cycle_mul", 1.0)),
-    )
+    cycles = int(options.get("cycle_limit", 1))
+    longer = float(options.get("cycle_mul", 1.0))
     return epochs / sum(longer**k for k in range(max(1, cycles)))
 
 

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from kdlab.control.cadence import Cadence
 from kdlab.control.request import ControlRequest
-from kdlab.control.steering import settings_of, with_settings
 from kdlab.errors import BadInput, ClusterError, Diverged, KdlabError, RunStopped
-from kdlab.events.general import Note, Warned
+from kdlab.events.general import Warned
 from kdlab.events.training import Steered
 from kdlab.soft_labels.source import Batch, SoftLabelSource, Steerable
 from kdlab.train import checkpoint
@@ -33,7 +32,7 @@ from kdlab.train.plan_loop import PlanLoop
 from kdlab.train.position import Start
 from kdlab.train.result import MemberResult
 from kdlab.train.schedules import plateau_drops
-from kdlab.train.step import Descent
+from kdlab.train.step import TrainStep, compiled, placed
 from kdlab.train.student_job import StudentFacts, StudentJob
 from kdlab.train.student_step import BatchStep
 
@@ -45,23 +44,15 @@ class StudentLoop(PlanLoop):
     job: StudentJob
 
     def __init__(self, job: StudentJob) -> None:
-        settings, is_master = settings_of(job.loss), job.ranks.rank == 0
-        super().__init__(job, job.model, job.model_spec, settings, is_master=is_master)
+        is_master = job.ranks.rank == 0
+        super().__init__(job, job.model, job.model_spec, job.loss, is_master=is_master)
         recipe = job.recipe
         self.device = torch.device(recipe.chosen_device())
-        # Not on the CPU: oneDNN brings what it wants into its own order, and that of torch
-        # 2.15 overwrites memory for 1x1 convolutions with stride in this one (AVX2, 4 channels).
-        last = recipe.channels_last and self.device.type == "cuda"
-        if recipe.channels_last and not last:
-            job.emit(Note(message="channels_last is for GPUs; the CPU does without it"))
-        layout = torch.channels_last if last else torch.contiguous_format
-        self.model = job.model.to(self.device, memory_format=layout)  # type: ignore[call-overload]  # stubs miss memory_format
+        self.model = placed(job.model, recipe, job.emit)
         job.ranks.join_norms(self.model)
-        run_model = job.ranks.wrap(
-            torch.compile(self.model) if recipe.compile else self.model  # type: ignore[arg-type]
-        )
-        self.descent = Descent(recipe, self.model, run_model, self.device)
-        self.step = BatchStep(job, self.descent)
+        run_model = job.ranks.wrap(compiled(self.model, recipe))
+        self.train_step = TrainStep(recipe, self.model, run_model, self.device)
+        self.step = BatchStep(job, self.train_step)
         self.mean: ModelEmaV3 | None = None  # running one of the weights; the master's
         if recipe.ema is not None and self.is_master:
             self.mean = moving_average(self.model, recipe.ema)
@@ -89,10 +80,8 @@ class StudentLoop(PlanLoop):
     def go_to(self, found: checkpoint.Found[StudentFacts] | None) -> bool:
         """Go to a checkpoint that was loaded; False for None, which is the start."""
         if found is not None:
-            facts, optimizer = found.facts, self.descent.optimizer
             rank = self.job.ranks.rank
-            checkpoint.unpack(found.tensors, facts, self.model, optimizer, rank)
-            self.descent.scaler.load_state_dict(facts.scaler)
+            self.train_step.restore(found.tensors, found.facts, rank)
             for prefix, module in self._beside().items():
                 kept = {
                     name.removeprefix(prefix): tensor
@@ -243,7 +232,7 @@ class StudentLoop(PlanLoop):
 
     def _apply(self, agreed: ControlRequest) -> None:
         if self.control.apply(agreed):
-            self.step.loss = with_settings(self.job.loss, self.control.settings)
+            self.step.loss = self.control.loss
 
     def _pause(self) -> None:
         """It is no training time."""
@@ -274,7 +263,7 @@ class StudentLoop(PlanLoop):
     # Reporting and saving
 
     def _log(self) -> None:
-        loss, lr = self._refuse_bad_loss(), self.step.lr
+        loss, lr = self._refuse_bad_loss(), self.train_step.lr
         assert self.source is not None
         figures = self.source.figures() if self.is_master else {}
         self._log_step(loss, lr, figures=figures)
@@ -290,7 +279,7 @@ class StudentLoop(PlanLoop):
             return self._last_loss
         loss = self._last_loss = float(torch.stack(since).mean())
         if not math.isfinite(loss):
-            lr = self.step.lr
+            lr = self.train_step.lr
             raise Diverged(
                 f"The loss is {loss} near step {self.position.step} (epoch "
                 f"{self.position.epoch}, lr {lr:g}). Training cannot go on from here. The "
@@ -337,7 +326,7 @@ class StudentLoop(PlanLoop):
         self.saves.done(self.position.step)
         if not self.is_master:
             return
-        tensors, optimizer = checkpoint.pack(self.model, self.descent.optimizer)
+        tensors, own = self.train_step.state()
         tensors |= {f"random.rank.{r}": state for r, state in enumerate(random_states)}
         tensors |= {f"random.cuda.{r}": state for r, state in enumerate(cuda)}
         tensors["lineage.counts"] = counts
@@ -347,11 +336,9 @@ class StudentLoop(PlanLoop):
             self._write_checkpoint(
                 StudentFacts,
                 tensors,
-                optimizer_plain=optimizer.optimizer_plain,
-                param_groups=optimizer.param_groups,
+                **vars(own),
                 shares=dict(zip(job.members, job.samples.part.shares, strict=True)),
                 fence=job.fence,
-                scaler=self.descent.scaler.state_dict(),
             )
 
     def finish(self) -> MemberResult:

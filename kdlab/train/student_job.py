@@ -39,4 +39,3 @@ class StudentFacts(Standing, OptimizerFacts):
 
     shares: dict[str, float]  # of each rank in a batch, by its name
     fence: int  # of the generation of ranks that saved it
-    scaler: dict[str, int | float]  # state of the gradient scaler; empty without one

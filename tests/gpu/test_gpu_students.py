@@ -117,7 +117,7 @@ def test_a_resume_goes_on_to_the_bit(samples, tmp_path, exactly, precision, spec
     assert first.losses | second.losses == told.losses
     ends = whole.model.state_dict(), again.model.state_dict()
     assert all(torch.equal(ends[0][k], ends[1][k]) for k in ends[0])
-    assert whole.descent.scaler.state_dict() == again.descent.scaler.state_dict()
+    assert whole.train_step.scaler.state_dict() == again.train_step.scaler.state_dict()
 
 
 @pytest.mark.processes

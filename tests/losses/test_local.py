@@ -3,6 +3,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.functional import cross_entropy
 
 from kdlab.errors import ShapeError
 from kdlab.losses.local import accelerated_compression, diversity_regularised, log_loss
@@ -29,27 +30,30 @@ def test_both_equations_against_numpy(seed, weight):
     away = np.sqrt(((p - others) ** 2).sum(1)).mean()
     back = -(others * np.log(p)).sum(1).mean()
     s, o, y = torch.tensor(scores), torch.tensor(others), torch.tensor(labels)
-    assert float(diversity_regularised(s, y, o, weight)) == pytest.approx(
+    phi = cross_entropy(s, y)
+    assert float(diversity_regularised(s, phi, o, weight)) == pytest.approx(
         hard - weight * away, abs=1e-5
     )
-    assert float(accelerated_compression(s, y, o, weight)) == pytest.approx(
+    assert float(accelerated_compression(s, phi, o, weight)) == pytest.approx(
         hard + weight * back
     )
-    assert float(diversity_regularised(s, y, None, weight)) == pytest.approx(hard)
+    assert float(diversity_regularised(s, phi, None, weight)) == pytest.approx(hard)
     assert log_loss(torch.tensor(p), y) == pytest.approx(hard)
 
 
 def test_a_model_that_is_the_average_has_a_gradient_that_is_a_number():
     scores = torch.zeros(2, 3, requires_grad=True)
     average = torch.full((2, 3), 1 / 3)
-    diversity_regularised(scores, torch.tensor([0, 1]), average, 0.6).backward()
+    hard = cross_entropy(scores, torch.tensor([0, 1]))
+    diversity_regularised(scores, hard, average, 0.6).backward()
     assert scores.grad is not None
     assert torch.isfinite(scores.grad).all()
 
 
 def test_the_distance_is_bounded_so_it_cannot_run_away():
     scores = torch.tensor([[1e4, 0.0]])
-    away = diversity_regularised(scores, torch.tensor([0]), torch.tensor([[0.0, 1.0]]), 1.0)
+    hard = cross_entropy(scores, torch.tensor([0]))
+    away = diversity_regularised(scores, hard, torch.tensor([[0.0, 1.0]]), 1.0)
     assert float(away) == pytest.approx(-(2**0.5), abs=1e-5)
 
 
@@ -63,8 +67,8 @@ def test_o8_the_ensemble_is_never_worse_than_the_mean_of_its_models():
 
 
 def test_shapes_must_agree():
-    scores, labels = torch.zeros(2, 3), torch.tensor([0, 1])
+    scores, hard = torch.zeros(2, 3), torch.tensor(1.0)
     with pytest.raises(ShapeError):
-        accelerated_compression(scores, labels, torch.zeros(2, 4), 1.0)
+        accelerated_compression(scores, hard, torch.zeros(2, 4), 1.0)
     with pytest.raises(ShapeError):
-        diversity_regularised(scores, labels, torch.zeros(1, 3), 1.0)
+        diversity_regularised(scores, hard, torch.zeros(1, 3), 1.0)

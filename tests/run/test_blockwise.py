@@ -250,8 +250,12 @@ def test_a_search_finds_a_network_and_trains_it(wherever, kdlab_cli, kdlab_home,
         (["aggregation.type=train/aggregation/all_reduce"], "shares gradients itself"),
         (["compare=[none]"], "compare plans with method.compare"),
         (["teacher=null"], "needs one, block by block"),
-        (["train.label_smoothing=0.1"], "methods/blockwise does not have it"),
-        (["train.checkpoint_every_steps=5"], "methods/blockwise does not have it"),
+        (["train.label_smoothing=0.1"], "blocks learn without labels"),
+        (
+            ["train.layer_decay=0.5", "train.optimizer=timm/sgd"],
+            "layers of a whole network",
+        ),
+        (["train.ema=0.9"], "the mean of a block is nobody's input"),
         (
             [
                 "chaos={kill_rank: 1}",

@@ -32,8 +32,8 @@ def stepped(samples, folder, network, spec=None):
     """A loop whose model is the network, and one of its batches."""
     loss = Hard(hard_weight=0.5, soft_weight=0.5)
     loop, _ = make(samples, folder, loss=loss, momentum=0.0, weight_decay=0.0)
-    loop.descent.model = loop.descent.run_model = network.train()
-    loop.descent.optimizer = torch.optim.SGD(network.parameters(), lr=1e-9)
+    loop.train_step.model = loop.train_step.run_model = network.train()
+    loop.train_step.optimizer = torch.optim.SGD(network.parameters(), lr=1e-9)
     given = source(samples, folder) if spec is None else source(samples, folder, spec)
     return loop, next(iter(given.epoch(0, ())))
 

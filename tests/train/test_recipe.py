@@ -11,7 +11,7 @@ from kdlab.models.timm import TimmModel
 from kdlab.train.optimizers import make_optimizer
 from kdlab.train.recipe import Recipe
 from kdlab.train.schedules import lr_at, plateau_drops
-from kdlab.train.step import Descent
+from kdlab.train.step import TrainStep
 
 
 def rates(recipe, steps=10):
@@ -53,13 +53,13 @@ def test_rates_stay_in_range(schedule, epochs, warmup, steps):
 def test_layers_of_a_timm_model_learn_at_rates_of_their_own():
     recipe = Recipe(optimizer="timm/adamw", layer_decay=0.5, lr=0.1)
     model = TimmModel(variant="resnet18").build(10, 3)
-    descent = Descent(recipe, model, model, torch.device("cpu"))
-    descent(model(torch.zeros((2, 3, 32, 32), dtype=torch.uint8)).sum(), lr=0.2)
-    found = {round(group["lr"], 9) for group in descent.optimizer.param_groups}
+    train_step = TrainStep(recipe, model, model, torch.device("cpu"))
+    train_step(model(torch.zeros((2, 3, 32, 32), dtype=torch.uint8)).sum(), lr=0.2)
+    found = {round(group["lr"], 9) for group in train_step.optimizer.param_groups}
     assert max(found) == 0.2
     assert len(found) > 3
     assert {round(0.2 * 0.5**k, 9) for k in range(4)} <= found
-    assert {g["weight_decay"] for g in descent.optimizer.param_groups} == {0.0, 5e-4}
+    assert {g["weight_decay"] for g in train_step.optimizer.param_groups} == {0.0, 5e-4}
 
 
 def test_biases_and_norms_do_not_decay():

@@ -14,8 +14,10 @@ from kdlab.data.splits import NO_LABEL
 from kdlab.errors import RunStopped
 from kdlab.models.patch_net import PatchNet
 from kdlab.papers.shares import shared_rows
+from kdlab.train.hard_loss import binary_cross_entropy
 from kdlab.train.optimizers import known
-from kdlab.train.student_step import BatchStep, binary_cross_entropy
+from kdlab.train.step import cut_rows
+from kdlab.train.student_step import BatchStep
 
 WORDS = [
     {"optimizer": "timm/lamb", "lr": 0.01},
@@ -61,7 +63,7 @@ def test_every_optimiser_that_is_offered_can_be_gone_on_with(samples, tmp_path):
             loop.run(source(samples, tmp_path))
         again, _ = make(samples, tmp_path / name, **words)
         assert again.resume(), name
-        one, two = (x.descent.optimizer.state_dict() for x in (loop, again))
+        one, two = (x.train_step.optimizer.state_dict() for x in (loop, again))
         assert one["state"].keys() == two["state"].keys()
         assert again.run(source(samples, tmp_path)).lost == 0
 
@@ -96,8 +98,8 @@ def test_parts_of_a_batch_have_the_gradient_of_all_of_it(samples, tmp_path):
         loop, _ = make(samples, tmp_path / str(parts), accumulate=parts, momentum=0.0)
         torch.manual_seed(0)
         net = PatchNet(patch=2, width=8).build(10, 1)
-        loop.descent.model = loop.descent.run_model = net
-        loop.descent.optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        loop.train_step.model = loop.train_step.run_model = net
+        loop.train_step.optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         batch = next(iter(source(samples, tmp_path).epoch(0, ())))
         loss = loop._step(batch, len(batch.ids))
         ends.append((float(loss), [p.detach().clone() for p in net.parameters()]))
@@ -128,12 +130,11 @@ def test_ranks_cut_their_rows_into_as_many_parts(rows, ranks, wanted, parts):
             samples=SimpleNamespace(part=RankPart(rank, (1.0,) * ranks)),
         )
         step = SimpleNamespace(job=job)
-        count = BatchStep._count_of_parts(step, rows)
-        moved = [torch.arange(own), torch.arange(own)]
-        found = list(BatchStep._parts(step, moved, None, count))
-        assert [len(f[0]) for f in found] == [len(f[1]) for f in found]
-        assert sum(len(f[0]) for f in found) == own
-        assert min(len(f[0]) for f in found) >= 2 or own < 4
+        found = [
+            len(range(own)[part]) for part in cut_rows(own, BatchStep._parts(step, rows))
+        ]
+        assert sum(found) == own
+        assert min(found) >= 2 or own < 4
         cut.append(len(found))
     assert set(cut) == {parts}
 

@@ -162,7 +162,7 @@ def test_measuring_the_rate_leaves_no_trace(samples, tmp_path):
     assert loop.measure_rate(seconds=0.05) > 0
     assert torch.equal(random, torch.get_rng_state())
     assert all(torch.equal(before[k], v) for k, v in loop.model.state_dict().items())
-    assert loop.descent.optimizer.state == {}
+    assert loop.train_step.optimizer.state == {}
 
 
 def test_a_loss_that_blows_up_ends_with_advice(samples, tmp_path):

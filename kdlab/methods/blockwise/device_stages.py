@@ -14,8 +14,7 @@ from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.train.optimizers import make_optimizer
 from kdlab.train.plan_loop import PlanLoop
 from kdlab.train.recipe import Stepper
-from kdlab.train.schedules import lr_at
-from kdlab.train.step import seed_by
+from kdlab.train.step import TrainStep, seed_by
 
 _DRAWING = ("DropPath", "DropBlock2d", "StochasticDepth")  # of timm and torchvision
 
@@ -40,8 +39,11 @@ class DeviceStages:
         self.optimizers: list[Stepper] = [
             made(job.recipe, p.student) for p in job.cutting.pairs
         ]
+        self.train_steps = [
+            TrainStep(job.recipe, pair.student, device=job.device, optimizer=own)
+            for pair, own in zip(job.cutting.pairs, self.optimizers, strict=True)
+        ]
         self.loaders: list[Loader] = []  # one for each worker
-        self.lr = job.recipe.lr  # of the newest step
         self._losses: dict[int, Tensor] = {}  # sums by block since the last word
         self._reported = 0  # step of the last word
         self.groups = stage_groups(job.programme.plans)
@@ -106,7 +108,7 @@ class DeviceStages:
             job.rank,
             StageJob(
                 pairs=[job.cutting.pairs[b] for b in stage.blocks],
-                optimizers=[self.optimizers[b] for b in stage.blocks],
+                train_steps=[self.train_steps[b] for b in stage.blocks],
                 load=load,
                 prefix=[p.teacher for p in job.cutting.pairs[: stage.first]]
                 if stage.from_data
@@ -115,7 +117,6 @@ class DeviceStages:
                 schedule=self._schedule,
                 on_step=on_step,
                 before_block=self._random_states(stage.first),
-                clip_norm=job.recipe.clip_grad_norm,
                 norm=job.norm,
             ),
             groups,
@@ -142,12 +143,10 @@ class DeviceStages:
         return epochs + self.loaders[0].first + step
 
     def _schedule(self, step: int) -> None:
-        recipe, steps = self.job.recipe, self.job.samples.plan.batches
+        steps = self.job.samples.plan.batches
         epoch = self._loop.position.epoch + (self.loaders[0].first + step) / steps
-        self.lr = lr_at(recipe, epoch, steps) * self._loop.control.lr_factor
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = self.lr
+        for train_step in self.train_steps:
+            train_step.at(epoch, steps, self._loop.control.lr_factor)
         if self.rounds is not None:
             self.rounds.begin(self._done(step), self.optimizers)
 

@@ -12,6 +12,7 @@ an epoch can end early, at a step that all learn of in time, with nothing left u
 
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from kdlab.codec import plain
-from kdlab.control.orders import LR_FACTOR
+from kdlab.control.cadence import Cadence
 from kdlab.control.request import ControlRequest
 from kdlab.errors import Diverged, RunStopped
 from kdlab.methods.blockwise.consensus import StepConsensus
@@ -46,10 +47,8 @@ class BlockwiseLoop(PlanLoop):
     job: BlockwiseJob
 
     def __init__(self, job: BlockwiseJob) -> None:
-        settings = {LR_FACTOR: 1.0}
-        super().__init__(
-            job, job.cutting.student, job.cutting.spec, settings, is_master=job.rank == 0
-        )
+        student, spec = job.cutting.student, job.cutting.spec
+        super().__init__(job, student, spec, is_master=job.rank == 0)
         self.stages = DeviceStages(job, self)
         # Reports go by processor whatever the models are on.
         self.talk = of_all("gloo")
@@ -60,6 +59,7 @@ class BlockwiseLoop(PlanLoop):
         self.step_s: list[float] = []  # of each epoch, seconds of a step
         self.gathering = Gathering(job, self.stages, self.talk)
         longest = max(len(plan.stages) for plan in job.programme.plans)
+        self.saves = Cadence(None, job.recipe.checkpoint_every_steps)
         self._tick = _TICK_GPU if job.device.type == "cuda" else 1  # steps between reports
         self._lead = max(plan.lead for plan in job.programme.plans)
         # Steps until a report is read: more than devices are ever apart.
@@ -79,6 +79,7 @@ class BlockwiseLoop(PlanLoop):
                 optimizer = self.stages.optimizers[block]
                 checkpoint.unpack(own, facts, pair.student, optimizer, rank=-1)
         self._count_from(found)
+        self.saves.done(self.position.step)
 
     # Training
 
@@ -114,7 +115,8 @@ class BlockwiseLoop(PlanLoop):
         position.done |= set(range(first, first + done))
         if done > 2:
             self.step_s.append((time.perf_counter() - begin) / done)
-        self._act(self._wanted)
+        # Behind the last step all is saved anyway.
+        self._act(replace(self._wanted, save=self._wanted.save and done < steps))
         if self._wanted.pause:
             self._pause()
         return done == steps
@@ -140,7 +142,9 @@ class BlockwiseLoop(PlanLoop):
                 self.odometer.value = seen
             job.pulse(position.step)
             if step % self._tick == 0:
-                consensus.report(step, self.stages.mean_losses(), self.control.request())
+                save = self.saves.steps_due(position.step)
+                asked = self.control.request(save=save)
+                consensus.report(step, self.stages.mean_losses(), asked)
             for agreed_on in consensus.agreed_at(step):
                 self._follow(*agreed_on, steps=steps)
             step += 1
@@ -197,7 +201,7 @@ class BlockwiseLoop(PlanLoop):
     def _log(self) -> None:
         by_block = (self._sums / max(1, self._count)).tolist()
         loss = sum(by_block) / len(by_block)
-        self._log_step(loss, self.stages.lr, block_losses=by_block)
+        self._log_step(loss, self.stages.train_steps[0].lr, block_losses=by_block)
         self._count = 0
         self._sums.zero_()
 
@@ -239,6 +243,7 @@ class BlockwiseLoop(PlanLoop):
     def _save(self, *, collected: bool = False) -> None:
         """All take part; the master writes."""
         job = self.job
+        self.saves.done(self.position.step)
         counts = torch.from_numpy(self.lineage.counts.copy())
         if not collected:
             self.gathering.collect()

@@ -28,19 +28,14 @@ from kdlab.train.result import MemberResult
 
 _POSITIVE = Range(ge=1)
 
-# Blocks are trained in float32, without labels, and saved after each epoch.
-_NOT_BLOCKWISE = (
-    "precision",
-    "compile",
-    "channels_last",
-    "label_smoothing",
-    "checkpoint_every_steps",
-    "layer_decay",
-    "hard_loss",
-    "accumulate",
-    "ema",
-    "quantise_after",
-)
+_NOT_BLOCKWISE = {
+    "label_smoothing": "blocks learn without labels",
+    "hard_loss": "blocks learn without labels",
+    "layer_decay": "it counts the layers of a whole network",
+    "ema": "the mean of a block is nobody's input: each learns behind its teacher's",
+    "channels_last": "what devices relay lies in PyTorch's own order",
+    "compile": "blocks meet in their norms, and a search takes other paths in each step",
+}
 
 
 @register("methods/blockwise")
@@ -199,8 +194,10 @@ class Blockwise(MethodSpec):
                 f"is {spec.soft_labels.component}, and only method.fine_tune or "
                 "method.retrain would use it",
             )
-        why = "methods/blockwise does not have it (method.fine_tune and method.retrain do)"
-        yield from recipe_faults(spec.train, _NOT_BLOCKWISE, why)
+        if spec.train.precision == "fp16":
+            yield Fault("train.precision", "is fp16; blocks take fp32 or bf16, unscaled")
+        after = "method.fine_tune and method.retrain have it"
+        yield from recipe_faults(spec.train, _NOT_BLOCKWISE, f"methods/blockwise; {after}")
 
     def compared(self, spec: ExperimentSpec) -> dict[str, SourceSpec]:
         return dict.fromkeys(self.plans(), spec.soft_labels)

@@ -27,8 +27,8 @@ from kdlab.papers.pipe_bd.execution_plan import NoPlan, programme
 from kdlab.papers.pipe_bd.meetings import DeviceTook, device_took, sharing_of
 from kdlab.papers.pipe_bd.stages import Plan
 from kdlab.supervision.process_groups import from_all
-from kdlab.train.optimizers import make_optimizer
 from kdlab.train.recipe import Recipe
+from kdlab.train.step import TrainStep
 
 _STEPS = 6  # that count, one turn of a supernet at least
 _WARM_UP = 2
@@ -76,7 +76,7 @@ class OnCopies:
 
         job = StageJob(
             pairs=own,
-            optimizers=[make_optimizer(self.recipe, pair.student) for pair in own],
+            train_steps=[TrainStep(self.recipe, pair.student) for pair in own],
             load=self.load,
             schedule=before,
             norm=self.norm,

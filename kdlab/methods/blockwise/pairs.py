@@ -7,7 +7,7 @@ that is why they can be trained apart, at the same time, and updated when each i
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from kdlab.errors import ModelError
 from kdlab.models.adapted import CHANNELS_LAST, Adapted, AdaptedModel, adapter, channels_of
 from kdlab.models.block_variants import variant_blocks
 from kdlab.models.model import ModelSpec, evaluating
+from kdlab.train.step import TrainStep
 
 _NOTHING = 1e-6  # a row whose outputs are all about zero
 BlockLoss = Callable[[Tensor, Tensor], Tensor]  # (student's, teacher's) -> mean over rows
@@ -27,6 +28,22 @@ class BlockPair:
     teacher: nn.Module  # frozen, in eval mode
     student: nn.Module
     loss: BlockLoss
+
+
+def block_loss(
+    train_step: TrainStep, pair: BlockPair, source: Tensor, target: Tensor, rows: slice
+) -> Tensor:
+    """What a pair's student is to make smaller on these rows, in the recipe's precision."""
+    with train_step.precision():
+        output = pair.student(source[rows])
+    return pair.loss(_as_exact_as(target, output), target[rows])
+
+
+def _as_exact_as(target: Tensor, output: Tensor | Sequence[Tensor]) -> Any:
+    """Outputs of a block, of which there may be several, out of autocast."""
+    if isinstance(output, Tensor):
+        return output.to(target.dtype)
+    return [one.to(target.dtype) for one in output]
 
 
 def soft_cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:

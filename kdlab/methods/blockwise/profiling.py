@@ -15,13 +15,14 @@ from statistics import fmean, median
 import torch
 from torch import Tensor, nn
 
-from kdlab.methods.blockwise.pairs import BlockPair
+from kdlab.methods.blockwise.pairs import BlockPair, block_loss
 from kdlab.models.block_variants import all_answer
 from kdlab.models.model import evaluating
 from kdlab.models.proxyless import mixed_blocks, paths_in_turn
 from kdlab.papers.pipe_bd.block_cost import Block
 from kdlab.papers.shares import shared_rows
-from kdlab.train.recipe import Stepper
+from kdlab.train.recipe import Recipe
+from kdlab.train.step import TrainStep
 
 _WARM_UP = 2
 _COPIES = 3  # weights, gradients, momentum
@@ -59,7 +60,7 @@ def profiled(
     rows: Sequence[int],
     *,
     steps: int = 100,
-    optimizer: Callable[[nn.Module], Stepper],
+    recipe: Recipe,
     max_s: float = 60.0,
     alive: Callable[[], None] = lambda: None,
     paths: Paths | None = None,
@@ -76,9 +77,9 @@ def profiled(
         with torch.no_grad():
             output = pair.teacher(views)
         numbers = _numbers(steps, max_s / max(1, len(pairs)), paths.turn)
-        stepper = optimizer(pair.student.train())
+        train_step = TrainStep(recipe, pair.student.train())
         before = partial(_before_step, paths, alive)
-        teacher, student = _timed(pair, views, output, rows, stepper, numbers, before)
+        teacher, student = _timed(pair, views, output, rows, train_step, numbers, before)
         times = {
             "teacher_s": {r: median(s) for r, s in teacher.items()},
             # The median of each step of a turn, over all turns; of these the mean.
@@ -102,7 +103,7 @@ def _timed(
     views: Tensor,
     output: Tensor,
     rows: Sequence[int],
-    stepper: Stepper,
+    train_step: TrainStep,
     numbers: Iterator[int],
     before: Callable[[int], None],
 ) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
@@ -114,12 +115,14 @@ def _timed(
         before(step)
         for r in rows:
             taken = _seconds(partial(_forward, pair, views[:r]), views)
-            spent = _seconds(partial(_train, pair, stepper, views[:r], output[:r]), views)
+            spent = _seconds(
+                partial(_train, pair, train_step, views[:r], output[:r]), views
+            )
             if step >= 0:
                 teacher[r].append(taken)
                 whole[r].append(spent)
     pair.student.load_state_dict(kept)
-    stepper.zero_grad(set_to_none=True)
+    train_step.optimizer.zero_grad(set_to_none=True)
     return teacher, whole
 
 
@@ -179,12 +182,11 @@ def _forward(pair: BlockPair, views: Tensor) -> None:
     pair.teacher(views)
 
 
-def _train(pair: BlockPair, stepper: Stepper, views: Tensor, target: Tensor) -> None:
-    stepper.zero_grad(set_to_none=True)
-    loss = pair.loss(pair.student(views), target)
-    if loss.requires_grad:  # of a supernet's block a path of skips may be drawn
-        loss.backward()
-    stepper.step()
+def _train(pair: BlockPair, train_step: TrainStep, views: Tensor, target: Tensor) -> None:
+    parts = max(1, min(train_step.recipe.accumulate, len(views) // 2))
+    loss_of = partial(block_loss, train_step, pair, views, target)
+    train_step.gradients(len(views), parts, loss_of)
+    train_step.update()
 
 
 def _seconds(work: Callable[[], None], views: Tensor) -> float:

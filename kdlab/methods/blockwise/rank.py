@@ -45,7 +45,6 @@ from kdlab.report.plan_table import plan_table
 from kdlab.supervision.process_groups import from_all, from_first
 from kdlab.supervision.rank_messages import GenerationOrder
 from kdlab.train import checkpoint
-from kdlab.train.optimizers import make_optimizer
 from kdlab.train.result import MemberResult
 
 _GAIN = 0.05  # tr must be better by more than steps differ
@@ -285,7 +284,7 @@ class BlockRank(RankProcess[GenerationOrder]):
             views,
             [r for r in feasible_rows(recipe.batch, world) if r <= rows],
             steps=self.method.profile_steps,
-            optimizer=lambda block: make_optimizer(recipe, block),
+            recipe=recipe,
             max_s=self.method.profile_s,
             alive=lambda: self.beat(order.generation, 0),
             paths=paths_of(cutting.student),

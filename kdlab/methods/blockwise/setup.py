@@ -26,6 +26,7 @@ from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.models.proxyless import mixed_blocks
 from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan, NoPlan, programme
+from kdlab.train.recipe import Recipe
 from kdlab.train.sync_norm import check_norms
 
 if TYPE_CHECKING:
@@ -68,6 +69,13 @@ def identity_of(
         "optimizer": spec.train.optimizer,
         "norms": getattr(spec.method, "bn", "sync"),  # they meet in what sharing costs
     }
+    plain = Recipe()
+    for name in (
+        "precision",
+        "accumulate",
+    ):  # since these can be told, what is said of them
+        if getattr(spec.train, name) != getattr(plain, name):
+            model[name] = getattr(spec.train, name)
     return planning.Identity(_hash(here), _hash(model), spec.train.batch)
 
 

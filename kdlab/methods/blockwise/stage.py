@@ -9,20 +9,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from functools import partial
+from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from kdlab.methods.blockwise.pairs import BlockPair
+from kdlab.methods.blockwise.pairs import BlockPair, block_loss
 from kdlab.methods.blockwise.planning import wire_of
 from kdlab.papers.pipe_bd import relay
 from kdlab.papers.pipe_bd.relay import Span, TimePart, Transfer, edges, instructions
 from kdlab.papers.pipe_bd.stages import Plan
 from kdlab.supervision.process_groups import new_group
 from kdlab.train.aggregation.ranks import average_statistics
-from kdlab.train.recipe import Stepper
+from kdlab.train.step import TrainStep
 from kdlab.train.sync_norm import synchronise
 
 _MAX_SPANS = 20_000
@@ -34,20 +35,19 @@ class StageJob:
 
     # Of its own stage's blocks, in order; on the device's memory
     pairs: Sequence[BlockPair]
-    optimizers: Sequence[Stepper]  # one for each pair
+    train_steps: Sequence[TrainStep]  # one for each pair
     # The normalised views of a step's rows [start, stop), for the first stage
     load: Callable[[int, int, int], Tensor]
     # The teacher's blocks before a first stage that does not begin with block 0
     prefix: Sequence[nn.Module] = ()
     # Rows of a step's batch; None is the plan's for every step
     batch_of: Callable[[int], int] | None = None
-    schedule: Callable[[int], None] = lambda step: None  # sets learning rates before a step
+    schedule: Callable[[int], None] = lambda step: None  # called before a step
     # Told of each step's losses, one per block, averaged over its own rows
     on_step: Callable[[int, Sequence[Tensor]], None] = lambda step, losses: None
     # Called before a student block's forward with the step, the block's place among
     # `pairs`, and the first row: for chances that depend on these alone
     before_block: Callable[[int, int, int], None] | None = None
-    clip_norm: float | None = None  # largest 2-norm of a block's gradients
     # `sync` takes batch statistics over a shared stage's whole batch
     norm: Literal["sync", "local"] = "sync"
     # Process group of the transfers; None is the default one. Two plans that are under
@@ -64,6 +64,11 @@ class _Rows:
     stop: int
     incoming: list[Transfer]
     outgoing: list[Transfer]
+    least: int  # of one device of the stage
+
+    def parts(self, wanted: int) -> int:
+        """So many of a batch, as on all devices of the stage: two rows of each at least."""
+        return max(1, min(wanted, self.least // 2))
 
 
 _UnderWay = tuple[Tensor, list[dist.Work | None]]
@@ -155,6 +160,7 @@ class Worker:
                 *stage.interval(self.device),
                 incoming=[t for t in own if t.receiver == self.device],
                 outgoing=[t for t in own if t.sender == self.device],
+                least=min(stage.rows),
             )
         return self._rows[batch]
 
@@ -234,35 +240,34 @@ class Worker:
     def _student(self, step: int) -> None:
         """Lines 12 and 13 for each of its blocks; each has a graph of its own."""
         rows, source = self.rows(step), self._input
-        share = (rows.stop - rows.start) / rows.batch
+        assert source is not None
+        own = rows.stop - rows.start
+        share = own / rows.batch
         self._losses = []
-        every = zip(self.job.pairs, self.job.optimizers, self._targets, strict=True)
+        every = zip(self.job.pairs, self.job.train_steps, self._targets, strict=True)
         now = time.monotonic()
-        for number, (pair, optimizer, target) in enumerate(every):
+
+        def weigh(loss: Tensor) -> Tensor:
+            """The sum over the group is then the mean over the whole batch."""
+            nonlocal now
+            now = self._note("student", step, now)
+            return loss * share if share < 1 else loss
+
+        for number, (pair, train_step, target) in enumerate(every):
             if self.job.before_block is not None:
                 self.job.before_block(step, number, rows.start)
-            optimizer.zero_grad(set_to_none=True)
-            out = pair.student(source)
-            loss = pair.loss(out, target)
-            del out  # its graph goes with the loss
-            now = self._note("student", step, now)
-            # The sum over the group is then the mean over the whole batch. A path of
-            # skips alone has nothing to learn.
-            if loss.requires_grad:
-                (loss * share if share < 1 else loss).backward()
+            loss_of = partial(block_loss, train_step, pair, source, target)
+            parts = rows.parts(train_step.recipe.accumulate)
+            self._losses.append(train_step.gradients(own, parts, loss_of, weigh))
             if self.group is not None:
                 self._share(pair.student)
             now = self._note("backward", step, now)
-            self._losses.append(loss.detach())
             source = target
 
     def _update(self) -> None:
         """Line 16, for each of its blocks."""
-        for optimizer in self.job.optimizers:
-            if self.job.clip_norm is not None:
-                # Of the weights: those that choose an architecture are no part of the norm.
-                nn.utils.clip_grad_norm_(_learning(optimizer), self.job.clip_norm)
-            optimizer.step()
+        for train_step in self.job.train_steps:
+            train_step.update()
 
     def average_statistics(self) -> None:
         """Running statistics that each device of a shared stage took of its own rows."""
@@ -286,14 +291,6 @@ class Worker:
             for gradient, part in zip(gradients, parts, strict=True):
                 gradient.copy_(part.view_as(gradient))
         self._shared.clear()
-
-
-def _learning(optimizer: Stepper) -> list[Tensor]:
-    return [
-        parameter
-        for group in optimizer.param_groups
-        for parameter in cast(list[Tensor], group["params"])
-    ]
 
 
 def stage_groups(plans: Sequence[Plan]) -> DpGroups:

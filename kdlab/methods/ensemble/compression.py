@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
+from torch import Tensor
 
 from kdlab.data.plan import BatchPlan
 from kdlab.data.samples import PlannedSamples, Subset
@@ -117,12 +117,14 @@ def compress(
         views = torch.from_numpy(job.samples.views(ids, place.epoch))
         labels = torch.from_numpy(job.samples.labels(ids))
         pseudo = made.of(number, len(ids)).to(sgd.device)
-        sgd.one(
-            Batch(place.index, ids, views, labels, None),
-            partial(
-                accelerated_compression, pseudo=pseudo, weight=round_.compression_weight
-            ),
-        )
+
+        def loss(
+            scores: Tensor, hard: Tensor, rows: slice, pseudo: Tensor = pseudo
+        ) -> Tensor:
+            beta = round_.compression_weight
+            return accelerated_compression(scores, hard, pseudo[rows], beta)
+
+        sgd.one(Batch(place.index, ids, views, labels, None), loss)
         samples += len(ids)
         sgd.alive()
     spec.reduce(sgd.model)

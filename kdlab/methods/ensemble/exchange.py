@@ -19,8 +19,8 @@ from kdlab.codec import parsed, plain
 from kdlab.config.home import write_whole
 from kdlab.config.seal import file_sha256
 from kdlab.errors import WeightsError
-from kdlab.train.checkpoint import OptimizerFacts, pack, unpack
-from kdlab.train.recipe import Stepper
+from kdlab.train.checkpoint import OptimizerFacts
+from kdlab.train.step import TrainStep
 
 # Beside a model: what its aggregation remembers, and the global model where it is another.
 MEMORY, WHOLE = "memory//", "whole//"
@@ -76,21 +76,26 @@ def fetch(file: ModelFile, beside: str | None = None) -> dict[str, Tensor]:
     return {k.removeprefix(beside): v for k, v in found.items() if k.startswith(beside)}
 
 
-def keep_momentum(file: ModelFile, optimizer: Stepper) -> None:
+def keep_momentum(file: ModelFile, train_step: TrainStep) -> None:
     """What a published model does not hold, for a process that goes on in its worker's place."""
-    tensors, facts = pack(nn.Module(), optimizer)
-    own = {k: v.detach().contiguous().cpu() for k, v in tensors.items()}
+    tensors, facts = train_step.state()
+    own = {
+        name: tensor.detach().contiguous().cpu()
+        for name, tensor in tensors.items()
+        if not name.startswith("model.")
+    }
     said = {"facts": json.dumps(plain(facts))}
     write_whole(_momentum(file), lambda temporary: save_file(own, temporary, said))
 
 
-def take_momentum(file: ModelFile, optimizer: Stepper) -> None:
+def take_momentum(file: ModelFile, train_step: TrainStep) -> None:
     """The inverse, in place; nothing where nothing was kept."""
     if _momentum(file).is_file():
         with safe_open(_momentum(file), "pt") as found:
             facts = parsed(OptimizerFacts, found.metadata()["facts"].encode())
             tensors = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118
-        unpack(tensors, facts, nn.Module(), optimizer, rank=-1)
+        own = {f"model.{k}": v for k, v in train_step.model.state_dict().items()}
+        train_step.restore(tensors | own, facts, rank=-1)
 
 
 def _momentum(file: ModelFile) -> Path:

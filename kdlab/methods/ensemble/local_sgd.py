@@ -12,9 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from kdlab.control.cadence import logging
-from kdlab.control.loop_control import LoopControl, alone
 from kdlab.control.request import ControlRequest
-from kdlab.control.steering import settings_of, with_settings
 from kdlab.data.splits import by_class
 from kdlab.errors import Diverged, RunStopped
 from kdlab.events.ensemble import LocalStep
@@ -24,14 +22,17 @@ from kdlab.methods.ensemble.local_job import LocalJob, own_folder
 from kdlab.methods.ensemble.relabel import probabilities
 from kdlab.models.model import Normalised
 from kdlab.soft_labels.source import Batch
+from kdlab.train.hard_loss import hard_loss
 from kdlab.train.job import begin_process
 from kdlab.train.lineage import Odometer
-from kdlab.train.schedules import lr_at
-from kdlab.train.step import Descent, seed_by
+from kdlab.train.loop_control import LoopControl, alone
+from kdlab.train.step import TrainStep, compiled, placed, seed_by
 
 _LOG_EVERY_S = 0.5
 
 Save = Callable[[], None]
+LossOf = Callable[[Tensor, Tensor, slice], Tensor]
+"""Of the scores of these rows of a batch, and the loss of their true labels."""
 
 
 def _of_processor() -> float:
@@ -45,57 +46,47 @@ class LocalSgd:
         begin_process(job.recipe)
         self.job = job
         self.device = torch.device(job.recipe.chosen_device())
-        self.model = job.model.to(self.device)
-        self.descent = Descent(job.recipe, self.model, self.model, self.device)
+        self.model = placed(job.model, job.recipe, job.emit)
+        run_model = compiled(self.model, job.recipe)
+        self.train_step = TrainStep(job.recipe, self.model, run_model, self.device)
         self.steps = 0  # compressing ones included
-        self.odometer = Odometer(
-            own_folder(job.folder, job.worker) / "odometer"
-        )  # of steps
+        own = own_folder(job.folder, job.worker)
+        self.odometer = Odometer(own / "odometer")  # of steps
         self._losses: list[Tensor] = []
         self._stood_s = self._stood_cpu_s = 0.0  # in pauses
         self._priced_s = 0.0  # of all work so far, where it has prices
         self.source: object = None  # of its batches, which rests in pauses
-        self.loss = job.loss  # with the weights and the temperature that it has now
-        self.control = LoopControl(
-            job.steering,
-            settings_of(job.loss),
-            step=lambda: self.steps,
-            emit=lambda event: job.emit(event.but(worker=job.worker)),
-            stop=job.stop,
-            pulse=job.pulse,
-        )
+        self.control = LoopControl(job, job.loss, lambda: self.steps, worker=job.worker)
         self.logs = logging(_LOG_EVERY_S, job.recipe.log_every_steps, self.clock)
 
-    def forget_momentum(self) -> None:
-        self.descent = Descent(self.job.recipe, self.model, self.model, self.device)
-
-    def one(
-        self, batch: Batch, loss_of: Callable[[Tensor, Tensor], Tensor] = cross_entropy
-    ) -> None:
+    def one(self, batch: Batch, loss_of: LossOf = lambda scores, hard, rows: hard) -> None:
         """A step; without a loss of its own one of plain local training."""
-        seed_by(
-            self.job.seed, self.job.worker, self.steps
-        )  # dropout depends on these alone
-        views = batch.views.to(self.device)
-        labels = batch.labels.to(self.device)
-        scores = self.descent.scores(views)
-        loss = loss_of(scores, labels)
-        self.descent(loss, self._lr())
+        recipe, train_step, rows = self.job.recipe, self.train_step, len(batch.ids)
+        # Dropout depends on these alone.
+        seed_by(self.job.seed, self.job.worker, self.steps)
+        views, labels = batch.views.to(self.device), batch.labels.to(self.device)
+        batches, factor = self.job.samples.plan.batches, self.control.lr_factor
+        train_step.at(self.epoch, batches, factor)
+        seen = list[Tensor]()
+
+        def loss(part: slice) -> Tensor:
+            scores = train_step.scores(views[part])
+            seen.append(scores.detach())
+            return loss_of(scores, hard_loss(recipe, scores, labels[part]), part)
+
+        train_step.gradients(rows, max(1, min(recipe.accumulate, rows // 2)), loss)
+        train_step.update()
         self.steps += 1
         self.odometer.value = self.steps
         if self.job.prices is not None:
             self._priced_s += self.job.prices.step_s
         # Not the objective: that of Eq. 5 is smallest for the model that differs most.
-        self._losses.append(cross_entropy(scores.detach().float(), labels))
+        self._losses.append(cross_entropy(torch.cat(seen), labels))
 
     @property
     def epoch(self) -> float:
         """So many are over, by all steps, those of compressions included."""
         return self.steps / max(1, self.job.timetable.steps) * self.job.recipe.epochs
-
-    def _lr(self) -> float:
-        recipe, batches = self.job.recipe, self.job.samples.plan.batches
-        return self.job.steering.lr_factor * lr_at(recipe, self.epoch, batches)
 
     def alive(self, save: Save | None = None) -> None:
         """Between batches; with `save` the state may be kept now.
@@ -105,7 +96,8 @@ class LocalSgd:
         """
         self.job.pulse(self.steps)
         self.job.steering.look()
-        self._apply(self.control.wanted_settings())
+        # For the next step on, whatever the other local models have come to.
+        self.control.apply(self.control.wanted_settings())
         if self.job.steering.paused and not self.job.stop():
             self._pause(save)
         if self.job.stop():
@@ -146,16 +138,11 @@ class LocalSgd:
         self._stood_s += time.perf_counter() - begin
         self._stood_cpu_s += _of_processor() - busy
 
-    def _apply(self, agreed: ControlRequest) -> None:
-        """For the next step on, whatever the other local models have come to."""
-        if self.control.apply(agreed):
-            self.loss = with_settings(self.job.loss, self.control.settings)
-
     def _pause(self, save: Save | None) -> None:
         """It is no training time."""
 
         def act(now: ControlRequest) -> None:
-            self._apply(now)
+            self.control.apply(now)
             if now.save and save is not None:
                 save()
                 self.job.emit(CheckpointSaved(step=self.steps, worker=self.job.worker))

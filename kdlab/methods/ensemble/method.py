@@ -31,11 +31,7 @@ from kdlab.train.evaluate import answers
 from kdlab.train.result import MemberResult
 
 _POSITIVE = Range(ge=1)
-# A worker's step is in float32 or bfloat16, and it saves itself at each reset point.
-_NOT_LOCAL = (
-    *("compile", "channels_last", "label_smoothing", "checkpoint_every_steps"),
-    *("layer_decay", "hard_loss", "accumulate", "ema", "quantise_after"),
-)
+_NOT_LOCAL = {"ema": "a local model is reset to weights that all have, and its mean is not"}
 
 
 @register("methods/ensemble")
@@ -158,11 +154,7 @@ class Ensemble(MethodSpec):
                     f"are served batch by batch, and {name} compresses on the batches of its "
                     "training in between (mu: 1); give it mu below 1",
                 )
-        if spec.train.precision == "fp16":
-            yield Fault("train.precision", "is fp16; local models take fp32 or bf16")
-        yield from recipe_faults(
-            spec.train, _NOT_LOCAL, "methods/ensemble does not have it"
-        )
+        yield from recipe_faults(spec.train, _NOT_LOCAL, "methods/ensemble")
 
     def compared(self, spec: ExperimentSpec) -> dict[str, SourceSpec]:
         return dict.fromkeys(self.variants(spec.aggregation), spec.soft_labels)

@@ -96,7 +96,7 @@ def execute(worker: LocalWorker, order: RoundOrder, source: SoftLabelSource) -> 
         look(worker, model, Path(order.look))
     loss = worker.sgd.train_loss() if order.final else None
     if order.spare:
-        keep_momentum(done.model, worker.sgd.descent.optimizer)
+        keep_momentum(done.model, worker.sgd.train_step)
     return RoundReport(order.worker, order.what, done, loss)
 
 

@@ -22,7 +22,6 @@ from kdlab.control.cadence import Cadence
 from kdlab.events.ensemble import WorkerResumed
 from kdlab.events.general import Warned
 from kdlab.events.training import CheckpointSaved
-from kdlab.losses.local import diversity_regularised
 from kdlab.methods.ensemble.compression import (
     MeanOutputs,
     compress,
@@ -52,7 +51,8 @@ from kdlab.soft_labels.source import Batch, SoftLabelSource
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.kind import Weights
 from kdlab.train.aggregation.weights import Merging, WeightAggregation
-from kdlab.train.step import Descent, steps_per_second
+from kdlab.train.hard_loss import hard_loss
+from kdlab.train.step import TrainStep, steps_per_second
 
 
 class LocalWorker:
@@ -65,7 +65,9 @@ class LocalWorker:
         self.round_samples = 0
         self._keeps = True  # the reset point of this round, on disk
         self._kept_round = 0  # whose beginning is kept
-        self.saves = Cadence(job.recipe.checkpoint_every_s)
+        self.saves = Cadence(
+            job.recipe.checkpoint_every_s, job.recipe.checkpoint_every_steps
+        )
         start = {k: v.detach().cpu() for k, v in self.model.net.state_dict().items()}
         self.memory = job.aggregation.memory(start, self._trained_names())
         self.whole: dict[str, Tensor] | None = None  # global weights, where it has others
@@ -98,7 +100,7 @@ class LocalWorker:
         if found is None:
             return
         facts, sgd = found.facts, self.sgd
-        checkpoint.unpack(found.tensors, facts, self.model, sgd.descent.optimizer, rank=-1)
+        sgd.train_step.restore(found.tensors, facts, rank=-1)
         remembered = {
             k.removeprefix(MEMORY): v
             for k, v in found.tensors.items()
@@ -117,11 +119,10 @@ class LocalWorker:
 
     def _save(self) -> None:
         self.sgd.refuse_bad_loss()
-        tensors, own = checkpoint.pack(self.model, self.sgd.descent.optimizer)
+        tensors, own = self.sgd.train_step.state()
         tensors |= {MEMORY + k: v for k, v in self.memory.items()}
         facts = LocalFacts(
-            optimizer_plain=own.optimizer_plain,
-            param_groups=own.param_groups,
+            **vars(own),
             taken=self.stream.taken,
             steps=self.sgd.steps,
             round=self.round,
@@ -143,10 +144,10 @@ class LocalWorker:
         labels = torch.from_numpy(self.job.samples.labels(ids)).to(device)
         with torch.random.fork_rng():
             model = copy.deepcopy(self.model).train()
-            own = Descent(self.job.recipe, model, model, device)
+            own = TrainStep(self.job.recipe, model, model, device)
 
             def step() -> None:
-                own(diversity_regularised(own.scores(views), labels, None, 0.0), 1e-3)
+                own(hard_loss(self.job.recipe, own.scores(views), labels), 1e-3)
 
             return len(ids) * steps_per_second(step, least=3, seconds=seconds)
 
@@ -231,19 +232,26 @@ class LocalWorker:
             self.model.net.load_state_dict(fetch(file))
             self.memory = fetch(file, MEMORY) or self.memory
             if mine:
-                take_momentum(file, self.sgd.descent.optimizer)
+                take_momentum(file, self.sgd.train_step)
 
     def _local_loss(
-        self, z: Tensor | None, round_: Round, batch: Batch, scores: Tensor, labels: Tensor
+        self,
+        z: Tensor | None,
+        round_: Round,
+        batch: Batch,
+        scores: Tensor,
+        hard: Tensor,
+        rows: slice,
     ) -> Tensor:
         """Eq. 5, and the soft loss of a teacher where there is one."""
-        own, alpha = None if z is None else z.to(self.sgd.device), round_.diversity_weight
-        loss = self.job.aggregation.local_loss(scores, labels, own, alpha)
-        spec = self.sgd.loss
+        device, spec = self.sgd.device, self.sgd.control.loss
+        mean, alpha = None if z is None else z[rows].to(device), round_.diversity_weight
+        loss = self.job.aggregation.local_loss(scores, hard, mean, alpha)
         if spec is None or batch.soft is None:
             return loss
         batch.refuse_nonsense()
-        teacher = batch.soft.to(self.sgd.device, torch.float32)
+        teacher = batch.soft[rows].to(device, torch.float32)
+        labels = batch.labels[rows].to(device)
         weight = spec.soft_weight_at(self.sgd.epoch)
         return spec.hard_weight * loss + weight * spec.soft(scores, teacher, labels)
 
@@ -299,7 +307,7 @@ class LocalWorker:
         self.model.net.load_state_dict(merged.weights)
         self.memory, self.whole = merged.memory, merged.whole
         if aggregation.optimizer == "reset":
-            self.sgd.forget_momentum()
+            self.sgd.train_step.forget()
         fetched = round(round_.exchanged * others_bytes(self.job, models))
         return self._reset(round_, begin, WorkParts(fetched_bytes=fetched))
 

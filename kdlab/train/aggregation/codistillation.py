@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from kdlab.config import Range, register
 from kdlab.config.spec import POSITIVE, SHARE
@@ -46,8 +45,6 @@ class Codistillation(AggregationSpec):
         )
 
     def local_loss(
-        self, scores: Tensor, labels: Tensor, mean: Tensor | None, weight: float
+        self, scores: Tensor, hard: Tensor, mean: Tensor | None, weight: float
     ) -> Tensor:
-        if mean is None:
-            return cross_entropy(scores, labels)
-        return accelerated_compression(scores, labels, mean, weight)
+        return hard if mean is None else accelerated_compression(scores, hard, mean, weight)

@@ -76,14 +76,14 @@ class AggregationSpec(Spec, ABC):
         }
 
     def local_loss(
-        self, scores: Tensor, labels: Tensor, mean: Tensor | None, weight: float
+        self, scores: Tensor, hard: Tensor, mean: Tensor | None, weight: float
     ) -> Tensor:
         """What a local step minimises.
 
         Args:
             scores: (N, C) logits of the local model.
-            labels: (N,) true classes.
+            hard: its loss of the true labels.
             mean: (N, C) mean probabilities of the newest models of all; None before they count.
             weight: of them, as the timetable's round has it.
         """
-        return diversity_regularised(scores, labels, mean, weight)
+        return diversity_regularised(scores, hard, mean, weight)

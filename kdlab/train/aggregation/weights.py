@@ -24,9 +24,8 @@ class Merging:
     states: Sequence[Weights]  # of each worker that took part
     own: Weights  # of the worker that is to go on
     memory: Weights  # what was remembered; at first `WeightAggregation.memory`
-    parameters: frozenset[
-        str
-    ]  # names that are trained; the rest are statistics and counters
+    # Names that are trained; the rest are statistics and counters
+    parameters: frozenset[str]
     round: int  # from 0
     rounds: int
     error: Callable[[Weights], float]  # percent on validation images; takes a while

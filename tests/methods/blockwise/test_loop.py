@@ -102,6 +102,16 @@ def test_stopped_at_a_step_it_goes_on_there(samples, tmp_path):
     assert (resumed.step, resumed.rolled_back) == (saved.step, 0)
 
 
+def test_it_saves_every_so_many_steps_and_trains_the_same(samples, tmp_path, quiet):
+    recorders = [Recorder(), Recorder()]
+    every = {"checkpoint_every_steps": 6}
+    found, _ = trained(samples, tmp_path / "saves", 2, recorders, recipe=every)
+    assert same(found, quiet)
+    saved = [e["step"] for e in recorders[0].events if e["event"] == "checkpoint_saved"]
+    assert len(saved) >= 3  # beside those between epochs
+    assert saved == sorted(set(saved))
+
+
 @pytest.mark.long
 def test_who_leaves_has_all_save_and_end_this_generation(samples, tmp_path, quiet):
     """Asked of one of two, which is not the master."""

@@ -56,8 +56,12 @@ OWN_CUTS = 'method.student_cuts=["0", "1"]'
         ),
         (["compare=[none]"], "compare plans with method.compare"),
         (["soft_labels.type=soft_labels/in_process"], "only method.fine_tune or"),
-        (["train.label_smoothing=0.1"], "methods/blockwise does not have it"),
-        (["train.checkpoint_every_steps=5"], "is 5; methods/blockwise does not have it"),
+        (["train.label_smoothing=0.1"], "blocks learn without labels"),
+        (
+            ["train.layer_decay=0.5", "train.optimizer=timm/sgd"],
+            "layers of a whole network",
+        ),
+        (["train.ema=0.9"], "the mean of a block is nobody's input"),
     ],
     ids=lambda w: w[-1] if isinstance(w, list) else None,
 )

@@ -6,6 +6,7 @@ from torch import nn
 from kdlab.methods.blockwise.pairs import pairs_of
 from kdlab.methods.blockwise.profiling import feasible_rows, profiled
 from kdlab.models.blocks import cut
+from kdlab.train.recipe import Recipe
 
 
 def test_feasible_rows_are_those_of_even_shares():
@@ -29,7 +30,7 @@ def test_a_profile_has_every_block_and_size_and_changes_nothing():
         views,
         feasible_rows(8, 2),
         steps=4,
-        optimizer=lambda block: torch.optim.SGD(block.parameters(), 0.1),
+        recipe=Recipe(lr=0.1, device="cpu"),
     )
     assert [set(b.teacher_s) for b in blocks] == [{4, 8}, {4, 8}]
     assert all(

@@ -17,6 +17,8 @@ from kdlab.methods.blockwise.pairs import pairs_of
 from kdlab.methods.blockwise.stage import StageJob, Worker, stage_groups
 from kdlab.models.blocks import cut
 from kdlab.papers.pipe_bd.stages import Plan, Stage, pipeline
+from kdlab.train.recipe import Recipe
+from kdlab.train.step import TrainStep
 
 BATCH, STEPS = 12, 20
 CUTS = ["2", "5", "8"]
@@ -83,13 +85,16 @@ def one_after_another(norm, steps, dtype=torch.float32):
 SHAPES = {0: (3, 8, 8), 1: (8, 8, 8), 2: (8, 4, 4), 3: (12, 4, 4)}
 
 
-def rank(number, plan, norm, steps, dtype, how, made_first=None):
+def rank(number, plan, norm, steps, dtype, how, made_first=None, **recipe):
     """One device in a group that is up: (its blocks' state, the parts it did)."""
     stage = plan.stages[plan.stage_of(number)]
     pairs = (made_first or made(norm, dtype))[stage.first : stage.stop]
     job = StageJob(
         pairs,
-        optimizers_of(pairs),
+        [
+            TrainStep(Recipe(lr=0.05, **recipe), pair.student, optimizer=own)
+            for pair, own in zip(pairs, optimizers_of(pairs), strict=True)
+        ],
         load=lambda step, start, stop: batch(step, dtype)[start:stop],
         norm=how,
     )
@@ -119,7 +124,9 @@ def in_processes(plan, folder, arguments):
     return [torch.load(folder / f"{d}.pt") for d in plan.devices]
 
 
-def trained(plan, folder=None, *, norm=True, steps=STEPS, dtype=torch.float32, how="sync"):
+def trained(
+    plan, folder=None, *, norm=True, steps=STEPS, dtype=torch.float32, how="sync", **recipe
+):
     """(student blocks in order, the parts each rank did); from the first of each group.
 
     With a folder in processes, that leave there what they found.
@@ -130,7 +137,7 @@ def trained(plan, folder=None, *, norm=True, steps=STEPS, dtype=torch.float32, h
     else:
         world = len(plan.devices)
         drawn = [made(norm, dtype) for _ in range(world)]  # threads would draw in turns
-        found = in_threads(world, lambda r: rank(r, plan, *arguments, drawn[r]))
+        found = in_threads(world, lambda r: rank(r, plan, *arguments, drawn[r], **recipe))
     blocks = [b for stage in plan.stages for b in found[stage.devices[0]]["state"]]
     for stage in plan.stages:
         for other in stage.devices[1:]:  # a group has one model
@@ -166,6 +173,23 @@ def test_relaying_with_and_without_a_barrier_is_bit_identical_to_one_process():
     waiting, parts = trained(replace(plan, decoupled=False))
     same(waiting, expected)
     assert parts[1].count("barrier") == STEPS
+
+
+def test_a_batch_in_parts_is_the_whole_batch_for_blocks_whose_rows_do_not_meet():
+    """Of two devices, whose rows are uneven, each cuts its own in as many parts."""
+    expected = one_after_another(norm=False, steps=2, dtype=torch.float64)
+    plan = Plan(BATCH, (Stage(0, 4, (0, 1), (7, 5), from_data=True),))
+    found, _ = trained(plan, norm=False, steps=2, dtype=torch.float64, accumulate=3)
+    same(found, expected, tolerance=1e-6)
+
+
+def test_in_bf16_the_students_learn_other_numbers_and_the_teachers_relay_their_own():
+    found, parts = trained(pipeline(BATCH, [2, 4], [1, 1]), steps=2, precision="bf16")
+    assert "receive" in parts[1]
+    one, two = found, one_after_another(norm=True, steps=2)
+    with pytest.raises(AssertionError):
+        same(one, two)
+    same(one, two, tolerance=0.1)
 
 
 # Uneven rows, and three rows meet two.

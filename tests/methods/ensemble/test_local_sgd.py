@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from local_models import Case
+from local_models import Case, apart
 from torch.nn.functional import cross_entropy
 
 from kdlab.control.orders import (
@@ -51,9 +52,9 @@ class Lossy:
     def __init__(self):
         self.seen = []
 
-    def __call__(self, scores, labels):
-        self.seen.append(float(cross_entropy(scores, labels).detach()))
-        return cross_entropy(scores, labels)
+    def __call__(self, scores, hard, rows):
+        self.seen.append(float(hard.detach()))
+        return hard
 
 
 def test_losses_are_those_since_the_last_word(case):
@@ -69,25 +70,62 @@ def test_losses_are_those_since_the_last_word(case):
 def test_the_objective_is_trained_on_and_the_task_loss_is_told(case):
     sgd = sgd_of(case)
     (batch,) = batches(sgd, 1)
-    sgd.one(batch, lambda scores, labels: 0 * scores.sum() - 7.0)
+    sgd.one(batch, lambda scores, hard, rows: 0 * scores.sum() - 7.0)
     assert 0 < sgd.mean_loss() < 10
 
 
 def test_the_rate_runs_over_all_steps_of_the_timetable(case):
     sgd, rates = sgd_of(case), []
+    (batch,) = batches(sgd, 1)
     for _ in range(9):
-        rates.append(sgd._lr())
-        sgd.steps += 1
+        sgd.one(batch)
+        rates.append(sgd.train_step.lr)
     assert rates[0] == pytest.approx(0.1)
     assert rates == sorted(rates, reverse=True)
     assert rates[4] == pytest.approx(0.05)
     assert rates[8] == pytest.approx(0.0, abs=1e-9)
 
 
+def test_a_batch_in_parts_has_the_gradient_of_all_of_it(case):
+    """Of a network whose rows do not see each other; nothing is left out of an uneven rest."""
+    ends = []
+    for parts in (1, 3):
+        case.recipe = replace(case.recipe, accumulate=parts)
+        sgd = sgd_of(case)
+        sgd.one(batches(sgd, 1)[0])
+        ends.append((sgd.mean_loss(), [p.detach().clone() for p in sgd.model.parameters()]))
+    (loss, whole), (other, parted) = ends
+    assert other == pytest.approx(loss)
+    assert all(map(partial(torch.allclose, atol=1e-6), parted, whole))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"hard_loss": "bce"},
+        {"label_smoothing": 0.3},
+        {"quantise_after": 0.0, "epochs": 8},
+        {"precision": "bf16"},
+        {"optimizer": "timm/adamw", "layer_decay": 0.5},
+    ],
+    ids=str,
+)
+def test_what_a_recipe_says_changes_what_is_learned(case, words):
+    ends = []
+    for recipe in (case.recipe, replace(case.recipe, **words)):
+        case.recipe = recipe
+        sgd = sgd_of(case)
+        for batch in batches(sgd, 3):
+            sgd.one(batch)
+        assert math.isfinite(sgd.mean_loss())
+        ends.append(sgd.model.net.state_dict())
+    assert apart(*ends) > 0
+
+
 def test_steps_of_two_workers_have_chances_of_their_own(case):
     drawn = []
 
-    def draws(scores, labels):
+    def draws(scores, hard, rows):
         drawn.append(float(torch.rand(())))
         return scores.sum() * 0
 
@@ -151,12 +189,16 @@ def steered(case, tmp_path, monkeypatch):
 
 def test_values_that_are_set_hold_from_the_next_step_on(case, steered):
     sgd, order = steered
-    before = sgd._lr()
+    (batch,) = batches(sgd, 1)
+    sgd.one(batch)
+    before = sgd.train_step.lr
     wanted = {"lr_factor": 0.5, "loss.soft_weight": 0.25}
     order(ChangeSettings(time=1.0, member="ec/seed0", set=wanted))
     sgd.alive()
-    assert sgd._lr() == pytest.approx(before / 2)
-    assert sgd.loss.soft_weight == 0.25
+    sgd.steps = 0
+    sgd.one(batch)
+    assert sgd.train_step.lr == pytest.approx(before / 2)
+    assert sgd.control.loss.soft_weight == 0.25
     assert sgd.job.loss.soft_weight != 0.25
     (event,) = case.events.of("steered")
     assert event.worker == 0
@@ -173,7 +215,7 @@ def test_in_a_pause_it_stands_still_and_saves_when_it_is_told(case, steered, may
             order(next(looks)(time=2.0, member="ec/seed0"))
 
     order(Pause(time=1.0, member="ec/seed0"))
-    sgd.control._pulse = pulse
+    sgd.control.job = replace(sgd.job, pulse=pulse)
     sgd.alive((lambda: saved.append(True)) if may_save else None)
     kinds = [e.KIND for e in case.events]
     if may_save:
@@ -188,7 +230,7 @@ def test_in_a_pause_it_stands_still_and_saves_when_it_is_told(case, steered, may
 def test_a_loss_that_is_no_number_is_refused_with_what_to_do(case):
     sgd = sgd_of(case, 1)
     (batch,) = batches(sgd, 1)
-    sgd.one(batch, cross_entropy)
+    sgd.one(batch)
     sgd._losses[-1] = torch.tensor(float("nan"))
     for asks in (sgd.mean_loss, lambda: sgd.log(0)):
         with pytest.raises(
@@ -231,19 +273,18 @@ def test_soft_labels_of_a_teacher_count_beside_the_loss(case):
     chance = torch.Generator().manual_seed(0)
     scores, soft = (torch.randn(20, 10, generator=chance) for _ in range(2))
     round_ = case.table.rounds[0]
-    taught = worker._local_loss(
-        None, round_, replace(batch, soft=soft), scores, batch.labels
-    )
-    hard = cross_entropy(scores, batch.labels)
+    hard, rows = cross_entropy(scores, batch.labels), slice(0, 20)
+    taught = replace(batch, soft=soft)
+    taught = worker._local_loss(None, round_, taught, scores, hard, rows)
     expected = 0.3 * hard + 0.7 * loss.soft(scores, soft, batch.labels)
     assert float(taught) == pytest.approx(float(expected))
-    alone = worker._local_loss(None, round_, batch, scores, batch.labels)
+    alone = worker._local_loss(None, round_, batch, scores, hard, rows)
     assert float(alone) == pytest.approx(float(hard))
 
 
 def test_momentum_can_be_forgotten(case):
     sgd = sgd_of(case)
     sgd.one(batches(sgd, 1)[0])
-    assert sgd.descent.optimizer.state
-    sgd.forget_momentum()
-    assert not sgd.descent.optimizer.state
+    assert sgd.train_step.optimizer.state
+    sgd.train_step.forget()
+    assert not sgd.train_step.optimizer.state

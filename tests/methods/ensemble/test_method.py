@@ -17,7 +17,9 @@ from kdlab.methods.ensemble import method as module
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.method import Ensemble
 from kdlab.methods.ensemble.model_workers import WorkersHere
+from kdlab.methods.ensemble.variant import Variant
 from kdlab.soft_labels.none import NoTeacher
+from kdlab.train.aggregation.diloco import DiLoCo
 from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.aggregation.none import NoAggregation
 
@@ -54,7 +56,7 @@ FAULTS = {
         "unlike networks",
     ),
     "few_models": (("method.models=[{type: models/patch_net}]",), "1 networks for 3"),
-    "label_smoothing": (("train.label_smoothing=0.1",), "does not have it"),
+    "ema": (("train.ema=0.9",), "a local model is reset to weights that all have"),
     "skewed": (
         ("method.workers=11", "method.shards={kind: dirichlet, concentration: 0.0001}"),
         "No deal of 240 images",
@@ -197,6 +199,8 @@ def test_an_experiment_without_names_has_the_papers():
     method = Ensemble()
     assert list(method.variants(ModelAverage(tau=4))) == ["ma_dnn"]
     assert list(method.variants(NoAggregation())) == ["e_dnn"]
+    assert Variant(aggregation=DiLoCo()).called(2) == "diloco"
+    assert Variant(aggregation=DiLoCo(), workers=1).called(2) == "s_dnn"
     assert list(Ensemble(workers=1).variants(NoAggregation())) == ["s_dnn"]
     spec = experiment().spec
     assert list(spec.method.compared(spec)) == ["s_dnn", "e_dnn", "ma_dnn", "ec_dnn"]

@@ -1,7 +1,7 @@
 """EC-DNN and its baselines, all workers one after the other in this process."""
 
 import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -27,6 +27,7 @@ from kdlab.train.aggregation.codistillation import Codistillation
 from kdlab.train.aggregation.dart import Dart
 from kdlab.train.aggregation.diloco import DiLoCo
 from kdlab.train.aggregation.easgd import Easgd
+from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.aggregation.none import NoAggregation
 from kdlab.train.aggregation.papa import Papa
@@ -364,7 +365,31 @@ def test_relabelling_does_not_touch_the_workers_own_model(digits, tmp_path):
     before = copy.deepcopy(workers[0].model.net.state_dict())
     quiet = RoundSchedule(iterations=10, tau=5, compresses=True, p_iterations=1)
     zero = quiet.rounds[0].__class__(0, 5, compress_steps=1, compression_weight=0.0)
-    workers[0].sgd.descent.optimizer.param_groups[0]["lr"] = 0.0
-    workers[0].sgd._lr = lambda: 0.0
+    workers[0].sgd.train_step.lr = 0.0
+    workers[0].sgd.train_step.at = lambda *place: None
     workers[0].combine(zero, [d.model for d in done])
     assert apart(before, dict(workers[0].model.net.state_dict())) == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nearer(AggregationSpec):
+    """Of outputs, and somebody's own: all that is said of it stands here."""
+
+    asks_itself = False
+
+    def timetable(self, iterations, looks):
+        return RoundSchedule(iterations=iterations, tau=5, diversity_weight=2.0)
+
+    def local_loss(self, scores, hard, mean, weight):
+        return hard if mean is None else hard + weight * cross_entropy(scores, mean)
+
+
+def test_an_aggregation_of_outputs_of_ones_own_is_one_class(digits, tmp_path):
+    spec = Nearer()
+    case = Case(digits, tmp_path, spec, spec.timetable(10, 2), 2)
+    outcome = case.run()
+    assert len(outcome.models) == 2
+    done = case.events.of("worker_done")
+    fetched = {event["round"]: event["fetched_bytes"] for event in done}
+    assert fetched[0] == 0
+    assert 0 < fetched[1] <= max(m.bytes for m in outcome.models)  # the other one's alone

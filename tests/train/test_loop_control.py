@@ -1,15 +1,18 @@
 """What a loop makes of orders: without a process, and with ranks that are only numbers."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from kdlab.control.loop_control import LoopControl, alone
 from kdlab.control.orders import OrderReader, append, order
 from kdlab.control.request import ControlRequest
-from kdlab.control.steering import LR_FACTOR, Steering
+from kdlab.control.steering import LR_FACTOR, Steering, settings_of
+from kdlab.losses.hinton import Hinton
+from kdlab.train.loop_control import LoopControl, alone
 
-SETTINGS = {LR_FACTOR: 1.0, "loss.temperature": 4.0}
+LOSS = Hinton(temperature=4.0)
+SETTINGS = settings_of(LOSS)
 
 
 @pytest.fixture
@@ -25,15 +28,16 @@ def give(tmp_path):
 def control(folder, **options):
     """A control at step 7, and what it emitted."""
     events = []
-    made = LoopControl(
-        Steering(folder / "control.jsonl", "m"),
-        SETTINGS,
-        step=lambda: 7,
+    first = options.pop("is_first", True)
+    job = SimpleNamespace(
+        stop=lambda: False,
+        leave=lambda: False,
+        pulse=lambda step: None,
+        steering=Steering(folder / "control.jsonl", "m"),
         emit=events.append,
-        stop=options.pop("stop", lambda: False),
-        **options,
     )
-    return made, events
+    vars(job).update(options)
+    return LoopControl(job, LOSS, lambda: 7, is_first=first), events
 
 
 def all_of(*requests):
@@ -47,7 +51,8 @@ def test_settings_hold_from_the_next_step_on_and_are_told_once(tmp_path, give):
     give("set", set={"loss.temperature": 2.0})
     loop.steering.look(now=True)
     assert loop.apply(loop.request())
-    assert loop.settings == {LR_FACTOR: 1.0, "loss.temperature": 2.0}
+    assert loop.settings == SETTINGS | {"loss.temperature": 2.0}
+    assert loop.loss.temperature == 2.0
     assert not loop.apply(loop.request())
     (told,) = events
     assert (told.step, told.values) == (7, {"loss.temperature": 2.0})
@@ -78,7 +83,9 @@ def test_the_first_rank_speaks_for_the_user_and_each_for_itself(tmp_path, give):
     for one in (first, second):
         one.steering.look(now=True)
     agreed = all_of(first.request(), second.request())
-    assert agreed == ControlRequest(stop=True, pause=True, settings=(0.5, 4.0))
+    assert agreed == ControlRequest(
+        stop=True, pause=True, settings=tuple((SETTINGS | {LR_FACTOR: 0.5}).values())
+    )
     assert first.apply(agreed)
     assert second.apply(agreed)
     assert first.settings == second.settings
@@ -88,7 +95,7 @@ def test_the_first_rank_speaks_for_the_user_and_each_for_itself(tmp_path, give):
 
 def test_a_request_without_settings_changes_none(tmp_path):
     loop, events = control(tmp_path)
-    assert not loop.apply(ControlRequest(settings=(0.0, 0.0)))
+    assert not loop.apply(ControlRequest(settings=(0.0,) * len(SETTINGS)))
     assert not loop.apply(ControlRequest())
     assert loop.settings == SETTINGS
     assert not events

@@ -4,12 +4,14 @@ The loop asks for `request()` after a step, agrees on it with the other ranks in
 and hands what came of it to `apply`; `pause` stands still. Who trains alone agrees with itself.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from kdlab.control.orders import LR_FACTOR
 from kdlab.control.request import ControlRequest
-from kdlab.control.steering import Steering, changed, resting
+from kdlab.control.steering import resting, settings_of, with_settings
 from kdlab.events.training import Paused, Steered, WentOn
+from kdlab.losses.soft_loss import LossSpec
+from kdlab.train.job import LoopJob
 
 
 def alone(request: ControlRequest) -> ControlRequest:
@@ -21,34 +23,27 @@ class LoopControl:
     """The control of one loop, on one rank.
 
     Args:
-        settings: what can be changed, as the spec has it, in an order that all ranks know.
-        leave: whether this generation of ranks is to end.
-        pulse: a sign of life, with the step.
+        job: of the loop.
+        loss: of soft labels, whose numbers can be changed beside the learning rate; as the spec
+            has it.
+        step: the number of steps done.
+        worker: number of the local model, of several.
         is_first: the first rank speaks for the user; the others only for themselves.
     """
 
     def __init__(
         self,
-        steering: Steering,
-        settings: Mapping[str, float],
-        *,
+        job: LoopJob,
+        loss: LossSpec | None,
         step: Callable[[], int],
-        emit: Callable[[Steered | Paused | WentOn], None],
-        stop: Callable[[], bool],
-        leave: Callable[[], bool] = lambda: False,
-        pulse: Callable[[int], None] = lambda step: None,
+        *,
+        worker: int | None = None,
         is_first: bool = True,
     ) -> None:
-        self.steering, self.is_first = steering, is_first
-        self._begin = dict(settings)  # as the spec has them
-        self._now = tuple(settings.values())  # as they are
-        self._step, self._emit = step, emit
-        self._stop, self._leave, self._pulse = stop, leave, pulse
-
-    @property
-    def settings(self) -> dict[str, float]:
-        """As they are."""
-        return dict(zip(self._begin, self._now, strict=True))
+        self.job, self.steering, self.is_first = job, job.steering, is_first
+        self._step, self._worker = step, worker
+        self._begin = settings_of(loss)  # in an order that all ranks know
+        self.loss, self.settings = loss, dict(self._begin)  # as they are
 
     @property
     def lr_factor(self) -> float:
@@ -58,9 +53,9 @@ class LoopControl:
         """What this rank wants of all; a checkpoint that was asked for is wanted once."""
         self.steering.look()
         return ControlRequest(
-            stop=self._stop(),
+            stop=self.job.stop(),
             save=self.is_first and (self.take_checkpoint_order() or save),
-            leave=self._leave(),
+            leave=self.job.leave(),
             pause=self.is_first and self.steering.paused,
             settings=self._wanted(),
         )
@@ -85,12 +80,14 @@ class LoopControl:
 
     def apply(self, agreed: ControlRequest) -> bool:
         """Settings for the next step on; whether any of them is new."""
-        if not any(agreed.settings) or agreed.settings == self._now:
+        wanted = dict(zip(self._begin, agreed.settings, strict=False))
+        if not any(agreed.settings) or wanted == self.settings:
             return False
-        values = changed(list(self._begin), self._now, agreed.settings)
-        self._now = agreed.settings
+        values = {k: new for k, new in wanted.items() if new != self.settings[k]}
+        self.loss, self.settings = with_settings(self.loss, wanted), wanted
         if self.is_first:
-            self._emit(Steered(step=self._step(), values=values))
+            step, worker = self._step(), self._worker
+            self.job.emit(Steered(step=step, worker=worker, values=values))
         return True
 
     def pause(
@@ -105,14 +102,14 @@ class LoopControl:
         Sources stand still too; `act` gets what all agreed on: settings, a checkpoint.
         """
         if self.is_first:
-            self._emit(Paused(step=self._step()))
+            self.job.emit(Paused(step=self._step(), worker=self._worker))
         with resting(*sources) as wait:
             while True:
                 wait()
-                self._pulse(self._step())
+                self.job.pulse(self._step())
                 now = agree(self.request())
                 act(now)
                 if now.stop or now.leave or not now.pause:
                     break
         if self.is_first:
-            self._emit(WentOn(step=self._step()))
+            self.job.emit(WentOn(step=self._step(), worker=self._worker))
