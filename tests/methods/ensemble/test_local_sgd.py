@@ -21,6 +21,7 @@ from kdlab.control.orders import (
 from kdlab.control.steering import Steering
 from kdlab.errors import Diverged, RunStopped
 from kdlab.losses.hinton import Hinton
+from kdlab.methods.ensemble.exchange import keep_momentum, publish, take_momentum
 from kdlab.methods.ensemble.local_job import Prices
 from kdlab.methods.ensemble.local_sgd import LocalSgd
 from kdlab.methods.ensemble.worker import LocalWorker
@@ -288,3 +289,17 @@ def test_momentum_can_be_forgotten(case):
     assert sgd.train_step.optimizer.state
     sgd.train_step.forget()
     assert not sgd.train_step.optimizer.state
+
+
+def test_momentum_goes_beside_a_published_model_to_who_takes_its_place(case, tmp_path):
+    sgd, other = sgd_of(case), sgd_of(case)
+    sgd.one(batches(sgd, 1)[0])
+    file = publish(sgd.model.net, 0, tmp_path / "published.safetensors")
+    keep_momentum(file, sgd.train_step)
+    before = {k: v.clone() for k, v in other.model.state_dict().items()}
+    take_momentum(file, other.train_step)
+    first, second = (x.train_step.optimizer.state_dict()["state"] for x in (sgd, other))
+    assert first.keys() == second.keys() != set()
+    for number, kept in first.items():
+        assert torch.equal(kept["momentum_buffer"], second[number]["momentum_buffer"])
+    assert all(torch.equal(v, before[k]) for k, v in other.model.state_dict().items())
