@@ -20,6 +20,7 @@ from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.models.model import Normalised
 from kdlab.papers.ec_dnn.round_schedule import Round
 from kdlab.soft_labels.source import PoolAddress, SoftLabelSource
+from kdlab.supervision.supervisor import ChildLost, ChildReady
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +47,6 @@ class RoundOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerReady:
-    worker: int
-
-
-@dataclass(frozen=True, slots=True)
 class RoundReport:
     """An order was carried out."""
 
@@ -60,18 +56,12 @@ class RoundReport:
     train_loss: float | None = None  # mean cross entropy on the local data, if asked for
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLost:
-    worker: int
-    why: str
-
-
-WorkerEvent = WorkerReady | RoundReport | WorkerLost
+WorkerEvent = ChildReady[int] | RoundReport | ChildLost[int]
 
 
 class ModelWorkers(Protocol):
     def start(self, worker: int) -> None:
-        """Have a worker; `WorkerReady` follows."""
+        """Have a worker; `ChildReady` follows."""
 
     def send(self, order: RoundOrder) -> None: ...
 
@@ -132,7 +122,7 @@ class WorkersHere:
 
     def start(self, worker: int) -> None:
         self.workers[worker] = self._make(worker)
-        self._news.append(WorkerReady(worker))
+        self._news.append(ChildReady(worker))
 
     def send(self, order: RoundOrder) -> None:
         self._orders.append(order)

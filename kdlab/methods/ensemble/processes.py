@@ -10,13 +10,7 @@ from kdlab.errors import KdlabError, RunStopped
 from kdlab.events.ensemble import WorkerHangs, WorkerStarted
 from kdlab.experiment.groups import start_rank
 from kdlab.experiment.method import MemberTraining
-from kdlab.methods.ensemble.model_workers import (
-    RoundOrder,
-    RoundReport,
-    WorkerEvent,
-    WorkerLost,
-    WorkerReady,
-)
+from kdlab.methods.ensemble.model_workers import RoundOrder, RoundReport, WorkerEvent
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.heartbeat import Heartbeat
 from kdlab.supervision.rank_messages import (
@@ -64,9 +58,8 @@ class Processes:
     def start(self, worker: int) -> None:
         number = self._started[worker] = self._started.get(worker, -1) + 1
         name = f"worker-{worker}-process-{number}"
-        pulses = self.training.folder / "workers" / "pulse"
-        pulses.mkdir(parents=True, exist_ok=True)
-        child = start_rank(self.training, _MODULE, name, pulses / name)
+        pulse = self.training.folder / "workers" / "pulse" / name
+        child = start_rank(self.training, _MODULE, name, pulse)
         self.supervisor.add(worker, child)
         self.supervisor.expect(worker)
         self.training.emit(WorkerStarted(worker=worker, pid=child.pid, again=number))
@@ -93,15 +86,15 @@ class Processes:
             match event:
                 case ChildReady(worker):
                     self.supervisor.rest(worker)
-                    yield WorkerReady(worker)
+                    yield event
                 case ChildSaid(worker, message):
                     yield from self._on_message(worker, RankAnswer.typed(message))
                 case ChildSilent(worker, silent_s):
                     self.training.emit(WorkerHangs(worker=worker, silent_s=silent_s))
                     self.supervisor.children[worker].kill()
                     self.supervisor.expect(worker)
-                case ChildLost(worker, _, why):
-                    yield WorkerLost(worker, why)
+                case ChildLost():
+                    yield event
 
     def _patience(self, sign: Heartbeat) -> float:
         # Before its first sign of life it imports, opens the data and builds the model.

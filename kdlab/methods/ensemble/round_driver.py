@@ -30,8 +30,6 @@ from kdlab.methods.ensemble.model_workers import (
     RoundOrder,
     RoundReport,
     WorkerEvent,
-    WorkerLost,
-    WorkerReady,
 )
 from kdlab.methods.ensemble.round_errors import Looks, RoundReports
 from kdlab.papers.ec_dnn.parallel import Busy, Combining, Network, round_s
@@ -46,6 +44,7 @@ from kdlab.papers.ec_dnn.rounds import (
     Train,
 )
 from kdlab.report.round_errors import CostTotals, RoundErrors
+from kdlab.supervision.supervisor import ChildLost, ChildReady
 
 _MAX_LOSSES = 3  # of one worker, without anything done in between
 _KEPT = "direction.json"
@@ -159,9 +158,9 @@ class RoundDriver:
 
     def _next_instructions(self, event: WorkerEvent) -> Iterable[Instruction]:
         match event:
-            case WorkerReady(worker):
+            case ChildReady(worker):
                 return self.machine.on_ready(worker)
-            case WorkerLost(worker, why):
+            case ChildLost(worker, _, why):
                 self.emit(LocalModelLost(worker=worker, why=why))
                 self._losses[worker] += 1
                 if self._losses[worker] > _MAX_LOSSES:

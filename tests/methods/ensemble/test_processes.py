@@ -10,12 +10,7 @@ from kdlab.errors import KdlabError, RunStopped
 from kdlab.methods.ensemble import processes as module
 from kdlab.methods.ensemble.exchange import ModelFile
 from kdlab.methods.ensemble.local_job import RoundWork
-from kdlab.methods.ensemble.model_workers import (
-    RoundOrder,
-    RoundReport,
-    WorkerLost,
-    WorkerReady,
-)
+from kdlab.methods.ensemble.model_workers import RoundOrder, RoundReport
 from kdlab.methods.ensemble.processes import Processes
 from kdlab.papers.ec_dnn.round_schedule import Round
 from kdlab.soft_labels.source import PoolAddress
@@ -25,6 +20,7 @@ from kdlab.supervision.rank_messages import (
     RankOrder,
     RankStopped,
 )
+from kdlab.supervision.supervisor import ChildLost, ChildReady
 from kdlab.testing.scripted import FakeClock, ScriptedChild
 
 
@@ -67,7 +63,7 @@ def models(started, events, clock, tmp_path):
     for worker in range(2):
         made.start(worker)
     started[0].say(ready=True)
-    assert list(made.events()) == [WorkerReady(0)]
+    assert list(made.events()) == [ChildReady(0)]
     return made
 
 
@@ -118,7 +114,7 @@ def test_before_its_first_sign_it_may_take_long(models, events, clock, started):
     assert events[-1].KIND == "worker_hangs"
     assert events[-1].silent_s == pytest.approx(121.0)
     (lost,) = models.events()
-    assert isinstance(lost, WorkerLost)
+    assert isinstance(lost, ChildLost)
 
 
 def test_who_trains_must_give_signs_of_life(models, events, clock, started):

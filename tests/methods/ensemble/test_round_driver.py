@@ -14,14 +14,11 @@ from kdlab.errors import Diverged, KdlabError
 from kdlab.methods.ensemble.compression import planned_rows
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch, publish
 from kdlab.methods.ensemble.local_job import Prices, RoundWork
-from kdlab.methods.ensemble.model_workers import (
-    RoundReport,
-    WorkerLost,
-    WorkersHere,
-)
+from kdlab.methods.ensemble.model_workers import RoundReport, WorkersHere
 from kdlab.methods.ensemble.round_errors import RoundReports
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule, StepWeight
 from kdlab.soft_labels.none import NoTeacherSource
+from kdlab.supervision.supervisor import ChildLost
 from kdlab.train.aggregation.bmuf import Bmuf
 from kdlab.train.aggregation.codistillation import Codistillation
 from kdlab.train.aggregation.dart import Dart
@@ -252,7 +249,7 @@ class Losing(WorkersHere):
             if self.orders == self.at:
                 self._orders.popleft()
                 self._sources.pop(1, None)
-                yield WorkerLost(1, "on purpose")
+                yield ChildLost(1, None, "on purpose", was_ready=True)
                 return
         yield from super().events()
 
@@ -325,7 +322,7 @@ def test_where_the_others_wait_nothing_is_lost_with_a_worker(digits, tmp_path, k
 def test_a_worker_that_is_lost_again_and_again_ends_the_training(digits, tmp_path):
     class Never(WorkersHere):
         def send(self, order):
-            self._news.append(WorkerLost(order.worker, "no memory"))
+            self._news.append(ChildLost(order.worker, None, "no memory", was_ready=True))
 
     spec, table = ec()
     case = Case(digits, tmp_path, spec, table, 1)
