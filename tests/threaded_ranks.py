@@ -154,7 +154,7 @@ class ThreadedRank:
         """As SIGTERM: all save first."""
         self.rank.leaving = True
 
-    # As kdlab/supervision/rank_child.py wants it
+    # As `RankChild` wants it
 
     def messages(self):
         return [self._says.get() for _ in range(self._says.qsize())]
@@ -199,7 +199,7 @@ class _OwnChances(threading.local):
 
 
 class RanksHere:
-    """Stands where `kdlab.supervision.rank_child.start_here` does, while a fixture lasts.
+    """Stands where `kdlab.experiment.groups.start_here` does, while a fixture lasts.
 
     `on_beat(child, generation, step)` is called in the thread of a rank at each of its signs of
     life; it may kill a child, have it leave, or raise what its machine would.

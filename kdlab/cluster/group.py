@@ -31,8 +31,8 @@ from kdlab.papers.edl_dist.generations import (
     StartGeneration,
     StartProcess,
 )
+from kdlab.supervision.children import RankChild
 from kdlab.supervision.heartbeat import Heartbeat
-from kdlab.supervision.rank_child import RankChild
 from kdlab.supervision.rank_messages import (
     CarryOut,
     GenerationOrder,

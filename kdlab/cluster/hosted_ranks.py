@@ -94,7 +94,7 @@ async def connections(tls: Files | None) -> ConnectionPool:
 
 
 class HostedRank:
-    """A rank on a worker. Satisfies `rank_child.RankChild`; what it shows is some ms old."""
+    """A rank on a worker. Satisfies `RankChild`; what it shows is some ms old."""
 
     def __init__(self, hosts: "DaskHosts", worker: str, name: str, pid: int) -> None:
         self.hosts, self.worker, self.name, self.pid = hosts, worker, name, pid
@@ -119,10 +119,7 @@ class HostedRank:
         self._alive = False
 
     def messages(self) -> list[dict[str, object]]:
-        found = []
-        while self._words:
-            found.append(self._words.popleft())
-        return found
+        return [self._words.popleft() for _ in range(len(self._words))]
 
     def send(self, **order: object) -> bool:
         return bool(

@@ -6,7 +6,6 @@ A keeper that nobody asks for a while ends its ranks: their run is gone.
 import asyncio
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,7 +14,7 @@ import psutil
 from distributed import Worker, WorkerPlugin
 
 from kdlab.codec import plain
-from kdlab.supervision.rank_child import LocalRank
+from kdlab.supervision.children import Child, StartChild
 
 _UNASKED_S = 10.0  # after which a keeper ends ranks whose run does not ask any more:
 # before the run takes its host for lost and starts others in their place
@@ -41,11 +40,11 @@ class RankHost(WorkerPlugin):
     name = _PLUGIN
     idempotent = True  # another run's does not replace it, with the ranks it keeps
 
-    def __init__(self, start: Callable[..., LocalRank] = LocalRank) -> None:
+    def __init__(self, start: StartChild = Child) -> None:
         self._start_rank = start
 
     def setup(self, worker: Worker) -> None:
-        self.ranks: dict[str, LocalRank] = {}
+        self.ranks: dict[str, Child] = {}
         self.asked: dict[str, float] = {}
         self.host = urlsplit(worker.address).hostname or "127.0.0.1"
         worker.handlers |= {
@@ -70,7 +69,9 @@ class RankHost(WorkerPlugin):
         environment = {}
         if (interface := interface_of(self.host)) is not None:
             environment["GLOO_SOCKET_IFNAME"] = interface
-        rank = self._start_rank(module, config, Path(log), Path(pulse), environment)
+        rank = self._start_rank(
+            module, config, Path(log), Path(pulse), environment=environment
+        )
         self.ranks[name], self.asked[name] = rank, time.monotonic()
         return rank.pid
 

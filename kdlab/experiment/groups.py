@@ -10,9 +10,14 @@ from kdlab.cluster.hosted_ranks import HostedRank
 from kdlab.experiment.method import MemberTraining
 from kdlab.papers.edl_dist.generations import Generations, StartGeneration
 from kdlab.soft_labels.source import PoolAddress, TeacherPool
-from kdlab.supervision.rank_child import RankChild, start_here
+from kdlab.supervision.children import Child, RankChild
 from kdlab.supervision.rank_messages import GenerationOrder, RankConfig
 from kdlab.train import checkpoint
+
+
+def start_here(module: str, config: object, log: Path, pulse: Path) -> Child:
+    """Ranks of a group talk over loopback, whatever this machine's name resolves to."""
+    return Child(module, config, log, pulse, environment={"GLOO_SOCKET_IFNAME": "lo"})
 
 
 def start_rank(training: MemberTraining, module: str, name: str, pulse: Path) -> RankChild:

@@ -1,8 +1,6 @@
 """Processes that are started and watched: children, heartbeats, a supervisor of several.
 
-child pipes       children.py: one JSON line each way
-ranks             rank_child.py, with heartbeats (heartbeat.py)
-how often again   restarts.py
-a small heap      allocator.py
-all of a group    supervisor.py: Ready | Said | Silent | Lost, here or on Dask workers
+one of them       children.py: one JSON line each way, and heartbeats (heartbeat.py)
+how often again   backoff.py: of whatever ended, or does not answer
+several           supervisor.py: Ready | Said | Silent | Lost, here or on Dask workers
 """

@@ -14,11 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+
+import psutil
 
 from kdlab.codec import parsed, plain
 from kdlab.errors import ClusterError
 from kdlab.supervision import lifeline
+from kdlab.supervision.heartbeat import Heartbeat, HeartbeatFile
 
 T = TypeVar("T")
 
@@ -29,16 +32,20 @@ class Child:
     """A process `python -m MODULE` with its log file and lifeline.
 
     Its main reads the dataclass `config` by `configured`; what it prints is appended to
-    `log`. It shares the open files `fds` under the same numbers. `environment` comes beside
+    `log`. Its signs of life, if it gives any, are in `pulse`, which its `config` has a place
+    for. It shares the open files `fds` under the same numbers. `environment` comes beside
     this process's own; `within` are words before the command, such as those that enter a
     network namespace.
     """
+
+    machine = "here"
 
     def __init__(
         self,
         module: str,
         config: object,
         log: Path,
+        pulse: Path | None = None,
         *,
         fds: Sequence[int] = (),
         environment: dict[str, str] | None = None,
@@ -46,6 +53,7 @@ class Child:
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.module, self.log = module, log
+        self._pulse = HeartbeatFile(pulse) if pulse else None
         everything = os.environ | (environment or {})
         with log.open("ab") as file:
             self.process = subprocess.Popen(
@@ -58,7 +66,7 @@ class Child:
             )
         self._received = b""
         try:
-            self._tell(plain(config))
+            self._tell(plain(config) | ({"pulse": str(pulse)} if pulse else {}))
         except BrokenPipeError as error:
             raise ClusterError(
                 self.exit_report("ended before it was configured")
@@ -95,8 +103,25 @@ class Child:
     def pid(self) -> int:
         return self.process.pid
 
+    @property
+    def exit_code(self) -> int | None:
+        return self.process.poll()
+
     def alive(self) -> bool:
-        return self.process.poll() is None
+        return self.exit_code is None
+
+    def is_stopped(self) -> bool:
+        try:
+            return bool(psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
+        except psutil.NoSuchProcess:
+            return False
+
+    def sign(self) -> Heartbeat:
+        assert self._pulse is not None
+        return self._pulse.read()
+
+    def kill(self) -> None:
+        self.process.kill()
 
     def answer(self, timeout_s: float) -> dict[str, Any]:
         """The one line of JSON a child prints when it is up.
@@ -107,17 +132,16 @@ class Child:
         assert self.process.stdout is not None
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            if select.select([self.process.stdout], [], [], 0.1)[0]:
-                line = self.process.stdout.readline()
-                if line:
-                    return parsed(dict[str, Any], line)
-                self.process.wait(5)
-            if not self.alive():
+            alive = self.alive()  # asked first: last words are read after it
+            if said := self.messages():
+                return said[0]
+            if not alive:
                 raise ClusterError(self.exit_report("ended while starting"))
+            select.select([self.process.stdout], [], [], 0.1)
         raise ClusterError(self.exit_report(f"did not come up within {timeout_s:g} s"))
 
     def exit_report(self, what: str) -> str:
-        code = self.process.poll()
+        code = self.exit_code
         ended = "" if code is None else f" (exit code {code})"
         return f"{self.module} {what}{ended}. End of {self.log}:\n{tail(self.log)}"
 
@@ -134,6 +158,38 @@ class Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+class RankChild(Protocol):
+    """A child that gives signs of life, here (`Child`) or beside a worker of a Dask cluster."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def machine(self) -> str:
+        """The same for ranks that share GPUs and memory."""
+
+    @property
+    def exit_code(self) -> int | None: ...
+
+    def messages(self) -> list[dict[str, object]]: ...
+
+    def send(self, **order: object) -> bool: ...
+
+    def alive(self) -> bool: ...
+
+    def sign(self) -> Heartbeat:
+        """Its newest sign of life, on the clock of the machine that asks."""
+
+    def is_stopped(self) -> bool:
+        """Whether somebody stopped it (SIGSTOP)."""
+
+    def kill(self) -> None: ...
+
+    def exit_report(self, what: str) -> str: ...
+
+    def stop(self, timeout_s: float = 5.0) -> None: ...
 
 
 StartChild = Callable[..., Child]  # as Child is called; a test has a script of one

@@ -24,7 +24,7 @@ class FakeClock:
 
 @dataclass(slots=True)
 class ScriptedChild:
-    """A rank's process that is none (`kdlab.supervision.rank_child.RankChild`).
+    """A rank's process that is none (`kdlab.supervision.children.RankChild`).
 
     `say` and `die` are what it does next; `orders` is what it was sent.
     """

@@ -26,7 +26,7 @@ from kdlab.run.handle.run import made
 from kdlab.run.process.execution import Work, execute
 from kdlab.simulate.kind import SimulationSpec
 from kdlab.soft_labels.source import PoolAddress
-from kdlab.supervision.rank_child import LocalRank
+from kdlab.supervision.children import Child
 from kdlab.tuning import best, figures
 from kdlab.tuning.driver import Driver
 from kdlab.tuning.folder import SweepFolder, open_study, sweep_hash
@@ -47,7 +47,7 @@ class SweepProcess(Work):
         self,
         folder: SweepFolder,
         stop: Callable[[], bool],
-        start: StartWorker = LocalRank,
+        start: StartWorker = Child,
     ) -> None:
         super().__init__(folder, stop)
         self.folder, self.start = folder, start

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from kdlab.codec import Tagged, plain, typed
 from kdlab.errors import ClusterError, RunStopped
 from kdlab.soft_labels.source import PoolAddress
-from kdlab.supervision.rank_child import LocalRank, RankChild
+from kdlab.supervision.children import Child, RankChild
 from kdlab.supervision.supervisor import ChildLost, ChildReady, ChildSaid, Supervisor
 
 _MODULE = "kdlab.tuning.trial_worker"
@@ -73,7 +73,7 @@ class TrialWorkers:
         *,
         simulates: bool,
         gpus: Sequence[str],
-        start: StartWorker = LocalRank,
+        start: StartWorker = Child,
     ) -> None:
         self.folder, self.simulates, self.gpus = folder, simulates, gpus
         self._start_child = start

@@ -138,7 +138,7 @@ def test_it_is_started_there_with_what_it_needs(case, tmp_path):
     child = run.child(rank)
     assert rank.pid == child.pid
     assert (child.module, child.config) == ("kdlab.somewhere", {"seed": 3})
-    pulse, environment = child.options["rest"]
+    (pulse,), environment = child.options["rest"], child.options["environment"]
     assert (child.log, pulse) == (tmp_path / "rank-1.log", tmp_path / "rank-1.pulse")
     assert environment == {"GLOO_SOCKET_IFNAME": "lo"}
 

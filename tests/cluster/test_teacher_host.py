@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ from scripted_children import Starts
 
 from kdlab.cluster.teachers.teacher_host import TeacherHost, machine_of
 from kdlab.cluster.wires.roles import FAILED, REFUSED, TEACHER, WITHDRAWN
+from kdlab.testing.scripted import FakeClock
 
 
 def worker(folder, resources=(TEACHER,), plugins=()):
@@ -22,102 +24,145 @@ def worker(folder, resources=(TEACHER,), plugins=()):
     )
 
 
-def hosted(folder, act, teachers=1, **of_worker):
-    """What `act` makes of a host on such a worker; with all that it started."""
-    starts = Starts()
-    host = TeacherHost(teachers, 2, {"ca": "x"}, start=starts)
+class Hosted:
+    """A host on such a worker, whose clock goes on with each look; with all that it started."""
 
+    def __init__(self, folder, teachers=1, **of_worker):
+        self.starts, self.clock = Starts(), FakeClock()
+        self.host = TeacherHost(teachers, 2, {"ca": "x"}, start=self.starts)
+        self.worker = worker(folder, **of_worker)
+
+    async def __aenter__(self):
+        self.host.setup(self.worker)
+        if self.host.keeping is not None:
+            self.host.keeping.cancel()  # the test says when it looks
+            self.host.supervisor._clock = self.clock
+            self.host.look()
+        return self
+
+    async def __aexit__(self, *_):
+        self.host.teardown(self.worker)
+
+    def look(self, seconds=1, code=None):
+        """So many looks, a second apart; before each whoever lives dies with the code."""
+        for _ in range(seconds):
+            for child in self.starts.alive if code is not None else ():
+                child.die(code)
+            self.clock.advance(1.0)
+            self.host.look()
+
+
+def hosted(folder, act=lambda hosted: None, **options):
     async def live():
-        on = worker(folder, **of_worker)
-        host.setup(on)
-        if host.keeping is not None:
-            host.keeping.cancel()  # the test says when it looks
-        await act(host, starts)
-        host.teardown(on)
+        async with Hosted(folder, **options) as made:
+            act(made)
+        return made
 
-    asyncio.run(live())
-    return host, starts
-
-
-async def nothing(host, starts):
-    await asyncio.sleep(0)
+    return asyncio.run(live())
 
 
 def test_it_starts_its_teachers_where_the_worker_is_reached(tmp_path):
-    async def look(host, starts):
-        await host.look(0.0)
-        assert len(starts.children) == 2
-
-    _, starts = hosted(tmp_path, look, teachers=2)
-    first, second = (child.config for child in starts.children)
+    first, second = (c.config for c in hosted(tmp_path, teachers=2).starts.children)
     assert (first.scheduler, first.host) == ("tls://scheduler:1", "10.0.0.3")
     assert (first.threads, first.tls, first.chaos) == (2, {"ca": "x"}, False)
     assert [machine_of(config.name) for config in (first, second)] == ["machine-3"] * 2
     assert first.name != second.name
-    assert starts.children[0].options["environment"] == {"OMP_NUM_THREADS": "2"}
+
+
+def test_a_teacher_has_as_many_threads_as_it_is_told(tmp_path):
+    (child,) = hosted(tmp_path).starts.children
+    assert child.options["environment"] == {"OMP_NUM_THREADS": "2"}
 
 
 @pytest.mark.parametrize("of_worker", [{"resources": ()}, {"plugins": ("kdlab-teacher",)}])
 def test_workers_of_other_roles_and_teachers_themselves_host_none(tmp_path, of_worker):
-    host, starts = hosted(tmp_path, nothing, **of_worker)
-    assert host.keeping is None
-    assert starts.children == []
+    made = hosted(tmp_path, **of_worker)
+    assert made.host.keeping is None
+    assert made.starts.children == []
     assert list(tmp_path.iterdir()) == []
 
 
 def test_teachers_and_their_files_go_with_the_worker(tmp_path):
-    async def look(host, starts):
-        await host.look(0.0)
-        assert list(tmp_path.iterdir()) == [host.folder]
+    def look(made):
+        assert list(tmp_path.iterdir()) == [made.host.folder]
 
-    _, starts = hosted(tmp_path, look, teachers=2)
-    assert [child.stops for child in starts.children] == [1, 1]
+    made = hosted(tmp_path, look, teachers=2)
+    assert [child.stops for child in made.starts.children] == [1, 1]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_that_dies_at_once_is_started_a_few_times_a_minute(tmp_path):
-    """It was started again each second, for ever: each start takes a core for seconds."""
-    counts = []
+def test_one_that_dies_comes_back_later_each_time(tmp_path):
+    at = []
 
-    async def look(host, starts):
-        await host.look(0.0)
-        for second in range(180):
-            for child in starts.alive:
-                child.die(FAILED)
-            await host.look(float(second))
-            if second % 60 == 59:
-                counts.append(len(starts.children))
+    def look(made):
+        made.starts.then = lambda child: at.append(made.clock())
+        made.look(70, code=FAILED)
 
     hosted(tmp_path, look)
-    assert counts == [1 + 3, 1 + 6, 1 + 9]
+    assert [b - a for a, b in pairwise(at)] == [3.0, 5.0, 9.0, 17.0, 33.0]
+
+
+def test_one_that_dies_at_once_is_left_alone_in_the_end(tmp_path, caplog):
+    """It was started again for ever: each start takes a core for seconds."""
+
+    def look(made):
+        made.look(600, code=FAILED)
+        assert len(made.starts.children) == 1 + 10
+
+    with caplog.at_level("WARNING", "kdlab"):
+        hosted(tmp_path, look)
+    (said,) = caplog.messages
+    assert said.startswith("A teacher is left alone after 10 restarts in 900 s: it ended")
+    assert f"exit code {FAILED}" in said
+
+
+def test_one_that_dies_now_and_then_always_comes_back(tmp_path):
+    def look(made):
+        for _ in range(50):
+            made.look(code=FAILED)
+            made.look(120)
+            assert len(made.starts.alive) == 1
+
+    hosted(tmp_path, look)
+
+
+def test_one_that_cannot_be_started_is_tried_again(tmp_path):
+    def look(made):
+        def no_room(child):
+            child.die(FAILED)
+            raise OSError(12, "Cannot allocate memory")
+
+        made.starts.then = no_room
+        made.look(code=FAILED)
+        made.look(1)
+        made.starts.then = lambda child: None
+        made.look(3)
+        assert len(made.starts.alive) == 1
+
+    hosted(tmp_path, look)
 
 
 def test_restarts_are_counted_for_each_teacher(tmp_path):
-    async def look(host, starts):
-        await host.look(0.0)
-        for second in range(4):
-            for child in starts.alive:
-                child.die(FAILED)
-            await host.look(float(second))
-        assert len(starts.children) == 2 + 6
+    def look(made):
+        made.look(600, code=FAILED)
+        assert len(made.starts.children) == 2 * (1 + 10)
 
     hosted(tmp_path, look, teachers=2)
 
 
 @pytest.mark.parametrize("code", [WITHDRAWN, REFUSED])
 def test_who_was_meant_to_end_is_not_started_again(tmp_path, code):
-    async def look(host, starts):
-        await host.look(0.0)
-        starts.children[0].die(code)
-        await host.look(100.0)
-        assert len(starts.children) == 2
-        starts.children[1].die(FAILED)
-        await host.look(101.0)
-        assert len(starts.alive) == 1
+    def look(made):
+        made.starts.children[0].die(code)
+        made.look(100)
+        assert len(made.starts.children) == 2
+        made.starts.children[1].die(FAILED)
+        made.look(2)
+        assert len(made.starts.alive) == 1
 
     hosted(tmp_path, look, teachers=2)
 
 
 def test_it_travels_to_the_workers():
     host = pickle.loads(pickle.dumps(TeacherHost(2, 1, None)))
-    assert (host.teachers, host.wanted) == (2, 2)
+    assert (host.teachers, host.threads) == (2, 1)

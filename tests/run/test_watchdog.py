@@ -10,8 +10,6 @@ import sys
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from runs_here import RunsHere
 from tests_support import until
 
@@ -19,19 +17,6 @@ import kdlab
 from kdlab.events.runs import RunRestarted
 from kdlab.events.training import StepLogged
 from kdlab.run.handle.run import resume
-from kdlab.supervision.restarts import Restarts
-
-
-@given(st.lists(st.floats(0, 100), min_size=1), st.integers(0, 5), st.floats(0.1, 50))
-def test_no_window_has_more_restarts_than_asked(gaps, most, within_s):
-    restarts, now, allowed = Restarts(most, within_s), 0.0, []
-    for gap in gaps:
-        now += gap
-        if restarts.allowed(now):
-            allowed.append(now)
-        assert sum(now - t < within_s for t in allowed) <= most
-    assert bool(allowed) == (most > 0)
-
 
 # A stop that comes while the watchdog forks; who is sent a signal by it is written down.
 FORKING = """

@@ -1,6 +1,5 @@
 """Both ends of a child's pipes, without a process between them."""
 
-import ctypes
 import json
 import os
 import queue
@@ -14,10 +13,9 @@ import pytest
 
 from kdlab.codec import MessageError
 from kdlab.errors import ClusterError
-from kdlab.supervision import allocator, children, lifeline
+from kdlab.supervision import children, lifeline
 from kdlab.supervision.children import Child, announce, configured, give_way, tail
 from kdlab.supervision.heartbeat import HeartbeatFile
-from kdlab.supervision.rank_child import LocalRank, start_here
 
 
 class NoProcess:
@@ -249,10 +247,8 @@ def test_the_first_lifeline_lets_go_once_the_pipe_is_followed(monkeypatch):
 
 def test_a_rank_beats_in_shared_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", NoProcess)
-    rank = start_here("a.rank", Config(3), tmp_path / "log", tmp_path / "pulse")
+    rank = Child("a.rank", Config(3), tmp_path / "log", tmp_path / "pulse")
     process = NoProcess.started
-    assert isinstance(rank, LocalRank)
-    assert process.env["GLOO_SOCKET_IFNAME"] == "lo"
     told = json.loads(process.heard.readline())
     assert told == {"n": 3, "pulse": str(tmp_path / "pulse")}
     HeartbeatFile(tmp_path / "pulse").beat(generation=2, step=40)
@@ -264,17 +260,3 @@ def test_a_rank_beats_in_shared_memory(tmp_path, monkeypatch):
     rank.kill()
     assert (process.killed, rank.exit_code) == (True, -9)
     rank.stop()
-
-
-def test_a_small_heap_is_asked_for_where_the_library_can(monkeypatch):
-    asked = {}
-
-    class Library:
-        def mallopt(self, setting, value):
-            asked[setting] = value
-
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: Library())
-    allocator.keep_small()
-    assert asked == {-3: 1 << 20, -1: 8 << 20, -8: 2}  # malloc.h of glibc
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    allocator.keep_small()

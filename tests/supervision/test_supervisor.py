@@ -1,7 +1,11 @@
 """Who came up, spoke, fell silent and died: children that are a script, a clock that is told."""
 
+from math import inf
+
 import pytest
 
+from kdlab.errors import ClusterError
+from kdlab.supervision.backoff import Backoff
 from kdlab.supervision.supervisor import (
     ChildLost,
     ChildReady,
@@ -110,3 +114,94 @@ def test_all_are_told_to_end_before_any_is_waited_for(watched):
     assert all(child.orders == [{"end": True}] for child in children.values())
     assert not any(child.alive() for child in children.values())
     assert not supervisor.children
+
+
+# Those that are started again
+
+
+@pytest.fixture
+def kept(clock):
+    """A supervisor of a child that is started again twice, after 2 and 4 seconds."""
+    supervisor, started = Supervisor(clock), []
+
+    def start():
+        started.append(ScriptedChild(len(started)))
+        return started[-1]
+
+    supervisor.keep("a", start, Backoff(2.0, most=2))
+    assert list(supervisor.events()) == []
+    return supervisor, started
+
+
+def test_one_that_is_kept_comes_back_until_it_is_given_up(kept, clock):
+    supervisor, started = kept
+    waits = []
+    for _ in range(3):
+        started[-1].die()
+        waits += [lost.again_s for lost in supervisor.events()]
+        for _ in range(10):
+            clock.advance(1.0)
+            assert list(supervisor.events()) == []
+    assert waits == [2.0, 4.0, inf]
+    assert len(started) == 3
+    assert not supervisor.children
+
+
+def test_one_that_is_kept_comes_back_when_its_wait_is_over(kept, clock):
+    supervisor, started = kept
+    started[0].die()
+    list(supervisor.events())
+    clock.advance(1.9)
+    list(supervisor.events())
+    assert len(started) == 1
+    clock.advance(0.1)
+    list(supervisor.events())
+    assert supervisor.children == {"a": started[1]}
+
+
+def test_one_that_was_meant_to_end_stays_away(kept, clock):
+    supervisor, started = kept
+    started[0].die(0)
+    for lost in supervisor.events():
+        supervisor.drop(lost.name)
+    clock.advance(99.0)
+    assert list(supervisor.events()) == []
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize("error", [OSError(12, "no memory"), ClusterError("no memory")])
+def test_one_that_cannot_be_started_is_lost_and_tried_again(clock, error):
+    supervisor, ends = Supervisor(clock), [error]
+
+    def start():
+        if ends:
+            raise ends.pop()
+        return ScriptedChild()
+
+    supervisor.keep("a", start, Backoff(2.0))
+    (lost,) = supervisor.events()
+    assert (lost.name, lost.exit_code, lost.again_s) == ("a", None, 2.0)
+    assert "no memory" in lost.why
+    clock.advance(2.0)
+    assert list(supervisor.events()) == []
+    assert supervisor.children.keys() == {"a"}
+
+
+def test_none_comes_back_after_the_end(kept, clock):
+    supervisor, started = kept
+    started[0].die()
+    list(supervisor.events())
+    supervisor.close(5.0)
+    clock.advance(99.0)
+    assert list(supervisor.events()) == []
+    assert len(started) == 1
+
+
+def test_the_end_finds_those_that_came_back(kept, clock):
+    supervisor, started = kept
+    started[0].die()
+    list(supervisor.events())
+    clock.advance(2.0)
+    list(supervisor.events())
+    supervisor.close(5.0)
+    assert not started[1].alive()

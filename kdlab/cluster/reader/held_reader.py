@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import torch
@@ -30,17 +31,13 @@ from kdlab.events.log import parse
 from kdlab.events.teachers import LabelsAwaited, ReaderRestarted
 from kdlab.models.device_feed import pin, unpin
 from kdlab.papers.edl_dist.reader_instructions import Fail, ReaderFailure
+from kdlab.supervision.backoff import Backoff
 from kdlab.supervision.children import Child, StartChild, tail
-from kdlab.supervision.restarts import Restarts
 
 _TICK_S = 0.2  # how often a waiting trainer looks whether it should stop
 _SAID_AFTER_S = 10.0  # without soft labels
 _START_S = 120.0  # of a reader that shows its first sign of life on a busy machine
 _RESTARTS, _RESTARTS_S = 5, 60.0  # of a reader, in so many seconds, before the run fails
-
-
-class _Silent(EOFError):
-    """The reader stands still; of one that is gone nothing is to be said here."""
 
 
 class HeldReader:
@@ -73,7 +70,7 @@ class HeldReader:
         self._start_child, self._now, self.hang_s = start, now, hang_s
         self._report, self._stop = report, stop
         self._last: dict[str, float] = {}  # figures, kept when the ring is gone
-        self._restarts = Restarts(_RESTARTS, _RESTARTS_S)
+        self._again = Backoff(most=_RESTARTS, within_s=_RESTARTS_S)
         self._paused = False
         self.at(config.start.epoch, config.start.done)
         self._start()
@@ -122,7 +119,7 @@ class HeldReader:
         last = self.figures()
         why = silent or self._child.exit_report("ended during the run")
         self._end(kill=bool(silent))
-        if not self._restarts.allowed(self._now()):
+        if self._again.wait_s(self._now()) == inf:
             self._last = last
             raise ClusterError(f"{why}\nIt was started again {_RESTARTS} times.")
         first_line, batches = why.split("\n", 1)[0], len(self._done)
@@ -160,8 +157,7 @@ class HeldReader:
         """The next one of this reader.
 
         Raises:
-            EOFError: the reader is gone.
-            _Silent: it stands still.
+            EOFError: the reader is gone, or stands still, which it says.
         """
         if self._ring.words_said() != self._heard:
             self._hear(0.0)
@@ -184,7 +180,7 @@ class HeldReader:
                 silent_s = now - beaten_at
                 started = self._alive or beat > 0
                 if silent_s > (self.hang_s if started else max(self.hang_s, _START_S)):
-                    raise _Silent(f"The reader has stood still for {silent_s:.0f} s")
+                    raise EOFError(f"The reader has stood still for {silent_s:.0f} s")
                 if not said and now - begin > _SAID_AFTER_S:
                     said = True
                     why = self._awaited_for(silent_s)

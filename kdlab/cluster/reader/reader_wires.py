@@ -21,6 +21,7 @@ from kdlab.cluster.wires.wire import CALL_S, call_coordinator
 from kdlab.codec import told, typed
 from kdlab.papers.edl_dist.leases import Change
 from kdlab.papers.edl_dist.reader_rules import Teacher
+from kdlab.supervision.backoff import Backoff
 
 _WATCH_S = 2.0
 _AGAIN_S, _LONGEST_S = 0.2, 5.0  # between tries to reach the coordinator
@@ -82,7 +83,8 @@ class Wires:
         nobody answers, `away` is told why and tries go on: the teachers that are known still
         serve, over wires of their own.
         """
-        version, incarnation, wait_s = -1, "", _AGAIN_S
+        version, incarnation = -1, ""
+        again = Backoff(_AGAIN_S, longest_s=_LONGEST_S)
         c = self._config
         how = {"at_most": c.at_most, "priority": c.priority, "floor": c.floor}
         while True:
@@ -101,11 +103,10 @@ class Wires:
                     continue
             except (OSError, TimeoutError) as error:
                 away(brief(error))
-                await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
-                wait_s = min(_LONGEST_S, 2 * wait_s)
+                await asyncio.sleep(again.wait_s() * random.uniform(0.5, 1.0))
                 continue
             version, incarnation = changes.version, changes.incarnation
-            wait_s = _AGAIN_S
+            again.succeeded()
             known = [(lease, lease.info) for lease in changes.given if lease.info]
             ports = {lease.teacher: info.wire_port for lease, info in known}
             self.follow(ports, changes.gone, full=changes.full)

@@ -49,6 +49,7 @@ from kdlab.errors import join_command
 from kdlab.events.event import Event
 from kdlab.events.teachers import CoordinatorAway, CoordinatorBack, TeachersGone
 from kdlab.events.training import LabelsKept
+from kdlab.models.memory import keep_small
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.papers.edl_dist.reader_instructions import (
@@ -62,7 +63,6 @@ from kdlab.papers.edl_dist.reader_instructions import (
     TakeCached,
 )
 from kdlab.soft_labels.label_file import GrowingLabels
-from kdlab.supervision.allocator import keep_small
 from kdlab.supervision.children import configured, give_way
 
 FIGURES = (

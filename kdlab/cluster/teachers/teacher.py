@@ -44,6 +44,7 @@ from kdlab.codec import told, typed
 from kdlab.errors import TeacherRefused
 from kdlab.models.memory import give_back_freed_memory
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
+from kdlab.supervision.backoff import Backoff
 
 AGAIN_S, LONGEST_S = 0.2, 10.0  # between tries to reach the scheduler
 _QUIET_S = 0.5  # without a request, after goodbye: the readers know
@@ -204,14 +205,13 @@ class TeacherServer:
 
     async def _serve(self) -> None:
         """Until the connection is lost: come up, and again whenever that is called for."""
-        wait_s = AGAIN_S
+        again = Backoff(AGAIN_S, longest_s=LONGEST_S)
         while not self.ready and self.ending is None:
             try:
                 await self._deploy()
             except (OSError, TimeoutError) as error:  # a busy or a restarted scheduler
                 logging.getLogger("kdlab").warning("not ready yet: %s", error)
-                await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
-                wait_s = min(LONGEST_S, 2 * wait_s)
+                await asyncio.sleep(again.wait_s() * random.uniform(0.5, 1.0))
             except (TeacherRefused, ValueError) as error:
                 self.end(Ending(REFUSED, f"{type(error).__name__}: {error}"))
             except Exception as error:  # any failure to come up ends this teacher, told why

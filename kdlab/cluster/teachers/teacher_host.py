@@ -2,15 +2,16 @@
 
 A worker with the resource `kdlab_teacher` (dask worker --resources "kdlab_teacher=1", or the
 same option of any cluster class) becomes a host: its plugin starts teachers as processes of
-their own, which join the same scheduler as workers. They go with the worker, and one that
-dies is started again, a few times a minute at most.
+their own, which join the same scheduler as workers. They go with the worker. One that dies is
+started again, later each time, and left alone when that does not help.
 """
 
 import asyncio
+import logging
+import math
 import os
 import shutil
 import tempfile
-import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,11 +21,15 @@ from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.wires.roles import MEANT_TO_END, TEACHER
 from kdlab.cluster.wires.security import Files
 from kdlab.cluster.wires.wire import register_plugin
+from kdlab.supervision.backoff import Backoff
 from kdlab.supervision.children import Child, StartChild
-from kdlab.supervision.restarts import Restarts
+from kdlab.supervision.supervisor import ChildLost, Supervisor
 
-_TICK_S = 1.0
-_RESTARTS, _RESTARTS_S = 3, 60.0  # of each teacher, in so many seconds
+_TICK_S, _END_S = 1.0, 5.0
+_RESTARTS, _RESTARTS_S = (
+    10,
+    900.0,
+)  # of each; one that dies at once comes to them in 5 minutes
 
 
 class TeacherHost(WorkerPlugin):
@@ -36,13 +41,9 @@ class TeacherHost(WorkerPlugin):
     def __init__(
         self, teachers: int, threads: int, tls: Files | None, start: StartChild = Child
     ) -> None:
-        self.teachers, self.threads, self.tls = teachers, threads, tls
-        self.start, self.wanted = start, teachers
-        self.restarts = Restarts(_RESTARTS * teachers, _RESTARTS_S)
+        self.teachers, self.threads, self.tls, self.start = teachers, threads, tls, start
 
     def setup(self, worker: Worker) -> None:
-        self.children: list[Child] = []
-        self.started = 0
         self.keeping: asyncio.Task[None] | None = None
         own = worker.state.total_resources.get(TEACHER)
         if not own or "kdlab-teacher" in worker.plugins:  # it is one itself
@@ -53,33 +54,33 @@ class TeacherHost(WorkerPlugin):
         self.scheduler = worker.scheduler.address
         self.machine = str(worker.name)
         self.host = urlsplit(worker.address).hostname or "127.0.0.1"
+        self.started = 0
+        self.supervisor: Supervisor[int] = Supervisor()
+        for number in range(self.teachers):
+            again = Backoff(1.0, longest_s=60.0, most=_RESTARTS, within_s=_RESTARTS_S)
+            self.supervisor.keep(number, self._start, again)
         self.keeping = asyncio.create_task(self._keep())
 
     def teardown(self, worker: Worker) -> None:
         if self.keeping is not None:
             self.keeping.cancel()
-        for child in self.children:
-            child.stop()
-        if self.keeping is not None:
+            self.supervisor.close(_END_S)
             shutil.rmtree(self.folder, ignore_errors=True)
 
     async def _keep(self) -> None:
         while True:
-            await self.look(time.monotonic())
+            await asyncio.to_thread(self.look)
             await asyncio.sleep(_TICK_S)
 
-    async def look(self, now: float) -> None:
+    def look(self) -> None:
         """Those that died come back, unless they were meant to end or die too often."""
-        for child in list(self.children):
-            if child.alive():
-                continue
-            self.children.remove(child)
-            if child.process.returncode in MEANT_TO_END:
-                self.wanted -= 1
-        while len(self.children) < self.wanted:
-            if self.started >= self.teachers and not self.restarts.allowed(now):
-                return  # later
-            self.children.append(await asyncio.to_thread(self._start))
+        for event in self.supervisor.events():
+            match event:
+                case ChildLost(number, code) if code in MEANT_TO_END:
+                    self.supervisor.drop(number)
+                case ChildLost(why=why, again_s=math.inf):
+                    said = f"left alone after {_RESTARTS} restarts in {_RESTARTS_S:.0f} s"
+                    logging.getLogger("kdlab").warning("A teacher is %s: %s", said, why)
 
     def _start(self) -> Child:
         name = f"{self.machine}.{os.getpid()}.{self.started}"

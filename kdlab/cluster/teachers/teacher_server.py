@@ -25,6 +25,7 @@ from kdlab.cluster.teachers.teacher import AGAIN_S, LONGEST_S, Ending, TeacherSe
 from kdlab.cluster.wires import security
 from kdlab.cluster.wires.roles import NO_SCHEDULER, TEACHER, TeacherWorker
 from kdlab.cluster.wires.wire import CALL_S, settle
+from kdlab.supervision.backoff import Backoff
 from kdlab.supervision.children import configured, give_way
 
 
@@ -80,7 +81,7 @@ async def _leave_in_time(teacher: TeacherServer, notice: str | None) -> None:
 async def _connections(config: TeacherConfig, teacher: TeacherServer) -> Ending:
     """One connection after the other; a pause between them that grows, by chance."""
     scheduler, port = config.scheduler, config.port
-    away_since, wait_s = time.monotonic(), AGAIN_S
+    away_since, again = time.monotonic(), Backoff(AGAIN_S)
     while teacher.ending is None:
         if await _has_listeners(scheduler):
             worker = TeacherWorker(
@@ -98,7 +99,8 @@ async def _connections(config: TeacherConfig, teacher: TeacherServer) -> Ending:
             try:
                 async with worker:
                     port = urlsplit(worker.address).port or 0  # the next one is the same
-                    away_since, wait_s = time.monotonic(), AGAIN_S
+                    away_since = time.monotonic()
+                    again.succeeded()
                     await worker.finished()
                     away_since = time.monotonic()
             except (OSError, TimeoutError, RuntimeError) as error:
@@ -111,8 +113,8 @@ async def _connections(config: TeacherConfig, teacher: TeacherServer) -> Ending:
         if config.patience_s is not None and away_s > config.patience_s:
             why = f"nobody answers at {scheduler} for {away_s:.0f} s"
             return Ending(NO_SCHEDULER, why)
-        await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
-        wait_s = min(LONGEST_S if away_s > 30 else 1.0, 2 * wait_s)
+        again.longest_s = LONGEST_S if away_s > 30 else 1.0
+        await asyncio.sleep(again.wait_s() * random.uniform(0.5, 1.0))
     return teacher.ending or Ending()
 
 

@@ -3,13 +3,14 @@
 import logging
 import threading
 import time
+from math import inf
 from pathlib import Path
 
 from kdlab.errors import ClusterError
 from kdlab.events.event import Emit
 from kdlab.events.general import Warned
+from kdlab.supervision.backoff import Backoff
 from kdlab.supervision.children import Child, StartChild
-from kdlab.supervision.restarts import Restarts
 from kdlab.tracking import PENDING
 from kdlab.tracking.follow import Followed
 
@@ -69,13 +70,13 @@ class Tracker:
 
     def _watch(self) -> None:
         """Until everything is written, or it is given up."""
-        restarts = Restarts(_RESTARTS, _RESTARTS_S)
+        again = Backoff(_AGAIN_S, factor=1.0, most=_RESTARTS, within_s=_RESTARTS_S)
         while self._child is not None and (code := self._child.process.wait()):
             if self._closed:
                 return
             how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
             last_try = self._over.is_set() and code > 0  # MLflow itself refuses
-            if last_try or not restarts.allowed(time.monotonic()):
+            if last_try or (wait_s := again.wait_s(time.monotonic())) == inf:
                 self._failed(
                     f"MLflow was not written to the end: its process ended {how} (see "
                     f"{self._log}). The training is not concerned; `kdlab runs --sync` writes "
@@ -87,7 +88,7 @@ class Tracker:
                 "goes on where it was"
             )
             self._child.stop()
-            self._over.wait(_AGAIN_S if code > 0 else 0.0)
+            self._over.wait(wait_s if code > 0 else 0.0)
             if not self._start():
                 return
 

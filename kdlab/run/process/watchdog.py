@@ -19,11 +19,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from kdlab.supervision.restarts import Restarts
+from kdlab.supervision.backoff import Backoff
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG = 1
@@ -74,7 +75,7 @@ class Keeper:
     child: int = 0  # pid
     code: int = 0  # with which this process ends
     stopping: bool = False  # somebody asked for the end
-    restarts: Restarts | None = None  # read when it is needed first
+    restarts: Backoff | None = None  # read when it is needed first
 
     def pass_on(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True
@@ -98,10 +99,12 @@ class Keeper:
             return False  # it had, and somebody has resumed the run since
         if self.restarts is None:
             asked = folder.resolved().get("restart", {})
-            self.restarts = Restarts(asked.get("most", 0), asked.get("within_s", 1.0))
+            self.restarts = Backoff(
+                most=asked.get("most", 0), within_s=asked.get("within_s", 1.0)
+            )
         restarts = self.restarts
         why = f"was killed by {signal.Signals(-code).name}"
-        if restarts.allowed(self.now()):
+        if restarts.wait_s(self.now()) < inf:
             restarted = RunRestarted(why=why, count=len(restarts.at), most=restarts.most)
             with contextlib.suppress(OSError):  # a full disk: the next process says so
                 EventLog(folder.events).emit(restarted)
