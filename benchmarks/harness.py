@@ -35,7 +35,7 @@ _END_S = 20.0  # so long what a run started has, to end with it
 
 
 def quiet(line: str) -> None:
-    """Of who wants to hear nothing."""
+    """For who wants to hear nothing."""
 
 
 # Figures

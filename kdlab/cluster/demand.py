@@ -9,6 +9,7 @@ from kdlab.cluster.machines import Machines
 from kdlab.cluster.teachers.teacher_host import machine_of
 from kdlab.errors import SchedulerUnreachable
 from kdlab.papers.edl_dist.beyond.pool_size import PoolLevel, PoolSize
+from kdlab.supervision.backoff import Backoff
 
 _LONGEST_PAUSE_S = 60.0  # until machines that could not be had are asked for again
 
@@ -28,7 +29,8 @@ class DemandFollower:
     ) -> None:
         self.machines, self._status, self.size = machines, status, size
         self._first = first
-        self._failures = 0  # in a row, without a look at which all were there
+        # Failures in a row, without a look at which all were there.
+        self._backoff = Backoff(1.0, longest_s=_LONGEST_PAUSE_S)
         self._again_at = 0.0  # no machine is asked for before
 
     def look(self, now: float) -> None:
@@ -48,8 +50,7 @@ class DemandFollower:
             logging.getLogger("kdlab").warning("pool: %s In %g s.", error, pause_s)
 
     def _pause(self, now: float) -> float:
-        pause_s = min(_LONGEST_PAUSE_S, 2.0**self._failures)
-        self._failures += 1
+        pause_s = self._backoff.wait_s(now)
         self._again_at = now + pause_s
         return pause_s
 
@@ -57,7 +58,7 @@ class DemandFollower:
         size, alive = self.size, self.machines.wanted()
         if alive >= max(size.least, self._first):
             self._first = 0
-            if size.least == size.most and not self._failures:
+            if size.least == size.most and not self._backoff.at:
                 return  # nobody has to be asked
         level = level_of(self._status(), alive, now)
         resize = size.on_tick(level)
@@ -65,7 +66,7 @@ class DemandFollower:
             self.machines.withdraw(resize.withdraw)
         start = max(resize.start, self._first - alive)
         if start == level.starting == 0:
-            self._failures = 0
+            self._backoff.succeeded()
         room = self.machines.at_once - level.starting
         if min(start, room) > 0 and now >= self._again_at:
             self.machines.grow(min(start, room))

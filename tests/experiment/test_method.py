@@ -155,8 +155,9 @@ def test_what_a_method_need_not_say(spec, tmp_path):
 
 
 def test_keys_of_a_recipe_that_a_method_does_not_have_are_faults_where_they_are_set():
-    assert list(recipe_faults(Recipe(), ("epochs", "lr"), "no")) == []
+    unused = {"epochs": "they take rounds", "lr": "they have none"}
+    assert list(recipe_faults(Recipe(), unused, "no")) == []
     recipe = Recipe(epochs=Recipe().epochs + 1)
-    (fault,) = recipe_faults(recipe, ("epochs", "lr"), "local models have none")
+    (fault,) = recipe_faults(recipe, unused, "local models")
     assert fault.key == "train.epochs"
-    assert "local models have none" in fault.message
+    assert fault.message == f"is {recipe.epochs}, not with local models: they take rounds"

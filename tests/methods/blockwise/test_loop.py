@@ -107,7 +107,7 @@ def test_it_saves_every_so_many_steps_and_trains_the_same(samples, tmp_path, qui
     every = {"checkpoint_every_steps": 6}
     found, _ = trained(samples, tmp_path / "saves", 2, recorders, recipe=every)
     assert same(found, quiet)
-    saved = [e["step"] for e in recorders[0].events if e["event"] == "checkpoint_saved"]
+    saved = [e.step for e in recorders[0].events if e.KIND == "checkpoint_saved"]
     assert len(saved) >= 3  # beside those between epochs
     assert saved == sorted(set(saved))
 

@@ -387,6 +387,6 @@ def test_an_aggregation_of_outputs_of_ones_own_is_one_class(digits, tmp_path):
     outcome = case.run()
     assert len(outcome.models) == 2
     done = case.events.of("worker_done")
-    fetched = {event["round"]: event["fetched_bytes"] for event in done}
+    fetched = {event.work["round"]: event.work["fetched_bytes"] for event in done}
     assert fetched[0] == 0
     assert 0 < fetched[1] <= max(m.bytes for m in outcome.models)  # the other one's alone
