@@ -12,7 +12,6 @@ import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from distributed import Scheduler
@@ -27,6 +26,9 @@ from kdlab.cluster.coordination.coordinator_messages import (
     StudentStatus,
     TeacherStatus,
     Welcome,
+    amount,
+    believed,
+    serves_others,
 )
 from kdlab.cluster.coordination.lease_store import (
     POOL,
@@ -187,18 +189,10 @@ class Coordinator(SchedulerPlugin):
         """
         before, wanted = self.published, typed(Deployed, deployment)
         if before is not None and before.fingerprint == wanted.fingerprint:
-            if wanted.by_reference and not before.by_reference:
-                return (
-                    "its teachers were started for a student that sends pixels and have "
-                    "loaded no data; use soft_labels.inputs=value_uint8, or another pool"
-                )
-            return ""
+            return before.lacks(wanted)
         if before is not None:
             if self.leases.demands:
-                return (
-                    f"the pool still serves {', '.join(self.leases.demands)} with another "
-                    "model or other data; wait for it, or use another pool"
-                )
+                return serves_others(self.leases.demands)
             for teacher in list(self.leases.leases):
                 self._lost(teacher)
             self.quarantine.clear()
@@ -254,7 +248,7 @@ class Coordinator(SchedulerPlugin):
         if not (math.isfinite(t_t) and t_t > 0 and math.isfinite(batch_s)):
             return plain(Refusal(f"it measured {t_t} samples/s"))
         now = time.monotonic()
-        info = _believed(typed(TeacherInfo, facts))
+        info = believed(typed(TeacherInfo, facts))
         # Leases are renewed between batches: one that takes long must not look like a hang.
         ttl_s = max(self.leases.ttl_s, _BATCHES_PER_TTL * batch_s)
         self.leases.on_ready(address, t_t, now, ttl_s, info)
@@ -287,13 +281,13 @@ class Coordinator(SchedulerPlugin):
             return False
         lease = table.leases[address]
         if (before := lease.info) is not None:
-            now = _believed(typed(TeacherInfo, plain(before) | dict(news)))
+            now = believed(typed(TeacherInfo, plain(before) | dict(news)))
             if (now.here, now.engine) != (before.here, before.engine):
                 table.on_info(address, now)
                 self._changed()
             lease.info = now
         self.store.renew(TEACHERS, address, lease.ttl_s)
-        if _number(t_t) and abs(t_t - lease.t_t) > _OTHER_RATE * lease.t_t:
+        if amount(t_t) and abs(t_t - lease.t_t) > _OTHER_RATE * lease.t_t:
             table.on_rate(address, t_t, time.monotonic())
             self._changed()
         return True
@@ -330,7 +324,7 @@ class Coordinator(SchedulerPlugin):
         floor: int = 0,
     ) -> None:
         now = self.students_seen[student] = time.monotonic()
-        self.leases.on_demand(student, _number(t_s), now, at_most, priority, floor)
+        self.leases.on_demand(student, amount(t_s), now, at_most, priority, floor)
         self.store.put(STUDENTS, student, StudentRow.of(self.leases.demands[student]))
         self._changed()
 
@@ -339,12 +333,12 @@ class Coordinator(SchedulerPlugin):
         table, now, got = self.leases, time.monotonic(), False
         match ToCoordinator.typed(instruction):
             case AskTeacher(need):
-                got = table.on_extra(student, now, _number(need))
+                got = table.on_extra(student, now, amount(need))
             case Need(need) if student in table.demands:
-                table.on_need(student, _number(need), now)
+                table.on_need(student, amount(need), now)
                 self.store.put(STUDENTS, student, StudentRow.of(table.demands[student]))
             case Release(teacher, lease, need):
-                table.on_release(student, teacher, lease, _number(need), now)
+                table.on_release(student, teacher, lease, amount(need), now)
             case GiveBack(teacher, lease):  # a request failed: it may come again
                 table.on_release(student, teacher, lease, None, now)
             # Its answers are unusable; only whoever holds the lease may say so.
@@ -373,7 +367,7 @@ class Coordinator(SchedulerPlugin):
         """`PoolChanges` of a student after `version`, as soon as there are some."""
         table, said = self.leases, figures or {}
         self.figures[student] = {
-            name: _number(said[name]) for name in OF_READERS if name in said
+            name: amount(said[name]) for name in OF_READERS if name in said
         }
         if incarnation != self.incarnation:
             version = -1  # its version is one of a coordinator before
@@ -382,16 +376,7 @@ class Coordinator(SchedulerPlugin):
         self.students_seen[student] = time.monotonic()
         if student not in table.demands:
             return plain(PoolChanges(known=False))
-        delta = table.delta(student, version)
-        changes = PoolChanges(
-            known=True,
-            version=delta.version,
-            incarnation=self.incarnation,
-            full=delta.full,
-            given=delta.held,
-            gone=delta.gone,
-        )
-        return plain(changes)
+        return plain(PoolChanges.of(table.delta(student, version), self.incarnation))
 
     async def status(self) -> dict[str, object]:
         """`PoolStatus`, for waiting pools, `kdlab doctor` and tests."""
@@ -405,21 +390,8 @@ class Coordinator(SchedulerPlugin):
             expired=self.expired,
             renewals=self.renewals,
             students={
-                d.student: StudentStatus(
-                    d.t_s, d.rate, d.searching, self.figures.get(d.student, {})
-                )
-                for d in self.leases.demands.values()
+                student: StudentStatus.of(demand, self.figures.get(student, {}))
+                for student, demand in self.leases.demands.items()
             },
             teachers=tuple(TeacherStatus.of(le, now) for le in self.leases.leases.values()),
         )
-
-
-def _believed(info: TeacherInfo) -> TeacherInfo:
-    """A share from 0 to 1; anything else a teacher says is 0."""
-    here = info.here
-    return info if math.isfinite(here) and 0 <= here <= 1 else replace(info, here=0.0)
-
-
-def _number(value: float) -> float:
-    """A finite number, at least 0: what a student says is not believed blindly."""
-    return float(value) if math.isfinite(value) and value > 0 else 0.0

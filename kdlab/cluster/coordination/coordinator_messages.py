@@ -4,12 +4,13 @@ Each is a dataclass on both sides and JSON between. Facts that a teacher did not
 left out there, so that rows and events show what is known.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from kdlab.codec import plain, told
-from kdlab.papers.edl_dist.fair_shares import Lease, LeaseState, SharedTeacher
-from kdlab.papers.edl_dist.leases import Change
+from kdlab.papers.edl_dist.fair_shares import Demand, Lease, LeaseState, SharedTeacher
+from kdlab.papers.edl_dist.leases import Change, Delta
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 # Of teachers
@@ -24,6 +25,34 @@ class Deployed:
     num_classes: int = 0
     batch: int = 0
     reference: tuple[tuple[float, ...], ...] = ()
+
+    def lacks(self, wanted: "Deployed") -> str:
+        """Why a student of the same models and data cannot use it; empty where it can."""
+        if self.by_reference or not wanted.by_reference:
+            return ""
+        return (
+            "its teachers were started for a student that sends pixels and have loaded no "
+            "data; use soft_labels.inputs=value_uint8, or another pool"
+        )
+
+
+def serves_others(students: Iterable[str]) -> str:
+    """Why a pool cannot serve another model or other data now."""
+    return (
+        f"the pool still serves {', '.join(students)} with another model or other data; wait "
+        "for it, or use another pool"
+    )
+
+
+def believed(info: TeacherInfo) -> TeacherInfo:
+    """A share from 0 to 1; anything else a teacher says is 0."""
+    here = info.here
+    return info if math.isfinite(here) and 0 <= here <= 1 else replace(info, here=0.0)
+
+
+def amount(value: float) -> float:
+    """A finite number, at least 0: what a student says is not believed blindly."""
+    return float(value) if math.isfinite(value) and value > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +95,17 @@ class PoolChanges:
     given: tuple[Lease, ...] = ()
     gone: Mapping[str, Change] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, delta: Delta, incarnation: str) -> "PoolChanges":
+        return cls(
+            known=True,
+            version=delta.version,
+            incarnation=incarnation,
+            full=delta.full,
+            given=delta.held,
+            gone=delta.gone,
+        )
+
 
 # Of whoever looks
 
@@ -75,9 +115,12 @@ class StudentStatus:
     t_s: float
     rate: float
     searching: bool
-    figures: Mapping[str, float] = field(
-        default_factory=dict
-    )  # of its reader, as last said
+    # Of its reader, as last said.
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, demand: Demand, figures: Mapping[str, float]) -> "StudentStatus":
+        return cls(demand.t_s, demand.rate, demand.searching, figures)
 
 
 @dataclass(frozen=True, slots=True)
