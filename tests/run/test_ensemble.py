@@ -168,7 +168,7 @@ def hit(run, what, number):
     def busy():
         done = [e for e in select(run.folder.events, "worker_done") if e.worker == 2]
         other = "combine" if what == "train" else "train"
-        return [e for e in done if e.what == other and e.round >= 1]
+        return [e for e in done if e.what == other and e.work["round"] >= 1]
 
     until(busy)
     started = select(run.folder.events, "worker_started")

@@ -113,8 +113,8 @@ def test_ec_dnn_learns_and_keeps_its_books(digits, tmp_path):
             assert event.work["ensemble_loss"] <= np.mean(event.work["model_losses"]) + 1e-5
             assert len(event.work["model_losses"]) == 3
     z_bar = [e for e in done if e.what == "train"]
-    assert all(e.work["relabel_s"] == 0 for e in z_bar if e.round == 0)
-    assert all(e.work["relabel_s"] > 0 for e in z_bar if e.round > 0)
+    assert all(e.work["relabel_s"] == 0 for e in z_bar if e.work["round"] == 0)
+    assert all(e.work["relabel_s"] > 0 for e in z_bar if e.work["round"] > 0)
     assert last.diff_lg == pytest.approx(np.mean(last.locals) - last.global_)
     assert set(outcome.losses) == {0, 1, 2}
     assert last.diff_lc is None  # nothing is compressed after the last communication
