@@ -17,7 +17,8 @@ _LONGEST_PAUSE_S = 60.0  # until machines that could not be had are asked for ag
 class DemandFollower:
     """Carries out papers/edl_dist/beyond/pool_size.py at each look; its unit is a machine.
 
-    `first` come whatever the demand is. What cannot be had, or dies, comes later each time.
+    `rest` are still to be started whatever the demand is, each once. What cannot be had, or
+    dies, comes later each time.
     """
 
     def __init__(
@@ -25,10 +26,10 @@ class DemandFollower:
         machines: Machines,
         status: Callable[[], PoolStatus],
         size: PoolSize,
-        first: int = 0,
+        rest: int = 0,
     ) -> None:
         self.machines, self._status, self.size = machines, status, size
-        self._first = first
+        self._rest = rest
         # Failures in a row, without a look at which all were there.
         self._backoff = Backoff(1.0, longest_s=_LONGEST_PAUSE_S)
         self._again_at = 0.0  # no machine is asked for before
@@ -40,9 +41,11 @@ class DemandFollower:
             SchedulerUnreachable: it is being started again.
         """
         try:
+            # Asked first: who ends between the two is seen to at the next look.
+            alive = self.machines.wanted()
             if self.machines.lost():
                 self._pause(now)
-            self._resize(now)
+            self._resize(alive, now)
         except SchedulerUnreachable:
             raise
         except Exception as error:  # whatever those who start machines raise
@@ -54,22 +57,22 @@ class DemandFollower:
         self._again_at = now + pause_s
         return pause_s
 
-    def _resize(self, now: float) -> None:
-        size, alive = self.size, self.machines.wanted()
-        if alive >= max(size.least, self._first):
-            self._first = 0
-            if size.least == size.most and not self._backoff.at:
-                return  # nobody has to be asked
-        level = level_of(self._status(), alive, now)
+    def _resize(self, alive: int, now: float) -> None:
+        size = self.size
+        if alive >= size.least == size.most and not (self._rest or self._backoff.at):
+            return  # nobody has to be asked
+        # Those that are still to be started count: none is started twice.
+        level = level_of(self._status(), alive + self._rest, now)
         resize = size.on_tick(level)
         if resize.withdraw:
             self.machines.withdraw(resize.withdraw)
-        start = max(resize.start, self._first - alive)
+        start = resize.start + self._rest
         if start == level.starting == 0:
             self._backoff.succeeded()
-        room = self.machines.at_once - level.starting
-        if min(start, room) > 0 and now >= self._again_at:
-            self.machines.grow(min(start, room))
+        room = self.machines.at_once - (level.starting - self._rest)
+        if (count := min(start, room)) > 0 and now >= self._again_at:
+            self.machines.grow(count)
+            self._rest -= min(self._rest, count)
 
 
 def level_of(status: PoolStatus, alive: int, now: float) -> PoolLevel:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from threading import RLock
 from typing import Annotated, Literal
 
 from kdlab.cluster.child_configs import TeacherConfig
@@ -112,17 +113,20 @@ class LocalTeachers(Machines):
     def __init__(self, pool: RunningPool, spec: LocalPool, size: PoolSize) -> None:
         self.pool, self.spec, self.size = pool, spec, size
         self.children: list[Child] = []
+        self._lock = RLock()  # whoever keeps the pool, and who gives orders
         self._ended: set[int] = set()  # numbers of those that were seen to
         self._keeps = spec.most is None and size.most > 0  # its number
 
     def add(self) -> int:
-        self.grow(1)
-        self._keep(+1)
-        return self.children[-1].pid
+        with self._lock:
+            self.grow(1)
+            self._keep(+1)
+            return self.children[-1].pid
 
     def grow(self, count: int) -> None:
-        for number in range(len(self.children), len(self.children) + count):
-            self.children.append(self._start(number))
+        with self._lock:
+            for _ in range(count):
+                self.children.append(self._start(len(self.children)))
 
     def _start(self, number: int) -> Child:
         spec, name = self.spec, f"teacher-{number}"
@@ -155,14 +159,15 @@ class LocalTeachers(Machines):
     def lost(self) -> bool:
         """Who was told to leave, or refused, is not missed."""
         died = False
-        for number, child in enumerate(self.children):
-            if child.alive() or number in self._ended:
-                continue
-            self._ended.add(number)
-            if child.process.returncode in MEANT_TO_END:
-                self._keep(-1)
-            else:
-                died = True
+        with self._lock:
+            for number, child in enumerate(self.children):
+                if child.alive() or number in self._ended:
+                    continue
+                self._ended.add(number)
+                if child.process.returncode in MEANT_TO_END:
+                    self._keep(-1)
+                else:
+                    died = True
         return died
 
     def _keep(self, more: int) -> None:

@@ -197,10 +197,8 @@ class RunningPool:
             return self._told
         try:
             return self.status().deployed == self.deployment.fingerprint
-        except (
-            AttributeError,
-            MessageError,
-        ):  # Dask's answers where there is no coordinator
+        # Dask's answers where there is no coordinator.
+        except (AttributeError, MessageError):
             return False
 
     def _begin(self) -> None:
@@ -243,8 +241,7 @@ class RunningPool:
         if now:
             self.machines.grow(now)
         if parts.size is not None:
-            later = parts.first if parts.first > now else 0
-            args = (self.machines, self.status, parts.size, later)
+            args = (self.machines, self.status, parts.size, parts.first - now)
             self._follower = DemandFollower(*args)
 
     def _end_machines(self) -> None:

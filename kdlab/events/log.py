@@ -68,6 +68,11 @@ def _plain(value: object) -> object:
     return value.item() if hasattr(value, "item") else str(value)
 
 
+def _as_now(name: str) -> str:
+    """What a kind is called since 0.3; one of somebody's own may have a name of before."""
+    return name if name in Event.KINDS else BEFORE.get(name, name)
+
+
 def parse(facts: Mapping[str, Any], number: int = 0) -> Event:
     """The event of a line of the log, whose number it is, or of a message between processes.
 
@@ -76,7 +81,7 @@ def parse(facts: Mapping[str, Any], number: int = 0) -> Event:
     """
     rest = dict(facts)
     name = str(rest.pop("event"))
-    name = BEFORE.get(name, name)
+    name = _as_now(name)
     kind: type[Event] | None = Event.KINDS.get(name)
     own, why = rest, ""
     if kind is not None:
@@ -165,7 +170,7 @@ def select(path: Path, *kinds: type[_E]) -> Iterator[_E]: ...
 def select(path: Path, *kinds: str) -> Iterator[Event]: ...
 def select(path: Path, *kinds: Any) -> Iterator[Any]:
     """Those of these kinds (classes, or names: so that a damaged one counts, too), in order."""
-    wanted = {BEFORE.get(kind, kind) for kind in kinds}
+    wanted = {_as_now(kind) if isinstance(kind, str) else kind for kind in kinds}
     for event in read_all(path):
         name = event.name if isinstance(event, OtherEvent) else event.KIND
         if type(event) in wanted or name in wanted:

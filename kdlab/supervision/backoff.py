@@ -4,7 +4,8 @@ import sys
 from dataclasses import dataclass, field
 from math import inf
 
-_KEPT = 1000  # tries that are remembered, at least
+_GROWS = 60  # times at most: 2 to this power are ages
+_KEPT = 1000  # tries that are remembered where any number is allowed
 
 
 @dataclass(slots=True)
@@ -20,11 +21,13 @@ class Backoff:
 
     def wait_s(self, now: float = 0.0) -> float:
         """Seconds until one more try, which counts from now; infinite where none is left."""
-        self.at = [t for t in self.at[-_KEPT:] if now - t < self.within_s]
+        known = self.at[-_KEPT:] if self.most == sys.maxsize else self.at
+        self.at = [t for t in known if now - t < self.within_s]
         if len(self.at) >= self.most:
             return inf
         self.at.append(now)
-        return min(self.longest_s, self.first_s * self.factor ** (len(self.at) - 1))
+        steps = min(len(self.at) - 1, _GROWS)
+        return min(self.longest_s, self.first_s * self.factor**steps)
 
     def succeeded(self) -> None:
         """What failed before does not count any more."""

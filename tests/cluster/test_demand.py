@@ -79,6 +79,25 @@ def test_the_least_is_there_always():
     assert case.after(0.5) == 2
 
 
+def test_each_of_the_first_is_started_once_whatever_becomes_of_it():
+    """Teachers that refuse one after the other: none comes in their place."""
+    machines, size = Machines(), PoolSize(8, 8)
+    machines.at_once = machines.count = 4
+
+    def one_refuses():
+        if machines.count:
+            machines.count -= 1
+            size.least = size.most = size.least - 1
+        return False
+
+    machines.lost = one_refuses
+    follower = DemandFollower(machines, status, size, rest=4)
+    for look in range(60):
+        follower.look(look / 2)
+    assert sum(machines.asked) == 4
+    assert (machines.count, size.least, size.most) == (0, 0, 0)
+
+
 def test_machines_that_are_idle_are_given_back_and_others_not():
     case = Case(idle_s=10.0)
     case.machines.count = 2

@@ -147,3 +147,14 @@ def test_of_local_models_the_text_says_which():
 def test_what_is_not_known_is_a_dash():
     assert "- joined (-" in event("teacher_joined", name="-", device=None).text()
     assert isinstance(event("step_logged"), StepLogged)
+
+
+def test_a_kind_of_ones_own_may_have_a_name_of_before():
+    class Trace(Event):
+        share: float
+
+    try:
+        written = Trace(share=0.5)
+        assert parse(written.facts()) == written
+    finally:
+        del Event.KINDS["trace"]

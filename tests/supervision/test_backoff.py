@@ -45,3 +45,9 @@ def test_what_is_tried_for_ever_neither_overflows_nor_grows():
 def test_a_thousand_tries_within_the_window_are_the_most():
     again = Backoff(most=1000)
     assert [again.wait_s() for _ in range(1001)].count(inf) == 1
+
+
+def test_any_number_of_tries_is_counted():
+    again = Backoff(most=1500)
+    waits = [again.wait_s(float(now)) for now in range(1501)]
+    assert waits[-2:] == [0.0, inf]
