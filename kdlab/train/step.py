@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from kdlab.events.event import Emit
 from kdlab.events.general import Note
+from kdlab.train.alive import alive
 from kdlab.train.checkpoint import OptimizerFacts, pack, unpack
 from kdlab.train.optimizers import make_optimizer
 from kdlab.train.recipe import Recipe, Stepper
@@ -67,6 +68,7 @@ class TrainStep:
         run_model: what is called, compiled or wrapped; None is the model itself.
         device: of the model; None is the recipe's.
         optimizer: None is the recipe's; of another one what it has in its groups is clipped.
+        beat: a sign of life of the process, during a first step that may compile for minutes.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class TrainStep:
         run_model: nn.Module | None = None,
         device: torch.device | None = None,
         optimizer: Stepper | None = None,
+        beat: Callable[[], None] | None = None,
     ) -> None:
         self.recipe, self.model, self.run_model = recipe, model, run_model or model
         self.device = device or torch.device(recipe.chosen_device())
@@ -86,6 +89,7 @@ class TrainStep:
         self.scaler = torch.amp.GradScaler(enabled=recipe.precision == "fp16")
         self.lr = recipe.lr  # of the next step; groups of parameters may have shares of it
         self._rounds = False  # to eight bits
+        self._beat = beat  # until the first step is done
 
     def state(self) -> tuple[dict[str, Tensor], OptimizerFacts]:
         """All of it, and the state of chance, for a checkpoint."""
@@ -155,6 +159,10 @@ class TrainStep:
         self.gradients(1, 1, lambda rows: loss)
         self.update()
 
+    def parts(self, least: int) -> int:
+        """Of a batch of which whoever has fewest rows has so many: each has two rows at least."""
+        return max(1, min(self.recipe.accumulate, least // 2))
+
     def gradients(
         self,
         rows: int,
@@ -175,15 +183,17 @@ class TrainStep:
         """
         self.optimizer.zero_grad(set_to_none=True)
         losses = list[Tensor]()
-        for part in cut_rows(rows, parts):
-            with self._alone(last=part.stop == rows):
-                loss = loss_of(part)
-                if parts > 1:
-                    loss = loss * ((part.stop - part.start) / rows)
-                own = weigh(loss)
-                if own.requires_grad:  # a path of skips alone has nothing to learn
-                    self.scaler.scale(own).backward()
-            losses.append(loss.detach())
+        beat, self._beat = self._beat, None
+        with nullcontext() if beat is None else alive(beat):
+            for part in cut_rows(rows, parts):
+                with self._alone(last=part.stop == rows):
+                    loss = loss_of(part)
+                    if parts > 1:
+                        loss = loss * ((part.stop - part.start) / rows)
+                    own = weigh(loss)
+                    if own.requires_grad:  # a path of skips alone has nothing to learn
+                        self.scaler.scale(own).backward()
+                losses.append(loss.detach())
         return losses[0] if parts == 1 else torch.stack(losses).sum()
 
     def _alone(self, *, last: bool) -> AbstractContextManager[object]:

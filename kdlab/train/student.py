@@ -51,7 +51,13 @@ class StudentLoop(PlanLoop):
         self.model = placed(job.model, recipe, job.emit)
         job.ranks.join_norms(self.model)
         run_model = job.ranks.wrap(compiled(self.model, recipe))
-        self.train_step = TrainStep(recipe, self.model, run_model, self.device)
+        self.train_step = TrainStep(
+            recipe,
+            self.model,
+            run_model,
+            self.device,
+            beat=lambda: job.pulse(self.position.step),
+        )
         self.step = BatchStep(job, self.train_step)
         self.mean: ModelEmaV3 | None = None  # running one of the weights; the master's
         if recipe.ema is not None and self.is_master:
@@ -63,7 +69,6 @@ class StudentLoop(PlanLoop):
             job.samples.part.shares
         )
         self._thresholds: dict[str, float] = {}  # that its source was given last
-        self._compiles = True  # the first step
         self.saves = Cadence(recipe.checkpoint_every_s, recipe.checkpoint_every_steps)
         self._done_samples = 0  # of this epoch
         self._clock = time.perf_counter()  # training time counts from there
@@ -167,12 +172,7 @@ class StudentLoop(PlanLoop):
     def one_batch(self, batch: Batch, of_rows: int) -> None:
         """One step on this rank's rows of a batch of `of_rows`, and all that goes with it."""
         position, job = self.position, self.job
-        if self._compiles:  # it may, and takes minutes then
-            self._compiles = False
-            with alive(lambda: job.pulse(position.step)):
-                loss = self._step(batch, of_rows)
-        else:
-            loss = self._step(batch, of_rows)
+        loss = self._step(batch, of_rows)
         position.step += 1
         if self.mean is not None:
             self.mean.update(self.model, step=position.step)

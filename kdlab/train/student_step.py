@@ -67,12 +67,12 @@ class BatchStep:
         return loss
 
     def _parts(self, of_rows: int) -> int:
-        """Parts of a batch: the same on all ranks, whose norms meet in each; two rows at least."""
-        wanted = self.job.recipe.accumulate
-        if wanted == 1:
+        """Parts of a batch: the same on all ranks, whose norms meet in each."""
+        if self.job.recipe.accumulate == 1:
             return 1
-        least = min(shared_rows(of_rows, self.job.samples.part.shares))
-        return max(1, min(wanted, least // 2))
+        return self.train_step.parts(
+            min(shared_rows(of_rows, self.job.samples.part.shares))
+        )
 
     def _loss(
         self,

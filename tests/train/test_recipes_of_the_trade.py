@@ -1,5 +1,6 @@
 """timm's optimisers and schedules, means of weights, parts of batches: resumed exactly."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ from kdlab.models.patch_net import PatchNet
 from kdlab.papers.shares import shared_rows
 from kdlab.train.hard_loss import binary_cross_entropy
 from kdlab.train.optimizers import known
-from kdlab.train.step import cut_rows
+from kdlab.train.step import TrainStep, cut_rows
 from kdlab.train.student_step import BatchStep
 
 WORDS = [
@@ -125,11 +126,11 @@ def test_ranks_cut_their_rows_into_as_many_parts(rows, ranks, wanted, parts):
     cut = []
     for rank in range(ranks):
         own = shared_rows(rows, (1.0,) * ranks)[rank]
-        job = SimpleNamespace(
-            recipe=SimpleNamespace(accumulate=wanted),
-            samples=SimpleNamespace(part=RankPart(rank, (1.0,) * ranks)),
-        )
-        step = SimpleNamespace(job=job)
+        recipe = SimpleNamespace(accumulate=wanted)
+        part = RankPart(rank, (1.0,) * ranks)
+        job = SimpleNamespace(recipe=recipe, samples=SimpleNamespace(part=part))
+        parts_of = partial(TrainStep.parts, SimpleNamespace(recipe=recipe))
+        step = SimpleNamespace(job=job, train_step=SimpleNamespace(parts=parts_of))
         found = [
             len(range(own)[part]) for part in cut_rows(own, BatchStep._parts(step, rows))
         ]

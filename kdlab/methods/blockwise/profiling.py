@@ -183,9 +183,8 @@ def _forward(pair: BlockPair, views: Tensor) -> None:
 
 
 def _train(pair: BlockPair, train_step: TrainStep, views: Tensor, target: Tensor) -> None:
-    parts = max(1, min(train_step.recipe.accumulate, len(views) // 2))
     loss_of = partial(block_loss, train_step, pair, views, target)
-    train_step.gradients(len(views), parts, loss_of)
+    train_step.gradients(len(views), train_step.parts(len(views)), loss_of)
     train_step.update()
 
 

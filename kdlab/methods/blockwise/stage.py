@@ -64,11 +64,7 @@ class _Rows:
     stop: int
     incoming: list[Transfer]
     outgoing: list[Transfer]
-    least: int  # of one device of the stage
-
-    def parts(self, wanted: int) -> int:
-        """So many of a batch, as on all devices of the stage: two rows of each at least."""
-        return max(1, min(wanted, self.least // 2))
+    least: int  # of one device of the stage: all cut theirs into as many parts
 
 
 _UnderWay = tuple[Tensor, list[dist.Work | None]]
@@ -257,7 +253,7 @@ class Worker:
             if self.job.before_block is not None:
                 self.job.before_block(step, number, rows.start)
             loss_of = partial(block_loss, train_step, pair, source, target)
-            parts = rows.parts(train_step.recipe.accumulate)
+            parts = train_step.parts(rows.least)
             self._losses.append(train_step.gradients(own, parts, loss_of, weigh))
             if self.group is not None:
                 self._share(pair.student)
