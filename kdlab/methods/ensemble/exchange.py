@@ -43,7 +43,7 @@ def publish(
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {k: v.detach().contiguous().cpu() for k, v in net.state_dict().items()}
     # Copies: what is remembered may be the same tensor as what is global.
-    state |= {k: v.detach().cpu().clone() for k, v in (beside or {}).items()}
+    state |= {k: v.detach().cpu().contiguous().clone() for k, v in (beside or {}).items()}
     write_whole(path, lambda temporary: save_file(state, temporary))
     # What travels for an average is the model; the rest is for whoever comes back.
     beside_it = sum(v.numel() * v.element_size() for v in (beside or {}).values())

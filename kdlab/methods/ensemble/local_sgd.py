@@ -48,7 +48,13 @@ class LocalSgd:
         self.device = torch.device(job.recipe.chosen_device())
         self.model = placed(job.model, job.recipe, job.emit)
         run_model = compiled(self.model, job.recipe)
-        self.train_step = TrainStep(job.recipe, self.model, run_model, self.device)
+        self.train_step = TrainStep(
+            job.recipe,
+            self.model,
+            run_model,
+            self.device,
+            beat=lambda: job.pulse(self.steps),
+        )
         self.steps = 0  # compressing ones included
         own = own_folder(job.folder, job.worker)
         self.odometer = Odometer(own / "odometer")  # of steps
@@ -74,7 +80,7 @@ class LocalSgd:
             seen.append(scores.detach())
             return loss_of(scores, hard_loss(recipe, scores, labels[part]), part)
 
-        train_step.gradients(rows, max(1, min(recipe.accumulate, rows // 2)), loss)
+        train_step.gradients(rows, train_step.parts(rows), loss)
         train_step.update()
         self.steps += 1
         self.odometer.value = self.steps

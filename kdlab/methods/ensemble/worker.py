@@ -113,6 +113,7 @@ class LocalWorker:
         sgd.losses = facts.losses
         self._kept_round = self.round
         sgd.logs.done(sgd.steps)
+        self.saves.done(sgd.steps)
         for note in found.notes:
             self.job.emit(Warned(message=note))
         self.job.emit(WorkerResumed(worker=self.job.worker, step=sgd.steps))

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from functools import partial
+from threading import Event
 
 import numpy as np
 import pytest
@@ -21,7 +22,12 @@ from kdlab.control.orders import (
 from kdlab.control.steering import Steering
 from kdlab.errors import Diverged, RunStopped
 from kdlab.losses.hinton import Hinton
-from kdlab.methods.ensemble.exchange import keep_momentum, publish, take_momentum
+from kdlab.methods.ensemble.exchange import (
+    fetch,
+    keep_momentum,
+    publish,
+    take_momentum,
+)
 from kdlab.methods.ensemble.local_job import Prices
 from kdlab.methods.ensemble.local_sgd import LocalSgd
 from kdlab.methods.ensemble.worker import LocalWorker
@@ -56,6 +62,18 @@ class Lossy:
     def __call__(self, scores, hard, rows):
         self.seen.append(float(hard.detach()))
         return hard
+
+
+def test_a_first_step_that_compiles_for_long_does_not_look_like_a_hang(case):
+    beaten = Event()
+    sgd = sgd_of(case, pulse=lambda step: beaten.set())
+
+    def compiling(scores, hard, rows):
+        assert beaten.wait(60)
+        return hard
+
+    sgd.one(batches(sgd, 1)[0], compiling)
+    assert sgd.steps == 1
 
 
 def test_losses_are_those_since_the_last_word(case):
@@ -281,6 +299,29 @@ def test_soft_labels_of_a_teacher_count_beside_the_loss(case):
     assert float(taught) == pytest.approx(float(expected))
     alone = worker._local_loss(None, round_, batch, scores, hard, rows)
     assert float(alone) == pytest.approx(float(hard))
+
+
+def test_one_that_is_resumed_counts_its_checkpoints_on(case):
+    job = case.make(0).job
+    job = replace(job, recipe=replace(job.recipe, checkpoint_every_steps=4))
+    worker = LocalWorker(job)
+    for batch in batches(worker.sgd, 6):
+        worker.sgd.one(batch)
+    worker._save()
+    again = LocalWorker(job)
+    again.go_to(0)
+    assert again.sgd.steps == 6
+    assert not again.saves.steps_due(7)  # the fourth is behind it
+    assert again.saves.steps_due(8)
+
+
+def test_what_is_remembered_is_published_in_whatever_order_it_lies(tmp_path):
+    """On a GPU weights of convolutions lie channels last, and what is made of them does."""
+    net = torch.nn.Conv2d(3, 4, 3)
+    lying = {"memory//w": net.weight.detach().to(memory_format=torch.channels_last)}
+    assert not lying["memory//w"].is_contiguous()
+    file = publish(net, 0, tmp_path / "published.safetensors", lying)
+    assert torch.equal(fetch(file, "memory//")["w"], net.weight)
 
 
 def test_momentum_can_be_forgotten(case):
