@@ -243,16 +243,24 @@ class Worker:
         every = zip(self.job.pairs, self.job.train_steps, self._targets, strict=True)
         now = time.monotonic()
 
+        def forward(loss_of: Callable[[slice], Tensor], part: slice) -> Tensor:
+            nonlocal now
+            if part.start:  # of the one before
+                now = self._note("backward", step, now)
+            loss = loss_of(part)
+            now = self._note("student", step, now)
+            return loss
+
         def weigh(loss: Tensor) -> Tensor:
             """The sum over the group is then the mean over the whole batch."""
-            nonlocal now
-            now = self._note("student", step, now)
             return loss * share if share < 1 else loss
 
         for number, (pair, train_step, target) in enumerate(every):
             if self.job.before_block is not None:
                 self.job.before_block(step, number, rows.start)
-            loss_of = partial(block_loss, train_step, pair, source, target)
+            loss_of = partial(
+                forward, partial(block_loss, train_step, pair, source, target)
+            )
             parts = train_step.parts(rows.least)
             self._losses.append(train_step.gradients(own, parts, loss_of, weigh))
             if self.group is not None:

@@ -183,6 +183,14 @@ def test_a_batch_in_parts_is_the_whole_batch_for_blocks_whose_rows_do_not_meet()
     same(found, expected, tolerance=1e-6)
 
 
+def test_a_trace_tells_the_parts_of_a_batch_apart():
+    """The backward pass of a part is not taken for the forward one of the next."""
+    plan = Plan(BATCH, (Stage(0, 4, (0,), (BATCH,), from_data=True),))
+    _, parts = trained(plan, steps=1, accumulate=3)
+    own = [part for part in parts[0] if part in ("student", "backward")]
+    assert own == ["student", "backward"] * 3 * 4
+
+
 def test_in_bf16_the_students_learn_other_numbers_and_the_teachers_relay_their_own():
     found, parts = trained(pipeline(BATCH, [2, 4], [1, 1]), steps=2, precision="bf16")
     assert "receive" in parts[1]
