@@ -1,4 +1,4 @@
-"""A thread that looks after something every so often: each pool has one."""
+"""A thread that looks after something every so often: each pool, each host of teachers has one."""
 
 import logging
 import threading

@@ -7,9 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 from scripted_children import Starts
+from tests_support import until
 
+from kdlab.cluster.teachers import teacher_host as module
 from kdlab.cluster.teachers.teacher_host import TeacherHost, machine_of
 from kdlab.cluster.wires.roles import FAILED, REFUSED, TEACHER, WITHDRAWN
+from kdlab.codec import MessageError
 from kdlab.testing.scripted import FakeClock
 
 
@@ -34,10 +37,9 @@ class Hosted:
 
     async def __aenter__(self):
         self.host.setup(self.worker)
-        if self.host.keeping is not None:
-            self.host.keeping.cancel()  # the test says when it looks
+        if self.host.keeper is not None:
+            self.host.keeper.close()  # the test says when it looks
             self.host.supervisor._clock = self.clock
-            self.host.look()
         return self
 
     async def __aexit__(self, *_):
@@ -77,7 +79,7 @@ def test_a_teacher_has_as_many_threads_as_it_is_told(tmp_path):
 @pytest.mark.parametrize("of_worker", [{"resources": ()}, {"plugins": ("kdlab-teacher",)}])
 def test_workers_of_other_roles_and_teachers_themselves_host_none(tmp_path, of_worker):
     made = hosted(tmp_path, **of_worker)
-    assert made.host.keeping is None
+    assert made.host.keeper is None
     assert made.starts.children == []
     assert list(tmp_path.iterdir()) == []
 
@@ -140,6 +142,38 @@ def test_one_that_cannot_be_started_is_tried_again(tmp_path):
         assert len(made.starts.alive) == 1
 
     hosted(tmp_path, look)
+
+
+def test_what_a_teacher_prints_by_mistake_ends_no_keeping(tmp_path, caplog, monkeypatch):
+    """An import that prints a banner, say: it is said once, and all are looked after as before."""
+    monkeypatch.setattr(module, "_TICK_S", 0.001)
+    made = Starts()
+    host = TeacherHost(1, 1, None, start=made)
+    host.setup(worker(tmp_path))
+    try:
+        (child,) = made.children
+        odd = iter([MessageError("It is no JSON: a banner")])
+
+        def messages():
+            for error in odd:
+                raise error
+            return []
+
+        child.messages = messages
+        until(lambda: "It is no JSON: a banner" in caplog.text)
+        child.die(FAILED)
+        until(lambda: len(made.children) == 2)
+    finally:
+        host.teardown(None)
+
+
+def test_no_look_is_under_way_once_the_worker_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_TICK_S", 0.001)
+    host = TeacherHost(1, 1, None, start=Starts())
+    host.setup(worker(tmp_path))
+    host.teardown(None)
+    assert not host.keeper.is_alive()
+    assert host.supervisor.children == {}
 
 
 def test_restarts_are_counted_for_each_teacher(tmp_path):

@@ -6,7 +6,6 @@ their own, which join the same scheduler as workers. They go with the worker. On
 started again, later each time, and left alone when that does not help.
 """
 
-import asyncio
 import logging
 import math
 import os
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 from distributed import Worker, WorkerPlugin
 
 from kdlab.cluster.child_configs import TeacherConfig
+from kdlab.cluster.keeper import PoolKeeper
 from kdlab.cluster.wires.roles import MEANT_TO_END, TEACHER
 from kdlab.cluster.wires.security import Files
 from kdlab.cluster.wires.wire import register_plugin
@@ -26,10 +26,8 @@ from kdlab.supervision.children import Child, StartChild
 from kdlab.supervision.supervisor import ChildLost, Supervisor
 
 _TICK_S, _END_S = 1.0, 5.0
-_RESTARTS, _RESTARTS_S = (
-    10,
-    900.0,
-)  # of each; one that dies at once comes to them in 5 minutes
+# Restarts of each, in so many seconds; one that dies at once comes to them in 5 minutes.
+_RESTARTS, _RESTARTS_S = 10, 900.0
 
 
 class TeacherHost(WorkerPlugin):
@@ -44,7 +42,7 @@ class TeacherHost(WorkerPlugin):
         self.teachers, self.threads, self.tls, self.start = teachers, threads, tls, start
 
     def setup(self, worker: Worker) -> None:
-        self.keeping: asyncio.Task[None] | None = None
+        self.keeper: PoolKeeper | None = None
         own = worker.state.total_resources.get(TEACHER)
         if not own or "kdlab-teacher" in worker.plugins:  # it is one itself
             return
@@ -59,18 +57,15 @@ class TeacherHost(WorkerPlugin):
         for number in range(self.teachers):
             again = Backoff(1.0, longest_s=60.0, most=_RESTARTS, within_s=_RESTARTS_S)
             self.supervisor.keep(number, self._start, again)
-        self.keeping = asyncio.create_task(self._keep())
+        self.look()
+        self.keeper = PoolKeeper("teachers", _TICK_S, self.look)
+        self.keeper.start()
 
     def teardown(self, worker: Worker) -> None:
-        if self.keeping is not None:
-            self.keeping.cancel()
+        if self.keeper is not None:
+            self.keeper.close()
             self.supervisor.close(_END_S)
             shutil.rmtree(self.folder, ignore_errors=True)
-
-    async def _keep(self) -> None:
-        while True:
-            await asyncio.to_thread(self.look)
-            await asyncio.sleep(_TICK_S)
 
     def look(self) -> None:
         """Those that died come back, unless they were meant to end or die too often."""
