@@ -257,7 +257,8 @@ def kept(name: str) -> Facts:
     _, spec = card(name)
     found = results.found_in(folder, name)
     words = {key: getattr(spec, key) for key in ("source", "published_of", "scaled")}
-    rows = [facts_of(row, found[row.row, row.quantity]) for row in spec.rows]
+    none = dict.fromkeys(results.FOUND)  # of a row that its claim has gained since
+    rows = [facts_of(row, found.get((row.row, row.quantity), none)) for row in spec.rows]
     return results.made_of(folder, name) | words | {"notes": spec.notes, "rows": rows}
 
 

@@ -89,6 +89,7 @@ def keep(folder: Path, facts: Facts, rows: Sequence[Spec]) -> Path:
     found: dict[RowKey, FoundNumbers] = {
         (one["row"], one["quantity"]): one for one in facts["rows"]
     }
+    nothing: FoundNumbers = dict.fromkeys(FOUND)  # of a row that was left out this time
     old, made = {}, _made_line(facts)
     if all(one["measured"] is None for one in found.values()):
         old = found_in(folder, name)
@@ -100,7 +101,7 @@ def keep(folder: Path, facts: Facts, rows: Sequence[Spec]) -> Path:
         key = own["row"], own["quantity"]
         before = {k: v for k, v in old.get(key, {}).items() if k != "simulated"}
         own = {_GIVES.get(k, k): v for k, v in own.items() if (k, v) != ("over", 1.0)}
-        own |= {k: found[key][k] for k in FOUND} | before
+        own |= {k: found.get(key, nothing)[k] for k in FOUND} | before
         lines.append({"name": name} | {k: _text(v) for k, v in own.items()})
     _write(folder / "made.csv", name, [made])
     return _write(folder / "rows.csv", name, lines)

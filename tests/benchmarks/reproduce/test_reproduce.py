@@ -167,6 +167,19 @@ def test_the_tables_are_of_the_claims_and_say_nothing_of_whoever_measured():
     assert lines <= 1500, "what is claimed and what came of it, a line a number"
 
 
+def test_a_row_that_was_left_out_is_kept_without_numbers(tmp_path, monkeypatch):
+    """A claim gains a row, or one asks for some of its rows: what was measured is not lost."""
+    name = "edl_dist/table3"
+    facts, rows = kept(name), card(name)[1].rows
+    first = facts["rows"][0]
+    results.keep(tmp_path, facts | {"rows": facts["rows"][1:]}, rows)
+    found = results.found_in(tmp_path, name)
+    assert set(found[first["row"], first["quantity"]].values()) == {None}
+    assert len(found) == len(rows)
+    monkeypatch.setattr(results, "found_in", lambda folder, of: {})
+    assert {row["measured"] for row in kept(name)["rows"]} == {None}
+
+
 def test_what_is_kept_is_read_again_and_written_the_same(tmp_path):
     for name in sorted(results.names()):
         results.keep(tmp_path, kept(name), card(name)[1].rows)
