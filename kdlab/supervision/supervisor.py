@@ -66,9 +66,8 @@ class Supervisor(Generic[Name]):
         self._clock = clock
         self._expected: dict[Name, float] = {}  # since when a sign of life is waited for
         self._kept: dict[Name, tuple[Callable[[], RankChild], Backoff]] = {}
-        self._due: dict[
-            Name, float
-        ] = {}  # when those of these are started that are not there
+        # When those of these are started that are not there.
+        self._due: dict[Name, float] = {}
 
     def keep(self, name: Name, start: Callable[[], RankChild], again: Backoff) -> None:
         """Have this child from the next look on, started again as often as `again` allows."""

@@ -147,12 +147,18 @@ def test_one_that_is_kept_comes_back_until_it_is_given_up(kept, clock):
     assert not supervisor.children
 
 
-def test_one_that_is_kept_comes_back_when_its_wait_is_over(kept, clock):
+def after_its_death(kept, clock, seconds):
+    """The supervisor and all that it started, so long after the first one died."""
     supervisor, started = kept
     started[0].die()
     list(supervisor.events())
-    clock.advance(1.9)
+    clock.advance(seconds)
     list(supervisor.events())
+    return supervisor, started
+
+
+def test_one_that_is_kept_comes_back_when_its_wait_is_over(kept, clock):
+    supervisor, started = after_its_death(kept, clock, 1.9)
     assert len(started) == 1
     clock.advance(0.1)
     list(supervisor.events())
@@ -198,10 +204,6 @@ def test_none_comes_back_after_the_end(kept, clock):
 
 
 def test_the_end_finds_those_that_came_back(kept, clock):
-    supervisor, started = kept
-    started[0].die()
-    list(supervisor.events())
-    clock.advance(2.0)
-    list(supervisor.events())
+    supervisor, started = after_its_death(kept, clock, 2.0)
     supervisor.close(5.0)
     assert not started[1].alive()
