@@ -484,3 +484,10 @@ def test_a_parquet_file_is_read_by_what_it_holds(photos, tmp_path):
     assert kind_of(str(tmp_path / "bytes.parquet")) == "data/parquet"
     spec = ImageList(root=str(photos / "paths.parquet"), size=8)
     assert everything(spec.load()) == EXPECTED
+
+
+def test_a_folder_without_files_of_the_kind_says_which_are_read(tmp_path):
+    (tmp_path / "notes.md").write_text("none here")
+    words = r"holds no images in \.parquet or \.arrow files: .*\.md"
+    with pytest.raises(DataError, match=words):
+        ParquetImages(root=str(tmp_path), size=8).load()

@@ -139,7 +139,9 @@ def files_in(
         else:
             yield from _files_of(root, found, suffixes)
     if len(found.images) == before:
-        raise DataError(f"{root} holds no images: {'; '.join(found.notes())}.")
+        kinds = " or ".join(suffixes)
+        notes = "; ".join(found.notes())
+        raise DataError(f"{root} holds no images in {kinds} files: {notes}.")
 
 
 def _files_of(
