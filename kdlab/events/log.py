@@ -80,8 +80,7 @@ def parse(facts: Mapping[str, Any], number: int = 0) -> Event:
         KeyError: the mapping names no event.
     """
     rest = dict(facts)
-    name = str(rest.pop("event"))
-    name = _as_now(name)
+    name = _as_now(str(rest.pop("event")))
     kind: type[Event] | None = Event.KINDS.get(name)
     own, why = rest, ""
     if kind is not None:

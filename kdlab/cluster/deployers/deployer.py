@@ -39,9 +39,7 @@ class Deployer(Spec, ABC):
 
     brings_scheduler: ClassVar[bool] = False  # of its own; else the run has one
     here: ClassVar[bool] = False  # its machines are processes of this one
-    needs: ClassVar[tuple[str, str] | None] = (
-        None  # package, and kdlab's extra that brings it
-    )
+    needs: ClassVar[tuple[str, str] | None] = None  # package, and kdlab's extra with it
 
     def up(self, scheduler: str, files: Files, folder: Path) -> Machines:
         """No machine yet, but the means to have some.

@@ -70,10 +70,8 @@ def identity_of(
         "norms": getattr(spec.method, "bn", "sync"),  # they meet in what sharing costs
     }
     plain = Recipe()
-    for name in (
-        "precision",
-        "accumulate",
-    ):  # since these can be told, what is said of them
+    for name in ("precision", "accumulate"):
+        # Where it is not as it always was: profiles of before are of that.
         if getattr(spec.train, name) != getattr(plain, name):
             model[name] = getattr(spec.train, name)
     return planning.Identity(_hash(here), _hash(model), spec.train.batch)
