@@ -160,7 +160,7 @@ class TrainStep:
         self.update()
 
     def parts(self, least: int) -> int:
-        """Of a batch of which whoever has fewest rows has so many: each has two rows at least."""
+        """How many a batch is cut into, whose smallest share is so many rows: two rows each."""
         return max(1, min(self.recipe.accumulate, least // 2))
 
     def gradients(
