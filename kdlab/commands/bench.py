@@ -8,10 +8,10 @@ from kdlab.errors import BadInput
 
 ABOUT = "measure side by side on this machine"
 _NAMES = (
-    *("data", "ec_dnn", "edl_dist", "gpu", "heterogeneous", "links", "live", "overhead"),
-    *("peers", "pipe_bd", "soak", "storm", "sweep", "teacher", "transport", "unlike"),
+    *("data", "ec_dnn", "edl_dist", "gpu", "links", "live", "overhead", "peers"),
+    *("pipe_bd", "soak", "storm", "sweep", "teacher", "transport", "unlike"),
 )
-_WITH_SETTINGS = ("data", "ec_dnn", "heterogeneous", "soak")
+_WITH_SETTINGS = ("data", "ec_dnn", "soak")
 _WITH_PARTS = ("edl_dist", "gpu", "pipe_bd", "storm", "teacher")
 
 
@@ -23,7 +23,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         help="of data: root=PHOTOS, files=0; of ec_dnn: data.root=[a.zip, ...]; "
-        "of heterogeneous: device=cpu; of soak: minutes=5",
+        "of soak: minutes=5",
     )
     parser.add_argument("--repeats", type=int, default=None)
     parser.add_argument(
