@@ -8,10 +8,11 @@ noise of the machine meets all variants alike. The pipelines stay full between s
 import copy
 import math
 import resource
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import fmean
 from typing import Literal, get_args
 
 import psutil
@@ -20,14 +21,12 @@ import torch.distributed as dist
 from torch import nn
 
 from benchmarks.block_workloads import Name, Workload, workload
-from kdlab.codec import plain, typed
+from benchmarks.harness import in_turns, timed
 from kdlab.data.samples import PlannedSamples
-from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.loader import Loader
-from kdlab.methods.blockwise.on_copies import OnCopies, measured_sharing
+from kdlab.methods.blockwise.on_copies import OnCopies, profiled_together
 from kdlab.methods.blockwise.pairs import BlockPair
-from kdlab.methods.blockwise.profiling import Paths, feasible_rows, paths_of, profiled
 from kdlab.methods.blockwise.stage import StageJob, Worker, stage_groups
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.proxyless import draw_paths
@@ -40,7 +39,7 @@ from kdlab.papers.pipe_bd.execution_plan import (
     programme,
 )
 from kdlab.papers.pipe_bd.stages import Plan, Stage
-from kdlab.supervision.children import announce, configured
+from kdlab.supervision.children import announce
 from kdlab.supervision.process_groups import of_all
 from kdlab.train.step import TrainStep
 
@@ -51,25 +50,24 @@ _AGAIN = 15  # steps of the profile in each round, or whole turns of about so ma
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockRankConfig:
-    """One device's part of a measurement: `rounds` of slices of so many `steps`."""
+class SlicesOfRanks:
+    """What all devices are told alike: `rounds` of slices of so many `steps`."""
 
-    what: Literal["measure", "memory"]  # times of variants, or the memory that one needs
     workload: Name
-    rank: int
     world: int
-    meet_at: str
+    meet_at: str = ""
     device: str
     batch: int
     profile_s: float  # at most for the profile
-    variants: tuple[Variant, ...] = ()  # to be timed
+    variants: tuple[Variant, ...] = VARIANTS  # to be timed
     rounds: int = 1
     steps: int
     warm_up: int = 0  # steps before, not timed
     lead: int = 2  # steps a stage may be ahead
-    programme: Mapping[str, object] | None = (
-        None  # an `ExecutionPlan`, to measure its memory
-    )
+
+    def costs(self, profile: Profile) -> StageCosts:
+        norms = workload(self.workload).norm == "sync"
+        return StageCosts(profile, self.batch, lead=self.lead, sync_norms=norms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ class SliceTimes:
     predicted: dict[Variant, list[float]]  # the same by the planner
     parts: dict[Variant, dict[str, float]]  # seconds of a step by part, of each variant
     bound_over_dp: float  # how many times DP the planner's bound is
-    programmes: dict[Variant, dict[str, object]]  # facts of what each variant carried out
+    programmes: dict[Variant, ExecutionPlan]  # what each variant carried out
 
 
 @dataclass(slots=True)
@@ -88,7 +86,6 @@ class Running:
     """One variant on this device: its workers, in step with each other."""
 
     workers: list[Worker]
-    loaders: list[Loader]
     steps: Iterator[object]
     ahead: int  # steps the first stages may be ahead of the last
 
@@ -119,127 +116,122 @@ def made(name: Variant, costs: StageCosts) -> ExecutionPlan:
     return ExecutionPlan("ir", plans, costs.ideal_s() * costs.devices, "each device alone")
 
 
-def running(
-    what: ExecutionPlan,
-    of: Workload,
-    cutting: Cutting,
-    samples: PlannedSamples,
-    rank: int,
-    device: torch.device,
-) -> Running:
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A workload on one device: its blocks, and its data."""
+
+    of: Workload
+    cutting: Cutting
+    samples: PlannedSamples
+    rank: int
+    device: torch.device
+
+    def loader(self) -> Loader:
+        loader = Loader(self.samples, self.cutting.student, self.device)
+        loader.begin(0, 0)
+        return loader
+
+    def profile(self, batch: int, *, steps: int, max_s: float) -> Profile:
+        """Measured by all ranks at the same time, as a run does."""
+        loader, recipe = self.loader(), replace(self.of.recipe, batch=batch)
+        on = OnCopies(self.rank, self.cutting, recipe, self.of.norm, loader)
+        sizes = [len(ids) for ids in loader.ids]
+        profile = profiled_together(on, sizes, steps=steps, max_s=max_s)
+        loader.close()
+        return profile
+
+
+def running(what: ExecutionPlan, own: _Cut) -> Running:
     """A variant that has not begun, with students of its own."""
+    cutting, rank = own.cutting, own.rank
     pairs = [BlockPair(p.teacher, copy.deepcopy(p.student), p.loss) for p in cutting.pairs]
     groups, relay = stage_groups(what.plans), of_all()
-    workers, loaders = [], []
+    workers = []
     for plan in what.of(rank):
         stage = plan.stages[plan.stage_of(rank)]
-        loader = Loader(samples, cutting.student, device)
-        loader.begin(0, 0)
+        loader = own.loader()
         loader.ids = loader.ids[:1] * _FOREVER  # references; every step is a whole batch
-        own = pairs[stage.first : stage.stop]
+        taught = pairs[stage.first : stage.stop]
         job = StageJob(
-            pairs=own,
-            train_steps=[TrainStep(of.recipe, p.student) for p in own],
+            pairs=taught,
+            train_steps=[TrainStep(own.of.recipe, p.student) for p in taught],
             load=loader,
             prefix=[p.teacher for p in pairs[: stage.first]] if stage.from_data else (),
-            schedule=partial(draw_paths, nn.ModuleList(pair.student for pair in own)),
+            schedule=partial(draw_paths, nn.ModuleList(pair.student for pair in taught)),
             relay=relay,
-            norm=of.norm,
+            norm=own.of.norm,
         )
         workers.append(Worker(plan, rank, job, groups, cutting.shapes[stage.first]))
-        loaders.append(loader)
     together = zip(*(w.advance(_FOREVER) for w in workers), strict=True)
     stages = what.of(rank)[0]
     behind = len(stages.stages) - 1 - stages.stage_of(rank) if stages.decoupled else 0
     behind *= max(1, stages.lead // 2)  # half full, as on average
-    return Running(workers, loaders, iter(together), behind)
+    return Running(workers, iter(together), behind)
 
 
-def profile_of(
-    of: Workload,
-    cutting: Cutting,
-    samples: PlannedSamples,
-    config: BlockRankConfig,
-    *,
-    steps: int = 100,
-    max_s: float = math.inf,
-    paths: Paths | None,
-) -> Profile:
-    """Measured by all ranks at the same time, as a run does."""
-    device, batch = torch.device(config.device), config.batch
-    loader = Loader(samples, cutting.student, device)
-    loader.begin(0, 0)
-    views = loader(0, 0, batch)
+@contextmanager
+def _joined(told: SlicesOfRanks, rank: int) -> Iterator[_Cut]:
+    """What a rank is about, with the others in one group."""
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", told.meet_at, rank=rank, world_size=told.world)
+    of, device = workload(told.workload), torch.device(told.device)
+    yield _Cut(of, of.cutting(device), of.samples(told.batch), rank, device)
     dist.barrier()
-    blocks = profiled(
-        cutting.pairs,
-        views,
-        feasible_rows(batch, config.world),
-        steps=steps,
-        recipe=of.recipe,
-        max_s=max_s,
-        paths=paths,
-    )
-    load_s = planning.loading_s(lambda step: loader(step, 0, batch), len(loader.ids))
-    loader.close()
-    profile = planning.gathered(blocks, device, load_s)
-    sharing = measured_sharing(
-        StageCosts(profile, batch, sync_norms=of.norm == "sync"),
-        OnCopies(config.rank, cutting, of.recipe, of.norm, lambda _, a, z: views[a:z]),
-    )
-    return replace(profile, sharing=sharing)
+    dist.destroy_process_group()
 
 
-def measure(config: BlockRankConfig) -> SliceTimes:
+def timed_slices(told: SlicesOfRanks, rank: int) -> SliceTimes:
     """Seconds per step of every variant in every round, and what they are made of."""
-    rank, batch, steps = config.rank, config.batch, config.steps
-    device = torch.device(config.device)
-    of = workload(config.workload)
-    cutting, samples = of.cutting(device), of.samples(batch)
-    paths = paths_of(cutting.student)
-    profile = profile_of(of, cutting, samples, config, max_s=config.profile_s, paths=paths)
-    costs = partial(StageCosts, batch=batch, lead=config.lead, sync_norms=of.norm == "sync")
-    first = costs(profile)
-    names = config.variants
-    programmes = {name: made(name, first) for name in names}
-    alike = same_plan(programmes)
-    if rank == 0:
+    with _joined(told, rank) as own:
+        first = told.costs(own.profile(told.batch, steps=100, max_s=told.profile_s))
+        names = told.variants
+        programmes = {name: made(name, first) for name in names}
+        alike = same_plan(programmes)
+        say = partial(_say, rank)
         for line in plan_lines(programmes, alike):
-            announce(say=line)
-    order = [name for name in names if alike[name] == name]  # that are timed
-    variants = {
-        name: running(programmes[name], of, cutting, samples, rank, device)
-        for name in order
-    }
-    predicted: dict[Variant, list[float]] = {name: [] for name in names}
-    found: dict[Variant, list[float]] = {name: [] for name in order}
-    for one in variants.values():
-        # Filled: each stage finds its next input there when a slice begins.
-        one.advance(config.warm_up + one.ahead)
-        for worker in one.workers:
-            worker.spans.clear()
-    for number in range(config.rounds):
-        # Beside the steps it speaks of: a host drifts by tens of percent within minutes.
-        beside = profile_of(of, cutting, samples, config, steps=_AGAIN, paths=paths)
-        now = costs(beside)
-        for name in names:
-            if name != "ideal":
-                predicted[name].append(predicted_s(programmes[name], now))
-        took = dict.fromkeys(order, 0.0)
-        for name in [*order, *reversed(order)]:
-            took[name] += _timed(lambda name=name: variants[name].advance(steps))  # type: ignore[misc]
-        for name in order:
-            found[name].append(took[name] / (2 * steps))
-        if rank == 0:
-            shown = ", ".join(f"{n} {1e3 * found[n][-1]:.0f}" for n in order)
-            announce(say=f"round {number + 1}/{config.rounds}: ms per step: {shown}")
-    return SliceTimes(
-        seconds={name: found[alike[name]] for name in names},
-        predicted=predicted,
-        parts={name: _parts(variants[alike[name]]) for name in names},
-        bound_over_dp=first.data_parallel_s() / first.ideal_s(),
-        programmes={name: plain(what) for name, what in programmes.items()},
-    )
+            say(line)
+        order = [name for name in names if alike[name] == name]  # that are timed
+        variants = {name: running(programmes[name], own) for name in order}
+        for one in variants.values():
+            # Filled: each stage finds its next input there when a slice begins.
+            one.advance(told.warm_up + one.ahead)
+            for worker in one.workers:
+                worker.spans.clear()
+        works = {n: partial(_between, v, told.steps) for n, v in variants.items()}
+        predicted: dict[Variant, list[float]] = {name: [] for name in names}
+        found: dict[Variant, list[float]] = {name: [] for name in order}
+        for _ in range(told.rounds):
+            # Beside the steps it speaks of: a host drifts by tens of percent within minutes.
+            now = told.costs(own.profile(told.batch, steps=_AGAIN, max_s=math.inf))
+            for name in names:
+                if name != "ideal":
+                    predicted[name].append(predicted_s(programmes[name], now))
+            for which, seconds in in_turns(works, 2, say, "s per step").items():
+                found[which].append(fmean(seconds))
+        return SliceTimes(
+            seconds={name: found[alike[name]] for name in names},
+            predicted=predicted,
+            parts={name: _parts(variants[alike[name]]) for name in names},
+            bound_over_dp=first.data_parallel_s() / first.ideal_s(),
+            programmes=programmes,
+        )
+
+
+def _say(rank: int, line: str) -> None:
+    if rank == 0:
+        announce(say=line)
+
+
+def _between(one: Running, steps: int) -> float:
+    """Seconds of a step, from a barrier to a barrier."""
+    dist.barrier()
+
+    def work() -> None:
+        one.advance(steps)
+        dist.barrier()
+
+    return timed(work) / steps
 
 
 def same_plan(programmes: Mapping[Variant, ExecutionPlan]) -> dict[Variant, Variant]:
@@ -280,57 +272,28 @@ def _parts(one: Running) -> dict[str, float]:
     return own
 
 
-def _timed(work: Callable[[], None]) -> float:
-    dist.barrier()
-    begin = time.perf_counter()
-    work()
-    dist.barrier()
-    return time.perf_counter() - begin
-
-
-def memory(config: BlockRankConfig) -> float:
+def memory_mb(told: SlicesOfRanks, rank: int, programme: ExecutionPlan) -> float:
     """Megabytes that this device needs in some steps of one variant.
 
     Its own blocks' weights, and what the steps add to a process that has built the models:
     optimiser, gradients, activations, buffers.
     """
-    device = torch.device(config.device)
-    of = workload(config.workload)
-    cutting, samples = of.cutting(device), of.samples(config.batch)
-    assert config.programme is not None
-    what = typed(ExecutionPlan, config.programme)
-    one = running(what, of, cutting, samples, config.rank, device)
-    own = {
-        id(p): p.numel() * p.element_size()
-        for worker in one.workers
-        for module in (
-            *worker.job.prefix,
-            *(pair.teacher for pair in worker.job.pairs),
-            *worker.students,
-        )
-        for p in (*module.parameters(), *module.buffers())
-    }
-    before = psutil.Process().memory_info().rss
-    one.advance(config.steps)
-    dist.barrier()
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated() / 1e6
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return (peak - before + sum(own.values())) / 1e6
-
-
-def main() -> None:
-    config = configured(BlockRankConfig)
-    keep_freed_memory()
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", config.meet_at, rank=config.rank, world_size=config.world
-    )
-    is_times = config.what == "measure"
-    announce(done=plain(measure(config)) if is_times else memory(config))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+    with _joined(told, rank) as own:
+        one = running(programme, own)
+        weights = {
+            id(p): p.numel() * p.element_size()
+            for worker in one.workers
+            for module in (
+                *worker.job.prefix,
+                *(pair.teacher for pair in worker.job.pairs),
+                *worker.students,
+            )
+            for p in (*module.parameters(), *module.buffers())
+        }
+        before = psutil.Process().memory_info().rss
+        one.advance(told.steps)
+        dist.barrier()
+        if own.device.type == "cuda":
+            return torch.cuda.max_memory_allocated() / 1e6
+        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return (peak - before + sum(weights.values())) / 1e6

@@ -10,9 +10,6 @@ own, where its memory is measured.
 """
 
 import io
-import os
-import subprocess
-import sys
 import tempfile
 import time
 import zipfile
@@ -27,15 +24,15 @@ import simplejpeg
 import torch
 from PIL import Image
 
-from benchmarks.harness import in_turns, quiet, report, runs_apart
-from kdlab.codec import parsed
+from benchmarks.harness import Scratch, in_turns, quiet, report, runs_apart, timed
+from benchmarks.many_files import opened
 from kdlab.config.load import merged
 from kdlab.data.augment import Augment
 from kdlab.data.encoded.decode import Box, head, resized
 from kdlab.data.encoded.pictures import EncodedData
 from kdlab.data.image_folder import ImageFolder
 from kdlab.errors import BadInput
-from kdlab.report.figures import Figure, Report, Say, figure, over
+from kdlab.report.figures import Figure, Report, Say, at, figure, over
 
 _VIEWS = 768  # of each measurement
 _BATCH = 64
@@ -45,44 +42,9 @@ _SHARD = 250_000  # files of a zip
 _CLASSES = 1000
 _STEPS = 300  # on them, of 64 samples
 _FEW = 30_000  # files of a set to compare with: as many as these steps take
-_NEEDS = (
-    0.8  # of the views that can be made: what the student of `student_waits_share` takes
-)
+_NEEDS = 0.8  # of the views that can be made, by the student of `student_waits_share`
+_PATIENCE_S = 1800.0  # for all processes of a kind
 _CROP = 0.25  # smallest share of the area
-
-_OPEN = """
-import json, sys, time
-from kdlab.data.image_folder import ImageFolder
-def rss():
-    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6
-spec = ImageFolder(root=tuple(sys.argv[1:]), size=32, kept="encoded")
-before, begin = rss(), time.perf_counter()
-data = spec.load(verify=False)
-took = time.perf_counter() - begin
-opened = rss()
-views = data.views(data.train[::5000], 0)
-found = {"open_s": took, "mb": opened - before}
-if STEPS:
-    import torch
-    from kdlab.data.samples import planned
-    from kdlab.models.patch_net import PatchNet
-    torch.set_num_threads(1)
-    samples = planned(data, {}, batch=64, seed=0, epochs=1)
-    begin = time.perf_counter()
-    batches = samples.batches(0)
-    found["plan_s"] = time.perf_counter() - begin
-    model = PatchNet(patch=8, depth=1, width=16).build(len(data.classes), 3).train()
-    descent = torch.optim.SGD(model.parameters(), lr=0.01)
-    some, begin = batches[:STEPS], time.perf_counter()
-    for ids, views in zip(some, samples.views_ahead(some, 0)):
-        scores = model(torch.from_numpy(views))
-        labels = torch.from_numpy(samples.labels(ids))
-        torch.nn.functional.cross_entropy(scores, labels).backward()
-        descent.step()
-        descent.zero_grad()
-    found["samples_per_s"] = 64 * STEPS / (time.perf_counter() - begin)
-print(json.dumps(found | {"rss_mb": rss()}))
-"""
 
 
 def measure(overrides: Iterable[str] = (), repeats: int = 5, say: Say = quiet) -> Report:
@@ -143,14 +105,13 @@ def _over_limit(root: str, size: int, repeats: int, say: Say) -> list[Figure]:
     }
     say(f"photos_{size}")
     found = in_turns(works, repeats, say, "views/s", warm_up=1)
-    where, bare = f"photos_{size}", found["bare"]
-    augmented = over(found["augmented"], bare)
-    return [
-        figure(f"views_per_s_over_limit/{where}", over(found["ours"], bare), "ratio"),
-        figure(f"rand_augment_over_limit/{where}", augmented, "ratio"),
-        figure(f"views_per_core_s/{where}", found["ours"], "views/s"),
-        figure(f"bare_per_core_s/{where}", bare, "views/s"),
-    ]
+    bare = found["bare"]
+    return at(
+        f"photos_{size}",
+        figure("views_per_s_over_limit", over(found["ours"], bare), "ratio"),
+        figure("rand_augment_over_limit", over(found["augmented"], bare), "ratio"),
+        figure("views_per_core_s", found["ours"], "views/s"),
+    )
 
 
 def _ours(
@@ -210,27 +171,20 @@ def _over_peers(root: str, folder: Path, repeats: int, say: Say) -> list[Figure]
 
 def _waits(root: str, repeats: int, say: Say) -> list[Figure]:
     """A student on an accelerator, which leaves the processor alone while it computes."""
-    data = _with_threads(_opened(root, 224), _WORKERS)
+    data, epochs = _with_threads(_opened(root, 224), _WORKERS), count()
     batches = [data.train[at : at + _BATCH] for at in range(0, _VIEWS, _BATCH)]
-    shares = []
-    epochs = count()
-    for repeat in range(-1, repeats):
-        rate = _ours(data, epochs, time.perf_counter)
-        step_s = _BATCH / (_NEEDS * rate)
-        views = data.views_ahead(batches, repeat + 1)
+
+    def share() -> float:
+        step_s = _BATCH / (_NEEDS * _ours(data, epochs, time.perf_counter))
+        views = data.views_ahead(batches, next(epochs))
         next(views)  # nothing was ahead of it
         begin, waited = time.perf_counter(), 0.0
         for _ in batches[1:]:
             time.sleep(step_s)  # it computes
-            asked = time.perf_counter()
-            next(views)
-            waited += time.perf_counter() - asked
-        share = waited / (time.perf_counter() - begin)
-        if repeat >= 0:
-            shares.append(share)
-            say(
-                f"a student that takes {_NEEDS * rate:.0f} views/s waits {100 * share:.2f} %"
-            )
+            waited += timed(lambda: next(views))
+        return waited / (time.perf_counter() - begin)
+
+    shares = in_turns({"waits": share}, repeats, say, "of its time", warm_up=1)["waits"]
     return [figure("student_waits_share", shares, "of its time")]
 
 
@@ -285,46 +239,35 @@ def _many_files(folder: Path, files: int, say: Say) -> list[Figure]:
     """Indexed by a process of its own, opened by another."""
     say(f"making {files:,} small JPEGs")
     shards = [str(path) for path in _shards(folder, files)]
-    begin = time.perf_counter()
-    _in_a_process(shards)
-    first_s = time.perf_counter() - begin
-    found = [_in_a_process(shards) for _ in range(3)]
-    say(f"training {_STEPS} steps on them")
     few = [str(path) for path in _shards(folder / "few", _FEW)]
-    small, trained = (_in_a_process(those, _STEPS) for those in (few, shards))
-    more = trained["rss_mb"] - small["rss_mb"]
+    told = {"shards": shards, "home": str(folder / "home")}
+    with Scratch(folder) as scratch:
+        all_of = partial(scratch.results, opened, patience_s=_PATIENCE_S)
+        index_s = timed(lambda: all_of([told]))
+        found = all_of([told] * 3)
+        say(f"training {_STEPS} steps on them")
+        fewer = told | {"shards": few, "home": str(folder / "few")}
+        small, trained = all_of([one | {"steps": _STEPS} for one in (fewer, told)])
     name = f"{files // 1000}k_files" if files != _FILES else "1M_files"
-    return [
-        figure(f"open_s/{name}", [f["open_s"] for f in found], "s"),
-        figure(f"rss_mb/{name}", [f["rss_mb"] for f in found], "MB"),
-        figure(f"rss_mb_of_the_set/{name}", [f["mb"] for f in found], "MB"),
-        figure(f"index_s/{name}", first_s, "s"),
-        figure(f"plan_s/{name}", trained["plan_s"], "s"),
-        figure(f"rss_mb_of_training/{name}", trained["rss_mb"], "MB"),
+    more = trained.rss_mb - small.rss_mb
+    return at(
+        name,
+        figure("open_s", [f.open_s for f in found], "s"),
+        figure("rss_mb", [f.rss_mb for f in found], "MB"),
+        figure("rss_mb_of_the_set", [f.mb for f in found], "MB"),
+        figure("index_s", index_s, "s"),
+        figure("plan_s", trained.trained["plan_s"], "s"),
+        figure("rss_mb_of_training", trained.rss_mb, "MB"),
         # The rest is torch: the same steps on a set of few files.
-        figure(f"more_rss_mb_of_training/{name}", more, "MB"),
-        figure(f"samples_per_s_of_training/{name}", trained["samples_per_s"], "samples/s"),
-    ]
-
-
-def _in_a_process(shards: list[str], steps: int = 0) -> dict[str, float]:
-    """What it measured; so many steps of a small student are trained there."""
-    command = [sys.executable, "-c", f"STEPS = {steps}\n{_OPEN}", *shards]
-    home = {
-        "KDLAB_HOME": str(Path(shards[0]).parent / "home")
-    }  # the index goes with the files
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, check=True, env=os.environ | home
+        figure("more_rss_mb_of_training", more, "MB"),
+        figure("samples_per_s_of_training", trained.trained["samples_per_s"], "samples/s"),
     )
-    return parsed(dict[str, float], done.stdout)
 
 
 def _shards(folder: Path, files: int) -> Iterator[Path]:
     """Zips of class folders with one small JPEG, again and again."""
-    raw = io.BytesIO()
-    Image.fromarray(
-        np.arange(3072, dtype=np.uint32).astype(np.uint8).reshape(32, 32, 3)
-    ).save(raw, "JPEG")
+    raw, pixels = io.BytesIO(), np.arange(3072, dtype=np.uint32).astype(np.uint8)
+    Image.fromarray(pixels.reshape(32, 32, 3)).save(raw, "JPEG")
     names = (f"train/{k % _CLASSES:04}/{k:07}.jpg" for k in range(files))
     folder.mkdir(exist_ok=True)
     for shard in range(-(-files // _SHARD)):

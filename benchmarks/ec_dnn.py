@@ -9,19 +9,15 @@ chosen on validation images with the first seed; test images decide nothing.
 """
 
 import os
-import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
-from typing import Literal, TypeVar
-
-import numpy as np
-import torch
+from statistics import fmean, median
+from tempfile import mkdtemp
+from typing import Literal
 
 from benchmarks.harness import Scratch, quiet, report
-from kdlab.codec import plain
 from kdlab.errors import Diverged
 from kdlab.events.event import unheard
 from kdlab.experiment.setup import TrainingSetup
@@ -35,7 +31,7 @@ from kdlab.papers.ec_dnn.metrics import speed, worse_share
 from kdlab.report.figures import Figure, Report, Say, figure
 from kdlab.report.methods import ErrorCurve
 from kdlab.run.experiment import load
-from kdlab.supervision.children import announce, configured
+from kdlab.supervision.children import announce
 
 EXPERIMENT = "ec_dnn/cifar10_cpu"
 BUDGET_S = 20.0
@@ -54,7 +50,6 @@ EC_TRIED = (
 )
 _PATIENCE_S = 1200.0
 _PRICED_STEPS, _PRICED_ROWS = 40, 2048  # that say what a step and a row cost
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +67,7 @@ class MeasuredSeconds:
         return max(1, int(budget_s / each))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BenchedMethod:
     """A method with its settings."""
 
@@ -106,16 +101,26 @@ class BenchedMethod:
         return found if self.workers is None else found | {"workers": self.workers}
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingConfig:
-    """What a process trains; without a method it measures what a step and a row cost."""
+Cases = Sequence[tuple[BenchedMethod, int]]  # each with its seed
 
+
+@dataclass(frozen=True, slots=True)
+class TrainedBy:
+    """What all trainings have in common."""
+
+    experiment: str
     overrides: list[str]
-    folder: Path
-    method: BenchedMethod | None
-    seed: int
-    experiment: str = EXPERIMENT
-    prices: Prices | None = None  # of all work
+    folder: Path  # of all
+
+    def run(
+        self, method: BenchedMethod, seed: int, prices: Prices | None = None
+    ) -> EnsembleRun:
+        own = {"method.compare": {"own": method.variant()}, "method.processes": False}
+        spec = load(self.experiment, *self.overrides, own).spec
+        member = next(m for m in spec.members() if m.source_name == "own")
+        assert isinstance(spec.method, Ensemble)
+        named = replace(member, source_name="own", seed=seed)
+        return EnsembleRun(spec.method, TrainingSetup(spec), named, prices)
 
 
 def measure(
@@ -130,54 +135,51 @@ def measure(
     overrides: of this experiment, a config of `methods/ensemble`.
     budget_s: overall time of each training, on machines side by side.
     """
-    begin = time.monotonic()
     with Scratch() as scratch:
-        trainings = _Trainings(scratch, experiment, list(overrides), say)
-        (costs,) = trainings.of([(None, 0)], MeasuredSeconds)
-        prices = trainings.prices = costs.prices
+        by = TrainedBy(experiment, list(overrides), scratch.folder)
+        (costs,) = scratch.results(priced, [{"by": by}], patience_s=_PATIENCE_S)
+        prices = costs.prices
         say(
             f"a step takes {1e3 * prices.step_s:.1f} ms, a row forward "
             f"{1e6 * prices.row_s:.0f} us"
         )
-        best, first = _first(trainings, costs, budget_s, say)
-        seeds = range(1, repeats)
-        others = trainings.of(
-            [(case, seed) for seed in seeds for case in best.values()], ErrorCurve
-        )
-        trained = {
-            name: [first[name], *others[number :: len(best)]]
-            for number, name in enumerate(best)
-        }
-        whole = [k for k in range(repeats) if all(own[k].looks for own in trained.values())]
-        if len(whole) < repeats:
-            say(f"{len(whole)} of {repeats} seeds count: with the others a method diverged")
-        trained = {name: [own[k] for k in whole] for name, own in trained.items()}
-    say(f"done in {time.monotonic() - begin:.0f} s")
-    return report("ec_dnn", _figures(trained))
 
-
-def _first(
-    trainings: "_Trainings", costs: MeasuredSeconds, budget_s: float, say: Say
-) -> tuple[dict[str, BenchedMethod], dict[str, ErrorCurve]]:
-    """The settings of each method that are best on validation, with the first seed."""
-    plain = costs.iterations(budget_s)
-    cases = {
-        "s": [BenchedMethod(name="s", iterations=plain, workers=1)],
-        "e": [BenchedMethod(name="e", iterations=plain)],
-        "ma": [
-            BenchedMethod(
-                name=f"ma tau {tau}",
-                aggregation="model_average",
-                iterations=plain,
-                tau=min(tau, plain),
+        def trained_all(cases: Cases) -> list[ErrorCurve]:
+            own = {"by": by, "prices": prices}
+            return scratch.results(
+                trained,
+                [own | {"method": method, "seed": seed} for method, seed in cases],
+                at_once=os.cpu_count() or 1,
+                patience_s=_PATIENCE_S * max(1, len(cases)),
+                say=say,
             )
-            for tau in MA_TAUS
-        ],
-        "ec": [_ec(costs, budget_s, *tried) for tried in EC_TRIED],
+
+        every = _cases(costs, budget_s)
+        best, first = chosen(every, trained_all([(case, 0) for _, case in every]), say)
+        others = trained_all(
+            [(c, seed) for seed in range(1, repeats) for c in best.values()]
+        )
+    curves = {
+        name: [first[name], *others[number :: len(best)]]
+        for number, name in enumerate(best)
     }
-    every = [(name, case) for name, own in cases.items() for case in own]
-    found = trainings.of([(case, 0) for _, case in every], ErrorCurve)
-    return chosen(every, found, say)
+    whole = [k for k in range(repeats) if all(own[k].looks for own in curves.values())]
+    if len(whole) < repeats:
+        say(f"{len(whole)} of {repeats} seeds count: with the others a method diverged")
+    curves = {name: [own[k] for k in whole] for name, own in curves.items()}
+    return report("ec_dnn", _figures(curves))
+
+
+def _cases(costs: MeasuredSeconds, budget_s: float) -> list[tuple[str, BenchedMethod]]:
+    """Settings that each method is tried with, the best of which are chosen on validation."""
+    plain = costs.iterations(budget_s)
+    ma = [(f"ma tau {tau}", min(tau, plain)) for tau in MA_TAUS]
+    return [
+        ("s", BenchedMethod(name="s", iterations=plain, workers=1)),
+        ("e", BenchedMethod(name="e", iterations=plain)),
+        *(("ma", BenchedMethod(name, "model_average", plain, tau=tau)) for name, tau in ma),
+        *(("ec", _ec(costs, budget_s, *tried)) for tried in EC_TRIED),
+    ]
 
 
 def chosen(
@@ -239,41 +241,6 @@ def _ec(
     )
 
 
-@dataclass(slots=True)
-class _Trainings:
-    """Trainings as processes, as many at a time as there are cores."""
-
-    scratch: Scratch
-    experiment: str
-    overrides: list[str]
-    say: Say
-    prices: Prices | None = None  # once they are known
-    number: int = 0  # of the newest
-
-    def of(
-        self, cases: Sequence[tuple[BenchedMethod | None, int]], kind: type[T]
-    ) -> list[T]:
-        """What each found with its seed, in their order; None measures what steps cost."""
-        told = []
-        for method, seed in cases:
-            self.number += 1
-            own = self.scratch.folder / f"{self.number}"
-            own.mkdir()
-            told.append(
-                TrainingConfig(
-                    self.overrides, own, method, seed, self.experiment, self.prices
-                )
-            )
-        return self.scratch.results(
-            "benchmarks.ec_dnn",
-            told,
-            kind,
-            at_once=os.cpu_count() or 1,
-            patience_s=_PATIENCE_S * max(1, len(told)),
-            say=self.say,
-        )
-
-
 def _figures(trained: dict[str, list[ErrorCurve]]) -> list[Figure]:
     keys = {"g": "global_", "l": "chosen"}  # fields of the errors, as the paper calls them
 
@@ -332,44 +299,28 @@ def _compression_gain(result: ErrorCurve) -> float:
 # One training
 
 
-def main() -> None:
-    """One training, as a process of its own."""
-    config = configured(TrainingConfig)
-    method = config.method or BenchedMethod(name="costs")
-    own = {"method.compare": {"own": method.variant()}, "method.processes": False}
-    experiment = load(config.experiment, *config.overrides, own)
-    spec = experiment.spec
-    setup = TrainingSetup(spec)
-    member = next(m for m in spec.members() if m.source_name == "own")
-    assert isinstance(spec.method, Ensemble)
-    ensemble_run = EnsembleRun(
-        spec.method,
-        setup,
-        replace(member, source_name="own", seed=config.seed),
-        config.prices,
-    )
-    folder = config.folder
-    if config.method is None:
-        announce(done=plain(_costs(ensemble_run, folder)))
-        return
+def trained(by: TrainedBy, method: BenchedMethod, seed: int, prices: Prices) -> ErrorCurve:
+    """What a training came to; one that diverged has no looks."""
+    run = by.run(method, seed, prices)
+    folder = Path(mkdtemp(dir=by.folder))
     processes = WorkersHere(
-        lambda number: ensemble_run.worker(number, folder, unheard),
-        lambda worker: ensemble_run.source(worker, "bench", None),
+        lambda number: run.worker(number, folder, unheard),
+        lambda worker: run.source(worker, "bench", None),
     )
-    driver = RoundDriver(ensemble_run.training(folder, unheard), processes)
+    driver = RoundDriver(run.training(folder, unheard), processes)
     try:
         driver.run()
     except Diverged as error:
         announce(say=f"{method.name}: {error}")
-        announce(done=plain(ErrorCurve([], driver.account)))
-        return
-    announce(done=plain(ErrorCurve(driver.looks, driver.account)))
+        return ErrorCurve([], driver.account)
+    return ErrorCurve(driver.looks, driver.account)
 
 
-def _costs(ensemble_run: EnsembleRun, folder: Path) -> MeasuredSeconds:
+def priced(by: TrainedBy) -> MeasuredSeconds:
     """Medians of the seconds its device is busy, on the images themselves."""
-    worker = ensemble_run.worker(0, folder, unheard)
-    with closing(ensemble_run.source(worker, "bench", None)) as source:
+    run = by.run(BenchedMethod(name="costs"), seed=0)
+    worker = run.worker(0, Path(mkdtemp(dir=by.folder)), unheard)
+    with closing(run.source(worker, "bench", None)) as source:
         steps = []
         worker.model.train()
         for batch in worker.stream.take(source, _PRICED_STEPS):
@@ -377,9 +328,9 @@ def _costs(ensemble_run: EnsembleRun, folder: Path) -> MeasuredSeconds:
             worker.sgd.one(batch)
             steps.append(worker.sgd.cpu() - begin)
     return MeasuredSeconds(
-        prices=Prices(step_s=float(np.median(steps[5:])), row_s=_forward_s(worker)),
-        batch=ensemble_run.recipe.batch,
-        workers=ensemble_run.method.workers,
+        prices=Prices(step_s=median(steps[5:]), row_s=_forward_s(worker)),
+        batch=run.recipe.batch,
+        workers=run.method.workers,
     )
 
 
@@ -391,9 +342,4 @@ def _forward_s(worker: LocalWorker) -> float:
         begin = worker.sgd.cpu()
         worker.sgd.probabilities(inputs)
         taken.append((worker.sgd.cpu() - begin) / len(inputs))
-    torch.manual_seed(0)
-    return float(np.median(taken))
-
-
-if __name__ == "__main__":
-    main()
+    return median(taken)

@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import psutil
 
+from benchmarks.child import Call
 from kdlab.codec import typed
 from kdlab.errors import BadInput, ClusterError
 from kdlab.report import figures
@@ -26,6 +27,7 @@ from kdlab.run.handle.run import Run
 from kdlab.supervision.children import Child
 
 T = TypeVar("T")
+Name = TypeVar("Name", bound=str)
 Parts = Mapping[str, Callable[[], list[Figure]]]
 
 _ROWS = Path(__file__).parent / "results" / "rows.csv"
@@ -104,15 +106,15 @@ def check_parts(name: str, parts: Collection[str], only: Collection[str]) -> Non
 
 
 def in_turns(
-    works: Mapping[str, Callable[[], float]],
+    works: Mapping[Name, Callable[[], float]],
     rounds: int,
     say: Say = quiet,
     unit: str = "",
     *,
     warm_up: int = 0,
-) -> dict[str, list[float]]:
+) -> dict[Name, list[float]]:
     """What each gives in each round, forth in one and back in the next; `warm_up` do not count."""
-    found: dict[str, list[float]] = {name: [] for name in works}
+    found: dict[Name, list[float]] = {name: [] for name in works}
     order = list(works)
     for number in range(-warm_up, rounds):
         now = {name: works[name]() for name in order}
@@ -123,6 +125,13 @@ def in_turns(
             shown = ", ".join(f"{name} {now[name]:.4g}" for name in found)
             say(f"{number + 1}/{rounds}: {shown} {unit}".rstrip())
     return found
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that it takes."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
 
 
 def until(
@@ -158,27 +167,39 @@ class Scratch(ExitStack):
 
     def child(self, module: str, config: object, log: str, **options: Any) -> Child:
         """A process of one core with this main; `options` are those of `Child`."""
-        options.setdefault("environment", {"OMP_NUM_THREADS": "1"})
-        child = Child(module, config, self.folder / f"{log}.log", **options)
+        alone = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        log_path = self.folder / f"{log}.log"
+        child = Child(module, config, log_path, environment=alone, **options)
         self.callback(child.stop)
         return child
 
+    def calling(
+        self,
+        function: Callable[..., object],
+        arguments: Mapping[str, object],
+        *,
+        number: int = 0,
+        **options: Any,
+    ) -> Child:
+        """A process that calls a function of a bench and announces as `done` what it returns."""
+        call = Call(f"{function.__module__}:{function.__qualname__}", arguments)
+        log = f"{function.__name__}{number}"
+        return self.child("benchmarks.child", call, log, **options)
+
     def results(
         self,
-        module: str,
-        configs: Sequence[object],
-        kind: type[T],
+        function: Callable[..., T],
+        each: Sequence[Mapping[str, object]],
         *,
-        at_once: int,
+        at_once: int = 1,
         patience_s: float,
         say: Say = quiet,
     ) -> list[T]:
-        """What a process for each config announced as `done`, in their order.
+        """Results of a function, called in a process for each of these arguments, in their order.
 
         Args:
-            module: main of all.
-            configs: one for each.
-            kind: of what they find.
+            function: of a bench.
+            each: arguments of one process.
             at_once: so many are there at a time.
             patience_s: for all together.
             say: told what one announces as `say`.
@@ -186,17 +207,16 @@ class Scratch(ExitStack):
         Raises:
             ClusterError: one ended before it was done, or they take too long.
         """
+        kind: type[T] = get_type_hints(function)["return"]
         found: dict[int, T] = {}
         going: dict[int, Child] = {}
-        waiting = list(enumerate(configs))
-        lo = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        missing = f"processes of {module} are not done"
+        waiting = list(enumerate(each))
+        missing = f"processes of {function.__name__} are not done"
 
         def done() -> bool:
             while waiting and len(going) < at_once:
-                number, config = waiting.pop(0)
-                log = f"{module}{number}"
-                going[number] = self.child(module, config, log, environment=lo)
+                number, arguments = waiting.pop(0)
+                going[number] = self.calling(function, arguments, number=number)
             for number, child in list(going.items()):
                 ended = not child.alive()  # first: what it said before its end counts
                 for message in child.messages():
@@ -211,7 +231,7 @@ class Scratch(ExitStack):
             return not waiting and not going
 
         until(done, patience_s=patience_s, missing=missing, tick_s=_TICK_S)
-        return [found[number] for number in range(len(configs))]
+        return [found[number] for number in range(len(each))]
 
 
 @contextmanager

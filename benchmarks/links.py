@@ -5,7 +5,6 @@ namespace of its own; the kernel limits what goes between them. EDL-Dist names t
 inputs as its overhead (sections 4.4 and 5) and references as the way out of it.
 """
 
-import time
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,11 +21,11 @@ from kdlab.cluster.child_configs import EmulatedTeachersConfig
 from kdlab.cluster.schedulers import start_scheduler, status_of
 from kdlab.cluster.served import Served
 from kdlab.cluster.wires.messages import Inputs
-from kdlab.codec import plain, typed
+from kdlab.codec import typed
 from kdlab.report.figures import Figure, Report, Say, at, figure
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import PoolAddress
-from kdlab.supervision.children import announce, configured
+from kdlab.supervision.children import announce
 
 WAYS: tuple[Inputs, ...] = ("reference", "value_uint8")
 LINKS = (MachineLink(), MachineLink(1000.0), MachineLink(100.0))
@@ -36,16 +35,7 @@ _PATIENCE_S = 300.0
 _CASE = ImageCase(size=224, batch=16, step_ms=80, batches=16)
 _TEACHERS = 4
 _WARM_UP, _ALONE, _SERVED = 4, 15, 40  # steps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkStudentConfig:
-    """The near end of the link: where it listens, what it measures, how often."""
-
-    host: str
-    ways: tuple[Inputs, ...]
-    repeats: int
-    folder: Path
+_UT = BUFFER * _CASE.batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +77,30 @@ def measure(repeats: int = 3, say: Say = quiet) -> Report:
 
 def _over(link: MachineLink, repeats: int) -> dict[Inputs, OverLink]:
     with linked(link) as (near, far), Scratch() as scratch:
-        folder = scratch.folder
-        config = LinkStudentConfig(host=NEAR, ways=WAYS, repeats=repeats, folder=folder)
-        student = scratch.child("benchmarks.links", config, "student", within=near)
-        wanted = student.answer(_PATIENCE_S)
+        told = {"host": NEAR, "ways": WAYS, "repeats": repeats, "folder": scratch.folder}
+        student = scratch.calling(near_side, told, within=near)
         own = EmulatedTeachersConfig(
-            host=FAR, tls=None, scratch=str(folder / "scratch"), **wanted
+            host=FAR,
+            tls=None,
+            scratch=str(scratch.folder / "scratch"),
+            **student.answer(_PATIENCE_S),
         )
         scratch.child("kdlab.testing.emulated_teachers", own, "teachers", within=far)
-        return typed(dict[Inputs, OverLink], student.answer(_PATIENCE_S))
+        found = student.answer(_PATIENCE_S)["done"]
+        return typed(dict[Inputs, OverLink], found)
 
 
-def main() -> None:
-    """The student's side, in a network namespace of its own."""
-    config = configured(LinkStudentConfig)
+def near_side(
+    host: str, ways: tuple[Inputs, ...], repeats: int, folder: Path
+) -> dict[Inputs, OverLink]:
+    """Results of a student in a network namespace of its own, which listens at `host`."""
     torch.set_num_threads(1)
     samples = samples_of(_CASE)
     spec, rate = calibrated(_CASE, samples)
-    ut = BUFFER * _CASE.batch
-    with Scene(samples, config.folder) as scene:
+    with Scene(samples, folder) as scene:
         # Emulated teachers load nothing, so they take references too.
         scheduler, address = start_scheduler(
-            deployment_for(samples), scene.folder / "pool", ttl_s=6.0, host=config.host
+            deployment_for(samples), folder / "pool", ttl_s=6.0, host=host
         )
         scene.callback(scheduler.stop)
         announce(scheduler=address, teachers=_TEACHERS, t_t=rate)
@@ -116,31 +108,25 @@ def main() -> None:
         scene.pool = PoolAddress(address=address, teacher="emulated", tls=None)
         alone = scene.training("alone", spec, NoTeacher())
         alone.advance(_WARM_UP)
-        found: dict[Inputs, OverLink] = {}
-        for way in config.ways:
-            own = found[way] = OverLink()
-            for repeat in range(config.repeats):
+        found = {way: OverLink() for way in ways}
+        for way, own in found.items():
+            for repeat in range(repeats):
                 before = seconds_of(alone, _ALONE)
-                source = Served(lt=ut / 2, ut=ut, inputs=way)
+                source = Served(lt=_UT / 2, ut=_UT, inputs=way)
                 served = scene.training(f"{way}{repeat}", spec, source, rate)
                 with closing(served.source):
                     served.advance(_WARM_UP)
-                    carried, begin = _carried(), time.perf_counter()
+                    carried = _carried()
                     took = seconds_of(served, _SERVED)
                     carried = _carried() - carried
-                    wall = time.perf_counter() - begin
                 after = seconds_of(alone, _ALONE)
                 own.ratios.append(0.5 * (before + after) / took)
                 own.bytes.append(carried / (_SERVED * _CASE.batch))
-                own.mbit_per_s.append(8e-6 * carried / wall)
-        announce(**plain(found))
+                own.mbit_per_s.append(8e-6 * carried / (took * _SERVED))
+        return found
 
 
 def _carried() -> int:
     """Bytes both ways over the link, whatever is in them."""
     counters = psutil.net_io_counters(pernic=True)
     return sum(c.bytes_sent + c.bytes_recv for n, c in counters.items() if n != "lo")
-
-
-if __name__ == "__main__":
-    main()

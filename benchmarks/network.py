@@ -1,26 +1,37 @@
 """Two hosts that are none: network namespaces with a link of a given rate between them.
 
 The kernel's own token bucket limits the link. Its netem delays it; where that is not built in,
-a process relays the packets and lets them wait (benchmarks/delay_relay.py). Nothing outside
-the two namespaces is touched, and both are gone afterwards.
+a process relays the packets and lets them wait: it opens two TUN devices, whoever starts it puts
+them into the namespaces, and it ends with whoever started it. Nothing outside the two namespaces
+is touched, and both are gone afterwards.
 """
 
+import fcntl
 import os
 import re
+import select
 import shutil
+import struct
 import subprocess
+import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
 
 import psutil
 
-from benchmarks.delay_relay import MTU, TUN, RelayConfig
 from benchmarks.harness import Scratch
 from kdlab.errors import BadInput, ClusterError
+from kdlab.supervision.children import announce
 
+TUN = "/dev/net/tun"
+MTU = 9000  # bytes: few packets are work for a process that is no kernel
+_MAX = 10_000  # packets under way in each direction, as netem's usual limit
+_AT_ONCE = 64
+_TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 NEAR, FAR = "10.177.19.1", "10.177.19.2"
 _NUMBERS = count()
 _PATIENCE_S = 20.0
@@ -111,30 +122,25 @@ def linked(link: MachineLink) -> Iterator[tuple[list[str], list[str]]]:
     names = [f"kdlab-{own}-{side}" for side in ("near", "far")]
     ends = [f"kd{own}{side}" for side in ("n", "f")]
     _take_away_orphans()
-    relayed = link.delay_ms > 0 and not has_netem()
+    waits = link.delay_ms > 0 and not has_netem()
     with Scratch() as open_:
         open_.callback(_take_away, names, ends[0])
         for name in names:
             _call("ip", "netns", "add", name)
-        if relayed:
-            _relay(open_, ends, link.delay_ms)
+        if waits:
+            told = {"devices": ends, "delay_ms": link.delay_ms}
+            open_.calling(relayed, told).answer(_PATIENCE_S)
         else:
             _call("ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
         for name, end, address in zip(names, ends, (NEAR, FAR), strict=True):
             _call("ip", "link", "set", end, "netns", name)
             _call("ip", "-n", name, "addr", "add", f"{address}/24", "dev", end)
-            if relayed:
+            if waits:
                 _call("ip", "-n", name, "link", "set", end, "mtu", str(MTU))
             _call("ip", "-n", name, "link", "set", end, "up")
             _call("ip", "-n", name, "link", "set", "lo", "up")
-            _shape(name, end, link, delays=not relayed)
+            _shape(name, end, link, delays=not waits)
         yield tuple(["ip", "netns", "exec", name] for name in names)  # type: ignore[misc]  # two of them
-
-
-def _relay(open_: Scratch, ends: list[str], delay_ms: float) -> None:
-    """A process that makes both ends and passes packets from each to the other."""
-    config = RelayConfig(devices=(ends[0], ends[1]), delay_ms=delay_ms)
-    open_.child("benchmarks.delay_relay", config, "relay").answer(_PATIENCE_S)
 
 
 def _take_away(names: list[str], end: str) -> None:
@@ -175,3 +181,58 @@ def _call(*words: str) -> None:
     done = _tried(*words)
     if done.returncode:
         raise ClusterError(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")
+
+
+# The process between two ends
+
+
+@dataclass(slots=True)
+class _End:
+    file: int
+    arriving: deque[tuple[float, bytes]] = field(default_factory=deque)  # when, packet
+
+
+def relayed(devices: tuple[str, str], delay_ms: float) -> None:
+    """Open two TUN devices and pass packets from each to the other after a while, for ever."""
+    near, far = (_End(_opened(name)) for name in devices)
+    announce(up=True)
+    while True:
+        for end in (near, far):
+            _arrive(end)
+        waiting = [end.arriving[0][0] for end in (near, far) if end.arriving]
+        left = max(0.0, min(waiting) - time.monotonic()) if waiting else None
+        ready, _, _ = select.select([near.file, far.file], [], [], left)
+        for end, other in ((near, far), (far, near)):
+            if end.file in ready:
+                _take(end.file, other.arriving, delay_ms / 1e3)
+
+
+def _opened(name: str) -> int:
+    file = os.open(TUN, os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(file, _TUNSETIFF, struct.pack("16sH", name.encode(), _IFF_TUN | _IFF_NO_PI))
+    return file
+
+
+def _arrive(end: _End) -> None:
+    """What has waited long enough."""
+    now = time.monotonic()
+    while end.arriving and end.arriving[0][0] <= now:
+        try:
+            os.write(end.file, end.arriving[0][1])
+        except BlockingIOError:  # a moment later
+            return
+        except OSError:  # the device is down, or not yet up: a packet is lost, as on a wire
+            end.arriving.popleft()
+            continue
+        end.arriving.popleft()
+
+
+def _take(file: int, to: deque[tuple[float, bytes]], delay_s: float) -> None:
+    due = time.monotonic() + delay_s
+    for _ in range(_AT_ONCE):
+        try:
+            packet = os.read(file, MTU + 100)
+        except OSError:  # nothing more is there, or the device is down
+            return
+        if len(to) < _MAX:  # else it is lost: the link is full
+            to.append((due, packet))

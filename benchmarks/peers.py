@@ -10,7 +10,6 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
 
 import psutil
@@ -44,7 +43,6 @@ from kdlab.soft_labels.cached import Cached
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import SourceSpec
-from kdlab.supervision.children import announce, configured
 
 BATCH = 64
 STEPS = 12  # of a slice
@@ -69,23 +67,15 @@ class Peer(Turn):
                 yield
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerMemoryConfig:
-    """The process that finds out what memory one variant needs."""
-
-    variant: str
-    folder: Path
-
-
 class PeerScene(Scene):
     """Data, teacher, and every variant built on them."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self) -> None:
         torch.set_num_threads(1)
         digits = Digits(size=32)
         facts = digits.to_dict()
         samples = planned(digits.load(), facts, batch=BATCH, seed=0, epochs=EPOCHS)
-        super().__init__(samples, folder)
+        super().__init__(samples)
         torch.manual_seed(1)
         self.teacher = self.model(TEACHER)
         self.models: dict[str, Normalised] = {}
@@ -182,9 +172,15 @@ def measure(repeats: int = 6, say: Say = quiet) -> Report:
         steps = (BUFFER + 8) * (2 * repeats + 1) + 2 * repeats * STEPS
         known = {v.name: v for v in variants}
         figures = [*_figures(known, scene, steps), _overhead(known, repeats, say)]
-    for name in ("bare_loop", "timm", "torchdistill", *KDLAB[1:]):
-        say(f"memory of {name}")
-        figures.append(figure(f"memory_mb/{name}", _memory(name), "MB"))
+    names = [*PEERS, *KDLAB[1:]]
+    say(f"memory of {', '.join(names)}")
+    with Scratch() as scratch:
+        each = [{"variant": name} for name in names]
+        megabytes = scratch.results(memory_mb, each, patience_s=_PATIENCE_S * len(each))
+    figures += [
+        figure(f"memory_mb/{name}", mb, "MB")
+        for name, mb in zip(names, megabytes, strict=True)
+    ]
     figures += [
         figure(f"lines/{name}", float(count), "lines") for name, count in written().items()
     ]
@@ -219,30 +215,14 @@ def _overhead(variants: dict[str, Turn], repeats: int, say: Say) -> Figure:
     return figure("n_training_over_bare_loop", close, "ratio")
 
 
-def _memory(name: str) -> float:
-    """Peak megabytes of a process of its own, and of those it starts."""
-    with Scratch() as scratch:
-        config = PeerMemoryConfig(variant=name, folder=scratch.folder)
-        child = scratch.child("benchmarks.peers", config, "log")
-        return float(child.answer(_PATIENCE_S)["mb"])
-
-
-def main() -> None:
-    """In a process of its own: what memory does one variant need?"""
-    name, own, most = (
-        (config := configured(PeerMemoryConfig)).variant,
-        psutil.Process(),
-        0.0,
-    )
-    with PeerScene(config.folder) as scene:
-        variant = scene.peer(name) if name in PEERS else scene.kdlab(name)
+def memory_mb(variant: str) -> float:
+    """Peak megabytes of this process, and of those it starts, with one variant."""
+    own, most = psutil.Process(), 0.0
+    with PeerScene() as scene:
+        turn = scene.peer(variant) if variant in PEERS else scene.kdlab(variant)
         for _ in range((2 * BUFFER + 8) // 4):  # all buffers are full then
-            variant.advance(4)
+            turn.advance(4)
             every = [own, *own.children(recursive=True)]
             # Pages that several share are divided among them.
             most = max(most, sum(p.memory_full_info().pss for p in every) / 1e6)
-        announce(mb=most)
-
-
-if __name__ == "__main__":
-    main()
+    return most

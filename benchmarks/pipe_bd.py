@@ -13,24 +13,32 @@ plan is the same are timed once, and said to be.
 """
 
 import random
-import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import torch
 
-from benchmarks.block_rank import VARIANTS, BlockRankConfig, SliceTimes, Variant
+from benchmarks.block_rank import (
+    VARIANTS,
+    SlicesOfRanks,
+    SliceTimes,
+    Variant,
+    memory_mb,
+    timed_slices,
+)
 from benchmarks.block_workloads import Name
-from benchmarks.harness import Scratch, of_parts, quiet
+from benchmarks.harness import Scratch, of_parts, quiet, timed
 from kdlab.config import load as loader
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
+from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.papers.pipe_bd.hybrid_plan import best_plan
 from kdlab.papers.pipe_bd.stages import LEAD
 from kdlab.report.figures import Figure, Report, Say, at, figure, over
 
 T = TypeVar("T")
-Plans = dict[Name, dict[Variant, dict[str, object]]]
+Plans = dict[Name, dict[Variant, ExecutionPlan]]
 """What each variant of a workload carries out, where that was measured already."""
 
 WORKLOADS: tuple[Name, ...] = ("compression", "nas")
@@ -64,8 +72,8 @@ def measure(repeats: int = 6, say: Say = quiet, only: Collection[str] = ()) -> R
 
 
 def speed(workload: Name, rounds: int, say: Say, plans: Plans) -> list[Figure]:
-    told = replace(_told(workload), variants=VARIANTS, rounds=_rounds(workload, rounds))
-    times = _ranks(SliceTimes, replace(told, warm_up=2), say)
+    told = replace(_told(workload), rounds=_rounds(workload, rounds), warm_up=2)
+    times = _ranks(timed_slices, told, say)
     plans[workload] = times[0].programmes
     return _speed_figures(workload, times)
 
@@ -113,21 +121,20 @@ def _speed_figures(workload: str, times: list[SliceTimes]) -> list[Figure]:
 
 def batches(rounds: int, say: Say) -> list[Figure]:
     found = []
-    own: tuple[Variant, ...] = ("tr_dpu", "tr_dpu_ahd")
     for workload in WORKLOADS:
         for batch in BATCHES:
             told = replace(
                 _told(workload),
-                variants=("dp", *own),
+                variants=("dp", "tr_dpu_ahd"),
                 batch=batch,
                 warm_up=1,
                 rounds=_rounds(workload, rounds),
                 profile_s=PROFILE_S / 2,
             )
-            seconds = _ranks(SliceTimes, told, say)[0].seconds
-            for name in own:
-                label = f"speed_over_dp_at_batch/{workload}/{name}/{batch}"
-                found.append(figure(label, over(seconds["dp"], seconds[name]), "times"))
+            seconds = _ranks(timed_slices, told, say)[0].seconds
+            times = over(seconds["dp"], seconds["tr_dpu_ahd"])
+            label = f"speed_over_dp_at_batch/{workload}/tr_dpu_ahd/{batch}"
+            found.append(figure(label, times, "times"))
     return found
 
 
@@ -135,14 +142,11 @@ def memory(say: Say, plans: Plans) -> list[Figure]:
     """Each variant in processes of its own, since a process does not give memory back."""
     found: list[Figure] = []
     for workload in WORKLOADS:
-        known = plans.get(workload)
-        if known is None:
-            told = replace(_told(workload), variants=VARIANTS[:-1], steps=1)
-            known = _ranks(SliceTimes, told, say)[0].programmes
+        told = replace(_told(workload), variants=VARIANTS[:-1], steps=1)
+        known = plans.get(workload) or _ranks(timed_slices, told, say)[0].programmes
         largest: dict[Variant, float] = {}
         for name in VARIANTS[:-1]:
-            told = replace(_told(workload), what="memory", programme=known[name], steps=4)
-            each = _ranks(float, told, say)
+            each = _ranks(memory_mb, replace(told, steps=4), say, programme=known[name])
             largest[name] = max(each)
             found.append(figure(f"memory_mb/{workload}/{name}", each, "MB"))
             say(f"memory {workload} {name}: {', '.join(f'{mb:.0f} MB' for mb in each)}")
@@ -171,21 +175,16 @@ def planner() -> list[Figure]:
                 )
             link = DeviceLink(bytes_per_s=1e9, overlap=overlap)
             profile = Profile(types={"gpu": blocks}, devices=("gpu",) * 64, link=link)
-            begin = time.perf_counter()
-            best_plan(StageCosts(profile, 256))
-            took.append(time.perf_counter() - begin)
+            took.append(timed(partial(best_plan, StageCosts(profile, 256))))
         found.append(figure(f"plan_seconds/{label}", took, "s"))
     return found
 
 
-def _told(workload: Name) -> BlockRankConfig:
+def _told(workload: Name) -> SlicesOfRanks:
     """What all ranks are told alike."""
-    return BlockRankConfig(
-        what="measure",
+    return SlicesOfRanks(
         workload=workload,
-        rank=0,
         world=DEVICES,
-        meet_at="",
         device="cuda" if torch.cuda.is_available() else "cpu",
         batch=BATCH,
         profile_s=PROFILE_S,
@@ -196,22 +195,21 @@ def _told(workload: Name) -> BlockRankConfig:
 
 def lead(workload: Name) -> int:
     """Steps a stage may be ahead of the next, as its config ships it."""
-    config = CONFIGS.get(workload)
-    return (
-        LEAD
-        if config is None
-        else loader.at(loader.compose(config).data, "method.lead", LEAD)
-    )
+    if (config := CONFIGS.get(workload)) is None:
+        return LEAD
+    return loader.at(loader.compose(config).data, "method.lead", LEAD)
 
 
-def _ranks(kind: type[T], told: BlockRankConfig, say: Say) -> list[T]:
+def _ranks(
+    function: Callable[..., T], told: SlicesOfRanks, say: Say, **more: object
+) -> list[T]:
     """What each of the ranks found; they are processes of their own."""
     with Scratch() as scratch:
-        meet_at = f"file://{scratch.folder}/meet"
+        own = replace(told, meet_at=f"file://{scratch.folder}/meet")
+        each = [{"told": own, "rank": rank, **more} for rank in range(DEVICES)]
         return scratch.results(
-            "benchmarks.block_rank",
-            [replace(told, rank=rank, meet_at=meet_at) for rank in range(DEVICES)],
-            kind,
+            function,
+            each,
             at_once=DEVICES,
             patience_s=_PATIENCE_S,
             say=lambda line: say(f"{told.workload} {line}"),

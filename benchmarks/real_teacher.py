@@ -18,7 +18,6 @@ from statistics import median
 import psutil
 import torch
 
-from benchmarks.neighbour import NeighbourConfig
 from benchmarks.scene import Scene, here
 from benchmarks.slices import (
     BUFFER,
@@ -32,13 +31,14 @@ from benchmarks.slices import (
 from benchmarks.students import ImageCase, calibrated, samples_of
 from kdlab.cluster.served import Served
 from kdlab.data.samples import PlannedSamples
+from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import Normalised
 from kdlab.models.patch_net import PatchNet
 from kdlab.report.figures import Figure, Say, at, figure
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.remembered import Remembered
-from kdlab.supervision.children import Child
+from kdlab.supervision.children import Child, announce, give_way
 
 CASES = (ImageCase(32, 40, 5), ImageCase(32, 64, 80))
 
@@ -139,19 +139,39 @@ def going(pid: int) -> Iterator[None]:
 def _neighbour(scene: Scene, spec: PatchNet, share: float) -> Child:
     """Stopped, until somebody lets it go on."""
     samples = scene.samples
-    config = NeighbourConfig(
-        patch=spec.patch,
-        depth=spec.depth,
-        classes=samples.classes,
-        shape=samples.data.shape,
-        batch=samples.plan.batch,
-        share=share,
-    )
-    child = scene.child("benchmarks.neighbour", config, "neighbour")
+    of_batch = {"shape": samples.data.shape, "batch": samples.plan.batch}
+    of_model = {"patch": spec.patch, "depth": spec.depth, "classes": samples.classes}
+    child = scene.calling(kept_busy, of_model | of_batch | {"share": share})
     child.answer(60.0)
     os.kill(child.pid, signal.SIGSTOP)
     scene.callback(child.process.send_signal, signal.SIGCONT)  # or it could not end
     return child
+
+
+@torch.inference_mode()
+def kept_busy(
+    patch: int,
+    depth: int,
+    classes: int,
+    shape: tuple[int, int, int],
+    batch: int,
+    share: float,
+) -> None:
+    """Keep this core busy for a share of the time, for ever, with batches of a PatchNet.
+
+    shape: of a view, (C, H, W).
+    """
+    give_way()  # as the teacher does
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    model = PatchNet(patch=patch, depth=depth).build(classes, shape[0]).eval()
+    views = torch.zeros((batch, *shape), dtype=torch.uint8)
+    model(views)
+    announce(ready=True)
+    while True:
+        begin = time.thread_time()
+        model(views)
+        time.sleep((1 / share - 1) * (time.thread_time() - begin))  # the share itself
 
 
 @torch.inference_mode()

@@ -11,9 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 import psutil
 
+from benchmarks.harness import in_turns, timed
 from kdlab.report.figures import Figure, Say, figure, over
 from kdlab.soft_labels.source import SoftLabelSource
 from kdlab.train.student import StudentLoop
@@ -96,18 +98,17 @@ def compare(
     """
     for variant in variants:
         variant.advance(warm_up)
-    for number in range(rounds):
-        seconds = dict.fromkeys([v.name for v in variants], 0.0)
-        for variant in [*variants, *reversed(variants)]:
-            with variant.beside():
-                variant.advance(warm_up)
-                begin = time.perf_counter()
-                variant.advance(steps)
-                seconds[variant.name] += time.perf_counter() - begin
-        for variant in variants:
-            variant.rates.append(2 * steps / seconds[variant.name])
-        shown = ", ".join(f"{v.name} {1000 / v.rates[-1]:.2f}" for v in variants)
-        say(f"round {number + 1}/{rounds}: ms per step: {shown}")
+    works = {v.name: partial(_slice_ms, v, steps, warm_up) for v in variants}
+    found = in_turns(works, 2 * rounds, say, "ms per step")
+    for variant in variants:
+        ms = found[variant.name]
+        variant.rates += [2000 / sum(ms[i : i + 2]) for i in range(0, 2 * rounds, 2)]
+
+
+def _slice_ms(variant: Turn, steps: int, warm_up: int) -> float:
+    with variant.beside():
+        variant.advance(warm_up)
+        return 1000 * seconds_of(variant, steps)
 
 
 def step_by_step(variants: Sequence[Turn], *, rounds: int, steps: int) -> None:
@@ -132,9 +133,7 @@ def step_by_step(variants: Sequence[Turn], *, rounds: int, steps: int) -> None:
 
 def seconds_of(variant: Turn, steps: int) -> float:
     """For each of so many steps, now."""
-    begin = time.perf_counter()
-    variant.advance(steps)
-    return (time.perf_counter() - begin) / steps
+    return timed(partial(variant.advance, steps)) / steps
 
 
 def ratios(one: Turn, other: Turn) -> list[float]:

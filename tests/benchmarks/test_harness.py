@@ -1,6 +1,7 @@
 """What all benches have in common: turns, goals, processes that say what they found."""
 
 import csv
+import importlib
 
 import pytest
 
@@ -11,18 +12,13 @@ from kdlab.errors import BadInput, ClusterError
 from kdlab.report.figures import figure
 
 CHILD = """
-from dataclasses import dataclass
-from kdlab.supervision.children import announce, configured
+from kdlab.supervision.children import announce
 
-@dataclass
-class Told:
-    number: int
-
-told = configured(Told)
-if told.number == 2:
-    raise SystemExit("it was the second")
-announce(say=f"{told.number} began")
-announce(done=10 * told.number)
+def ten_times(number: int) -> int:
+    if number == 2:
+        raise SystemExit("it was the second")
+    announce(say=f"{number} began")
+    return 10 * number
 """
 
 
@@ -84,16 +80,18 @@ def test_parts_are_measured_in_their_order():
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
     """Results of processes that are told these numbers."""
-    (tmp_path / "ten_times.py").write_text(CHILD)
+    (tmp_path / "told_numbers.py").write_text(CHILD)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    said = []
+    monkeypatch.syspath_prepend(tmp_path)
+    ten_times, said = importlib.import_module("told_numbers").ten_times, []
 
     def ask(*numbers):
         with Scratch() as scratch:
-            told = [{"number": number} for number in numbers]
-            return scratch.results(
-                "ten_times", told, int, at_once=2, patience_s=60, say=said.append
-            ), sorted(said)
+            each = [{"number": number} for number in numbers]
+            found = scratch.results(
+                ten_times, each, at_once=2, patience_s=60, say=said.append
+            )
+            return found, sorted(said)
 
     return ask
 

@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from benchmarks import links, network
-from benchmarks.delay_relay import TUN
-from benchmarks.network import MachineLink, linked, why_not
+from benchmarks.network import TUN, MachineLink, linked, why_not
 from kdlab.errors import BadInput
 
 NEEDED = pytest.mark.skipif(why_not() is not None, reason=f"{why_not()}")

@@ -18,9 +18,7 @@ def another(elsewhere, monkeypatch):
     """A folder `benchmarks` of somebody else's project, which is the current folder."""
     (elsewhere / "benchmarks").mkdir()
     (elsewhere / "benchmarks" / "__init__.py").write_text("")
-    (elsewhere / "benchmarks" / "neighbour.py").write_text(
-        "raise SystemExit('another one')"
-    )
+    (elsewhere / "benchmarks" / "child.py").write_text("raise SystemExit('another one')")
     monkeypatch.setattr(sys, "path", [str(elsewhere), *sys.path])
     for name in [n for n in sys.modules if n.partition(".")[0] == "benchmarks"]:
         monkeypatch.delitem(sys.modules, name)
@@ -54,17 +52,10 @@ def test_a_module_is_the_checkouts_whatever_the_current_folder_has(another):
 
 @pytest.mark.processes("a Python with torch")
 def test_so_is_that_of_a_child(another, tmp_path):
-    config = {
-        "patch": 4,
-        "depth": 1,
-        "classes": 2,
-        "shape": [1, 8, 8],
-        "batch": 1,
-        "share": 0.5,
-    }
-    child = Child("benchmarks.neighbour", config, tmp_path / "log")
+    call = {"function": "benchmarks.peer_loops:written", "arguments": {}}
+    child = Child("benchmarks.child", call, tmp_path / "log")
     try:
-        assert child.answer(120) == {"ready": True}
+        assert child.answer(120)["done"]["kdlab"] > 1
     finally:
         child.stop()
 

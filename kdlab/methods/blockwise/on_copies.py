@@ -9,20 +9,21 @@ is found then is carried out for some steps beside that of TR, and the better on
 
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.pairs import BlockPair
-from kdlab.methods.blockwise.profiling import paths_of
+from kdlab.methods.blockwise.profiling import feasible_rows, paths_of, profiled
 from kdlab.methods.blockwise.stage import StageJob, Worker, stage_groups
-from kdlab.papers.pipe_bd.block_cost import StageCosts
+from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts
 from kdlab.papers.pipe_bd.execution_plan import NoPlan, programme
 from kdlab.papers.pipe_bd.meetings import DeviceTook, device_took, sharing_of
 from kdlab.papers.pipe_bd.stages import Plan
@@ -102,6 +103,39 @@ def _now(worker: Worker) -> float:
     if worker.memory.type == "cuda":
         torch.cuda.synchronize(worker.memory)
     return time.monotonic()
+
+
+def profiled_together(
+    on: OnCopies,
+    sizes: Sequence[int],
+    *,
+    steps: int,
+    max_s: float,
+    memory: tuple[float, ...] | None = None,
+    shares: bool = True,
+) -> Profile:
+    """The profile of all ranks, which measure at the same time, as they train; all must call this.
+
+    `sizes` are the rows of an epoch's batches, `memory` is in bytes of each device. What a shared
+    stage costs is measured where a plan `shares` one. `steps` and `max_s` are those of `profiled`.
+    """
+    rows, paths = sizes[0], paths_of(on.cutting.student)
+    views, widths = (
+        on.load(0, 0, rows),
+        feasible_rows(on.recipe.batch, dist.get_world_size()),
+    )
+    own = [width for width in widths if width <= rows]
+    how: dict[str, Any] = {"recipe": on.recipe, "alive": on.alive, "paths": paths}
+    dist.barrier()
+    blocks = profiled(on.cutting.pairs, views, own, steps=steps, max_s=max_s, **how)
+    load_s = planning.loading_s(lambda step: on.load(step, 0, sizes[step]), len(sizes))
+    profile = planning.gathered(blocks, views.device, load_s)
+    if not shares:
+        return profile
+    limited = replace(profile, memory_bytes=memory)
+    costs = StageCosts(limited, rows, sync_norms=on.norm == "sync")
+    same = replace(on, load=lambda step, start, stop: views[start:stop])
+    return replace(profile, sharing=measured_sharing(costs, same))
 
 
 def measured_sharing(costs: StageCosts, copies: OnCopies) -> float:

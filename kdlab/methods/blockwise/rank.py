@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import torch
-import torch.distributed as dist
 
 from kdlab.codec import plain
 from kdlab.config.home import read_as, recall_as, write_json
@@ -27,8 +27,7 @@ from kdlab.methods.blockwise.job import BlockwiseFacts, BlockwiseJob
 from kdlab.methods.blockwise.loader import Loader
 from kdlab.methods.blockwise.loop import BlockwiseLoop
 from kdlab.methods.blockwise.method import Blockwise
-from kdlab.methods.blockwise.on_copies import OnCopies, measured_sharing, step_s
-from kdlab.methods.blockwise.profiling import feasible_rows, paths_of, profiled
+from kdlab.methods.blockwise.on_copies import OnCopies, profiled_together, step_s
 from kdlab.methods.blockwise.setup import (
     cutting_of,
     identity_of,
@@ -274,41 +273,19 @@ class BlockRank(RankProcess[GenerationOrder]):
     ) -> Profile:
         if order.rank == 0:
             self.log.emit(Note(message="measuring the blocks on all devices"))
-        recipe, world = self.spec.train, order.world
         loader = self._loader(cutting, device)
-        rows = min(recipe.batch, len(loader.ids[0]))
-        views = loader(0, 0, rows)
-        dist.barrier()  # all measure at the same time, as all train at the same time
-        blocks = profiled(
-            cutting.pairs,
-            views,
-            [r for r in feasible_rows(recipe.batch, world) if r <= rows],
+        recipe, norm = self.spec.train, self.method.bn
+        alive = partial(self.beat, order.generation, 0)
+        profile = profiled_together(
+            OnCopies(order.rank, cutting, recipe, norm, loader, alive),
+            [len(ids) for ids in loader.ids],
             steps=self.method.profile_steps,
-            recipe=recipe,
             max_s=self.method.profile_s,
-            alive=lambda: self.beat(order.generation, 0),
-            paths=paths_of(cutting.student),
-        )
-        load_s = planning.loading_s(
-            lambda step: loader(step, 0, len(loader.ids[step])), len(loader.ids)
+            memory=memory,
+            shares=bool(set(self.method.plans()) & {"ahd", "ir", "dp"}),
         )
         loader.close()
-        profile = planning.gathered(blocks, device, load_s)
-        if not set(self.method.plans()) & {"ahd", "ir", "dp"}:
-            return profile  # no stage is shared
-        limited = replace(profile, memory_bytes=memory)
-        sharing = measured_sharing(
-            StageCosts(limited, rows, sync_norms=self.method.bn == "sync"),
-            OnCopies(
-                order.rank,
-                cutting,
-                recipe,
-                self.method.bn,
-                lambda step, start, stop: views[start:stop],
-                lambda: self.beat(order.generation, 0),
-            ),
-        )
-        return replace(profile, sharing=sharing)
+        return profile
 
     # What became of it
 

@@ -1,0 +1,34 @@
+"""A process of a bench: calls one of its functions, and says what that returned.
+
+The function may announce more before, such as `say`; one that never returns goes on until the
+process that started it (`harness.Scratch.calling`) ends it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import get_type_hints
+
+from kdlab.codec import plain, typed
+from kdlab.supervision.children import announce, configured
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function, such as `benchmarks.peers:memory_of`, and its arguments by name."""
+
+    function: str
+    arguments: Mapping[str, object]
+
+
+def main() -> None:
+    call = configured(Call)
+    module, _, name = call.function.partition(":")
+    function = getattr(import_module(module), name)
+    kinds = get_type_hints(function)
+    told = {key: typed(kinds[key], value) for key, value in call.arguments.items()}
+    announce(done=plain(function(**told)))
+
+
+if __name__ == "__main__":
+    main()
