@@ -8,9 +8,9 @@ Its parts, all of them unless `--only` names some:
                    Emulated teachers take no processor time, so these show the reader, the
                    wires and the shared memory alone.
     real_teacher   a teacher that computes on the other core (real_teacher.py)
-    scale          flow control and elasticity with up to a hundred teachers, real and simulated
-                   (at_scale.py); unlike ones that slow down, hang and are lost, near and far
-                   (unlike_teachers.py); 614 teachers, 32 students (scale.py)
+    scale          flow control and elasticity with up to two hundred teachers, real and simulated,
+                   and unlike ones that slow down, hang and are lost, near and far (pools.py);
+                   614 teachers, 32 students (scale.py)
     faults         what kills, stops and joins cost; 200 of them in one run (faults.py)
 """
 
@@ -19,7 +19,7 @@ from typing import Literal
 
 import torch
 
-from benchmarks import at_scale, faults, real_teacher, scale, unlike_teachers
+from benchmarks import faults, pools, real_teacher, scale
 from benchmarks.harness import of_parts, quiet
 from benchmarks.scene import Scene
 from benchmarks.slices import (
@@ -53,9 +53,7 @@ def measure(repeats: int = 8, say: Say = quiet, only: Collection[str] = ()) -> R
     parts = {
         "served": lambda: served(repeats, say),
         "real_teacher": lambda: real_teacher.measure(repeats, say),
-        "scale": lambda: [
-            f for part in (at_scale, unlike_teachers, scale) for f in part.measure(say)
-        ],
+        "scale": lambda: [*pools.measure(say), *scale.measure(say)],
         "faults": lambda: faults.measure(say),
     }
     return of_parts("edl_dist", parts, only)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
@@ -49,9 +49,11 @@ class StudentsSeen:
     repeated: int
     resends: int
     hedges: int
-    lied_at: list[int | None]
-    again: list[int]
-    lied_of: list[int]
+
+    @property
+    def lost_or_repeated(self) -> int:
+        """Batches."""
+        return self.lost + self.repeated
 
     def steps_per_second(self, before: "StudentsSeen") -> float:
         """Rate of all together, since then.
@@ -84,17 +86,17 @@ def measure(say: Say) -> list[Figure]:
     with Scene(samples) as scene:
         pool = scene.emulated(_BEST_BATCH, teachers=TEACHERS, t_t=_T_T)
         each_mb = (_mb(pool) - base_mb) / (TEACHERS - _FEW)
-        students = emulated_students(
-            scene,
-            pool,
-            students=STUDENTS,
-            t_s=_T_S,
-            batch=_BATCH,
-            rules={"settle_s": 12.0, "wait_s": 120.0, "deadline_s": 120.0},
-        )
+        rules = {"settle_s": 12.0, "wait_s": 120.0, "deadline_s": 120.0}
+        many: dict[str, Any] = {
+            "students": STUDENTS,
+            "t_s": _T_S,
+            "batch": _BATCH,
+            "rules": rules,
+        }
+        students = emulated_students(scene, pool, **many)
         time.sleep(_WARM_UP_S)  # the first answers take batch / t_t seconds
         return [
-            *at(f"{TEACHERS}x{STUDENTS}", *_measured(pool, students, scene.waited_s, say)),
+            *at(f"{TEACHERS}x{STUDENTS}", *_measured(pool, students, say)),
             figure("emulated_teacher_mb", each_mb, "MB"),
         ]
 
@@ -128,7 +130,7 @@ def emulated_students(
     return child
 
 
-def _measured(pool: RunningPool, students: Child, up_s: float, say: Say) -> list[Figure]:
+def _measured(pool: RunningPool, students: Child, say: Say) -> list[Figure]:
     assert pool.scheduler is not None
     scheduler = psutil.Process(pool.scheduler.pid)
     asked_of(pool.machines.children[0], TeachersSeen)  # what was before does not count
@@ -137,20 +139,17 @@ def _measured(pool: RunningPool, students: Child, up_s: float, say: Say) -> list
     after, spent = asked_of(students, StudentsSeen), (cpu_seconds(scheduler) - cpu)
     seconds = after.time - before.time
     renewals = asked_of(pool.machines.children[0], TeachersSeen).renewals
-    per_s, held = len(renewals) / seconds, sum(after.teachers)
-    rate = _BATCH * after.steps_per_second(before) / STUDENTS
-    say(f"{per_s:.0f} renewals/s, {held} teachers held, {rate:.1f} samples/s each student")
+    held, rate = sum(after.teachers), _BATCH * after.steps_per_second(before) / STUDENTS
+    say(
+        f"{len(renewals) / seconds:.0f} renewals/s, {held} teachers held, "
+        f"{after.connections} connections, {rate:.1f} samples/s each student"
+    )
     p99 = renewals[min(len(renewals) - 1, int(0.99 * len(renewals)))]
     return [
         figure("lease_p99_s", p99, "s"),
-        figure("lease_median_s", renewals[len(renewals) // 2], "s"),
-        figure("renewals_per_s", per_s, "1/s"),
         figure("coordinator_core_share", spent / seconds, "cores"),
-        figure("student_samples_per_second", rate, "samples/s"),
         figure("student_rate_over_t_s", rate / _T_S, "ratio"),
-        figure("connections", after.connections, "connections"),
         figure("teachers_held", held, "teachers"),
-        figure("start_s", up_s, "s"),
     ]
 
 

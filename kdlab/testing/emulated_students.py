@@ -34,7 +34,6 @@ class EmulatedStudent(ReaderLoop):
         self.answers: Counter[str] = Counter()  # by the teacher's name
         self.lied_at: int | None = None  # answers of a liar when it was found
         self.lied_of = 0  # and of all teachers together
-        self.again = 0  # samples of a liar that were sent again
         self.asked: list[float] = []  # for one more teacher, when
         self.released: list[float] = []
         self.delivered: Counter[tuple[int, int]] = Counter()
@@ -54,8 +53,8 @@ class EmulatedStudent(ReaderLoop):
                 self.delivered[epoch, batch] += 1
                 self.slots += 1
                 self.arrived.set()
-            case tell.Say(TeacherLied(teacher=teacher, sent_again=again)):
-                self.lied_at, self.again = self.answers[teacher], again
+            case tell.Say(TeacherLied(teacher=teacher)):
+                self.lied_at = self.answers[teacher]
                 self.lied_of = self.answers.total()
             case tell.Fail(_, _, why):
                 self.failed = f"no teacher: {why}"
@@ -124,7 +123,6 @@ async def main() -> None:
             teachers=[len(s.machine.teachers) for s in students],
             connections=sum(s.wires.connections() for s in students),
             failed=[s.failed for s in students if s.failed],
-            volume_max=max(flow.volume_max / flow.room_max for flow in flows),
             held=[flow.supply.capacity for flow in flows],
             waited_s=[flow.supply.starved.waited_s for flow in flows],
             asked=[s.asked for s in students],
@@ -134,9 +132,6 @@ async def main() -> None:
             repeated=sum(n - 1 for s in students for n in s.delivered.values()),
             resends=sum(s.machine.ledger.resends for s in students),
             hedges=sum(s.machine.ledger.hedges for s in students),
-            lied_at=[s.lied_at for s in students],
-            again=[s.again for s in students],
-            lied_of=[s.lied_of for s in students],
         )
 
 
