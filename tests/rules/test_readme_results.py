@@ -5,9 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reproduce.engines_chart import engines_chart
-from benchmarks.reproduce.guide_charts import pipelines, placing, rivals, storm
-from benchmarks.reproduce.headline import headline
+from benchmarks.reproduce.charts import (
+    engines,
+    headline,
+    pipelines,
+    placing,
+    rivals,
+    storm,
+)
 from benchmarks.reproduce.pages import greyed, printed_again, tables, wrong_numbers
 
 ROOT = Path(__file__).parents[2]
@@ -63,31 +68,7 @@ def test_the_page_of_evidence_has_tables_and_older_ones_are_grey():
     assert greyed(text).count('<div class="kd-older" markdown>') == older
 
 
-def test_the_chart_of_engines_is_that_of_their_card():
-    """To draw it again: python -m benchmarks.reproduce.engines_chart docs/pictures/engines.svg."""
-    assert (ROOT / "docs/pictures/engines.svg").read_text() == engines_chart()
-
-
-def test_the_picture_of_the_readme_is_that_of_the_cards():
-    """To draw it again: python -m benchmarks.reproduce.headline docs/pictures/headline.svg."""
-    assert (ROOT / "docs/pictures/headline.svg").read_text() == headline()
-
-
-def test_the_chart_of_pipelines_is_that_of_the_simulation():
-    """To draw it again: python -m benchmarks.reproduce.guide_charts docs/pictures."""
-    assert (ROOT / "docs/pictures/pipelines.svg").read_text() == pipelines()
-
-
-def test_the_chart_of_rivals_is_that_of_their_card():
-    """To draw it again: as above."""
-    assert (ROOT / "docs/pictures/rivals.svg").read_text() == rivals()
-
-
-def test_the_drawing_of_parts_is_that_of_the_simulation():
-    """To draw it again: as above."""
-    assert (ROOT / "docs/pictures/placing.svg").read_text() == placing()
-
-
-def test_the_chart_of_the_storm_is_that_of_its_card():
-    """To draw it again: as above."""
-    assert (ROOT / "docs/pictures/storm.svg").read_text() == storm()
+@pytest.mark.parametrize("chart", [engines, headline, pipelines, placing, rivals, storm])
+def test_a_picture_is_that_of_its_card_or_simulation(chart):
+    """To draw them again: python -m benchmarks.reproduce.charts docs/pictures."""
+    assert (ROOT / f"docs/pictures/{chart.__name__}.svg").read_text() == chart()

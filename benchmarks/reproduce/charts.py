@@ -1,19 +1,20 @@
-"""Charts that help to choose among methods, drawn from simulations and from kept results.
+"""Pictures of the README and the docs, drawn from kept results and from simulations.
 
-python -m benchmarks.reproduce.guide_charts docs/pictures
+python -m benchmarks.reproduce.charts docs/pictures
 """
 
 import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reproduce.bars import picture
 from benchmarks.reproduce.command import kept
+from benchmarks.reproduce.freshness import changed_since
 from kdlab.config import load as loader
 from kdlab.config.check import construct
 from kdlab.papers.edl_dist.in_flight import Part
-from kdlab.report.bars import bar, title
+from kdlab.report.bars import bar, title, whole
 from kdlab.report.chart import Panel, svg
+from kdlab.report.verdict_picture import three_bars
 from kdlab.simulate.edl_dist import EdlDist
 from kdlab.simulate.kind import SimulationSpec
 from kdlab.simulate.pipe_bd import PipeBd, simulated
@@ -41,6 +42,58 @@ _WAYS = {
     "torchrun": "torchrun, from checkpoints",
     "torchft": "torchft, two replicas",
 }
+# Of engines, pixels: of the names, of once eager's speed, from bar to bar.
+_ENGINES_LEFT, _SCALE, _ENGINES_STEP = 190, 150, 19
+_TIMES_EAGER = "times eager"
+
+
+def picture(note: str, parts: str, tall: int, *results: str) -> str:
+    """A whole SVG of this height, with a note below its parts.
+
+    Parts that show kept `results` whose code has changed since are pale, and the note says so.
+    """
+    if any(changed_since(kept(name)) for name in results):
+        note += " Measured before the code changed."
+        parts = f'<g opacity="0.55">{parts}</g>'
+    return whole(note, parts, tall)
+
+
+def _numbers(name: str, field: str = "measured") -> dict[str, dict[str, Any]]:
+    """Numbers of a kept result, by quantity and by row."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in kept(name)["rows"]:
+        found.setdefault(row["quantity"], {})[row["row"]] = row[field]
+    return found
+
+
+def headline() -> str:
+    """SVG: a student by its labels alone, with its teacher, and the teacher itself."""
+    top1 = _numbers("demo", "mean")["top-1, %"]
+    drawn, tall = three_bars(
+        "Right answers on 641 test photos, 20 labels a class",
+        top1["alone"],
+        top1["with its teacher"],
+        top1["teacher"],
+        "Mean of three seeds; the teacher answers from other processes, one of which is killed.",
+    )
+    return picture("", drawn, tall, "demo")
+
+
+def engines() -> str:
+    """SVG: for each network a bar for each engine, in the order of the card."""
+    parts, y, last = "", 8, ""
+    for row, times in _numbers("engines")[_TIMES_EAGER].items():
+        network, _, engine = row.partition(", ")
+        if network != last:
+            y += 10 * bool(last)
+            parts += title(network, 0, y + 16)
+            y, last = y + 24, network
+        number = "refused, or not tried" if times is None else f"{times:.2f}"
+        wide, ours = _SCALE * (times or 0.0), engine != "eager fp32"
+        parts += bar(engine, number, _ENGINES_LEFT, y, wide, ours=ours)
+        y += _ENGINES_STEP
+    note = "Labels a second on one core, times those of PyTorch as it is"
+    return picture(note, parts, y + 34, "engines")
 
 
 def pipelines() -> str:
@@ -66,18 +119,14 @@ def pipelines() -> str:
 
 def rivals() -> str:
     """SVG: accuracy of ways of parallel training, best first, and what each takes in."""
-    found: dict[str, dict[str, float]] = {}
-    for row in kept("ec_dnn/rivals")["rows"]:
-        found.setdefault(str(row["row"]), {})[str(row["quantity"])] = row["measured"]
-    best = sorted(found.items(), key=lambda named: -named[1][_GLOBAL])
+    found = _numbers("ec_dnn/rivals")
     parts, y = "", 8
-    for name, own in best:
+    for name, right in sorted(found[_GLOBAL].items(), key=lambda named: -named[1]):
         said = (
-            f"{own[_GLOBAL]:.1f} %, one local model {own[_LOCAL]:.1f} %, "
-            f"{own[_TAKEN_IN]:.1f} MB"
+            f"{right:.1f} %, one local model {found[_LOCAL][name]:.1f} %, "
+            f"{found[_TAKEN_IN][name]:.1f} MB"
         )
-        wide = _PER_POINT * own[_GLOBAL]
-        parts += bar(name, said, _LEFT, y, wide, ours=name == "EC-DNN")
+        parts += bar(name, said, _LEFT, y, _PER_POINT * right, ours=name == "EC-DNN")
         y += _STEP
     note = (
         "Medians: top-1 of the global model; of one local model; what each worker takes in"
@@ -87,9 +136,7 @@ def rivals() -> str:
 
 def storm() -> str:
     """SVG: seconds to 3,000 steps without and with failures, and the samples they cost."""
-    found: dict[str, dict[str, float]] = {}
-    for row in kept("storm")["rows"]:
-        found.setdefault(str(row["quantity"]), {})[str(row["row"])] = row["measured"]
+    found = _numbers("storm")
     seconds = found["seconds to 3000 steps"]
     parts, y = "", 0
     for words, end in _WEATHERS.items():
@@ -155,5 +202,5 @@ def placing() -> str:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    for chart in (pipelines, rivals, storm, placing):
+    for chart in (headline, engines, pipelines, rivals, storm, placing):
         (folder / f"{chart.__name__}.svg").write_text(chart(), encoding="utf-8")
