@@ -4,7 +4,6 @@ Variants take turns on the same views; each time ends when the device is done. `
 after the tests that need a GPU.
 """
 
-import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from statistics import median
@@ -14,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
-from benchmarks.harness import in_turns, of_parts, quiet
-from benchmarks.teacher import NETWORKS, each_engine, gain
+from benchmarks.harness import in_turns, of_parts, quiet, timed
+from benchmarks.teacher import NETWORKS, by_engine
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.teachers.inference import Inference, Request, UnderWay
 from kdlab.cluster.teachers.probe import DataIdentity
@@ -23,10 +22,10 @@ from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.errors import BadInput
 from kdlab.models.device_feed import DeviceFeed
-from kdlab.models.engines import Engine, choose, installed
+from kdlab.models.engines import Engine, installed
 from kdlab.models.model import ModelSpec, Normalised
 from kdlab.models.timm import TimmModel
-from kdlab.report.figures import Figure, Report, Say, figure
+from kdlab.report.figures import Figure, Report, Say, figure, over
 from kdlab.train.recipe import Recipe
 from kdlab.train.step import TrainStep
 
@@ -70,42 +69,27 @@ def measure(repeats: int = 1, only: Collection[str] = (), say: Say = quiet) -> R
 
 def _students(repeats: int, say: Say) -> list[Figure]:
     """Steps of ResNet-18 at 224 pixels, views and labels on the device."""
-    views, labels = _photos(_BATCH).cuda(), torch.arange(_BATCH, device="cuda") % 10
+    views, labels = _photos().cuda(), torch.arange(_BATCH, device="cuda") % 10
     steps = {name: partial(_step, _train_step(name), views, labels) for name in _RECIPES}
-    found = [_rates(steps, _BATCH) for _ in range(repeats)]
-    for name in steps:
-        say(f"student {name}: {median(f[name] for f in found):,.0f} samples/s")
-    return [
-        figure(f"student_over_fp32/{name}", [f[name] / f["fp32"] for f in found], "times")
-        for name in steps
-        if name != "fp32"
-    ]
+    return _compared("student_over_fp32", steps, "fp32", "times", repeats, say)
 
 
 def _feed(repeats: int, say: Say) -> list[Figure]:
     """Views from the host's memory, over views that lie on the device already."""
     train_step = _train_step("bf16_channels_last")
     feed, labels = DeviceFeed(train_step.device), torch.arange(_BATCH) % 10
-    views = _photos(_BATCH)
-    pinned, here, right = views.pin_memory(), views.cuda(), labels.cuda()
+    views = _photos()
 
     def fed(given: Tensor) -> None:
         _step(train_step, *feed.moved(given, labels))
         feed.wait()
 
     steps = {
-        "resident": partial(_step, train_step, here, right),
-        "pinned": partial(fed, pinned),
+        "resident": partial(_step, train_step, views.cuda(), labels.cuda()),
+        "pinned": partial(fed, views.pin_memory()),
         "pageable": partial(fed, views),
     }
-    found = [_rates(steps, _BATCH) for _ in range(repeats)]
-    say(", ".join(f"{k} {median(f[k] for f in found):,.0f} samples/s" for k in steps))
-    return [
-        figure(
-            f"fed_over_resident/{name}", [f[name] / f["resident"] for f in found], "ratio"
-        )
-        for name in ("pinned", "pageable")
-    ]
+    return _compared("fed_over_resident", steps, "resident", "ratio", repeats, say)
 
 
 def _teachers(repeats: int, say: Say) -> list[Figure]:
@@ -114,14 +98,8 @@ def _teachers(repeats: int, say: Say) -> list[Figure]:
     for name, (block, side, _) in NETWORKS.items():
         views, labels = _kinds(_LABELS, side)
         model = _taught(_network(block), views, labels)
-        found = []
-        for _ in range(repeats):
-            engines = [e for e in installed("cuda:0") if _tried(e, name)]
-            found.append(choose(model, views, engines, threads=1, seconds=_ENGINES_S))
-            say(f"{name}: {found[-1]}")
-        gains = [gain(choice) for choice in found]
-        figures.append(figure(f"labels_per_s_over_eager/{name}", gains, "ratio"))
-        figures += each_engine(name, found)
+        engines = [e for e in installed("cuda:0") if _tried(e, name)]
+        figures += by_engine(name, model, views, engines, repeats, say, _ENGINES_S)
     return figures
 
 
@@ -168,16 +146,8 @@ def _served(repeats: int, say: Say) -> list[Figure]:
     def in_turn() -> None:
         inference.answer([Request(0, None, given, lambda answer: None, inference)])
 
-    def bare() -> None:
-        ask(here)
-
-    steps = {"bare": bare, "pipelined": request, "in_turn": in_turn}
-    found = [_rates(steps, _BATCH) for _ in range(repeats)]
-    say(", ".join(f"{k} {median(f[k] for f in found):,.0f} labels/s" for k in steps))
-    return [
-        figure(f"teacher_over_engine/{name}", [f[name] / f["bare"] for f in found], "ratio")
-        for name in ("pipelined", "in_turn")
-    ]
+    steps = {"bare": partial(ask, here), "pipelined": request, "in_turn": in_turn}
+    return _compared("teacher_over_engine", steps, "bare", "ratio", repeats, say)
 
 
 def _network(block: Mapping[str, object]) -> Normalised:
@@ -205,9 +175,9 @@ def _taught(model: Normalised, views: Tensor, labels: Tensor) -> Normalised:
     return model.eval().requires_grad_(requires_grad=False)
 
 
-def _photos(count: int, side: int = _SIDE) -> Tensor:
+def _photos() -> Tensor:
     chance = np.random.default_rng(0)
-    return torch.from_numpy(chance.integers(0, 256, (count, 3, side, side), np.uint8))
+    return torch.from_numpy(chance.integers(0, 256, (_BATCH, 3, _SIDE, _SIDE), np.uint8))
 
 
 def _train_step(name: str) -> TrainStep:
@@ -225,19 +195,38 @@ def _step(train_step: TrainStep, views: Tensor, labels: Tensor) -> None:
     train_step(cross_entropy(train_step.scores(views), labels), 1e-3)
 
 
-def _rates(steps: Mapping[str, Callable[[], None]], rows: int) -> dict[str, float]:
-    """Rows/s of each, in turns."""
+def _compared(
+    name: str,
+    steps: Mapping[str, Callable[[], object]],
+    base: str,
+    unit: str,
+    repeats: int,
+    say: Say,
+) -> list[Figure]:
+    """`name/STEP`, the rate of each over that of `base`, in turns."""
     for step in steps.values():
         for _ in range(3):  # compiles, chooses kernels
             step()
 
-    def seconds(step: Callable[[], None]) -> float:
+    def seconds(step: Callable[[], object]) -> float:
         torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(_STEPS):
-            step()
-        torch.cuda.synchronize()
-        return time.perf_counter() - begin
 
-    taken = in_turns({n: partial(seconds, step) for n, step in steps.items()}, _TURNS)
-    return {name: _STEPS * rows / median(each) for name, each in taken.items()}
+        def work() -> None:
+            for _ in range(_STEPS):
+                step()
+            torch.cuda.synchronize()
+
+        return timed(work)
+
+    works = {label: partial(seconds, step) for label, step in steps.items()}
+    found: dict[str, list[float]] = {label: [] for label in steps}
+    for _ in range(repeats):
+        for label, each in in_turns(works, _TURNS).items():
+            found[label].append(_STEPS * _BATCH / median(each))
+    rates = (f"{label} {median(own):,.0f}" for label, own in found.items())
+    say(f"{name}: {', '.join(rates)} rows/s")
+    return [
+        figure(f"{name}/{label}", over(own, found[base]), unit)
+        for label, own in found.items()
+        if label != base
+    ]

@@ -54,18 +54,33 @@ def measure(repeats: int = 1, only: Collection[str] = (), say: Say = quiet) -> R
 
 
 def _gains(name: str, repeats: int, say: Say) -> list[Figure]:
-    found = [_tried(name, say) for _ in range(repeats)]
-    alone = [gain(choice, lambda trial: trial.engine not in _OTHERS) for choice in found]
-    return [
-        figure(f"labels_per_s_over_eager/{name}", list(map(gain, found)), "ratio"),
-        figure(f"labels_per_s_over_eager/torch_only/{name}", alone, "ratio"),
-        *each_engine(name, found),
-    ]
+    model, views = _clothes() if name == "clothes" else _untrained(name)
+    # All but those that take a minute or more to be ready.
+    engines = [engine for engine in installed("cpu") if engine.name != "compiled"]
+    return by_engine(name, model, views, engines, repeats, say, _SECONDS, alone=True)
 
 
-def each_engine(name: str, found: Sequence[ChosenEngine]) -> list[Figure]:
-    """`times_eager` of every engine that was timed each time."""
-    figures = []
+def by_engine(
+    name: str,
+    model: Normalised,
+    views: torch.Tensor,
+    engines: Sequence[Engine],
+    repeats: int,
+    say: Say,
+    seconds: float,
+    *,
+    alone: bool = False,
+) -> list[Figure]:
+    """`labels_per_s_over_eager`, `alone` of torch's own too; `times_eager` of each engine."""
+    found = []
+    for _ in range(repeats):
+        found.append(choose(model, views, engines, threads=1, seconds=seconds))
+        say(f"{name}: {found[-1]}")
+    named = "labels_per_s_over_eager"
+    figures = [figure(f"{named}/{name}", list(map(gain, found)), "ratio")]
+    if alone:
+        own = [gain(choice, lambda trial: trial.engine not in _OTHERS) for choice in found]
+        figures.append(figure(f"{named}/torch_only/{name}", own, "ratio"))
     for label in (trial.label for trial in found[0].trials):
         times = [gain(choice, partial(_is, label)) for choice in found]
         if all(times):  # one that was refused, or not tried, has no rate
@@ -90,18 +105,6 @@ def _untrained(name: str) -> tuple[Normalised, torch.Tensor]:
         views = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8)
         served_teacher.see(model, views)
     return model, views
-
-
-def _tried(name: str, say: Say) -> ChosenEngine:
-    model, views = _clothes() if name == "clothes" else _untrained(name)
-    choice = choose(model, views, _quick(), threads=1, seconds=_SECONDS)
-    say(f"{name}: {choice}")
-    return choice
-
-
-def _quick() -> list[Engine]:
-    """All but those that take a minute or more to be ready."""
-    return [engine for engine in installed("cpu") if engine.name != "compiled"]
 
 
 def _bytes_per_label(say: Say) -> list[Figure]:
