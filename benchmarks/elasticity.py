@@ -17,6 +17,7 @@ from kdlab.cluster.schedulers import status_of
 from kdlab.cluster.served import Served
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.report.figures import Figure, Say, at, figure
+from kdlab.soft_labels.source import Batch
 
 _MOST = 4
 _IDLE_S = 5.0
@@ -73,7 +74,7 @@ def _rate_of_one(pool: RunningPool) -> float:
     return teacher.t_t
 
 
-def _at_pace(batches: Iterator[None], step_s: float) -> None:
+def _at_pace(batches: Iterator[Batch], step_s: float) -> None:
     """A student that takes so long for a step, for a while."""
     end = time.monotonic() + _SLOW_S
     while time.monotonic() < end:

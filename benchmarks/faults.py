@@ -8,17 +8,20 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from itertools import chain, count
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 import psutil
 
-from benchmarks.harness import going, runs_apart, until
+from benchmarks.harness import check_goes_on, going, runs_apart, until
 from benchmarks.scene import Scene
 from benchmarks.students import ImageCase, samples_of
 from kdlab.cluster.served import Served, ServedSource
 from kdlab.data.samples import PlannedSamples
+from kdlab.errors import ClusterError, RunFailed
 from kdlab.events.log import LineReader, select
 from kdlab.events.ranks import GenerationBegun, TrainingAgain
 from kdlab.events.teachers import ChaosCaused
@@ -26,6 +29,7 @@ from kdlab.events.training import StepLogged
 from kdlab.models.patch_net import PatchNet
 from kdlab.report.figures import Figure, Say, at, figure
 from kdlab.run import Run, load
+from kdlab.soft_labels.source import Batch
 from kdlab.train import checkpoint
 from kdlab.train.lineage import LineageCounts
 from kdlab.train.student_job import StudentFacts
@@ -44,12 +48,9 @@ def measure(say: Say) -> list[Figure]:
 
 def resends(say: Say) -> list[Figure]:
     samples = samples_of(ImageCase(8, 32, 1))
-    found: dict[str, list[float]] = {}
-    for repeat in range(_REPEATS):
-        for name, seconds in _one_of_each(samples).items():
-            found.setdefault(name, []).append(seconds)
-        shown = ", ".join(f"{name} {values[-1]:.2f} s" for name, values in found.items())
-        say(f"faults {repeat + 1}/{_REPEATS}: {shown}")
+    each = [_one_of_each(samples) for _ in range(_REPEATS)]
+    found = {name: [one[name] for one in each] for name in each[0]}
+    say(f"faults: {', '.join(f'{n} {median(own):.2f}' for n, own in found.items())}")
     return [
         figure(name, values, "parts" if name == "resend_s/sigterm" else "s")
         for name, values in found.items()
@@ -85,20 +86,16 @@ def _one_of_each(samples: PlannedSamples) -> dict[str, float]:
         return found
 
 
-def endless(source: ServedSource) -> Iterator[None]:
-    epoch = 0
-    while True:
-        for _ in source.epoch(epoch, ()):
-            yield
-        epoch += 1
+def endless(source: ServedSource) -> Iterator[Batch]:
+    return chain.from_iterable(source.epoch(epoch, ()) for epoch in count())
 
 
-def take(batches: Iterator[None], count: int) -> None:
-    for _ in range(count):
+def take(batches: Iterator[Batch], number: int) -> None:
+    for _ in range(number):
         next(batches)
 
 
-def _resent_after(source: ServedSource, batches: Iterator[None], at: float) -> float:
+def _resent_after(source: ServedSource, batches: Iterator[Batch], at: float) -> float:
     """Seconds from a fault to the first part sent again or hedged because of it."""
     before = source.figures()["resends"] + source.figures()["hedges"]
 
@@ -115,8 +112,29 @@ def _resent_after(source: ServedSource, batches: Iterator[None], at: float) -> f
     raise RuntimeError("the reader's record shows no part that was sent again")
 
 
-@dataclass(frozen=True, slots=True)
-class _Recorded:
+def _losses(source: ServedSource) -> int:
+    return sum(one.loses for one in _recorded(source))
+
+
+def _used_after(journal: Path, source: ServedSource, batches: Iterator[Batch]) -> float:
+    """Seconds from a teacher's readiness to the first part that is sent to it."""
+    before = ready_times(journal)
+    until(lambda: len(ready_times(journal)) > len(before), lambda: take(batches, 5))
+    address, ready_at = ready_times(journal)[-1]
+
+    def sends() -> list[float]:
+        return [one.time for one in _recorded(source) if address in one.sent_to]
+
+    until(lambda: bool(sends()), lambda: take(batches, 20))
+    return sends()[0] - ready_at
+
+
+def ready_times(journal: Path) -> list[tuple[str, float]]:
+    entries = LineReader(journal)()
+    return [(e["args"][0], e["args"][2]) for e in entries if e.get("on") == "on_ready"]
+
+
+class _Recorded(NamedTuple):
     """What the reader did at an event: the teachers it sent to, and whether it lost one."""
 
     on: str
@@ -125,36 +143,10 @@ class _Recorded:
     loses: bool
 
 
-def _losses(source: ServedSource) -> int:
-    return sum(one.loses for one in _recorded(source))
-
-
-def _used_after(journal: Path, source: ServedSource, batches: Iterator[None]) -> float:
-    """Seconds from a teacher's readiness to the first part that is sent to it."""
-    before = ready_times(journal)
-    until(lambda: len(ready_times(journal)) > len(before), lambda: take(batches, 5))
-    address, ready_at = ready_times(journal)[-1]
-
-    def first_send() -> float | None:
-        found = (one.time for one in _recorded(source) if address in one.sent_to)
-        return next(found, None)
-
-    until(lambda: first_send() is not None, lambda: take(batches, 20))
-    sent_at = first_send()
-    assert sent_at is not None
-    return sent_at - ready_at
-
-
-def ready_times(journal: Path) -> list[tuple[str, float]]:
-    entries = LineReader(journal)()
-    return [(e["args"][0], e["args"][2]) for e in entries if e.get("on") == "on_ready"]
-
-
 def _recorded(source: ServedSource) -> list[_Recorded]:
     found = []
-    for entry in LineReader(source.log.with_suffix(".jsonl"))():
-        if "on" not in entry:
-            continue
+    entries = LineReader(source.log.with_suffix(".jsonl"))()
+    for entry in (one for one in entries if "on" in one):
         told = entry["told"] or []
         said = [i["event"]["event"] for i in told if i["kind"] == "Say"]
         # Every event's time is its last argument, or the keyword.
@@ -244,10 +236,7 @@ def lineage_of(run: Run) -> LineageCounts:
     """Which samples the newest checkpoint of its only student has learned from."""
     folders = list(run.path.glob("members/*/*/checkpoints"))
     if not folders:
-        raise RuntimeError(
-            f"run {run.id} had no time for 20 steps in a row: no checkpoint was made. The machine "
-            "is too busy for this timetable."
-        )
+        raise RunFailed(f"Run {run.id} made no checkpoint: the machine is too busy for it.")
     (folder,) = folders
     found = checkpoint.load_newest(folder, str(run.folder.origin().spec_hash), StudentFacts)
     assert found is not None
@@ -263,26 +252,27 @@ def chaos(say: Say, events: int = _CHAOS_EVENTS) -> list[Figure]:
         # More than are counted: some find nobody to hit, between two generations.
         f"events: {3 * events}, every_s: 1.5, lasts_s: 2.0, seed: 11}}"
     )
-    begin = time.monotonic()
     with _run(
         f"chaos={weights}",
         "teacher_pool.chaos=true",
         "teacher_pool.teachers=3",
         "train.checkpoint_every_steps=20",
     ) as run:
-        while (count := len(list(select(run.folder.events, ChaosCaused)))) < events:
-            if run.state != "running" and time.monotonic() - begin > 60:
-                raise RuntimeError(f"the run ended at event {count}: {run.status}")
-            if time.monotonic() - begin > 1200:
-                break
-            time.sleep(1.0)  # between looks
-        say(f"chaos: {count} events in {time.monotonic() - begin:.0f} s")
+
+        def caused() -> int:
+            check_goes_on(run)
+            return len(list(select(run.folder.events, ChaosCaused)))
+
+        with suppress(ClusterError):  # so many as there were until then
+            until(lambda: caused() >= events, patience_s=1200.0, tick_s=1.0)
+        number = caused()
+        say(f"chaos: {number} events")
         run.stop()
         run.wait(timeout_s=120)
         lineage = lineage_of(run)
     return at(
         f"chaos{events}",
-        figure("chaos_events", count, "events"),
+        figure("chaos_events", number, "events"),
         figure("samples_lost", lineage.lost, "samples"),
         figure("samples_repeated", lineage.repeated, "samples"),
         figure("samples_rolled_back", lineage.rolled_back, "samples"),

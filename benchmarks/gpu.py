@@ -146,7 +146,8 @@ def _served(repeats: int, say: Say) -> list[Figure]:
     def in_turn() -> None:
         inference.answer([Request(0, None, given, lambda answer: None, inference)])
 
-    steps = {"bare": partial(ask, here), "pipelined": request, "in_turn": in_turn}
+    bare: Callable[[], object] = partial(ask, here)
+    steps = {"bare": bare, "pipelined": request, "in_turn": in_turn}
     return _compared("teacher_over_engine", steps, "bare", "ratio", repeats, say)
 
 

@@ -19,7 +19,9 @@ import psutil
 
 from benchmarks.child import Call
 from kdlab.codec import typed
-from kdlab.errors import BadInput, ClusterError
+from kdlab.errors import BadInput, ClusterError, RunFailed
+from kdlab.events.log import select
+from kdlab.events.training import StepLogged
 from kdlab.report import figures
 from kdlab.report.figures import Figure, Report, Say
 from kdlab.run.experiment import Experiment
@@ -234,6 +236,9 @@ class Scratch(ExitStack):
         return [found[number] for number in range(len(each))]
 
 
+# Runs
+
+
 @contextmanager
 def runs_apart() -> Iterator[None]:
     """Run folders go to a temporary folder, and not to those of whoever measures."""
@@ -260,3 +265,21 @@ def going(experiment: Experiment) -> Iterator[Run]:
         for process in psutil.wait_procs(own, timeout=_END_S)[1]:
             with suppress(psutil.Error):
                 process.kill()
+
+
+def check_goes_on(run: Run) -> None:
+    """Nothing, of one that does.
+
+    Raises:
+        RunFailed: it has ended; says why.
+    """
+    if run.state not in ("starting", "running"):
+        raise RunFailed(
+            f"Run {run.id} is {run.state}: {run.status.error or run.folder.log}"
+        )
+
+
+def steps_of(run: Run) -> list[StepLogged]:
+    """Logged so far, of its student; RunFailed where it does not go on."""
+    check_goes_on(run)
+    return [e for e in select(run.folder.events, StepLogged) if e.member != "teacher"]

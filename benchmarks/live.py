@@ -14,8 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import going, in_turns, quiet, report, runs_apart, until
-from kdlab.errors import ClusterError
+from benchmarks.harness import (
+    check_goes_on,
+    going,
+    in_turns,
+    quiet,
+    report,
+    runs_apart,
+    steps_of,
+    until,
+)
 from kdlab.events.log import EventReader
 from kdlab.events.runs import MemberStarted
 from kdlab.events.training import StepLogged
@@ -54,18 +62,13 @@ def _watched(repeats: int, say: Say) -> tuple[list[float], list[float]]:
     sizes = list[float]()
     with runs_apart(), going(load("quickstart", options)) as run:
         read = EventReader(run.folder.events)
-        missing = f"The run to be watched takes no step; see {run.folder.log}."
-        until(lambda: bool(_steps(read)), missing=missing, tick_s=0.1)
+        until(lambda: bool(steps_of(run)), tick_s=0.1)
         works = {
             "alone": lambda: _slice(run, read, None),
             "watched": lambda: _slice(run, read, sizes),
         }
         rates = in_turns(works, repeats, say, "samples/s")
     return over(rates["watched"], rates["alone"]), sizes
-
-
-def _steps(read: EventReader) -> list[StepLogged]:
-    return [event for event in read() if isinstance(event, StepLogged)]
 
 
 def _slice(run: Run, read: EventReader, sizes: list[float] | None) -> float:
@@ -77,11 +80,10 @@ def _slice(run: Run, read: EventReader, sizes: list[float] | None) -> float:
         monitor.follow()
     read()  # what was before
     time.sleep(_SLICE_S)
-    steps = _steps(read)
+    steps = [event for event in read() if isinstance(event, StepLogged)]
     if monitor is not None:
         monitor.close()
-    if len(steps) < 2:
-        raise ClusterError(f"The run to be watched has stopped; see {run.folder.log}.")
+    check_goes_on(run)
     first, last = steps[0], steps[-1]
     return (last.samples_seen - first.samples_seen) / (last.time - first.time)
 
@@ -106,7 +108,6 @@ def _page(say: Say) -> list[Figure]:
     if chromium is None:
         say("no page was measured: it needs Chromium and playwright")
         return []
-    messages, kept = _messages()
     with sync_playwright() as started:
         browser = started.chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
@@ -115,6 +116,7 @@ def _page(say: Say) -> list[Figure]:
         page.set_content("<div id=here></div>")
         page.add_style_tag(content=style())
         page.evaluate(_HARNESS, script())
+        messages, kept = _messages()
         page.evaluate("messages => window.play(messages)", messages)
         page.wait_for_timeout(1000)
         tools = page.context.new_cdp_session(page)
@@ -157,8 +159,7 @@ def _messages() -> tuple[list[dict[str, object]], int]:
         widget.add([((panel, name, ""), x, y) for panel, name, x, y in watch.take_news()])
         if step % (_HZ // 2) == 0:  # as the monitor does, twice a second
             sent.append(({"kind": "state", "state": of_run(watch, "bench")}, b""))
-    kept = len(json.dumps(sent[0][0])) + len(sent[0][1])
-    return packed(first, sent), kept
+    return packed(first, sent), len(json.dumps(sent[0][0])) + len(sent[0][1])
 
 
 def packed(

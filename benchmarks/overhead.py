@@ -7,14 +7,14 @@ step, so that whatever else the machine does meets both.
 
 import os
 import resource
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
+from contextlib import closing
 from pathlib import Path
 from statistics import median
+from subprocess import CompletedProcess, run
 
 import numpy as np
 import torch
@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
 from benchmarks.harness import going, quiet, report, runs_apart, until
+from benchmarks.students import loop_of
 from kdlab.data.digits import Digits
 from kdlab.data.samples import PlannedSamples, planned
 from kdlab.events.log import EventLog, MemberLog
 from kdlab.models.cifar_resnet import CifarResNet
-from kdlab.models.model import Normalised
 from kdlab.report.figures import Figure, Report, Say, figure, over
 from kdlab.run.experiment import load
 from kdlab.soft_labels.none import NoTeacherSource
@@ -34,8 +34,6 @@ from kdlab.soft_labels.source import Batch
 from kdlab.train.optimizers import make_optimizer
 from kdlab.train.recipe import Recipe
 from kdlab.train.schedules import lr_at
-from kdlab.train.student import StudentLoop
-from kdlab.train.student_job import StudentJob
 
 _ASKED = 5  # times each, after one that is not counted
 _SMALL = {
@@ -67,28 +65,17 @@ def measure(repeats: int = 15, say: Say = quiet) -> Report:
     torch.set_num_threads(1)
     # Steps of a few milliseconds: the shorter the step, the more bookkeeping weighs.
     recipe = Recipe(epochs=4, batch=64, threads=1, evaluate_every=4, device="cpu")
-    spec = CifarResNet(depth=8, width=(8, 8, 12, 16))
-    digits = Digits(size=8)
-    data = digits.load()
-    samples = planned(data, digits.to_dict(), batch=64, seed=0, epochs=4)
-    ours, bare = list[float](), list[float]()
-    for repeat in range(-1, repeats):  # the first warms up and is not counted
-        rates = _rates(recipe, spec, samples)
-        if repeat >= 0:
-            ours.append(rates[0])
-            bare.append(rates[1])
-            say(
-                f"repeat {repeat + 1}/{repeats}: kdlab over bare loop {ours[-1] / bare[-1]:.3f}"
-            )
-    imports = [_import_seconds() for _ in range(5)]
+    spec, digits = CifarResNet(depth=8, width=(8, 8, 12, 16)), Digits(size=8)
+    samples = planned(digits.load(), digits.to_dict(), batch=64, seed=0, epochs=4)
+    # The first warms up and is not counted.
+    pairs = [_rates(recipe, spec, samples) for _ in range(repeats + 1)][1:]
+    ours, bare = map(list, zip(*pairs, strict=True))
     return report(
         "overhead",
         [
             figure("n_training_over_bare_loop", over(ours, bare), "ratio"),
             figure("n_training_samples_per_second", ours, "samples/s"),
-            figure("bare_loop_samples_per_second", bare, "samples/s"),
-            figure("step_ms", 64_000 / median(bare), "ms"),
-            figure("import_s", imports, "s"),
+            figure("import_s", [_import_seconds() for _ in range(5)], "s"),
             *_small_commands(say),
         ],
     )
@@ -96,24 +83,25 @@ def measure(repeats: int = 15, say: Say = quiet) -> Report:
 
 def _small_commands(say: Say) -> list[Figure]:
     """CPU seconds of what should answer at once, the second time it is asked."""
-    found = []
     with runs_apart(), tempfile.TemporaryDirectory() as folder:
         env = os.environ | {"KDLAB_HOME": folder}
-        for name, words in _SMALL.items():
-            found.append(_asked(name, words, env, say))
-        begins = ("-m", "kdlab", "control", "last", "set", "lr_factor=1")
+
+        def asked(commands: Mapping[str, Sequence[str]]) -> Iterator[Figure]:
+            for name, words in commands.items():
+                spent = [_cpu_seconds(words, env) for _ in range(_ASKED + 1)][1:]
+                say(f"{name}: {median(spent):.2f} s of CPU")
+                yield figure(f"cpu_s/{name}", spent, "s")
+
+        found = [*asked(_SMALL)]
+        begins = ("control", "last", "set", "lr_factor=1")
         with going(load("smoke/served", *_RUN)):
-            asked = partial(subprocess.run, (sys.executable, *begins), env=env)
-            until(lambda: asked(capture_output=True).returncode == 0, tick_s=0.2)
-            for name, words in _ORDERS.items():
-                found.append(_asked(name, words, env, say))
-    return found
+            until(lambda: _kdlab(begins, env).returncode == 0, tick_s=0.2)
+            return [*found, *asked(_ORDERS)]
 
 
-def _asked(name: str, words: Sequence[str], env: Mapping[str, str], say: Say) -> Figure:
-    spent = [_cpu_seconds(words, env) for _ in range(_ASKED + 1)][1:]
-    say(f"{name}: {median(spent):.2f} s of CPU")
-    return figure(f"cpu_s/{name}", spent, "s")
+def _kdlab(words: Sequence[str], env: Mapping[str, str]) -> "CompletedProcess[bytes]":
+    command = [sys.executable, "-m", "kdlab", *words]
+    return run(command, env=env, capture_output=True, check=False)
 
 
 def _cpu_seconds(words: Sequence[str], env: Mapping[str, str]) -> float:
@@ -124,37 +112,21 @@ def _cpu_seconds(words: Sequence[str], env: Mapping[str, str]) -> float:
         return used.ru_utime + used.ru_stime
 
     before = spent()
-    subprocess.run(
-        [sys.executable, "-m", "kdlab", *words], env=env, capture_output=True, check=False
-    )
+    _kdlab(words, env)
     return spent() - before
-
-
-def _model(spec: CifarResNet, samples: PlannedSamples) -> Normalised:
-    torch.manual_seed(0)
-    return spec.build(samples.classes, samples.data.shape[0])
 
 
 def _rates(
     recipe: Recipe, spec: CifarResNet, samples: PlannedSamples
 ) -> tuple[float, float]:
     """Samples/s of kdlab's loop and of the bare one."""
-    with tempfile.TemporaryDirectory() as folder:
-        log = EventLog(Path(folder) / "events.jsonl")
-        job = StudentJob(
-            recipe=recipe,
-            model_spec=spec,
-            model=_model(spec, samples),
-            samples=samples,
-            loss=None,
-            seed=0,
-            folder=Path(folder),
-            spec_hash="bench",
-            emit=MemberLog(log, "bench").emit,
-        )
+    with (
+        tempfile.TemporaryDirectory() as name,
+        closing(EventLog(Path(name) / "log")) as log,
+    ):
+        loop = loop_of(spec, samples, Path(name), None, recipe, MemberLog(log, "b").emit)
         source = _InTurns(samples, _BareLoop(recipe, spec, samples))
-        StudentLoop(job).run(source)
-        log.close()
+        loop.run(source)
     seen = recipe.epochs * len(samples.plan.ids)
     return seen / source.ours_s, seen / source.bare_s
 
@@ -164,7 +136,8 @@ class _BareLoop:
 
     def __init__(self, recipe: Recipe, spec: CifarResNet, samples: PlannedSamples) -> None:
         self.recipe, self.samples = recipe, samples
-        self.model = _model(spec, samples).train()
+        torch.manual_seed(0)
+        self.model = spec.build(samples.classes, samples.data.shape[0]).train()
         self.optimizer = make_optimizer(recipe, self.model)
         self.steps = 0
 
@@ -204,7 +177,6 @@ class _InTurns(NoTeacherSource):
 
 
 def _import_seconds() -> float:
-    done = subprocess.run(
-        [sys.executable, "-c", _IMPORT], capture_output=True, text=True, check=True
+    return float(
+        run([sys.executable, "-c", _IMPORT], capture_output=True, check=True).stdout
     )
-    return float(done.stdout)

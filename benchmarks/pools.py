@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain, count
 from statistics import mean
 from typing import Any, Literal
 
+from benchmarks.faults import endless
 from benchmarks.harness import until
 from benchmarks.scale import StudentsSeen, TeachersSeen, asked_of, emulated_students
 from benchmarks.scene import Scene
@@ -22,7 +22,7 @@ from benchmarks.students import ImageCase, deployment_for, samples_of
 from benchmarks.unlike import held_back
 from kdlab.cluster.pool import RunningPool
 from kdlab.cluster.schedulers import start_scheduler, status_of
-from kdlab.cluster.served import Served, ServedSource
+from kdlab.cluster.served import Served
 from kdlab.cluster.wires.wire import ask
 from kdlab.codec import part_of
 from kdlab.config.check import construct
@@ -126,7 +126,7 @@ def calm(setting: Setting, say: Say) -> list[Figure]:
         "teachers_held_over_needed": "ratio",
         "settle_s": "s",
         "released_in_vain": "teachers",
-        "lost_or_repeated": "batches",
+        "lost_or_repeated": "batches",  # of simulated ones samples
     }
     return [
         figure(f"{where}/{name}/{setting.name}", value, unit)
@@ -340,12 +340,12 @@ def real_teachers(say: Say) -> Figure:
         with held_back(lambda: pool.machines.children[1].pid, _SHARE, _PERIOD_S):
             with closing(scene.served("greedy", Served(), _ENDLESS)) as source:
                 _trained(
-                    _all(source), _ENDLESS, _WARM_UP_S, said
+                    endless(source), _ENDLESS, _WARM_UP_S, said
                 )  # then they know their rates
             slow, quick = said()
             demand = _WANTED * (slow + quick)
             source = scene.served("student", Served(order="strict"), demand)
-            batches = _all(source)
+            batches = endless(source)
             _trained(batches, demand, _WARM_UP_S, said)
             rate, could = _trained(batches, demand, _UNLIKE_S, said)
         found = source.figures()
@@ -355,10 +355,6 @@ def real_teachers(say: Say) -> Figure:
         f"hedged, {found['resends']:.0f} sent again"
     )
     return figure("scale/unlike/real_teachers", rate / could, "ratio")
-
-
-def _all(source: ServedSource) -> Iterator[Batch]:
-    return chain.from_iterable(source.epoch(epoch, ()) for epoch in count())
 
 
 def _trained(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from benchmarks.harness import Scratch
 from benchmarks.slices import TimedTraining
-from benchmarks.students import ENDLESS, deployment_for, loop_of
+from benchmarks.students import ENDLESS, HINTON, deployment_for, loop_of
 from kdlab.cluster.deployment import DeployedModel, Deployment
 from kdlab.cluster.emulated_pool import EmulatedPool
 from kdlab.cluster.local_pool import LocalPool
@@ -112,7 +112,7 @@ class Scene(Scratch):
         rate: float = 1e9,
         *,
         infer: Infer | None = None,
-        loss: LossSpec | None = None,
+        loss: LossSpec = HINTON,
         recipe: Recipe = ENDLESS,
         beside: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> TimedTraining:

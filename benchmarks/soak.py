@@ -7,18 +7,24 @@ memory, descriptors and threads of every process are looked at each few seconds.
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 import psutil
 
-from benchmarks.harness import going, quiet, report, runs_apart, until
+from benchmarks.harness import (
+    check_goes_on,
+    going,
+    quiet,
+    report,
+    runs_apart,
+    steps_of,
+    until,
+)
 from kdlab.config.load import merged
-from kdlab.errors import BadInput, KdlabError
-from kdlab.events.log import select
-from kdlab.events.training import StepLogged
+from kdlab.errors import BadInput
 from kdlab.report.figures import Figure, Report, Say, figure
 from kdlab.run.experiment import load
 from kdlab.run.handle.run import Run
@@ -40,13 +46,16 @@ _EXPERIMENT: Mapping[str, object] = {
 
 @dataclass(slots=True)
 class SeenOfProcess:
-    """What was seen of one process."""
+    """What was seen of one process: hours since the begin, MB, descriptors, threads each time."""
 
     program: str
-    hours: list[float] = field(default_factory=list)  # since the begin
-    rss_mb: list[float] = field(default_factory=list)
-    descriptors: list[int] = field(default_factory=list)
-    threads: list[int] = field(default_factory=list)
+    looks: list[tuple[float, float, int, int]] = field(default_factory=list)
+
+    def look(self, process: psutil.Process, hours: float) -> None:
+        with process.oneshot():
+            memory = process.memory_info().rss / 2**20
+            descriptors, threads = process.num_fds(), process.num_threads()
+        self.looks.append((hours, memory, descriptors, threads))
 
 
 def measure(overrides: Iterable[str] = (), say: Say = quiet) -> Report:
@@ -54,7 +63,7 @@ def measure(overrides: Iterable[str] = (), say: Say = quiet) -> Report:
 
     Raises:
         BadInput: an override that is none of its settings.
-        KdlabError: the run ended.
+        RunFailed: the run ended.
     """
     asked = merged(list(overrides))
     minutes = asked.pop("minutes", _MINUTES)
@@ -64,9 +73,8 @@ def measure(overrides: Iterable[str] = (), say: Say = quiet) -> Report:
         )
     with runs_apart(), going(load("smoke/served", _EXPERIMENT)) as run:
         seen = _watched(run, 60.0 * minutes, say)
-        *_, last = select(run.folder.events, StepLogged)
-    figures = [*_figures(seen.values()), figure("steps", last.step, "steps")]
-    return report("soak", figures)
+        steps = steps_of(run)[-1].step
+    return report("soak", [*_figures(seen.values()), figure("steps", steps, "steps")])
 
 
 def _watched(run: Run, seconds: float, say: Say) -> dict[int, SeenOfProcess]:
@@ -74,58 +82,45 @@ def _watched(run: Run, seconds: float, say: Say) -> dict[int, SeenOfProcess]:
     until(lambda: run.state != "starting", tick_s=0.2)
     seen: dict[int, SeenOfProcess] = {}
     begin = said = time.monotonic()
-    while (now := time.monotonic()) - begin < seconds:
-        if run.state != "running":
-            raise KdlabError(f"Run {run.id} is {run.state}: {run.status.error}")
-        processes = list(run.folder.family())
-        if now - begin >= _WARM_UP * seconds:
-            for process in processes:
-                with suppress(psutil.Error):
-                    _look(seen, process, (now - begin) / 3600)
-        if now - said >= _SAY_S:
-            said = now
-            total = sum(looks.rss_mb[-1] for looks in seen.values())
-            say(f"{(now - begin) / 60:.0f} of {seconds / 60:g} min: {total:.0f} MB in all")
+    while (passed := time.monotonic() - begin) < seconds:
+        check_goes_on(run)
+        for process in run.folder.family() if passed >= _WARM_UP * seconds else ():
+            with suppress(psutil.Error):
+                program = program_of(process.cmdline())
+                own = seen.setdefault(process.pid, SeenOfProcess(program))
+                own.look(process, passed / 3600)
+        if begin + passed - said >= _SAY_S:
+            said = begin + passed
+            total = sum(own.looks[-1][1] for own in seen.values())
+            say(f"{passed / 60:.0f} of {seconds / 60:g} min: {total:.0f} MB in all")
         time.sleep(seconds / _LOOKS)
     alive = {process.pid for process in run.folder.family()}
-    return {pid: looks for pid, looks in seen.items() if pid in alive}
-
-
-def _look(seen: dict[int, SeenOfProcess], process: psutil.Process, hours: float) -> None:
-    with process.oneshot():
-        looks = seen.setdefault(process.pid, SeenOfProcess(program_of(process.cmdline())))
-        memory = process.memory_info().rss / 2**20
-        descriptors, threads = process.num_fds(), process.num_threads()
-    looks.hours.append(hours)
-    looks.rss_mb.append(memory)
-    looks.descriptors.append(descriptors)
-    looks.threads.append(threads)
+    return {pid: own for pid, own in seen.items() if pid in alive}
 
 
 def _figures(seen: Iterable[SeenOfProcess]) -> Iterator[Figure]:
     """Figures of each program; of several processes of one the worst counts."""
-    by_program: dict[str, list[SeenOfProcess]] = defaultdict(list)
-    for looks in seen:
-        if len(looks.hours) > 2:
-            by_program[looks.program.removeprefix("kdlab.")].append(looks)
+    by_program: dict[str, list[np.ndarray]] = defaultdict(list)
+    for own in seen:
+        if len(own.looks) > 2:
+            by_program[own.program.removeprefix("kdlab.")].append(np.array(own.looks).T)
     for program, processes in sorted(by_program.items()):
-        slopes = [slope(looks.hours, looks.rss_mb) for looks in processes]
+        slopes = [slope(hours, memory) for hours, memory, _, _ in processes]
         yield figure(f"mb_per_hour/{program}", max(slopes), "MB/h")
-        for what in ("descriptors", "threads"):
-            more = [_more(getattr(looks, what)) for looks in processes]
+        for row, what in ((2, "descriptors"), (3, "threads")):
+            more = [_more(own[row]) for own in processes]
             yield figure(f"more_{what}/{program}", max(more), what)
-        sizes = [looks.rss_mb[-1] for looks in processes]
-        yield figure(f"rss/{program}", max(sizes), "MB")
+        yield figure(f"rss/{program}", max(own[1][-1] for own in processes), "MB")
 
 
-def slope(at: list[float], values: list[float]) -> float:
+def slope(at: Sequence[float], values: Sequence[float]) -> float:
     """Per unit of `at`: the median of the slopes between all pairs (Theil and Sen)."""
     x, y = np.asarray(at), np.asarray(values)
     first, second = np.triu_indices(len(x), k=1)
     return float(np.median((y[second] - y[first]) / (x[second] - x[first])))
 
 
-def _more(counts: list[int]) -> float:
+def _more(counts: Sequence[float]) -> float:
     """Median of the last fifth over that of the first."""
     fifth = max(1, len(counts) // 5)
     return float(np.median(counts[-fifth:]) - np.median(counts[:fifth]))

@@ -20,9 +20,9 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -35,14 +35,22 @@ import psutil
 from safetensors.torch import save_file
 
 from benchmarks.faults import lineage_of
-from benchmarks.harness import check_parts, going, quiet, report, runs_apart, until
+from benchmarks.harness import (
+    check_parts,
+    going,
+    quiet,
+    report,
+    runs_apart,
+    steps_of,
+    until,
+)
 from benchmarks.storm_peer import FIRST, StormPeer, pid_file, steps_file
 from kdlab.errors import BadInput, RunFailed
 from kdlab.events.log import select
 from kdlab.events.ranks import GenerationBegun
 from kdlab.events.teachers import TeacherJoined
 from kdlab.events.training import StepLogged
-from kdlab.report.figures import Figure, Report, Say, at, figure
+from kdlab.report.figures import Figure, Report, Say, at, figure, over
 from kdlab.run import Run, load
 from kdlab.train.teacher import TeacherSpec
 
@@ -83,9 +91,20 @@ class _Outcome:
     seconds: float  # from the tenth step to the last
     steps: int  # 3,000, or what there was of them when patience was over
     failures: int
-    lost: int  # samples of the plan that the final weights never saw
-    repeated: int  # samples that they saw twice
-    undone: int  # samples that were trained on, and once more since that was undone
+    samples_lost: int  # of the plan, that the final weights never saw
+    samples_repeated: int  # that they saw twice
+    samples_undone: int  # that were trained on, and once more since that was undone
+
+
+Job = tuple[str, float]  # a way, and seconds between two failures
+_UNITS = {
+    "seconds": "s",
+    "steps": "steps",
+    "failures": "failures",
+    "samples_lost": "samples",
+    "samples_repeated": "samples",
+    "samples_undone": "samples",
+}
 
 
 def measure(repeats: int = 1, say: Say = quiet, only: Collection[str] = ()) -> Report:
@@ -106,40 +125,28 @@ def measure(repeats: int = 1, say: Say = quiet, only: Collection[str] = ()) -> R
             "bench storm compares with torchft, which is not installed: pip install "
             "'kdlab[storm]', or leave it out: --only kdlab ranks torchrun"
         )
-    found: dict[tuple[str, float], list[_Outcome]] = {}
-
-    def one(name: str, every_s: float) -> None:
-        for seed in range(repeats):
-            outcome = ways[name](every_s, seed)
-            found.setdefault((name, every_s), []).append(outcome)
-            say(f"{name}, {_weather(every_s)}: {outcome}")
-
     jobs = [
         (name, every_s)
         for every_s in _EVERY_S
         for name in ways
         if (not only or name in only) and (name != "ranks" or every_s == min(_EVERY_S[1:]))
     ]
-    with runs_apart():
-        for ended in _lanes(jobs, one):
-            ended.result()
+    found: dict[Job, list[_Outcome]] = {}
+
+    def one_after_the_other(own: Sequence[Job]) -> None:
+        for name, every_s in own:
+            found[name, every_s] = [ways[name](every_s, seed) for seed in range(repeats)]
+            for outcome in found[name, every_s]:
+                say(f"{name}, {_weather(every_s)}: {outcome}")
+
+    # Where there are cores for all, each peer beside kdlab's runs.
+    lanes = [jobs]
+    if (os.cpu_count() or 1) >= _CORES:
+        own = [job for job in jobs if job[0] in ("kdlab", "ranks")]
+        lanes = [own, *([job] for job in jobs if job not in own)]
+    with runs_apart(), ThreadPoolExecutor(len(lanes)) as pool:
+        list(pool.map(one_after_the_other, lanes))
     return report("storm", [it for job in jobs for it in _figures(*job, found)])
-
-
-def _lanes(
-    jobs: list[tuple[str, float]], one: Callable[[str, float], None]
-) -> Iterator[Future[None]]:
-    """One after the other; where there are cores for all, each peer beside kdlab's runs."""
-    own = [job for job in jobs if job[0] in ("kdlab", "ranks")]
-    many = (os.cpu_count() or 1) >= _CORES
-    lanes = [own, *([job] for job in jobs if job not in own)] if many else [jobs]
-
-    def lane(own: list[tuple[str, float]]) -> None:
-        for job in own:
-            one(*job)
-
-    with ThreadPoolExecutor(len(lanes)) as pool:
-        yield from [pool.submit(lane, own) for own in lanes if own]
 
 
 def _weather(every_s: float) -> str:
@@ -147,22 +154,18 @@ def _weather(every_s: float) -> str:
 
 
 def _figures(
-    name: str, every_s: float, found: dict[tuple[str, float], list[_Outcome]]
+    name: str, every_s: float, found: Mapping[Job, Sequence[_Outcome]]
 ) -> list[Figure]:
     own = found[name, every_s]
-    seconds = [one.seconds for one in own]
-    calm = found.get(("kdlab" if name == "ranks" else name, _EVERY_S[0]), [])
-    times = [one.seconds / quiet.seconds for one, quiet in zip(own, calm, strict=False)]
-    return at(
-        f"{name}/{_weather(every_s)}",
-        figure("seconds", seconds, "s"),
-        figure("steps", [one.steps for one in own], "steps"),
-        *([figure("times_calm", times, "times")] if times and every_s else []),
-        figure("failures", [one.failures for one in own], "failures"),
-        figure("samples_lost", [one.lost for one in own], "samples"),
-        figure("samples_repeated", [one.repeated for one in own], "samples"),
-        figure("samples_undone", [one.undone for one in own], "samples"),
-    )
+    figures = [
+        figure(label, [float(getattr(one, label)) for one in own], unit)
+        for label, unit in _UNITS.items()
+    ]
+    calm = found.get(("kdlab" if name == "ranks" else name, _EVERY_S[0]))
+    if calm and every_s:
+        times = over([one.seconds for one in own], [one.seconds for one in calm])
+        figures.append(figure("times_calm", times, "times"))
+    return at(f"{name}/{_weather(every_s)}", *figures)
 
 
 def _storm(
@@ -190,10 +193,7 @@ def _served(kinds: tuple[str, ...], every_s: float, seed: int) -> _Outcome:
     with going(load("clothes/quickstart", _RUN)) as run:
 
         def steps() -> int:
-            if run.state not in ("starting", "running"):
-                raise RunFailed(f"The run is {run.state}; see {run.path}.")
-            *_, last = (0, *(e.step for e in select(run.folder.events, StepLogged)))
-            return last
+            return max((e.step for e in steps_of(run)), default=0)
 
         until(lambda: steps() >= FIRST, patience_s=_PATIENCE_S)
         begin = _logged(run, FIRST)
@@ -203,9 +203,8 @@ def _served(kinds: tuple[str, ...], every_s: float, seed: int) -> _Outcome:
         run.stop()
         run.wait(timeout_s=120)
         counts = lineage_of(run)
-    return _Outcome(
-        end - begin, done, failures, counts.lost, counts.repeated, counts.rolled_back
-    )
+    undone = counts.lost, counts.repeated, counts.rolled_back
+    return _Outcome(end - begin, done, failures, *undone)
 
 
 def _logged(run: Run, step: int) -> float:
@@ -237,28 +236,28 @@ def _killed(pid: int) -> bool:
 
 
 def _torchrun(every_s: float, seed: int) -> _Outcome:
-    with _peer("torchrun") as peer:
-        agent = _agent(peer, 0, ("--nproc-per-node=2",), {})
+    with _peer("torchrun") as peer, _agent(peer, 0, ("--nproc-per-node=2",), {}) as agent:
         return _watched(peer, [agent], every_s, seed)
 
 
 def _torchft(every_s: float, seed: int) -> _Outcome:
     from torchft.coordination import LighthouseServer
 
-    with _peer("torchft") as peer:
+    with _peer("torchft") as peer, ExitStack() as started:
         house = LighthouseServer(
             bind="127.0.0.1:0",
             min_replicas=1,
             join_timeout_ms=_JOIN_MS,
             quorum_tick_ms=_TICK_MS,
         )
-        try:
-            port = house.address().rpartition(":")[2]
-            more = {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}"}
-            groups = [_agent(peer, one, ("--nproc-per-node=1",), more) for one in range(2)]
-            return _watched(peer, groups, every_s, seed)
-        finally:
-            house.shutdown()
+        started.callback(house.shutdown)
+        port = house.address().rpartition(":")[2]
+        more = {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}"}
+        one = ("--nproc-per-node=1",)
+        groups = [
+            started.enter_context(_agent(peer, group, one, more)) for group in range(2)
+        ]
+        return _watched(peer, groups, every_s, seed)
 
 
 @contextmanager
@@ -281,23 +280,10 @@ def _peer(system: str) -> Iterator[StormPeer]:
 
 
 @contextmanager
-def _ended(agents: list[Popen[bytes]]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for agent in agents:
-            with suppress(psutil.Error):
-                own = psutil.Process(agent.pid)
-                for process in [*own.children(recursive=True), own]:
-                    with suppress(psutil.Error):
-                        process.kill()
-            agent.wait()
-
-
 def _agent(
     peer: StormPeer, group: int, options: tuple[str, ...], more: dict[str, str]
-) -> "Popen[bytes]":
-    """`torchrun` with a rank or two under it."""
+) -> "Iterator[Popen[bytes]]":
+    """`torchrun` with a rank or two under it, gone with them in the end."""
     launched = (
         *("torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"),
         *("--max-restarts=1000", *options),
@@ -307,7 +293,7 @@ def _agent(
     found = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
     own = {"OMP_NUM_THREADS": "1", "REPLICA": str(group)}
     with (Path(peer.folder) / f"agent{group}.log").open("wb") as log:
-        return Popen(
+        agent = Popen(
             (sys.executable, "-m", *launched, "-m", "benchmarks.storm_peer", peer.folder),
             env=os.environ | more | found | own,
             stdin=DEVNULL,
@@ -315,6 +301,15 @@ def _agent(
             stderr=STDOUT,
             start_new_session=True,
         )
+    try:
+        yield agent
+    finally:
+        with suppress(psutil.Error):
+            own_family = psutil.Process(agent.pid)
+            for process in [*own_family.children(recursive=True), own_family]:
+                with suppress(psutil.Error):
+                    process.kill()
+        agent.wait()
 
 
 def _watched(
@@ -333,12 +328,12 @@ def _watched(
             raise RunFailed(f"{peer.system} gave up after {done} steps: {log}")
         return done
 
-    with _ended(agents):
-        missing = f"{peer.system} has not trained"
-        until(lambda: steps() >= FIRST, patience_s=_PATIENCE_S, missing=missing)
-        begin = _time_of(_lines(folder), FIRST)
-        failures = _storm(every_s, begin, steps, kill)
-    lines, done = _lines(folder), min(steps(), STEPS)
+    missing = f"{peer.system} has not trained"
+    until(lambda: steps() >= FIRST, patience_s=_PATIENCE_S, missing=missing)
+    begin = _time_of(_lines(folder), FIRST)
+    failures = _storm(every_s, begin, steps, kill)
+    done = min(steps(), STEPS)
+    lines = _lines(folder)
     end = _time_of(lines, done)
     trained: dict[int, int] = defaultdict(int)
     undone, seen = 0, set[tuple[int, int]]()

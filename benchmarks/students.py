@@ -12,6 +12,7 @@ from kdlab.cluster.teachers.probe import identity_of
 from kdlab.data.augment import Augment
 from kdlab.data.samples import PlannedSamples, planned
 from kdlab.data.synthetic import Synthetic
+from kdlab.events.event import Emit, unheard
 from kdlab.losses.hinton import Hinton
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.models.model import ModelSpec
@@ -21,6 +22,7 @@ from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
 
 EPOCHS = 1_000_000  # slices never come to an end
+HINTON = Hinton()
 _MAX_LAYERS = 2048  # of a student that is slow enough for any case
 # A training that neither evaluates nor saves.
 ENDLESS = Recipe(
@@ -59,10 +61,11 @@ def loop_of(
     spec: ModelSpec,
     samples: PlannedSamples,
     folder: Path,
-    loss: LossSpec | None = None,
+    loss: LossSpec | None = HINTON,
     recipe: Recipe = ENDLESS,
+    emit: Emit = unheard,
 ) -> StudentLoop:
-    """A loop without end, with batches of the samples' plan."""
+    """A loop with batches of the samples' plan; without end, if the recipe says no other."""
     torch.manual_seed(0)
     return StudentLoop(
         StudentJob(
@@ -70,11 +73,11 @@ def loop_of(
             model_spec=spec,
             model=spec.build(samples.classes, samples.data.shape[0]),
             samples=samples,
-            loss=loss or Hinton(),
+            loss=loss,
             seed=0,
             folder=folder,
             spec_hash="bench",
-            emit=lambda event, /, **data: None,
+            emit=emit,
         )
     )
 

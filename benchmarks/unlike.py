@@ -6,28 +6,25 @@ the slower one. Here one of two ranks gets the processor for 39 % of the time, a
 14. With equal shares of a batch it sets the pace; with measured shares it gets fewer rows.
 """
 
+import math
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from statistics import median
 
-from benchmarks.harness import going, in_turns, quiet, report, runs_apart
-from kdlab.errors import KdlabError
+from benchmarks.harness import going, in_turns, quiet, report, runs_apart, steps_of, until
 from kdlab.events.log import select
 from kdlab.events.ranks import BatchShared, GenerationBegun
-from kdlab.events.training import StepLogged
 from kdlab.report.figures import Figure, Report, Say, at, figure, over
 from kdlab.run.experiment import load
 from kdlab.run.handle.run import Run
 
 SPEED = 5.5 / 14.0  # of the slower rank: TFLOPS of a P4 over those of a V100
 _PERIOD_S = 0.003  # short beside a step: a slower device is not away, it is slow
-_TIMED_STEPS = 60
-_PATIENCE_S = 120.0
+_FIRST, _TIMED_STEPS = 20, 60
 _BASE: Mapping[str, object] = {
     "data": {"type": "data/synthetic", "samples": 20_000, "size": 32, "channels": 1},
     "student": {"type": "models/patch_net", "patch": 4, "depth": 12, "width": 128},
@@ -53,7 +50,7 @@ def measure(repeats: int = 2, say: Say = quiet) -> Report:
     for source, more in (("n_training", {}), ("served", _SERVED)):
         rows: dict[str, list[float]] = {name: [] for name in ("alone", "equal", "measured")}
         works = {
-            name: partial(_trained, name, dict(_BASE) | dict(more), own)
+            name: partial(_trained, name, {**_BASE, **more}, own)
             for name, own in rows.items()
         }
         say(source)
@@ -67,29 +64,19 @@ def measure(repeats: int = 2, say: Say = quiet) -> Report:
                 figure("of_both_together", both, "ratio"),
                 figure("slow_rank_rows", rows[name], "of a batch"),
             )
-        figures += [
-            figure(f"samples_per_second/{name}/{source}", own, "samples/s")
-            for name, own in rates.items()
-        ]
     return report("unlike", figures)
 
 
 def _trained(shares: str, overrides: dict[str, object], slow_rows: list[float]) -> float:
     """Samples/s of a run, once it trains; the second rank's part of a batch joins `slow_rows`."""
-    if shares != "alone":
-        overrides = overrides | {
-            "aggregation": {
-                "type": "train/aggregation/all_reduce",
-                "ranks": 2,
-                "shares": shares,
-                "standby": 0,
-                "hang_s": 60,
-            }
-        }
+    alone = shares == "alone"
+    if not alone:
+        ranks = {"type": "train/aggregation/all_reduce", "ranks": 2, "shares": shares}
+        overrides["aggregation"] = ranks | {"standby": 0, "hang_s": 60}
     with runs_apart(), going(load("smoke/none", overrides)) as run:
-        with _slowed(run) if shares != "alone" else nullcontext():
+        with nullcontext() if alone else _slowed(run):
             rate = _steady(run)
-        if shares != "alone":
+        if not alone:
             *_, shared = select(run.folder.events, BatchShared)
             slow_rows.append(shared.rows[1] / sum(shared.rows))
     return rate
@@ -97,20 +84,17 @@ def _trained(shares: str, overrides: dict[str, object], slow_rows: list[float]) 
 
 def _steady(run: Run) -> float:
     """After the first steps, over so many."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        steps = [e for e in select(run.folder.events, StepLogged) if e.member != "teacher"]
-        first = next((e for e in steps if e.step >= 20), None)
-        last = steps[-1] if steps else None
-        if first and last and last.step - first.step >= _TIMED_STEPS:
-            inside = [e.samples_per_second for e in steps if e.step > first.step]
-            return median(inside)
-        if run.state not in ("starting", "running") or time.monotonic() > deadline:
-            raise KdlabError(
-                f"Run {run.id} is {run.state} and has not trained {_TIMED_STEPS} steps. "
-                f"Log: {run.folder.log}"
-            )
-        time.sleep(0.2)  # between looks
+    found = list[float]()
+
+    def enough() -> bool:
+        steps = steps_of(run)
+        first = next((e.step for e in steps if e.step >= _FIRST), math.inf)
+        found[:] = [e.samples_per_second for e in steps if e.step > first]
+        return bool(steps) and steps[-1].step - first >= _TIMED_STEPS
+
+    missing = f"run {run.id} has not trained {_TIMED_STEPS} steps. Log: {run.folder.log}"
+    until(enough, missing=missing, tick_s=0.2)
+    return median(found)
 
 
 def _slowed(run: Run) -> AbstractContextManager[None]:
