@@ -247,23 +247,24 @@ def _figures(trained: dict[str, list[ErrorCurve]]) -> list[Figure]:
     def last(name: str, key: str) -> list[float]:
         return [getattr(result.last, key) for result in trained[name]]
 
+    def speeds(name: str, of: str, axis: str) -> list[float]:
+        pairs = zip(trained[name], trained["ma"], strict=True)
+        key = keys[of]
+        return [speed(one.curve(key, axis), ma.curve("global_", axis)) for one, ma in pairs]
+
     found = [figure("error_pct/s", last("s", "chosen"), "%")]
     for name in ("ec", "ma", "e"):
         for of, key in keys.items():
             found.append(figure(f"error_pct/{name}_{of}", last(name, key), "%"))
+        apart = [fmean(result.differences()) for result in trained[name]]
+        found.append(figure(f"diff_lg/{name}", apart, "points"))
     for other, of in (("ma", "g"), ("e", "g"), ("ma", "l")):
         pairs = zip(last("ec", keys[of]), last(other, keys[of]), strict=True)
         label = f"points_better/ec_{of}_than_{other}_{of}"
         found.append(figure(label, [b - a for a, b in pairs], "points"))
-    baseline = [result.curve("global_") for result in trained["ma"]]
     for name, of in (("ec", "g"), ("ec", "l"), ("e", "g")):
-        own = [result.curve(keys[of]) for result in trained[name]]
-        values = [speed(mine, ma) for mine, ma in zip(own, baseline, strict=True)]
-        found.append(figure(f"speed/{name}_{of}", values, "times"))
-        counted = [
-            speed(mine.curve(keys[of], "iterations"), ma.curve("global_", "iterations"))
-            for mine, ma in zip(trained[name], trained["ma"], strict=True)
-        ]
+        times, counted = (speeds(name, of, axis) for axis in ("parallel_s", "iterations"))
+        found.append(figure(f"speed/{name}_{of}", times, "times"))
         found.append(figure(f"speed_in_iterations/{name}_{of}", counted, "times"))
     ensembles = [*trained["ec"], *trained["e"]]
     for name, those in (("ensemble", ensembles), ("model_average", trained["ma"])):
@@ -271,29 +272,24 @@ def _figures(trained: dict[str, list[ErrorCurve]]) -> list[Figure]:
         shares = [worse_share(result.differences()) for result in those]
         found.append(figure(f"worse_than_locals_share/{name}", shares, "share"))
     # The same by the loss, where Eq. 3 allows none for an ensemble.
-    apart = [
+    losses = [
         [fmean(look.local_losses) + 1e-5 - look.global_loss for look in result.looks]
         for result in ensembles
     ]
-    shares = list(map(worse_share, apart))
+    shares = list(map(worse_share, losses))
     found.append(figure("larger_loss_than_locals_share/ensemble", shares, "share"))
-    for name in ("ec", "ma", "e"):
-        each = [fmean(result.differences()) for result in trained[name]]
-        found.append(figure(f"diff_lg/{name}", each, "points"))
-    gains = [_compression_gain(result) for result in trained["ec"]]
-    found.append(figure("diff_lc/ec", gains, "points"))
+    # Diff_LC (Eq. 8), the mean over all looks behind a compression.
+    each = [
+        [look.diff_lc for look in result.looks if look.diff_lc is not None]
+        for result in trained["ec"]
+    ]
+    found.append(figure("diff_lc/ec", [fmean(own or [0.0]) for own in each], "points"))
     for name, results in trained.items():
         found.append(figure(f"parallel_s/{name}", last(name, "parallel_s"), "s"))
         for part in ("train_s", "compress_s", "relabel_s", "communication_s"):
             values = [getattr(result.account, part) for result in results]
             found.append(figure(f"{part}/{name}", values, "s"))
     return found
-
-
-def _compression_gain(result: ErrorCurve) -> float:
-    """Diff_LC (Eq. 8), the mean over all looks behind a compression."""
-    found = [look.diff_lc for look in result.looks if look.diff_lc is not None]
-    return fmean(found) if found else 0.0
 
 
 # One training

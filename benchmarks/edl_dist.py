@@ -4,7 +4,7 @@ Its parts, all of them unless `--only` names some:
 
     served         served_over_memory: against the same loop with batches and labels from
                    memory, in slices; served_over_n_training: step by step against the loop
-                   without a teacher, and memory_over_n_training, which is what the loss costs.
+                   without a teacher.
                    Emulated teachers take no processor time, so these show the reader, the
                    wires and the shared memory alone.
     real_teacher   a teacher that computes on the other core (real_teacher.py)
@@ -93,11 +93,9 @@ def _case(case: ImageCase, rounds: int, say: Say) -> list[Figure]:
         every = list(variants.values())
         compare(every[1:], rounds=rounds, steps=steps, warm_up=BUFFER + 8, say=say)
         over = {"memory": {w: ratios(variants[w], variants["memory"]) for w in WAYS}}
-        step = [1000 / rate for rate in variants["memory"].rates]
         step_by_step(every, rounds=rounds, steps=2 * steps)
         over["n_training"] = {w: ratios(variants[w], variants["n_training"]) for w in WAYS}
-        loss = ratios(variants["memory"], variants["n_training"])
-        made = [figure(f"memory_over_n_training/{case.name}", loss, "ratio")]
+        made = list[Figure]()
         for way in WAYS:
             own = variants[way]
             per_step_ms = 1000 / own.steps
@@ -109,8 +107,7 @@ def _case(case: ImageCase, rounds: int, say: Say) -> list[Figure]:
                     for base, o in over.items()
                 ),
                 figure("student_cpu_ms_per_batch", per_step_ms * own.source_cpu_s, "ms"),
-                figure("student_ms_in_source", per_step_ms * own.source_s, "ms"),
                 figure("reader_cpu_ms_per_batch", per_step_ms * own.helper_cpu_s, "ms"),
                 figure("volume_over_ut_max", volume, "ratio"),
             )
-        return [*made, figure(f"step_ms/{case.name}", step, "ms")]
+        return made

@@ -275,6 +275,4 @@ def chaos(say: Say, events: int = _CHAOS_EVENTS) -> list[Figure]:
         figure("chaos_events", number, "events"),
         figure("samples_lost", lineage.lost, "samples"),
         figure("samples_repeated", lineage.repeated, "samples"),
-        figure("samples_rolled_back", lineage.rolled_back, "samples"),
-        figure("samples_seen", lineage.seen, "samples"),
     )

@@ -7,6 +7,7 @@ inputs as its overhead (sections 4.4 and 5) and references as the way out of it.
 
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -15,13 +16,14 @@ import torch
 from benchmarks.harness import Scratch, quiet, report, until
 from benchmarks.network import FAR, NEAR, MachineLink, delayed_by, linked, require
 from benchmarks.scene import Scene
-from benchmarks.slices import BUFFER, seconds_of
+from benchmarks.slices import BUFFER, seconds_of, share_of
 from benchmarks.students import ImageCase, calibrated, deployment_for, samples_of
 from kdlab.cluster.child_configs import EmulatedTeachersConfig
 from kdlab.cluster.schedulers import start_scheduler, status_of
 from kdlab.cluster.served import Served
 from kdlab.cluster.wires.messages import Inputs
 from kdlab.codec import typed
+from kdlab.models.patch_net import PatchNet
 from kdlab.report.figures import Figure, Report, Say, at, figure
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import PoolAddress
@@ -110,20 +112,27 @@ def near_side(
         alone.advance(_WARM_UP)
         found = {way: OverLink() for way in ways}
         for way, own in found.items():
+            source = Served(lt=_UT / 2, ut=_UT, inputs=way)
             for repeat in range(repeats):
-                before = seconds_of(alone, _ALONE)
-                source = Served(lt=_UT / 2, ut=_UT, inputs=way)
-                served = scene.training(f"{way}{repeat}", spec, source, rate)
-                with closing(served.source):
-                    served.advance(_WARM_UP)
-                    carried = _carried()
-                    took = seconds_of(served, _SERVED)
-                    carried = _carried() - carried
-                after = seconds_of(alone, _ALONE)
-                own.ratios.append(0.5 * (before + after) / took)
-                own.bytes.append(carried / (_SERVED * _CASE.batch))
-                own.mbit_per_s.append(8e-6 * carried / (took * _SERVED))
+                name = f"{way}{repeat}"
+                served = partial(_served, scene, name, spec, source, rate, own)
+                own.ratios.append(share_of(alone, _ALONE, served))
         return found
+
+
+def _served(
+    scene: Scene, name: str, spec: PatchNet, source: Served, rate: float, own: OverLink
+) -> float:
+    """Seconds of a step; what the link carries meanwhile joins `own`."""
+    served = scene.training(name, spec, source, rate)
+    with closing(served.source):
+        served.advance(_WARM_UP)
+        before = _carried()
+        took = seconds_of(served, _SERVED)
+        carried = _carried() - before
+    own.bytes.append(carried / (_SERVED * _CASE.batch))
+    own.mbit_per_s.append(8e-6 * carried / (took * _SERVED))
+    return took
 
 
 def _carried() -> int:

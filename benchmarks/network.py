@@ -59,7 +59,9 @@ def why_not() -> str | None:
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing:
         return f"needs {' and '.join(missing)} (Debian: iproute2)"
-    return _refused()
+    # Root in a container may still not make networks: one is made and taken away.
+    error = _why_no_namespace()
+    return error and f"needs the right to make network namespaces ({error})"
 
 
 def require() -> None:
@@ -73,32 +75,25 @@ def require() -> None:
         raise BadInput(f"A link of a given rate {missing}.")
 
 
-@cache
-def _refused() -> str | None:
-    """Root in a container may still not make networks: one is made and taken away."""
-    name = f"kdlab-{os.getpid()}-try"
-    try:
-        _call("ip", "netns", "add", name)
-    except ClusterError as error:
-        return f"needs the right to make network namespaces ({error})"
-    _call("ip", "netns", "del", name)
-    return None
-
-
-@cache
 def has_netem() -> bool:
     """Whether the kernel itself can delay a link; there must be nothing in the way (why_not)."""
-    name = f"kdlab-{os.getpid()}-netem"
-    _call("ip", "netns", "add", name)
+    delay = "qdisc add dev lo root netem delay 1ms"
+    return _why_no_namespace(*delay.split()) is None
+
+
+@cache
+def _why_no_namespace(*words: str) -> str | None:
+    """Why none can be made, or tc refuses these words in it; None where all is well."""
+    name = f"kdlab-{os.getpid()}-{'netem' if words else 'try'}"
     try:
-        _call(
-            "tc", "-n", name, "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"
-        )
-    except ClusterError:
-        return False
+        _call("ip", "netns", "add", name)
+        if words:
+            _call("tc", "-n", name, *words)
+    except ClusterError as error:
+        return str(error)
     finally:
-        _call("ip", "netns", "del", name)
-    return True
+        _tried("ip", "netns", "del", name)
+    return None
 
 
 def delayed_by() -> str | None:

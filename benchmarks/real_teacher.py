@@ -109,8 +109,6 @@ def _figures(v: dict[str, TimedTraining], teacher_s: float, label: str) -> list[
         figure(
             "gain_over_online_of_limit", [gain / limit for gain in over_online], "ratio"
         ),
-        figure("gain_over_online", over_online, "times"),
-        figure("teacher_ms", 1000 * teacher_s, "ms"),
     )
 
 

@@ -60,7 +60,6 @@ class TimedTraining(Turn):
     helper: psutil.Process | None = None
     helper_cpu_s: float = 0.0
     source_cpu_s: float = 0.0  # processor time of this process inside the source
-    source_s: float = 0.0  # time inside the source: that, and waiting
     steps: int = 0
 
     def advance(self, steps: int) -> None:
@@ -77,10 +76,9 @@ class TimedTraining(Turn):
             loop.begin_epoch()
             batches = iter(self.source.epoch(loop.position.epoch, ()))
             for _ in sizes:
-                begin, cpu = time.perf_counter(), time.thread_time()
+                cpu = time.thread_time()
                 batch = next(batches)
                 self.source_cpu_s += time.thread_time() - cpu
-                self.source_s += time.perf_counter() - begin
                 loop.one_batch(batch, sizes[batch.index])
                 self.steps += 1
                 yield
@@ -134,6 +132,12 @@ def step_by_step(variants: Sequence[Turn], *, rounds: int, steps: int) -> None:
 def seconds_of(variant: Turn, steps: int) -> float:
     """For each of so many steps, now."""
     return timed(partial(variant.advance, steps)) / steps
+
+
+def share_of(alone: Turn, steps: int, seconds: Callable[[], float]) -> float:
+    """What takes so many seconds a step has of `alone`'s rate, which is measured on both sides."""
+    before, took = seconds_of(alone, steps), seconds()
+    return 0.5 * (before + seconds_of(alone, steps)) / took
 
 
 def ratios(one: Turn, other: Turn) -> list[float]:

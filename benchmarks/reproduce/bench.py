@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from benchmarks import WITH_PARTS
 from benchmarks.reproduce.measurement import (
     Measured,
     MeasurementSpec,
@@ -52,13 +53,7 @@ class Bench(MeasurementSpec):
     budget_s: Annotated[float, POSITIVE] | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
-        if self.only and self.name not in (
-            "edl_dist",
-            "gpu",
-            "pipe_bd",
-            "storm",
-            "teacher",
-        ):
+        if self.only and self.name not in WITH_PARTS:
             yield Fault("only", f"names parts, and bench {self.name} has none")
         if (self.images or self.without_images) and self.name != "ec_dnn":
             yield Fault("images", f"has no effect on bench {self.name}")
@@ -67,22 +62,19 @@ class Bench(MeasurementSpec):
         yield from missing_images(self.images)
 
     def measure(self, folder: Path, say: Say) -> Measured:
-        options: dict[str, Any] = {"say": say}
-        if self.repeats is not None:
-            options["repeats"] = self.repeats
-        if self.only:
-            options["only"] = self.only
-        if self.experiment is not None:
-            options["experiment"] = self.experiment
-        if self.budget_s is not None:
-            options["budget_s"] = self.budget_s
-        overrides = list(self.settings)
+        overrides = [*self.settings]
         if self.images:
             overrides.append(f"data.root=[{', '.join(roots_of(self.images))}]")
         else:
             overrides += self.without_images
-        if overrides:
-            options["overrides"] = overrides
+        asked: dict[str, Any] = {
+            "repeats": self.repeats,
+            "only": self.only,
+            "experiment": self.experiment,
+            "budget_s": self.budget_s,
+            "overrides": overrides,
+        }
+        options = {name: value for name, value in asked.items() if value}
         # The name is one of the literals above.
-        found: Report = import_module(f"benchmarks.{self.name}").measure(**options)
+        found: Report = import_module(f"benchmarks.{self.name}").measure(**options, say=say)
         return Measured(values={f["name"]: f["values"] for f in found["figures"]})

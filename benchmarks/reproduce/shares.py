@@ -9,6 +9,7 @@ time; everything between it and the student is real.
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ import torch
 
 from benchmarks.reproduce.measurement import Measured, MeasurementSpec
 from benchmarks.scene import Scene
-from benchmarks.slices import BUFFER, TimedTraining, seconds_of
+from benchmarks.slices import BUFFER, seconds_of, share_of
 from benchmarks.students import ImageCase, calibrated, samples_of
 from kdlab.cluster.served import Served
 from kdlab.config import Range, register
@@ -65,7 +66,11 @@ class Shares(MeasurementSpec):
                 with Scene(samples) as scene:
                     scene.emulated(teachers=case.teachers, t_t=case.each * rate)
                     found[name] = [
-                        _ratio(case, alone, scene, spec, f"{name}/{k}", rate)
+                        share_of(
+                            alone,
+                            _ALONE,
+                            partial(_served, case, scene, spec, f"{name}/{k}", rate),
+                        )
                         for k in range(self.repeats)
                     ]
                 shown = ", ".join(f"{ratio:.3f}" for ratio in found[name])
@@ -73,25 +78,16 @@ class Shares(MeasurementSpec):
         return Measured(values=found)
 
 
-def _ratio(
-    case: Teachers,
-    alone: TimedTraining,
-    scene: Scene,
-    spec: PatchNet,
-    name: str,
-    rate: float,
-) -> float:
-    """Share of N-training's rate, which is measured before and after.
+def _served(case: Teachers, scene: Scene, spec: PatchNet, name: str, rate: float) -> float:
+    """Seconds of a step.
 
     The reader is a new one and has nothing gathered: what teachers that are a little
     too slow are ahead with would last for a thousand steps.
     """
-    before = seconds_of(alone, _ALONE)
     # What is in flight counts, and every teacher needs some batches there.
     ut = max(BUFFER, 4 * case.teachers) * _CASE.batch
     served = scene.training(name, spec, Served(lt=ut * 3 // 4, ut=ut), rate)
     with closing(served.source):
         served.advance(_WARM_UP)
         steps = round(_SERVED * min(1.0, case.teachers * case.each))
-        took = seconds_of(served, max(40, steps))
-    return 0.5 * (before + seconds_of(alone, _ALONE)) / took
+        return seconds_of(served, max(40, steps))

@@ -11,8 +11,6 @@ _NAMES = (
     *("data", "ec_dnn", "edl_dist", "gpu", "links", "live", "overhead", "peers"),
     *("pipe_bd", "soak", "storm", "sweep", "teacher", "transport", "unlike"),
 )
-_WITH_SETTINGS = ("data", "ec_dnn", "soak")
-_WITH_PARTS = ("edl_dist", "gpu", "pipe_bd", "storm", "teacher")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -38,15 +36,16 @@ def options(parser: argparse.ArgumentParser) -> None:
 def do(arguments: argparse.Namespace) -> int:
     from kdlab.report.figures import printed
 
-    given: dict[str, object] = {"repeats": arguments.repeats, "only": arguments.only}
-    if arguments.overrides:
-        given["overrides"] = arguments.overrides
-        if arguments.name not in _WITH_SETTINGS:
-            raise BadInput(f"bench {arguments.name} has no settings; leave KEY=VALUE away.")
-    if arguments.only is not None and arguments.name not in _WITH_PARTS:
-        raise BadInput(f"bench {arguments.name} has no parts; leave --only away.")
-    chosen = {name: value for name, value in given.items() if value is not None}
+    name, benches = arguments.name, evidence.module("benchmarks")
+    given = {key: getattr(arguments, key) for key in ("repeats", "only", "overrides")}
+    chosen = {key: value for key, value in given.items() if value or value == 0}
+    if "overrides" in chosen and name not in benches.WITH_SETTINGS:
+        raise BadInput(f"bench {name} has no settings; leave KEY=VALUE away.")
+    if "only" in chosen and name not in benches.WITH_PARTS:
+        raise BadInput(f"bench {name} has no parts; leave --only away.")
+    if "repeats" in chosen and name == "soak":
+        raise BadInput("bench soak is not repeated; leave --repeats away.")
     # The name is one of argparse's choices.
-    report = evidence.module(f"benchmarks.{arguments.name}").measure(**chosen, say=say)
+    report = evidence.module(f"benchmarks.{name}").measure(**chosen, say=say)
     show(printed(report), report, as_json=arguments.json)
     return 0
