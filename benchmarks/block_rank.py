@@ -63,11 +63,10 @@ class SlicesOfRanks:
     rounds: int = 1
     steps: int
     warm_up: int = 0  # steps before, not timed
-    lead: int = 2  # steps a stage may be ahead
 
     def costs(self, profile: Profile) -> StageCosts:
-        norms = workload(self.workload).norm == "sync"
-        return StageCosts(profile, self.batch, lead=self.lead, sync_norms=norms)
+        of = workload(self.workload)
+        return StageCosts(profile, self.batch, lead=of.lead, sync_norms=of.norm == "sync")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,11 +30,9 @@ from benchmarks.block_rank import (
 )
 from benchmarks.block_workloads import Name
 from benchmarks.harness import Scratch, of_parts, quiet, timed
-from kdlab.config import load as loader
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.papers.pipe_bd.hybrid_plan import best_plan
-from kdlab.papers.pipe_bd.stages import LEAD
 from kdlab.report.figures import Figure, Report, Say, at, figure, over
 
 T = TypeVar("T")
@@ -49,11 +47,6 @@ PROFILE_S = 15.0
 # Steps of a slice. A supernet's steps differ by their paths, and devices wait for each other at
 # a slice's end, as they do not in a run: in short slices one always has drawn more work.
 SLICES: dict[Name, int] = {"compression": 2, "nas": 16, "stages": 4}
-# Whose lead is taken: the config that is the workload at its full size.
-CONFIGS: dict[Name, str] = {
-    "compression": "pipe_bd/vgg16_dsconv_cifar10",
-    "nas": "pipe_bd/nas_cifar10",
-}
 _PATIENCE_S = 1800.0
 
 
@@ -188,15 +181,7 @@ def _told(workload: Name) -> SlicesOfRanks:
         batch=BATCH,
         profile_s=PROFILE_S,
         steps=SLICES[workload],
-        lead=lead(workload),
     )
-
-
-def lead(workload: Name) -> int:
-    """Steps a stage may be ahead of the next, as its config ships it."""
-    if (config := CONFIGS.get(workload)) is None:
-        return LEAD
-    return loader.at(loader.compose(config).data, "method.lead", LEAD)
 
 
 def _ranks(
