@@ -1,6 +1,6 @@
-"""Dataclasses where they cross a process border: JSON on the way, checked where they arrive.
+"""Dataclasses and frozen structs where they cross a process border: JSON, checked on arrival.
 
-A configuration, an order, an answer or a result is a dataclass on both sides. What lies between,
+A configuration, an order, an answer or a result is one on both sides. What lies between,
 a pipe, Dask's RPC or a file, holds its fields as JSON does; fields that the reader does not know
 are left out, and a missing or a wrong one is an error that names it.
 """
@@ -17,7 +17,7 @@ import msgspec
 from kdlab.errors import KdlabError
 
 T = TypeVar("T")
-# Numbers as they may be where they are read, in a dataclass's fields; NaN and infinity are none.
+# Numbers as they may be where they are read, in a field; NaN and infinity are none.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 LARGEST = 8 * 2**20  # bytes of JSON; "[]," again and again takes 24 times that in memory
@@ -29,12 +29,12 @@ class MessageError(KdlabError):
 
 
 def plain(value: object) -> Any:
-    """A dataclass (or what holds some) as JSON has it."""
+    """A dataclass or struct (or what holds some) as JSON has it."""
     return msgspec.to_builtins(value, enc_hook=_written)
 
 
 def told(value: object) -> dict[str, object]:
-    """A dataclass as JSON, without what is not known."""
+    """A dataclass or struct as JSON, without what is not known."""
     return {name: fact for name, fact in plain(value).items() if fact is not None}
 
 
@@ -81,7 +81,7 @@ def _depth(facts: Any) -> int:
 
 
 def packed(value: object) -> bytes:
-    """A dataclass (or what holds some) as MessagePack: small, and exact for every float."""
+    """What `plain` takes, as MessagePack: small, and exact for every float."""
     return msgspec.msgpack.encode(value, enc_hook=_written)
 
 

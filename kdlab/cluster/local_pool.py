@@ -1,5 +1,6 @@
 """Teachers on this machine: a scheduler and teachers, each a process of its own."""
 
+import logging
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -164,10 +165,12 @@ class LocalTeachers(Machines):
                 if child.alive() or number in self._ended:
                     continue
                 self._ended.add(number)
+                child.stop()  # its pipes are closed
                 if child.process.returncode in MEANT_TO_END:
                     self._keep(-1)
                 else:
                     died = True
+                    logging.getLogger("kdlab").warning("%s", child.exit_report("died"))
         return died
 
     def _keep(self, more: int) -> None:

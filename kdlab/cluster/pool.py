@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Annotated, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 from urllib.parse import urlsplit
@@ -29,6 +30,7 @@ from kdlab.config import Range
 from kdlab.config.spec import POSITIVE, Spec
 from kdlab.errors import ClusterError, RunStopped, SchedulerUnreachable, join_command
 from kdlab.papers.edl_dist.beyond.pool_size import PoolSize
+from kdlab.supervision.backoff import Backoff
 from kdlab.supervision.children import Child, StartChild
 
 TICK_S = 0.5  # between two looks of who keeps a pool
@@ -163,6 +165,8 @@ class RunningPool:
         self._up = self._told = False  # machines; their scheduler of what it serves
         self._follower: DemandFollower | None = None
         self._note: Path | None = None
+        # What is missing is begun at once, and what that does not help later each time.
+        self._again, self._again_at = Backoff(1.0, longest_s=30.0), -inf
         self._keeper = PoolKeeper("pool", TICK_S, self.look)
         try:
             self._begin()
@@ -180,11 +184,15 @@ class RunningPool:
 
     def look(self) -> None:
         """What was lost comes back; the number of machines follows the demand."""
-        lacks = self._gone() or not self._up or not self._serves()
-        if self.parts.replaces and lacks:
+        now = self._now()
+        if not (self._gone() or not self._up or not self._serves()):
+            self._again.succeeded()
+            self._again_at = now
+        elif self.parts.replaces and now >= self._again_at:
+            self._again_at = now + self._again.wait_s(now)
             self._begin()
         if self._follower is not None:
-            self._follower.look(self._now())
+            self._follower.look(now)
 
     def _gone(self) -> bool:
         """Whether it has no scheduler where it should have one of its own."""
@@ -198,7 +206,11 @@ class RunningPool:
         try:
             return self.status().deployed == self.deployment.fingerprint
         # Dask's answers where there is no coordinator.
-        except (AttributeError, MessageError):
+        except AttributeError:
+            return False
+        except MessageError as error:
+            if not self._again.at:
+                logging.getLogger("kdlab").warning("pool at %s: %s", self.address, error)
             return False
 
     def _begin(self) -> None:

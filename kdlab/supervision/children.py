@@ -8,6 +8,7 @@ the child ends. No child is left behind by a SIGKILL.
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -143,6 +144,8 @@ class Child:
     def exit_report(self, what: str) -> str:
         code = self.exit_code
         ended = "" if code is None else f" (exit code {code})"
+        if code is not None and code < 0:
+            ended = f" ({signal.strsignal(-code)}, exit code {code})"
         return f"{self.module} {what}{ended}. End of {self.log}:\n{tail(self.log)}"
 
     def stop(self, timeout_s: float = 5.0) -> None:

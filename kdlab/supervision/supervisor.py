@@ -133,11 +133,13 @@ class Supervisor(Generic[Name]):
     def _lost(
         self, name: Name, exit_code: int | None, why: str, *, was_ready: bool
     ) -> ChildLost[Name]:
-        self.children.pop(name, None)
+        child = self.children.pop(name, None)
         self.ready.discard(name)
         self.rest(name)
         again_s = inf
         if name in self._kept:
+            if child is not None:
+                child.stop(0.0)  # it has ended: its pipes are closed
             again_s = self._kept[name][1].wait_s(self._clock())
             self._due[name] = self._clock() + again_s
         return ChildLost(name, exit_code, why, was_ready, again_s)

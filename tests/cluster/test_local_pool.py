@@ -123,6 +123,18 @@ def test_who_dies_comes_back_later_each_time(case):
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
+def test_why_one_died_is_said_at_once_and_its_pipes_are_closed(case, caplog):
+    pool = case(teachers=2)
+    dead, left = pool.starts.children
+    dead.die(-9)
+    left.die(WITHDRAWN)
+    with caplog.at_level("WARNING", "kdlab"):
+        pool.after(0)
+        pool.after(0)
+    assert caplog.messages == ["it died (exit code -9)"]
+    assert (dead.stops, left.stops) == (1, 1)
+
+
 def test_a_teacher_that_became_ready_begins_the_count_anew(case):
     pool = case(teachers=1)
     for _ in range(3):

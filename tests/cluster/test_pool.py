@@ -10,6 +10,7 @@ from kdlab.cluster.machines import Machines
 from kdlab.cluster.pool import PoolParts, PoolSpec, RunningPool
 from kdlab.errors import ClusterError
 from kdlab.papers.edl_dist.beyond.pool_size import PoolSize
+from kdlab.testing.scripted import FakeClock
 
 ADDRESS = "tls://127.0.0.1:4321"
 
@@ -76,11 +77,15 @@ def test_machines_that_go_with_their_scheduler_come_back_after_it(case):
 
 def test_machines_that_do_not_come_back_are_tried_again_and_their_scheduler_stays(case):
     pool, schedulers, made, broken = case
+    pool._now = clock = FakeClock(100.0)
     schedulers[0].die()
     broken.append(ClusterError("the queue is closed"))
     with pytest.raises(ClusterError, match="queue is closed"):
         pool.look()  # its keeper says so
     assert (len(schedulers), len(made)) == (2, 1)
+    pool.look()
+    assert len(made) == 1  # not twice a second
+    clock.advance(1.0)
     pool.look()
     assert (len(schedulers), len(made), pool.machines) == (2, 2, made[1])
 

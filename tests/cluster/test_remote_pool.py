@@ -32,6 +32,7 @@ from kdlab.errors import (
     SpecError,
     TeacherRefused,
 )
+from kdlab.testing.scripted import FakeClock
 
 
 class Running:
@@ -151,6 +152,33 @@ def test_what_a_new_scheduler_does_not_know_is_said_again(running, joined, deplo
     pool.look()
     assert pool._serves()
     assert status_of(again.address, None).deployed == deployment.fingerprint
+
+
+def test_a_scheduler_of_another_version_is_told_now_and_then(
+    running, joined, deployment, caplog
+):
+    """Twice a second it was told what to serve, with the weights, and nobody was told why."""
+    one = running()
+    pool, clock = joined(one, deployment), FakeClock(100.0)
+    pool._now = clock
+    told, deploy_it = [], one.scheduler.handlers["kdlab_deploy"]
+
+    async def deployed(deployment):
+        told.append(clock())
+        return await deploy_it(deployment)
+
+    async def status():
+        return {"version": 99}
+
+    one.scheduler.handlers |= {"kdlab_deploy": deployed, "kdlab_status": status}
+    with caplog.at_level("WARNING", "kdlab"):
+        for _ in range(20):
+            pool.look()
+            clock.advance(0.5)
+    assert told == [100.0, 101.0, 103.0, 107.0]
+    (said,) = (r.getMessage() for r in caplog.records if r.name == "kdlab")
+    assert one.address in said
+    assert "This is no PoolStatus" in said
 
 
 def test_a_pool_that_serves_others_is_not_taken_from_them(running, joined, deployment):

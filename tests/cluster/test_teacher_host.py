@@ -113,9 +113,20 @@ def test_one_that_dies_at_once_is_left_alone_in_the_end(tmp_path, caplog):
 
     with caplog.at_level("WARNING", "kdlab"):
         hosted(tmp_path, look)
-    (said,) = caplog.messages
+    *earlier, said = caplog.messages
+    assert len(earlier) == 10
+    assert earlier[2].startswith("A teacher is lost, again in 4 s: it ended")
+    assert all(f"exit code {FAILED}" in why for why in earlier)
     assert said.startswith("A teacher is left alone after 10 restarts in 900 s: it ended")
     assert f"exit code {FAILED}" in said
+
+
+def test_the_pipes_of_one_that_died_are_closed(tmp_path):
+    def look(made):
+        made.look(2, code=FAILED)
+        assert made.starts.children[0].stops == 1
+
+    hosted(tmp_path, look)
 
 
 def test_one_that_dies_now_and_then_always_comes_back(tmp_path):

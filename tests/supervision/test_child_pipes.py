@@ -120,6 +120,12 @@ def test_who_ends_while_starting_is_quoted(child):
     assert said.count("first") == 14
 
 
+def test_who_was_killed_is_said_by_which_signal(child):
+    one, process = child
+    process.die(-9)
+    assert "a.module died (Killed, exit code -9). End of" in one.exit_report("died")
+
+
 def test_who_says_nothing_in_time_is_given_up(child):
     one, _ = child
     with pytest.raises(

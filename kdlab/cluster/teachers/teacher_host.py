@@ -73,8 +73,15 @@ class TeacherHost(WorkerPlugin):
             match event:
                 case ChildLost(number, code) if code in MEANT_TO_END:
                     self.supervisor.drop(number)
-                case ChildLost(why=why, again_s=math.inf):
-                    said = f"left alone after {_RESTARTS} restarts in {_RESTARTS_S:.0f} s"
+                case ChildLost(why=why, again_s=again_s):
+                    left_alone = (
+                        f"left alone after {_RESTARTS} restarts in {_RESTARTS_S:.0f} s"
+                    )
+                    said = (
+                        left_alone
+                        if again_s == math.inf
+                        else f"lost, again in {again_s:g} s"
+                    )
                     logging.getLogger("kdlab").warning("A teacher is %s: %s", said, why)
 
     def _start(self) -> Child:
