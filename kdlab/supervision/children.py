@@ -69,9 +69,8 @@ class Child:
         try:
             self._tell(plain(config) | ({"pulse": str(pulse)} if pulse else {}))
         except BrokenPipeError as error:
-            raise ClusterError(
-                self.exit_report("ended before it was configured")
-            ) from error
+            why = self.exit_report("ended before it was configured")
+            raise ClusterError(why) from error
 
     def _tell(self, message: object) -> None:
         assert self.process.stdin is not None
@@ -92,10 +91,7 @@ class Child:
         if self.process.stdout.closed:
             return []
         end = self.process.stdout.fileno()
-        while select.select([end], [], [], 0)[0]:
-            chunk = os.read(end, 1 << 16)
-            if not chunk:
-                break
+        while select.select([end], [], [], 0)[0] and (chunk := os.read(end, 1 << 16)):
             self._received += chunk
         whole, _, self._received = self._received.rpartition(b"\n")
         return [parsed(dict[str, object], line) for line in whole.split(b"\n") if line]
@@ -143,9 +139,8 @@ class Child:
 
     def exit_report(self, what: str) -> str:
         code = self.exit_code
-        ended = "" if code is None else f" (exit code {code})"
-        if code is not None and code < 0:
-            ended = f" ({signal.strsignal(-code)}, exit code {code})"
+        killed = f"{signal.strsignal(-code)}, " if code is not None and code < 0 else ""
+        ended = "" if code is None else f" ({killed}exit code {code})"
         return f"{self.module} {what}{ended}. End of {self.log}:\n{tail(self.log)}"
 
     def stop(self, timeout_s: float = 5.0) -> None:

@@ -123,9 +123,10 @@ class Supervisor(Generic[Name]):
                     yield ChildSaid(name, message)
             if not alive:
                 was_ready = name in self.ready
-                why = child.exit_report(
-                    "ended" if was_ready else "ended before it was ready"
-                )
+                what = "ended" if was_ready else "ended before it was ready"
+                why = child.exit_report(what)
+                if name in self._kept:
+                    child.stop(0.0)  # closes its pipes
                 yield self._lost(name, child.exit_code, why, was_ready=was_ready)
             elif patience is not None and name in self._expected:
                 yield from self._silent(name, child.sign(), patience)
@@ -133,13 +134,11 @@ class Supervisor(Generic[Name]):
     def _lost(
         self, name: Name, exit_code: int | None, why: str, *, was_ready: bool
     ) -> ChildLost[Name]:
-        child = self.children.pop(name, None)
+        self.children.pop(name, None)
         self.ready.discard(name)
         self.rest(name)
         again_s = inf
         if name in self._kept:
-            if child is not None:
-                child.stop(0.0)  # it has ended: its pipes are closed
             again_s = self._kept[name][1].wait_s(self._clock())
             self._due[name] = self._clock() + again_s
         return ChildLost(name, exit_code, why, was_ready, again_s)

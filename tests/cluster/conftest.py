@@ -12,7 +12,7 @@ from tests_support import until
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.reader.reader_wires import Wires
 from kdlab.cluster.served import Served, ServedSource
-from kdlab.cluster.teachers import inference
+from kdlab.cluster.teachers import loaded_model
 from kdlab.cluster.wires.wire import ask
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
@@ -110,7 +110,7 @@ def served_by(
 @pytest.fixture
 def pool_here(deployment, tmp_path, monkeypatch):
     """Makes pools that are in this process (pool_in_process.py)."""
-    monkeypatch.setattr(inference, "_MEASURE_S", 0.002)
+    monkeypatch.setattr(loaded_model, "_MEASURE_S", 0.002)
     pools = []
 
     def make(deployed=deployment, teachers=0, **options):

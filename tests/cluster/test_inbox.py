@@ -66,7 +66,7 @@ def test_a_part_that_was_cut_for_another_teacher_is_taken_too():
 )
 def test_a_slow_teacher_is_measured_within_seconds(monkeypatch, rate, batch, best):
     """Whole batches of the student took 54 s, 107 and 818; no smallest one was below 8."""
-    monkeypatch.setattr("kdlab.cluster.teachers.inference._MEASURE_S", 0.0)
+    monkeypatch.setattr("kdlab.cluster.teachers.loaded_model._MEASURE_S", 0.0)
     calls = []
 
     def seconds(size):

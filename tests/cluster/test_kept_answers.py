@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.teachers.inference import Inference, Request
 from kdlab.cluster.teachers.kept_answers import KeptAnswers
+from kdlab.cluster.teachers.loaded_model import RunningRate
 from kdlab.cluster.teachers.probe import identity_of
-from kdlab.cluster.teachers.running_rate import RunningRate
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec

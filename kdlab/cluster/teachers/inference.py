@@ -1,49 +1,27 @@
-"""The teacher's model and the thread that computes with it: requests in, logits out.
+"""The thread that computes with a teacher's model: requests in, logits out.
 
 Requests that lie in the queue together are computed together, up to the batch this
 machine computes best (micro-batching), and answered one by one. A request is answered by
 the model it was asked of: models never mix within a batch, nor while another is loaded.
 """
 
-import logging
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.limits import free_memory
-from kdlab.cluster.teachers.engines_of_teacher import EnginesOfTeacher, few_enough
-from kdlab.cluster.teachers.kept_answers import KeptAnswers
-from kdlab.cluster.teachers.probe import probe_images, proof_of
-from kdlab.cluster.teachers.running_rate import RunningRate
+from kdlab.cluster.teachers.loaded_model import LoadedModel
 from kdlab.cluster.wires.messages import Took
-from kdlab.data.images import ImageData
-from kdlab.errors import DataError, TeacherRefused
-from kdlab.models.device_feed import DeviceFeed, OnItsWay
-from kdlab.models.engines import Asked
-from kdlab.models.ensemble import Combination, combined
-from kdlab.models.memory import keep_freed_memory
-from kdlab.models.model import check_fit, load_weights
-from kdlab.papers.edl_dist.request_sizes import best_and_least, tried
+from kdlab.models.device_feed import OnItsWay
 
-_MEASURE_S = 0.4  # at least once each size
 _RENEWED_WITHIN_S = 0.2  # between looks whether the lease has to be renewed
-_KEPT_BYTES = 2**28  # of answers, at most, and this share of the memory that is free
-_KEPT_SHARE = 0.1
-_EXAMPLES = 32  # views that engines are measured with, at most
-_AS_GOOD = 0.95  # of the rate: then the larger batch wins
-_GATHERED = 1024  # samples of several students together, at most
-_GATHERED_S = 0.1  # at most: so long a small request may have to wait for what is computed
 
 
 @dataclass(slots=True)
@@ -127,7 +105,9 @@ class Inbox:
         return taken
 
 
-class Inference:
+class Inference(LoadedModel):
+    """Answers requests."""
+
     def __init__(
         self,
         deployment: Deployment,
@@ -136,170 +116,11 @@ class Inference:
         device: str,
         number: int = 0,
     ) -> None:
-        keep_freed_memory()
-        torch.set_num_threads(threads)  # Dask's nanny exports OMP_NUM_THREADS=1
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        if device == "cuda":
-            device = f"cuda:{number % torch.cuda.device_count()}"
-        self.device, self.deployment, self.weights = device, deployment, weights
-        self.feed = DeviceFeed(torch.device(device))
-        self._pace: RunningRate | None = None  # begins with what was measured
+        super().__init__(deployment, weights, threads, device, number)
         self._busy_until = 0.0  # when the last requests were answered
-        self.model = self._load(weights)
-        self.engines: EnginesOfTeacher | None = None  # None: PyTorch as it is
-        self._ask: Asked = self.model
-        self.data: ImageData | None = None
-        self.kept: KeptAnswers | None = None  # None where none are shared
         self._makes_views = ThreadPoolExecutor(1, thread_name_prefix="views-of-requests")
-        self.t_t = 0.0  # samples/s while computing
-        self.best_batch = deployment.batch
-        self.min_batch = 1  # samples: its efficiency falls off below
         self.answered = 0
         self.alive: Callable[[], None] = lambda: None  # called while views are waited for
-
-    def _load(self, weights: list[Path]) -> nn.Module:
-        deployment, members = self.deployment, []
-        specs = deployment.model_specs()
-        for spec, path, known in zip(specs, weights, deployment.members, strict=True):
-            member = spec.build(deployment.num_classes, deployment.shape[0])
-            load_weights(member.net, path, known.sha256)
-            members.append(member)
-        how = deployment.combination or Combination.of(
-            [m.weight for m in deployment.members]
-        )
-        model = combined(members, how)
-        check_fit(model, deployment.shape, deployment.num_classes, "the teacher")
-        model.eval()
-        return model.requires_grad_(requires_grad=False).to(self.device)
-
-    @torch.inference_mode()
-    def _asked(self, views: Sequence[NDArray[Any]], ask: Asked) -> OnItsWay:
-        """(N, C, H, W) uint8, or float32 on the 0..1 scale -> (all N together, classes)."""
-        pixels = self.feed.joined(views)
-        if pixels.dtype != torch.uint8:
-            pixels = pixels * 255  # what the models' normalisation expects
-        return OnItsWay(ask(pixels).float())
-
-    @property
-    def engine(self) -> str | None:
-        """What computes and what was tried, for people; None where it was not to be chosen."""
-        return None if self.engines is None else self.engines.described
-
-    @property
-    def in_use(self) -> str:
-        """The engine that computes now, and its precision: `eager fp32`."""
-        return "eager fp32" if self.engines is None else self.engines.in_use.chosen.label
-
-    def choose_engine(self, say: Callable[[str], None]) -> None:
-        """Take the fastest engine that agrees, where the deployment leaves it to the teacher."""
-        if self.deployment.engine == "eager":
-            return
-        views = torch.from_numpy(self._examples()).to(self.device)
-
-        def changed(gain: float) -> None:
-            self.t_t *= gain
-            self._pace = None
-            if self.kept is not None:  # labels of two precisions are not mixed
-                self.kept.clear()
-            say(f"computes with {self.engine}")
-
-        self.engines = EnginesOfTeacher(
-            self.model,
-            self.deployment,
-            torch.get_num_threads(),
-            few_enough(self.model, views),
-            changed,
-        )
-        self._ask = self.engines.in_use
-        say(f"computes with {self.engine}")
-
-    def _examples(self) -> NDArray[np.uint8]:
-        """Views of the data, where it is here; else made-up images."""
-        count = min(self.deployment.batch, _EXAMPLES)
-        if self.data is None:
-            shape = self.deployment.shape
-            return np.resize(probe_images(shape), (count, *shape))
-        views: NDArray[np.uint8] = self.data.views(self.data.train[:count], 0)
-        return views
-
-    def probe(self) -> list[list[float]]:
-        """Its answer to the probe images: the proof that it is the right model."""
-        ask = self.model if self.engines is None else self.engines.in_use.alone
-        return proof_of(self._asked([probe_images(self.deployment.shape)], ask).get())
-
-    def measure(self) -> None:
-        """t_t of EDL-Dist: samples/s when inputs are free (3.2), and at which batch.
-
-        Sizes take turns, so that a drift of the machine meets all of them; none is larger than
-        one that took longer than a part may.
-        """
-
-        def prepared(size: int) -> float:
-            self._seconds(size)  # the first call of a shape prepares things
-            return self._seconds(size)
-
-        first = tried(self.deployment.batch, prepared)
-        seconds = {size: [took] for size, took in first.items()}
-        begin = time.perf_counter()
-        while time.perf_counter() - begin < _MEASURE_S:
-            for size, taken in seconds.items():
-                taken.append(self._seconds(size))
-        each = {size: median(taken) for size, taken in seconds.items()}
-        self.best_batch, self.min_batch = best_and_least(each)
-        self.t_t = self.best_batch / each[self.best_batch]
-        if self.best_batch == self.deployment.batch:
-            self._measure_gathered()
-
-    def _measure_gathered(self) -> None:
-        """Whether requests of several students are worth being computed together."""
-        while (size := 2 * self.best_batch) <= _GATHERED and size / self.t_t <= _GATHERED_S:
-            try:
-                self._seconds(size)  # prepares
-            except torch.OutOfMemoryError:
-                return
-            taken = [
-                (self._seconds(self.best_batch), self._seconds(size)) for _ in range(3)
-            ]
-            gain = median(2 * one / two for one, two in taken)
-            if gain * _AS_GOOD < 1:
-                return
-            self.best_batch, self.t_t = size, self.t_t * gain
-
-    def load_data(self) -> None:
-        """The data set, where samples come by reference.
-
-        Raises:
-            TeacherRefused, DataError: it is not here, or is another one; not where those
-                that lack it get pixels.
-        """
-        if not self.deployment.by_reference:
-            return
-        try:
-            self.data = self.deployment.load_data()
-            if self.deployment.share_answers:
-                self.kept = KeptAnswers(
-                    self.data.ids_below,
-                    self.deployment.num_classes,
-                    min(_KEPT_BYTES, int(_KEPT_SHARE * free_memory())),
-                )
-        except (TeacherRefused, DataError) as error:
-            if not self.deployment.or_value:
-                raise
-            logging.getLogger("kdlab").warning("served by value: %s", error)
-
-    def here(self) -> float:
-        """Share of the data that lies on this machine; 0 where it was not found at all."""
-        lacks = 0.0 if self.deployment.by_reference else 1.0
-        return lacks if self.data is None else self.data.here()
-
-    def _seconds(self, size: int) -> float:
-        """How long the engine alone takes: made-up images say nothing about its answers."""
-        batch = np.zeros((size, *self.deployment.shape), np.uint8)
-        begin = time.perf_counter()
-        ask = self._ask if self.engines is None else self.engines.first.ask
-        self._asked([batch], ask).get()
-        return time.perf_counter() - begin
 
     def answer(self, requests: list[Request]) -> None:
         """Compute them together; a failure is the answer to each."""
@@ -373,10 +194,7 @@ class Inference:
         asked = sum(request.size for request in requests)
         # A rate of what was computed, with its views; a few that were missing say little.
         if count == asked or count >= max(1, self.min_batch):
-            if self._pace is None:
-                size = max(1, self.best_batch)
-                self._pace = RunningRate(size, size / max(self.t_t, 1e-9))
-            self.t_t = self._pace.add(count, busy_s)
+            self.timed(count, busy_s)
         start = 0
         for request, (logits, missing), rows in zip(
             requests, done.found, done.counts, strict=True
@@ -452,3 +270,40 @@ class Inference:
         while not wait([request.made], _RENEWED_WITHIN_S).done:
             self.alive()  # what it needs may come from far away
         return request.made.result()[missing[begun]]
+
+
+def compute(inbox: Inbox, renew: Callable[[], None], wait_s: Callable[[], float]) -> None:
+    """The inference thread, until the inbox is told to end.
+
+    Args:
+        inbox: requests of any models.
+        renew: called between batches, and while views are waited for.
+        wait_s: for a request, at most.
+    """
+    waiting = deque[UnderWay]()  # a device is at work on them
+
+    def finish() -> None:
+        done = waiting.popleft()
+        done.requests[0].by.finish(done)
+
+    def look() -> None:
+        while waiting and waiting[0].is_here:
+            finish()
+        renew()
+
+    while True:
+        taken = inbox.take(0.0 if waiting else wait_s())
+        look()
+        before = len(waiting)
+        if taken:
+            asked = taken[0].by
+            asked.alive = look
+            begun = asked.begun(taken)
+            before = len(waiting)  # some may have been answered meanwhile
+            waiting.extend(begun)
+        # The device has the next ones by now: it works on while these are answered.
+        for _ in range(before):
+            finish()
+        look()
+        if taken is None:
+            return

@@ -15,7 +15,6 @@ import os
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
@@ -28,12 +27,9 @@ from numpy.typing import NDArray
 
 from kdlab.cluster import notebook_components
 from kdlab.cluster.child_configs import TeacherConfig
-from kdlab.cluster.coordination.coordinator_messages import (
-    Refusal,
-    Welcome,
-)
+from kdlab.cluster.coordination.coordinator_messages import Refusal, Welcome
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.teachers.inference import Inbox, Inference, Request, UnderWay
+from kdlab.cluster.teachers.inference import Inbox, Inference, Request, compute
 from kdlab.cluster.teachers.weights import forget_other_than, piece_for, weights_for
 from kdlab.cluster.wires.frames import Arrays
 from kdlab.cluster.wires.label_wire import Reply, listen, port_of
@@ -82,6 +78,7 @@ class TeacherServer:
         self.open_requests = 0
         self.last_activity = 0.0
         self.ending: Ending | None = None
+        self.renewed = 0.0
         self.renew_s = 1.5  # a quarter of the TTL, told by the coordinator
         self.dark_until = 0.0  # chaos: until then it is as if its network were cut
         self.delayed_until, self.delay_s = 0.0, 0.0  # chaos: answers leave it later
@@ -229,8 +226,9 @@ class TeacherServer:
             self.closing = asyncio.create_task(self.worker.close())
 
     def _compute(self) -> None:
+        self.renewed = time.monotonic()
         try:
-            self._loop()
+            compute(self.requests, self._renew_in_time, lambda: self.renew_s / 2)
         except Exception as error:  # it would hold its connection and never answer
             why = f"its inference ended: {type(error).__name__}: {error}"
             self.loop.call_soon_threadsafe(self.end, Ending(FAILED, why))
@@ -332,46 +330,13 @@ class TeacherServer:
         )
         return True
 
-    def _loop(self) -> None:
-        """The inference thread: compute, and renew the lease between batches."""
-        renewed = time.monotonic()
-
-        def renew() -> None:
-            """The lease, when it is time."""
-            nonlocal renewed
-            now = time.monotonic()
-            due = now - renewed >= self.renew_s and now > self.dark_until
-            if due and not self.draining:
-                renewed = now
-                asyncio.run_coroutine_threadsafe(self._renew(), self.loop)
-
-        # For a device that is at work on them.
-        waiting = deque[tuple[Inference, UnderWay]]()
-
-        def look() -> None:
-            """Between batches, and while views are waited for."""
-            while waiting and waiting[0][1].is_here:
-                inference, one = waiting.popleft()
-                inference.finish(one)
-            renew()
-
-        while True:
-            taken = self.requests.take(0.0 if waiting else self.renew_s / 2)
-            look()
-            before = len(waiting)
-            if taken:
-                asked = taken[0].by
-                asked.alive = look
-                begun = asked.begun(taken)
-                before = len(waiting)  # some may have been answered meanwhile
-                waiting.extend((asked, one) for one in begun)
-            # The device has the next ones by now: it works on while these are answered.
-            for _ in range(before):
-                inference, one = waiting.popleft()
-                inference.finish(one)
-            look()
-            if taken is None:
-                return
+    def _renew_in_time(self) -> None:
+        """The lease, from the inference thread, when it is time."""
+        now = time.monotonic()
+        due = now - self.renewed >= self.renew_s and now > self.dark_until
+        if due and not self.draining:
+            self.renewed = now
+            asyncio.run_coroutine_threadsafe(self._renew(), self.loop)
 
     async def _renew(self) -> None:
         inference = self.inference

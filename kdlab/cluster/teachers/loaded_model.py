@@ -1,0 +1,231 @@
+"""A teacher's model, loaded, checked and measured: which engine, how fast, how many at once."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.limits import free_memory
+from kdlab.cluster.teachers.engines_of_teacher import EnginesOfTeacher, few_enough
+from kdlab.cluster.teachers.kept_answers import KeptAnswers
+from kdlab.cluster.teachers.probe import probe_images, proof_of
+from kdlab.data.images import ImageData
+from kdlab.errors import DataError, TeacherRefused
+from kdlab.models.device_feed import DeviceFeed, OnItsWay
+from kdlab.models.engines import Asked
+from kdlab.models.ensemble import Combination, combined
+from kdlab.models.memory import keep_freed_memory
+from kdlab.models.model import check_fit, load_weights
+from kdlab.papers.edl_dist.request_sizes import best_and_least, tried
+
+_MEASURE_S = 0.4  # at least once each size
+_KEPT_BYTES = 2**28  # of answers, at most, and this share of the memory that is free
+_KEPT_SHARE = 0.1
+_EXAMPLES = 32  # views that engines are measured with, at most
+_AS_GOOD = 0.95  # of the rate: then the larger batch wins
+_NEW = 0.1  # weight of the newest in a running rate
+_GATHERED = 1024  # samples of several students together, at most
+_GATHERED_S = 0.1  # at most: so long a small request may have to wait for what is computed
+
+
+@dataclass(slots=True)
+class RunningRate:
+    """Running means of samples and of the seconds they took; their ratio is the rate.
+
+    Not a mean of rates: what was ready long ago takes no time at all, and its turn before the more.
+    """
+
+    samples: float
+    seconds: float
+
+    def add(self, samples: float, seconds: float) -> float:
+        self.samples += _NEW * (samples - self.samples)
+        self.seconds += _NEW * (seconds - self.seconds)
+        return self.samples / max(self.seconds, 1e-9)
+
+
+class LoadedModel:
+    def __init__(
+        self,
+        deployment: Deployment,
+        weights: list[Path],
+        threads: int,
+        device: str,
+        number: int = 0,
+    ) -> None:
+        keep_freed_memory()
+        torch.set_num_threads(threads)  # Dask's nanny exports OMP_NUM_THREADS=1
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device == "cuda":
+            device = f"cuda:{number % torch.cuda.device_count()}"
+        self.device, self.deployment, self.weights = device, deployment, weights
+        self.feed = DeviceFeed(torch.device(device))
+        self._pace: RunningRate | None = None  # begins with what was measured
+        self.model = self._load(weights)
+        self.engines: EnginesOfTeacher | None = None  # None: PyTorch as it is
+        self._ask: Asked = self.model
+        self.data: ImageData | None = None
+        self.kept: KeptAnswers | None = None  # None where none are shared
+        self.t_t = 0.0  # samples/s while computing
+        self.best_batch = deployment.batch
+        self.min_batch = 1  # samples: its efficiency falls off below
+
+    def _load(self, weights: list[Path]) -> nn.Module:
+        deployment, members = self.deployment, []
+        specs = deployment.model_specs()
+        for spec, path, known in zip(specs, weights, deployment.members, strict=True):
+            member = spec.build(deployment.num_classes, deployment.shape[0])
+            load_weights(member.net, path, known.sha256)
+            members.append(member)
+        how = deployment.combination or Combination.of(
+            [m.weight for m in deployment.members]
+        )
+        model = combined(members, how)
+        check_fit(model, deployment.shape, deployment.num_classes, "the teacher")
+        model.eval()
+        return model.requires_grad_(requires_grad=False).to(self.device)
+
+    @torch.inference_mode()
+    def _asked(self, views: Sequence[NDArray[Any]], ask: Asked) -> OnItsWay:
+        """(N, C, H, W) uint8, or float32 on the 0..1 scale -> (all N together, classes)."""
+        pixels = self.feed.joined(views)
+        if pixels.dtype != torch.uint8:
+            pixels = pixels * 255  # what the models' normalisation expects
+        return OnItsWay(ask(pixels).float())
+
+    @property
+    def engine(self) -> str | None:
+        """What computes and what was tried, for people; None where it was not to be chosen."""
+        return None if self.engines is None else self.engines.described
+
+    @property
+    def in_use(self) -> str:
+        """The engine that computes now, and its precision: `eager fp32`."""
+        return "eager fp32" if self.engines is None else self.engines.in_use.chosen.label
+
+    def choose_engine(self, say: Callable[[str], None]) -> None:
+        """Take the fastest engine that agrees, where the deployment leaves it to the teacher."""
+        if self.deployment.engine == "eager":
+            return
+        views = torch.from_numpy(self._examples()).to(self.device)
+
+        def changed(gain: float) -> None:
+            self.t_t *= gain
+            self._pace = None
+            if self.kept is not None:  # labels of two precisions are not mixed
+                self.kept.clear()
+            say(f"computes with {self.engine}")
+
+        self.engines = EnginesOfTeacher(
+            self.model,
+            self.deployment,
+            torch.get_num_threads(),
+            few_enough(self.model, views),
+            changed,
+        )
+        self._ask = self.engines.in_use
+        say(f"computes with {self.engine}")
+
+    def _examples(self) -> NDArray[np.uint8]:
+        """Views of the data, where it is here; else made-up images."""
+        count = min(self.deployment.batch, _EXAMPLES)
+        if self.data is None:
+            shape = self.deployment.shape
+            return np.resize(probe_images(shape), (count, *shape))
+        views: NDArray[np.uint8] = self.data.views(self.data.train[:count], 0)
+        return views
+
+    def probe(self) -> list[list[float]]:
+        """Its answer to the probe images: the proof that it is the right model."""
+        ask = self.model if self.engines is None else self.engines.in_use.alone
+        return proof_of(self._asked([probe_images(self.deployment.shape)], ask).get())
+
+    def measure(self) -> None:
+        """t_t of EDL-Dist: samples/s when inputs are free (3.2), and at which batch.
+
+        Sizes take turns, so that a drift of the machine meets all of them; none is larger than
+        one that took longer than a part may.
+        """
+
+        def prepared(size: int) -> float:
+            self._seconds(size)  # the first call of a shape prepares things
+            return self._seconds(size)
+
+        first = tried(self.deployment.batch, prepared)
+        seconds = {size: [took] for size, took in first.items()}
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < _MEASURE_S:
+            for size, taken in seconds.items():
+                taken.append(self._seconds(size))
+        each = {size: median(taken) for size, taken in seconds.items()}
+        self.best_batch, self.min_batch = best_and_least(each)
+        self.t_t = self.best_batch / each[self.best_batch]
+        if self.best_batch == self.deployment.batch:
+            self._measure_gathered()
+
+    def _measure_gathered(self) -> None:
+        """Whether requests of several students are worth being computed together."""
+        while (size := 2 * self.best_batch) <= _GATHERED and size / self.t_t <= _GATHERED_S:
+            try:
+                self._seconds(size)  # prepares
+            except torch.OutOfMemoryError:
+                return
+            taken = [
+                (self._seconds(self.best_batch), self._seconds(size)) for _ in range(3)
+            ]
+            gain = median(2 * one / two for one, two in taken)
+            if gain * _AS_GOOD < 1:
+                return
+            self.best_batch, self.t_t = size, self.t_t * gain
+
+    def timed(self, count: int, seconds: float) -> None:
+        """So many samples were computed, with their views, in so long."""
+        if self._pace is None:
+            size = max(1, self.best_batch)
+            self._pace = RunningRate(size, size / max(self.t_t, 1e-9))
+        self.t_t = self._pace.add(count, seconds)
+
+    def load_data(self) -> None:
+        """The data set, where samples come by reference.
+
+        Raises:
+            TeacherRefused, DataError: it is not here, or is another one; not where those
+                that lack it get pixels.
+        """
+        if not self.deployment.by_reference:
+            return
+        try:
+            self.data = self.deployment.load_data()
+            if self.deployment.share_answers:
+                self.kept = KeptAnswers(
+                    self.data.ids_below,
+                    self.deployment.num_classes,
+                    min(_KEPT_BYTES, int(_KEPT_SHARE * free_memory())),
+                )
+        except (TeacherRefused, DataError) as error:
+            if not self.deployment.or_value:
+                raise
+            logging.getLogger("kdlab").warning("served by value: %s", error)
+
+    def here(self) -> float:
+        """Share of the data that lies on this machine; 0 where it was not found at all."""
+        lacks = 0.0 if self.deployment.by_reference else 1.0
+        return lacks if self.data is None else self.data.here()
+
+    def _seconds(self, size: int) -> float:
+        """How long the engine alone takes: made-up images say nothing about its answers."""
+        batch = np.zeros((size, *self.deployment.shape), np.uint8)
+        begin = time.perf_counter()
+        ask = self._ask if self.engines is None else self.engines.first.ask
+        self._asked([batch], ask).get()
+        return time.perf_counter() - begin
