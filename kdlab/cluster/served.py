@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from math import prod, ulp
+from math import inf, prod, ulp
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -19,12 +19,7 @@ from kdlab.cluster.reader.held_reader import HeldReader
 from kdlab.cluster.reader.ring import Layout
 from kdlab.cluster.reader.student_reader import FIGURES
 from kdlab.cluster.wires.frames import size_of
-from kdlab.cluster.wires.messages import (
-    LabelRequest,
-    Took,
-    encode,
-    request,
-)
+from kdlab.cluster.wires.messages import ENCODINGS, Encoding, LabelRequest, Took, request
 from kdlab.codec import part_of, told
 from kdlab.config import Fault, Range, register
 from kdlab.config.knob import Knob
@@ -34,7 +29,6 @@ from kdlab.data.samples import SampleDescription
 from kdlab.errors import BadInput, ClusterError
 from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
 from kdlab.papers.edl_dist.reader_rules import ReaderSettings, Rules
-from kdlab.soft_labels.compressed import MOST_DRAWS
 from kdlab.soft_labels.label_file import meta_for, own_folder
 from kdlab.soft_labels.source import Batch, MixedLabels, SourceContext, SourceSpec
 from kdlab.supervision.children import Child, StartChild, tail
@@ -75,18 +69,18 @@ class Served(SourceSpec, WireSettings, ReaderSettings):
             for name in ("lt", "ut"):
                 if getattr(self, name) is None:
                     yield Fault(name, f"is null; say it in {self.thresholds_in}")
-        if self.replies == "sampled" and self.check_share > 0:
+        if self.encoding.by_chance and self.check_share > 0:
             yield Fault(
                 "check_share",
                 f"is {self.check_share:g}, and draws of two teachers cannot be compared; "
                 "soft_labels.check_share=0 checks none",
             )
-        if self.sends == "hidden" and self.replies not in ("full", "half"):
+        if self.sends == "hidden" and self.encoding.number is None:
             yield Fault("replies", f"is {self.replies}; a hidden state is full or half")
         if self.sends == "hidden" and self.cache_views is not None:
             yield Fault("cache_views", "keeps logits, and sends is hidden")
-        if self.replies == "sampled" and self.top_k > MOST_DRAWS:
-            yield Fault("top_k", f"is {self.top_k}; a label has at most {MOST_DRAWS} draws")
+        if why := self.encoding.fault(self.top_k, inf):
+            yield Fault("top_k", why)
         if self.lt is None or self.ut is None:
             return
         if self.lt >= self.ut:
@@ -102,14 +96,18 @@ class Served(SourceSpec, WireSettings, ReaderSettings):
         return self.sends == "hidden"
 
     @property
+    def encoding(self) -> Encoding:
+        return ENCODINGS[self.replies]
+
+    @property
     def bytes_per_output(self) -> int:
-        return 2 if self.replies == "half" else 4
+        return np.dtype(self.encoding.number or np.float32).itemsize
 
     def bytes_on_wire(self, classes: int, view_bytes: int, batch: int) -> float:
         views = np.zeros((batch, view_bytes), np.uint8)
         by_ids = self.inputs in ("reference", "auto")
         asked = request(self.inputs, np.zeros(batch, np.int64), None if by_ids else views)
-        numbers = encode(np.zeros((batch, classes), np.float32), self.replies, self.top_k)
+        numbers = self.encoding.encode(np.zeros((batch, classes), np.float32), self.top_k)
         header = told(LabelRequest(epoch=0, replies=self.replies, top_k=self.top_k))
         return (
             size_of(header | {"number": 0}, asked)
@@ -131,7 +129,7 @@ class Served(SourceSpec, WireSettings, ReaderSettings):
 
     def feature_faults(self) -> Iterator[Fault]:
         yield from super().feature_faults()
-        if self.replies in ("top_k", "sampled"):
+        if self.encoding.number is None:
             yield Fault("replies", f"is {self.replies}; features need full or half")
 
     def adjustable(self, batch: int) -> tuple[Knob, ...]:
@@ -152,18 +150,18 @@ class Served(SourceSpec, WireSettings, ReaderSettings):
         }
 
     def loss_faults(self, against_draws: str) -> Iterator[Fault]:
-        if self.replies == "sampled" and against_draws:
+        if self.encoding.by_chance and against_draws:
             yield Fault(
                 "replies",
-                f"is sampled and {against_draws}; draws are right on average at temperature 1 "
-                "alone, for losses that are linear in them. top_k or half serve others",
+                f"is {self.replies} and {against_draws}; draws are right on average at "
+                "temperature 1 alone, for losses that are linear in them. top_k or half serve "
+                "others",
             )
 
     def check(self, classes: int) -> None:
-        if self.replies == "top_k" and self.top_k >= classes:
+        if why := self.encoding.fault(self.top_k, classes):
             raise BadInput(
-                f"soft_labels.top_k is {self.top_k} and the data has {classes} classes; it "
-                "must be smaller. soft_labels.replies=half sends all classes in two bytes."
+                f"soft_labels.top_k {why}. soft_labels.replies=half sends all classes in two bytes."
             )
 
     def thresholds(self, sample_bytes: int, largest: int) -> tuple[int, int]:

@@ -241,7 +241,7 @@ VIEWS = {"views": np.zeros((3, 1, 8, 8), np.uint8)}
         (GOOD | {"epoch": "0"}, IDS, "a request asks for"),
         (GOOD | {"replies": "pickle"}, IDS, "a request asks for"),
         (GOOD | {"replies": "top_k", "top_k": 0}, IDS, "top_k is 0 of 10 classes"),
-        (GOOD | {"replies": "sampled", "top_k": 256}, IDS, "256 draws of a label"),
+        (GOOD | {"replies": "sampled", "top_k": 256}, IDS, "is 256; a label has 1 to 255"),
         (GOOD | {"replies": "top_k", "top_k": 10}, IDS, "top_k is 10 of 10 classes"),
         (GOOD, {}, "the inputs are {}"),
         (GOOD, IDS | VIEWS, "images of this pool are"),

@@ -6,9 +6,10 @@ paper has it. Answers are float32 or float16 logits, the k likeliest classes wit
 mass of the rest, or k classes that were drawn.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from types import MappingProxyType
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,8 @@ from kdlab.soft_labels.compressed import (
 )
 
 Inputs = Literal["reference", "value_uint8", "value_float32", "auto"]
-Replies = Literal["full", "half", "top_k", "sampled"]
+Replies = Literal["full", "half", "top_k", "sampled"]  # ENCODINGS below
+Small = TypeVar("Small", TopK, Drawn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +79,8 @@ def check(
         raise ValueError(f"a request asks for {dict(asked)!r}") from error
     if not 0 <= wanted.epoch < 2**31:
         raise ValueError(f"a request asks for {dict(asked)!r}")
-    if wanted.replies == "top_k" and not 0 < wanted.top_k < classes:
-        raise ValueError(f"top_k is {wanted.top_k} of {classes} classes")
-    if wanted.replies == "sampled" and not 0 < wanted.top_k <= MOST_DRAWS:
-        raise ValueError(f"{wanted.top_k} draws of a label; 1 to {MOST_DRAWS} are taken")
+    if why := ENCODINGS[wanted.replies].fault(wanted.top_k, classes):
+        raise ValueError(f"top_k {why}")
     if set(inputs) == {"ids"}:
         fits = inputs["ids"].dtype == np.int64 and inputs["ids"].ndim == 1
     elif set(inputs) == {"views"}:
@@ -138,34 +138,84 @@ def engine_of(answer: Arrays) -> str:
 
 
 def encode(logits: NDArray[np.float32], replies: Replies, top_k: int) -> Arrays:
-    if replies == "top_k":
-        return compress(logits, top_k)._asdict()
-    if replies == "sampled":
-        return draw(logits, top_k)._asdict()
-    dtype = np.float16 if replies == "half" else np.float32
-    with np.errstate(over="ignore"):  # beyond 65504 it is infinite, and refused there
-        return {"logits": np.ascontiguousarray(logits, dtype)}
+    with np.errstate(over="ignore"):  # beyond 65504 a half is infinite, and refused there
+        return ENCODINGS[replies].encode(logits, top_k)
 
 
 def decode(answer: Arrays, classes: int) -> NDArray[np.float32]:
     """(N, classes) float32.
 
     Raises:
-        ValueError: it is none of the forms above.
+        ValueError: it is none of these forms.
     """
-    if "logits" in answer:
-        return np.asarray(answer["logits"], dtype=np.float32)
-    small: TopK | Drawn
     try:
-        if "drawn" in answer:
-            small = Drawn(answer["drawn"], answer["times"])
-        else:
-            small = TopK(answer["values"], answer["classes"], answer["tail"])
-        nonsense = small.nonsense(classes)
-    except (KeyError, IndexError, AttributeError) as error:
+        form = next(e for e in ENCODINGS.values() if answer.keys() >= set(e.arrays))
+        return form.decode(answer, classes)
+    except (StopIteration, IndexError, AttributeError) as error:
         raise ValueError(f"it answered with {sorted(answer)}") from error
-    if nonsense:
-        raise ValueError(nonsense)
-    return (
-        expand_drawn(small, classes) if isinstance(small, Drawn) else expand(small, classes)
+
+
+class Encoding(NamedTuple):
+    """A way of soft labels through the wire; another one is a row of `ENCODINGS`.
+
+    Attributes:
+        arrays: names of those that an answer has.
+        encode: (N, classes) logits, and how many classes or draws of each.
+        decode: the arrays, and how many classes there are; ValueError or IndexError: nonsense.
+        fault: why so many of so many classes cannot be had; empty where they can.
+        number: type of each class where they are all there: hidden states travel so, too.
+        by_chance: no two answers are alike, and they are right on average alone.
+    """
+
+    arrays: tuple[str, ...]
+    encode: Callable[[NDArray[np.float32], int], Arrays]
+    decode: Callable[[Arrays, int], NDArray[np.float32]]
+    fault: Callable[[int, float], str] = lambda k, classes: ""
+    number: type[np.floating] | None = None
+    by_chance: bool = False
+
+
+def _whole(number: type[np.floating]) -> Encoding:
+    return Encoding(
+        ("logits",),
+        lambda logits, k: {"logits": np.ascontiguousarray(logits, number)},
+        lambda answer, classes: np.asarray(answer["logits"], dtype=np.float32),
+        number=number,
     )
+
+
+def _small(
+    form: type[Small],
+    make: Callable[[NDArray[np.float32], int], Small],
+    read: Callable[[Small, int], NDArray[np.float32]],
+    fault: Callable[[int, float], str],
+    *,
+    by_chance: bool = False,
+) -> Encoding:
+    def decode(answer: Arrays, classes: int) -> NDArray[np.float32]:
+        small = form(*(answer[name] for name in form._fields))
+        if why := small.nonsense(classes):
+            raise ValueError(why)
+        return read(small, classes)
+
+    return Encoding(
+        form._fields, lambda x, k: make(x, k)._asdict(), decode, fault, by_chance=by_chance
+    )
+
+
+def _too_many(k: int, classes: float) -> str:
+    return "" if 0 < k < classes else f"is {k} of {classes} classes; it must be smaller"
+
+
+def _too_many_draws(k: int, classes: float) -> str:
+    return "" if 0 < k <= MOST_DRAWS else f"is {k}; a label has 1 to {MOST_DRAWS} draws"
+
+
+ENCODINGS: Mapping[Replies, Encoding] = MappingProxyType(
+    {
+        "full": _whole(np.float32),
+        "half": _whole(np.float16),
+        "top_k": _small(TopK, compress, expand, _too_many),
+        "sampled": _small(Drawn, draw, expand_drawn, _too_many_draws, by_chance=True),
+    }
+)
