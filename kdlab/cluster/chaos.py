@@ -11,6 +11,7 @@ The same seed gives the same timetable; whom it hits depends on who is there at 
 import contextlib
 import os
 import random
+import resource
 import signal
 import threading
 import time
@@ -21,7 +22,6 @@ from typing import Annotated, Protocol
 
 import psutil
 
-from kdlab.cluster.chaos_limits import DESCRIPTORS, FILE_SIZE, Limits
 from kdlab.cluster.wires.security import Files
 from kdlab.cluster.wires.wire import ask
 from kdlab.config import Fault, Range
@@ -30,6 +30,8 @@ from kdlab.errors import SchedulerUnreachable
 from kdlab.events.event import Emit
 from kdlab.events.teachers import ChaosCaused
 
+FILE_SIZE = resource.RLIMIT_FSIZE  # bytes of a file, in /dev/shm too: EFBIG beyond
+DESCRIPTORS = resource.RLIMIT_NOFILE  # open at once: EMFILE beyond
 _PULSE_S = 0.02  # of a slowed process: it runs for a tenth of that
 _DELAY = 0.1  # of `lasts_s`: how much later each answer of a delayed teacher leaves it
 _ROOM = 3000  # bytes a file may have on a "full" disk: room for a status, no more
@@ -145,6 +147,37 @@ class Targets(Protocol):
     def files(self, kind: str) -> list[Path]:
         """Those that a `damage_` kind may hit: it can do without them."""
         ...
+
+
+class Limits:
+    """Soft limits of single processes that were lowered, and what they were before.
+
+    A disk that is filled, or descriptors that are used up, would hit everybody on the machine; with
+    the same errors of the same calls.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, int] = {}  # by kind, of processes that nobody limits
+
+    def lower(self, pid: int, what: int, to: int | None) -> psutil.Process | None:
+        """Lower that of a process to so much, or to what it has now; None if it is gone."""
+        with contextlib.suppress(psutil.Error, OSError):
+            process = psutil.Process(pid)
+            soft, hard = process.rlimit(what)
+            if what not in self._before:
+                self._before[what] = soft
+            least = process.num_fds() if to is None else to
+            process.rlimit(what, (least, hard))
+            return process
+        return None
+
+    def lift(self, process: psutil.Process, what: int) -> None:
+        """Lift that of a process, and of those that it has started meanwhile."""
+        with contextlib.suppress(psutil.Error):
+            for one in (process, *process.children(recursive=True)):
+                with contextlib.suppress(psutil.Error, OSError):
+                    _, hard = one.rlimit(what)
+                    one.rlimit(what, (self._before[what], hard))
 
 
 class ChaosRunner:

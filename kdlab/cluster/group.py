@@ -171,9 +171,7 @@ class StudentGroup:
                 if not leaving:
                     self._do(machine.on_ready(name, now))
             case RankStopped(why) if name == machine.ranks[0]:
-                raise RunStopped(
-                    why
-                )  # the master has saved by now; the others say it earlier
+                raise RunStopped(why)  # it has saved by now; the others say it earlier
             case RankStopped():
                 self.stop_heard = True
             case RankFailed(error, exit_code):
@@ -221,9 +219,7 @@ class StudentGroup:
             self.lost_at = None
         # Loading data and waiting for the first soft labels may take longer than a step.
         patience = self.hang_s if all_step else max(self.hang_s, _START_S)
-        dying = (
-            self.killed & self.supervisor.children.keys()
-        )  # their death is seen at the next look
+        dying = self.killed & self.supervisor.children.keys()  # seen at the next look
         if not dying and now - max(newest, self.begun_at) > patience:
             for name in self._hung(current):
                 self.killed.add(name)

@@ -74,7 +74,8 @@ class Pools:
                 path, since = self.run.path / CONTROL, self.run.since
                 self._orders.append(PoolOrders(path, pool, self._emit, since).start())
             status = pool.wait(self._stop)
-            self._emit(PoolReady(address=pool.address, teachers=status.said_of_teachers()))
+            said = [teacher.said() for teacher in status.teachers]
+            self._emit(PoolReady(address=pool.address, teachers=said))
         return self._up[folder]
 
     def _as_asked(self) -> Deployment:

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kdlab.cluster.reader.batches_under_way import BatchesUnderWay
-from kdlab.cluster.reader.hand_over import HandOver
+from kdlab.cluster.reader.batches_under_way import BatchesUnderWay, HandOver
 from kdlab.papers.edl_dist.in_flight import Part
 
 

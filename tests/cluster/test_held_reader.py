@@ -11,14 +11,16 @@ from tests_support import event
 
 from kdlab.cluster.child_configs import ReaderConfig, ReaderStart
 from kdlab.cluster.reader.held_reader import HeldReader
-from kdlab.cluster.reader.reader_messages import (
+from kdlab.cluster.reader.ring import (
+    Channel,
+    Layout,
     PauseReader,
     ReaderDefect,
     ReaderOrder,
+    Ring,
     SetThresholds,
     StopReader,
 )
-from kdlab.cluster.reader.ring import Channel, Layout, Ring
 from kdlab.cluster.reader.student_reader import FIGURES
 from kdlab.codec import plain
 from kdlab.data.samples import SampleDescription

@@ -11,7 +11,7 @@ from distributed import SpecCluster
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
-from kdlab.cluster.chaos_limits import DESCRIPTORS, FILE_SIZE, Limits
+from kdlab.cluster.chaos import DESCRIPTORS, FILE_SIZE, Limits
 from kdlab.cluster.deployers.deployer import (
     WORKER_OPTIONS,
     DaskMachines,

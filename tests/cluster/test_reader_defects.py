@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kdlab.cluster.reader.reader_messages import ReaderDefect
+from kdlab.cluster.reader.ring import ReaderDefect
 from kdlab.cluster.reader.student_reader import StudentReader
 from kdlab.papers.edl_dist.reader_instructions import EndCheck
 

@@ -390,8 +390,8 @@ class Coordinator(SchedulerPlugin):
             expired=self.expired,
             renewals=self.renewals,
             students={
-                student: StudentStatus.of(demand, self.figures.get(student, {}))
-                for student, demand in self.leases.demands.items()
+                name: StudentStatus(d.t_s, d.rate, d.searching, self.figures.get(name, {}))
+                for name, d in self.leases.demands.items()
             },
             teachers=tuple(TeacherStatus.of(le, now) for le in self.leases.leases.values()),
         )

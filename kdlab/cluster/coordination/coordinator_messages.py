@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kdlab.codec import plain, told
-from kdlab.papers.edl_dist.fair_shares import Demand, Lease, LeaseState, SharedTeacher
+from kdlab.papers.edl_dist.fair_shares import Lease, LeaseState, SharedTeacher
 from kdlab.papers.edl_dist.leases import Change, Delta
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
@@ -118,10 +118,6 @@ class StudentStatus:
     # Of its reader, as last said.
     figures: Mapping[str, float] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, demand: Demand, figures: Mapping[str, float]) -> "StudentStatus":
-        return cls(demand.t_s, demand.rate, demand.searching, figures)
-
 
 @dataclass(frozen=True, slots=True)
 class TeacherStatus:
@@ -166,6 +162,3 @@ class PoolStatus:
         """Samples/s that students ask for and do not have."""
         waiting = (s for s in self.students.values() if s.searching)
         return sum(max(0.0, s.t_s - s.rate) for s in waiting)
-
-    def said_of_teachers(self) -> list[dict[str, object]]:
-        return [teacher.said() for teacher in self.teachers]

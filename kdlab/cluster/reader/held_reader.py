@@ -15,14 +15,16 @@ import torch
 from torch import Tensor
 
 from kdlab.cluster.child_configs import ReaderConfig, ReaderStart
-from kdlab.cluster.reader.reader_messages import (
+from kdlab.cluster.reader.ring import (
+    Channel,
     PauseReader,
     ReaderDefect,
     ReaderOrder,
+    Ring,
     SetThresholds,
+    Slot,
     StopReader,
 )
-from kdlab.cluster.reader.ring import Channel, Ring, Slot
 from kdlab.cluster.reader.student_reader import FIGURES
 from kdlab.codec import plain
 from kdlab.errors import ClusterError, NoTeacherLeft, RunStopped

@@ -27,8 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.codec import parsed
+from kdlab.codec import Tagged, parsed
 from kdlab.errors import ClusterError
+from kdlab.papers.edl_dist.reader_instructions import ReaderFailure
 
 _ALIGN = 64  # bytes; a cache line
 
@@ -217,6 +218,32 @@ class Ring:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+# Words beside events and the paper's instructions
+
+
+class ReaderOrder(Tagged):
+    """To the reader."""
+
+
+class SetThresholds(ReaderOrder):
+    lt: int  # samples
+    ut: int
+
+
+class PauseReader(ReaderOrder):
+    """The student stands still, or goes on."""
+
+    paused: bool
+
+
+class StopReader(ReaderOrder):
+    """Give the teachers back and end."""
+
+
+class ReaderDefect(ReaderFailure):
+    why: str
 
 
 _SEND_S = 5.0  # for an order to a reader that reads nothing

@@ -26,18 +26,17 @@ from numpy.typing import NDArray
 from kdlab.cluster import notebook_components
 from kdlab.cluster.child_configs import ReaderConfig
 from kdlab.cluster.coordination.recording import Recorded
-from kdlab.cluster.reader.batches_under_way import BatchesUnderWay
-from kdlab.cluster.reader.hand_over import HandOver
+from kdlab.cluster.reader.batches_under_way import BatchesUnderWay, HandOver
 from kdlab.cluster.reader.reader_loop import ReaderLoop
-from kdlab.cluster.reader.reader_messages import (
+from kdlab.cluster.reader.reader_wires import WAITS, WAYS, Wires
+from kdlab.cluster.reader.ring import (
     PauseReader,
     ReaderDefect,
     ReaderOrder,
+    Ring,
     SetThresholds,
     StopReader,
 )
-from kdlab.cluster.reader.reader_wires import WAITS, WAYS, Wires
-from kdlab.cluster.reader.ring import Ring
 from kdlab.cluster.wires import security
 from kdlab.cluster.wires.wire import refuse_pickles, settle
 from kdlab.codec import parsed, plain

@@ -11,12 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.teachers.loaded_model import LoadedModel
 from kdlab.cluster.wires.messages import Took
 from kdlab.models.device_feed import OnItsWay
@@ -108,19 +106,11 @@ class Inbox:
 class Inference(LoadedModel):
     """Answers requests."""
 
-    def __init__(
-        self,
-        deployment: Deployment,
-        weights: list[Path],
-        threads: int,
-        device: str,
-        number: int = 0,
-    ) -> None:
-        super().__init__(deployment, weights, threads, device, number)
-        self._busy_until = 0.0  # when the last requests were answered
-        self._makes_views = ThreadPoolExecutor(1, thread_name_prefix="views-of-requests")
-        self.answered = 0
-        self.alive: Callable[[], None] = lambda: None  # called while views are waited for
+    answered = 0
+    _busy_until = 0.0  # when the last requests were answered
+    alive: Callable[[], None] = staticmethod(lambda: None)  # while views are waited for
+    # Of all models: it has no thread before it is asked.
+    _makes_views = ThreadPoolExecutor(1, thread_name_prefix="views-of-requests")
 
     def answer(self, requests: list[Request]) -> None:
         """Compute them together; a failure is the answer to each."""

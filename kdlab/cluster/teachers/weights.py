@@ -2,10 +2,9 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -21,10 +20,7 @@ from kdlab.config.seal import file_sha256
 _PIECE = 1 << 20  # bytes of weights in one answer
 
 
-class AskCoordinator(Protocol):
-    async def __call__(
-        self, operation: str, deadline_s: float = ..., **arguments: object
-    ) -> object: ...
+AskCoordinator = Callable[..., Awaitable[object]]  # an operation, and its arguments
 
 
 @dataclass(frozen=True, slots=True)

@@ -459,7 +459,7 @@ def test_facts_of_a_teacher_are_what_others_see(case):
         status = typed(PoolStatus, await case.call("status"))
         told = facts(name="a", weights=("ab",), engine="eager fp32")
         assert [t.facts for t in status.teachers] == [told]
-        (said,) = status.said_of_teachers()
+        (said,) = (one.said() for one in status.teachers)
         assert said["engine"] == "eager fp32"
         assert "answered" not in said  # what it did not tell is left out
 
