@@ -1,15 +1,23 @@
 """Blockwise distillation small enough for tests of functions: three pairs of blocks, of digits."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
 
+import kdlab
+from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.method import MemberTraining
+from kdlab.experiment.setup import TrainingSetup
 from kdlab.methods.blockwise.cutting import Cuts, cut_both
 from kdlab.methods.blockwise.job import BlockwiseJob
 from kdlab.models.cifar_resnet import CifarResNet
+from kdlab.models.model import export
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.papers.pipe_bd.stages import pipeline
+from kdlab.train.evaluate import Accuracy
 from kdlab.train.recipe import Recipe
+from kdlab.train.result import MemberResult
 
 CPU = torch.device("cpu")
 TEACHER = CifarResNet(depth=8, width=(4, 4, 8, 8))
@@ -60,3 +68,45 @@ def weights(cut):
 
 def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def member_training(place, data, *words, stop=lambda: False):
+    """The training of a member whose teacher and run lie there, and what it is told of it."""
+    weights, told = place / "teacher.safetensors", []
+    torch.manual_seed(1)
+    export(TEACHER.build(10, 1), TEACHER, weights, data)
+    spec = kdlab.load(
+        "smoke/blockwise",
+        "teacher={type: train/teacher, model: {type: models/cifar_resnet, depth: 8,"
+        f" width: [4, 4, 8, 8], weights: {weights}}}}}",
+        *words,
+    ).spec
+    run = RunFolder(place / "run")
+    run.path.mkdir(exist_ok=True)
+    member = spec.members()[0]
+    folder = run.member(member.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    training = MemberTraining(
+        setup=TrainingSetup(spec, stop=stop), member=member, run=run, folder=folder,
+        emit=told.append, pools=None, hosts=None, chaos=lambda pool, targets: nullcontext(),
+    )  # fmt: skip
+    return training, told
+
+
+BEFORE = Accuracy(top1=1.0, top5=2.0, samples=300)
+
+
+def distilled(training, spec, data, **more):
+    """What the blocks came to: fresh weights here."""
+    torch.manual_seed(5)
+    path = training.folder / "student.safetensors"
+    model = spec.build(10, 1)
+    export(model, spec, path, data)
+    usual = {
+        "last": BEFORE, "best": BEFORE, "model_path": str(path), "best_path": str(path),
+        "epochs": 9, "steps": 90, "seen": 900, "train_seconds": 4.5, "failovers": [0.25],
+        "validation_last": 1.0, "validation_best": 1.0, "best_epoch": 9, "lost": 0,
+        "samples_per_second": 200.0, "repeated": 0, "rolled_back": 0, "figures": {},
+        "parameters": 7,
+    }  # fmt: skip
+    return MemberResult(**usual | more)

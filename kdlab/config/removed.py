@@ -17,6 +17,10 @@ REMOVED = {
         "`aggregation.relabel` of EC-DNN (relabelling by a pool): the kept result was the same; "
         "the workers compute it themselves, and start on GPUs with `workers`"
     ),
+    "method.choose": (
+        "`method.choose` of Pipe-BD is a method of its own, with the same keys: "
+        "`method: {type: methods/puzzle, faster: 2.0}`"
+    ),
     "method.looks_between": (
         "`method.looks_between` of ensembles: models are looked at where they communicate, "
         "`method.looks` times at the most; a shorter `tau` has more looks"

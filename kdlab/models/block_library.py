@@ -29,7 +29,7 @@ class BlockLibrary(ModelSpec):
     variants: stand-ins that are tried wherever a block can have them.
     """
 
-    trained_by: ClassVar[str | None] = "methods/blockwise"
+    trained_by: ClassVar[str | None] = "methods/puzzle"
 
     of: ModelSpec
     cuts: tuple[str, ...]

@@ -4,7 +4,7 @@ Puzzle (Bercovich et al. 2024, arXiv:2411.19146), here for networks of images:
 
     the search space: alternatives of each block of the parent        -> stand_in
     blockwise local distillation: each learns its block by itself     -> VariantBlock
-    replace-1-block scores, integer program, the whole afterwards     -> methods/blockwise/puzzle
+    replace-1-block scores, integer program, the whole afterwards     -> methods/puzzle
 """
 
 import copy

@@ -23,6 +23,7 @@ EC_DNN = "method.compare.ec_dnn.aggregation"
         ("method.prefix", ["run", "smoke/blockwise", "method.prefix={blocks: 2}"]),
         ("aggregation.relabel", ["run", "smoke/ensemble", f"{EC_DNN}.relabel={{lt: 2}}"]),
         ("method.looks_between", ["run", "smoke/ensemble", "method.looks_between=true"]),
+        ("method.choose", ["run", "smoke/blockwise", "method.choose={faster: 2.0}"]),
         ("method.mix", ["run", "smoke/blockwise", "method.mix={most: 0.5}"]),
     ],
 )

@@ -47,6 +47,15 @@ def events(folder, kind):
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
+def test_it_imports_from_one_place():
+    """The page tells no module of kdlab but this one, and all that it has is there."""
+    from kdlab.methods import api
+
+    found = re.findall(r"^(?:from|import) (kdlab\S*)", block("python"), re.M)
+    assert found == ["kdlab.methods.api"]
+    assert all(hasattr(api, name) for name in api.__all__)
+
+
 @pytest.mark.processes("a package of its own, and a run of it")
 def test_it_runs_by_its_name(kdlab_home, package):
     done = kdlab("run", "again", "tracking.enabled=false", "--json")

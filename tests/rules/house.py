@@ -200,7 +200,7 @@ def layers():
     Above them is what lies beside the package, alone.
     """
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    (found,) = (c["layers"] for c in contracts["contracts"] if c["type"] == "layers")
+    found, *_ = (c["layers"] for c in contracts["contracts"] if c["type"] == "layers")
     above, *found = (
         [name.removeprefix("kdlab.") for name in line.split(" | ")] for line in found
     )

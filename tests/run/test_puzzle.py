@@ -29,7 +29,11 @@ LIBRARY = {
 }
 # By parameters, not by time: what is chosen then does not depend on the machine.
 SMALLER = {
-    "method.choose": {"faster": None, "smaller": 2.0, "engine": "folded", "images": 64}
+    "method.type": "methods/puzzle",
+    "method.faster": None,
+    "method.smaller": 2.0,
+    "method.engine": "folded",
+    "method.images": 64,
 }
 
 
@@ -95,33 +99,34 @@ def test_what_a_choice_cannot_be_is_found_before_or_said(kdlab_cli, elsewhere):
     own = 'method.student_cuts=["0", "1"]'
     code, _, err = kdlab_cli("run", "smoke/blockwise", *words, own)
     assert code == 2
-    assert "is a library of blocks without method.choose" in err
-    code, _, err = kdlab_cli("run", "smoke/blockwise", "method.choose={faster: 2.0}")
+    assert "which methods/puzzle alone can train" in err
+    chosen = "method.type=methods/puzzle"
+    code, _, err = kdlab_cli("run", "smoke/blockwise", chosen)
     assert code == 2
     assert "teacher_cuts: is empty" in err
-    choose = "method.choose={faster: 2.0}"
-    code, _, err = kdlab_cli("run", "smoke/blockwise", words[3], choose)
+    code, _, err = kdlab_cli("run", "smoke/blockwise", words[3], chosen)
     assert code == 2
-    assert "is no library of blocks" in err
+    assert "no library of blocks" in err
     code, _, err = kdlab_cli(
         "run",
         "smoke/blockwise",
         *words,
-        "method.choose={faster: 2.0}",
+        chosen,
         "student.of.width=[4, 4, 8, 8]",
     )
     assert code == 2
     assert "student.of is another network than the teacher (width differ)" in err
     code, _, err = kdlab_cli(
-        "run", "smoke/blockwise", *words, "method.choose={faster: null, smaller: 100000}"
+        *("run", "smoke/blockwise", *words, chosen),
+        *("method.faster=null", "method.smaller=100000"),
     )
     assert code == 2
     assert "with the smallest stand-ins the student has" in err
-    more = ["method.choose={faster: 2.0}", "train.clip_grad_norm=1.0"]
+    more = [chosen, "train.clip_grad_norm=1.0"]
     code, _, err = kdlab_cli("run", "smoke/blockwise", *words, *more)
     assert code == 2
     assert "would be clipped together" in err
     code, _, err = kdlab_cli("run", "smoke/in_process", *words[:3])
     assert code == 2
-    assert "which methods/blockwise alone can train" in err
+    assert "which methods/puzzle alone can train" in err
     assert not (elsewhere / "runs").exists()

@@ -2,31 +2,38 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
+
+import torch
 
 from kdlab.codec import typed
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
+from kdlab.errors import BadInput
 from kdlab.experiment.groups import rank_group
 from kdlab.experiment.method import MemberTraining, MethodSpec, recipe_faults
-from kdlab.experiment.setup import TrainingSetup
+from kdlab.experiment.setup import TrainingSetup, network_of
 from kdlab.experiment.spec import ExperimentSpec
-from kdlab.methods.blockwise.cutting import Cuts
-from kdlab.methods.blockwise.puzzle.choice import BlockChoice
-from kdlab.methods.blockwise.puzzle.chosen import choose_blocks
+from kdlab.methods.blockwise import planning
+from kdlab.methods.blockwise.cutting import Cuts, Cutting
+from kdlab.methods.blockwise.profiling import paths_of, unmeasured
 from kdlab.methods.blockwise.search import ArchitectureSearch
-from kdlab.methods.blockwise.setup import check
+from kdlab.methods.blockwise.setup import cutting_of, identity_of, memory_of, smallest_batch
 from kdlab.methods.blockwise.whole import train_whole
-from kdlab.models.block_library import BlockLibrary
+from kdlab.models.proxyless import mixed_blocks
 from kdlab.papers.edl_dist.generations import Generations
-from kdlab.papers.pipe_bd.execution_plan import PlanName
+from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts
+from kdlab.papers.pipe_bd.execution_plan import NoPlan, PlanName, programme
 from kdlab.papers.pipe_bd.stages import LEAD
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.recipe import Recipe
 from kdlab.train.result import MemberResult
+from kdlab.train.sync_norm import check_norms
 
 _POSITIVE = Range(ge=1)
+_CPU = torch.device("cpu")
 
 _NOT_BLOCKWISE = {
     "label_smoothing": "blocks learn without labels",
@@ -64,8 +71,6 @@ class Blockwise(MethodSpec):
     fine_tune: afterwards the whole student is trained so, in one process, with the
         experiment's soft_labels and loss.
     search: architecture search; the student is a supernet.
-    choose: of a `models/block_library` the best blocks for a budget; then fine_tune trains them
-        together. student_cuts are the library's own.
     retrain: after a search the network that was found is trained so from fresh weights,
         in one process, with the experiment's soft_labels and loss.
     standby: processes that have imported everything and wait to replace a lost rank.
@@ -74,14 +79,12 @@ class Blockwise(MethodSpec):
 
     needs_teacher: ClassVar[bool] = True
     steers_loss: ClassVar[bool] = False  # that of blocks has no numbers
-    files = (
+    files: ClassVar[tuple[str, ...]] = (
         "plan.json",
         "trace.json",
         "gantt.png",
         "breakdown.png",
         "architecture.yaml",
-        "choice.json",
-        "choice.png",
     )
 
     plan: PlanName = "ahd"
@@ -102,22 +105,20 @@ class Blockwise(MethodSpec):
     memory_gb: Annotated[float, POSITIVE] | None = None
     fine_tune: Recipe | None = None
     search: ArchitectureSearch | None = None
-    choose: BlockChoice | None = None
     retrain: Recipe | None = None
     standby: Annotated[int, Range(ge=0, le=4)] = 0
     hang_s: Annotated[float, POSITIVE] = 60.0
 
     def cross_faults(self) -> Iterator[Fault]:
-        if self.choose is not None:
-            yield from self._choice_faults()
-        elif bool(self.teacher_cuts) != bool(self.student_cuts):
-            missing = "student_cuts" if self.teacher_cuts else "teacher_cuts"
+        teacher, student = self.cuts.teacher, self.cuts.student
+        if bool(teacher) != bool(student):
+            missing = "student_cuts" if teacher else "teacher_cuts"
             yield Fault(missing, "is empty; cut both networks, or neither")
-        elif len(self.teacher_cuts) != len(self.student_cuts):
+        elif len(teacher) != len(student):
             yield Fault(
                 "student_cuts",
-                f"has {len(self.student_cuts)} modules and teacher_cuts "
-                f"{len(self.teacher_cuts)}; blocks are trained in pairs",
+                f"has {len(student)} modules and teacher_cuts {len(teacher)}; blocks are "
+                "trained in pairs",
             )
         if self.retrain is not None and self.search is None:
             yield Fault("retrain", "is set without search; fine_tune trains the student on")
@@ -126,25 +127,15 @@ class Blockwise(MethodSpec):
         if len(set(self.compare)) < len(self.compare):
             yield Fault("compare", f"is {list(self.compare)}; name each plan once")
 
-    def _choice_faults(self) -> Iterator[Fault]:
-        if not self.teacher_cuts:
-            yield Fault(
-                "teacher_cuts", "is empty; the stand-ins of a library are of named blocks"
-            )
-        if self.student_cuts:
-            yield Fault(
-                "student_cuts", "is set with choose; a library is cut as its network is"
-            )
-        if self.search is not None:
-            yield Fault("search", "is set with choose; a student is searched or chosen")
-
     @property
     def cuts(self) -> Cuts:
         """Where both networks are cut."""
-        own = self.student_cuts
-        if self.choose is not None:  # blocks of a library have numbers
-            own = tuple(map(str, range(len(self.teacher_cuts))))
-        return Cuts(self.teacher_cuts, own, self.blocks, self.last_loss)
+        return Cuts(self.teacher_cuts, self.student_cuts, self.blocks, self.last_loss)
+
+    @property
+    def shown_whole(self) -> int:
+        """Images that the norms of what was distilled are shown, as a whole."""
+        return self.recalibrate
 
     @property
     def afterwards(self) -> Recipe | None:
@@ -160,31 +151,11 @@ class Blockwise(MethodSpec):
         count = len(spec.teachers())
         if count != 1:
             has = "is missing" if not count else f"has {count} members"
-            yield Fault("teacher", f"{has}; methods/blockwise needs one, block by block")
+            yield Fault("teacher", f"{has}; {self.component} needs one, block by block")
         if spec.aggregation.joins != "nothing":
             yield Fault(
                 "aggregation",
-                f"is {spec.aggregation.component}; methods/blockwise shares gradients itself",
-            )
-        if self.choose is not None and spec.train.clip_grad_norm is not None:
-            why = (
-                "stand-ins of a block would be clipped together; each is to learn by itself"
-            )
-            yield Fault("train.clip_grad_norm", f"is set with method.choose: {why}")
-        library = isinstance(spec.student, BlockLibrary)
-        if library != (self.choose is not None):
-            has = (
-                "is a library of blocks without"
-                if library
-                else "is no library of blocks, with"
-            )
-            yield Fault("student", f"{has} method.choose; use both, or neither")
-        elif (
-            isinstance(spec.student, BlockLibrary)
-            and spec.student.cuts != self.teacher_cuts
-        ):
-            yield Fault(
-                "student.cuts", "differ from method.teacher_cuts; they are of one network"
+                f"is {spec.aggregation.component}; {self.component} shares gradients itself",
             )
         if spec.compare:
             yield Fault("compare", "is of soft labels; compare plans with method.compare")
@@ -197,7 +168,7 @@ class Blockwise(MethodSpec):
         if spec.train.precision == "fp16":
             yield Fault("train.precision", "is fp16; blocks take fp32 or bf16, unscaled")
         after = "method.fine_tune and method.retrain have it"
-        yield from recipe_faults(spec.train, _NOT_BLOCKWISE, f"methods/blockwise; {after}")
+        yield from recipe_faults(spec.train, _NOT_BLOCKWISE, f"{self.component}; {after}")
 
     def compared(self, spec: ExperimentSpec) -> dict[str, SourceSpec]:
         return dict.fromkeys(self.plans(), spec.soft_labels)
@@ -215,7 +186,15 @@ class Blockwise(MethodSpec):
         check(self, setup)
 
     def train(self, training: MemberTraining) -> MemberResult:
-        """The blocks in a group of ranks; then, if it is asked for, the whole student."""
+        """The blocks; then, if it is asked for, the whole student."""
+        distilled = self.distil(training)
+        if self.afterwards is None:
+            return distilled
+        searched = self.search is not None
+        return train_whole(self.afterwards, training, distilled, searched=searched)
+
+    def distil(self, training: MemberTraining) -> MemberResult:
+        """The blocks, in a group of ranks."""
         # A plan is for all of its devices: a lost rank is replaced, nobody trains before.
         machine = Generations(
             wanted=self.devices, least=self.devices, replace=True, standby=self.standby
@@ -228,10 +207,67 @@ class Blockwise(MethodSpec):
             hang_s=self.hang_s,
         )
         with training.chaos(None, group.targets):
-            distilled = replace(typed(MemberResult, group.run()), failovers=group.failovers)
-        if self.choose is not None:
-            distilled = choose_blocks(self, training, distilled)
-        if self.afterwards is None:
-            return distilled
-        searched = self.search is not None
-        return train_whole(self.afterwards, training, distilled, searched=searched)
+            return replace(typed(MemberResult, group.run()), failovers=group.failovers)
+
+
+def check(method: Blockwise, setup: TrainingSetup) -> Cutting:
+    """All that can be wrong with cuts, devices, memory and profile, before a start.
+
+    Returns:
+        Both networks, cut.
+
+    Raises:
+        BadInput: what, in one message.
+    """
+    spec, data = setup.spec, setup.data
+    with torch.random.fork_rng():
+        teacher = network_of(spec, data)
+        cutting = cutting_of(method.cuts, spec, teacher, data, 0, _CPU)
+    if method.search is not None and not mixed_blocks(cutting.student):
+        raise BadInput(
+            f"method.search is set, and {spec.student.component} has nothing to choose from. "
+            "Use a supernet as student, such as models/proxyless_supernet."
+        )
+    if method.profile is not None:
+        found = planning.read_profile(
+            Path(method.profile),
+            identity_of(spec, cutting, data),
+            # Workers may be other machines; their ranks look again.
+            any_machine=spec.workers is not None,
+        )
+        if len(found.devices) != method.devices:
+            raise BadInput(
+                f"{method.profile} was measured on {len(found.devices)} devices, "
+                f"method.devices is {method.devices}."
+            )
+    paths = paths_of(cutting.student)
+    blocks = unmeasured(cutting.pairs, cutting.shapes, spec.train.batch, paths)
+    profile = Profile(
+        types={"any": blocks},
+        devices=("any",) * method.devices,
+        memory_bytes=_known_memory(method, spec),
+    )
+    costs = StageCosts(profile, spec.train.batch, lead=method.lead)
+    if method.bn == "sync":
+        for pair in cutting.pairs:
+            check_norms(pair.student)
+    for name in method.plans():
+        try:
+            made = programme(name, costs)
+        except NoPlan as error:
+            raise BadInput(str(error)) from error
+        least = smallest_batch(made)
+        if spec.train.batch < least:
+            raise BadInput(
+                f"train.batch is {spec.train.batch} and plan: {name} may share a batch by "
+                f"{made.widest} devices; each needs at least two rows: {least}."
+            )
+    return cutting
+
+
+def _known_memory(method: Blockwise, spec: ExperimentSpec) -> tuple[float, ...] | None:
+    """Memory of each device in bytes, where it is known here: Dask workers say it later."""
+    if spec.workers is not None and method.memory_gb is None:
+        return None
+    device = torch.device(spec.train.chosen_device())
+    return (memory_of(method.memory_gb, device, method.devices),) * method.devices

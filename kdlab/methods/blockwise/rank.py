@@ -98,9 +98,7 @@ class BlockRank(RankProcess[GenerationOrder]):
                 watched=watched_rows(samples.data),
                 programme=chosen,
                 norm=self.method.bn,
-                # Of a library norms keep what they saw of their teacher's blocks; a chosen
-                # whole takes its statistics later.
-                recalibrate=0 if self.method.choose else self.method.recalibrate,
+                recalibrate=self.method.shown_whole,
                 seed=self.member.seed,
                 folder=self.folder,
                 spec_hash=self.hash,

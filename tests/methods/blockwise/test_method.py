@@ -9,10 +9,8 @@ from small_pipelines import CPU, STUDENT, cutting
 import kdlab
 from kdlab.errors import BadInput, SpecError
 from kdlab.experiment.setup import TrainingSetup
-from kdlab.methods.blockwise.cutting import Cuts
-from kdlab.methods.blockwise.method import Blockwise
+from kdlab.methods.blockwise.method import Blockwise, check
 from kdlab.methods.blockwise.setup import (
-    check,
     identity_of,
     memory_of,
     smallest_batch,
@@ -26,8 +24,6 @@ LIBRARY = (
     " of: {type: models/cifar_resnet, depth: 8, width: [8, 8, 16, 16]}}"
 )
 CUTS = "method.teacher_cuts=[blocks.0, blocks.1]"
-CHOOSE = "method.choose={faster: 2.0}"
-OWN_CUTS = 'method.student_cuts=["0", "1"]'
 
 
 @pytest.mark.parametrize(
@@ -39,20 +35,11 @@ OWN_CUTS = 'method.student_cuts=["0", "1"]'
         (["method.retrain={epochs: 1}"], "is set without search"),
         (["method.search={}", "method.fine_tune={epochs: 1}"], "retrain what was found"),
         (["method.compare=[tr, tr]"], "name each plan once"),
-        ([CHOOSE], "teacher_cuts: is empty; the stand-ins"),
-        ([CHOOSE, CUTS, OWN_CUTS], "a library is cut as its"),
-        ([CHOOSE, CUTS, "method.search={}"], "a student is searched or chosen"),
         (["teacher=null"], "is missing; methods/blockwise needs one, block by block"),
         (["aggregation.type=train/aggregation/all_reduce"], "shares gradients itself"),
-        ([CHOOSE, CUTS, LIBRARY, "train.clip_grad_norm=1.0"], "would be clipped together"),
         (
             [CUTS, 'method.student_cuts=["0", "1"]', LIBRARY],
-            "is a library of blocks without method.choose",
-        ),
-        ([CHOOSE, CUTS], "is no library of blocks, with method.choose"),
-        (
-            [CHOOSE, "method.teacher_cuts=[blocks.0]", LIBRARY],
-            "student.cuts: differ from method.teacher_cuts",
+            "is models/block_library, which methods/puzzle alone can train",
         ),
         (["compare=[none]"], "compare plans with method.compare"),
         (["soft_labels.type=soft_labels/in_process"], "only method.fine_tune or"),
@@ -82,14 +69,6 @@ def test_a_spec_that_cannot_be_is_refused(elsewhere, words, message):
         (["method.memory_gb=0.00001", "method.plan=ahd"], "No plan of 3 blocks"),
         (["method.search={every: 2}"], "has nothing to choose from"),
         (["method.profile=/nowhere/profile.json"], "There is no profile at /nowhere"),
-        (
-            [CHOOSE, CUTS, LIBRARY.replace("[8, 8", "[4, 8")],
-            "student.of is another network than the teacher (width differ)",
-        ),
-        (
-            ["method.choose={faster: null, smaller: 100000}", CUTS, LIBRARY],
-            "with the smallest stand-ins the student has",
-        ),
     ],
     ids=lambda w: w[-1] if isinstance(w, list) else None,
 )
@@ -119,13 +98,6 @@ def test_what_is_compared_are_plans():
     assert method.labelled(spec) is spec.train
     later = kdlab.load("smoke/blockwise", "method.fine_tune={epochs: 7}").spec
     assert later.method.labelled(later).epochs == 7
-
-
-def test_blocks_of_a_library_are_cut_by_their_numbers():
-    spec = kdlab.load("smoke/blockwise", CHOOSE, CUTS, LIBRARY).spec
-    assert spec.method.cuts == Cuts(
-        ("blocks.0", "blocks.1"), ("0", "1"), 3, "soft_cross_entropy"
-    )
 
 
 def test_memory_is_what_is_allowed_or_a_share_of_what_is_free():

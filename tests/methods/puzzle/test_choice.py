@@ -11,7 +11,7 @@ from torch.nn.functional import kl_div
 
 from kdlab.errors import BadInput, SpecError
 from kdlab.methods.blockwise.pairs import SumOverVariants, relative_mse
-from kdlab.methods.blockwise.puzzle.choice import (
+from kdlab.methods.puzzle.choice import (
     BlockChoice,
     Option,
     best,
@@ -19,7 +19,7 @@ from kdlab.methods.blockwise.puzzle.choice import (
     frontier,
     within,
 )
-from kdlab.methods.blockwise.puzzle.measured import (
+from kdlab.methods.puzzle.measured import (
     engine_of,
     latencies_ms,
     prepared,

@@ -64,7 +64,7 @@ def engine_of(name: str) -> Engine:
         name = "onnxruntime" if "onnxruntime" in here else "folded"
     if name not in here:
         raise BadInput(
-            f"method.choose.engine is {name}, which is not installed here; there are "
+            f"method.engine is {name}, which is not installed here; there are "
             f"{', '.join(here)}. pip install 'kdlab[onnx]' or 'kdlab[openvino]' brings the others."
         )
     return here[name]
@@ -80,7 +80,7 @@ def prepared(engine: Engine, network: nn.Module, views: Tensor, what: str) -> As
         return engine.prepare(network.eval(), views, 1)
     except Exception as error:  # libraries raise all kinds
         raise BadInput(
-            f"{engine.name} cannot compute {what}: {said(error)}. Set method.choose.engine=folded "
+            f"{engine.name} cannot compute {what}: {said(error)}. Set method.engine=folded "
             "to measure in PyTorch, or leave that stand-in out of student.variants."
         ) from error
 

@@ -1,9 +1,8 @@
 """From a library of distilled stand-ins to one student: measured, chosen, and put together."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,28 +14,21 @@ from kdlab.errors import RunStopped
 from kdlab.events.blockwise import BlocksChosen
 from kdlab.events.general import Note, Warned
 from kdlab.experiment.method import MemberTraining
-from kdlab.methods.blockwise.puzzle.choice import BlockChoice, Option, frontier, within
-from kdlab.methods.blockwise.puzzle.measured import (
+from kdlab.methods.puzzle.choice import BlockChoice, Option, frontier, within
+from kdlab.methods.puzzle.measured import (
     engine_of,
     latencies_ms,
     prepared,
     scores,
 )
-from kdlab.methods.blockwise.setup import write_architecture
 from kdlab.models.block_library import BlockLibrary
 from kdlab.models.block_variants import SAME, variant_blocks
 from kdlab.models.blocks import cut
-from kdlab.models.chosen_blocks import ChosenBlocks
 from kdlab.models.engines import Engine
 from kdlab.models.exported import load_exported, spec_of
-from kdlab.models.model import Normalised, export, parameters
+from kdlab.models.model import Normalised, parameters
 from kdlab.report.choice import choice_picture, choice_table
-from kdlab.train.evaluate import evaluate, in_batches
-from kdlab.train.recalibration import take_statistics_again
-from kdlab.train.result import MemberResult
-
-if TYPE_CHECKING:
-    from kdlab.methods.blockwise.method import Blockwise
+from kdlab.train.evaluate import in_batches
 
 _BATCH = 256
 _FILE = "choice.json"
@@ -60,7 +52,7 @@ class MeasuredChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class InBlocks:
     """Both networks in blocks, on the CPU, in evaluation mode."""
 
     teacher: Normalised
@@ -73,59 +65,7 @@ class _Parts:
         return nn.Sequential(*(self.variants[o.block][o.name] for o in chosen))
 
 
-def choose_blocks(
-    method: "Blockwise", training: MemberTraining, distilled: MemberResult
-) -> MemberResult:
-    """The best student for the budget, with the weights its parts were distilled to.
-
-    Raises:
-        BadInput: an engine cannot compute a part.
-        RunStopped: the user asked; measuring begins again when the run goes on.
-    """
-    assert method.choose is not None
-    setup, folder = training.setup, training.folder
-    data, recipe = setup.data, setup.spec.train
-    parts = _parts(training, Path(distilled.model_path))
-    cure = "Delete it, and blocks are measured and chosen anew."
-    kept = find_as(MeasuredChoice, folder / _FILE, cure)  # of a session before
-    made = kept or _chosen(method.choose, parts, training)
-    spec = ChosenBlocks(
-        of=parts.spec.of.without_weights(),
-        cuts=parts.spec.cuts,
-        choices=tuple(option.name for option in made.chosen),
-        mean=parts.spec.mean,
-        std=parts.spec.std,
-    )
-    model = spec.build(len(data.classes), data.shape[0])
-    model.net.load_state_dict(parts.network(made.chosen).state_dict())
-    model.to(recipe.chosen_device())
-    alive = _alive(training)
-    take_statistics_again(model, data, method.recalibrate, recipe.batch, alive)
-    # What is trained on is no student yet: another name, which no export takes for one.
-    names = [folder / "chosen.safetensors"]
-    if method.fine_tune is None:
-        names = [folder / "whole" / f"{name}.safetensors" for name in ("student", "best")]
-    for path in names:
-        path.parent.mkdir(exist_ok=True)
-        export(model, spec, path, data)
-    tested = evaluate(model, data, data.test, recipe.evaluate_batch, alive)
-    validated = evaluate(model, data, data.validation, recipe.evaluate_batch, alive).top1
-    return replace(
-        distilled,
-        last=tested,
-        best=tested,
-        validation_last=validated,
-        validation_best=validated,
-        best_epoch=distilled.epochs,
-        model_path=str(names[0]),
-        best_path=str(names[-1]),
-        parameters=parameters(model),
-        architecture=write_architecture(spec, folder),
-        more={"faster_than_teacher": made.faster},
-    )
-
-
-def _alive(training: MemberTraining) -> Callable[[], None]:
+def stops(training: MemberTraining) -> Callable[[], None]:
     def look() -> None:
         if training.setup.stop():
             raise RunStopped("stopped by the user while blocks were chosen")
@@ -133,7 +73,7 @@ def _alive(training: MemberTraining) -> Callable[[], None]:
     return look
 
 
-def _parts(training: MemberTraining, path: Path) -> _Parts:
+def parts_of(training: MemberTraining, path: Path) -> InBlocks:
     library, data = load_exported(path), training.setup.data
     spec = spec_of(path)
     assert isinstance(spec, BlockLibrary)
@@ -144,7 +84,7 @@ def _parts(training: MemberTraining, path: Path) -> _Parts:
         {SAME: own} | {name: v.eval() for name, v in one.variants.items() if name != SAME}
         for own, one in zip(blocks, variant_blocks(library), strict=True)
     ]
-    return _Parts(teacher, blocks, variants, spec)
+    return InBlocks(teacher, blocks, variants, spec)
 
 
 def _views(teacher: Normalised, training: MemberTraining, images: int) -> list[Tensor]:
@@ -158,10 +98,20 @@ def _views(teacher: Normalised, training: MemberTraining, images: int) -> list[T
     return [(batch - teacher.mean) / teacher.std for batch in raw]
 
 
-def _chosen(choice: BlockChoice, parts: _Parts, training: MemberTraining) -> MeasuredChoice:
-    """Measured, solved and written down."""
+def chosen(
+    choice: BlockChoice, parts: InBlocks, training: MemberTraining
+) -> MeasuredChoice:
+    """Measured, solved and written down; or as a session before has left it."""
+    cure = "Delete it, and blocks are measured and chosen anew."
+    kept = find_as(MeasuredChoice, training.folder / _FILE, cure)
+    return kept or _measured(choice, parts, training)
+
+
+def _measured(
+    choice: BlockChoice, parts: InBlocks, training: MemberTraining
+) -> MeasuredChoice:
     training.emit(Note(message="measuring what each stand-in costs"))
-    alive, folder = _alive(training), training.folder
+    alive, folder = stops(training), training.folder
     views = _views(parts.teacher, training, choice.images)
     device = torch.device(training.spec.train.chosen_device())
     moved = _moved(parts, views, device, alive)
@@ -203,7 +153,10 @@ def _chosen(choice: BlockChoice, parts: _Parts, training: MemberTraining) -> Mea
 
 
 def _moved(
-    parts: _Parts, views: Sequence[Tensor], device: torch.device, alive: Callable[[], None]
+    parts: InBlocks,
+    views: Sequence[Tensor],
+    device: torch.device,
+    alive: Callable[[], None],
 ) -> list[dict[str, float]]:
     """Scores, by the device that trains; the parts are on the processor again afterwards."""
     every = [*parts.blocks, *(v for of_block in parts.variants for v in of_block.values())]
@@ -222,7 +175,7 @@ def _two(views: list[Tensor]) -> Tensor:
 
 def _options(
     engine: Engine,
-    parts: _Parts,
+    parts: InBlocks,
     two: Tensor,
     moved: Sequence[Mapping[str, float]],
     alive: Callable[[], None],
