@@ -153,10 +153,6 @@ class MethodSpec(Spec, ABC):
         """Whether a member is trained in processes of its own."""
         return False
 
-    def needs_pool(self, spec: "ExperimentSpec") -> bool:
-        """Whether a pool serves something besides the soft labels."""
-        return False
-
     # With data and models at hand
 
     def check(self, setup: "TrainingSetup") -> None:  # some have nothing to check

@@ -211,8 +211,7 @@ class ExperimentSpec(Spec):
 
     def _asks_a_pool(self) -> bool:
         sources = (self.soft_labels, *self.sources().values())
-        served = any(source.needs_teacher == "served" for source in sources)
-        return served or self.method.needs_pool(self)
+        return any(source.needs_teacher == "served" for source in sources)
 
     def cross_faults(self) -> Iterator[Fault]:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):

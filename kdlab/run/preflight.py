@@ -19,8 +19,7 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
     """Decode the data, build every model, knock at every address; BadInput says what is wrong."""
     say("checking data, models and addresses")
     needs = {member.source.needs_teacher for member in spec.members()}
-    asks = "served" in needs or spec.method.needs_pool(spec)
-    if asks and spec.teacher_pool is not None:
+    if "served" in needs and spec.teacher_pool is not None:
         spec.teacher_pool.check()  # first: the cheapest, and the likeliest to be wrong
     if spec.workers is not None:
         spec.workers.check()

@@ -21,12 +21,12 @@ from kdlab.control.orders import OrderReader
 from kdlab.errors import BadInput, KdlabError
 from kdlab.events.log import read_all
 from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.resizing import wanted_ranks
 from kdlab.experiment.teacher_check import TeacherMeasure
 from kdlab.methods.blockwise.planning import Identity, KeptPlan, read_profile
 from kdlab.methods.ensemble.exchange import ModelFile, take_momentum
 from kdlab.methods.ensemble.round_driver import Direction
 from kdlab.methods.puzzle.chosen import MeasuredChoice
-from kdlab.methods.student.resizing import wanted_ranks
 from kdlab.models.engines import remembered
 from kdlab.models.model import read_card
 from kdlab.models.saved import SavedModel

@@ -146,7 +146,6 @@ def test_what_a_method_need_not_say(spec, tmp_path):
     assert method.described(["none", "in_process"]) == "in_process"
     assert method.labelled(wanted) is wanted.train
     assert not method.has_ranks(wanted)
-    assert not method.needs_pool(wanted)
     assert list(method.faults(wanted)) == []
     assert method.check(None) is None
     assert method.summarise(wanted, None) == []

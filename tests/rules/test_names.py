@@ -1,6 +1,7 @@
 """Names are plain: one class of a name, and docstrings that say what something is."""
 
 import ast
+import re
 from collections import Counter
 
 from rules import house
@@ -27,3 +28,41 @@ def test_docstrings_begin_with_a_noun_or_a_verb():
         if (text := ast.get_docstring(node)) and text.startswith("Of ")
     ]
     assert not found
+
+
+# Where a method may be named: the one that is meant where none is, and keys that went.
+KNOWS = {
+    "kdlab/experiment/spec.py": {"student"},  # of an experiment that names none
+    "kdlab/models/block_library.py": {"puzzle"},  # the only one that can train it
+    "kdlab/config/registry.py": {
+        "student",
+        "blockwise",
+        "ensemble",
+    },  # names of version 0.1
+    "kdlab/config/removed.py": {"puzzle"},
+}
+
+
+def test_nobody_outside_its_folder_knows_a_method_by_its_name():
+    """Neither by an import nor in a text; all else asks `MethodSpec`."""
+    home = house.KDLAB / "methods"
+    wings = [path.parent.name for path in home.glob("*/__init__.py")]
+    assert len(wings) > 3
+    named = re.compile(rf"methods[./]({'|'.join(wings)})\b")
+    found = {}
+    for path in house.FILES:
+        if path.is_relative_to(house.BESIDE) or path.is_relative_to(home):
+            continue
+        whole = ast.walk(house.tree(path))
+        said = {id(n.value) for n in ast.walk(house.tree(path)) if isinstance(n, ast.Expr)}
+        for node in whole:
+            match node:
+                case ast.Constant(value=str(text)) if id(node) not in said:
+                    names = named.findall(text)
+                case ast.ImportFrom(module=str(text)):
+                    names = named.findall(text)
+                case _:
+                    continue
+            if names:
+                found.setdefault(house.place(path), set()).update(names)
+    assert found == KNOWS

@@ -10,8 +10,8 @@ from kdlab.codec import typed
 from kdlab.config import Fault, register
 from kdlab.experiment.groups import rank_group
 from kdlab.experiment.method import MemberTraining, MethodSpec, short_name
+from kdlab.experiment.resizing import wanted_ranks
 from kdlab.experiment.spec import ExperimentSpec
-from kdlab.methods.student.resizing import wanted_ranks
 from kdlab.papers.edl_dist.generations import Generations
 from kdlab.soft_labels.cached import Cached
 from kdlab.soft_labels.in_process import InProcess

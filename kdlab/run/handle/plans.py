@@ -55,7 +55,7 @@ def plans(run: RunFolder) -> PlanSheets:
         found.append(PlanSheet(member, table, gantt if gantt.is_file() else None))
     if not found:
         raise NotFoundError(
-            f"Run {run.run_id} has no plan; only method methods/blockwise makes one, after its "
+            f"Run {run.run_id} has no plan; only a pipeline of blocks makes one, after its "
             "profile."
         )
     return found

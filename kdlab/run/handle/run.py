@@ -338,7 +338,7 @@ class Run(Watched):
         Raises:
             BadInput: the run has no group, or cannot have so many ranks.
         """
-        from kdlab.methods.student.resizing import ask_for_ranks
+        from kdlab.experiment.resizing import ask_for_ranks
 
         ask_for_ranks(self.folder, self.folder.resolved(), ranks)
 

@@ -176,8 +176,8 @@ def export_global(run_id: str, *, out: str | None, member: str | None) -> str:
         return f"{name}\n{target}\n\nLoad it:\n{_how(card, target)}"
     if not ensemble.is_file():
         raise NotFoundError(
-            f"{name} of run {run.run_id} has no global model; only runs of methods/ensemble "
-            "have one. Leave --global away for its student."
+            f"{name} of run {run.run_id} has no global model; only what was made of local "
+            "models has one. Leave --global away for its student."
         )
     target = Path(out or "ensemble").resolve()
     target.mkdir(parents=True, exist_ok=True)

@@ -94,7 +94,6 @@ def test_what_is_compared_are_plans():
     assert method.described(["tr", "dp"]) == "dp"
     assert method.described(["tr", "ir"]) == "ir"  # the last one else
     assert method.has_ranks(spec)
-    assert not method.needs_pool(spec)
     assert method.labelled(spec) is spec.train
     later = kdlab.load("smoke/blockwise", "method.fine_tune={epochs: 7}").spec
     assert later.method.labelled(later).epochs == 7

@@ -8,9 +8,9 @@ import kdlab
 from kdlab.errors import SpecError
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.method import MemberTraining
+from kdlab.experiment.resizing import ask_for_ranks
 from kdlab.methods.student import method as student
 from kdlab.methods.student.method import StudentMethod
-from kdlab.methods.student.resizing import ask_for_ranks
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
 

@@ -90,7 +90,7 @@ def test_a_plan_is_its_table_in_a_terminal():
 
 
 def test_a_run_without_a_plan_says_which_would_have_one(tmp_path):
-    with pytest.raises(NotFoundError, match="only method methods/blockwise makes one"):
+    with pytest.raises(NotFoundError, match="only a pipeline of blocks makes one"):
         plans(RunFolder(tmp_path))
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from kdlab.errors import BadInput
 from kdlab.experiment.folder import RunFolder
-from kdlab.methods.student.resizing import ask_for_ranks, wanted_ranks
+from kdlab.experiment.resizing import ask_for_ranks, wanted_ranks
 
 GROUP = {"type": "train/aggregation/all_reduce", "ranks": 3, "least": 2}
 
