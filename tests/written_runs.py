@@ -3,9 +3,9 @@
 from tests_support import event, hold
 
 import kdlab
+from kdlab.changes.change import CONTROL, OrderReader
 from kdlab.codec import plain
 from kdlab.config.home import write_json
-from kdlab.control.orders import CONTROL, OrderReader
 from kdlab.events.log import EventLog
 from kdlab.run.handle.run import Run, made
 

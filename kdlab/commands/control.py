@@ -2,8 +2,8 @@
 
 import argparse
 
+from kdlab.changes.change import Order
 from kdlab.commands.command import answer, json_flag, show
-from kdlab.control.orders import Order
 from kdlab.errors import BadInput
 
 ABOUT = "pause, save or change a run that goes on"

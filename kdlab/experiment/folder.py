@@ -6,7 +6,7 @@ runs/<run_id>/
     status.json    state, result
     lock           held by its process while that lives, and who that is
     knobs.json     numbers that can be set while it goes on, member by member
-    control.jsonl  what somebody asked of it while it went on (run/handle/control.py)
+    control.jsonl  what somebody asked of it while it went on (run/handle/changes.py)
     run.log        what the process printed
     members/<source>/seed<n>/   checkpoints, student.safetensors, result.json, model card
 """

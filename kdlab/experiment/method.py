@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from kdlab.changes.change import CONTROL
+from kdlab.changes.queue import Steering
 from kdlab.cluster.chaos import Target
 from kdlab.config import Fault
 from kdlab.config.spec import Spec
-from kdlab.control.orders import CONTROL
-from kdlab.control.steering import Steering
 from kdlab.events.event import Emit
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import LoadedTeacher, SourceContext, SourceSpec, TeacherPool

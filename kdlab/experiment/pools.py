@@ -7,18 +7,18 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from kdlab.changes.change import CONTROL
 from kdlab.cluster import notebook_components
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.hosted_ranks import DaskHosts
 from kdlab.cluster.pool import Pool
 from kdlab.cluster.teachers.probe import probe_images, proof_of
 from kdlab.cluster.wires.known_schedulers import require_known
-from kdlab.control.orders import CONTROL
 from kdlab.events.event import Emit
 from kdlab.events.teachers import PoolReady, PoolStarting
 from kdlab.experiment.deployed import deployment_of
 from kdlab.experiment.folder import RunFolder
-from kdlab.experiment.pool_orders import PoolOrders
+from kdlab.experiment.pool_changes import PoolOrders
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.models.headless import Headless, without_head
 from kdlab.models.model import ModelSpec, Normalised

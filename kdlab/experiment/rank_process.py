@@ -23,9 +23,9 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
+from kdlab.changes.change import CONTROL
+from kdlab.changes.queue import Steering
 from kdlab.codec import plain, typed
-from kdlab.control.orders import CONTROL
-from kdlab.control.steering import Steering
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.events.event import Emit, Event
 from kdlab.events.general import Warned

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kdlab.control.steering import Steering
+from kdlab.changes.queue import Steering
 from kdlab.data.samples import PlannedSamples
 from kdlab.events.event import Emit
 from kdlab.models.memory import keep_freed_memory

@@ -6,9 +6,9 @@ and hands what came of it to `apply`; `pause` stands still. Who trains alone agr
 
 from collections.abc import Callable
 
-from kdlab.control.orders import LR_FACTOR
-from kdlab.control.request import ControlRequest
-from kdlab.control.steering import resting, settings_of, with_settings
+from kdlab.changes.change import LR_FACTOR
+from kdlab.changes.queue import resting, settings_of, with_settings
+from kdlab.changes.request import ControlRequest
 from kdlab.events.training import Paused, Steered, WentOn
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.train.job import LoopJob

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kdlab.control.cadence import logging
 from kdlab.events.general import Warned
 from kdlab.events.training import CheckpointSaved, EpochDone, Resumed, StepLogged
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.models.model import ModelSpec, Normalised, evaluating
 from kdlab.train import checkpoint
+from kdlab.train.cadence import logging
 from kdlab.train.evaluate import Accuracy, answers
 from kdlab.train.job import LoopJob, begin_process
 from kdlab.train.lineage import Lineage, Odometer

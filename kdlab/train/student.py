@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from kdlab.control.cadence import Cadence
-from kdlab.control.request import ControlRequest
+from kdlab.changes.request import ControlRequest
 from kdlab.errors import BadInput, ClusterError, Diverged, KdlabError, RunStopped
 from kdlab.events.general import Warned
 from kdlab.events.training import Steered
@@ -26,6 +25,7 @@ from kdlab.soft_labels.source import Batch, SoftLabelSource, Steerable
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import Agreed, GenerationEnds
 from kdlab.train.alive import alive
+from kdlab.train.cadence import Cadence
 from kdlab.train.evaluate import Accuracy
 from kdlab.train.moving_average import moving_average
 from kdlab.train.plan_loop import PlanLoop

@@ -39,7 +39,7 @@ import numpy as np, PIL.Image, pyarrow.parquet, simplejpeg, torch
 from pathlib import Path
 import kdlab
 from kdlab.config.home import read_as
-from kdlab.control.orders import OrderReader
+from kdlab.changes.change import OrderReader
 from kdlab.data.encoded import remote
 from kdlab.data.image_folder import ImageFolder
 from kdlab.data.image_list import ImageList

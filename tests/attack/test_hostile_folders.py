@@ -17,11 +17,11 @@ from safetensors.torch import load_file
 from tests_support import student_card, until
 
 import kdlab
+from kdlab.changes.change import ChangeSettings, Order, OrderReader
+from kdlab.changes.queue import Steering
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.config.seal import hash_of
-from kdlab.control.orders import ChangeSettings, Order, OrderReader
-from kdlab.control.steering import Steering
 from kdlab.data.images import DataSpec
 from kdlab.errors import KdlabError, NotFoundError, WeightsError
 from kdlab.events.log import read_all

@@ -11,13 +11,13 @@ import pytest
 from safetensors.torch import save_file
 from tests_support import student_card
 
+from kdlab.changes.change import OrderReader
 from kdlab.cluster.coordination.lease_store import InFile, KeptRows
 from kdlab.cluster.reader.ring import Channel
 from kdlab.cluster.wires import security
 from kdlab.codec import MessageError, parsed
 from kdlab.config import seal
 from kdlab.config.home import find_as, read_as, recall_as
-from kdlab.control.orders import OrderReader
 from kdlab.errors import BadInput, KdlabError
 from kdlab.events.log import read_all
 from kdlab.experiment.folder import RunFolder

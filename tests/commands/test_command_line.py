@@ -8,8 +8,8 @@ from PIL import Image
 from tests_support import event
 
 from kdlab import cli
+from kdlab.changes.change import CONTROL, OrderReader
 from kdlab.commands import doctor, run
-from kdlab.control.orders import CONTROL, OrderReader
 from kdlab.errors import BadInput, ClusterError
 from kdlab.events.general import Note
 from kdlab.events.log import EventLog

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from small_experiments import ScriptedPool
 
-from kdlab.control.orders import CONTROL, Pause, append
+from kdlab.changes.change import CONTROL, Pause, append
 from kdlab.errors import RunStopped
 from kdlab.experiment.method import MemberTraining, MethodSpec, recipe_faults, short_name
 from kdlab.experiment.pools import Pools

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from small_experiments import SMALL
 
 import kdlab
+from kdlab.changes.change import Pause, append
 from kdlab.codec import plain
-from kdlab.control.orders import Pause, append
 from kdlab.errors import BadInput, ClusterError, RunStopped, SpecError
 from kdlab.events.general import Note, Warned
 from kdlab.events.log import read_all

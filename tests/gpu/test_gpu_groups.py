@@ -6,7 +6,7 @@ import torch.distributed as dist
 from tests_support import free_port
 
 import kdlab
-from kdlab.control.request import ControlRequest
+from kdlab.changes.request import ControlRequest
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.train.aggregation.ranks import Together
 

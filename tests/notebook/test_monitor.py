@@ -8,9 +8,9 @@ from tests_support import until
 from written_runs import WrittenRun
 
 import kdlab
+from kdlab.changes.change import ChangeSettings, GoOn, Pause, SaveCheckpoint
 from kdlab.config import Range
 from kdlab.config.knob import Knob
-from kdlab.control.orders import ChangeSettings, GoOn, Pause, SaveCheckpoint
 from kdlab.events.log import select
 from kdlab.notebook.monitor import Monitor
 from kdlab.notebook.runs_together import RunsTogether

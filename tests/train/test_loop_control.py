@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from kdlab.control.orders import OrderReader, append, order
-from kdlab.control.request import ControlRequest
-from kdlab.control.steering import LR_FACTOR, Steering, settings_of
+from kdlab.changes.change import OrderReader, append, order
+from kdlab.changes.queue import LR_FACTOR, Steering, settings_of
+from kdlab.changes.request import ControlRequest
 from kdlab.losses.hinton import Hinton
 from kdlab.train.loop_control import LoopControl, alone
 

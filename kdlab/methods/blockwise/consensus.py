@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kdlab.control.request import ControlRequest
+from kdlab.changes.request import ControlRequest
 
 _NUMBERS = len(ControlRequest(settings=(0.0,)).numbers())  # lr_factor alone is changed
 

@@ -19,9 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from kdlab.changes.request import ControlRequest
 from kdlab.codec import plain
-from kdlab.control.cadence import Cadence
-from kdlab.control.request import ControlRequest
 from kdlab.errors import Diverged, RunStopped
 from kdlab.methods.blockwise.consensus import StepConsensus
 from kdlab.methods.blockwise.device_stages import DeviceStages
@@ -31,6 +30,7 @@ from kdlab.papers.pipe_bd.relay import Span
 from kdlab.supervision.process_groups import from_all, of_all
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import GenerationEnds, agreed_by_all
+from kdlab.train.cadence import Cadence
 from kdlab.train.evaluate import Accuracy
 from kdlab.train.plan_loop import PlanLoop
 from kdlab.train.recalibration import take_statistics_again

@@ -13,7 +13,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from kdlab.control.steering import Steering
+from kdlab.changes.queue import Steering
 from kdlab.data.samples import PlannedSamples, Shard
 from kdlab.errors import BadInput
 from kdlab.events.event import Emit

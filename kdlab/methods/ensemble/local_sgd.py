@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from kdlab.control.cadence import logging
-from kdlab.control.request import ControlRequest
+from kdlab.changes.request import ControlRequest
 from kdlab.data.splits import by_class
 from kdlab.errors import Diverged, RunStopped
 from kdlab.events.ensemble import LocalStep
@@ -22,6 +21,7 @@ from kdlab.methods.ensemble.local_job import LocalJob, own_folder
 from kdlab.methods.ensemble.relabel import probabilities
 from kdlab.models.model import Normalised
 from kdlab.soft_labels.source import Batch
+from kdlab.train.cadence import logging
 from kdlab.train.hard_loss import hard_loss
 from kdlab.train.job import begin_process
 from kdlab.train.lineage import Odometer

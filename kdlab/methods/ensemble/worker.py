@@ -18,7 +18,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kdlab.control.cadence import Cadence
 from kdlab.events.ensemble import WorkerResumed
 from kdlab.events.general import Warned
 from kdlab.events.training import CheckpointSaved
@@ -51,6 +50,7 @@ from kdlab.soft_labels.source import Batch, SoftLabelSource
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.kind import Weights
 from kdlab.train.aggregation.weights import Merging, WeightAggregation
+from kdlab.train.cadence import Cadence
 from kdlab.train.hard_loss import hard_loss
 from kdlab.train.step import TrainStep, steps_per_second
 

@@ -7,10 +7,10 @@ asked where a class has rules of its own.
 from collections.abc import Mapping
 from dataclasses import replace
 
+from kdlab.changes import change as orders
 from kdlab.config.folders import nearest
 from kdlab.config.home import find_as
 from kdlab.config.knob import Knob
-from kdlab.control import orders
 from kdlab.errors import BadInput, Fault, SpecError
 from kdlab.events.log import training_now
 from kdlab.experiment.folder import RunFolder

@@ -328,7 +328,7 @@ class Run(Watched):
     def _order(
         self, event: str, values: Mapping[str, float] | None = None, name: str | None = None
     ) -> None:
-        from kdlab.run.handle.control import send
+        from kdlab.run.handle.changes import send
 
         send(self.folder, event, values, name)
 

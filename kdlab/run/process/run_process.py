@@ -21,11 +21,11 @@ from kdlab.events.log import MemberLog
 from kdlab.events.runs import MemberDone, MemberStarted, MethodsCompared, RunDone
 from kdlab.experiment.chaos_targets import chaos_while
 from kdlab.experiment.folder import RunFolder
-from kdlab.experiment.knobs import knobs_of
 from kdlab.experiment.method import MemberTraining
 from kdlab.experiment.pools import Pools
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import Member, spec_of
+from kdlab.experiment.tunables import knobs_of
 from kdlab.report.verdict_picture import write_picture
 from kdlab.run.outputs.documents import (
     StudentCosts,

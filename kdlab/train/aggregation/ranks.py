@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from kdlab.control.request import ControlRequest
+from kdlab.changes.request import ControlRequest
 from kdlab.train.sync_norm import synchronise
 
 

@@ -6,7 +6,7 @@ from small_pipelines import CPU, cutting, job, programme, weights
 from student_loops import Recorder
 from threaded_ranks import in_threads
 
-from kdlab.control.request import ControlRequest
+from kdlab.changes.request import ControlRequest
 from kdlab.methods.blockwise.consensus import StepConsensus
 from kdlab.methods.blockwise.device_stages import DeviceStages
 from kdlab.methods.blockwise.gathering import Gathering

@@ -6,7 +6,7 @@ from small_pipelines import cutting, job, same, weights
 from student_loops import Recorder
 from threaded_ranks import in_threads
 
-from kdlab.control.steering import LR_FACTOR, Steering
+from kdlab.changes.queue import LR_FACTOR, Steering
 from kdlab.data.samples import planned
 from kdlab.errors import Diverged, RunStopped
 from kdlab.methods.blockwise.job import BlockwiseFacts

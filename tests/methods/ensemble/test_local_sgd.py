@@ -11,7 +11,7 @@ import torch
 from local_models import Case, apart
 from torch.nn.functional import cross_entropy
 
-from kdlab.control.orders import (
+from kdlab.changes.change import (
     CONTROL,
     ChangeSettings,
     GoOn,
@@ -19,7 +19,7 @@ from kdlab.control.orders import (
     SaveCheckpoint,
     append,
 )
-from kdlab.control.steering import Steering
+from kdlab.changes.queue import Steering
 from kdlab.errors import Diverged, RunStopped
 from kdlab.losses.hinton import Hinton
 from kdlab.methods.ensemble.exchange import (
@@ -196,8 +196,8 @@ def test_a_stop_is_raised_once_the_state_is_kept(case):
 @pytest.fixture
 def steered(case, tmp_path, monkeypatch):
     """(sgd, order): a loop that somebody else steers."""
-    monkeypatch.setattr("kdlab.control.steering._EVERY_S", 0.0)
-    monkeypatch.setattr("kdlab.control.steering._PAUSED_S", 0.0)
+    monkeypatch.setattr("kdlab.changes.queue._EVERY_S", 0.0)
+    monkeypatch.setattr("kdlab.changes.queue._PAUSED_S", 0.0)
 
     def order(made):
         append(tmp_path, made)

@@ -5,15 +5,15 @@ import json
 import pytest
 
 import kdlab
+from kdlab.changes import change as orders
 from kdlab.codec import MessageError, plain
 from kdlab.config.home import write_json
-from kdlab.control import orders
 from kdlab.errors import BadInput, SpecError
 from kdlab.events.log import EventLog, MemberLog
 from kdlab.events.runs import MemberDone, MemberStarted
 from kdlab.events.teachers import PoolReady
-from kdlab.experiment.knobs import knobs_of
-from kdlab.run.handle.control import send
+from kdlab.experiment.tunables import knobs_of
+from kdlab.run.handle.changes import send
 from kdlab.run.handle.knobs import check_values, knobs
 from kdlab.run.handle.run import Run, made
 

@@ -4,8 +4,8 @@ import pytest
 from runs_here import steps
 
 import kdlab
-from kdlab.control import steering
-from kdlab.control.orders import append, order
+from kdlab.changes import queue as steering
+from kdlab.changes.change import append, order
 from kdlab.errors import BadInput
 from kdlab.events.log import select
 from kdlab.run.handle.run import Run, resume

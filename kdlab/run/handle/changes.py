@@ -1,11 +1,11 @@
-"""Orders to a run that goes on: lines that its processes read (kdlab/control/orders.py).
+"""Orders to a run that goes on: lines that its processes read (kdlab/changes/change.py).
 
 Bad orders are found here, by the same rules as a spec, and never reach the run.
 """
 
 from collections.abc import Mapping
 
-from kdlab.control import orders
+from kdlab.changes import change as orders
 from kdlab.errors import BadInput
 from kdlab.events.log import select, training_now
 from kdlab.events.teachers import PoolReady

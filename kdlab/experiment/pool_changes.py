@@ -5,11 +5,11 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from kdlab.changes.change import AddTeacher, DrainTeacher, KillTeacher, Order, OrderReader
 from kdlab.cluster.chaos import Target
 from kdlab.cluster.keeper import PoolKeeper
 from kdlab.cluster.pool import Pool
 from kdlab.cluster.teachers.teacher_host import machine_of
-from kdlab.control.orders import AddTeacher, DrainTeacher, KillTeacher, Order, OrderReader
 from kdlab.events.event import Emit
 from kdlab.events.general import Warned
 from kdlab.events.teachers import ChaosCaused, TeacherAdded, TeacherDrained
@@ -19,7 +19,7 @@ _TICK_S = 0.2
 
 
 class PoolOrders:
-    """Reads the orders of `kdlab.run.handle.control` and carries out those for teachers.
+    """Reads the orders of `kdlab.run.handle.changes` and carries out those for teachers.
 
     Orders from before `since` belong to an earlier session. `targets` finds who there is.
     """

@@ -1,7 +1,7 @@
 """When a loop logs and saves, on a clock of the test."""
 
-from kdlab.control.cadence import Cadence, logging
 from kdlab.testing.scripted import FakeClock
+from kdlab.train.cadence import Cadence, logging
 
 
 def test_seconds_count_from_when_it_was_done_last() -> None:

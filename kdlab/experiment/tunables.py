@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from kdlab.changes.change import LR_FACTOR
+from kdlab.changes.queue import settings_of
 from kdlab.config.knob import Knob
 from kdlab.config.spec import Range, Spec, ranges_of
-from kdlab.control.orders import LR_FACTOR
-from kdlab.control.steering import settings_of
 from kdlab.experiment.spec import ExperimentSpec, Member
 
 _LR = Range(gt=0, le=100)

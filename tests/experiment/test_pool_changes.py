@@ -4,8 +4,7 @@ import signal
 
 import pytest
 
-from kdlab.cluster.chaos import Target
-from kdlab.control.orders import (
+from kdlab.changes.change import (
     CONTROL,
     AddTeacher,
     DrainTeacher,
@@ -13,9 +12,10 @@ from kdlab.control.orders import (
     Pause,
     append,
 )
+from kdlab.cluster.chaos import Target
 from kdlab.errors import ClusterError
 from kdlab.experiment.chaos_targets import OwnTargets
-from kdlab.experiment.pool_orders import PoolOrders
+from kdlab.experiment.pool_changes import PoolOrders
 
 
 @pytest.fixture

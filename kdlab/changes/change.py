@@ -1,8 +1,8 @@
 """What somebody asks of a run that goes on: lines of `control.jsonl` in its folder.
 
 Whoever watches appends them; nothing of the watching happens in the training process. The loop
-reads those for its member (kdlab/control/steering.py), the run's process those for teachers
-(kdlab/experiment/pool_orders.py).
+reads those for its member (kdlab/changes/queue.py), the run's process those for teachers
+(kdlab/experiment/pool_changes.py).
 """
 
 import json

@@ -2,7 +2,7 @@
 
 import kdlab
 from kdlab.config.spec import Range
-from kdlab.experiment.knobs import knobs_of
+from kdlab.experiment.tunables import knobs_of
 
 
 def knobs(config, *overrides):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 
-from kdlab.control.orders import (
+from kdlab.changes.change import (
     LR_FACTOR,
     ChangeSettings,
     GoOn,
