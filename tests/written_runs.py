@@ -3,7 +3,7 @@
 from tests_support import event, hold
 
 import kdlab
-from kdlab.changes.change import CONTROL, OrderReader
+from kdlab.changes.change import CONTROL, ChangeReader
 from kdlab.codec import plain
 from kdlab.config.home import write_json
 from kdlab.events.log import EventLog
@@ -16,13 +16,13 @@ class WrittenRun:
     A signal to its process reaches the test.
     """
 
-    def __init__(self, config="smoke/none", *overrides, path=None, knobs=()):
+    def __init__(self, config="smoke/none", *overrides, path=None, tunables=()):
         self.folder, _ = made(kdlab.load(config, *overrides), "running", path)
         self.let_go = hold(self.folder)
         self.log = EventLog(self.folder.events)
         self.handle = Run(self.folder)
         self.member, self.steps = "none/seed0", 0
-        write_json(self.folder.knobs, {self.member: plain(list(knobs))})
+        write_json(self.folder.tunables, {self.member: plain(list(tunables))})
 
     def say(self, kind, **facts):
         """An event; of its member, where none is named."""
@@ -53,6 +53,6 @@ class WrittenRun:
         self.folder.write_status(state=state, error=error, result=result)
         return self
 
-    def orders(self):
+    def changes(self):
         """What it was asked so far."""
-        return OrderReader(self.folder.path / CONTROL)()
+        return ChangeReader(self.folder.path / CONTROL)()

@@ -1,1 +1,1 @@
-"""Changing a training while it goes on: orders, and what a loop makes of them."""
+"""Changing a run while it goes on: what is asked of it, what can be tuned, and who hears it."""

@@ -13,9 +13,9 @@ class ControlRequest:
     save: bool = False  # a checkpoint
     leave: bool = False  # save, and end this generation of ranks
     pause: bool = False  # stand still until the first rank does not ask for it any more
-    # Values from the next step on, in an order that all ranks know; the first rank's, zeros of
-    # the others. None is given where all are 0.
-    settings: tuple[float, ...] = ()
+    # Of what can be tuned, from the next step on, in an order that all ranks know; the first
+    # rank's, zeros of the others. None is given where all are 0.
+    values: tuple[float, ...] = ()
 
     @property
     def ends_the_step(self) -> bool:
@@ -25,19 +25,15 @@ class ControlRequest:
     def numbers(self) -> list[float]:
         """To be summed over all ranks."""
         flags = (self.stop, self.save, self.leave, self.pause)
-        return [*map(float, flags), *self.settings]
+        return [*map(float, flags), *self.values]
 
     @classmethod
     def of_all(cls, sums: Sequence[float]) -> Self:
         """From the sums of the numbers of all ranks."""
-        stop, save, leave, pause, *settings = sums
-        return cls(stop > 0, save > 0, leave > 0, pause > 0, tuple(settings))
+        stop, save, leave, pause, *values = sums
+        return cls(stop > 0, save > 0, leave > 0, pause > 0, tuple(values))
 
     def __or__(self, later: "ControlRequest") -> "ControlRequest":
-        return ControlRequest(
-            self.stop or later.stop,
-            self.save or later.save,
-            self.leave or later.leave,
-            self.pause or later.pause,
-            later.settings if any(later.settings) else self.settings,
-        )
+        flags = map(sum, zip(self.numbers()[:4], later.numbers()[:4], strict=True))
+        values = later.values if any(later.values) else self.values
+        return self.of_all([*flags, *values])

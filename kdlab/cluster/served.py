@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
+from kdlab.changes.tunable import Tunable
 from kdlab.cluster.child_configs import (
     LabelFileConfig,
     ReaderConfig,
@@ -22,7 +23,6 @@ from kdlab.cluster.wires.frames import size_of
 from kdlab.cluster.wires.messages import ENCODINGS, Encoding, LabelRequest, Took, request
 from kdlab.codec import part_of, told
 from kdlab.config import Fault, Range, register
-from kdlab.config.knob import Knob
 from kdlab.config.registry import known_names
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE
 from kdlab.data.samples import SampleDescription
@@ -132,13 +132,13 @@ class Served(SourceSpec, WireSettings, ReaderSettings):
         if self.encoding.number is None:
             yield Fault("replies", f"is {self.replies}; features need full or half")
 
-    def adjustable(self, batch: int) -> tuple[Knob, ...]:
-        lt, ut = self.bounds(batch)
+    def tunables(self, batch: int) -> list[Tunable]:
+        (lt, ut), low, high = self.bounds(batch), "soft_labels.lt", "soft_labels.ut"
         most = _MAX_MEMORY if self.thresholds_in == "memory_share" else None
-        return (
-            Knob(name="lt", value=lt, range=NOT_NEGATIVE, below="ut"),
-            Knob(name="ut", value=ut, range=Range(gt=0, le=most)),
-        )
+        return [
+            Tunable(name=low, value=lt, range=NOT_NEGATIVE, below=high),
+            Tunable(name=high, value=ut, range=Range(gt=0, le=most)),
+        ]
 
     def samples_held(self, largest: int) -> float | None:
         return self.bounds(largest)[1] if self.thresholds_in == "samples" else None

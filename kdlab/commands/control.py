@@ -2,17 +2,17 @@
 
 import argparse
 
-from kdlab.changes.change import Order
+from kdlab.changes.change import Change
 from kdlab.commands.command import answer, json_flag, show
 from kdlab.errors import BadInput
 
 ABOUT = "pause, save or change a run that goes on"
-_ORDERS = [kind.replace("_", "-") for kind in Order.KINDS]
+_CHANGES = [kind.replace("_", "-") for kind in Change.KINDS if kind != "scale"]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run")
-    parser.add_argument("order", choices=_ORDERS)
+    parser.add_argument("order", choices=_CHANGES)
     parser.add_argument(
         "values",
         nargs="*",
@@ -30,9 +30,9 @@ def do(arguments: argparse.Namespace) -> int:
     method = getattr(run, order.replace("-", "_"))
     if order == "set":
         if not values:
-            knobs = run.knobs()
-            lines = [f"{knob.name} = {knob.value:g}  ({knob.range})" for knob in knobs]
-            now = {knob.name: knob.value for knob in knobs}
+            tunables = run.knobs()
+            lines = [f"{one.name} = {one.value:g}  ({one.range})" for one in tunables]
+            now = {one.name: one.value for one in tunables}
             show("\n".join(lines), {"run_id": run.id, "now": now}, as_json=arguments.json)
             return 0
         method(**dict(map(_number, values)))

@@ -99,7 +99,7 @@ class RunFolder:
         return self.path / "events.jsonl"
 
     @property
-    def knobs(self) -> Path:
+    def tunables(self) -> Path:
         return self.path / "knobs.json"
 
     @property

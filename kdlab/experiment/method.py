@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from kdlab.changes.change import CONTROL
-from kdlab.changes.queue import Steering
+from kdlab.changes.queue import ChangeQueue
+from kdlab.changes.tunable import Tunable
 from kdlab.cluster.chaos import Target
 from kdlab.config import Fault
 from kdlab.config.spec import Spec
 from kdlab.events.event import Emit
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import LoadedTeacher, SourceContext, SourceSpec, TeacherPool
+from kdlab.train.loop_control import in_each_step
 from kdlab.train.recipe import Recipe
 from kdlab.train.result import MemberResult
 from kdlab.train.student import StudentLoop
@@ -70,9 +72,9 @@ class MemberTraining:
         return self.setup.spec
 
     @property
-    def steering(self) -> Steering:
+    def changes(self) -> ChangeQueue:
         """What somebody asks of this member while it trains."""
-        return Steering(self.run.path / CONTROL, self.member.name, self.run.since)
+        return ChangeQueue(self.run.path / CONTROL, self.member.name, self.run.since)
 
     @property
     def pool(self) -> TeacherPool | None:
@@ -152,6 +154,12 @@ class MethodSpec(Spec, ABC):
     def has_ranks(self, spec: "ExperimentSpec") -> bool:
         """Whether a member is trained in processes of its own."""
         return False
+
+    def tunables(self, spec: "ExperimentSpec", source: SourceSpec) -> list[Tunable]:
+        """What can be set while a member with these soft labels trains; as it is at the start."""
+        taught = source.needs_teacher != "none" and self.steers_loss
+        found = in_each_step(spec.loss if taught else None)
+        return found + (source.tunables(spec.train.batch) if self.steers_thresholds else [])
 
     # With data and models at hand
 

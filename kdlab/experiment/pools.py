@@ -18,8 +18,8 @@ from kdlab.events.event import Emit
 from kdlab.events.teachers import PoolReady, PoolStarting
 from kdlab.experiment.deployed import deployment_of
 from kdlab.experiment.folder import RunFolder
-from kdlab.experiment.pool_changes import PoolOrders
 from kdlab.experiment.setup import TrainingSetup
+from kdlab.experiment.teacher_changes import TeacherChanges
 from kdlab.models.headless import Headless, without_head
 from kdlab.models.model import ModelSpec, Normalised
 from kdlab.soft_labels.source import SourceSpec, TeacherPool
@@ -46,7 +46,7 @@ class Pools:
         self._emit, self._stop = emit, stop
         self._up: dict[str, Pool] = {}
         self._shared, self._others = shared, others
-        self._orders: list[PoolOrders] = []
+        self._changes: list[TeacherChanges] = []
 
     @cached_property
     def hosts(self) -> DaskHosts | None:
@@ -72,7 +72,7 @@ class Pools:
             self._up[folder] = pool
             if pool.machines.steered:
                 path, since = self.run.path / CONTROL, self.run.since
-                self._orders.append(PoolOrders(path, pool, self._emit, since).start())
+                self._changes.append(TeacherChanges(path, pool, self._emit, since).start())
             status = pool.wait(self._stop)
             said = [teacher.said() for teacher in status.teachers]
             self._emit(PoolReady(address=pool.address, teachers=said))
@@ -151,8 +151,8 @@ class Pools:
         return made if pool is None else pool.as_served(made)
 
     def close(self) -> None:
-        for orders in self._orders:
-            orders.close()
+        for changes in self._changes:
+            changes.close()
         for pool in self._up.values():
             pool.close()
         if "hosts" in self.__dict__ and self.hosts is not None:

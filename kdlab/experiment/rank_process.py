@@ -24,7 +24,7 @@ from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 from kdlab.changes.change import CONTROL
-from kdlab.changes.queue import Steering
+from kdlab.changes.queue import ChangeQueue
 from kdlab.codec import plain, typed
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.events.event import Emit, Event
@@ -122,9 +122,9 @@ class RankProcess(ABC, Generic[OrderType]):
             dist.destroy_process_group()
 
     @property
-    def steering(self) -> Steering:
+    def changes(self) -> ChangeQueue:
         """What somebody asks of this member while it trains."""
-        return Steering(self.run.path / CONTROL, self.member.name, self.run.since)
+        return ChangeQueue(self.run.path / CONTROL, self.member.name, self.run.since)
 
     def device(self, local_rank: int) -> torch.device:
         if self.spec.train.chosen_device() == "cpu":

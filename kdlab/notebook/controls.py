@@ -1,4 +1,4 @@
-"""Buttons and dials of the monitor: each only appends an order to the run."""
+"""Buttons and dials of the monitor: each only appends a change to the run."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from kdlab.errors import KdlabError
 from kdlab.notebook.watch import Watch
 
 if TYPE_CHECKING:
-    from kdlab.config.knob import Knob
+    from kdlab.changes.tunable import Tunable
     from kdlab.run.handle.run import Run
 
 
@@ -35,7 +35,7 @@ def button(
 
 
 class Controls:
-    """Buttons and sliders. Each only appends an order; what is wrong is said by `say`."""
+    """Buttons and sliders. Each only appends a change; what is wrong is said by `say`."""
 
     def __init__(self, run: "Run", say: Callable[[str], None]) -> None:
         self.run, self._say = run, say
@@ -87,12 +87,12 @@ class Controls:
                 widget.close()
         self._dials.clear()
         try:
-            knobs = self.run.knobs()
+            tunables = self.run.knobs()
         except KdlabError as error:  # its spec is of another version
             self._say(str(error))
-            knobs = []
-        for knob in knobs:
-            self._dials[knob.name] = Dial(knob, self._set)
+            tunables = []
+        for one in tunables:
+            self._dials[one.name] = Dial(one, self._set)
         self.sliders.children = tuple(self._dials.values())
 
     def _set(self, name: str, value: float) -> bool:
@@ -114,29 +114,29 @@ class Dial(widgets.HBox):
     end reaches four times the value.
     """
 
-    def __init__(self, knob: "Knob", send: Callable[[str, float], bool]) -> None:
-        self.knob, self._send = knob, send
-        self._value = knob.value  # that the run has, or was asked to have
-        low = knob.range.ge if knob.range.ge is not None else knob.range.gt
-        high = knob.range.le if knob.range.le is not None else knob.range.lt
-        reach = 4 * max(abs(knob.value), 0.25)
+    def __init__(self, tunable: "Tunable", send: Callable[[str, float], bool]) -> None:
+        self.tunable, self._send = tunable, send
+        self._value = tunable.value  # that the run has, or was asked to have
+        low = tunable.range.ge if tunable.range.ge is not None else tunable.range.gt
+        high = tunable.range.le if tunable.range.le is not None else tunable.range.lt
+        reach = 4 * max(abs(tunable.value), 0.25)
         start = 0.0 if low is None else low
         end = min(reach, high) if high is not None else reach
         step = (end - start) / 200
-        if knob.range.gt is not None:  # the limit itself is not allowed
+        if tunable.range.gt is not None:  # the limit itself is not allowed
             start += step
         self.slider = widgets.FloatSlider(
-            value=min(max(knob.value, start), end),
+            value=min(max(tunable.value, start), end),
             min=start,
             max=end,
             step=step,
-            description=knob.name.rpartition(".")[2],
+            description=tunable.name.rpartition(".")[2],
             readout=False,
             continuous_update=False,
             style={"description_width": "110px"},
         )
         self.field = widgets.FloatText(
-            value=knob.value, step=step, layout=widgets.Layout(width="90px")
+            value=tunable.value, step=step, layout=widgets.Layout(width="90px")
         )
         super().__init__([self.slider, self.field])
         self._showing = False
@@ -149,7 +149,7 @@ class Dial(widgets.HBox):
         value = float(change["new"])
         if change["owner"] is self.slider:
             value = float(f"{value:.4g}")
-        if self._send(self.knob.name, value):
+        if self._send(self.tunable.name, value):
             self._value = value
         self._display()
 

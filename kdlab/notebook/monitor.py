@@ -1,7 +1,7 @@
-"""The live view of one run: watches it from its events, and steers it by orders.
+"""The live view of one run: watches it from its events, and changes it.
 
 Nothing here is in the training process. A thread of the kernel reads `events.jsonl` a few
-times a second; buttons and sliders append orders (kdlab/run/handle/changes.py). So an interrupted
+times a second; buttons and sliders append changes (kdlab/run/handle/changes.py). So an interrupted
 or restarted kernel, or a closed browser, never touches the run.
 """
 

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kdlab.changes.tunable import Tunable
 from kdlab.config import Fault
-from kdlab.config.knob import Knob
 from kdlab.config.spec import Spec
 from kdlab.errors import TeacherRefused
 from kdlab.events.event import Emit, unheard
@@ -272,9 +272,9 @@ class SourceSpec(Spec, ABC):
         """Thresholds of the volume (lt, ut), for batches of at most so many samples."""
         return None, None
 
-    def adjustable(self, batch: int) -> tuple[Knob, ...]:
+    def tunables(self, batch: int) -> list[Tunable]:
         """Fields that can be set while a student trains, as they are at the start."""
-        return ()
+        return []
 
     def samples_held(self, largest: int) -> float | None:
         """The most that wait for the student; None where memory bounds them, or nothing."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kdlab.changes.queue import Steering
+from kdlab.changes.queue import ChangeQueue
 from kdlab.data.samples import PlannedSamples
 from kdlab.events.event import Emit
 from kdlab.models.memory import keep_freed_memory
@@ -32,7 +32,7 @@ class LoopJob:
     # Rows of images it is asked about after each validation; none of a teacher's own training
     watched: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     # What the user changes while it trains; the first rank's counts
-    steering: Steering = field(default_factory=lambda: Steering(None, ""))
+    changes: ChangeQueue = field(default_factory=ChangeQueue)
 
 
 def begin_process(recipe: Recipe) -> None:

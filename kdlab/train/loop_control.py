@@ -4,14 +4,36 @@ The loop asks for `request()` after a step, agrees on it with the other ranks in
 and hands what came of it to `apply`; `pause` stands still. Who trains alone agrees with itself.
 """
 
+import time
 from collections.abc import Callable
+from dataclasses import fields, replace
 
 from kdlab.changes.change import LR_FACTOR
-from kdlab.changes.queue import resting, settings_of, with_settings
 from kdlab.changes.request import ControlRequest
+from kdlab.changes.tunable import Tunable
+from kdlab.config.spec import Range, Spec, ranges_of
 from kdlab.events.training import Paused, Steered, WentOn
 from kdlab.losses.soft_loss import LossSpec
+from kdlab.soft_labels.source import Steerable
 from kdlab.train.job import LoopJob
+
+_LOSS = "loss."
+_PAUSED_S = 0.05
+
+
+def in_each_step(loss: LossSpec | None) -> list[Tunable]:
+    """What can be tuned in every step, in an order that all ranks know; as it is now."""
+    found = [Tunable(name=LR_FACTOR, value=1.0, range=Range(gt=0, le=100))]
+    if loss is None:
+        return found
+    ranges, free = ranges_of(type(loss)), type(loss).cross_faults is Spec.cross_faults
+    for name in (field.name for field in fields(loss)):
+        value, range_ = getattr(loss, name), ranges.get(name, Range())
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            found.append(
+                Tunable(name=_LOSS + name, value=float(value), range=range_, free=free)
+            )
+    return found
 
 
 def alone(request: ControlRequest) -> ControlRequest:
@@ -40,54 +62,47 @@ class LoopControl:
         worker: int | None = None,
         is_first: bool = True,
     ) -> None:
-        self.job, self.steering, self.is_first = job, job.steering, is_first
+        self.job, self.changes, self.is_first = job, job.changes, is_first
         self._step, self._worker = step, worker
-        self._begin = settings_of(loss)  # in an order that all ranks know
-        self.loss, self.settings = loss, dict(self._begin)  # as they are
+        # In an order that all ranks know.
+        self._begin = {one.name: one.value for one in in_each_step(loss)}
+        self.loss, self.values = loss, dict(self._begin)  # as they are
 
     @property
     def lr_factor(self) -> float:
-        return self.settings[LR_FACTOR]
+        return self.values[LR_FACTOR]
 
     def request(self, *, save: bool = False) -> ControlRequest:
         """What this rank wants of all; a checkpoint that was asked for is wanted once."""
-        self.steering.look()
+        values = self.wanted_values().values
         return ControlRequest(
             stop=self.job.stop(),
-            save=self.is_first and (self.take_checkpoint_order() or save),
+            save=self.is_first and (self.changes.take_checkpoint() or save),
             leave=self.job.leave(),
-            pause=self.is_first and self.steering.paused,
-            settings=self._wanted(),
+            pause=self.is_first and self.changes.paused,
+            values=values,
         )
 
-    def take_checkpoint_order(self) -> bool:
-        """Whether somebody asked for a checkpoint since the last call."""
-        asked, self.steering.wants_checkpoint = self.steering.wants_checkpoint, False
-        return asked
-
-    def first_settings(self) -> ControlRequest:
-        """What was set before holds from the first step on, also after a resume."""
-        self.steering.look(now=True)
-        return self.wanted_settings()
-
-    def wanted_settings(self) -> ControlRequest:
-        """Settings alone, as the orders that were read have them."""
-        return ControlRequest(settings=self._wanted())
-
-    def _wanted(self) -> tuple[float, ...]:
-        found = tuple(self.steering.settings(self._begin))
-        return found if self.is_first else (0.0,) * len(found)
+    def wanted_values(self, *, now: bool = False) -> ControlRequest:
+        """Values alone; before the first step, `now`, those that were set before a resume."""
+        of = self.changes.look(now=now).values
+        found = [of.get(name, value) for name, value in self._begin.items()]
+        return ControlRequest(values=tuple(found if self.is_first else [0.0] * len(found)))
 
     def apply(self, agreed: ControlRequest) -> bool:
-        """Settings for the next step on; whether any of them is new."""
-        wanted = dict(zip(self._begin, agreed.settings, strict=False))
-        if not any(agreed.settings) or wanted == self.settings:
+        """Values for the next step on; whether any of them is new."""
+        wanted = dict(zip(self._begin, agreed.values, strict=False))
+        if not any(agreed.values) or wanted == self.values:
             return False
-        values = {k: new for k, new in wanted.items() if new != self.settings[k]}
-        self.loss, self.settings = with_settings(self.loss, wanted), wanted
+        new = {k: value for k, value in wanted.items() if value != self.values[k]}
+        self.values = wanted
+        if self.loss is not None:
+            own = {k.removeprefix(_LOSS): v for k, v in wanted.items() if k != LR_FACTOR}
+            # Whole numbers stay whole: a loss may count with them.
+            kept = {k: type(getattr(self.loss, k))(value) for k, value in own.items()}
+            self.loss = replace(self.loss, **kept)
         if self.is_first:
-            step, worker = self._step(), self._worker
-            self.job.emit(Steered(step=step, worker=worker, values=values))
+            self.job.emit(Steered(step=self._step(), worker=self._worker, values=new))
         return True
 
     def pause(
@@ -99,17 +114,25 @@ class LoopControl:
         """Stand still until the first rank says go on, or any rank stop or leave.
 
         All ranks agree in it, so that they leave it together; a rank that is lost breaks it.
-        Sources stand still too; `act` gets what all agreed on: settings, a checkpoint.
+        Sources stand still too; `act` gets what all agreed on: values, a checkpoint.
         """
         if self.is_first:
             self.job.emit(Paused(step=self._step(), worker=self._worker))
-        with resting(*sources) as wait:
+        still = [source for source in sources if isinstance(source, Steerable)]
+        for source in still:
+            source.pause(paused=True)
+        try:
             while True:
-                wait()
+                time.sleep(_PAUSED_S)  # between looks; this is what a pause is
+                for source in still:
+                    source.look()
                 self.job.pulse(self._step())
                 now = agree(self.request())
                 act(now)
                 if now.stop or now.leave or not now.pause:
                     break
+        finally:
+            for source in still:
+                source.pause(paused=False)
         if self.is_first:
             self.job.emit(WentOn(step=self._step(), worker=self._worker))

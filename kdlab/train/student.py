@@ -136,7 +136,7 @@ class StudentLoop(PlanLoop):
     def train(self, source: SoftLabelSource) -> None:
         self.source = source
         self.model.train()
-        self._apply(self.job.ranks.agree(self.control.first_settings()))
+        self._apply(self.job.ranks.agree(self.control.wanted_values(now=True)))
         while self.position.epoch < self.job.recipe.epochs:
             self._train_epoch(source)
             self._finish_epoch()
@@ -189,8 +189,7 @@ class StudentLoop(PlanLoop):
 
     def _request(self) -> ControlRequest:
         request = self.control.request(save=self.is_master and self.saves.seconds_due())
-        if self.job.steering.values:
-            self._set_thresholds(self.job.steering.thresholds())
+        self._set_thresholds(self.job.changes.thresholds())
         return request
 
     def _act(self, agreed: list[Agreed]) -> None:
@@ -222,8 +221,8 @@ class StudentLoop(PlanLoop):
         try:
             source.set_thresholds(**values)
         except BadInput as error:  # in megabytes: known here only
-            self.job.steering.refuse(values)
-            self._thresholds = self.job.steering.thresholds()
+            self.job.changes.refuse_thresholds()
+            self._thresholds = {}
             self.job.emit(Warned(message=f"The thresholds stay as they are. {error}"))
             return
         if self.is_master:

@@ -39,7 +39,7 @@ import numpy as np, PIL.Image, pyarrow.parquet, simplejpeg, torch
 from pathlib import Path
 import kdlab
 from kdlab.config.home import read_as
-from kdlab.changes.change import OrderReader
+from kdlab.changes.change import ChangeReader
 from kdlab.data.encoded import remote
 from kdlab.data.image_folder import ImageFolder
 from kdlab.data.image_list import ImageList
@@ -92,7 +92,7 @@ READ = {
     "json": lambda path: read_as(list[Trial], path),
     "object": lambda path: len(read_as(dict[str, object], path)),
     "log": lambda path: len(read_all(path)),
-    "orders": lambda path: len(OrderReader(path)()),
+    "orders": lambda path: len(ChangeReader(path)()),
     "status": lambda path: RunFolder(path).raw_status().error,
     "student": load_exported,
     "weights": lambda path: load_weights(torch.nn.Linear(1, 1), path),

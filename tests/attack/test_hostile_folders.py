@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from tests_support import student_card, until
 
 import kdlab
-from kdlab.changes.change import ChangeSettings, Order, OrderReader
-from kdlab.changes.queue import Steering
+from kdlab.changes.change import Change, ChangeReader, SetValues
+from kdlab.changes.queue import ChangeQueue
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.config.seal import hash_of
@@ -101,20 +101,20 @@ def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(tmp_path):
     assert folder.raw_status().state == "unreadable"
 
 
-def test_orders_are_of_their_types_and_ranges(tmp_path):
+def test_changes_are_of_their_types_and_ranges(tmp_path):
     """`lr_factor: -5` was taken, and a line without end of brackets ended the training."""
     path, good = tmp_path / "control.jsonl", {"lr_factor": 0.5}
-    orders = [{"set": {"lr_factor": -5}}, {"set": {"lr_factor": NAN}}, {"set": [1]},
+    lines = [{"set": {"lr_factor": -5}}, {"set": {"lr_factor": NAN}}, {"set": [1]},
               {"set": {"lr_factor": "1"}}, {"set": good, "time": NAN}, {"set": good}]  # fmt: skip
     with path.open("w") as file:
         file.write(DEEP + "\n" + "null\n")
-        for order in orders:
-            line = {"time": 1.0, "event": "set", "member": "m"} | order
+        for one in lines:
+            line = {"time": 1.0, "event": "set", "member": "m"} | one
             file.write(json.dumps(line) + "\n")
-    assert OrderReader(path)() == [ChangeSettings(time=1.0, member="m", set=good)]
-    steering = Steering(path, "m")
-    steering.look(now=True)
-    assert steering.values == good
+    assert ChangeReader(path)() == [SetValues(time=1.0, member="m", set=good)]
+    queue = ChangeQueue(path, "m")
+    queue.look(now=True)
+    assert queue.values == good
 
 
 def looked_at(folder):
@@ -529,14 +529,14 @@ def test_odd_orders_are_orders_or_nothing(tmp_path):
     known = {"time": 1.0, "member": "m", "set": {"lr_factor": 0.5}, "name": "teacher-0"}
     with path.open("w") as file:
         for _ in range(MANY):
-            line = odd.changed(known | {"event": odd.chance.choice([*Order.KINDS])})
+            line = odd.changed(known | {"event": odd.chance.choice([*Change.KINDS])})
             file.write(json.dumps(line) + "\n")
-    for found in OrderReader(path)():
-        assert type(found) in Order.KINDS.values()
+    for found in ChangeReader(path)():
+        assert type(found) in Change.KINDS.values()
         assert isinstance(found.member, str)
-    steering = Steering(path, "m")
-    steering.look(now=True)
-    assert all(isinstance(value, float | int) for value in steering.values.values())
+    queue = ChangeQueue(path, "m")
+    queue.look(now=True)
+    assert all(isinstance(value, float | int) for value in queue.values.values())
 
 
 def test_odd_cards_are_cards_or_a_sentence(elsewhere):

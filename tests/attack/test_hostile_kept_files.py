@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import save_file
 from tests_support import student_card
 
-from kdlab.changes.change import OrderReader
+from kdlab.changes.change import ChangeReader
 from kdlab.cluster.coordination.lease_store import InFile, KeptRows
 from kdlab.cluster.reader.ring import Channel
 from kdlab.cluster.wires import security
@@ -21,12 +21,12 @@ from kdlab.config.home import find_as, read_as, recall_as
 from kdlab.errors import BadInput, KdlabError
 from kdlab.events.log import read_all
 from kdlab.experiment.folder import RunFolder
-from kdlab.experiment.resizing import wanted_ranks
 from kdlab.experiment.teacher_check import TeacherMeasure
 from kdlab.methods.blockwise.planning import Identity, KeptPlan, read_profile
 from kdlab.methods.ensemble.exchange import ModelFile, take_momentum
 from kdlab.methods.ensemble.round_driver import Direction
 from kdlab.methods.puzzle.chosen import MeasuredChoice
+from kdlab.methods.student.method import ranks_before
 from kdlab.models.engines import remembered
 from kdlab.models.model import read_card
 from kdlab.models.saved import SavedModel
@@ -77,7 +77,7 @@ SAID = {
     "direction.json": (
         lambda at: Direction.read(at.parent),
         {"round": -1, "latest": [], "account": {}, "looks": []}),
-    "ranks.json": (lambda at: wanted_ranks(RunFolder(at.parent)), {"ranks": 0}),
+    "ranks.json": (lambda at: ranks_before(RunFolder(at.parent)), {"ranks": 0}),
     "facts.json": (
         lambda at: _Trained.read(at.parent),
         dict.fromkeys(("validation_top1", "test_top1", "test_top5", "train_seconds",
@@ -185,7 +185,7 @@ def test_a_damaged_file_that_is_made_anew_is_a_line(tmp_path, caplog, name, read
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_log_or_journal_says_nothing(tmp_path, damage):
     path = put(tmp_path / "a.jsonl", damage)
-    assert read_all(path) == OrderReader(path)() == []
+    assert read_all(path) == ChangeReader(path)() == []
     with pytest.raises(BadInput, match="no journal"):
         replay(path)
 

@@ -9,8 +9,8 @@ from tests_support import run_folders, until
 from written_runs import WrittenRun
 
 import kdlab
+from kdlab.changes.tunable import Tunable
 from kdlab.config import Range
-from kdlab.config.knob import Knob
 from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder
 
@@ -65,9 +65,9 @@ def cells_of(sources):
 def runs(elsewhere):
     """Of each state one, written by hand; nobody trains."""
     path = elsewhere / "runs"
-    dial = Knob(name="loss.temperature", value=4.0, range=Range(gt=0))
+    dial = Tunable(name="loss.temperature", value=4.0, range=Range(gt=0))
     made = {
-        state: WrittenRun(path=path / state, knobs=[dial])
+        state: WrittenRun(path=path / state, tunables=[dial])
         for state in ("running", "finished", "failed", "stopped", "preparing")
     }
     made["running"].begin().train(20)
@@ -105,15 +105,15 @@ def test_runs_are_said_and_steered_in_lab(jupyter, runs, page, picture, elsewher
     field.fill("-5")  # is refused, and not taken for the least that a slider can show
     field.press("Enter")
     page.get_by_text(re.compile("temperature: is -5")).first.wait_for()
-    assert running.orders() == []
+    assert running.changes() == []
     until(lambda: float(field.input_value()) > 0)
     field.fill("7")
     field.press("Enter")
-    (steered,) = until(running.orders)
+    (steered,) = until(running.changes)
     assert steered.set == {"loss.temperature": 7.0}
 
     page.get_by_role("button", name=re.compile("^pause$")).first.click()
-    until(lambda: len(running.orders()) == 2)
+    until(lambda: len(running.changes()) == 2)
     running.say("paused", step=running.steps)
     page.get_by_role("button", name=re.compile("^go on$")).first.wait_for()
     page.locator(".kd-state[data-state=paused]").first.wait_for()

@@ -8,7 +8,7 @@ from PIL import Image
 from tests_support import event
 
 from kdlab import cli
-from kdlab.changes.change import CONTROL, OrderReader
+from kdlab.changes.change import CONTROL, ChangeReader
 from kdlab.commands import doctor, run
 from kdlab.errors import BadInput, ClusterError
 from kdlab.events.general import Note
@@ -257,13 +257,13 @@ def training(run_folder):
     folder = run_folder(state="running")
     log = EventLog(folder.events)
     log.emit(event("member_started", member="none/seed0", source="none", seed=0))
-    knob = {"name": "lr_factor", "value": 1.0, "range": {"gt": 0.0, "le": 100.0}}
-    folder.knobs.write_text(json.dumps({"none/seed0": [knob]}))
+    one = {"name": "lr_factor", "value": 1.0, "range": {"gt": 0.0, "le": 100.0}}
+    folder.tunables.write_text(json.dumps({"none/seed0": [one]}))
     return folder
 
 
 def orders(folder):
-    return [(o.KIND, o.member) for o in OrderReader(folder.path / CONTROL)()]
+    return [(o.KIND, o.member) for o in ChangeReader(folder.path / CONTROL)()]
 
 
 @pytest.mark.parametrize("order", ["pause", "go-on", "checkpoint"])
@@ -276,7 +276,7 @@ def test_an_order_stands_in_the_runs_folder(kdlab_cli, training, order):
 
 def test_numbers_are_set_and_shown_with_their_ranges(kdlab_cli, training):
     assert kdlab_cli("control", "last", "set", "lr_factor=0.5")[0] == 0
-    (given,) = OrderReader(training.path / CONTROL)()
+    (given,) = ChangeReader(training.path / CONTROL)()
     assert given.set == {"lr_factor": 0.5}
     code, out, err = kdlab_cli("control", "last", "set", "--json")
     assert code == 0

@@ -128,12 +128,12 @@ def test_a_served_member_has_the_pool_of_whole_teachers_before_its_time_counts(
 def test_orders_of_the_run_reach_the_member_they_are_for(spec, training):
     one, _ = training(spec("smoke/none"))
     append(one.run.path, Pause(time=one.run.since + 1, member="somebody/else"))
-    steering = one.steering
-    steering.look(now=True)
-    assert not steering.paused
+    changes = one.changes
+    changes.look(now=True)
+    assert not changes.paused
     append(one.run.path, Pause(time=one.run.since + 1, member=one.member.name))
-    steering.look(now=True)
-    assert steering.paused
+    changes.look(now=True)
+    assert changes.paused
     assert (one.run.path / CONTROL).exists()
 
 

@@ -181,7 +181,7 @@ def test_orders_for_teachers_are_heard_while_a_pool_on_this_machine_is_up(
     monkeypatch.setattr(ScriptedPools, "start", lambda self, deployment, folder: pool)
     pools, _, _ = pools_of()
     pools.whole()
-    (orders,) = pools._orders
+    (orders,) = pools._changes
     assert orders._keeper.is_alive()
     pools.close()
     assert not orders._keeper.is_alive()

@@ -205,9 +205,9 @@ def test_it_stops_when_it_was_told_to_or_the_user_asked(run_of):
 
 def test_orders_for_its_member_steer_it(rank):
     append(rank.run.path, Pause(time=rank.run.since + 1, member="none/seed0"))
-    steering = rank.steering
-    steering.look(now=True)
-    assert steering.paused
+    changes = rank.changes
+    changes.look(now=True)
+    assert changes.paused
 
 
 def test_another_spec_than_it_knows_is_refused(run_of):

@@ -2,26 +2,27 @@
 
 import kdlab
 from kdlab.config.spec import Range
-from kdlab.experiment.tunables import knobs_of
 
 
-def knobs(config, *overrides):
+def tunables(config, *overrides):
     spec = kdlab.load(config, *overrides).spec
     return {
-        member.source_name: {knob.name: knob for knob in knobs_of(spec, member)}
+        member.source_name: {
+            one.name: one for one in spec.method.tunables(spec, member.source)
+        }
         for member in spec.members()
     }
 
 
 def test_the_learning_rate_can_always_be_turned():
-    (found,) = knobs("smoke/none").values()
+    (found,) = tunables("smoke/none").values()
     assert set(found) == {"lr_factor"}  # no teacher: the loss has no weights that apply
     assert found["lr_factor"].value == 1.0
     assert found["lr_factor"].range == Range(gt=0, le=100)
 
 
 def test_who_has_a_teacher_has_the_losss_own_numbers_with_their_ranges():
-    (found,) = knobs("smoke/in_process", "loss.temperature=3").values()
+    (found,) = tunables("smoke/in_process", "loss.temperature=3").values()
     assert {"lr_factor", "loss.temperature", "loss.hard_weight"} <= set(found)
     assert found["loss.temperature"].value == 3.0
     assert not found["loss.temperature"].range.fault(5.0)
@@ -30,18 +31,18 @@ def test_who_has_a_teacher_has_the_losss_own_numbers_with_their_ranges():
 
 
 def test_thresholds_can_be_turned_where_one_student_is_served():
-    (found,) = knobs("smoke/served", "soft_labels.lt=64", "soft_labels.ut=256").values()
+    (found,) = tunables("smoke/served", "soft_labels.lt=64", "soft_labels.ut=256").values()
     lt, ut = found["soft_labels.lt"], found["soft_labels.ut"]
     assert (lt.value, ut.value) == (64, 256)
     assert (lt.below, ut.below) == ("soft_labels.ut", None)
-    ranks = knobs(
+    ranks = tunables(
         "smoke/served", "aggregation={type: train/aggregation/all_reduce, ranks: 2}"
     )
     assert "loss.temperature" in ranks["served"]
 
 
 def test_each_member_of_a_comparison_has_its_own():
-    found = knobs("smoke/in_process", "compare=[none, in_process]")
+    found = tunables("smoke/in_process", "compare=[none, in_process]")
     assert set(found["none"]) == {"lr_factor"}
     assert "loss.temperature" in found["in_process"]
 
@@ -49,6 +50,6 @@ def test_each_member_of_a_comparison_has_its_own():
 def test_a_method_whose_loss_cannot_be_turned_has_the_rate_alone():
     for config in ("smoke/blockwise", "smoke/ensemble"):
         spec = kdlab.load(config).spec
-        for found in knobs(config).values():
+        for found in tunables(config).values():
             turns = any(name.startswith("loss.") for name in found)
             assert turns <= spec.method.steers_loss, config

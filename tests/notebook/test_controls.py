@@ -2,26 +2,26 @@
 
 import pytest
 
+from kdlab.changes.tunable import Tunable
 from kdlab.config import Range
-from kdlab.config.knob import Knob
 from kdlab.notebook.controls import Dial
 
 
 class Run:
     """Takes what is within its range."""
 
-    def __init__(self, knob: Knob) -> None:
-        self.knob, self.sent = knob, []
+    def __init__(self, tunable: Tunable) -> None:
+        self.tunable, self.sent = tunable, []
 
     def __call__(self, name: str, value: float) -> bool:
         self.sent.append((name, value))
-        return self.knob.range.fault(value) is None
+        return self.tunable.range.fault(value) is None
 
 
 def dial(value=4.0, **limits):
-    knob = Knob(name="loss.temperature", value=value, range=Range(**limits))
-    run = Run(knob)
-    return Dial(knob, run), run
+    tunable = Tunable(name="loss.temperature", value=value, range=Range(**limits))
+    run = Run(tunable)
+    return Dial(tunable, run), run
 
 
 def test_a_slider_and_its_field_are_one_number():

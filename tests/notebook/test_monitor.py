@@ -8,20 +8,20 @@ from tests_support import until
 from written_runs import WrittenRun
 
 import kdlab
-from kdlab.changes.change import ChangeSettings, GoOn, Pause, SaveCheckpoint
+from kdlab.changes.change import GoOn, Pause, SaveCheckpoint, SetValues
+from kdlab.changes.tunable import Tunable
 from kdlab.config import Range
-from kdlab.config.knob import Knob
 from kdlab.events.log import select
 from kdlab.notebook.monitor import Monitor
 from kdlab.notebook.runs_together import RunsTogether
 from kdlab.testing.scripted import FakeClock
 
-LR = Knob(name="lr_factor", value=1.0, range=Range(gt=0))
+LR = Tunable(name="lr_factor", value=1.0, range=Range(gt=0))
 
 
 @pytest.fixture
 def run(elsewhere):
-    return WrittenRun(knobs=[LR]).begin().train(5)
+    return WrittenRun(tunables=[LR]).begin().train(5)
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def test_what_is_clicked_and_dragged_are_orders(monitor, run, interrupts):
     dial.slider.value = 0.5
     monitor.controls.checkpoint.click()
     monitor.controls.pause.click()
-    change, save, pause = run.orders()
-    assert isinstance(change, ChangeSettings)
+    change, save, pause = run.changes()
+    assert isinstance(change, SetValues)
     assert change.set["lr_factor"] == pytest.approx(0.5, abs=0.02)
     assert isinstance(save, SaveCheckpoint)
     assert (type(pause), pause.member) == (Pause, "none/seed0")
@@ -81,7 +81,7 @@ def test_the_controls_follow_the_run(monitor, run):
     assert dial.field.value == 0.25
     assert monitor.controls.pause.description == "go on"
     monitor.controls.pause.click()
-    assert [type(order) for order in run.orders()] == [GoOn]
+    assert [type(order) for order in run.changes()] == [GoOn]
     run.say("went_on", step=5)
     monitor.after()
     assert not monitor.watch.paused
@@ -163,7 +163,7 @@ def test_closing_it_leaves_the_run_alone(monitor, run, interrupts):
     monitor.show()
     monitor.close()
     assert monitor.run.state == "running"
-    assert run.orders() == []
+    assert run.changes() == []
     assert interrupts == []
 
 

@@ -1,26 +1,26 @@
-"""What a loop makes of orders: without a process, and with ranks that are only numbers."""
+"""What a loop makes of changes: without a process, and with ranks that are only numbers."""
 
 import time
 from types import SimpleNamespace
 
 import pytest
 
-from kdlab.changes.change import OrderReader, append, order
-from kdlab.changes.queue import LR_FACTOR, Steering, settings_of
+from kdlab.changes.change import LR_FACTOR, Change, ChangeReader, append
+from kdlab.changes.queue import ChangeQueue
 from kdlab.changes.request import ControlRequest
 from kdlab.losses.hinton import Hinton
-from kdlab.train.loop_control import LoopControl, alone
+from kdlab.train.loop_control import LoopControl, alone, in_each_step
 
 LOSS = Hinton(temperature=4.0)
-SETTINGS = settings_of(LOSS)
+VALUES = {one.name: one.value for one in in_each_step(LOSS)}
 
 
 @pytest.fixture
 def give(tmp_path):
-    """Appends an order, as somebody outside would."""
+    """Appends a change, as somebody outside would."""
 
     def given(kind, member="m", **data):
-        append(tmp_path, order(kind, member, data))
+        append(tmp_path, Change.KINDS[kind](time=time.time(), member=member, **data))
 
     return given
 
@@ -33,7 +33,7 @@ def control(folder, **options):
         stop=lambda: False,
         leave=lambda: False,
         pulse=lambda step: None,
-        steering=Steering(folder / "control.jsonl", "m"),
+        changes=ChangeQueue(folder / "control.jsonl", "m"),
         emit=events.append,
     )
     vars(job).update(options)
@@ -46,12 +46,12 @@ def all_of(*requests):
     return ControlRequest.of_all(sums)
 
 
-def test_settings_hold_from_the_next_step_on_and_are_told_once(tmp_path, give):
+def test_values_hold_from_the_next_step_on_and_are_told_once(tmp_path, give):
     loop, events = control(tmp_path)
     give("set", set={"loss.temperature": 2.0})
-    loop.steering.look(now=True)
+    loop.changes.look(now=True)
     assert loop.apply(loop.request())
-    assert loop.settings == SETTINGS | {"loss.temperature": 2.0}
+    assert loop.values == VALUES | {"loss.temperature": 2.0}
     assert loop.loss.temperature == 2.0
     assert not loop.apply(loop.request())
     (told,) = events
@@ -62,14 +62,14 @@ def test_what_was_set_before_holds_after_a_resume(tmp_path, give):
     give("set", set={LR_FACTOR: 0.5})
     give("set", "another member", set={LR_FACTOR: 9.0})
     loop, _ = control(tmp_path)
-    loop.apply(loop.first_settings())
+    loop.apply(loop.wanted_values(now=True))
     assert loop.lr_factor == 0.5
 
 
 def test_a_checkpoint_that_was_asked_for_is_wanted_once(tmp_path, give):
     loop, _ = control(tmp_path)
     give("checkpoint")
-    loop.steering.look(now=True)
+    loop.changes.look(now=True)
     assert loop.request().save
     assert not loop.request().save
     assert loop.request(save=True).save
@@ -81,23 +81,23 @@ def test_the_first_rank_speaks_for_the_user_and_each_for_itself(tmp_path, give):
     first, told = control(tmp_path)
     second, silent = control(tmp_path, is_first=False, stop=lambda: True)
     for one in (first, second):
-        one.steering.look(now=True)
+        one.changes.look(now=True)
     agreed = all_of(first.request(), second.request())
     assert agreed == ControlRequest(
-        stop=True, pause=True, settings=tuple((SETTINGS | {LR_FACTOR: 0.5}).values())
+        stop=True, pause=True, values=tuple((VALUES | {LR_FACTOR: 0.5}).values())
     )
     assert first.apply(agreed)
     assert second.apply(agreed)
-    assert first.settings == second.settings
+    assert first.values == second.values
     assert len(told) == 1
     assert not silent
 
 
-def test_a_request_without_settings_changes_none(tmp_path):
+def test_a_request_without_values_changes_none(tmp_path):
     loop, events = control(tmp_path)
-    assert not loop.apply(ControlRequest(settings=(0.0,) * len(SETTINGS)))
+    assert not loop.apply(ControlRequest(values=(0.0,) * len(VALUES)))
     assert not loop.apply(ControlRequest())
-    assert loop.settings == SETTINGS
+    assert loop.values == VALUES
     assert not events
 
 
@@ -108,7 +108,7 @@ def test_a_pause_ends_when_somebody_says_so(tmp_path, give, ends):
         tmp_path, stop=lambda: asked["stop"], leave=lambda: asked["leave"]
     )
     give("pause")
-    loop.steering.look(now=True)
+    loop.changes.look(now=True)
     rounds = []
 
     def act(now):
@@ -126,21 +126,21 @@ def test_a_pause_ends_when_somebody_says_so(tmp_path, give, ends):
     assert getattr(rounds[-1], ends, not rounds[-1].pause)
 
 
-def test_requests_are_put_together_and_the_last_settings_count():
-    both = ControlRequest(save=True, settings=(1.0,)) | ControlRequest(settings=(2.0,))
-    assert both == ControlRequest(save=True, settings=(2.0,))
-    assert (both | ControlRequest(settings=(0.0,))).settings == (2.0,)
+def test_requests_are_put_together_and_the_last_values_count():
+    both = ControlRequest(save=True, values=(1.0,)) | ControlRequest(values=(2.0,))
+    assert both == ControlRequest(save=True, values=(2.0,))
+    assert (both | ControlRequest(values=(0.0,))).values == (2.0,)
     assert both.ends_the_step
-    assert not ControlRequest(settings=(2.0,)).ends_the_step
+    assert not ControlRequest(values=(2.0,)).ends_the_step
 
 
-def test_an_order_is_read_back_and_what_is_none_is_left_out(tmp_path, give):
+def test_a_change_is_read_back_and_what_is_none_is_left_out(tmp_path, give):
     begin = time.time()
     give("kill_teacher", name="teacher-0")
     path = tmp_path / "control.jsonl"
     with path.open("a") as file:
         file.write('{"event": "dance", "time": 1, "member": "m"}\n{"event": "pause"}\nno\n')
-    read = OrderReader(path)
+    read = ChangeReader(path)
     (found,) = read()
     assert (found.KIND, found.name, found.member) == ("kill_teacher", "teacher-0", "m")
     assert found.time >= begin

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from kdlab.codec import plain, told
 from kdlab.papers.edl_dist.fair_shares import Lease, LeaseState, SharedTeacher
-from kdlab.papers.edl_dist.leases import Change, Delta
+from kdlab.papers.edl_dist.leases import Delta, Fate
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 # Of teachers
@@ -93,7 +93,7 @@ class PoolChanges:
     incarnation: str = ""  # of the coordinator
     full: bool = False
     given: tuple[Lease, ...] = ()
-    gone: Mapping[str, Change] = field(default_factory=dict)
+    gone: Mapping[str, Fate] = field(default_factory=dict)
 
     @classmethod
     def of(cls, delta: Delta, incarnation: str) -> "PoolChanges":

@@ -19,7 +19,7 @@ from kdlab.cluster.wires.label_wire import Asker, brief, connect
 from kdlab.cluster.wires.messages import LabelRequest, Took, decode, engine_of, request
 from kdlab.cluster.wires.wire import CALL_S, call_coordinator
 from kdlab.codec import told, typed
-from kdlab.papers.edl_dist.leases import Change
+from kdlab.papers.edl_dist.leases import Fate
 from kdlab.papers.edl_dist.reader_rules import Teacher
 from kdlab.supervision.backoff import Backoff
 
@@ -39,7 +39,7 @@ class News(NamedTuple):
     """What the coordinator says has changed; with `full`, all there is."""
 
     given: list[Teacher]
-    gone: dict[str, Change]
+    gone: dict[str, Fate]
     full: bool
     announced: bool = False  # the student's demand was said anew
 

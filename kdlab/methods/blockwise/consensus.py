@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kdlab.changes.request import ControlRequest
 
-_NUMBERS = len(ControlRequest(settings=(0.0,)).numbers())  # lr_factor alone is changed
+_NUMBERS = len(ControlRequest(values=(0.0,)).numbers())  # lr_factor alone is changed
 
 
 @dataclass(slots=True)

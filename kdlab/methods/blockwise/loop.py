@@ -36,7 +36,7 @@ from kdlab.train.plan_loop import PlanLoop
 from kdlab.train.recalibration import take_statistics_again
 from kdlab.train.result import MemberResult
 
-_NOTHING = ControlRequest(settings=(0.0,))
+_NOTHING = ControlRequest(values=(0.0,))
 _TRACED = 12  # steps at the end of each epoch
 _TICK_GPU = 10  # steps between two reports on a GPU, where asking for a loss waits for it
 
@@ -91,7 +91,7 @@ class BlockwiseLoop(PlanLoop):
             GenerationEnds: a rank comes or goes; the state is saved.
             KdlabError: a loss is no number any more.
         """
-        self.control.apply(agreed_by_all(self.control.first_settings(), self.talk))
+        self.control.apply(agreed_by_all(self.control.wanted_values(now=True), self.talk))
         try:
             while self.position.epoch < self.job.recipe.epochs:
                 if self._train_epoch():

@@ -109,7 +109,7 @@ class BlockRank(RankProcess[GenerationOrder]):
                 stop=self.stops,
                 leave=lambda: self.saving or self.leaving,
                 pulse=lambda step: self.beat(number, step),
-                steering=self.steering,
+                changes=self.changes,
                 search=self.method.search,
                 on_trace=self._write_trace,
             )

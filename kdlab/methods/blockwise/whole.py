@@ -52,7 +52,7 @@ def train_whole(
         model=model,
         recipe=recipe,
         samples=setup.samples(member, epochs=recipe.epochs, batch=recipe.batch),
-        steering=training.steering,
+        changes=training.changes,
     )
     whole = training.train_here(loop, folder)
     return replace(

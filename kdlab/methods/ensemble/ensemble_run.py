@@ -13,7 +13,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from kdlab.changes.queue import Steering
+from kdlab.changes.queue import ChangeQueue
 from kdlab.data.samples import PlannedSamples, Shard
 from kdlab.errors import BadInput
 from kdlab.events.event import Emit
@@ -162,7 +162,7 @@ class EnsembleRun:
         number: int,
         folder: Path,
         emit: Emit,
-        steering: Steering | None = None,
+        changes: ChangeQueue | None = None,
         pulse: Callable[[int], None] = lambda step: None,
     ) -> LocalWorker:
         """A worker as it begins; what it left in its folder is loaded with its first order."""
@@ -186,7 +186,7 @@ class EnsembleRun:
                 emit=emit,
                 stop=self.setup.stop,
                 pulse=pulse,
-                steering=steering or Steering(None, ""),
+                changes=changes or ChangeQueue(),
                 prices=self.prices,
             )
         )

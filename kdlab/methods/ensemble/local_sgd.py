@@ -101,10 +101,9 @@ class LocalSgd:
             RunStopped: the user asked; the newest state is kept.
         """
         self.job.pulse(self.steps)
-        self.job.steering.look()
         # For the next step on, whatever the other local models have come to.
-        self.control.apply(self.control.wanted_settings())
-        if self.job.steering.paused and not self.job.stop():
+        self.control.apply(self.control.wanted_values())
+        if self.job.changes.paused and not self.job.stop():
             self._pause(save)
         if self.job.stop():
             if save is not None:
@@ -153,7 +152,7 @@ class LocalSgd:
                 save()
                 self.job.emit(CheckpointSaved(step=self.steps, worker=self.job.worker))
             elif now.save:  # when it may
-                self.job.steering.wants_checkpoint = True
+                self.job.changes.wants_checkpoint = True
 
         with self.aside():
             self.control.pause(self.source, agree=alone, act=act)

@@ -184,7 +184,7 @@ class Ensemble(MethodSpec):
         else:
             processes = WorkersHere(
                 lambda number: own.worker(
-                    number, training.folder, training.emit, training.steering
+                    number, training.folder, training.emit, training.changes
                 ),
                 lambda worker: own.source(worker, training.run.run_id, training.pool),
             )

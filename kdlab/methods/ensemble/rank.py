@@ -37,7 +37,7 @@ class LocalModelRank(RankProcess[RoundOrder]):
                 order.worker,
                 self.folder,
                 self.log.emit,
-                self.steering,
+                self.changes,
                 lambda step: self.beat(1, step),
             )
             self._worker.go_to(order.round.number, order.trained)

@@ -363,7 +363,7 @@ class LocalWorker:
             sgd.log(self.round)
         if not may:
             return
-        if sgd.control.take_checkpoint_order():
+        if self.job.changes.take_checkpoint():
             self._save()
             self.job.emit(CheckpointSaved(step=sgd.steps, worker=self.job.worker))
         if self.saves.due(sgd.steps):

@@ -4,13 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from kdlab.changes.change import RankCount
 from kdlab.cluster.group import StudentGroup
 from kdlab.cluster.served import Served
 from kdlab.codec import typed
 from kdlab.config import Fault, register
+from kdlab.config.home import find_as
+from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.groups import rank_group
 from kdlab.experiment.method import MemberTraining, MethodSpec, short_name
-from kdlab.experiment.resizing import wanted_ranks
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.papers.edl_dist.generations import Generations
 from kdlab.soft_labels.cached import Cached
@@ -73,7 +75,7 @@ class StudentMethod(MethodSpec):
         if not self.has_ranks(training.spec):
             with training.chaos(pool, list):
                 loop = setup.loop(
-                    training.member, folder, training.emit, steering=training.steering
+                    training.member, folder, training.emit, changes=training.changes
                 )
                 return training.train_here(loop, folder)
         group = _group(training)
@@ -85,8 +87,13 @@ def _group(training: MemberTraining) -> StudentGroup:
     """The ranks that train one student together, each a process; `run()` it."""
     aggregation = training.spec.aggregation
     assert isinstance(aggregation, AllReduce)
+    changes = training.changes
+
+    def wanted() -> int | None:
+        return changes.look(now=True).ranks
+
     machine = Generations(
-        wanted=wanted_ranks(training.run) or aggregation.ranks,
+        wanted=wanted() or ranks_before(training.run) or aggregation.ranks,
         least=aggregation.least,
         replace=aggregation.replace_lost,
         standby=aggregation.standby,
@@ -97,5 +104,12 @@ def _group(training: MemberTraining) -> StudentGroup:
         module="kdlab.methods.student.rank",
         pool=training.pool,
         hang_s=aggregation.hang_s,
-        wanted=lambda: wanted_ranks(training.run),
+        wanted=wanted,
     )
+
+
+def ranks_before(run: RunFolder) -> int | None:
+    """What was asked of a run of before this was a change among others."""
+    path = run.path / "ranks.json"
+    found = find_as(dict[str, RankCount], path, "Delete it, or ask again.")
+    return found.get("ranks") if found else None

@@ -104,7 +104,7 @@ class Rank(RankProcess[GenerationOrder]):
             fence=order.fence,
             leave=lambda: self.saving or self.leaving,
             pulse=lambda step: self.beat(number, step),
-            steering=self.steering,
+            changes=self.changes,
         )
         if ranks.rank:  # dropout and the like: chances of its own
             torch.manual_seed(self.member.seed * 1009 + ranks.rank)

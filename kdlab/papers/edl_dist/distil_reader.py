@@ -27,7 +27,7 @@ from kdlab.papers.edl_dist.beyond.placing import Placing
 from kdlab.papers.edl_dist.beyond.trust import Trust, Witness
 from kdlab.papers.edl_dist.flow import Flow
 from kdlab.papers.edl_dist.in_flight import InFlight, Part
-from kdlab.papers.edl_dist.leases import Change
+from kdlab.papers.edl_dist.leases import Fate
 from kdlab.papers.edl_dist.reader_instructions import Instructions
 from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
 from kdlab.papers.edl_dist.roster import Roster
@@ -87,7 +87,7 @@ class DistilReader:
     def on_teachers(
         self,
         given: Collection[Teacher],
-        gone: Mapping[str, Change],
+        gone: Mapping[str, Fate],
         full: bool,
         time: float,
     ) -> Instructions:

@@ -37,7 +37,7 @@ from kdlab.papers.edl_dist.fair_shares import (
 )
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
-Change = Literal["given", "draining", "left", "lost", "expired", "released", "moved"]
+Fate = Literal["given", "draining", "left", "lost", "expired", "released", "moved"]
 LeaseMove = Literal["ready", "assign", "release", "leave"]
 
 # What happens to a teacher in a state, and the state after it; in any other it changes nothing.
@@ -64,7 +64,7 @@ class Delta:
     version: int
     full: bool  # `held` is the whole list; otherwise only what is new or draining
     held: tuple[Lease, ...]
-    gone: dict[str, Change]  # teacher -> how it went; the last way, if it came and went
+    gone: dict[str, Fate]  # teacher -> how it went; the last way, if it came and went
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class LeaseTable:
     leases: dict[str, SharedTeacher] = field(default_factory=dict)
     demands: dict[str, Demand] = field(default_factory=dict)
     version: int = 0  # grows with every change a student could care about
-    changes: dict[str, deque[tuple[int, str, Change]]] = field(default_factory=dict)
+    changes: dict[str, deque[tuple[int, str, Fate]]] = field(default_factory=dict)
     touched: set[str] = field(default_factory=set)  # rows changed; a store empties it
 
     # Teachers
@@ -144,7 +144,7 @@ class LeaseTable:
         if row is None:
             return False
         self._detach(row)
-        how: Change = "left" if row.state == "draining" else "lost"
+        how: Fate = "left" if row.state == "draining" else "lost"
         for student in row.shares:
             self._note(student, teacher, "expired" if expired else how)
         self._match(time)
@@ -294,7 +294,7 @@ class LeaseTable:
         noted = self.changes.get(student, deque())
         if version < 0 or (len(noted) == noted.maxlen and version < noted[0][0]):
             return Delta(self.version, True, tuple(self.held_by(student)), {})
-        held, gone = dict[str, Lease](), dict[str, Change]()
+        held, gone = dict[str, Lease](), dict[str, Fate]()
         for at, teacher, change in noted:
             if at <= version:
                 continue
@@ -342,7 +342,7 @@ class LeaseTable:
         self._count(demand.student)
         self._note(demand.student, row.teacher, "given")
 
-    def _take(self, row: SharedTeacher, student: str, part: float, how: Change) -> None:
+    def _take(self, row: SharedTeacher, student: str, part: float, how: Fate) -> None:
         """So much of a teacher less; all of it where less than a crumb is left."""
         share = row.shares[student]
         share.part -= part
@@ -382,7 +382,7 @@ class LeaseTable:
         if demand is not None:
             demand.rate = sum(row.rate_of(student) for row in demand.held.values())
 
-    def _note(self, student: str, teacher: str, change: Change) -> None:
+    def _note(self, student: str, teacher: str, change: Fate) -> None:
         self.version += 1
         noted = self.changes.get(student)
         if noted is not None:

@@ -16,11 +16,11 @@ from kdlab.events.teachers import EngineChanged, TeacherLeft, TeacherLost, Teach
 from kdlab.papers.edl_dist.beyond.patience import Patience
 from kdlab.papers.edl_dist.beyond.trust import Trust, Witness
 from kdlab.papers.edl_dist.in_flight import InFlight, Part, Sent, Speed
-from kdlab.papers.edl_dist.leases import Change
+from kdlab.papers.edl_dist.leases import Fate
 from kdlab.papers.edl_dist.reader_instructions import Complain, GiveBack, Instructions, Say
 from kdlab.papers.edl_dist.reader_rules import Teacher
 
-_GRACEFUL: tuple[Change, ...] = ("left", "released", "moved")  # its answers still come
+_GRACEFUL: tuple[Fate, ...] = ("left", "released", "moved")  # its answers still come
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Roster:
     last_trouble: str = ""
 
     def on_teachers(
-        self, given: Collection[Teacher], gone: Mapping[str, Change], *, full: bool
+        self, given: Collection[Teacher], gone: Mapping[str, Fate], *, full: bool
     ) -> tuple[Instructions, bool]:
         """What the coordinator says is new; with `full`, all there is.
 
@@ -75,7 +75,7 @@ class Roster:
         return told, joined
 
     def _on_gone(
-        self, address: str, how: Change, given: Mapping[str, Teacher]
+        self, address: str, how: Fate, given: Mapping[str, Teacher]
     ) -> Instructions:
         before, after = self.teachers.get(address), given.get(address)
         if before is None:  # 3.4, case 1: nothing was scheduled to it

@@ -4,15 +4,16 @@ import html
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Literal
 
+from kdlab.changes import change
+from kdlab.changes.tunable import Tunable
 from kdlab.config import yaml_text
 from kdlab.config.home import locked, make_private, runs_folder, write_json
-from kdlab.config.knob import Knob
 from kdlab.config.load import spec_hash
 from kdlab.config.registry import component_names
 from kdlab.errors import BadInput, ClusterError
@@ -21,7 +22,7 @@ from kdlab.events.log import select
 from kdlab.events.runs import TeacherTraining
 from kdlab.experiment import folder as folders
 from kdlab.experiment.folder import RunFolder, RunStatus
-from kdlab.run.handle.knobs import knobs
+from kdlab.run.handle import changes
 from kdlab.run.handle.result import Result
 from kdlab.run.handle.run_list import RunList
 from kdlab.run.handle.watched import Components, Watched, spawn, viewers
@@ -288,15 +289,15 @@ class Run(Watched):
         Raises:
             BadInput: it has ended, or nothing trains yet.
         """
-        self._order("pause")
+        changes.send(self.folder, change.Pause)
 
     def go_on(self) -> None:
         """After `pause`."""
-        self._order("go_on")
+        changes.send(self.folder, change.GoOn)
 
     def checkpoint(self) -> None:
         """Save the state after this step."""
-        self._order("checkpoint")
+        changes.send(self.folder, change.SaveCheckpoint)
 
     def set(self, **values: float) -> None:
         """Change numbers of the training from the next step on; `knobs` lists them.
@@ -307,30 +308,23 @@ class Run(Watched):
             BadInput: unknown, or it has ended.
             SpecError: a value the spec would not allow.
         """
-        self._order("set", values=values)
+        changes.send(self.folder, change.SetValues, set=values)
 
-    def knobs(self) -> list[Knob]:
+    def knobs(self) -> list[Tunable]:
         """What `set` takes, with values and ranges."""
-        return knobs(self.folder)
+        return changes.tunables(self.folder)
 
     def add_teacher(self) -> None:
         """One more in the pool of this run."""
-        self._order("add_teacher")
+        changes.send(self.folder, change.AddTeacher)
 
     def drain_teacher(self, name: str) -> None:
         """It answers what it was asked, and leaves."""
-        self._order("drain_teacher", name=name)
+        changes.send(self.folder, change.DrainTeacher, name=name)
 
     def kill_teacher(self, name: str) -> None:
         """SIGKILL; marked as chaos in the run's events."""
-        self._order("kill_teacher", name=name)
-
-    def _order(
-        self, event: str, values: Mapping[str, float] | None = None, name: str | None = None
-    ) -> None:
-        from kdlab.run.handle.changes import send
-
-        send(self.folder, event, values, name)
+        changes.send(self.folder, change.KillTeacher, name=name)
 
     def scale(self, ranks: int) -> None:
         """Have the student's group grow or shrink; it saves, then all begin again there.
@@ -338,9 +332,7 @@ class Run(Watched):
         Raises:
             BadInput: the run has no group, or cannot have so many ranks.
         """
-        from kdlab.experiment.resizing import ask_for_ranks
-
-        ask_for_ranks(self.folder, self.folder.resolved(), ranks)
+        changes.scale(self.folder, ranks)
 
     def __repr__(self) -> str:
         return f"Run({self.id}, {self.origin().experiment}, {self.state})"

@@ -25,7 +25,6 @@ from kdlab.experiment.method import MemberTraining
 from kdlab.experiment.pools import Pools
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import Member, spec_of
-from kdlab.experiment.tunables import knobs_of
 from kdlab.report.verdict_picture import write_picture
 from kdlab.run.outputs.documents import (
     StudentCosts,
@@ -147,8 +146,9 @@ class RunProcess(Work):
         self.log.emit(begun)
         if begins := self.setup.student_begins():
             self.log.emit(Note(message=begins))
-        members = {m.name: list(knobs_of(self.spec, m)) for m in self.spec.members()}
-        write_json(self.run.knobs, plain(members))
+        spec = self.spec
+        found = {m.name: spec.method.tunables(spec, m.source) for m in spec.members()}
+        write_json(self.run.tunables, plain(found))
         data = self.setup.data
         if len(rows := watched_rows(data)):
             path = self.run.path / "watched.png"

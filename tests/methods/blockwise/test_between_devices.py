@@ -19,7 +19,7 @@ from kdlab.papers.pipe_bd.stages import pipeline
 from kdlab.supervision.process_groups import of_all
 from kdlab.train.recipe import Recipe
 
-QUIET = ControlRequest(settings=(1.0,))
+QUIET = ControlRequest(values=(1.0,))
 
 
 def test_all_hear_of_a_step_when_all_have_spoken_for_long():

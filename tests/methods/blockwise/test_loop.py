@@ -6,7 +6,8 @@ from small_pipelines import cutting, job, same, weights
 from student_loops import Recorder
 from threaded_ranks import in_threads
 
-from kdlab.changes.queue import LR_FACTOR, Steering
+from kdlab.changes.change import LR_FACTOR
+from kdlab.changes.queue import ChangeQueue
 from kdlab.data.samples import planned
 from kdlab.errors import Diverged, RunStopped
 from kdlab.methods.blockwise.job import BlockwiseFacts
@@ -125,7 +126,7 @@ def test_who_leaves_has_all_save_and_end_this_generation(samples, tmp_path, quie
     assert same(found, quiet)
 
 
-class Asked(Steering):
+class Asked(ChangeQueue):
     """What somebody asks for, look by look: a pause that lasts two looks, and other values."""
 
     def __init__(self, looks, values=None, save=False):
@@ -133,18 +134,18 @@ class Asked(Steering):
         self.left, self.given, self.save = looks, values or {}, save
 
     def look(self, *, now=False):
-        if now:
-            return
-        self.left -= 1
-        self.paused = -2 <= self.left < 0
+        if not now:
+            self.left -= 1
+            self.paused = -2 <= self.left < 0
         if self.left == 0:
             self.values, self.wants_checkpoint = dict(self.given), self.save
+        return self
 
 
 @pytest.mark.long
 def test_a_pause_changes_nothing_and_is_told(samples, tmp_path, quiet):
     recorders = [Recorder(), Recorder()]
-    found, _ = trained(samples, tmp_path / "paused", 2, recorders, steering=Asked(4))
+    found, _ = trained(samples, tmp_path / "paused", 2, recorders, changes=Asked(4))
     assert same(found, quiet)
     kinds = [e.KIND for e in recorders[0].events]
     assert kinds.index("paused") < kinds.index("went_on")
@@ -155,8 +156,8 @@ def test_a_pause_changes_nothing_and_is_told(samples, tmp_path, quiet):
 @pytest.mark.long
 def test_a_rate_that_is_changed_holds_on_all_devices(samples, tmp_path, quiet):
     recorders, loops = [Recorder(), Recorder()], []
-    steering = Asked(2, {LR_FACTOR: 0.5})
-    found, _ = trained(samples, tmp_path / "slow", 2, recorders, loops, steering=steering)
+    changes = Asked(2, {LR_FACTOR: 0.5})
+    found, _ = trained(samples, tmp_path / "slow", 2, recorders, loops, changes=changes)
     assert not same(found, quiet)
     (told,) = (e for e in recorders[0].events if e.KIND == "steered")
     assert told.values == {LR_FACTOR: 0.5}
@@ -166,7 +167,7 @@ def test_a_rate_that_is_changed_holds_on_all_devices(samples, tmp_path, quiet):
 @pytest.mark.long
 def test_a_checkpoint_that_is_asked_for_is_written_in_the_epoch(samples, tmp_path):
     recorder = Recorder()
-    trained(samples, tmp_path / "m", 1, [recorder], steering=Asked(2, save=True))
+    trained(samples, tmp_path / "m", 1, [recorder], changes=Asked(2, save=True))
     saved = [e.step for e in recorder.events if e.KIND == "checkpoint_saved"]
     assert saved[1:] == [STEPS // 2, STEPS]
     assert 0 < saved[0] < STEPS // 2

@@ -13,13 +13,13 @@ from torch.nn.functional import cross_entropy
 
 from kdlab.changes.change import (
     CONTROL,
-    ChangeSettings,
     GoOn,
     Pause,
     SaveCheckpoint,
+    SetValues,
     append,
 )
-from kdlab.changes.queue import Steering
+from kdlab.changes.queue import ChangeQueue
 from kdlab.errors import Diverged, RunStopped
 from kdlab.losses.hinton import Hinton
 from kdlab.methods.ensemble.exchange import (
@@ -194,25 +194,25 @@ def test_a_stop_is_raised_once_the_state_is_kept(case):
 
 
 @pytest.fixture
-def steered(case, tmp_path, monkeypatch):
-    """(sgd, order): a loop that somebody else steers."""
+def changed(case, tmp_path, monkeypatch):
+    """(sgd, ask): a loop that somebody else changes."""
     monkeypatch.setattr("kdlab.changes.queue._EVERY_S", 0.0)
-    monkeypatch.setattr("kdlab.changes.queue._PAUSED_S", 0.0)
+    monkeypatch.setattr("kdlab.train.loop_control._PAUSED_S", 0.0)
 
-    def order(made):
-        append(tmp_path, made)
+    def ask(change):
+        append(tmp_path, change)
 
-    sgd = sgd_of(case, steering=Steering(tmp_path / CONTROL, "ec/seed0"), loss=Hinton())
-    return sgd, order
+    sgd = sgd_of(case, changes=ChangeQueue(tmp_path / CONTROL, "ec/seed0"), loss=Hinton())
+    return sgd, ask
 
 
-def test_values_that_are_set_hold_from_the_next_step_on(case, steered):
-    sgd, order = steered
+def test_values_that_are_set_hold_from_the_next_step_on(case, changed):
+    sgd, ask = changed
     (batch,) = batches(sgd, 1)
     sgd.one(batch)
     before = sgd.train_step.lr
     wanted = {"lr_factor": 0.5, "loss.soft_weight": 0.25}
-    order(ChangeSettings(time=1.0, member="ec/seed0", set=wanted))
+    ask(SetValues(time=1.0, member="ec/seed0", set=wanted))
     sgd.alive()
     sgd.steps = 0
     sgd.one(batch)
@@ -224,26 +224,26 @@ def test_values_that_are_set_hold_from_the_next_step_on(case, steered):
 
 
 @pytest.mark.parametrize("may_save", [True, False])
-def test_in_a_pause_it_stands_still_and_saves_when_it_is_told(case, steered, may_save):
-    sgd, order = steered
+def test_in_a_pause_it_stands_still_and_saves_when_it_is_told(case, changed, may_save):
+    sgd, ask = changed
     saved = []
     looks = iter([SaveCheckpoint, GoOn])
 
     def pulse(step):
-        if sgd.job.steering.paused:
-            order(next(looks)(time=2.0, member="ec/seed0"))
+        if sgd.job.changes.paused:
+            ask(next(looks)(time=2.0, member="ec/seed0"))
 
-    order(Pause(time=1.0, member="ec/seed0"))
+    ask(Pause(time=1.0, member="ec/seed0"))
     sgd.control.job = replace(sgd.job, pulse=pulse)
     sgd.alive((lambda: saved.append(True)) if may_save else None)
     kinds = [e.KIND for e in case.events]
     if may_save:
         assert saved == [True]
         assert kinds == ["paused", "checkpoint_saved", "went_on"]
-        assert not sgd.job.steering.wants_checkpoint
+        assert not sgd.job.changes.wants_checkpoint
     else:
         assert kinds == ["paused", "went_on"]
-        assert sgd.job.steering.wants_checkpoint  # as soon as it may
+        assert sgd.job.changes.wants_checkpoint  # as soon as it may
 
 
 def test_a_loss_that_is_no_number_is_refused_with_what_to_do(case):

@@ -5,10 +5,11 @@ from contextlib import nullcontext
 import pytest
 
 import kdlab
+from kdlab.changes.change import Scale, append
+from kdlab.config.home import write_json
 from kdlab.errors import SpecError
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.method import MemberTraining
-from kdlab.experiment.resizing import ask_for_ranks
 from kdlab.methods.student import method as student
 from kdlab.methods.student.method import StudentMethod
 from kdlab.soft_labels.in_process import InProcess
@@ -83,6 +84,14 @@ def test_a_group_is_as_the_aggregation_says(elsewhere, tmp_path):
     assert group.hang_s == 7
     assert group.wanted() is None
     # What was asked for holds in this session and in the next one.
-    ask_for_ranks(made.run, {"aggregation": spec.to_dict()["aggregation"]}, 4)
+    append(made.run.path, Scale(time=1.0, member="none/seed0", ranks=4))
     assert group.wanted() == 4
     assert student._group(made).machine.wanted == 4
+
+
+def test_ranks_that_an_earlier_kdlab_was_asked_for_hold(elsewhere, tmp_path):
+    made = training(tmp_path, spec_of(GROUP, "aggregation.ranks=3"))
+    write_json(made.run.path / "ranks.json", {"ranks": 2})
+    assert student._group(made).machine.wanted == 2
+    append(made.run.path, Scale(time=1.0, member="", ranks=5))
+    assert student._group(made).machine.wanted == 5

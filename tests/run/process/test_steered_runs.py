@@ -4,12 +4,13 @@ import pytest
 from runs_here import steps
 
 import kdlab
-from kdlab.changes import queue as steering
-from kdlab.changes.change import append, order
+from kdlab.changes import queue
+from kdlab.changes.change import SetValues, append
 from kdlab.errors import BadInput
 from kdlab.events.log import select
 from kdlab.run.handle.run import Run, resume
 from kdlab.soft_labels.source import LocalSource
+from kdlab.train import loop_control
 
 SMALL = {
     "student": {"type": "models/patch_net", "patch": 8, "width": 8},
@@ -27,8 +28,8 @@ def user(here, monkeypatch):
 
     What it yields is whether the run is to end; that is not taken back.
     """
-    monkeypatch.setattr(steering, "_EVERY_S", 0.0)
-    monkeypatch.setattr(steering, "_PAUSED_S", 0.0)
+    monkeypatch.setattr(queue, "_EVERY_S", 0.0)
+    monkeypatch.setattr(loop_control, "_PAUSED_S", 0.0)
 
     def does(script):
         going, stops = [], []
@@ -205,7 +206,7 @@ def steerable(monkeypatch):
 def test_thresholds_go_to_the_source_once_and_a_refusal_is_said(user, steerable):
     def ask(run, **values):
         named = {f"soft_labels.{name}": value for name, value in values.items()}
-        append(run.path, order("set", "in_process/seed0", {"set": named}))
+        append(run.path, SetValues(time=1.0, member="in_process/seed0", set=named))
 
     def script(run):
         yield from until(lambda: last(run))

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from kdlab.changes.change import AddTeacher, DrainTeacher, KillTeacher, Order, OrderReader
+from kdlab.changes.change import AddTeacher, Change, ChangeReader, DrainTeacher, KillTeacher
 from kdlab.cluster.chaos import Target
 from kdlab.cluster.keeper import PoolKeeper
 from kdlab.cluster.pool import Pool
@@ -18,10 +18,10 @@ from kdlab.experiment.chaos_targets import OwnTargets
 _TICK_S = 0.2
 
 
-class PoolOrders:
-    """Reads the orders of `kdlab.run.handle.changes` and carries out those for teachers.
+class TeacherChanges:
+    """Reads the changes of `kdlab.run.handle.changes` and carries out those for teachers.
 
-    Orders from before `since` belong to an earlier session. `targets` finds who there is.
+    Changes from before `since` belong to an earlier session. `targets` finds who there is.
     """
 
     def __init__(
@@ -34,28 +34,28 @@ class PoolOrders:
         targets: Callable[[Pool], OwnTargets] = OwnTargets,
         kill: Callable[[int, int], None] = os.kill,
     ) -> None:
-        self._read, self._since = OrderReader(path), since
+        self._read, self._since = ChangeReader(path), since
         self._pool, self._emit = pool, emit
         self._targets, self._kill = targets, kill
-        self._keeper = PoolKeeper("orders", _TICK_S, self.look)
+        self._keeper = PoolKeeper("changes", _TICK_S, self.look)
 
-    def start(self) -> "PoolOrders":
+    def start(self) -> "TeacherChanges":
         self._keeper.start()
         return self
 
     def look(self) -> None:
         """Carry out what is new."""
-        for order in self._read():
-            if order.time < self._since:
+        for change in self._read():
+            if change.time < self._since:
                 continue
             try:
-                self._execute(order)
-            except Exception as error:  # of whatever kind: the next order must be heard
-                said = f"{order.KIND} was not carried out: {error!r}"
+                self._execute(change)
+            except Exception as error:  # of whatever kind: the next one must be heard
+                said = f"{change.KIND} was not carried out: {error!r}"
                 self._emit(Warned(message=said))
 
-    def _execute(self, order: Order) -> None:
-        match order:
+    def _execute(self, change: Change) -> None:
+        match change:
             case AddTeacher():
                 self._emit(TeacherAdded(by="user", pid=self._pool.machines.add()))
             case DrainTeacher(name=name) if target := self._target(name):
@@ -63,7 +63,7 @@ class PoolOrders:
                 self._pool.machines.withdraw([machine_of(name)])
             case KillTeacher(name=name) if target := self._target(name):
                 self._emit(
-                    ChaosCaused(by="user", kind=order.KIND, target=name, pid=target.pid)
+                    ChaosCaused(by="user", kind=change.KIND, target=name, pid=target.pid)
                 )
                 self._kill(target.pid, signal.SIGKILL)
             case DrainTeacher(name=name) | KillTeacher(name=name):

@@ -5,16 +5,16 @@ import json
 import pytest
 
 import kdlab
-from kdlab.changes import change as orders
+from kdlab.changes.change import CONTROL, ChangeReader, Pause, SetValues
+from kdlab.changes.queue import ChangeQueue
 from kdlab.codec import MessageError, plain
 from kdlab.config.home import write_json
 from kdlab.errors import BadInput, SpecError
 from kdlab.events.log import EventLog, MemberLog
 from kdlab.events.runs import MemberDone, MemberStarted
 from kdlab.events.teachers import PoolReady
-from kdlab.experiment.tunables import knobs_of
-from kdlab.run.handle.changes import send
-from kdlab.run.handle.knobs import check_values, knobs
+from kdlab.experiment.folder import RunFolder
+from kdlab.run.handle.changes import check_values, scale, send, tunables
 from kdlab.run.handle.run import Run, made
 
 POOL = "teacher_pool={type: cluster/local_pool, teachers: 2, engine: eager}"
@@ -31,8 +31,8 @@ def folder(elsewhere):
         experiment = kdlab.load(f"smoke/{name}", *overrides)
         run, _ = made(experiment, "running")
         spec = experiment.spec
-        written = {m.name: list(knobs_of(spec, m)) for m in spec.members()}
-        write_json(run.knobs, plain(written))
+        written = {m.name: spec.method.tunables(spec, m.source) for m in spec.members()}
+        write_json(run.tunables, plain(written))
         if trains:
             begins(run, spec.members()[0].name)
         return run
@@ -53,7 +53,7 @@ def ends(run, member):
 
 
 def values(run):
-    return {knob.name: knob.value for knob in knobs(run)}
+    return {one.name: one.value for one in tunables(run)}
 
 
 def test_what_can_be_set_depends_on_who_trains(folder):
@@ -70,34 +70,36 @@ def test_what_can_be_set_depends_on_who_trains(folder):
 
 def test_what_was_set_is_shown_and_holds_for_its_member_alone(folder):
     run = folder("in_process", "seeds=[0, 1]")
-    send(run, "set", {"loss.temperature": 2.0})
-    send(run, "set", {"loss.temperature": 1.5, "lr_factor": 0.5})
-    send(run, "pause")
+    send(run, SetValues, set={"loss.temperature": 2.0})
+    send(run, SetValues, set={"loss.temperature": 1.5, "lr_factor": 0.5})
+    send(run, Pause)
     assert values(run)["loss.temperature"] == 1.5
     assert values(run)["lr_factor"] == 0.5
     ends(run, "in_process/seed0")
     begins(run, "in_process/seed1")
     assert values(run)["loss.temperature"] == 4.0
-    assert Run(run).knobs() == knobs(run)
+    assert Run(run).knobs() == tunables(run)
 
 
 def test_before_it_has_begun_there_is_nothing_to_set(folder):
     run = folder("none", trains=False)
     assert values(run) == {"lr_factor": 1.0}  # those of the first that will train
-    run.knobs.unlink()
-    assert knobs(run) == []
+    run.tunables.unlink()
+    assert tunables(run) == []
 
 
 def test_what_the_run_wrote_down_may_be_damaged_or_of_another_kdlab(folder):
     run = folder("none")
-    run.knobs.write_text("{")
+    run.tunables.write_text("{")
     with pytest.raises(
         MessageError, match=r"knobs\.json cannot be read: .* The run itself goes on"
     ):
-        knobs(run)
-    run.knobs.write_text(json.dumps({"none/seed0": [{"name": "lr_factor", "colour": 1}]}))
+        tunables(run)
+    run.tunables.write_text(
+        json.dumps({"none/seed0": [{"name": "lr_factor", "colour": 1}]})
+    )
     with pytest.raises(MessageError):
-        knobs(run)
+        tunables(run)
 
 
 @pytest.mark.parametrize(
@@ -123,20 +125,20 @@ def test_bad_values_are_refused_before_they_are_sent(folder, asked, said):
     with pytest.raises((BadInput, SpecError)) as refused:
         Run(run).set(**asked)
     assert said in str(refused.value)
-    assert not (run.path / orders.CONTROL).exists()
+    assert not (run.path / CONTROL).exists()
 
 
 def test_both_thresholds_are_judged_together(folder):
     run = folder("served")
     check_values(run, {"soft_labels.lt": 600, "soft_labels.ut": 700})
-    send(run, "set", {"soft_labels.ut": 700})
+    send(run, SetValues, set={"soft_labels.ut": 700})
     check_values(run, {"soft_labels.lt": 600})  # what was set before counts
 
 
 def test_a_loss_with_rules_of_its_own_is_asked(folder):
     """Its field has no range, and `cross_faults` does."""
     run = folder("in_process", "loss={type: losses/sum, parts: [{type: losses/hinton}]}")
-    free = {knob.name: knob.free for knob in knobs(run)}
+    free = {one.name: one.free for one in tunables(run)}
     of_loss = dict.fromkeys(["hard_weight", "soft_weight", "warm_up_epochs"], False)
     assert free == {"lr_factor": True} | {
         f"loss.{name}": no for name, no in of_loss.items()
@@ -146,14 +148,14 @@ def test_a_loss_with_rules_of_its_own_is_asked(folder):
         check_values(run, {"loss.soft_weight": -1.0})
 
 
-# Orders
+# What is sent
 
 
 def given(run):
-    return orders.OrderReader(run.path / orders.CONTROL)()
+    return ChangeReader(run.path / CONTROL)()
 
 
-def test_orders_are_for_the_member_that_trains_now(folder):
+def test_changes_are_for_the_member_that_trains_now(folder):
     run = folder("none", "seeds=[0, 1]")
     handle = Run(run)
     handle.pause()
@@ -170,7 +172,7 @@ def test_orders_are_for_the_member_that_trains_now(folder):
     assert found[-1].set == {"lr_factor": 0.5}
 
 
-def test_between_two_trainings_it_takes_no_orders(folder):
+def test_between_two_trainings_it_cannot_be_changed(folder):
     run = folder("none", trains=False)
     with pytest.raises(BadInput, match="does not train its student at the moment"):
         Run(run).pause()
@@ -182,15 +184,15 @@ def test_between_two_trainings_it_takes_no_orders(folder):
 
 
 @pytest.mark.parametrize("state", ["finished", "failed", "stopped", "lost"])
-def test_only_a_running_one_takes_orders(folder, state):
+def test_only_a_running_one_can_be_changed(folder, state):
     run = folder("none")
     run.write_status(state=state, result={})
-    with pytest.raises(BadInput, match=f"is {state}; only a running one takes orders"):
+    with pytest.raises(BadInput, match=f"is {state}; only a running one can be changed"):
         Run(run).pause()
 
 
 @pytest.mark.parametrize("pool", [POOL, DEPLOYED], ids=("local", "deployed"))
-def test_teachers_are_ordered_where_the_run_has_started_them(folder, pool):
+def test_teachers_come_and_go_where_the_run_has_started_them(folder, pool):
     run = folder("served", pool)
     handle = Run(run)
     with pytest.raises(BadInput, match="no teachers of its own"):
@@ -212,19 +214,55 @@ def test_teachers_are_ordered_where_the_run_has_started_them(folder, pool):
 
 
 @pytest.mark.parametrize("pool", ["cluster/remote_pool", None])
-def test_teachers_of_others_are_not_ordered_about(folder, pool):
+def test_teachers_of_others_are_left_alone(folder, pool):
     words = f"teacher_pool={{type: {pool}, address: 'tcp://10.0.0.1:1', insecure: true}}"
     run = folder("served", words) if pool else folder("none")
     if pool:  # one of its own would have to be up as well
         EventLog(run.events).emit(PoolReady(address="tcp://10.0.0.1:1", teachers=[]))
-    for order in (Run(run).add_teacher, lambda: Run(run).kill_teacher("teacher-0")):
+    for ask in (Run(run).add_teacher, lambda: Run(run).kill_teacher("teacher-0")):
         with pytest.raises(BadInput, match="no teachers of its own"):
-            order()
+            ask()
     assert given(run) == []
 
 
-def test_a_run_of_another_format_takes_no_orders(folder):
+def test_a_run_of_another_format_cannot_be_changed(folder):
     run = folder("none")
     write_json(run.path / "experiment.json", {"experiment": "mine", "format": 1})
     with pytest.raises(BadInput, match="format 1"):
         Run(run).pause()
+
+
+# Another number of ranks
+
+GROUP = {"type": "train/aggregation/all_reduce", "ranks": 3, "least": 2}
+
+
+def wanted(run):
+    return ChangeQueue(run.path / CONTROL, "any/seed0", since=2.0**36).look().ranks
+
+
+def run_with(folder, aggregation):
+    (folder / "spec.yaml").write_text(json.dumps({"aggregation": aggregation}))
+    return RunFolder(folder)
+
+
+def test_what_was_asked_for_last_is_wanted_also_after_a_resume(tmp_path):
+    run = run_with(tmp_path, GROUP)
+    assert wanted(run) is None
+    for ranks in (2, 6, 4):
+        scale(run, ranks)
+        assert wanted(run) == ranks
+
+
+@pytest.mark.parametrize("ranks", [1, 7])
+def test_a_group_has_a_least_and_a_most(tmp_path, ranks):
+    run = run_with(tmp_path, GROUP)
+    with pytest.raises(BadInput, match=rf"{ranks} ranks .* this run can have 2 to 6"):
+        scale(run, ranks)
+    assert wanted(run) is None
+
+
+def test_a_student_in_one_process_has_no_ranks(tmp_path):
+    run = run_with(tmp_path, {"type": "train/aggregation/none"})
+    with pytest.raises(BadInput, match="trains one student in one process"):
+        scale(run, 2)

@@ -8,14 +8,14 @@ _ANY = Range()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knob:
+class Tunable:
     """What it is now, and what it may become.
 
     Attributes:
         name: dotted, as in a config.
         value: at the start, or as it was set last.
         range: of what it may become.
-        below: another knob that must stay larger; None if it goes with every value of the others.
+        below: another one that must stay larger; None if it goes with every value of the others.
         free: whether its spec has no rule beside these. If it has, the spec decides.
     """
 

@@ -15,7 +15,7 @@ from kdlab.changes.change import (
 from kdlab.cluster.chaos import Target
 from kdlab.errors import ClusterError
 from kdlab.experiment.chaos_targets import OwnTargets
-from kdlab.experiment.pool_changes import PoolOrders
+from kdlab.experiment.teacher_changes import TeacherChanges
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def case(tmp_path, local_pool):
         }
         return OwnTargets(of, known=lambda address, tls: known)
 
-    reader = PoolOrders(
+    reader = TeacherChanges(
         tmp_path / CONTROL,
         pool,
         events.append,
@@ -105,7 +105,7 @@ def test_an_order_that_fails_is_said_and_the_next_is_heard(case):
 
 def test_started_it_follows_until_it_is_closed(case, tmp_path, local_pool):
     events = []
-    reader = PoolOrders(tmp_path / CONTROL, local_pool(), events.append, 0.0).start()
+    reader = TeacherChanges(tmp_path / CONTROL, local_pool(), events.append, 0.0).start()
     assert reader._keeper.is_alive()
     reader.close()
     assert not reader._keeper.is_alive()
