@@ -14,7 +14,6 @@ from statistics import median
 
 import psutil
 import torch
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from benchmarks.harness import Scratch, quiet, report
@@ -30,7 +29,7 @@ from benchmarks.peer_loops import (
     written,
 )
 from benchmarks.scene import Scene, here
-from benchmarks.slices import BUFFER, Turn, compare, ratios
+from benchmarks.slices import BUFFER, BareLoop, Turn, compare, ratios
 from benchmarks.students import ENDLESS, EPOCHS, loop_of
 from kdlab.cluster.served import Served
 from kdlab.data.digits import Digits
@@ -50,6 +49,7 @@ TEACHER = CifarResNet(depth=14)
 STUDENT = CifarResNet(depth=8, width=(8, 8, 16, 32))
 KDLAB = ("kdlab_n_training", "kdlab_online", "kdlab_offline", "kdlab_served")
 _PATIENCE_S = 120.0
+_RECIPE = replace(ENDLESS, lr=LR, momentum=MOMENTUM, nesterov=True, weight_decay=DECAY)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,23 +94,6 @@ class PeerScene(Scene):
         beside = nullcontext if threads == 1 else lambda: _threads(threads)
         return Peer(name=label, step=step, samples=self.samples, beside=beside)
 
-    def plain(self) -> Peer:
-        """By hand, without a teacher."""
-        model = self.student("bare_n_training")
-        optimizer = torch.optim.SGD(
-            model.parameters(), lr=LR, momentum=MOMENTUM, nesterov=True, weight_decay=DECAY
-        )
-        model.train()
-
-        def step(views: Tensor, labels: Tensor) -> Tensor:
-            loss = cross_entropy(model(views), labels)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        return Peer(name="bare_n_training", step=step, samples=self.samples)
-
     def kdlab(self, name: str) -> Turn:
         sources: dict[str, SourceSpec] = {
             "kdlab_n_training": NoTeacher(),
@@ -119,12 +102,9 @@ class PeerScene(Scene):
             "kdlab_served": Served(lt=12 * BATCH, ut=BUFFER * BATCH),
         }
         loss = Hinton(temperature=TEMPERATURE, hard_weight=HARD, soft_weight=SOFT)
-        recipe = replace(
-            ENDLESS, lr=LR, momentum=MOMENTUM, nesterov=True, weight_decay=DECAY
-        )
         rate = 1.0
         if name == "kdlab_served":
-            probe = loop_of(STUDENT, self.samples, self.folder / "probe", loss, recipe)
+            probe = loop_of(STUDENT, self.samples, self.folder / "probe", loss, _RECIPE)
             rate = probe.measure_rate(0.3)
             self.local(TEACHER, self.teacher, teachers=1)
         made = self.training(
@@ -134,7 +114,7 @@ class PeerScene(Scene):
             rate,
             infer=here(self.teacher),
             loss=loss,
-            recipe=recipe,
+            recipe=_RECIPE,
         )
         self.models[name] = made.loop.model
         return made
@@ -166,7 +146,8 @@ def measure(repeats: int = 6, say: Say = quiet) -> Report:
     """Samples/s of all, loss after as many steps, memory, and lines one writes."""
     with PeerScene() as scene:
         variants = [scene.kdlab(name) for name in KDLAB]
-        variants += [scene.plain(), *(scene.peer(name) for name in PEERS)]
+        bare = BareLoop("bare_n_training", _RECIPE, STUDENT, scene.samples)
+        variants += [bare, *(scene.peer(name) for name in PEERS)]
         variants += [scene.peer(name, threads=2) for name in PEERS]
         compare(variants, rounds=repeats, steps=STEPS, warm_up=BUFFER + 8, say=say)
         steps = (BUFFER + 8) * (2 * repeats + 1) + 2 * repeats * STEPS
