@@ -25,6 +25,7 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax
 from torch.nn.parallel import DistributedDataParallel
 
 from kdlab.config.home import read_as
+from kdlab.data.augment import Augment
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.model import Normalised
 
@@ -35,7 +36,7 @@ STUDENT = CifarResNet(depth=8, width=(8, 16, 32, 64))
 TEACHER = CifarResNet(depth=14, width=(16, 32, 64, 96))
 _LR, _MOMENTUM, _DECAY = 0.1, 0.9, 5e-4
 _TEMPERATURE, _HARD, _SOFT = 4.0, 0.2, 0.8
-_PADDING = 4  # pixels around a photo, of which another part is cut each time
+_VIEWS = Augment(flip=True, crop_padding=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +92,9 @@ class _Rank:
         batch = drawn[at * self.peer.batch : (at + 1) * self.peer.batch]
         return batch[self.number :: _RANKS]
 
-    def views(self, rows: NDArray[np.int64], step: int) -> Tensor:
-        """Cut and mirrored, (rows, 3, 32, 32) of uint8."""
-        drawn = np.random.default_rng((1, step, self.number))
-        photos = np.pad(self.photos[rows], ((0, 0), (0, 0), *((_PADDING, _PADDING),) * 2))
-        size = self.photos.shape[-1]
-        views = np.empty_like(self.photos[rows])
-        corners = drawn.integers(0, 2 * _PADDING + 1, (len(rows), 2))
-        for view, photo, (y, x) in zip(views, photos, corners, strict=True):
-            view[:] = photo[:, y : y + size, x : x + size]
-        mirrored = drawn.random(len(rows)) < 0.5
-        views[mirrored] = views[mirrored, :, :, ::-1]
-        return torch.from_numpy(views)
-
     def loss(self, network: Callable[[Tensor], Tensor], step: int) -> Tensor:
         rows = self.part(step)
-        views = self.views(rows, step)
+        views = torch.from_numpy(_VIEWS.changed(self.photos[rows], rows, step))
         with torch.inference_mode():
             target = log_softmax(self.teacher(views) / _TEMPERATURE, 1)
         scores = network(views)

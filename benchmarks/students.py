@@ -9,7 +9,6 @@ import torch
 
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.teachers.probe import identity_of
-from kdlab.data.augment import Augment
 from kdlab.data.samples import PlannedSamples, planned
 from kdlab.data.synthetic import Synthetic
 from kdlab.events.event import Emit, unheard
@@ -50,10 +49,10 @@ class ImageCase:
         return f"{self.size}/{self.step_ms:g}ms"
 
 
-def samples_of(case: ImageCase, views: Augment | None = None) -> PlannedSamples:
+def samples_of(case: ImageCase) -> PlannedSamples:
     # 10 % each go to validation and test.
     count = int(case.batch * case.batches / 0.81)
-    data = Synthetic(samples=count, size=case.size, augment=views or Augment())
+    data = Synthetic(samples=count, size=case.size)
     return planned(data.load(), data.to_dict(), batch=case.batch, seed=0, epochs=EPOCHS)
 
 
