@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import psutil
 
@@ -86,14 +86,14 @@ def measure(say: Say) -> list[Figure]:
     with Scene(samples) as scene:
         pool = scene.emulated(_BEST_BATCH, teachers=TEACHERS, t_t=_T_T)
         each_mb = (_mb(pool) - base_mb) / (TEACHERS - _FEW)
-        rules = {"settle_s": 12.0, "wait_s": 120.0, "deadline_s": 120.0}
-        many: dict[str, Any] = {
-            "students": STUDENTS,
-            "t_s": _T_S,
-            "batch": _BATCH,
-            "rules": rules,
-        }
-        students = emulated_students(scene, pool, **many)
+        students = emulated_students(
+            scene,
+            pool,
+            students=STUDENTS,
+            t_s=_T_S,
+            batch=_BATCH,
+            rules={"settle_s": 12.0, "wait_s": 120.0, "deadline_s": 120.0},
+        )
         time.sleep(_WARM_UP_S)  # the first answers take batch / t_t seconds
         return [
             *at(f"{TEACHERS}x{STUDENTS}", *_measured(pool, students, say)),

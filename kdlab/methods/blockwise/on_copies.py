@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -31,6 +32,7 @@ from kdlab.supervision.process_groups import from_all
 from kdlab.train.recipe import Recipe
 from kdlab.train.step import TrainStep
 
+Load = Callable[[int, int, int], Tensor]
 _STEPS = 6  # that count, one turn of a supernet at least
 _WARM_UP = 2
 
@@ -52,7 +54,7 @@ class OnCopies:
     cutting: Cutting
     recipe: Recipe
     norm: Literal["sync", "local"]
-    load: Callable[[int, int, int], Tensor]
+    load: Load
     alive: Callable[[], None] = lambda: None
 
     @property
@@ -119,15 +121,12 @@ def profiled_together(
     `sizes` are the rows of an epoch's batches, `memory` is in bytes of each device. What a shared
     stage costs is measured where a plan `shares` one. `steps` and `max_s` are those of `profiled`.
     """
-    rows, paths = sizes[0], paths_of(on.cutting.student)
-    views, widths = (
-        on.load(0, 0, rows),
-        feasible_rows(on.recipe.batch, dist.get_world_size()),
-    )
-    own = [width for width in widths if width <= rows]
-    how: dict[str, Any] = {"recipe": on.recipe, "alive": on.alive, "paths": paths}
+    rows, paths, pairs = sizes[0], paths_of(on.cutting.student), on.cutting.pairs
+    views, batch = on.load(0, 0, rows), on.recipe.batch
+    widths = [w for w in feasible_rows(batch, dist.get_world_size()) if w <= rows]
+    measure = partial(profiled, recipe=on.recipe, alive=on.alive, paths=paths)
     dist.barrier()
-    blocks = profiled(on.cutting.pairs, views, own, steps=steps, max_s=max_s, **how)
+    blocks = measure(pairs, views, widths, steps=steps, max_s=max_s)
     load_s = planning.loading_s(lambda step: on.load(step, 0, sizes[step]), len(sizes))
     profile = planning.gathered(blocks, views.device, load_s)
     if not shares:

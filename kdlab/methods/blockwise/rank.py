@@ -27,7 +27,7 @@ from kdlab.methods.blockwise.job import BlockwiseFacts, BlockwiseJob
 from kdlab.methods.blockwise.loader import Loader
 from kdlab.methods.blockwise.loop import BlockwiseLoop
 from kdlab.methods.blockwise.method import Blockwise
-from kdlab.methods.blockwise.on_copies import OnCopies, profiled_together, step_s
+from kdlab.methods.blockwise.on_copies import Load, OnCopies, profiled_together, step_s
 from kdlab.methods.blockwise.setup import (
     cutting_of,
     identity_of,
@@ -197,19 +197,16 @@ class BlockRank(RankProcess[GenerationOrder]):
         if not whole:
             loader.close()
             return plans[0]
-        copies = OnCopies(
-            order.rank,
-            cutting,
-            self.spec.train,
-            self.method.bn,
-            lambda step, start, stop: loader(step % whole, start, stop),
-            lambda: self.beat(order.generation, 0),
-        )
+        copies = self._copies(order, cutting, lambda s, a, z: loader(s % whole, a, z))
         first, second = (step_s(made.plans[0], copies) for made in plans)
         loader.close()
         chosen = plans[second < first * (1 - _GAIN)]
         why = f"{1e3 * first:.1f} ms a step for some steps, {1e3 * second:.1f} ms by tr"
         return replace(chosen, why=f"{chosen.why}; {why}")
+
+    def _copies(self, order: GenerationOrder, cutting: Cutting, load: Load) -> OnCopies:
+        alive = partial(self.beat, order.generation, 0)
+        return OnCopies(order.rank, cutting, self.spec.train, self.method.bn, load, alive)
 
     def _loader(self, cutting: Cutting, device: torch.device) -> Loader:
         """It begins with the first batch of the first epoch."""
@@ -272,10 +269,8 @@ class BlockRank(RankProcess[GenerationOrder]):
         if order.rank == 0:
             self.log.emit(Note(message="measuring the blocks on all devices"))
         loader = self._loader(cutting, device)
-        recipe, norm = self.spec.train, self.method.bn
-        alive = partial(self.beat, order.generation, 0)
         profile = profiled_together(
-            OnCopies(order.rank, cutting, recipe, norm, loader, alive),
+            self._copies(order, cutting, loader),
             [len(ids) for ids in loader.ids],
             steps=self.method.profile_steps,
             max_s=self.method.profile_s,
