@@ -12,7 +12,8 @@ doctor, ui   what works on this machine; MLflow's pages
 """
 
 from kdlab.run.experiment import Experiment, load
-from kdlab.run.handle.run import Run, attach, runs
+from kdlab.run.handle.run import Run, attach
+from kdlab.run.handle.run_list import runs
 from kdlab.run.outputs.comparison import compare
 
 __all__ = ["Experiment", "Run", "attach", "compare", "load", "runs"]

@@ -14,6 +14,8 @@ from kdlab.config.check import construct
 from kdlab.config.field_index import unknown_keys
 from kdlab.errors import SpecError
 from kdlab.report import page
+from kdlab.run.handle.run import Run, start
+from kdlab.run.handle.watched import viewers
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from kdlab.experiment.spec import ExperimentSpec
     from kdlab.report.pictures import Pictures
     from kdlab.run.estimate import Estimate
-    from kdlab.run.handle.run import Run
 
 
 def load(name: str | Path, *overrides: str | Mapping[str, object]) -> "Experiment":
@@ -114,10 +115,8 @@ class Experiment:
 
         preflight(self.spec, say)
 
-    def start(self, say: Callable[[str], None] = lambda line: None) -> "Run":
+    def start(self, say: Callable[[str], None] = lambda line: None) -> Run:
         """Check, then run in a process of its own; returns at once."""
-        from kdlab.run.handle.run import start
-
         self.check(say)
         return start(self)
 
@@ -149,8 +148,6 @@ class Experiment:
 
     def edit(self) -> object:
         """Change it by hand in a notebook: dropdowns, checked fields, save and start."""
-        from kdlab.run.handle.watched import viewers
-
         return viewers["experiment"](self.asked, self.changes)
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from kdlab.changes import change
 from kdlab.changes.tunable import Tunable
@@ -24,23 +24,30 @@ from kdlab.experiment import folder as folders
 from kdlab.experiment.folder import RunFolder, RunStatus
 from kdlab.run.handle import changes
 from kdlab.run.handle.result import Result
-from kdlab.run.handle.run_list import RunList
 from kdlab.run.handle.watched import Components, Watched, spawn, viewers
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from kdlab.run.experiment import Experiment
     from kdlab.run.handle.plans import PlanSheets
     from kdlab.run.outputs.examination import ModelInspection
     from kdlab.run.outputs.prediction import Predictions
 
 
+class Checked(Protocol):
+    """An experiment, as much of it as a run keeps."""
+
+    name: str
+
+    @property
+    def resolved(self) -> dict[str, Any]: ...
+
+
 _started_here: list[RunFolder] = []  # by this process, oldest first
 
 
-def start(experiment: "Experiment") -> "Run":
+def start(experiment: Checked) -> "Run":
     """A run folder, and the process that fills it. The experiment is checked already."""
     run, components = made(experiment, "starting")
     with run.held() as lock:
@@ -50,7 +57,7 @@ def start(experiment: "Experiment") -> "Run":
 
 
 def made(
-    experiment: "Experiment", state: str, path: Path | None = None
+    experiment: Checked, state: str, path: Path | None = None
 ) -> tuple[RunFolder, Components]:
     """A run folder (None: a new one) with its spec, and the components of cells it needs."""
     from kdlab.cluster.notebook_components import pack
@@ -144,11 +151,6 @@ def attach(run_id: str = "last") -> "Run":
     if run_id == "last" and here and here[-1].path.is_dir():
         return Run(here[-1])
     return Run(folders.find(run_id))
-
-
-def runs(limit: int = 20) -> RunList:
-    """The newest runs, newest first; they show themselves as a table."""
-    return RunList(Run(f) for f in reversed(folders.all_folders()[-limit:]))
 
 
 class Run(Watched):

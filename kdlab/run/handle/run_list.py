@@ -2,19 +2,17 @@
 
 import html
 import time
-from typing import TYPE_CHECKING
 
+from kdlab.experiment import folder as folders
 from kdlab.report import page
 from kdlab.report.table import text_table_left
-
-if TYPE_CHECKING:
-    from kdlab.run.handle.run import Run
+from kdlab.run.handle.run import Run
 
 _NO_RUNS = "There are no runs yet. Start one: kdlab run quickstart"
 _RUNS = ["run", "experiment", "state", "started", "top-1 %", "wall s"]
 
 
-class RunList(list["Run"]):
+class RunList(list[Run]):
     """Runs, which show themselves as a table."""
 
     def __repr__(self) -> str:
@@ -53,7 +51,12 @@ class RunList(list["Run"]):
         return [_row(run) for run in self]
 
 
-def _row(run: "Run") -> list[str]:
+def runs(limit: int = 20) -> RunList:
+    """The newest runs, newest first; they show themselves as a table."""
+    return RunList(Run(f) for f in reversed(folders.all_folders()[-limit:]))
+
+
+def _row(run: Run) -> list[str]:
     status = run.status
     result = status.result or {}
     return [
