@@ -1,16 +1,16 @@
 """Optimisers by name: two of torch's, and all of timm's that a resume can go on with exactly."""
 
-from collections.abc import Container, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import torch
 from torch import nn
 
 from kdlab.config.folders import nearest
+from kdlab.config.spec import NOT_NEGATIVE, SHARE, Range
 from kdlab.errors import Fault
-
-if TYPE_CHECKING:
-    from kdlab.train.recipe import Recipe
+from kdlab.train.schedules import ScheduleSettings
 
 OWN = ("sgd", "adamw")
 # What they keep is no tensor and no number, or they need gradients of gradients, or a GPU.
@@ -34,35 +34,55 @@ def known() -> list[str]:
     ]
 
 
-def faults(recipe: "Recipe") -> Iterator[Fault]:
-    """What is wrong with the optimiser's name and options; imports timm only for timm's."""
-    name = recipe.optimizer
-    if name not in OWN:
-        if not name.startswith("timm/"):
-            yield Fault(
-                "optimizer", f"is {name!r}; there is {', '.join(OWN)} and timm/NAME"
-            )
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings(ScheduleSettings):
+    """What takes the steps.
+
+    optimizer: sgd, adamw, or one of timm's: timm/lamb, timm/lion, timm/muon and so on, with
+        `optimizer_options` of its own, such as {betas: [0.9, 0.95]}.
+    layer_decay: of timm's optimisers: each stage of a timm model learns so much slower than
+        the one behind it.
+    """
+
+    optimizer: str = "sgd"
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
+    momentum: Annotated[float, SHARE] = 0.9
+    nesterov: bool = False
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 5e-4
+    layer_decay: Annotated[float, Range(gt=0, le=1)] | None = None
+
+    def cross_faults(self) -> Iterator[Fault]:
+        """Imports timm only for timm's."""
+        yield from super().cross_faults()
+        name = self.optimizer
+        if name not in OWN:
+            if not name.startswith("timm/"):
+                yield Fault(
+                    "optimizer", f"is {name!r}; there is {', '.join(OWN)} and timm/NAME"
+                )
+                return
+            names = known()
+            if name not in names:
+                yield Fault("optimizer", f"is {name!r}.{nearest(name, names)}")
+                return
+            try:
+                _timms(self, nn.Linear(2, 2), None)
+            except Exception as error:  # whatever timm's optimisers say of their options
+                yield Fault("optimizer_options", f"{name} does not take them: {error}")
+            if self.nesterov:
+                yield Fault(
+                    "nesterov",
+                    f"has no effect with optimizer: {name}; timm/sgd has it, timm/momentum not",
+                )
             return
-        names = known()
-        if name not in names:
-            yield Fault("optimizer", f"is {name!r}.{nearest(name, names)}")
-            return
-        try:
-            _timms(recipe, nn.Linear(2, 2), None)
-        except Exception as error:  # whatever timm's optimisers say of their options
-            yield Fault("optimizer_options", f"{name} does not take them: {error}")
-        if recipe.nesterov:
-            yield Fault(
-                "nesterov",
-                f"has no effect with optimizer: {name}; timm/sgd has it, timm/momentum not",
-            )
-        return
-    for key in ("optimizer_options", "layer_decay"):
-        if getattr(recipe, key):
-            yield Fault(key, f"has no effect with optimizer: {name}; timm/{name} takes it")
+        for key in ("optimizer_options", "layer_decay"):
+            if getattr(self, key):
+                yield Fault(
+                    key, f"has no effect with optimizer: {name}; timm/{name} takes it"
+                )
 
 
-def make_optimizer(recipe: "Recipe", model: nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(recipe: OptimizerSettings, model: nn.Module) -> torch.optim.Optimizer:
     """No weight decay on biases and norms, nor where timm's models ask for none."""
     if recipe.optimizer.startswith("timm/"):
         return _timms(recipe, model, recipe.layer_decay)
@@ -86,7 +106,7 @@ def make_optimizer(recipe: "Recipe", model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _timms(
-    recipe: "Recipe", model: nn.Module, layer_decay: float | None
+    recipe: OptimizerSettings, model: nn.Module, layer_decay: float | None
 ) -> torch.optim.Optimizer:
     from timm.optim import create_optimizer_v2
 

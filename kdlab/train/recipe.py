@@ -1,33 +1,22 @@
 """How a model is trained: everything about optimisation, nothing about teachers."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Protocol, TypedDict
+from dataclasses import dataclass
+from typing import Annotated, Literal, Protocol, TypedDict
 
 import torch
 
-from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE, Range, Spec
+from kdlab.config.spec import POSITIVE, SHARE, Range
 from kdlab.errors import Fault
-from kdlab.train import optimizers, schedules
+from kdlab.train.optimizers import OptimizerSettings
 
 _POSITIVE = Range(ge=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(Spec):
+class Recipe(OptimizerSettings):
     """Optimiser, schedule, precision and cadence of one training.
 
-    lr: for this batch size; never scaled silently.
-    warmup_epochs: linear from 0, on top of any schedule; with timm's it takes the schedule's place,
-        as timm has it, from `schedule_options.warmup_lr`.
-    optimizer: sgd, adamw, or one of timm's: timm/lamb, timm/lion, timm/muon and so on, with
-        `optimizer_options` of its own, such as {betas: [0.9, 0.95]}.
-    layer_decay: of timm's optimisers: each stage of a timm model learns so much slower than
-        the one behind it.
-    schedule: constant, cosine, step, plateau, or timm/cosine, timm/tanh, timm/poly, timm/step,
-        timm/multistep with `schedule_options` of timm's, such as {cycle_limit: 3} for restarts.
-    drop_lr_at, drop_lr_factor: epochs of the step schedule, and the factor of step and plateau.
-    patience: looks at validation without a new best before the plateau schedule drops.
     hard_loss: of the true labels: cross entropy, or binary cross entropy of each class.
     accumulate: parts of a batch that are computed one after the other; their gradients add up.
     ema: decay of a running mean of the weights, which is then validated, kept and exported.
@@ -42,21 +31,7 @@ class Recipe(Spec):
     log_every_steps: null logs five times a second.
     """
 
-    epochs: Annotated[int, Range(gt=0, le=10**9)] = 10
     batch: Annotated[int, Range(ge=2)] = 64
-    optimizer: str = "sgd"
-    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
-    lr: Annotated[float, POSITIVE] = 0.05
-    momentum: Annotated[float, SHARE] = 0.9
-    nesterov: bool = False
-    weight_decay: Annotated[float, NOT_NEGATIVE] = 5e-4
-    layer_decay: Annotated[float, Range(gt=0, le=1)] | None = None
-    schedule: str = "cosine"
-    schedule_options: Mapping[str, Any] = field(default_factory=dict)
-    warmup_epochs: Annotated[float, NOT_NEGATIVE] = 0.0
-    drop_lr_at: tuple[Annotated[int, _POSITIVE], ...] = ()
-    drop_lr_factor: Annotated[float, Range(gt=0, lt=1)] = 0.1
-    patience: Annotated[int, Range(ge=0)] = 5
     hard_loss: Literal["cross_entropy", "bce"] = "cross_entropy"
     label_smoothing: Annotated[float, SHARE] = 0.0
     clip_grad_norm: Annotated[float, POSITIVE] | None = None
@@ -75,8 +50,7 @@ class Recipe(Spec):
     log_every_steps: Annotated[int, _POSITIVE] | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
-        yield from schedules.faults(self)
-        yield from optimizers.faults(self)
+        yield from super().cross_faults()
         if self.precision == "fp16" and self.chosen_device() == "cpu":
             yield Fault("precision", "is fp16, which needs a GPU; on the CPU use bf16")
         if self.device == "cuda" and not torch.cuda.is_available():

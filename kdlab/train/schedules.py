@@ -3,15 +3,14 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import torch
 
+from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, Range, Spec
 from kdlab.errors import Fault
-
-if TYPE_CHECKING:
-    from kdlab.train.recipe import Recipe
 
 _OWN = ("constant", "cosine", "step", "plateau")
 _TIMMS = ("timm/cosine", "timm/tanh", "timm/poly", "timm/step", "timm/multistep")
@@ -21,41 +20,67 @@ _GIVEN = ("num_epochs", "warmup_epochs", "warmup_prefix", "step_on_epochs",
           "updates_per_epoch", "plateau_mode", "patience_epochs")  # fmt: skip
 
 
-def faults(recipe: "Recipe") -> Iterator[Fault]:
-    """What is wrong with the schedule; imports timm only for timm's."""
-    name = recipe.schedule
-    if name not in (*_OWN, *_TIMMS):
-        yield Fault(
-            "schedule", f"is {name!r}, must be one of {', '.join((*_OWN, *_TIMMS))}"
-        )
-        return
-    if name == "step" and not recipe.drop_lr_at:
-        yield Fault("drop_lr_at", "is empty; the step schedule needs epochs to drop at")
-    if recipe.drop_lr_at and name != "step":
-        yield Fault("drop_lr_at", f"has no effect with schedule: {name}")
-    if recipe.schedule_options and name not in _TIMMS:
-        yield Fault("schedule_options", f"has no effect with schedule: {name}")
-    if recipe.warmup_epochs >= recipe.epochs:
-        yield Fault(
-            "warmup_epochs",
-            f"is {recipe.warmup_epochs:g}, must be shorter than epochs ({recipe.epochs})",
-        )
-    elif name in _TIMMS:
-        given = [key for key in recipe.schedule_options if key in _GIVEN]
-        if given:
-            yield Fault(f"schedule_options.{given[0]}", "is set by kdlab")
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSettings(Spec):
+    """How long a training takes, and its learning rate meanwhile.
+
+    lr: for this batch size; never scaled silently.
+    warmup_epochs: linear from 0, on top of any schedule; with timm's it takes the schedule's place,
+        as timm has it, from `schedule_options.warmup_lr`.
+    schedule: constant, cosine, step, plateau, or timm/cosine, timm/tanh, timm/poly, timm/step,
+        timm/multistep with `schedule_options` of timm's, such as {cycle_limit: 3} for restarts.
+    drop_lr_at, drop_lr_factor: epochs of the step schedule, and the factor of step and plateau.
+    patience: looks at validation without a new best before the plateau schedule drops.
+    """
+
+    epochs: Annotated[int, Range(gt=0, le=10**9)] = 10
+    lr: Annotated[float, POSITIVE] = 0.05
+    schedule: str = "cosine"
+    schedule_options: Mapping[str, Any] = field(default_factory=dict)
+    warmup_epochs: Annotated[float, NOT_NEGATIVE] = 0.0
+    drop_lr_at: tuple[Annotated[int, Range(ge=1)], ...] = ()
+    drop_lr_factor: Annotated[float, Range(gt=0, lt=1)] = 0.1
+    patience: Annotated[int, Range(ge=0)] = 5
+
+    def cross_faults(self) -> Iterator[Fault]:
+        """Imports timm only for timm's."""
+        name = self.schedule
+        if name not in (*_OWN, *_TIMMS):
+            yield Fault(
+                "schedule", f"is {name!r}, must be one of {', '.join((*_OWN, *_TIMMS))}"
+            )
             return
-        needed = _NEEDED.get(name)
-        if needed is not None and needed not in recipe.schedule_options:
-            yield Fault("schedule_options", f"lacks {needed}, in epochs; {name} needs it")
-            return
-        try:
-            lr_at(recipe, 0.0, 1)
-        except (TypeError, ValueError, ArithmeticError, AssertionError) as error:
-            yield Fault("schedule_options", f"{name} does not take them: {error}")
+        if name == "step" and not self.drop_lr_at:
+            yield Fault("drop_lr_at", "is empty; the step schedule needs epochs to drop at")
+        if self.drop_lr_at and name != "step":
+            yield Fault("drop_lr_at", f"has no effect with schedule: {name}")
+        if self.schedule_options and name not in _TIMMS:
+            yield Fault("schedule_options", f"has no effect with schedule: {name}")
+        if self.warmup_epochs >= self.epochs:
+            yield Fault(
+                "warmup_epochs",
+                f"is {self.warmup_epochs:g}, must be shorter than epochs ({self.epochs})",
+            )
+        elif name in _TIMMS:
+            given = [key for key in self.schedule_options if key in _GIVEN]
+            if given:
+                yield Fault(f"schedule_options.{given[0]}", "is set by kdlab")
+                return
+            needed = _NEEDED.get(name)
+            if needed is not None and needed not in self.schedule_options:
+                yield Fault(
+                    "schedule_options", f"lacks {needed}, in epochs; {name} needs it"
+                )
+                return
+            try:
+                lr_at(self, 0.0, 1)
+            except (TypeError, ValueError, ArithmeticError, AssertionError) as error:
+                yield Fault("schedule_options", f"{name} does not take them: {error}")
 
 
-def lr_at(recipe: "Recipe", epoch: float, steps_per_epoch: int, drops: int = 0) -> float:
+def lr_at(
+    recipe: ScheduleSettings, epoch: float, steps_per_epoch: int, drops: int = 0
+) -> float:
     """Learning rate after so many epochs.
 
     Args:
@@ -133,7 +158,7 @@ def _first_cycle(epochs: int, options: Mapping[str, Any]) -> float:
     return epochs / sum(longer**k for k in range(max(1, cycles)))
 
 
-def _timms(recipe: "Recipe", steps: int) -> _TimmSchedule:
+def _timms(recipe: ScheduleSettings, steps: int) -> _TimmSchedule:
     options = json.dumps(recipe.schedule_options, sort_keys=True)
     name, warm_up = recipe.schedule, recipe.warmup_epochs
     return _made(name, recipe.lr, recipe.epochs, warm_up, steps, options)
