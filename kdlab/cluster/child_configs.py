@@ -158,14 +158,6 @@ class WiresConfig(WireSettings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelFileConfig:
-    """Where soft labels that arrive are kept."""
-
-    folder: str
-    meta: LabelMeta
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderStart:
     """Where a reader begins: in this epoch, without the batches that are done."""
 
@@ -183,7 +175,7 @@ class ReaderConfig(WiresConfig):
         layout, ring_fd: of the shared memory between it and the trainer.
         socket_fd: over which the two wake each other.
         components: of notebook cells, that its data may need.
-        label_file: where soft labels are kept; None keeps none.
+        label_file: as which soft labels that arrive are kept; None keeps none.
         record: path of its journal; None keeps none.
     """
 
@@ -193,7 +185,7 @@ class ReaderConfig(WiresConfig):
     ring_fd: int
     socket_fd: int
     components: dict[str, dict[str, str]] = field(default_factory=dict)
-    label_file: LabelFileConfig | None = None
+    label_file: LabelMeta | None = None
     record: str | None = None
 
 

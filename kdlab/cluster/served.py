@@ -9,7 +9,6 @@ import numpy as np
 
 from kdlab.changes.tunable import Tunable
 from kdlab.cluster.child_configs import (
-    LabelFileConfig,
     ReaderConfig,
     ReaderStart,
     WireSettings,
@@ -29,7 +28,7 @@ from kdlab.data.samples import SampleDescription
 from kdlab.errors import BadInput, ClusterError
 from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
 from kdlab.papers.edl_dist.reader_rules import ReaderSettings, Rules
-from kdlab.soft_labels.label_file import meta_for, own_folder
+from kdlab.soft_labels.label_file import meta_for
 from kdlab.soft_labels.source import Batch, MixedLabels, SourceContext, SourceSpec
 from kdlab.supervision.children import Child, StartChild, tail
 
@@ -245,7 +244,9 @@ class ServedSource:
         sample_bytes = prod(layout.shape) + 4 * outputs
         lt, ut = spec.thresholds(sample_bytes, layout.largest)
         self._sizes = (sample_bytes, layout.largest)
-        chosen = part_of(spec, ReaderSettings)
+        chosen, kept = part_of(spec, ReaderSettings), None
+        if spec.cache_views is not None:
+            kept = meta_for(samples, context.pool.teacher, spec.cache_views, None)
         rules = Rules(
             t_s=rate,
             lt=lt,
@@ -263,7 +264,7 @@ class ServedSource:
             tls=context.pool.tls,
             samples=description,
             classes=outputs,
-            label_file=self._label_file(),
+            label_file=kept,
             record=str(context.folder / "reader.jsonl") if spec.record else None,
             components=pack(set(known_names())),
             layout=layout,
@@ -277,14 +278,6 @@ class ServedSource:
         kept = answer_bytes + (0 if self.spec.inputs == "reference" else view_bytes)
         free = free_memory()
         return max(self._sizes[1], int(_IN_FLIGHT_MEMORY * free / kept))
-
-    def _label_file(self) -> LabelFileConfig | None:
-        """Where soft labels are kept, and what for."""
-        views, pool = self.spec.cache_views, self.context.pool
-        if views is None or pool is None:
-            return None
-        meta = meta_for(self.context.samples, pool.teacher, views, None)
-        return LabelFileConfig(folder=str(own_folder(meta)), meta=meta)
 
     def _has_work(self, start: ReaderStart, epochs: int) -> bool:
         if start.epoch >= epochs:

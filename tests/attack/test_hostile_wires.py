@@ -21,7 +21,7 @@ class Runs:
 
 
 async def watch(**_):
-    return {"version": 1, "given": ToPickle(Runs())}
+    return {"version": 1, "held": ToPickle(Runs())}
 
 
 async def main():

@@ -411,7 +411,7 @@ def test_quarantine_is_for_the_lease_at_fault_and_fades(monkeypatch):
         return await plugin.ready("a", "f", 20.0, 0.1, [], FACTS)
 
     async def complain():
-        (given,) = (await plugin.watch("s", -1, "", 0.0))["given"]
+        (given,) = (await plugin.watch("s", -1, "", 0.0))["held"]
         lease = given["epoch"]
         stale, bad = (Complain("a", lease - 1, "stale"), Complain("a", lease, "NaN"))
         await plugin.tell("s", plain(stale))
@@ -455,6 +455,6 @@ def test_versions_of_another_coordinator_are_not_trusted():
 
     accepted, first, same, other = asyncio.run(look())
     assert accepted == {}
-    assert [t["teacher"] for t in first["given"]] == ["a"]
-    assert not same["given"]
-    assert [t["teacher"] for t in other["given"]] == ["a"]
+    assert [t["teacher"] for t in first["held"]] == ["a"]
+    assert not same["held"]
+    assert [t["teacher"] for t in other["held"]] == ["a"]

@@ -99,13 +99,18 @@ def serving(data_spec, data, share=True):
     return made
 
 
+def compute(inference, requests):
+    for under_way in inference.begun(requests):
+        inference.finish(under_way)
+
+
 def asked(inference, epoch, ids):
     got = []
     request = Request(epoch, np.array(ids), None, got.append, inference)
-    inference.answer([inference.expect(request)])
-    (answer,) = got
-    assert not isinstance(answer, Exception), answer
-    return answer
+    compute(inference, [inference.expect(request)])
+    (labels,) = got
+    assert not isinstance(labels, Exception), labels
+    return labels
 
 
 def test_a_second_student_costs_nothing_and_gets_the_same(teacher):
@@ -128,7 +133,7 @@ def test_a_check_is_computed_and_what_it_finds_counts_from_then_on(teacher):
     right = asked(inference, 0, [1, 2])
     inference.kept.keep(0, np.array([1, 2]), right + 1)  # bad memory, once
     fresh = Request(0, np.array([1, 2]), None, got.append, inference, fresh=True)
-    inference.answer([inference.expect(fresh)])
+    compute(inference, [inference.expect(fresh)])
     assert np.array_equal(got[0], right)
     assert inference.computed == [2, 2]
     assert np.array_equal(asked(inference, 0, [1, 2]), right)
@@ -142,7 +147,7 @@ def test_requests_of_several_students_are_one_batch_of_what_is_missing(teacher):
         Request(0, np.array(ids), None, got.append, inference)
         for ids in ([1, 3], [2, 1], [4, 5])
     ]
-    inference.answer([inference.expect(request) for request in requests])
+    compute(inference, [inference.expect(request) for request in requests])
     assert inference.computed == [2, 3]
     right = serving(*teacher, share=False)
     for request, answer in zip(requests, got, strict=True):
@@ -203,11 +208,11 @@ def test_views_that_take_long_are_begun_for_what_is_missing_on_arrival(kdlab_hom
     late = Request(0, np.array([0, 5, 6, 1]), None, got.append, inference)
     other = Request(0, np.array([6, 7]), None, early.append, inference)
     inference.expect(late)  # 5 and 6 are begun
-    inference.answer([inference.expect(other)])  # and 6 is kept before it is its turn
-    inference.answer([late])
+    compute(inference, [inference.expect(other)])  # and 6 is kept before it is its turn
+    compute(inference, [late])
     assert inference.computed == [4, 2, 1]
     assert np.array_equal(got[0], asked(right, 0, [0, 5, 6, 1]))
     inference.expect(late)  # all are kept ...
     inference.kept.clear()  # ... until another engine takes over
-    inference.answer([late])
+    compute(inference, [late])
     assert np.array_equal(got[1], got[0])

@@ -20,7 +20,6 @@ from tornado.ioloop import PeriodicCallback
 
 from kdlab.cluster.coordination.coordinator_messages import (
     Deployed,
-    PoolChanges,
     PoolStatus,
     Refusal,
     StudentStatus,
@@ -375,8 +374,8 @@ class Coordinator(SchedulerPlugin):
         await self.news.wait(student, version, wait_s)
         self.students_seen[student] = time.monotonic()
         if student not in table.demands:
-            return plain(PoolChanges(known=False))
-        return plain(PoolChanges.of(table.delta(student, version), self.incarnation))
+            return {}
+        return {**plain(table.delta(student, version)), "incarnation": self.incarnation}
 
     async def status(self) -> dict[str, object]:
         """`PoolStatus`, for waiting pools, `kdlab doctor` and tests."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kdlab.codec import plain, told
-from kdlab.papers.edl_dist.fair_shares import Lease, LeaseState, SharedTeacher
-from kdlab.papers.edl_dist.leases import Delta, Fate
+from kdlab.papers.edl_dist.fair_shares import LeaseState, SharedTeacher
+from kdlab.papers.edl_dist.leases import Delta
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 # Of teachers
@@ -85,26 +85,10 @@ class WeightsSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolChanges:
-    """What changed for a student; with `full`, all there is."""
+class PoolChanges(Delta):
+    """What changed for a student; an empty answer says that its demand is to be said again."""
 
-    known: bool  # else its demand is to be said again
-    version: int = -1  # of the table, for the next question
-    incarnation: str = ""  # of the coordinator
-    full: bool = False
-    given: tuple[Lease, ...] = ()
-    gone: Mapping[str, Fate] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, delta: Delta, incarnation: str) -> "PoolChanges":
-        return cls(
-            known=True,
-            version=delta.version,
-            incarnation=incarnation,
-            full=delta.full,
-            given=delta.held,
-            gone=delta.gone,
-        )
+    incarnation: str  # of the coordinator: what `version` counts for
 
 
 # Of whoever looks

@@ -96,8 +96,7 @@ class Wires:
                     wait_s=_WATCH_S,
                     figures=figures(),
                 )
-                changes = typed(PoolChanges, news)
-                if not changes.known:
+                if not news:
                     await self.coordinator("demand", t_s=c.rules.t_s, **how)
                     yield News([], {}, full=False, announced=True)
                     continue
@@ -105,9 +104,10 @@ class Wires:
                 away(brief(error))
                 await asyncio.sleep(again.wait_s() * random.uniform(0.5, 1.0))
                 continue
+            changes = typed(PoolChanges, news)
             version, incarnation = changes.version, changes.incarnation
             again.succeeded()
-            known = [(lease, lease.info) for lease in changes.given if lease.info]
+            known = [(lease, lease.info) for lease in changes.held if lease.info]
             ports = {lease.teacher: info.wire_port for lease, info in known}
             self.follow(ports, changes.gone, full=changes.full)
             given = [Teacher.of(lease, info) for lease, info in known]

@@ -61,7 +61,7 @@ from kdlab.papers.edl_dist.reader_instructions import (
     Say,
     TakeCached,
 )
-from kdlab.soft_labels.label_file import GrowingLabels
+from kdlab.soft_labels.label_file import GrowingLabels, own_folder
 from kdlab.supervision.children import configured, give_way
 
 FIGURES = (
@@ -229,8 +229,8 @@ class StudentReader(ReaderLoop):
         """Seal what is kept once all of it is there; it is hashed whole, so in a thread."""
         made_by = await asyncio.to_thread(self.batches.finish)
         if made_by is not None and self.config.label_file is not None:
-            folder = self.config.label_file.folder
-            self.say(LabelsKept(folder=folder, made_by=made_by))
+            folder = own_folder(self.config.label_file)
+            self.say(LabelsKept(folder=str(folder), made_by=made_by))
 
     # Words to the trainer
 
@@ -277,8 +277,8 @@ def _label_file(config: ReaderConfig, samples: PlannedSamples) -> GrowingLabels 
     if config.label_file is None:
         return None
     return GrowingLabels(
-        Path(config.label_file.folder),
-        config.label_file.meta,
+        own_folder(config.label_file),
+        config.label_file,
         samples.train_ids(),
         config.classes,  # with inner outputs behind the logits, where these are asked for
     )

@@ -112,13 +112,8 @@ class Inference(LoadedModel):
     # Of all models: it has no thread before it is asked.
     _makes_views = ThreadPoolExecutor(1, thread_name_prefix="views-of-requests")
 
-    def answer(self, requests: list[Request]) -> None:
-        """Compute them together; a failure is the answer to each."""
-        for under_way in self.begun(requests):
-            self.finish(under_way)
-
     def begun(self, requests: list[Request]) -> list[UnderWay]:
-        """Have the device compute them together; what fails is answered so at once.
+        """Have the device compute them together; a failure is the answer to each, at once.
 
         On a GPU the views of the next ones can be made and copied meanwhile.
         """

@@ -59,7 +59,7 @@ class Case:
     async def changes(self, student, after=None):
         version, incarnation = (after.version, after.incarnation) if after else (-1, "")
         said = await self.call("watch", student, version, incarnation, 0.0)
-        return typed(PoolChanges, said)
+        return typed(PoolChanges, said) if said else None
 
     def states(self):
         return {t.address: t.state for t in self.plugin.pool_status().teachers}
@@ -78,7 +78,7 @@ def case():
 
 
 def held(changes):
-    return {given.teacher: given.epoch for given in changes.given}
+    return {given.teacher: given.epoch for given in changes.held}
 
 
 def test_every_operation_that_others_call_is_there(case):
@@ -101,9 +101,9 @@ def test_a_teacher_registers_loads_and_is_given_to_who_searches(case):
         assert welcome == {"deployment": SERVED, "renew_s": 1.5}  # a quarter of the TTL
         assert case.states() == {"tcp://a": "registered"}
         await case.call("demand", "s", 50.0, None)
-        assert (await case.changes("s")).given == ()  # nobody's before it is ready
+        assert (await case.changes("s")).held == ()  # nobody's before it is ready
         assert await case.join("tcp://a") == {}
-        (given,) = (await case.changes("s")).given
+        (given,) = (await case.changes("s")).held
         assert (given.teacher, given.t_t) == ("tcp://a", 100.0)
         assert given.info == facts(name="a")
         assert case.states() == {"tcp://a": "assigned"}
@@ -251,7 +251,7 @@ def test_a_spare_that_is_lost_is_no_news(case):
         (spare,) = {"tcp://a", "tcp://b"} - {mine}
         case.plugin.remove_worker(case.scheduler, spare)
         after = await case.changes("s", before)
-        assert (after.gone, after.given) == ({}, ())
+        assert (after.gone, after.held) == ({}, ())
 
     case.run(act)
 
@@ -270,7 +270,7 @@ def test_another_rate_or_engine_is_news_and_the_same_is_none(case):
         assert case.plugin.pool_status().teachers[0].t_t == 150.0  # is not believed
         await case.call("renew", "tcp://a", 150.0, {**news, "engine": "folded fp32"})
         later = await case.changes("s", first)
-        assert [given.info.engine for given in later.given] == ["folded fp32"]
+        assert [given.info.engine for given in later.held] == ["folded fp32"]
         await case.call("renew", "tcp://a", 150.0, {**news, "here": 7.0})
         assert case.plugin.leases.leases["tcp://a"].info.here == 0.0  # no share at all
 
@@ -290,7 +290,7 @@ def test_a_student_that_falls_silent_loses_its_teachers(case):
         assert case.states() == {"tcp://a": "assigned"}
         case.look(0.1)
         assert case.states() == {"tcp://a": "free"}
-        assert (await case.changes("s")).known is False  # it announces itself again
+        assert (await case.changes("s")) is None  # it announces itself again
 
     case.run(act)
 
