@@ -131,7 +131,7 @@ class PoolInProcess:
         return server
 
     async def _up(self, server):
-        await server.on_connected(Connection(self, server.address))
+        await server.setup(Connection(self, server.address))
         await server.serving
 
     def add_emulated(self, number, rate, config):

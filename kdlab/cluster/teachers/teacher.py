@@ -22,7 +22,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
-from distributed import Worker
+from distributed import Worker, WorkerPlugin
 from numpy.typing import NDArray
 
 from kdlab.cluster import notebook_components
@@ -61,7 +61,11 @@ class Ending:
     why: str = ""
 
 
-class TeacherServer:
+class TeacherServer(WorkerPlugin):
+    """`setup` and `teardown` are of a connection to the scheduler; what it serves outlives them."""
+
+    name = "kdlab-teacher"
+
     def __init__(
         self, config: TeacherConfig, scratch: Path, say: Callable[[str], None]
     ) -> None:
@@ -85,7 +89,7 @@ class TeacherServer:
         self.lies = 0.0  # chaos: share of answers that are wrong
         self.chance = random.Random(0)
 
-    async def on_connected(self, worker: Worker) -> None:
+    async def setup(self, worker: Worker) -> None:
         self.worker, self.loop = worker, asyncio.get_running_loop()
         if self.wire is None:
             # At the address the readers are told: a name may stand for several.
@@ -101,7 +105,7 @@ class TeacherServer:
         # Loading takes seconds; the worker must answer its scheduler meanwhile.
         self.serving = asyncio.create_task(self._serve())
 
-    def on_disconnected(self) -> None:
+    def teardown(self, worker: Worker) -> None:
         self.worker, self.ready = None, False
         if self.serving is not None:
             self.serving.cancel()

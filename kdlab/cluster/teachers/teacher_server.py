@@ -16,9 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from distributed import Worker
-from distributed.diagnostics.plugin import WorkerPlugin
-
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.teachers.preemption import noticed
 from kdlab.cluster.teachers.teacher import AGAIN_S, LONGEST_S, Ending, TeacherServer
@@ -27,21 +24,6 @@ from kdlab.cluster.wires.roles import NO_SCHEDULER, TEACHER, TeacherWorker
 from kdlab.cluster.wires.wire import CALL_S, settle
 from kdlab.supervision.backoff import Backoff
 from kdlab.supervision.children import configured, give_way
-
-
-class SchedulerLink(WorkerPlugin):
-    """One connection of a teacher to its scheduler."""
-
-    name = "kdlab-teacher"
-
-    def __init__(self, teacher: TeacherServer) -> None:
-        self.teacher = teacher
-
-    async def setup(self, worker: Worker) -> None:
-        await self.teacher.on_connected(worker)
-
-    async def teardown(self, worker: Worker) -> None:
-        self.teacher.on_disconnected()
 
 
 async def serve(
@@ -93,7 +75,7 @@ async def _connections(config: TeacherConfig, teacher: TeacherServer) -> Ending:
                 local_directory=str(teacher.scratch),
                 memory_limit=0,
                 resources={TEACHER: 1},
-                plugins=(SchedulerLink(teacher),),
+                plugins=(teacher,),
                 death_timeout=CALL_S,
             )
             try:
