@@ -27,9 +27,6 @@ class DeployedModel:
     sha256: str
     weight: float  # of its probabilities in an ensemble's mean
 
-    def place_free(self) -> dict[str, object]:
-        return {"model": self.model, "sha256": self.sha256, "weight": self.weight}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
@@ -73,7 +70,11 @@ class Deployment:
         Students of any batch, loss or way to send inputs share a pool that serves the same.
         """
         counted = {
-            "members": [m.place_free() for m in self.members],
+            # Wherever their weights are.
+            "members": [
+                {"model": m.model, "sha256": m.sha256, "weight": m.weight}
+                for m in self.members
+            ],
             "num_classes": self.num_classes,
             "shape": self.shape,
             "identity": plain(replace(self.identity, made_by="")),  # that is for people

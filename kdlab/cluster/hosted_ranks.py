@@ -39,8 +39,6 @@ from kdlab.supervision.heartbeat import Heartbeat
 _ASK_S = 0.05
 _LOST_S = 15.0  # without an answer a worker is lost, and with it its ranks
 _NEW_S = 5.0  # between looks at which workers there are
-
-
 T = TypeVar("T")
 
 

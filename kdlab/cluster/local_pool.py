@@ -14,6 +14,7 @@ from kdlab.cluster.coordination.lease_store import store_faults
 from kdlab.cluster.limits import free_memory, usable_cores
 from kdlab.cluster.machines import Machines
 from kdlab.cluster.pool import ComputingPoolSpec, PoolParts, RunningPool, TeachersHere
+from kdlab.cluster.teachers.teacher_host import start_teacher
 from kdlab.cluster.wires.roles import MEANT_TO_END
 from kdlab.cluster.wires.security import Tls, own_files
 from kdlab.config import Fault, Range, register
@@ -142,12 +143,8 @@ class LocalTeachers(Machines):
             tls=self.pool.tls,
             chaos=spec.chaos,
         )
-        return self.pool.start_child(
-            "kdlab.cluster.teachers.teacher_server",
-            config,
-            self.pool.folder / f"{name}.log",
-            environment={"OMP_NUM_THREADS": str(spec.threads)},
-        )
+        log = self.pool.folder / f"{name}.log"
+        return start_teacher(self.pool.start_child, config, log)
 
     def wanted(self) -> int:
         return sum(child.alive() for child in self.children)

@@ -19,7 +19,6 @@ from kdlab.supervision.children import Child, StartChild
 _UNASKED_S = 10.0  # after which a keeper ends ranks whose run does not ask any more:
 # before the run takes its host for lost and starts others in their place
 _WATCH_S = 1.0
-_PLUGIN = "kdlab-rank-keeper"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,7 @@ class RankNews:
 class RankHost(WorkerPlugin):
     """Keeps ranks on a Dask worker. Registered by the first run that needs it."""
 
-    name = _PLUGIN
+    name = "kdlab-rank-keeper"
     idempotent = True  # another run's does not replace it, with the ranks it keeps
 
     def __init__(self, start: StartChild = Child) -> None:

@@ -219,16 +219,12 @@ class Wires:
         self.waits["wire_s"] += max(0.0, whole_s - sum(took))
 
     def figures(self) -> dict[str, float]:
-        """What the wires have counted, for people."""
-        labels = sum(self._answered.values())
-        return self.bytes_per_sample() | self.waits | {"labels": labels}
-
-    def bytes_per_sample(self) -> dict[str, float]:
-        """What a sample's request and answer took on the way; 0 where none went it."""
-        return {
+        """What the wires have counted, for people; no bytes where nothing went that way."""
+        sizes = {
             f"bytes_per_sample_{way}": self._carried[way] / max(1, self._answered[way])
             for way in WAYS
         }
+        return sizes | self.waits | {"labels": sum(self._answered.values())}
 
     async def coordinator(self, operation: str, **arguments: object) -> object:
         """One call about this student.

@@ -88,7 +88,12 @@ class StudentReader(ReaderLoop):
     def __init__(self, config: ReaderConfig, samples: PlannedSamples, ring: Ring) -> None:
         super().__init__()
         self.config, self.ring = config, ring
-        labels = _label_file(config, samples)
+        labels, kept = None, config.label_file
+        if (
+            kept is not None
+        ):  # with inner outputs behind the logits, where these are asked for
+            ids = samples.train_ids()
+            labels = GrowingLabels(own_folder(kept), kept, ids, config.classes)
         self.batches = BatchesUnderWay(samples, config.classes, labels)
         start = config.start
         by_epoch = lru_cache(maxsize=4)(samples.sizes)  # asked for with every part
@@ -271,17 +276,6 @@ class StudentReader(ReaderLoop):
         except (OSError, TimeoutError):
             return  # nobody left to tell
         await self.wires.close()
-
-
-def _label_file(config: ReaderConfig, samples: PlannedSamples) -> GrowingLabels | None:
-    if config.label_file is None:
-        return None
-    return GrowingLabels(
-        own_folder(config.label_file),
-        config.label_file,
-        samples.train_ids(),
-        config.classes,  # with inner outputs behind the logits, where these are asked for
-    )
 
 
 def main() -> None:

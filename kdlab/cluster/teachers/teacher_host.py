@@ -96,12 +96,13 @@ class TeacherHost(WorkerPlugin):
             device="auto",
             tls=self.tls,
         )
-        return self.start(
-            "kdlab.cluster.teachers.teacher_server",
-            config,
-            self.folder / f"{os.getpid()}-{self.started}.log",
-            environment={"OMP_NUM_THREADS": str(self.threads)},
-        )
+        log = self.folder / f"{os.getpid()}-{self.started}.log"
+        return start_teacher(self.start, config, log)
+
+
+def start_teacher(start: StartChild, config: TeacherConfig, log: Path) -> Child:
+    threads = {"OMP_NUM_THREADS": str(config.threads)}
+    return start("kdlab.cluster.teachers.teacher_server", config, log, environment=threads)
 
 
 def machine_of(teacher: str) -> str:
