@@ -124,9 +124,9 @@ class MethodSpec(Spec, ABC):
     needs_teacher: ClassVar[bool] = False  # whatever the soft labels need
     needs_labels: ClassVar[bool] = False  # of every training image
     steers_loss: ClassVar[bool] = True  # its weights and temperature, while it trains
-    steers_thresholds: ClassVar[bool] = False  # so of served soft labels
-    shares_pools: ClassVar[bool] = False  # trials of a sweep can learn from the same pool
-    takes_hidden: ClassVar[bool] = False  # soft labels may be hidden states
+    # A member is one student that learns from the experiment's soft labels: these may be hidden
+    # states, their thresholds move while it trains, and trials of a sweep share their pool
+    one_student: ClassVar[bool] = False
     files: ClassVar[tuple[str, ...]] = ()  # that a member may have beside its student
 
     # From the spec alone
@@ -159,7 +159,7 @@ class MethodSpec(Spec, ABC):
         """What can be set while a member with these soft labels trains; as it is at the start."""
         taught = source.needs_teacher != "none" and self.steers_loss
         found = in_each_step(spec.loss if taught else None)
-        return found + (source.tunables(spec.train.batch) if self.steers_thresholds else [])
+        return found + (source.tunables(spec.train.batch) if self.one_student else [])
 
     # With data and models at hand
 

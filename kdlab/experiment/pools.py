@@ -85,7 +85,7 @@ class Pools:
         pool = self.spec.teacher_pool
         alone = not (self._others or (pool is not None and pool.given))
         made = self._deployment()
-        if alone and len(asking) == 1 and self.spec.method.shares_pools:
+        if alone and len(asking) == 1 and self.spec.method.one_student:
             return replace(made, share_answers=False)
         return made
 

@@ -31,6 +31,7 @@ from kdlab.train.aggregation.none import NoAggregation
 from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import TeacherSpec
 
+_Lacks = tuple[tuple[bool, str], ...]  # whether something is not there, and what it means
 SourceName = Literal["none", "in_process", "cached", "served"]
 
 
@@ -242,103 +243,84 @@ class ExperimentSpec(Spec):
             *self.soft_labels.loss_faults(self.loss.against_draws()),
         ):
             yield fault.under("soft_labels")
-        yield from self._recipe_faults()
-        yield from self._feature_faults()
-        yield from self._hidden_faults()
-        keeping = [m.source for m in self.members() if m.source.keeps_labels]
-        if keeping and self.data.sampling.active:
-            yield Fault(
-                "data.sampling",
-                f"shows images several times in an epoch, each with a view of its own, and "
-                f"{keeping[0].component} keeps soft labels of one view an epoch",
-            )
-        yield from self.method.faults(self)
-        yield from self._chaos_faults()
-        if self.workers is not None and not self.method.has_ranks(self):
-            yield Fault(
-                "workers",
-                "is set, and one student in one process has no ranks to start there; "
-                "aggregation.type=train/aggregation/all_reduce",
-            )
-
-    def _recipe_faults(self) -> Iterator[Fault]:
-        if self.train.schedule == "plateau" and self.method.has_ranks(self):
-            yield Fault(
-                "train.schedule",
-                "is plateau, which asks for validation after each epoch; only a student in one "
-                "process is looked at so. step drops at given epochs",
-            )
-        norms = getattr(self.aggregation, "batch_norm", "sync")
-        if self.train.ema is not None and norms == "local":
-            yield Fault(
-                "train.ema",
-                "is set and aggregation.batch_norm is local: the mean would have one rank's "
-                "statistics",
-            )
-
-    def _hidden_faults(self) -> Iterator[Fault]:
-        if not self.soft_labels.gives_hidden:
-            return
-        if self.workers is not None:
-            yield Fault(
-                "soft_labels.sends", "is hidden; ranks on workers do not have the teacher"
-            )
-        if not self.method.takes_hidden:
-            yield Fault(
-                "soft_labels.sends", f"is hidden; {self.method.component} takes logits"
-            )
-        if len(self.teachers()) > 1:
-            yield Fault(
-                "soft_labels.sends",
-                f"is hidden, and there are {len(self.teachers())} teachers: whose head?",
-            )
-
-    def _feature_faults(self) -> Iterator[Fault]:
-        if not self.features:
-            return
-        taught = [m.source for m in self.members() if m.source.needs_teacher != "none"]
-        for is_wrong, why in (
-            (not taught, "nobody has a teacher here"),
-            (not self.method.takes_hidden, f"{self.method.component} takes logits alone"),
-            (self.workers is not None, "ranks on workers do not have the teacher"),
-            (self.train.compile, "train.compile leaves no way to inner outputs"),
-            (
-                len(self.teachers()) > 1,
-                f"there are {len(self.teachers())} teachers: whose?",
-            ),
-            (self.soft_labels.gives_hidden, "soft_labels.sends is hidden"),
-        ):
-            if is_wrong:
-                yield Fault("features", f"is set, and {why}")
-        for source in taught:
+        for source in self.sources().values() if self.features else ():
             for fault in source.feature_faults():
                 yield fault.under("soft_labels")
+        yield from self._lacking()
+        yield from self.method.faults(self)
+        yield from self._chaos_faults()
+
+    def _lacking(self) -> Iterator[Fault]:
+        for is_used, key, what, lacks in self._needs():
+            for is_lacking, why in lacks if is_used else ():
+                if is_lacking:
+                    yield Fault(key, f"{what}, and {why}")
+
+    def _needs(self) -> Iterator[tuple[bool, str, str, _Lacks]]:
+        """Parts that need something of others: whether they are used, key, text, what may lack."""
+        sources = [member.source for member in self.members()]
+        taught = [source for source in sources if source.needs_teacher != "none"]
+        keeping = [source.component for source in sources if source.keeps_labels]
+        count, by = len(self.teachers()), self.method.component
+        of_hidden = (
+            (not self.method.one_student, f"{by} takes logits alone"),
+            (self.workers is not None, "ranks on workers do not have the teacher"),
+            (count > 1, f"there are {count} teachers: whose?"),
+        )
+        hidden = self.soft_labels.gives_hidden
+        yield hidden, "soft_labels.sends", "is hidden", of_hidden
+        of_features = (
+            (not taught, "nobody has a teacher here"),
+            (self.train.compile, "train.compile leaves no way to inner outputs"),
+            (hidden, "soft_labels.sends is hidden"),
+        )
+        yield bool(self.features), "features", "is set", (*of_hidden, *of_features)
+        views = "shows images several times in an epoch, each with a view of its own"
+        keeps = f"{next(iter(keeping), None)} keeps soft labels of one view an epoch"
+        yield self.data.sampling.active, "data.sampling", views, ((bool(keeping), keeps),)
+        ranks, recipe = self.method.has_ranks(self), self.train
+        looks = (
+            "only a student in one process is validated after each epoch. step drops at "
+            "given epochs"
+        )
+        yield (
+            recipe.schedule == "plateau",
+            "train.schedule",
+            "is plateau",
+            ((ranks, looks),),
+        )
+        local = getattr(self.aggregation, "batch_norm", "sync") == "local"
+        mean = "aggregation.batch_norm is local: the mean would have one rank's statistics"
+        yield recipe.ema is not None, "train.ema", "is set", ((local, mean),)
+        no_ranks = (
+            not ranks,
+            "one student in one process has no ranks; "
+            "aggregation.type=train/aggregation/all_reduce",
+        )
+        yield self.workers is not None, "workers", "is set", (no_ranks,)
+        yield from self._needs_of_chaos(no_ranks)
+
+    def _needs_of_chaos(
+        self, no_ranks: tuple[bool, str]
+    ) -> Iterator[tuple[bool, str, str, _Lacks]]:
+        asked, pool = self._asked_chaos(), self.teacher_pool
+        away = (
+            "ranks on Dask workers cannot be hit from here; only those of this machine can"
+        )
+        teachers = "only teachers on this machine can be hit; use: teacher_pools/local"
+        for whom, lacks in (
+            ("teacher", ((pool is None or not pool.here().most, teachers),)),
+            ("rank", (no_ranks, (self.workers is not None, away))),
+        ):
+            hit = any(kind.endswith(whom) for kind in asked)
+            yield hit, "chaos", f"asks for {', '.join(asked)}", lacks
+
+    def _asked_chaos(self) -> list[str]:
+        weights = {} if self.chaos is None else self.chaos.weights()
+        return [kind for kind, weight in weights.items() if weight > 0]
 
     def _chaos_faults(self) -> Iterator[Fault]:
-        if self.chaos is None:
-            return
-        asked = [kind for kind, weight in self.chaos.weights().items() if weight > 0]
-        pool = self.teacher_pool
-        for whom, is_wrong, why in (
-            (
-                "teacher",
-                pool is None or not pool.here().most,
-                "only teachers on this machine can be hit; use: teacher_pools/local",
-            ),
-            (
-                "rank",
-                not self.method.has_ranks(self),
-                "one student in one process has no ranks; "
-                "aggregation.type=train/aggregation/all_reduce",
-            ),
-            (
-                "rank",
-                self.workers is not None,
-                "ranks on Dask workers cannot be hit from here; only those of this machine can",
-            ),
-        ):
-            if is_wrong and any(kind.endswith(whom) for kind in asked):
-                yield Fault("chaos", f"asks for {', '.join(asked)}, and {why}")
+        asked, pool = self._asked_chaos(), self.teacher_pool
         for kind in {"partition_teacher", "delay_teacher"} & {*asked}:
             if pool and pool.here().most and not getattr(pool, "chaos", False):
                 yield Fault("teacher_pool.chaos", f"is false; {kind} needs it true")

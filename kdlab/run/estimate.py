@@ -112,7 +112,7 @@ def estimate(
     Raises:
         BadInput: of several devices or local models, whose plans say what they take.
     """
-    if spec.method.has_ranks(spec):
+    if not spec.method.one_student or spec.method.has_ranks(spec):
         raise BadInput(
             f"An estimate is made of one student in one process; this is "
             f"{spec.method.component} with {spec.aggregation.component}. Plans of blockwise "

@@ -68,7 +68,7 @@ def shares_pool(spec: SweepSpec, space: Space) -> bool:
     if base.teacher_pool is None or base.teacher_pool.given:
         return False  # one of somebody else is shared by itself
     alone = base.chaos is not None  # it hits the teachers of one run
-    if alone or not base.method.shares_pools or spec.workers is not None:
+    if alone or not base.method.one_student or spec.workers is not None:
         return False
     if any(_touches(key, part) for key in spec.space for part in _OF_THE_POOL):
         return False

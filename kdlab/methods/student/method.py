@@ -28,9 +28,7 @@ from kdlab.train.result import MemberResult
 class StudentMethod(MethodSpec):
     """One student, batch by batch, with soft labels from any source (EDL-Dist)."""
 
-    steers_thresholds: ClassVar[bool] = True
-    shares_pools: ClassVar[bool] = True
-    takes_hidden: ClassVar[bool] = True
+    one_student: ClassVar[bool] = True
 
     def faults(self, spec: ExperimentSpec) -> Iterator[Fault]:
         aggregation = spec.aggregation

@@ -1,0 +1,79 @@
+"""What one part of an experiment needs of another: what is missing is said where it is needed."""
+
+import pytest
+
+import kdlab
+from kdlab.errors import SpecError
+
+RANKS = "aggregation.type=train/aggregation/all_reduce"
+WORKERS = "workers={address: 'tcp://127.0.0.1:9', insecure: true}"
+HINT = "features=[{type: features/hint, teacher: penultimate, student: penultimate}]"
+HIDDEN = "soft_labels.sends=hidden"
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "key", "message"),
+    [
+        ("none", [HINT], "features", "is set, and nobody has a teacher here"),
+        ("in_process", [HINT, "train.compile=true"], "features", "no way to inner outputs"),
+        ("in_process", [HINT, RANKS, WORKERS], "features", "do not have the teacher"),
+        ("ensemble", [HINT], "features", "methods/ensemble takes logits alone"),
+        ("served", [HINT, HIDDEN], "features", "soft_labels.sends is hidden"),
+        (
+            "served",
+            [HIDDEN, RANKS, WORKERS],
+            "soft_labels.sends",
+            "is hidden, and ranks on",
+        ),
+        ("cached", ["data.sampling={repeats: 2}"], "data.sampling", "one view an epoch"),
+        (
+            "none",
+            [RANKS, "train.schedule=plateau"],
+            "train.schedule",
+            "validated after each",
+        ),
+        (
+            "none",
+            [RANKS, "aggregation.batch_norm=local", "train.ema=0.9"],
+            "train.ema",
+            "one rank's statistics",
+        ),
+        ("none", [WORKERS], "workers", "is set, and one student in one process has no"),
+        (
+            "none",
+            ["chaos={kill_rank: 1}"],
+            "chaos",
+            "one student in one process has no ranks",
+        ),
+        (
+            "none",
+            ["teacher_pool=null", "chaos={kill_teacher: 1}"],
+            "chaos",
+            "only teachers on",
+        ),
+        (
+            "none",
+            [RANKS, WORKERS, "chaos={kill_rank: 1}"],
+            "chaos",
+            "cannot be hit from here",
+        ),
+    ],
+)
+def test_what_is_missing_is_said_where_it_is_needed(elsewhere, name, words, key, message):
+    with pytest.raises(SpecError) as refused:
+        _ = kdlab.load(f"smoke/{name}", *words).spec
+    assert any(f.key == key and message in f.message for f in refused.value.faults)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("in_process", [HINT]),
+        ("none", ["train.schedule=plateau"]),
+        ("none", [RANKS, "train.ema=0.9"]),
+        ("none", [RANKS, "chaos={kill_rank: 1}"]),
+        ("served", ["chaos={kill_teacher: 1}"]),
+    ],
+)
+def test_what_is_there_is_no_fault(elsewhere, name, words):
+    assert kdlab.load(f"smoke/{name}", *words).spec
