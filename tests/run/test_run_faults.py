@@ -1,4 +1,4 @@
-"""A run's own faults: killed while it saves, its scheduler killed; ranks of torchrun."""
+"""A run's own faults: killed while it saves, its scheduler killed, disk full, files damaged."""
 
 import os
 from functools import partial
