@@ -198,7 +198,8 @@ class Inference(LoadedModel):
         if self.kept is None or request.ids is None or request.fresh:
             return None, None
         logits, known = self.kept.find(request.epoch, request.ids)
-        self.kept.count(len(known), int(known.sum()))
+        self.kept.asked += len(known)
+        self.kept.found += int(known.sum())
         return (logits, ~known) if known.any() else (None, None)
 
     def _completed(

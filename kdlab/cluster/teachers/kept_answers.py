@@ -25,7 +25,7 @@ class KeptAnswers:
         self._samples, self._classes = samples, classes
         self.capacity = most_bytes // (4 * classes + 8)  # answers
         self._lock = threading.Lock()
-        self.asked, self.found = 0, 0  # samples, ever
+        self.asked, self.found = 0, 0  # samples, ever; whoever answers counts them
         self.clear()
 
     def clear(self) -> None:
@@ -51,11 +51,6 @@ class KeptAnswers:
                 return np.empty(shape, np.float32), np.zeros(len(ids), np.bool_)
             at = places[ids]
             return self._rows[at], at != _FREE
-
-    def count(self, asked: int, found: int) -> None:
-        """So many samples were asked for, so many of them needed no computing."""
-        self.asked += asked
-        self.found += found
 
     def keep(
         self, epoch: int, ids: NDArray[np.int64], answers: NDArray[np.float32]
