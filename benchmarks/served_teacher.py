@@ -6,18 +6,17 @@ is first needed, and is kept: made-up weights tie classes, and a rounding in bf1
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 
 import torch
 
-from benchmarks.harness import in_turns, runs_apart
+from benchmarks.harness import in_turns, quiet, runs_apart
 from benchmarks.sweep import carried_out
 from kdlab.cluster.schedulers import status_of
 from kdlab.cluster.wires.security import remembered
@@ -33,30 +32,38 @@ from kdlab.report.figures import Figure, Say, figure, over
 from kdlab.run.experiment import Experiment
 from kdlab.train.teacher import TeacherSpec, prepare
 
-_DATA = MappingProxyType(
-    {"use": "data/clothes", "size": 64, "augment": {"flip": True, "resized_crop": None}}
-)
-_MODEL = MappingProxyType({"type": "timm/resnet18"})
-# So light that it never is what is waited for: a ResNet-8 of 4 to 8 channels was.
-_STUDENT = MappingProxyType({"type": "models/patch_net", "patch": 16, "width": 16})
-_TRAIN = MappingProxyType({"batch": 64, "threads": 1, "lr": 0.05})
-_LEARNS = MappingProxyType(
-    {"batch": 64, "epochs": 14, "optimizer": "adamw", "lr": 1e-3, "precision": "bf16"}
-)
+_PHOTOS = {
+    "use": "data/clothes",
+    "size": 64,
+    "augment": {"flip": True, "resized_crop": None},
+}
+_LEARNS = {"batch": 64, "epochs": 14, "optimizer": "adamw", "lr": 1e-3, "precision": "bf16"}
+_TEACHER = {
+    "type": "train/teacher",
+    "model": {"type": "timm/resnet18"},
+    "data": _PHOTOS,
+    "recipe": _LEARNS,
+}
+_BASE: Mapping[str, object] = {
+    "data": _PHOTOS,
+    "teacher": _TEACHER,
+    # So light that it never is what is waited for: a ResNet-8 of 4 to 8 channels was.
+    "student": {"type": "models/patch_net", "patch": 16, "width": 16},
+    "loss": {"type": "losses/hinton"},
+    "soft_labels": {"type": "cluster/served"},
+    "tracking": {"enabled": False},
+}
+_TRAIN = {"batch": 64, "threads": 1, "lr": 0.05}
 # The first ones begin before engines were compared; with eager there is nothing to wait for.
-_FROM = MappingProxyType({"auto": 16, "eager": 1})
-_UNTIL = MappingProxyType({"auto": 24, "eager": 4})
+_FROM, _UNTIL = {"auto": 16, "eager": 1}, {"auto": 24, "eager": 4}
 _TRIALS = 8
 
 
 def gains(repeats: int, say: Say) -> list[Figure]:
     """`gain_end_to_end` and `served_over_engine`: samples/s of runs, in turns."""
     shares: dict[str, list[float]] = {"auto": [], "eager": []}
-    with _teacher() as (base, samples):
-        works = {
-            engine: partial(_run, base, engine, samples, own)
-            for engine, own in shares.items()
-        }
+    with _teacher() as samples:
+        works = {e: partial(_run, e, samples, own) for e, own in shares.items()}
         rates = in_turns(works, repeats, say, "samples/s")
     return [
         figure("gain_end_to_end", over(rates["auto"], rates["eager"]), "times"),
@@ -66,45 +73,28 @@ def gains(repeats: int, say: Say) -> list[Figure]:
 
 def shared(repeats: int, say: Say) -> list[Figure]:
     """`shared_over_alone`: a sweep of eight trials with answers that are shared, and without."""
-    number = count()
-    with _teacher() as (base, _):
-        works = {
-            name: partial(_sweep, base, number, share)
-            for name, share in (("alone", False), ("shared", True))
-        }
+    with _teacher():
+        each, number = {"alone": False, "shared": True}, count()
+        works = {name: partial(_sweep, number, share) for name, share in each.items()}
         found = in_turns(works, repeats, say, f"s of {_TRIALS} trials")
     return [figure("shared_over_alone", over(found["alone"], found["shared"]), "times")]
 
 
 @contextmanager
-def _teacher() -> Iterator[tuple[dict[str, object], int]]:
-    """A spec with a teacher that has learned these photos, and the samples of an epoch."""
-    teacher = {
-        "type": "train/teacher",
-        "model": dict(_MODEL),
-        "data": dict(_DATA),
-        "recipe": dict(_LEARNS),
-    }
+def _teacher() -> Iterator[int]:
+    """While it has learned these photos: the samples of an epoch."""
     with runs_apart():
-        data = construct(DataSpec, from_dict(_DATA, "data")).load()
-        prepare(construct(TeacherSpec, from_dict(teacher, "teacher")), unheard)
-        base: dict[str, object] = {
-            "data": dict(_DATA),
-            "teacher": teacher,
-            "student": dict(_STUDENT),
-            "loss": {"type": "losses/hinton"},
-            "soft_labels": {"type": "cluster/served"},
-            "tracking": {"enabled": False},
-        }
-        yield base, len(data.train)
+        data = construct(DataSpec, from_dict(_PHOTOS, "data")).load()
+        prepare(construct(TeacherSpec, from_dict(_TEACHER, "teacher")), unheard)
+        yield len(data.train)
 
 
-def _run(base: dict[str, object], engine: str, samples: int, shares: list[float]) -> float:
+def _run(engine: str, samples: int, shares: list[float]) -> float:
     """Samples/s of a run once it has settled; the same over its teacher's t_t joins `shares`."""
     first, last = _FROM[engine], _UNTIL[engine]
     pool = {"type": "cluster/local_pool", "teachers": 1, "engine": engine}
-    tree = {**base, "teacher_pool": pool, "train": {**_TRAIN, "epochs": last}}
-    run = Experiment(from_dict(tree, f"bench-{engine}")).start(lambda line: None)
+    tree = {**_BASE, "teacher_pool": pool, "train": {**_TRAIN, "epochs": last}}
+    run = Experiment(from_dict(tree, f"bench-{engine}")).start(quiet)
     address, ended, t_t = "", dict[int, float](), list[float]()
     for event in run.events(follow=True):
         if isinstance(event, PoolReady):
@@ -120,10 +110,10 @@ def _run(base: dict[str, object], engine: str, samples: int, shares: list[float]
     return rate
 
 
-def _sweep(base: dict[str, object], number: Iterator[int], share: bool) -> float:
+def _sweep(number: Iterator[int], share: bool) -> float:
     """Seconds from the first trial's beginning to the last one's end."""
     pool = {"type": "cluster/local_pool", "teachers": 1, "share_answers": share}
-    tree = {**base, "teacher_pool": pool, "train": {**_TRAIN, "epochs": 2}}
+    tree = {**_BASE, "teacher_pool": pool, "train": {**_TRAIN, "epochs": 2}}
     with TemporaryDirectory() as folder:
         path = Path(folder) / "shared.yaml"
         path.write_text(json.dumps(tree), encoding="utf-8")  # which is YAML too

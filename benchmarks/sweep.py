@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from benchmarks.harness import in_turns, quiet, report, runs_apart
+from benchmarks.harness import in_turns, quiet, report, runs_apart, until
 from kdlab.cluster.wires.security import remembered
 from kdlab.cluster.wires.wire import ask
 from kdlab.config.load import from_dict
@@ -119,11 +119,12 @@ def _freed(study: str) -> list[float]:
 
 def _until_gone(address: str, student: str) -> float:
     """When the pool has no such student any more; seconds since 1970."""
-    deadline = time.time() + _PATIENCE_S
     tls = remembered(address)
-    with suppress(SchedulerUnreachable):  # after the last trial the pool itself goes
-        while student in ask(address, "kdlab_status", tls=tls)["students"]:
-            if time.time() > deadline:
-                break
-            time.sleep(0.02)  # between looks
+
+    def gone() -> bool:
+        with suppress(SchedulerUnreachable):  # after the last trial the pool itself goes
+            return student not in ask(address, "kdlab_status", tls=tls)["students"]
+        return True
+
+    until(gone, patience_s=_PATIENCE_S, missing=f"{student} keeps its teacher")
     return time.time()
