@@ -25,13 +25,7 @@ from distributed.core import ConnectionPool
 from kdlab.cluster.rank_host import RankHost, RankNews
 from kdlab.cluster.wires.roles import RANK, TEACHER
 from kdlab.cluster.wires.security import Files
-from kdlab.cluster.wires.wire import (
-    CALL_S,
-    check_address,
-    register_plugin,
-    secured,
-    settle,
-)
+from kdlab.cluster.wires.wire import CALL_S, check_address, register_plugin, secured, settle
 from kdlab.codec import plain, typed
 from kdlab.errors import BadInput, ClusterError
 from kdlab.supervision.heartbeat import Heartbeat

@@ -8,11 +8,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from kdlab.changes.tunable import Tunable
-from kdlab.cluster.child_configs import (
-    ReaderConfig,
-    ReaderStart,
-    WireSettings,
-)
+from kdlab.cluster.child_configs import ReaderConfig, ReaderStart, WireSettings
 from kdlab.cluster.limits import free_memory
 from kdlab.cluster.notebook_components import pack
 from kdlab.cluster.reader.held_reader import HeldReader
