@@ -262,8 +262,11 @@ class ExperimentSpec(Spec):
         taught = [source for source in sources if source.needs_teacher != "none"]
         keeping = [source.component for source in sources if source.keeps_labels]
         count, by = len(self.teachers()), self.method.component
+        others = f"{by} learns one alone; what it compares is method.compare, if any"
+        not_one = not self.method.one_student
+        yield bool(self.compare), "compare", "is of soft labels", ((not_one, others),)
         of_hidden = (
-            (not self.method.one_student, f"{by} takes logits alone"),
+            (not_one, f"{by} takes logits alone"),
             (self.workers is not None, "ranks on workers do not have the teacher"),
             (count > 1, f"there are {count} teachers: whose?"),
         )

@@ -17,6 +17,12 @@ HIDDEN = "soft_labels.sends=hidden"
         ("none", [HINT], "features", "is set, and nobody has a teacher here"),
         ("in_process", [HINT, "train.compile=true"], "features", "no way to inner outputs"),
         ("in_process", [HINT, RANKS, WORKERS], "features", "do not have the teacher"),
+        (
+            "ensemble",
+            ["compare=[none]"],
+            "compare",
+            "what it compares is method.compare",
+        ),
         ("ensemble", [HINT], "features", "methods/ensemble takes logits alone"),
         ("served", [HINT, HIDDEN], "features", "soft_labels.sends is hidden"),
         (

@@ -248,7 +248,7 @@ def test_a_search_finds_a_network_and_trains_it(wherever, kdlab_cli, kdlab_home,
         (["method.profile=/nowhere/profile.json"], "There is no profile at /nowhere"),
         (["soft_labels.type=soft_labels/in_process"], "only method.fine_tune or"),
         (["aggregation.type=train/aggregation/all_reduce"], "shares gradients itself"),
-        (["compare=[none]"], "compare plans with method.compare"),
+        (["compare=[none]"], "what it compares is method.compare"),
         (["teacher=null"], "needs one, block by block"),
         (["train.label_smoothing=0.1"], "blocks learn without labels"),
         (

@@ -157,8 +157,6 @@ class Blockwise(MethodSpec):
                 "aggregation",
                 f"is {spec.aggregation.component}; {self.component} shares gradients itself",
             )
-        if spec.compare:
-            yield Fault("compare", "is of soft labels; compare plans with method.compare")
         if self.afterwards is None and spec.soft_labels != NoTeacher():
             yield Fault(
                 "soft_labels",

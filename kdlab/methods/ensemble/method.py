@@ -128,8 +128,6 @@ class Ensemble(MethodSpec):
     # As kdlab/experiment/method.py wants it
 
     def faults(self, spec: ExperimentSpec) -> Iterator[Fault]:
-        if spec.compare:
-            yield Fault("compare", "is of soft labels; compare with method.compare")
         if self.compare and spec.aggregation.joins != "nothing":
             yield Fault(
                 "aggregation", "is of one method, and method.compare names its own for each"

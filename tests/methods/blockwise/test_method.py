@@ -41,7 +41,7 @@ CUTS = "method.teacher_cuts=[blocks.0, blocks.1]"
             [CUTS, 'method.student_cuts=["0", "1"]', LIBRARY],
             "is models/block_library, which methods/puzzle alone can train",
         ),
-        (["compare=[none]"], "compare plans with method.compare"),
+        (["compare=[none]"], "what it compares is method.compare"),
         (["soft_labels.type=soft_labels/in_process"], "only method.fine_tune or"),
         (["train.label_smoothing=0.1"], "blocks learn without labels"),
         (
