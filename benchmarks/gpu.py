@@ -135,18 +135,16 @@ def _served(repeats: int, say: Say) -> list[Figure]:
     inference.choose_engine(say)
     assert inference.engines is not None
     ask, here, given = inference.engines.in_use.alone, views.cuda(), views.numpy()
+    asked = partial(Request, 0, None, given, lambda answer: None, inference)
     under_way = list[UnderWay]()
 
     def request() -> None:
-        asked = Request(0, None, given, lambda answer: None, inference)
-        under_way.extend(inference.begun([asked]))
+        under_way.extend(inference.begun([asked()]))
         if len(under_way) >= _UNDER_WAY:
             inference.finish(under_way.pop(0))
 
     def in_turn() -> None:
-        asked = Request(0, None, given, lambda answer: None, inference)
-        for one in inference.begun([asked]):
-            inference.finish(one)
+        inference.finish(*inference.begun([asked()]))
 
     bare: Callable[[], object] = partial(ask, here)
     steps = {"bare": bare, "pipelined": request, "in_turn": in_turn}
