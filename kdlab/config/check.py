@@ -10,6 +10,7 @@ from kdlab.config import registry
 from kdlab.config.folders import names, nearest
 from kdlab.config.load import Composed, never_a_traceback
 from kdlab.config.removed import instead, unset
+from kdlab.config.source_index import Shape, component_shape, shape
 from kdlab.config.spec import Spec, hints_of, required_fields
 from kdlab.config.yaml_text import dotted
 from kdlab.errors import Fault, NotFoundError, SpecError
@@ -40,6 +41,57 @@ def construct(cls: Callable[..., S], tree: Composed) -> S:
         raise SpecError(checker.faults, about=tree.name)
     assert isinstance(spec, wanted)
     return cast(S, spec)
+
+
+def unknown_keys(tree: Composed, module: str, name: str) -> list[Fault]:
+    """Keys that no spec of this tree has, and names that nothing has: a part of all faults.
+
+    It needs no import of what it looks at.
+
+    Args:
+        tree: resolved, without faults so far.
+        module: of the class that the whole tree is checked as.
+        name: of that class.
+    """
+    found = list(_unknown(tree, tree.data, shape(module, name), "", ""))
+    return [Fault(key, message, tree.origin(key)) for key, message in found]
+
+
+def _unknown(
+    tree: Composed, data: Mapping[str, Any], own: Shape | None, label: str, key: str
+) -> Iterator[tuple[str, str]]:
+    if own is None or key in tree.broken:
+        return
+    deeper = {k: of for k, v in data.items() if (of := _inside(own, k, v)) is not None}
+    for name, value in data.items():
+        chosen = value.get("type") if isinstance(value, dict) else None
+        if (
+            name in own.nested
+            and isinstance(chosen, str)
+            and (why := registry.absent(chosen))
+        ):
+            yield dotted(key, f"{name}.type"), why
+        if name not in ("type", *own.keys) and not unset(dotted(key, name), value):
+            parts = [
+                f"{part}.{name}" for part, (of, _) in deeper.items() if name in of.keys
+            ]
+            yield dotted(key, name), no_such_key(label, key, name, parts, own.keys)
+    for name, (inside, component) in deeper.items():
+        if inside.kind and "type" not in data[name]:
+            continue  # the full check lists what it can be
+        yield from _unknown(tree, data[name], inside, component, dotted(key, name))
+
+
+def _inside(own: Shape, name: str, value: Any) -> tuple[Shape, str] | None:
+    """Shape of a value that is a block, and the component that it names; None if not known."""
+    if not isinstance(value, dict):
+        return None
+    chosen = value.get("type")
+    if isinstance(chosen, str):
+        found = component_shape(chosen)
+        return None if found is None else (found, chosen)
+    found = shape(*own.nested[name]) if name in own.nested else None
+    return None if found is None else (found, "")
 
 
 class _Checker:

@@ -5,6 +5,7 @@ the notebook's sliders and a sweep's search space all read the same ones.
 """
 
 import html
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from types import UnionType
@@ -14,7 +15,9 @@ from kdlab.errors import Fault, SpecError
 from kdlab.ranges import NOT_NEGATIVE, POSITIVE, SHARE, Range
 
 __all__ = ["NOT_NEGATIVE", "POSITIVE", "SHARE", "Range", "Spec", "alternatives", "hints_of"]
-__all__ += ["plain", "ranges_in", "ranges_of", "required_fields"]
+__all__ += ["field_docs", "plain", "ranges_in", "ranges_of", "required_fields"]
+
+_DOCUMENTED = re.compile(r"^ {4}(\w+(?:, \w+)*): (.*)$")
 
 
 class Spec:
@@ -135,3 +138,27 @@ def required_fields(cls: type[Spec]) -> list[str]:
         for f in fields(cls)  # type: ignore[arg-type]  # subclasses are dataclasses
         if f.default is MISSING and f.default_factory is MISSING
     ]
+
+
+def field_docs(cls: type[Spec], *, inherited: bool = True) -> dict[str, str]:
+    """What the docstrings of a class, and of its bases, say of each field."""
+    found: dict[str, str] = {}
+    for one in reversed(cls.__mro__) if inherited else (cls,):
+        if one is not object:
+            found |= _documented(one.__doc__ or "")
+    return found
+
+
+def _documented(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in text.splitlines():
+        start = _DOCUMENTED.match(line)
+        if start:
+            names = start[1].split(", ")
+            found |= dict.fromkeys(names, start[2].strip())
+        elif names and line.startswith(" " * 8):
+            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+        else:
+            names = []
+    return found

@@ -2,7 +2,7 @@
 
 from kdlab.config import folders, yaml_text
 from kdlab.config import load as loader
-from kdlab.config.field_index import unknown_keys
+from kdlab.config.check import unknown_keys
 from kdlab.errors import NotFoundError, SpecError
 
 

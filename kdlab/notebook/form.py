@@ -7,9 +7,8 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
-from kdlab.config import folders, load, registry, yaml_text
-from kdlab.config.field_docs import field_docs
-from kdlab.config.spec import Range, Spec, alternatives, hints_of, plain, ranges_of
+from kdlab.config import Range, Spec, folders, load, registry, yaml_text
+from kdlab.config.spec import alternatives, field_docs, hints_of, plain, ranges_of
 from kdlab.errors import BadInput, NotFoundError
 
 Editor = Literal["part", "choice", "yes_no", "whole", "number", "text", "yaml"]

@@ -3,28 +3,26 @@
 import contextlib
 import html
 import inspect
-import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from textwrap import fill, wrap
 from typing import Any
 
-from kdlab.codec import MessageError, parsed, plain
+from kdlab.codec import MessageError, plain
 from kdlab.config import evidence, folders, load, registry, source_index
-from kdlab.config.field_docs import field_docs
 from kdlab.config.folders import nearest
-from kdlab.config.home import home, write_whole
+from kdlab.config.home import find_as, home, write_json
 from kdlab.config.kept import key_of
-from kdlab.config.spec import Spec, hints_of, ranges_of, required_fields
+from kdlab.config.spec import Spec, field_docs, hints_of, ranges_of, required_fields
 from kdlab.errors import NotFoundError, SpecError
 from kdlab.report import page
 from kdlab.report.table import text_table_left
 
 _SHOWN = 100  # characters of a line
-_MOST_KEPT = 200  # texts that were shown
+_MOST_KEPT = 200  # sheets
 
 
 def catalogue(kind: str | None = None, word: str | None = None) -> str:
@@ -222,16 +220,8 @@ def describe(name: str, overrides: Sequence[str] = ()) -> str:
     if name.startswith("sweeps/") and name in folders.names("configs"):
         return _sweep(name)
     if name in folders.names("configs") or folders.yaml_file(name):
-        return _experiment(name, overrides)
-    if name in folders.names("registry"):
-        return str(card_sheet(name, overrides))
-    if component := component_sheet(name):
-        return str(component)
-    known = [*folders.names("configs"), *folders.names("registry")]
-    near = nearest(name, known + [entry.name for entry in source_index.index()])
-    wanted = "config, which is a file that ends in .yaml"
-    words = f"There is nothing named {name!r}.{near}"
-    raise NotFoundError(folders.wrong_path(name, wanted, near) or words)
+        return str(_config_sheet(name, overrides))
+    return str(_sheet(name, overrides))
 
 
 def described(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -247,30 +237,41 @@ def described(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
         experiment = load_experiment(name, *overrides)
         return {"name": name, "spec_hash": experiment.hash, "spec": experiment.resolved}
-    found = card_sheet(name, overrides) if name in folders.names("registry") else None
-    found = found or component_sheet(name)
-    if found is None:
-        raise NotFoundError(describe(name))
+    found = _sheet(name, overrides)
     rows = [dict(zip(found.head, row, strict=True)) for row in found.rows]
     return {"name": name, "place": found.place, "about": found.about, "rows": rows}
 
 
-def _experiment(name: str, overrides: Sequence[str]) -> str:
+def _sheet(name: str, overrides: Sequence[str]) -> Sheet:
+    """Of a card or a component; NotFoundError where there is none."""
+    if name in folders.names("registry"):
+        return card_sheet(name, overrides)
+    if component := component_sheet(name):
+        return component
+    known = [*folders.names("configs"), *folders.names("registry")]
+    near = nearest(name, known + [entry.name for entry in source_index.index()])
+    wanted = "config, which is a file that ends in .yaml"
+    words = f"There is nothing named {name!r}.{near}"
+    raise NotFoundError(folders.wrong_path(name, wanted, near) or words)
+
+
+def _config_sheet(name: str, overrides: Sequence[str]) -> Sheet:
     from kdlab.run.experiment import load as load_experiment
+
+    def made() -> Sheet:
+        experiment = load_experiment(name, *overrides)
+        rows = tuple(
+            (key, _word(value), origin) for key, value, origin in experiment.rows()
+        )
+        about = str(experiment.composed.data.get("about", ""))
+        place = f"spec {experiment.hash}"
+        return Sheet(experiment.name, place, about, ("key", "value", "set by"), rows)
 
     tree = load.compose(name, overrides)
     named = registry.component_names(tree.data)
     # Sources of other packages are not looked at: what they say is not kept.
     is_own = all(source_index.entry_of(component) for component in named)
-    kept = _Kept(f"config {name} {tree.data} {tree.origins}") if is_own else None
-    if kept is not None and kept.text:
-        return kept.text
-    experiment = load_experiment(name, *overrides)
-    about = experiment.composed.data.get("about", "")
-    head = f"{experiment.name}  (spec {experiment.hash})\n{about}\n\n"
-    rows = [(key, _word(value), origin) for key, value, origin in experiment.rows()]
-    text = head + text_table_left(("key", "value", "set by"), rows)
-    return text if kept is None else kept.keep(text)
+    return _kept(f"config {name} {tree.data} {tree.origins}", made) if is_own else made()
 
 
 def _sweep(name: str) -> str:
@@ -295,45 +296,33 @@ def component_sheet(name: str) -> Sheet | None:
 
     What kdlab's own sources say is kept: reading them as a class imports torch.
     """
-    if name not in registry.own_names() or "torch" in sys.modules:
-        return _sheet_of_class(name)
-    kept = _Kept(f"component {name}")
-    with contextlib.suppress(MessageError):  # none, or damaged: it is made anew
-        return parsed(Sheet, kept.text.encode())
-    found = _sheet_of_class(name)
-    kept.keep(json.dumps(plain(found)))
-    return found
-
-
-class _Kept:
-    """A text that follows from kdlab's own sources and from what it is of."""
-
-    def __init__(self, of: str) -> None:
-        places = filter(None, (Path(__file__).resolve().parent.parent, evidence.folder()))
-        sources = (path.stat() for place in places for path in place.rglob("*.py"))
-        states = [(source.st_mtime_ns, source.st_size) for source in sources]
-        self.path = home() / "shown" / f"{key_of(f'{of} {sorted(states)}')}.txt"
-
-    @property
-    def text(self) -> str:
-        """Empty where there is none."""
-        return self.path.read_text(encoding="utf-8") if self.path.is_file() else ""
-
-    def keep(self, text: str) -> str:
-        write_whole(self.path, lambda path: path.write_text(text, encoding="utf-8"))
-        known = sorted(
-            self.path.parent.glob("*.txt"), key=lambda path: path.stat().st_mtime
-        )
-        for old in known[:-_MOST_KEPT]:
-            old.unlink(missing_ok=True)
-        return text
-
-
-def _sheet_of_class(name: str) -> Sheet | None:
     try:
-        cls, _ = registry.find(name)
+        if name not in registry.own_names() or "torch" in sys.modules:
+            return _sheet_of_class(name)
+        return _kept(f"component {name}", lambda: _sheet_of_class(name))
     except NotFoundError:
         return None
+
+
+def _kept(of: str, make: Callable[[], Sheet]) -> Sheet:
+    """A sheet that follows from kdlab's own sources and from what it is of."""
+    places = filter(None, (Path(__file__).resolve().parent.parent, evidence.folder()))
+    sources = (path.stat() for place in places for path in place.rglob("*.py"))
+    states = [(source.st_mtime_ns, source.st_size) for source in sources]
+    path = home() / "shown" / f"{key_of(f'{of} {sorted(states)}')}.txt"
+    with contextlib.suppress(MessageError):  # damaged: it is made anew
+        if found := find_as(Sheet, path):
+            return found
+    made = make()
+    write_json(path, plain(made))
+    known = sorted(path.parent.glob("*.txt"), key=lambda one: one.stat().st_mtime)
+    for old in known[:-_MOST_KEPT]:
+        old.unlink(missing_ok=True)
+    return made
+
+
+def _sheet_of_class(name: str) -> Sheet:
+    cls, _ = registry.find(name)
     limits, needed = ranges_of(cls), required_fields(cls)
     rows = []
     for field in hints_of(cls):

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kdlab.cluster.wires.known_schedulers import trust_named
 from kdlab.config import load as loader
 from kdlab.config import yaml_text
-from kdlab.config.check import construct
-from kdlab.config.field_index import unknown_keys
+from kdlab.config.check import construct, unknown_keys
 from kdlab.errors import SpecError
 from kdlab.report import page
 from kdlab.run.handle.run import Run, start

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kdlab.config import field_index, folders, registry, source_index
-from kdlab.config.check import construct
+from kdlab.config import folders, registry, source_index
+from kdlab.config.check import construct, unknown_keys
 from kdlab.config.load import compose
 from kdlab.config.spec import hints_of
 from kdlab.errors import SpecError
@@ -16,16 +16,16 @@ WHOLE = ("kdlab.experiment.spec", "ExperimentSpec")
 def test_all_components_have_the_fields_of_their_classes():
     for entry in source_index.index():
         name = entry.name.replace("/*", "/resnet18")
-        found = field_index.component_shape(name)
+        found = source_index.component_shape(name)
         assert found is not None, name
         assert set(found.keys) == set(hints_of(registry.find(name)[0])), name
-    assert set(field_index.shape(*WHOLE).keys) == set(hints_of(ExperimentSpec))
+    assert set(source_index.shape(*WHOLE).keys) == set(hints_of(ExperimentSpec))
 
 
 def test_no_key_of_a_config_is_unknown():
     for name in folders.names("configs"):
         if not name.startswith("sweeps/"):
-            assert field_index.unknown_keys(compose(name), *WHOLE) == []
+            assert unknown_keys(compose(name), *WHOLE) == []
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_no_key_of_a_config_is_unknown():
 )  # fmt: skip
 def test_a_typo_is_said_in_the_words_of_the_full_check(override):
     tree = compose("quickstart", [override])
-    early = field_index.unknown_keys(tree, *WHOLE)
+    early = unknown_keys(tree, *WHOLE)
     with pytest.raises(SpecError) as error:
         construct(ExperimentSpec, tree)
     assert early
@@ -47,16 +47,16 @@ def test_a_typo_is_said_in_the_words_of_the_full_check(override):
 
 
 def test_what_is_not_known_here_is_left_to_the_full_check():
-    assert field_index.component_shape("theirs/component") is None
-    assert field_index.shape("torch.nn", "Module") is None
+    assert source_index.component_shape("theirs/component") is None
+    assert source_index.shape("torch.nn", "Module") is None
     tree = compose("quickstart", ["data={type: theirs/set, rot: 3}"])
-    assert [f for f in field_index.unknown_keys(tree, *WHOLE) if "rot" in f.key] == []
+    assert [f for f in unknown_keys(tree, *WHOLE) if "rot" in f.key] == []
 
 
 def test_a_key_below_a_part_that_nobody_named_asks_for_its_type():
     """Which keys `teacher_pool` has depends on the pool; its kind alone knows few of them."""
     tree = compose("clothes/quickstart", ["teacher_pool.engine=eager"])
-    assert field_index.unknown_keys(tree, *WHOLE) == []
+    assert unknown_keys(tree, *WHOLE) == []
     with pytest.raises(SpecError, match=r"teacher_pool: needs type:, one of .*local_pool"):
         construct(ExperimentSpec, tree)
 
