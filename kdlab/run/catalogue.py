@@ -243,7 +243,7 @@ def described(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _sheet(name: str, overrides: Sequence[str]) -> Sheet:
-    """Of a card or a component; NotFoundError where there is none."""
+    """A card or a component; NotFoundError where there is none."""
     if name in folders.names("registry"):
         return card_sheet(name, overrides)
     if component := component_sheet(name):
