@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -212,14 +213,20 @@ def trainers(folder):
     return [process for process in found if process.info["ppid"] not in pids]
 
 
-def has_the_lock_open(process):
-    """Whoever trains has, from the first moment; one without is between fork and exec, or ends."""
-    try:
-        files = os.listdir(f"/proc/{process.pid}/fd")
-        places = [os.readlink(f"/proc/{process.pid}/fd/{file}") for file in files]
-    except OSError:  # gone, or gone in part
-        return False
-    return any(place.removesuffix(" (deleted)").endswith("/lock") for place in places)
+def has_the_lock(process):
+    """Whether it holds its folder, as the kernel says of each of its files.
+
+    Whoever trains does, from the first moment on; it lets go when all is said, and then takes its
+    time to end. Between fork and exec nobody has anything.
+    """
+    place = Path("/proc") / str(process.pid)
+    with contextlib.suppress(OSError):  # gone, or gone in part
+        for file in (place / "fd").iterdir():
+            name = os.readlink(file).removesuffix(" (deleted)")
+            facts = place / "fdinfo" / file.name
+            if name.endswith("/lock") and "FLOCK" in facts.read_text():
+                return True
+    return False
 
 
 class AnyOrder:
@@ -272,8 +279,11 @@ class AnyOrder:
     def look(self):
         """At most one trains, and a stop reaches it; of what is deleted nothing is left."""
         path = self.run.path
-        found = [one for one in trainers(path) if has_the_lock_open(one)]
-        assert len(found) <= 1, found
+        found = trainers(path)
+        with_it = [one for one in found if has_the_lock(one)]
+        assert len(with_it) <= 1, with_it
+        ending = {*found} - {*with_it}
+        until(lambda: not ending & {*trainers(path)})
         if not path.exists():
             until(lambda: not trainers(path))
             assert not path.exists()
