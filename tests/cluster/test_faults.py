@@ -119,7 +119,7 @@ def test_case_2_an_idle_teacher_has_nothing_to_send_again(pools, served, deploym
         while '"teacher_lost"' not in record(source):  # else it may be asked once more
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        pool.add_teacher()
+        pool.machines.add()
 
     train(source, samples, 30, act)
     assert lost(events) == [("teacher-0", 0)]
@@ -211,7 +211,7 @@ def test_a_teacher_that_joins_is_used(pools, served, deployment):
         return {e["args"][0]: e["args"][2] for e in entries if e.get("on") == "on_ready"}
 
     known = set(ready())
-    pool.add_teacher()
+    pool.machines.add()
     for _ in (batch for epoch in range(4000) for batch in source.epoch(epoch, ())):
         new = set(ready()) - known
         if new and sends(source, next(iter(new))):
