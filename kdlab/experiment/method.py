@@ -10,28 +10,22 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from kdlab.changes.change import CONTROL
 from kdlab.changes.queue import ChangeQueue
-from kdlab.changes.tunable import Tunable
 from kdlab.cluster.chaos import Target
+from kdlab.cluster.hosted_ranks import DaskHosts
 from kdlab.config import Fault
-from kdlab.config.spec import Spec
 from kdlab.events.event import Emit
-from kdlab.soft_labels.none import NoTeacher
+from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.pools import Pools
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.experiment.spec import ExperimentSpec, Member, MethodSettings
 from kdlab.soft_labels.source import LoadedTeacher, SourceContext, SourceSpec, TeacherPool
-from kdlab.train.loop_control import in_each_step
 from kdlab.train.recipe import Recipe
 from kdlab.train.result import MemberResult
 from kdlab.train.student import StudentLoop
-
-if TYPE_CHECKING:
-    from kdlab.cluster.hosted_ranks import DaskHosts
-    from kdlab.experiment.folder import RunFolder
-    from kdlab.experiment.pools import Pools
-    from kdlab.experiment.setup import TrainingSetup
-    from kdlab.experiment.spec import ExperimentSpec, Member
 
 Victims = Callable[[], list[Target]]  # processes of a member that chaos can hit
 RunChaos = Callable[[TeacherPool | None, Victims], AbstractContextManager[object]]
@@ -58,17 +52,17 @@ class MemberTraining:
             and the processes that can be hit.
     """
 
-    setup: "TrainingSetup"  # spec, data, teacher, loops
-    member: "Member"  # what is trained: name, soft labels, seed
-    run: "RunFolder"
+    setup: TrainingSetup  # spec, data, teacher, loops
+    member: Member  # what is trained: name, soft labels, seed
+    run: RunFolder
     folder: Path
     emit: Emit  # events of this member
-    pools: "Pools"  # of teachers, started when they are asked for
-    hosts: "DaskHosts | None"  # where processes are started; None is this machine
+    pools: Pools  # of teachers, started when they are asked for
+    hosts: DaskHosts | None  # where processes are started; None is this machine
     chaos: RunChaos
 
     @property
-    def spec(self) -> "ExperimentSpec":
+    def spec(self) -> ExperimentSpec:
         return self.setup.spec
 
     @property
@@ -118,52 +112,14 @@ class MemberTraining:
             return loop.run(opened)
 
 
-class MethodSpec(Spec, ABC):
+class MethodSpec(MethodSettings, ABC):
     """A method, as a spec names it."""
 
-    needs_teacher: ClassVar[bool] = False  # whatever the soft labels need
-    needs_labels: ClassVar[bool] = False  # of every training image
-    steers_loss: ClassVar[bool] = True  # its weights and temperature, while it trains
-    # A member is one student that learns from the experiment's soft labels: these may be hidden
-    # states, their thresholds move while it trains, and trials of a sweep share their pool
-    one_student: ClassVar[bool] = False
     files: ClassVar[tuple[str, ...]] = ()  # that a member may have beside its student
-
-    # From the spec alone
-
-    def faults(self, spec: "ExperimentSpec") -> Iterator[Fault]:
-        """What the experiment around this method has that it cannot use, or lacks."""
-        yield from ()
-
-    def compared(self, spec: "ExperimentSpec") -> Mapping[str, SourceSpec]:
-        """What is trained for each seed: by name, where its soft labels come from."""
-        return {short_name(self): spec.soft_labels}
-
-    def default_source(self, spec: "ExperimentSpec") -> SourceSpec:
-        """Where soft labels come from if the experiment does not say it."""
-        return NoTeacher()
-
-    def described(self, names: list[str]) -> str:
-        """Name of the one that the top-level keys of the result describe."""
-        return "served" if "served" in names else names[-1]
-
-    def labelled(self, spec: "ExperimentSpec") -> Recipe:
-        """The training that soft labels are for."""
-        return spec.train
-
-    def has_ranks(self, spec: "ExperimentSpec") -> bool:
-        """Whether a member is trained in processes of its own."""
-        return False
-
-    def tunables(self, spec: "ExperimentSpec", source: SourceSpec) -> list[Tunable]:
-        """What can be set while a member with these soft labels trains; as it is at the start."""
-        taught = source.needs_teacher != "none" and self.steers_loss
-        found = in_each_step(spec.loss if taught else None)
-        return found + (source.tunables(spec.train.batch) if self.one_student else [])
 
     # With data and models at hand
 
-    def check(self, setup: "TrainingSetup") -> None:  # some have nothing to check
+    def check(self, setup: TrainingSetup) -> None:  # some have nothing to check
         """All that can be wrong before a start.
 
         Raises:
@@ -189,13 +145,15 @@ class MethodSpec(Spec, ABC):
         """Files of a member beside its student, for MLflow."""
         return [str(folder / name) for name in self.files if (folder / name).is_file()]
 
-    def summarise(self, spec: "ExperimentSpec", run: "RunFolder") -> list[Path]:
+    def summarise(self, spec: ExperimentSpec, run: RunFolder) -> list[Path]:
         """Files over all members of a run."""
         return []
 
 
-def short_name(part: Spec) -> str:
-    return str(part.component).rsplit("/", 1)[-1]
+def method_of(spec: ExperimentSpec) -> MethodSpec:
+    """An experiment's method, as that which trains."""
+    assert isinstance(spec.method, MethodSpec)
+    return spec.method
 
 
 def recipe_faults(recipe: Recipe, unused: Mapping[str, str], by: str) -> Iterator[Fault]:

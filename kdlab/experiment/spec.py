@@ -1,106 +1,41 @@
 """The whole experiment as one spec: what a file under configs/ describes."""
 
+from abc import ABC
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
+from kdlab.changes.tunable import Tunable
 from kdlab.cluster.chaos import FROM_OUTSIDE, Chaos
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import PoolSpec
-from kdlab.cluster.wires.known_schedulers import require_known
-from kdlab.cluster.wires.security import Files, Tls, address_faults
-from kdlab.cluster.wires.wire import check_address
-from kdlab.config import Fault, Range, Spec, credentials
+from kdlab.config import Fault, Range, Spec
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.config.registry import find
-from kdlab.config.spec import POSITIVE
 from kdlab.data.images import DataSpec
 from kdlab.experiment.folder import RunFolder
-from kdlab.experiment.method import MethodSpec
+from kdlab.experiment.settings import (
+    Expected,
+    TeacherCombination,
+    Tracking,
+    Watchdog,
+    Workers,
+)
 from kdlab.features.feature_loss import FeatureLossSpec
 from kdlab.losses.hinton import Hinton
 from kdlab.losses.soft_loss import LossSpec
-from kdlab.models.ensemble import CombinedBy
 from kdlab.models.model import ModelSpec
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.aggregation.none import NoAggregation
+from kdlab.train.loop_control import in_each_step
 from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import TeacherSpec
 
 _Lacks = tuple[tuple[bool, str], ...]  # whether something is not there, and what it means
 SourceName = Literal["none", "in_process", "cached", "served"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tracking(Spec):
-    """Where MLflow keeps the run.
-
-    experiment: runs are grouped under it; null is the config's name.
-    uri: of the MLflow store; null is an SQLite file beside the run folders. A password in
-        it is named, not written: <env:KDLAB_NAME> or <secret:NAME>.
-    """
-
-    experiment: str | None = None
-    uri: str | None = None
-    enabled: bool = True
-
-    def cross_faults(self) -> Iterator[Fault]:
-        yield from credentials.faults("uri", self.uri)
-
-    def store(self, runs: Path) -> str | None:
-        """Address of the store for the runs in this folder; None where there is none."""
-        return (self.uri or f"sqlite:///{runs / 'mlflow.db'}") if self.enabled else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Watchdog(Spec):
-    """A run's process that is killed from outside starts again by itself.
-
-    It goes on from its newest checkpoint, to the same losses; what a run reports of itself
-    ends it.
-
-    most: times within the window; 0 leaves it to `kdlab resume`.
-    within_s: seconds of the window.
-    """
-
-    most: Annotated[int, Range(ge=0, le=1000)] = 3
-    within_s: Annotated[float, POSITIVE] = 3600.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workers(Spec):
-    """A Dask cluster on whose workers the ranks of a student are started.
-
-    The run folder and the data must be at the same paths on all of its machines.
-
-    address: of its scheduler, such as tcp://10.0.0.1:8786 or tls://10.0.0.1:8786.
-    tls: certificates; needed for a tls:// address.
-    insecure: plain TCP, where the network keeps others out.
-    """
-
-    address: str
-    tls: Tls | None = None
-    insecure: bool = False
-
-    def cross_faults(self) -> Iterator[Fault]:
-        yield from address_faults(self.address, self.tls, insecure=self.insecure)
-
-    def certificates(self) -> Files | None:
-        return None if self.tls is None else self.tls.files(Path())
-
-    def check(self) -> None:
-        """Whether its scheduler answers.
-
-        Raises:
-            BadInput: the user has never named it.
-            SchedulerUnreachable: it does not.
-        """
-        require_known("workers", self.address)
-        check_address(self.address, tls=self.certificates())
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,53 +48,60 @@ class Member:
     seed: int
 
 
+class MethodSettings(Spec, ABC):  # a kind of components: one must be named
+    """A method as its experiment's spec knows it; `MethodSpec` can train, too."""
+
+    needs_teacher: ClassVar[bool] = False  # whatever the soft labels need
+    needs_labels: ClassVar[bool] = False  # of every training image
+    steers_loss: ClassVar[bool] = True  # its weights and temperature, while it trains
+    # A member is one student that learns from the experiment's soft labels: these may be hidden
+    # states, their thresholds move while it trains, and trials of a sweep share their pool
+    one_student: ClassVar[bool] = False
+
+    def faults(self, spec: "ExperimentSpec") -> Iterator[Fault]:
+        """What the experiment around this method has that it cannot use, or lacks."""
+        yield from ()
+
+    def compared(self, spec: "ExperimentSpec") -> Mapping[str, SourceSpec]:
+        """What is trained for each seed: by name, where its soft labels come from."""
+        return {short_name(self): spec.soft_labels}
+
+    def default_source(self, spec: "ExperimentSpec") -> SourceSpec:
+        """Where soft labels come from if the experiment does not say it."""
+        return NoTeacher()
+
+    def described(self, names: list[str]) -> str:
+        """Name of the one that the top-level keys of the result describe."""
+        return "served" if "served" in names else names[-1]
+
+    def labelled(self, spec: "ExperimentSpec") -> Recipe:
+        """The training that soft labels are for."""
+        return spec.train
+
+    def has_ranks(self, spec: "ExperimentSpec") -> bool:
+        """Whether a member is trained in processes of its own."""
+        return False
+
+    def tunables(self, spec: "ExperimentSpec", source: SourceSpec) -> list[Tunable]:
+        """What can be set while a member with these soft labels trains; as it is at the start."""
+        taught = source.needs_teacher != "none" and self.steers_loss
+        found = in_each_step(spec.loss if taught else None)
+        return found + (source.tunables(spec.train.batch) if self.one_student else [])
+
+
+def short_name(part: Spec) -> str:
+    return str(part.component).rsplit("/", 1)[-1]
+
+
 _UNSAID = NoTeacher()  # stands where nothing is said of soft labels: the method says it
 
 
-def _one_student() -> MethodSpec:
+def _one_student() -> MethodSettings:
     """The method of an experiment that names none: found by its name, as any other is."""
     method, _ = find("methods/student")
     found = method()
-    assert isinstance(found, MethodSpec)
+    assert isinstance(found, MethodSettings)
     return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class Expected(Spec):
-    """What others had with this recipe; for people, nothing is checked by it.
-
-    source: paper and table, or repository.
-    top1: percent on test of the student.
-    cost: what it takes.
-    differs: why, by key, where this config is not as its source has it.
-    """
-
-    source: str
-    top1: Annotated[float, Range(gt=0, le=100)] | None = None
-    cost: str = ""
-    differs: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TeacherCombination(Spec):
-    """How several teachers become one.
-
-    by: the mean of their `probabilities`, or of their `logits`; or for each image the answer of
-        the one that is `best` at what all together take it for.
-    weigh: `cards`: by each teacher's own `weight`; `validation`: class by class, by its F1 on
-        validation images.
-    """
-
-    by: CombinedBy = "probabilities"
-    weigh: Literal["cards", "validation"] = "cards"
-
-    def cross_faults(self) -> Iterator[Fault]:
-        if self.by == "best" and self.weigh == "cards":
-            yield Fault(
-                "weigh",
-                "is cards, and by is best: the teacher of the largest weight would answer all. "
-                "validation weighs class by class",
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +120,7 @@ class ExperimentSpec(Spec):
 
     about: str = ""
     expects: Expected | None = None
-    method: MethodSpec = field(default_factory=_one_student)
+    method: MethodSettings = field(default_factory=_one_student)
     data: DataSpec
     teacher: TeacherSpec | tuple[TeacherSpec, ...] | None = None
     combine: TeacherCombination = field(default_factory=TeacherCombination)

@@ -9,6 +9,7 @@ from kdlab.config.registry import component_names
 from kdlab.data.images import ImageData
 from kdlab.errors import BadInput, DataError, ModelError
 from kdlab.experiment.feature_setup import feature_job
+from kdlab.experiment.method import method_of
 from kdlab.experiment.setup import TrainingSetup, head_of, network_of
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.models.model import check_fit
@@ -62,7 +63,7 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
             ) from error
         setup = TrainingSetup(spec)
         setup.data = data
-        spec.method.check(setup)
+        method_of(spec).check(setup)
 
 
 def _loaded(spec: ExperimentSpec, say: Callable[[str], None]) -> ImageData:

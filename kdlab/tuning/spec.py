@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from kdlab.config import Fault, Range
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, Spec
 from kdlab.errors import NotFoundError
-from kdlab.experiment.spec import Tracking, Workers
+from kdlab.experiment.settings import Tracking, Workers
 from kdlab.tuning import metrics
 from kdlab.tuning.metrics import StudyDirection
 

@@ -10,9 +10,10 @@ from small_experiments import ScriptedPool
 
 from kdlab.changes.change import CONTROL, Pause, append
 from kdlab.errors import RunStopped
-from kdlab.experiment.method import MemberTraining, MethodSpec, recipe_faults, short_name
+from kdlab.experiment.method import MemberTraining, MethodSpec, recipe_faults
 from kdlab.experiment.pools import Pools
 from kdlab.experiment.setup import TrainingSetup
+from kdlab.experiment.spec import short_name
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.train.recipe import Recipe
 

@@ -12,8 +12,8 @@ from kdlab.config import Fault, register
 from kdlab.config.home import find_as
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.groups import rank_group
-from kdlab.experiment.method import MemberTraining, MethodSpec, short_name
-from kdlab.experiment.spec import ExperimentSpec
+from kdlab.experiment.method import MemberTraining, MethodSpec
+from kdlab.experiment.spec import ExperimentSpec, short_name
 from kdlab.papers.edl_dist.generations import Generations
 from kdlab.soft_labels.cached import Cached
 from kdlab.soft_labels.in_process import InProcess

@@ -21,7 +21,7 @@ from kdlab.events.log import MemberLog
 from kdlab.events.runs import MemberDone, MemberStarted, MethodsCompared, RunDone
 from kdlab.experiment.chaos_targets import chaos_while
 from kdlab.experiment.folder import RunFolder
-from kdlab.experiment.method import MemberTraining
+from kdlab.experiment.method import MemberTraining, method_of
 from kdlab.experiment.pools import Pools
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import Member, spec_of
@@ -73,7 +73,7 @@ class RunProcess(Work):
                 results.append(self._member(member))
         finally:
             self.pools.close()
-        made = self.spec.method.summarise(self.spec, self.run)
+        made = method_of(self.spec).summarise(self.spec, self.run)
         if made:
             self.log.emit(MethodsCompared(artifacts=[str(path) for path in made]))
         return outcome(
@@ -100,7 +100,7 @@ class RunProcess(Work):
         return result
 
     def _train(self, member: Member, folder: Path) -> MemberResult:
-        log, method = MemberLog(self.log, member.name), self.spec.method
+        log, method = MemberLog(self.log, member.name), method_of(self.spec)
         taught = member.source.needs_teacher != "none" or method.needs_teacher
         if taught:  # first, so that it does not count as this member's time
             self.setup.prepare_teacher()
