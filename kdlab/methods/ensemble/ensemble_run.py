@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from kdlab.methods.ensemble.compression import planned_rows
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch
 from kdlab.methods.ensemble.local_job import LocalJob, Prices, own_folder
 from kdlab.methods.ensemble.round_driver import Training, TrainingOutcome
+from kdlab.methods.ensemble.settings import EnsembleSettings
 from kdlab.methods.ensemble.variant import Variant
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.models.ensemble import Combination, combined
@@ -41,15 +41,12 @@ from kdlab.train.lineage import Odometer
 from kdlab.train.recipe import Recipe
 from kdlab.train.result import MemberResult
 
-if TYPE_CHECKING:
-    from kdlab.methods.ensemble.method import Ensemble
-
 
 @dataclass(frozen=True, slots=True)
 class EnsembleRun:
     """One member of a run: a variant with a seed."""
 
-    method: "Ensemble"
+    method: EnsembleSettings
     setup: TrainingSetup
     member: Member
     prices: Prices | None = None  # of its workers' work

@@ -1,64 +1,35 @@
 """`method: {type: methods/ensemble}`: several local models that become one."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
 
 import torch
 
-from kdlab.config import Fault, Range, register
-from kdlab.config.spec import POSITIVE
-from kdlab.data.shards import Shards
+from kdlab.config import register
 from kdlab.data.watched import watched_rows
 from kdlab.experiment.folder import RunFolder
-from kdlab.experiment.method import MemberTraining, MethodSpec, Victims, recipe_faults
+from kdlab.experiment.method import MemberTraining, MethodSpec, Victims
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.model_workers import ModelWorkers, WorkersHere
 from kdlab.methods.ensemble.processes import Processes
 from kdlab.methods.ensemble.round_driver import Direction, RoundDriver
-from kdlab.methods.ensemble.variant import Variant
+from kdlab.methods.ensemble.settings import EnsembleSettings
 from kdlab.models.exported import load_exported
-from kdlab.models.model import ModelSpec, check_fit
+from kdlab.models.model import check_fit
 from kdlab.report.local_curves import local_curves
 from kdlab.report.methods import ErrorCurve, markdown, picture, rows
 from kdlab.report.table import METHODS
-from kdlab.soft_labels.source import SourceSpec
-from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.evaluate import answers
 from kdlab.train.result import MemberResult
-
-_POSITIVE = Range(ge=1)
-_NOT_LOCAL = {"ema": "a local model is reset to weights that all have, and its mean is not"}
 
 
 @register("methods/ensemble")
 @dataclass(frozen=True, kw_only=True)
-class Ensemble(MethodSpec):
-    """Local models on local data, made one by `aggregation` (EC-DNN, MA-DNN, E-DNN, S-DNN).
+class Ensemble(EnsembleSettings, MethodSpec):
+    """Local models on local data, made one by `aggregation` (EC-DNN, MA-DNN, E-DNN, S-DNN)."""
 
-    workers: K, each with an equal part of the training images unless `shards` says
-        otherwise.
-    compare: the same training once for each of these, by name; instead of `aggregation`.
-    start: first weights of all workers `equal`, or each its `own`; null is equal where
-        weights are averaged and own elsewhere (Algorithm 1).
-    models: networks of the workers where they differ; as many as workers.
-    final: the student is the local model with the smallest loss on its own training data
-        (the paper), or the most accurate one on `validation`.
-    looks: how often local and global models are tested while they train, at communications.
-    processes: each worker in a process of its own; false trains them one after the other
-        in the run's process. Results are the same.
-    gbit_per_s: between machines, for the modelled time of a communication.
-    hang_s: a worker without a sign of life for so long (two minutes while it starts) is
-        killed and started again.
-    wait_for_lost: the others wait for a worker that was lost, which does again what it was at:
-        nothing is lost. false has rounds go on without it until it is back (K' models), and
-        what it was not trained on is counted and said.
-    """
-
-    needs_labels = True
     files = (
         "direction.json",
         "curves.png",
@@ -67,98 +38,6 @@ class Ensemble(MethodSpec):
         "global.safetensors",
         "global.json",
     )
-
-    workers: Annotated[int, Range(ge=1, le=64)] = 4
-    shards: Shards = field(default_factory=Shards)
-    compare: Mapping[str, Variant] = field(default_factory=dict)
-    start: Literal["equal", "own"] | None = None
-    models: tuple[ModelSpec, ...] = ()
-    final: Literal["training_loss", "validation"] = "training_loss"
-    looks: Annotated[int, _POSITIVE] = 20
-    processes: bool = True
-    gbit_per_s: Annotated[float, POSITIVE] = 1.0
-    hang_s: Annotated[float, POSITIVE] = 60.0
-    wait_for_lost: bool = True
-
-    def cross_faults(self) -> Iterator[Fault]:
-        if self.models and len(self.models) != self.workers:
-            yield Fault(
-                "models", f"has {len(self.models)} networks for {self.workers} workers"
-            )
-        for name, variant in self.compare.items():
-            yield from self.faults_of(variant, f"compare.{name}.")
-
-    def faults_of(self, variant: Variant, at: str = "") -> Iterator[Fault]:
-        aggregation, workers = variant.aggregation, variant.workers or self.workers
-        if aggregation.joins == "ranks":
-            yield Fault(
-                f"{at}aggregation",
-                f"is {aggregation.component}; local models are averaged "
-                "(train/aggregation/model_average, diloco, papa and others), made an ensemble of "
-                "(train/aggregation/ensemble), each other's teachers "
-                "(train/aggregation/codistillation), or left alone (train/aggregation/none)",
-            )
-        if aggregation.remembers and self.start == "own":
-            yield Fault(
-                "start",
-                f"is own, and {aggregation.component} remembers the weights that all begin with",
-            )
-        if workers < aggregation.least_workers:
-            yield Fault(
-                f"{at}workers",
-                f"is {workers}, and {aggregation.called} needs {aggregation.least_workers}",
-            )
-        if aggregation.averages and len(set(self.models)) > 1:
-            unlike = ", ".join(dict.fromkeys(str(m.component) for m in self.models))
-            yield Fault(
-                f"{at}aggregation",
-                f"averages the weights of unlike networks ({unlike}); only the outputs of "
-                "these can be averaged: train/aggregation/ensemble",
-            )
-        if self.models and workers != self.workers:
-            yield Fault(f"{at}workers", f"is not that of models ({len(self.models)})")
-
-    def variants(self, aggregation: AggregationSpec) -> dict[str, Variant]:
-        """What is trained, by name; without `compare` the experiment's own aggregation."""
-        if self.compare:
-            return dict(self.compare)
-        own = Variant(aggregation=aggregation)
-        return {own.called(self.workers): own}
-
-    # As kdlab/experiment/method.py wants it
-
-    def faults(self, spec: ExperimentSpec) -> Iterator[Fault]:
-        if self.compare and spec.aggregation.joins != "nothing":
-            yield Fault(
-                "aggregation", "is of one method, and method.compare names its own for each"
-            )
-        if not self.compare:
-            yield from self.faults_of(Variant(aggregation=spec.aggregation))
-        if spec.workers is not None and not self.processes:
-            yield Fault("method.processes", "is false, and workers are to be started")
-        if spec.data.augment.mixes:
-            yield Fault(
-                "data.augment", "mixes images, which local models are not trained on"
-            )
-        if spec.data.sampling.active:
-            yield Fault(
-                "data.sampling", "is of one student; here method.shards deals images"
-            )
-        served = spec.soft_labels.needs_teacher == "served"
-        for name, variant in self.variants(spec.aggregation).items():
-            if served and variant.aggregation.compresses_in_line:
-                yield Fault(
-                    "soft_labels",
-                    f"are served batch by batch, and {name} compresses on the batches of its "
-                    "training in between (mu: 1); give it mu below 1",
-                )
-        yield from recipe_faults(spec.train, _NOT_LOCAL, "methods/ensemble")
-
-    def compared(self, spec: ExperimentSpec) -> dict[str, SourceSpec]:
-        return dict.fromkeys(self.variants(spec.aggregation), spec.soft_labels)
-
-    def has_ranks(self, spec: ExperimentSpec) -> bool:
-        return True
 
     def check(self, setup: TrainingSetup) -> None:
         for member in setup.spec.members():

@@ -15,8 +15,8 @@ from kdlab.experiment.method import MemberTraining
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.methods.ensemble import method as module
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
-from kdlab.methods.ensemble.method import Ensemble
 from kdlab.methods.ensemble.model_workers import WorkersHere
+from kdlab.methods.ensemble.settings import EnsembleSettings
 from kdlab.methods.ensemble.variant import Variant
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.train.aggregation.diloco import DiLoCo
@@ -196,12 +196,12 @@ def test_processes_are_asked_for_unless_the_spec_says_otherwise(tmp_path, monkey
 
 
 def test_an_experiment_without_names_has_the_papers():
-    method = Ensemble()
+    method = EnsembleSettings()
     assert list(method.variants(ModelAverage(tau=4))) == ["ma_dnn"]
     assert list(method.variants(NoAggregation())) == ["e_dnn"]
     assert Variant(aggregation=DiLoCo()).called(2) == "diloco"
     assert Variant(aggregation=DiLoCo(), workers=1).called(2) == "s_dnn"
-    assert list(Ensemble(workers=1).variants(NoAggregation())) == ["s_dnn"]
+    assert list(EnsembleSettings(workers=1).variants(NoAggregation())) == ["s_dnn"]
     spec = experiment().spec
     assert list(spec.method.compared(spec)) == ["s_dnn", "e_dnn", "ma_dnn", "ec_dnn"]
     assert set(spec.method.compared(spec).values()) == {NoTeacher()}
