@@ -3,6 +3,7 @@
 import argparse
 
 from kdlab.commands.command import found, json_flag, report_run, say, show, start_run
+from kdlab.run import Run
 
 ABOUT = "watch a run; Ctrl-C leaves it running"
 
@@ -16,8 +17,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run import Run
-
     run = found(arguments.run)
     if arguments.since is not None and isinstance(run, Run):
         return start_run(lambda: run, arguments, arguments.since)

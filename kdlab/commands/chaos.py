@@ -3,6 +3,7 @@
 import argparse
 
 from kdlab.config.load import merged
+from kdlab.run import attach
 
 ABOUT = "trouble on purpose for a run that goes on: kills, full disks, damaged files"
 
@@ -20,7 +21,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def do(arguments: argparse.Namespace) -> int:
     """Until its last event, or Ctrl-C; what it stopped or limited goes on then."""
-    from kdlab.run import attach
     from kdlab.run.handle.chaos import chaos
 
     trouble = chaos(

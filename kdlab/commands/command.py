@@ -14,6 +14,7 @@ from kdlab.events.event import Event
 from kdlab.experiment.folder import find_sweep
 from kdlab.report.table import visible
 from kdlab.report.verdict_picture import PICTURE
+from kdlab.run import attach
 
 if TYPE_CHECKING:
     from kdlab.run import Run
@@ -77,8 +78,6 @@ def found(name: str) -> "Run | Sweep":
         from kdlab.tuning import attach_sweep
 
         return attach_sweep(study)
-    from kdlab.run import attach
-
     return attach(name)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from kdlab.config import folders, source_index
 from kdlab.errors import KdlabError
+from kdlab.run import runs
 
 ABOUT = "completion by the tab key: what to put into your shell's start file"
 
@@ -67,8 +68,6 @@ def _parts() -> list[str]:
 
 
 def _runs() -> list[str]:
-    from kdlab.run import runs
-
     return ["last", *(run.id for run in runs(50))]
 
 

@@ -5,6 +5,7 @@ import argparse
 from kdlab.changes.change import Change
 from kdlab.commands.command import answer, json_flag, show
 from kdlab.errors import BadInput
+from kdlab.run import attach
 
 ABOUT = "pause, save or change a run that goes on"
 _CHANGES = [kind.replace("_", "-") for kind in Change.KINDS if kind != "scale"]
@@ -24,8 +25,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run import attach
-
     run, order, values = attach(arguments.run), arguments.order, list(arguments.values)
     method = getattr(run, order.replace("-", "_"))
     if order == "set":

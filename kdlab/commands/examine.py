@@ -3,6 +3,7 @@
 import argparse
 
 from kdlab.commands.command import json_flag, say, show
+from kdlab.run import attach
 
 ABOUT = "where the students of a run and their teacher err: figures, and a page of pictures"
 
@@ -16,8 +17,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run import attach
-
     found = attach(arguments.run).examine(arguments.split, arguments.most)
     out = found.save(arguments.out)
     show(repr(found), found.to_json() | {"page": str(out)}, as_json=arguments.json)

@@ -3,6 +3,7 @@
 import argparse
 
 from kdlab.commands.command import json_flag, show
+from kdlab.run.catalogue import catalogue, listed
 
 ABOUT = "what there is: configs, cards and components"
 
@@ -18,8 +19,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run.catalogue import catalogue, listed
-
     kind, word = arguments.kind, arguments.search
     found = {"kinds": listed(kind, word)} if arguments.json else None
     show(catalogue(kind, word), found, as_json=arguments.json)

@@ -3,6 +3,7 @@
 import argparse
 
 from kdlab.commands.command import json_flag, show
+from kdlab.run.recipes import recipes, recipes_table
 
 ABOUT = "published recipes as configs, with what they are expected to reach"
 
@@ -13,8 +14,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run.recipes import recipes, recipes_table
-
     found = recipes(arguments.name)
     show(recipes_table(found), {"recipes": found}, as_json=arguments.json)
     return 0

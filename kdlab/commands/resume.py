@@ -3,6 +3,7 @@
 import argparse
 
 from kdlab.commands.command import json_flag, start_run
+from kdlab.run.handle.run import resume
 
 ABOUT = "go on from the newest checkpoint"
 
@@ -24,8 +25,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run.handle.run import resume
-
     return start_run(
         lambda: resume(arguments.run, arguments.trust_components, arguments.anew), arguments
     )

@@ -3,6 +3,7 @@
 import argparse
 
 from kdlab.commands.command import json_flag, say, show, start_run
+from kdlab.run import load
 
 ABOUT = "run an experiment from configs/"
 
@@ -20,8 +21,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run import load
-
     experiment = load(arguments.experiment, *arguments.overrides)
     if arguments.dry_run:
         experiment.check(say)

@@ -3,6 +3,8 @@
 import argparse
 
 from kdlab.commands.command import json_flag, show
+from kdlab.run import compare, runs
+from kdlab.run.outputs.tracking_sync import sync_all
 
 ABOUT = "runs, newest first; their differences; late tracking"
 
@@ -17,14 +19,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run import compare, runs
-
     if arguments.compare:
         found = compare(*arguments.compare)
         show(repr(found), found.to_json(), as_json=arguments.json)
     elif arguments.sync:
-        from kdlab.run.outputs.tracking_sync import sync_all
-
         done = sync_all()
         show(done, {"written": done.splitlines()}, as_json=arguments.json)
     else:

@@ -3,6 +3,7 @@
 import argparse
 
 from kdlab.commands.command import answer, json_flag, say
+from kdlab.run import attach
 
 ABOUT = "grow or shrink the group of ranks of a running student"
 
@@ -14,8 +15,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run import attach
-
     run = attach(arguments.run)
     run.scale(arguments.ranks)
     answer({"run_id": run.id, "ranks": arguments.ranks}, as_json=arguments.json)

@@ -3,6 +3,7 @@
 import argparse
 
 from kdlab.commands.command import json_flag, show
+from kdlab.run.catalogue import describe, described
 
 ABOUT = "a config, card or component, resolved, with origins"
 
@@ -14,8 +15,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run.catalogue import describe, described
-
     name, overrides = arguments.name, arguments.overrides
     found = described(name, overrides) if arguments.json else None
     show(describe(name, overrides), found, as_json=arguments.json)

@@ -4,6 +4,7 @@ import argparse
 import json
 
 from kdlab.commands.command import json_flag, say, started, tell, tell_tracking
+from kdlab.config.sweep_text import read_sweep
 
 ABOUT = "search keys of an experiment with Optuna"
 
@@ -32,8 +33,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.config.sweep_text import read_sweep
-
     # First: a mistyped name is said at once.
     read_sweep(arguments.sweep, arguments.overrides)
     from kdlab.tuning import search

@@ -20,6 +20,7 @@ from kdlab.config.spec import Spec, field_docs, hints_of, ranges_of, required_fi
 from kdlab.errors import NotFoundError, SpecError
 from kdlab.report import page
 from kdlab.report.table import text_table_left
+from kdlab.run.experiment import load as load_experiment
 
 _SHOWN = 100  # characters of a line
 _MOST_KEPT = 200  # sheets
@@ -233,8 +234,6 @@ def described(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     if name in folders.names("configs") or folders.yaml_file(name):
         if name.startswith("sweeps/"):
             return {"name": name, "text": _sweep(name)}
-        from kdlab.run.experiment import load as load_experiment
-
         experiment = load_experiment(name, *overrides)
         return {"name": name, "spec_hash": experiment.hash, "spec": experiment.resolved}
     found = _sheet(name, overrides)
@@ -256,8 +255,6 @@ def _sheet(name: str, overrides: Sequence[str]) -> Sheet:
 
 
 def _config_sheet(name: str, overrides: Sequence[str]) -> Sheet:
-    from kdlab.run.experiment import load as load_experiment
-
     def made() -> Sheet:
         experiment = load_experiment(name, *overrides)
         rows = tuple(

@@ -9,6 +9,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from kdlab.cluster.child_configs import TeacherConfig
+from kdlab.cluster.limits import usable_cores
+from kdlab.cluster.wires.roles import REFUSED
+from kdlab.cluster.wires.security import remembered
+from kdlab.config.check import construct
+from kdlab.config.load import compose_card
 from kdlab.errors import BadInput, TeacherRefused
 
 
@@ -27,10 +32,8 @@ def join(config: TeacherConfig, model: str | None) -> int:
         SchedulerUnreachable: nobody answers at the address.
         TeacherRefused: the pool serves another model.
     """
-    from kdlab.cluster.limits import usable_cores
     from kdlab.cluster.schedulers import install
     from kdlab.cluster.teachers.teacher_server import serve
-    from kdlab.cluster.wires.roles import REFUSED
 
     scheduler = config.scheduler
     install(scheduler, config.tls)
@@ -66,8 +69,6 @@ def certificates(
         BadInput: one is missing, or they are given for an address without TLS, which must
             be asked for by name.
     """
-    from kdlab.cluster.wires.security import remembered
-
     given = {"ca": ca, "cert": cert, "key": key}
     if not scheduler.startswith("tls://"):
         if any(given.values()):
@@ -102,8 +103,6 @@ def own_host(scheduler: str) -> str:
 
 def _weights_of(card: str) -> str:
     """Hash of a card's weights; trained first when there are none yet."""
-    from kdlab.config.check import construct
-    from kdlab.config.load import compose_card
     from kdlab.report.progress import Progress
     from kdlab.train.teacher import TeacherSpec, prepare
 

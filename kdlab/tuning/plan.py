@@ -2,6 +2,8 @@
 
 import os
 
+import torch
+
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.tuning.space import Space
 from kdlab.tuning.spec import SweepSpec
@@ -32,8 +34,6 @@ def jobs_of(spec: SweepSpec, space: Space) -> int:
 def devices(space: Space) -> int:
     """GPUs where trials use them, CPU cores elsewhere."""
     if _on_gpus(space):
-        import torch
-
         return max(1, torch.cuda.device_count())
     return len(os.sched_getaffinity(0))
 
@@ -48,8 +48,6 @@ def described(space: Space) -> str | None:
 
 def gpus() -> tuple[str, ...]:
     """What CUDA_VISIBLE_DEVICES may name; those the user has left visible."""
-    import torch
-
     count, visible = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else map(str, range(count))
     return tuple(name.strip() for name in names)[:count]

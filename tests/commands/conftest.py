@@ -43,7 +43,9 @@ def found(monkeypatch):
 
     def put(one):
         names = []
-        for place in ("kdlab.run.attach", "kdlab.tuning.attach_sweep"):
+        asking = ("chaos", "command", "control", "examine", "scale")
+        places = [f"kdlab.commands.{name}.attach" for name in asking]
+        for place in (*places, "kdlab.tuning.attach_sweep"):
             monkeypatch.setattr(place, lambda name: names.append(name) or one)
         return names
 

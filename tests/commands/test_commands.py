@@ -30,9 +30,9 @@ from kdlab.errors import BadInput, RunFailed
 
 
 def test_runs_lists_compares_or_syncs(typed, monkeypatch):
-    lists = told(monkeypatch, "kdlab.run.runs", Shown(text="r1 finished"))
-    compared = told(monkeypatch, "kdlab.run.compare", Shown(text="lr differs"))
-    told(monkeypatch, "kdlab.run.outputs.tracking_sync.sync_all", "r1: 3 rows\nr2: 1 row")
+    lists = told(monkeypatch, "kdlab.commands.runs.runs", Shown(text="r1 finished"))
+    compared = told(monkeypatch, "kdlab.commands.runs.compare", Shown(text="lr differs"))
+    told(monkeypatch, "kdlab.commands.runs.sync_all", "r1: 3 rows\nr2: 1 row")
     assert typed(runs, "-n", "3")[1] == "r1 finished\n"
     assert typed(runs, "--compare", "r1", "r2")[1] == "lr differs\n"
     code, out, _ = typed(runs, "--sync", "--json")

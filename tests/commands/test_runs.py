@@ -27,7 +27,7 @@ FINISHED = {"run_dir": "runs/r1", "tracking_uri": "sqlite:///x"}
 
 def test_attach_shows_a_finished_runs_table_and_result(typed, found, monkeypatch):
     one = ARun(FINISHED, table="| 98 % |")
-    monkeypatch.setattr("kdlab.run.Run", ARun)
+    monkeypatch.setattr("kdlab.commands.attach.Run", ARun)
     found(one)
     code, out, err = typed(attach, "r1", "--json")
     assert code == 0
@@ -137,7 +137,7 @@ def test_a_started_run_is_reported_and_ctrl_c_is_as_it_was(typed, monkeypatch):
     before = signal.getsignal(signal.SIGINT)
     one = ARun(FINISHED, table="| 98 % |", tracking="it is late")
     experiment = Asked(start=one)
-    calls = told(monkeypatch, "kdlab.run.load", experiment)
+    calls = told(monkeypatch, "kdlab.commands.run.load", experiment)
     code, out, err = typed(run, "smoke/none", "train.epochs=1")
     assert code == 0
     assert calls == [("smoke/none", "train.epochs=1")]
@@ -148,7 +148,7 @@ def test_a_started_run_is_reported_and_ctrl_c_is_as_it_was(typed, monkeypatch):
 
 def test_a_detached_run_is_not_waited_for(typed, monkeypatch):
     one = ARun()
-    told(monkeypatch, "kdlab.run.load", Asked(start=one))
+    told(monkeypatch, "kdlab.commands.run.load", Asked(start=one))
     code, out, err = typed(run, "smoke/none", "--detach", "--json")
     assert code == 0
     assert json.loads(out) == {"run_id": "r1", "run_dir": "runs/r1"}
@@ -164,7 +164,7 @@ def test_ctrl_c_stops_and_twice_ends(monkeypatch, capfd):
                 signal.raise_signal(signal.SIGINT)
 
     one = Pressed()
-    told(monkeypatch, "kdlab.run.load", Asked(start=one))
+    told(monkeypatch, "kdlab.commands.run.load", Asked(start=one))
     code = run.do(cli.parser().parse_args(["run", "smoke/none"]))
     assert code == 130
     assert one.calls == [("wait",), ("stop",), ("kill",)]
@@ -179,7 +179,7 @@ def test_ctrl_c_before_anything_began(monkeypatch, capfd):
             signal.raise_signal(signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
-    told(monkeypatch, "kdlab.run.load", Slow())
+    told(monkeypatch, "kdlab.commands.run.load", Slow())
     try:
         with pytest.raises(KeyboardInterrupt):
             run.do(cli.parser().parse_args(["run", "smoke/none"]))
@@ -193,21 +193,21 @@ def test_ctrl_c_before_anything_began(monkeypatch, capfd):
 
 def test_a_run_that_failed_raises_its_reason(typed, monkeypatch):
     one = ARun(RunFailed("it failed"))
-    told(monkeypatch, "kdlab.run.load", Asked(start=one))
+    told(monkeypatch, "kdlab.commands.run.load", Asked(start=one))
     with pytest.raises(RunFailed, match="it failed"):
         typed(run, "smoke/none")
 
 
 def test_a_dry_run_starts_nothing(typed, monkeypatch):
     experiment = Asked(estimate=Shown(text="2 minutes"))
-    told(monkeypatch, "kdlab.run.load", experiment)
+    told(monkeypatch, "kdlab.commands.run.load", experiment)
     code, out, _ = typed(run, "smoke/none", "--dry-run")
     assert (code, out) == (0, "2 minutes\n")
     assert [call[0] for call in experiment.calls] == ["check", "estimate"]
 
 
 def test_resume_hands_over_what_is_trusted(typed, monkeypatch):
-    calls = told(monkeypatch, "kdlab.run.handle.run.resume", ARun(FINISHED, table="t"))
+    calls = told(monkeypatch, "kdlab.commands.resume.resume", ARun(FINISHED, table="t"))
     assert typed(resume, "r1", "--trust-components")[0] == 0
     assert typed(resume, "r1", "--anew", "--detach")[0] == 0
     assert calls == [("r1", True, False), ("r1", False, True)]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from kdlab.changes import change
 from kdlab.changes.tunable import Tunable
+from kdlab.cluster.notebook_components import pack
 from kdlab.config import yaml_text
 from kdlab.config.home import locked, make_private, runs_folder, write_json
 from kdlab.config.load import spec_hash
@@ -22,7 +23,10 @@ from kdlab.events.log import select
 from kdlab.events.runs import TeacherTraining
 from kdlab.experiment import folder as folders
 from kdlab.experiment.folder import RunFolder, RunStatus
+from kdlab.report.costs import cost_table
+from kdlab.report.table import result_table
 from kdlab.run.handle import changes
+from kdlab.run.handle.plans import plans
 from kdlab.run.handle.result import Result
 from kdlab.run.handle.watched import Components, Watched, spawn, viewers
 
@@ -60,8 +64,6 @@ def made(
     experiment: Checked, state: str, path: Path | None = None
 ) -> tuple[RunFolder, Components]:
     """A run folder (None: a new one) with its spec, and the components of cells it needs."""
-    from kdlab.cluster.notebook_components import pack
-
     if path is None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         path = runs_folder() / f"{stamp}-{secrets.token_hex(2)}"
@@ -263,8 +265,6 @@ class Run(Watched):
         Raises:
             NotFoundError: it has none (yet).
         """
-        from kdlab.run.handle.plans import plans
-
         return plans(self.folder)
 
     def table(self) -> str:
@@ -273,9 +273,6 @@ class Run(Watched):
         Raises:
             RunFailed, RunStopped, NotFoundError: it has no result, and why.
         """
-        from kdlab.report.costs import cost_table
-        from kdlab.report.table import result_table
-
         result = self.result
         costs = result.get("costs")  # not of runs before it was measured
         parts = [

@@ -4,7 +4,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
+from safetensors.torch import load_file
 
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
@@ -90,9 +92,6 @@ def export_student(
         shipped = ship(beside.student, beside.images(), to, target, inside, bare=bare)
         checked = f"\n{shipped}"
     else:
-        import torch
-        from safetensors.torch import load_file
-
         torch.save(load_file(source), target)
     shutil.copyfile(source.with_suffix(".json"), target.with_suffix(".json"))
     _hand_on(target, target.with_suffix(".json"))

@@ -24,6 +24,7 @@ from kdlab.models.exported import load_exported
 from kdlab.models.model import read_card
 from kdlab.report.pictures import Pictures
 from kdlab.report.table import text_table_left
+from kdlab.run.outputs.onnx_file import OnnxStudent
 from kdlab.run.outputs.student_files import student_file
 from kdlab.train.evaluate import in_batches, probabilities
 
@@ -92,8 +93,6 @@ class StudentAtWork:
     def __init__(self, path: Path) -> None:
         self.model: nn.Module
         if path.suffix == ".onnx":
-            from kdlab.run.outputs.onnx_file import OnnxStudent  # of an extra
-
             self.model = OnnxStudent(path)
             card = self.model.card
         else:

@@ -1,8 +1,10 @@
 """`kdlab runs --sync`: what MLflow could not take during a run is written now."""
 
 from kdlab.config.home import runs_folder
+from kdlab.events.log import EventLog, read_all
 from kdlab.events.runs import RunDone
 from kdlab.experiment import folder as folders
+from kdlab.tracking.follow import sync
 
 
 def sync_all() -> str:
@@ -21,8 +23,6 @@ def sync_all() -> str:
 
 def _synced(run: folders.RunFolder, name: str) -> str:
     """What there is to say of it; empty where MLflow had all."""
-    from kdlab.tracking.follow import sync
-
     state = run.status().state
     if state in folders.UNDER_WAY:
         return f"{name}: is {state}; its own tracker writes"
@@ -34,8 +34,6 @@ def _synced(run: folders.RunFolder, name: str) -> str:
 
 
 def _tell_the_end(run: folders.RunFolder, state: str) -> None:
-    from kdlab.events.log import EventLog, read_all
-
     # What MLflow has to say may come after it.
     said = [e.facts()["event"] for e in read_all(run.events)]
     ends = [name for name in said if name in ("run_started", "run_done")]

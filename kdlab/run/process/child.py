@@ -10,13 +10,13 @@ from importlib import import_module
 from pathlib import Path
 
 from kdlab.config.home import keep_private
+from kdlab.experiment.folder import RunFolder
 from kdlab.run.process.stop_request import StopRequest, end_with, fill
 from kdlab.run.process.watchdog import Keeper, watched
 
 
 def main(path: str, stop: Callable[[], bool]) -> int:
     """Run to the end; the exit code. The status file says the same."""
-    from kdlab.experiment.folder import RunFolder
     from kdlab.run.process.execution import execute
     from kdlab.run.process.run_process import RunProcess
 

@@ -24,6 +24,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from kdlab.events.log import EventLog
+from kdlab.events.runs import RunDone, RunRestarted
+from kdlab.experiment.folder import ENDED, RunFolder, taken
 from kdlab.supervision.backoff import Backoff
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM)
@@ -88,10 +91,6 @@ class Keeper:
         if self.stopping or code >= 0 or -code in _PASSED_ON:
             return False
         # 0.2 s of imports, and only now: most runs never need them.
-        from kdlab.events.log import EventLog
-        from kdlab.events.runs import RunDone, RunRestarted
-        from kdlab.experiment.folder import ENDED, RunFolder, taken
-
         folder = RunFolder(self.path)
         if folder.raw_status().state in ENDED:
             return False  # it had said all that there was to say
