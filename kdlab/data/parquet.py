@@ -24,10 +24,13 @@ from kdlab.data.encoded.inventory import FoundImage, Inventory
 from kdlab.data.encoded.walk import files_in
 from kdlab.data.image_files import ImageFiles, class_of
 from kdlab.errors import DataError
+from kdlab.lazy import lazy
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+else:
+    pa, pq = map(lazy, ("pyarrow", "pyarrow.parquet"))
 
 _IMAGES = ("image", "img", "png", "jpg", "jpeg", "picture")
 _LABELS = ("label", "labels", "fine_label", "class", "target", "cls")
@@ -62,8 +65,6 @@ class ParquetImages(ImageFiles):
 
     def _file(self, file: str, inside: str, found: Inventory) -> None:
         """Add the images of one file; `inside` is its name below the root."""
-        import pyarrow as pa
-
         number = len(found.holders)
         images: list[tuple[int, int, str | None]] = []  # start, size, label
         if file.endswith(".arrow"):
@@ -98,8 +99,6 @@ class ParquetImages(ImageFiles):
         self, file: str, images: list[tuple[int, int, str | None]], found: Inventory
     ) -> Path:
         """The images of a parquet file, one behind the other; `images` gets where each lies."""
-        import pyarrow.parquet as pq
-
         facts = look(file)
         asked = (file, facts, self.image_column, self.label_column)
         path = home() / "data" / f"{key_of(repr(asked))}.images"
@@ -240,8 +239,6 @@ def _values(
     file: str, batch: "pa.RecordBatch", image: str, label: str | None, names: Sequence[str]
 ) -> "tuple[pa.Array, Sequence[str | None]]":
     """Encoded images and labels of some rows."""
-    import pyarrow as pa
-
     values = batch.column(image)
     if pa.types.is_struct(values.type) and values.type.get_field_index("bytes") >= 0:
         values = values.field("bytes")
@@ -290,8 +287,6 @@ def _name_classes(
 
 def _extents(values: "pa.Array") -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Where each value begins in the buffer of all, its bytes, and the address of that."""
-    import pyarrow as pa
-
     kind = np.int64 if pa.types.is_large_binary(values.type) else np.int32
     _, offsets, data = values.buffers()
     every: NDArray[np.int64] = np.frombuffer(offsets, kind).astype(np.int64)

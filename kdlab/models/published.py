@@ -17,6 +17,9 @@ import torch
 from kdlab.config.home import home
 from kdlab.config.seal import file_sha256
 from kdlab.errors import ModelError, WeightsError
+from kdlab.lazy import lazy
+
+timm = lazy("timm")
 
 _HUB_S = 3.0
 _COUNTS = "num_batches_tracked"  # of batch norms; the packages' files are of before it
@@ -77,8 +80,6 @@ def published(variant: str) -> Published:
     Raises:
         ModelError: they are nowhere to be had; says where was looked, and what to do.
     """
-    import timm
-
     facts = timm.get_pretrained_cfg(variant)
     known, tag = variant.partition(".")[::2]
     package = PACKAGES.get(known) if tag in ("", "in1k") else None
@@ -110,8 +111,6 @@ def packaged() -> str | None:
 
 
 def _of_package(package: Package, network: str) -> dict[str, torch.Tensor]:
-    import timm
-
     assert package.path is not None
     if file_sha256(package.path) != package.sha256:
         raise WeightsError(

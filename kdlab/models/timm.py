@@ -12,10 +12,12 @@ from kdlab.config import register
 from kdlab.config.folders import nearest
 from kdlab.config.spec import SHARE
 from kdlab.errors import Fault, ModelError
+from kdlab.lazy import lazy
 from kdlab.models.model import ModelSpec, Statistics
 from kdlab.models.published import published
 from kdlab.models.zoo import unknown_model
 
+timm = lazy("timm")  # 3 s
 _MOST = 10_000  # of a whole number: pixels, layers, channels
 
 
@@ -40,8 +42,6 @@ class TimmModel(ModelSpec):
 
     def cross_faults(self) -> Iterator[Fault]:
         def known() -> list[str]:
-            import timm
-
             return [name] if timm.is_model(name) else list(timm.list_models())
 
         name = self.variant.split(".")[0]  # what follows names weights
@@ -63,14 +63,10 @@ class TimmModel(ModelSpec):
         return f"timm/{self.variant} from {place} (a last layer of other classes begins afresh)"
 
     def evaluation(self, size: int) -> Mapping[str, Any]:
-        import timm
-
         facts = timm.get_pretrained_cfg(self.variant)
         return shown_by(vars(facts), size) if facts else {}
 
     def normalisation(self) -> Statistics:
-        import timm
-
         facts = timm.get_pretrained_cfg(self.variant)
         return (tuple(facts.mean), tuple(facts.std)) if facts else super().normalisation()
 
@@ -78,8 +74,6 @@ class TimmModel(ModelSpec):
 def _made(
     name: str, asked: Mapping[str, Any], pretrained: bool, classes: int, channels: int
 ) -> nn.Module:
-    import timm
-
     kind: dict[str, Any] = {"num_classes": classes, "in_chans": channels}
     if pretrained:
         overlay = dict(published(name).overlay())
@@ -113,8 +107,6 @@ def _refused(spec: TimmModel) -> list[Fault]:
 
 def _unknown(spec: TimmModel) -> list[Fault]:
     """Options that the model's class does not take; timm's own read files, among others."""
-    import timm
-
     with torch.device("meta"):
         net = type(_made(spec.variant, {}, False, 10, 3))
     known = {name for cls in net.__mro__[:-2] for name in signature(cls).parameters}

@@ -8,9 +8,12 @@ from torch import nn
 
 from kdlab.config import register
 from kdlab.errors import Fault, ModelError
+from kdlab.lazy import lazy
 from kdlab.models.model import IMAGENET, ModelSpec
 from kdlab.models.separable import like
 from kdlab.models.zoo import unknown_model
+
+zoo = lazy("torchvision.models")  # 1 s
 
 
 @register("torchvision/*")
@@ -28,16 +31,12 @@ class TorchvisionModel(ModelSpec):
 
     def cross_faults(self) -> Iterator[Fault]:
         def known() -> list[str]:
-            import torchvision.models as zoo
-
             return list(zoo.list_models(module=zoo))
 
         yield from unknown_model("torchvision", self.variant, known)
 
     def evaluation(self, size: int) -> Mapping[str, Any]:
         """As the preset of its default weights says."""
-        import torchvision.models as zoo
-
         preset = zoo.get_model_weights(self.variant).DEFAULT.transforms()
         return {
             "crop_pct": preset.crop_size[0] / preset.resize_size[0],
@@ -47,8 +46,6 @@ class TorchvisionModel(ModelSpec):
         }
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
-        import torchvision.models as zoo
-
         options: dict[str, Any] = {"num_classes": num_classes}
         if self.variant in ("googlenet", "inception_v3"):
             options |= {"aux_logits": False, "init_weights": False}

@@ -10,8 +10,10 @@ from torch import nn
 from kdlab.config.folders import nearest
 from kdlab.config.spec import NOT_NEGATIVE, SHARE, Range
 from kdlab.errors import Fault
+from kdlab.lazy import lazy
 from kdlab.train.schedules import ScheduleSettings
 
+timms = lazy("timm.optim")  # 3 s
 OWN = ("sgd", "adamw")
 # What they keep is no tensor and no number, or they need gradients of gradients, or a GPU.
 _NOT_OFFERED = (
@@ -22,13 +24,11 @@ _NOT_OFFERED = (
 
 def known() -> list[str]:
     """All names that `train.optimizer` may have."""
-    from timm.optim import list_optimizers
-
     return [
         *OWN,
         *(
             f"timm/{name}"
-            for name in list_optimizers()
+            for name in timms.list_optimizers()
             if not name.startswith(_NOT_OFFERED)
         ),
     ]
@@ -108,11 +108,9 @@ def make_optimizer(recipe: OptimizerSettings, model: nn.Module) -> torch.optim.O
 def _timms(
     recipe: OptimizerSettings, model: nn.Module, layer_decay: float | None
 ) -> torch.optim.Optimizer:
-    from timm.optim import create_optimizer_v2
-
     # It knows its layers; the normalisation learns nothing.
     network = getattr(model, "net", model)
-    made: torch.optim.Optimizer = create_optimizer_v2(
+    made: torch.optim.Optimizer = timms.create_optimizer_v2(
         network,
         opt=recipe.optimizer.removeprefix("timm/"),
         lr=recipe.lr,

@@ -27,9 +27,13 @@ from numpy.typing import NDArray
 
 from kdlab.data.encoded.formats import decoders
 from kdlab.errors import DataError
+from kdlab.lazy import lazy
 
 if TYPE_CHECKING:
-    from PIL import Image
+    import PIL
+    from PIL import Image, ImageOps
+else:
+    PIL, Image, ImageOps = map(lazy, ("PIL", "PIL.Image", "PIL.ImageOps"))
 
 Pixels = NDArray[np.uint8]  # (H, W, C)
 Interpolation = Literal["bilinear", "bicubic"]
@@ -119,14 +123,12 @@ def _opened(raw: bytes) -> Iterator["Image.Image"]:
     Raises:
         DataError: it is none, or damaged; also where what is done with it finds that.
     """
-    from PIL import Image, UnidentifiedImageError
-
     try:
         with Image.open(io.BytesIO(raw), formats=decoders()) as image:
             yield image
     except DataError:
         raise
-    except UnidentifiedImageError:
+    except PIL.UnidentifiedImageError:
         raise DataError(f"is not an image ({', '.join(decoders())})") from None
     except Exception as error:  # Pillow raises a dozen kinds for damaged files
         raise DataError(f"cannot be decoded: {error}") from error
@@ -269,8 +271,6 @@ def decodes(raw: bytes) -> bool:
 
 def in_channels(pixels: Pixels, channels: int) -> Pixels:
     """(H, W, channels) of colours."""
-    from PIL import Image
-
     if channels > 1:
         return pixels
     return np.asarray(Image.fromarray(np.ascontiguousarray(pixels)).convert("L"))[..., None]
@@ -298,8 +298,6 @@ def _by_turbo(raw: bytes, known: Head, shrunk: int) -> Pixels | None:
 
 def _by_pillow(raw: bytes) -> Pixels:
     """(H, W, 3), upright."""
-    from PIL import ImageOps
-
     with _opened(raw) as image:
         ImageOps.exif_transpose(image, in_place=True)
         return _colours(image)
@@ -311,8 +309,6 @@ def of_picture(image: "Image.Image") -> Pixels:
     Raises:
         DataError: it is damaged, or larger than any photo.
     """
-    from PIL import ImageOps
-
     _share(b"", image.width * image.height, image.width * image.height)
     try:
         return _colours(ImageOps.exif_transpose(image))
@@ -341,8 +337,6 @@ def eight_bits(image: "Image.Image") -> "Image.Image":
     Raises:
         DataError: numbers of a kind that no rule covers.
     """
-    from PIL import Image
-
     if image.mode not in ("I;16", "I;16B", "I;16L", "I;16N", "I", "F"):
         return image
     return Image.fromarray(scaled(np.asarray(image)))
