@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kdlab.errors import BadInput
+from kdlab.lazy import lazy
 from kdlab.run import Run
 from kdlab.run.catalogue import Registry
 from kdlab.run.handle.watched import viewers
@@ -21,26 +22,33 @@ if TYPE_CHECKING:
 
     from distributed.deploy import Cluster
 
+    from kdlab import tuning
+    from kdlab.cluster import deployed_pool
     from kdlab.cluster.chaos import ChaosRunner
     from kdlab.cluster.demand import DemandFollower
-    from kdlab.notebook.builder import Builder
+    from kdlab.notebook import builder, monitor, runs_together, sweep_view
     from kdlab.notebook.live_view import LiveView
-    from kdlab.notebook.monitor import Monitor, Renderer
-    from kdlab.notebook.sweep_view import SweepView
+    from kdlab.run import new
+    from kdlab.run.handle import chaos as trouble
     from kdlab.run.handle.watched import Watched
-    from kdlab.run.outputs.data_sheet import DataSheet
-    from kdlab.tuning import Sweep
+    from kdlab.run.outputs import data_sheet
+else:
+    tuning, new = lazy("kdlab.tuning"), lazy("kdlab.run.new")
+    deployed_pool = lazy("kdlab.cluster.deployed_pool")
+    builder, monitor = lazy("kdlab.notebook.builder"), lazy("kdlab.notebook.monitor")
+    runs_together = lazy("kdlab.notebook.runs_together")
+    sweep_view = lazy("kdlab.notebook.sweep_view")
+    trouble = lazy("kdlab.run.handle.chaos")
+    data_sheet = lazy("kdlab.run.outputs.data_sheet")
 
 registry = Registry()
 
 
 def look_at(
     name: str | Path, *overrides: str, say: Callable[[str], None] = print
-) -> "DataSheet":
+) -> "data_sheet.DataSheet":
     """What a data set or a folder of photos is; see `kdlab.run.outputs.data_sheet.look_at`."""
-    from kdlab.run.outputs.data_sheet import look_at as look  # imports torch
-
-    return look(name, *overrides, say=say)
+    return data_sheet.look_at(name, *overrides, say=say)
 
 
 def distil(
@@ -69,8 +77,6 @@ def distil(
     Raises:
         BadInput: no such data or network.
     """
-    from kdlab.run.new import experiment_for  # imports torch
-
     wishes = Wishes(
         data=str(data),
         student=student,
@@ -78,7 +84,7 @@ def distil(
         weights=None if weights is None else str(weights),
         minutes=minutes,
     )
-    return experiment_for(wishes, overrides, say).start(say)
+    return new.experiment_for(wishes, overrides, say).start(say)
 
 
 def follow_demand(
@@ -91,9 +97,7 @@ def follow_demand(
 
     See `kdlab.cluster.deployed_pool.follow_demand`, which has the options.
     """
-    from kdlab.cluster.deployed_pool import follow_demand as follow  # imports distributed
-
-    return follow(cluster, **options)
+    return deployed_pool.follow_demand(cluster, **options)
 
 
 def sweep(
@@ -101,45 +105,33 @@ def sweep(
     *overrides: str | Mapping[str, object],
     study: str | None = None,
     say: Callable[[str], None] = print,
-) -> "Sweep":
+) -> "tuning.Sweep":
     """Start a sweep, by name or as a dict; see `kdlab.tuning.search` and `Search.start`."""
-    from kdlab.tuning import search  # imports torch and optuna
-
-    return search(name, *overrides).start(study, say)
+    return tuning.search(name, *overrides).start(study, say)
 
 
-def attach_sweep(study: str = "last") -> "Sweep":
+def attach_sweep(study: str = "last") -> "tuning.Sweep":
     """A sweep that exists, running or not; see `kdlab.tuning.attach_sweep`."""
-    from kdlab.tuning import attach_sweep as attach_to  # imports torch and optuna
-
-    return attach_to(study)
+    return tuning.attach_sweep(study)
 
 
 def chaos(run: Run, **spec: Any) -> "ChaosRunner":
     """Trouble for a running run; see `kdlab.run.handle.chaos.chaos`."""
-    from kdlab.run.handle.chaos import chaos as begin  # imports distributed
-
-    return begin(run, **spec)
+    return trouble.chaos(run, **spec)
 
 
-def _monitor(run: Run, renderer: "Renderer") -> "Monitor":
-    from kdlab.notebook.monitor import Monitor  # imports ipywidgets
-
-    return Monitor(run, renderer).show()
+def _monitor(run: Run, renderer: "monitor.Renderer") -> "monitor.Monitor":
+    return monitor.Monitor(run, renderer).show()
 
 
-def _builder(asked: str, changes: Mapping[str, object]) -> "Builder":
-    from kdlab.notebook.builder import Builder
-
-    return Builder(asked, changes)
+def _builder(asked: str, changes: Mapping[str, object]) -> "builder.Builder":
+    return builder.Builder(asked, changes)
 
 
 def _sweep_view(
     sweep: "Watched", page: Callable[[], str], importance: Callable[[], Mapping[str, float]]
-) -> "SweepView":
-    from kdlab.notebook.sweep_view import SweepView
-
-    return SweepView(sweep, page, importance).show()
+) -> "sweep_view.SweepView":
+    return sweep_view.SweepView(sweep, page, importance).show()
 
 
 def live(*runs: Run) -> "LiveView":
@@ -148,11 +140,9 @@ def live(*runs: Run) -> "LiveView":
     Raises:
         BadInput: no run was given.
     """
-    from kdlab.notebook.runs_together import RunsTogether  # imports ipywidgets
-
     if not runs:
         raise BadInput("Give the runs to be shown: kdlab.live(run, kdlab.attach('...')).")
-    return RunsTogether(runs).show()
+    return runs_together.RunsTogether(runs).show()
 
 
 viewers.update(run=_monitor, experiment=_builder, sweep=_sweep_view)

@@ -12,6 +12,7 @@ from kdlab.config import load as loader
 from kdlab.config import yaml_text
 from kdlab.config.check import construct, unknown_keys
 from kdlab.errors import SpecError
+from kdlab.lazy import lazy
 from kdlab.report import page
 from kdlab.run.handle.run import Run, start
 from kdlab.run.handle.watched import viewers
@@ -19,9 +20,16 @@ from kdlab.run.handle.watched import viewers
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from kdlab.experiment.spec import ExperimentSpec
+    from kdlab.experiment import spec as specs
     from kdlab.report.pictures import Pictures
-    from kdlab.run.estimate import Estimate
+    from kdlab.run import estimate as estimates
+    from kdlab.run import preflight
+    from kdlab.run.outputs import first_batch
+else:
+    specs, preflight = lazy("kdlab.experiment.spec"), lazy("kdlab.run.preflight")
+    estimates, first_batch = map(
+        lazy, ("kdlab.run.estimate", "kdlab.run.outputs.first_batch")
+    )
 
 
 def load(name: str | Path, *overrides: str | Mapping[str, object]) -> "Experiment":
@@ -67,10 +75,8 @@ class Experiment:
         self.asked = asked or self.name  # a path, where it was loaded by one
 
     @cached_property
-    def spec(self) -> "ExperimentSpec":
-        from kdlab.experiment.spec import ExperimentSpec  # imports torch
-
-        return construct(ExperimentSpec, self.composed)
+    def spec(self) -> "specs.ExperimentSpec":
+        return construct(specs.ExperimentSpec, self.composed)
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -110,16 +116,16 @@ class Experiment:
         Raises:
             BadInput: one clear message; nothing was started.
         """
-        from kdlab.run.preflight import preflight
-
-        preflight(self.spec, say)
+        preflight.preflight(self.spec, say)
 
     def start(self, say: Callable[[str], None] = lambda line: None) -> Run:
         """Check, then run in a process of its own; returns at once."""
         self.check(say)
         return start(self)
 
-    def estimate(self, say: Callable[[str], None] = lambda line: None) -> "Estimate":
+    def estimate(
+        self, say: Callable[[str], None] = lambda line: None
+    ) -> "estimates.Estimate":
         """What it will take on this machine: time, memory, disk, and which side is the slowest.
 
         Measures student, teacher and views for some seconds.
@@ -130,9 +136,7 @@ class Experiment:
         Raises:
             BadInput: of several devices or local models, whose plans say it when they start.
         """
-        from kdlab.run.estimate import estimate  # imports torch
-
-        return estimate(self.spec, say)
+        return estimates.estimate(self.spec, say)
 
     def show_batch(self, count: int = 8, *, teacher: bool = True) -> "Pictures":
         """The first training images as the student sees them, with the teacher's top labels.
@@ -141,9 +145,7 @@ class Experiment:
             count: images.
             teacher: ask it; it is trained first if it never was.
         """
-        from kdlab.run.outputs.first_batch import show_batch  # imports torch
-
-        return show_batch(self.spec, count, teacher=teacher, say=print)
+        return first_batch.show_batch(self.spec, count, teacher=teacher, say=print)
 
     def edit(self) -> object:
         """Change it by hand in a notebook: dropdowns, checked fields, save and start."""
