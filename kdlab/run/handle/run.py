@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from kdlab.changes import change
 from kdlab.changes.tunable import Tunable
@@ -17,6 +17,7 @@ from kdlab.config import yaml_text
 from kdlab.config.home import locked, make_private, runs_folder, write_json
 from kdlab.config.load import spec_hash
 from kdlab.config.registry import component_names
+from kdlab.config.spec import Spec
 from kdlab.errors import BadInput, ClusterError
 from kdlab.events.event import Event
 from kdlab.events.log import select
@@ -45,7 +46,7 @@ class Checked(Protocol):
     name: str
 
     @property
-    def resolved(self) -> dict[str, Any]: ...
+    def spec(self) -> Spec: ...
 
 
 _started_here: list[RunFolder] = []  # by this process, oldest first
@@ -68,7 +69,7 @@ def made(
         stamp = time.strftime("%Y%m%d-%H%M%S")
         path = runs_folder() / f"{stamp}-{secrets.token_hex(2)}"
     run = RunFolder(path)
-    resolved = experiment.resolved
+    resolved = experiment.spec.to_dict()
     components = pack(component_names(resolved))
     made_here = False  # a folder that was there before is left as it is
     try:
