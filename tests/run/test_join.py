@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from tests_support import OfClasses
 
-from kdlab.cluster import limits, schedulers
+from kdlab.cluster import schedulers
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.teachers import teacher_server
 from kdlab.cluster.wires.roles import FAILED, NO_SCHEDULER, REFUSED, WITHDRAWN
@@ -39,7 +39,7 @@ def pool(monkeypatch):
     monkeypatch.setattr(
         schedulers, "install", lambda address, tls: said.installed.append((address, tls))
     )
-    monkeypatch.setattr(limits, "usable_cores", lambda: 6)
+    monkeypatch.setattr(joining, "usable_cores", lambda: 6)
     return said
 
 

@@ -32,7 +32,7 @@ from kdlab.supervision.process_groups import from_all
 from kdlab.train.recipe import Recipe
 from kdlab.train.step import TrainStep
 
-Load = Callable[[int, int, int], Tensor]
+LoadViews = Callable[[int, int, int], Tensor]
 _STEPS = 6  # that count, one turn of a supernet at least
 _WARM_UP = 2
 
@@ -54,7 +54,7 @@ class OnCopies:
     cutting: Cutting
     recipe: Recipe
     norm: Literal["sync", "local"]
-    load: Load
+    load: LoadViews
     alive: Callable[[], None] = lambda: None
 
     @property

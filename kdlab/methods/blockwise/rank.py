@@ -27,7 +27,7 @@ from kdlab.methods.blockwise.job import BlockwiseFacts, BlockwiseJob
 from kdlab.methods.blockwise.loader import Loader
 from kdlab.methods.blockwise.loop import BlockwiseLoop
 from kdlab.methods.blockwise.method import Blockwise
-from kdlab.methods.blockwise.on_copies import Load, OnCopies, profiled_together, step_s
+from kdlab.methods.blockwise.on_copies import LoadViews, OnCopies, profiled_together, step_s
 from kdlab.methods.blockwise.setup import (
     cutting_of,
     identity_of,
@@ -204,7 +204,9 @@ class BlockRank(RankProcess[GenerationOrder]):
         why = f"{1e3 * first:.1f} ms a step for some steps, {1e3 * second:.1f} ms by tr"
         return replace(chosen, why=f"{chosen.why}; {why}")
 
-    def _copies(self, order: GenerationOrder, cutting: Cutting, load: Load) -> OnCopies:
+    def _copies(
+        self, order: GenerationOrder, cutting: Cutting, load: LoadViews
+    ) -> OnCopies:
         alive = partial(self.beat, order.generation, 0)
         return OnCopies(order.rank, cutting, self.spec.train, self.method.bn, load, alive)
 

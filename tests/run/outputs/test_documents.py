@@ -20,7 +20,7 @@ from kdlab.models.patch_net import PatchNet
 from kdlab.report import page
 from kdlab.report.table import NO_SPEEDS
 from kdlab.run.handle.run import Run, made
-from kdlab.run.outputs import comparison, documents
+from kdlab.run.outputs import comparison, documents, tracking_sync
 from kdlab.run.outputs.comparison import Comparison, compare, overview
 from kdlab.run.outputs.documents import (
     StudentCosts,
@@ -29,7 +29,6 @@ from kdlab.run.outputs.documents import (
     write_card,
 )
 from kdlab.run.outputs.tracking_sync import sync_all
-from kdlab.tracking import follow
 from kdlab.train.evaluate import Accuracy
 from kdlab.train.result import MemberResult
 
@@ -333,7 +332,7 @@ def synced(monkeypatch):
             raise found
         return found
 
-    monkeypatch.setattr(follow, "sync", sync)
+    monkeypatch.setattr(tracking_sync, "sync", sync)
     return missing, asked
 
 
