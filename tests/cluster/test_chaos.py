@@ -255,7 +255,7 @@ def test_random_kills_and_joins_lose_nothing(pools, served, deployment):
                 victim = chance.choice(alive)
                 os.kill(victim.pid, signal.SIGKILL)
                 victim.process.wait()
-                pool.add_teacher()
+                pool.machines.add()
                 kills += 1
         epoch += 1
     complete(ids, samples, epoch)

@@ -148,7 +148,7 @@ def test_case_3_what_a_dead_teacher_owed_is_sent_to_another(pools, served, deplo
 def test_all_gone_and_one_back_after_ten_seconds(pools, served, deployment):
     pool = pools(deployment, teachers=2)
     source, samples, events = served(pool, rate=1e9, epochs=10, ut=60)
-    later = threading.Timer(10.0, pool.add_teacher)
+    later = threading.Timer(10.0, pool.machines.add)
 
     def act(count):
         if count == 20:

@@ -265,7 +265,7 @@ def test_all_teachers_gone_and_one_back(pools, served, deployment):
             ids.append((epoch, batch.ids.copy()))
             if epoch == 0 and number == 1:
                 os.kill(pool.machines.children[0].pid, signal.SIGKILL)
-                pool.add_teacher()  # takes seconds to come up: the student waits
+                pool.machines.add()  # takes seconds to come up: the student waits
     for epoch in range(4):
         assert sorted(trained_ids(ids, epoch)) == sorted(samples.train_ids())
     names = [name for name, _ in events]
