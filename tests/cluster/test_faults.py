@@ -129,13 +129,18 @@ def test_case_2_an_idle_teacher_has_nothing_to_send_again(pools, served, deploym
 @pytest.mark.nightly
 def test_case_3_what_a_dead_teacher_owed_is_sent_to_another(pools, served, deployment):
     pool = pools(deployment, teachers=2)
-    source, samples, events = served(pool, rate=1e9, epochs=30, hedge=False, lt=16, ut=64)
+    source, samples, events = served(
+        pool, rate=1e9, epochs=30, hedge=False, lt=16, ut=64, record=True
+    )
+    first, stopped = pool.machines.children[0], []
+    address = teachers_of(pool)["teacher-0"]["address"]
 
     def act(count):
         if count == 20:  # stopped first: what it is asked now, it will not answer
-            os.kill(pool.machines.children[0].pid, signal.SIGSTOP)
-        if count == 30:
-            kill(pool.machines.children[0])
+            os.kill(first.pid, signal.SIGSTOP)
+            stopped.append(len(sends(source, address)))
+        if count > 20 and first.alive() and len(sends(source, address)) > stopped[0]:
+            kill(first)
 
     train(source, samples, 30, act)
     ((name, resent),) = lost(events)
