@@ -131,6 +131,7 @@ LEGAL = {
         "streaming_diloco",
         "papa",
         "easgd",
+        "easgd_async",
         "bmuf",
         "dart",
         "soup",

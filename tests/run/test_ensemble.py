@@ -251,6 +251,62 @@ def test_stopped_and_resumed_it_ends_as_undisturbed(kdlab_home, elsewhere):
     assert run.result["samples_lost"] == 0
 
 
+OWN_CLOCKS = (
+    "method.compare={}",
+    "aggregation={type: train/aggregation/easgd_async, tau: 8}",
+    "train.epochs=40",
+)
+
+
+def exchanged(run, worker):
+    """Rounds in which it has exchanged with the centre, as it said so."""
+    done = select(run.folder.events, "worker_done")
+    return [e.work["round"] for e in done if (e.worker, e.what) == (worker, "combine")]
+
+
+@pytest.mark.slow("three workers, each a Python with torch")
+def test_with_own_clocks_nobody_waits_for_one_that_is_held_back(kdlab_home, elsewhere):
+    run = experiment(*OWN_CLOCKS, "method.hang_s=600").start()
+    until(lambda: [e for e in select(run.folder.events, "worker_started") if e.worker == 2])
+    (pid,) = [e.pid for e in select(run.folder.events, "worker_started") if e.worker == 2]
+    os.kill(pid, signal.SIGSTOP)
+    try:  # 160 iterations of each: 20 rounds
+        until(lambda: exchanged(run, 0)[-1:] == exchanged(run, 1)[-1:] == [19])
+        assert not list(select(run.folder.events, "round_closed"))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    run.wait(timeout_s=600)
+    assert run.state == "finished", run.status
+    done = list(select(run.folder.events, "worker_done"))
+    assert [e.worker == 2 for e in done] == [False] * 80 + [True] * 40
+    assert all(exchanged(run, worker) == list(range(20)) for worker in range(3))
+    assert run.result["samples_lost"] == run.result["samples_rolled_back"] == 0
+    (row,) = run.result["runs"]
+    assert row["samples_seen"] == sum(e.work["samples"] for e in done)
+    assert (row["source"], row["global_top1"] > 0) == ("easgd_async", True)
+    assert list(run.path.rglob("global.safetensors"))
+
+
+@pytest.mark.slow("three workers, each a Python with torch, twice")
+def test_with_own_clocks_one_killed_and_all_stopped_lose_nothing(kdlab_home, elsewhere):
+    run = experiment(*OWN_CLOCKS).start()
+    hit(run, "train", signal.SIGKILL)
+    until(lambda: list(select(run.folder.events, "local_model_lost")))
+    run.stop()
+    run.wait(timeout_s=600)
+    assert run.state == "stopped", run.status
+    before = {worker: exchanged(run, worker) for worker in range(3)}
+    resume(run.id).wait(timeout_s=600)
+    assert run.state == "finished", run.status
+    assert len(before[2]) < 20
+    assert all(exchanged(run, worker) == list(range(20)) for worker in range(3))
+    (row,) = run.result["runs"]
+    done = list(select(run.folder.events, "worker_done"))
+    assert len(done) == 2 * 3 * 20  # no training was done again once it was reported
+    assert row["samples_seen"] == sum(e.work["samples"] for e in done)
+    assert row["samples_lost"] == 0
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_served_soft_labels_and_averaged_weights(kdlab_home, elsewhere):
@@ -285,6 +341,7 @@ RIVALS = {
     "streaming_diloco": "{type: train/aggregation/streaming_diloco, tau: 4, fragments: 2}",
     "papa": "{type: train/aggregation/papa, tau: 4}",
     "easgd": "{type: train/aggregation/easgd, tau: 4}",
+    "easgd_async": "{type: train/aggregation/easgd_async, tau: 4}",
     "bmuf": "{type: train/aggregation/bmuf, tau: 4}",
     "dart": "{type: train/aggregation/dart, tau: 4}",
     "soup": "{type: train/aggregation/soup}",

@@ -10,6 +10,7 @@ from kdlab.train.aggregation.bmuf import Bmuf
 from kdlab.train.aggregation.dart import Dart
 from kdlab.train.aggregation.diloco import DiLoCo
 from kdlab.train.aggregation.easgd import Easgd
+from kdlab.train.aggregation.easgd_async import EasgdAsync
 from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.aggregation.papa import Papa
 from kdlab.train.aggregation.soup import Soup
@@ -186,7 +187,7 @@ def test_soups_take_all_or_those_that_help():
     "spec",
     [
         ModelAverage(), DiLoCo(), StreamingDiLoCo(tau=4), Papa(), Easgd(), Bmuf(), Dart(),
-        Soup(recipe="uniform"), Soup(),
+        Soup(recipe="uniform"), Soup(), EasgdAsync(),
     ],
     ids=lambda s: s.component,
 )  # fmt: skip

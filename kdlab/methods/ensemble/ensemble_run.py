@@ -300,7 +300,7 @@ class EnsembleRun:
     def _global(self, models: list[ModelFile], folder: Path) -> torch.nn.Module:
         """The global model: exported as one network, or as a list of teachers."""
         if self.variant.aggregation.averages:
-            only = self.loaded(models[0])  # after the last average all know it
+            only = self.loaded(models[0])  # all know it, or the first does
             if other := fetch(models[0], WHOLE):
                 only.net.load_state_dict(other)
             path = folder / "global.safetensors"

@@ -32,6 +32,8 @@ class RoundOrder:
     worker: int
     round: Round  # of the timetable
     models: tuple[ModelFile, ...]  # to be combined, or those whose mean is z-bar
+    # With the centre beside it, where workers exchange with one by their own clocks
+    centre: ModelFile | None = None
     # Where to write what the model then says of validation and test images
     look: str | None = None
     final: bool = False  # measure the training loss of the local data too
@@ -80,7 +82,7 @@ def execute(worker: LocalWorker, order: RoundOrder, source: SoftLabelSource) -> 
     if order.what == "train":
         done = worker.train(order.round, order.models, source)
     else:
-        done = worker.combine(order.round, order.models, order.keep)
+        done = worker.combine(order.round, order.models, order.keep, order.centre)
     if order.look is not None:
         model = worker.global_model() if order.what == "combine" else worker.model
         look(worker, model, Path(order.look))

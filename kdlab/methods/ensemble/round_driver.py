@@ -1,11 +1,14 @@
 """Algorithm 1 from above: tells the workers, hears them, and measures as the paper does.
 
-Carries out kdlab/papers/ec_dnn/rounds.py by workers here or in processes. All time counts but
-for the looks at validation and test images, as section 5.3 has it, relabelling included.
+Carries out kdlab/papers/ec_dnn/rounds.py, or own_clocks.py where workers exchange with a centre,
+by workers here or in processes. A round of own clocks is counted, looked at and closed when the
+slowest has done it; a resume begins where each worker was. All time counts but for the looks at
+validation and test images, as section 5.3 has it, relabelling included.
 """
 
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,6 +35,7 @@ from kdlab.methods.ensemble.model_workers import (
     WorkerEvent,
 )
 from kdlab.methods.ensemble.round_errors import Looks, RoundReports
+from kdlab.papers.ec_dnn.own_clocks import OwnClocks
 from kdlab.papers.ec_dnn.parallel import Busy, Combining, Network, round_s
 from kdlab.papers.ec_dnn.round_schedule import Round, RoundSchedule
 from kdlab.papers.ec_dnn.rounds import (
@@ -65,10 +69,14 @@ class TrainingOutcome:
 class Direction:
     """A training between two rounds, on disk."""
 
-    round: Count  # to go on with
-    latest: list[ModelFile]
+    round: Count  # to go on with, of the slowest
+    latest: list[ModelFile]  # of each worker; the newest is the last
     account: CostTotals
     looks: list[RoundErrors]
+    # Where each worker has a clock of its own: what was done of rounds that not all have done,
+    # and the seconds of each worker in those that all have
+    reports: list[RoundReport] = field(default_factory=list)
+    seconds: dict[int, float] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> "Direction":
@@ -104,7 +112,9 @@ class RoundDriver:
         self.latest: dict[int, ModelFile] = {}  # newest model of each worker
         self._look = Looks(training.folder, training.data, training.combining)
         self._kept = training.folder / _KEPT
-        self._round = RoundReports()
+        self._rounds = defaultdict[int, RoundReports](RoundReports)  # not closed, by number
+        self._seconds = dict.fromkeys(range(training.workers), 0.0)  # of closed ones
+        self._centre = training.combining == "centre"  # each worker has a clock of its own
         self._losses = dict.fromkeys(range(training.workers), 0)  # times lost in a row
         self._final: dict[int, float] = {}  # loss of each on its local data, in the end
         self._kept_at = time.monotonic()
@@ -114,7 +124,13 @@ class RoundDriver:
         self._looked_at = {r for r in range(number) if (number - 1 - r) % every == 0}
         first, latest = self._resume(), tuple(sorted(self.latest))
         rounds, waits = self.timetable.rounds, training.waits
+        self.machine: Rounds | OwnClocks
         self.machine = Rounds(training.workers, rounds, first, latest, waits)
+        if self._centre:
+            done, everybody = self._rounds, range(training.workers)
+            at = [first + sum(k in r.combined for r in done.values()) for k in everybody]
+            trained = {k for k in everybody if k in done[at[k]].trained}
+            self.machine = OwnClocks(at, rounds, trained)
 
     def _resume(self) -> int:
         """The round to go on with; what was counted before it is known again."""
@@ -123,6 +139,9 @@ class RoundDriver:
         kept = Direction.read(self.training.folder)
         self.account, self.looks = kept.account, kept.looks
         self.latest = {file.worker: file for file in kept.latest}
+        self._seconds |= kept.seconds
+        for report in kept.reports:
+            self._note(report)
         self.emit(Resumed(epoch=kept.round, step=self.account.steps, rolled_back=0))
         return kept.round
 
@@ -147,6 +166,10 @@ class RoundDriver:
                     )
                 for event in self.workers.events():
                     finished = self._execute(self._next_instructions(event)) or finished
+        except RunStopped:
+            if self._centre:
+                self._keep(self.machine.first)
+            raise
         finally:
             self.workers.close()
         return TrainingOutcome(
@@ -172,11 +195,17 @@ class RoundDriver:
             case RoundReport(worker, what):
                 self._losses[worker] = 0
                 self._count(event)
-                if event.train_loss is not None:
-                    self._final[worker] = event.train_loss
-                own = self._round
-                (own.trained if what == "train" else own.combined)[worker] = event
+                self._note(event)
+                if self._centre and what == "combine":
+                    self.latest.pop(worker, None)  # the newest is the last
+                    self.latest[worker] = event.done.model
                 return self.machine.on_done(worker)
+
+    def _note(self, did: RoundReport) -> None:
+        if did.train_loss is not None:
+            self._final[did.worker] = did.train_loss
+        own = self._rounds[did.done.round]
+        (own.trained if did.what == "train" else own.combined)[did.worker] = did
 
     def _count(self, did: RoundReport) -> None:
         done = did.done
@@ -196,19 +225,24 @@ class RoundDriver:
                     models = tuple(self.latest[k] for k in latest if k in self.latest)
                     self._order("train", worker, round_.number, models)
                 case Combine(worker, round_, members):
-                    models = tuple(self._round.trained[k].done.model for k in members)
+                    trained = self._rounds[round_.number].trained
+                    models = tuple(trained[k].done.model for k in members)
                     self._decide_to_keep(round_.number)
                     self._order("combine", worker, round_.number, models)
                 case Restart(worker):
                     self.workers.start(worker)
                 case Communicated(number, members):
-                    self._round.members = members
+                    self._rounds[number].members = members
                     missing = self.training.workers - len(members)
                     if missing:
                         self.emit(RoundIncomplete(round=number, models=list(members)))
                 case Finish():
                     self._close_round(len(self.timetable.rounds))
                     finished = instruction
+        now = time.monotonic()
+        if self._centre and (finished or now - self._kept_at >= self.training.keep_every_s):
+            self._kept_at = now
+            self._keep(self.machine.first)
         return finished
 
     def _order(
@@ -226,10 +260,11 @@ class RoundDriver:
                 worker=worker,
                 round=round_,
                 models=tuple(models),
+                centre=next(reversed(self.latest.values()), None) if self._centre else None,
                 look=look,
                 final=last and ends,
                 keep=number in self._keeps or not round_.combines,
-                spare=self.training.waits and round_.combines,
+                spare=(self.training.waits or self._centre) and round_.combines,
             )
         )
 
@@ -239,7 +274,7 @@ class RoundDriver:
         Often enough not to lose more than a moment; with a communication every few steps
         writing everything each time would take longer than the steps.
         """
-        if number in self._keeps:
+        if self._centre or number in self._keeps:
             return
         last = number == len(self.timetable.rounds) - 1
         if last or time.monotonic() - self._kept_at >= self.training.keep_every_s:
@@ -250,15 +285,16 @@ class RoundDriver:
 
     def _close_round(self, following: int) -> None:
         """Once, before the first order of the next round: count, look, keep."""
-        own = self._round
-        if not own.members:
-            return
         number = following - 1
+        if number not in self._rounds or not self._rounds[number].members:
+            return
+        own = self._rounds.pop(number)
         round_ = self.timetable.rounds[number]
         seconds = self._time(own, round_)
         self.account.iterations += round_.train_steps
         made = own.combined or own.trained
-        self.latest = {k: did.done.model for k, did in made.items()}
+        if not self._centre:
+            self.latest = {k: did.done.model for k, did in made.items()}
         self.emit(
             RoundClosed(
                 round=number,
@@ -273,7 +309,6 @@ class RoundDriver:
         if number in self._looked_at:
             self._tell(self._look.look(number, own, self.account))
         self._look.clear(number)
-        self._round = RoundReports()
         if number in self._keeps or not round_.combines:
             self._keep(following)
 
@@ -306,6 +341,10 @@ class RoundDriver:
         account.relabel_s += max(did.done.relabel_s for did in own.trained.values())
         account.compress_s += max(b.compress for b in busy)
         seconds = round_s(busy, over)
+        if self._centre:
+            for worker, alone in zip(own.trained, busy, strict=True):
+                self._seconds[worker] += round_s([alone], over)
+            seconds = max(self._seconds.values()) - account.parallel_s
         account.parallel_s += seconds
         return seconds
 
@@ -322,7 +361,11 @@ class RoundDriver:
     def _keep(self, following: int) -> None:
         """What a resumed run needs; then models of long ago can go."""
         latest = list(self.latest.values())
-        kept = Direction(following, latest, self.account, self.looks)
+        parts = [part for r in self._rounds.values() for part in (r.trained, r.combined)]
+        reports = [did for part in parts for did in part.values()]
+        kept = Direction(
+            following, latest, self.account, self.looks, reports, self._seconds
+        )
         write_json(self._kept, plain(kept))
         for old in sorted((self.training.folder / "rounds").glob("*")):
             if int(old.name) < following - _KEPT_ROUNDS:

@@ -48,6 +48,8 @@ class Looks:
         after = {k: self._said(number, k, "combine") for k in own.combined}
         if self.combining in ("model_average", "all_models") and after:
             whole = after[min(after)]
+        elif self.combining == "centre":
+            whole = list(after.values())[-1]  # of its last exchange in this round
         else:
             whole = np.mean(list(answers.values()), axis=0)
         losses = {k: own.loss(k) for k in own.trained}

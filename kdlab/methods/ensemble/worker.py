@@ -259,12 +259,16 @@ class LocalWorker:
     # Aggregation and compression
 
     def combine(
-        self, round_: Round, models: Sequence[ModelFile], keep: bool = True
+        self,
+        round_: Round,
+        models: Sequence[ModelFile],
+        keep: bool = True,
+        centre: ModelFile | None = None,
     ) -> RoundWork:
         """Make the global model of these, and reset the local one by it.
 
         With `keep` the reset point is kept on disk: with a communication every few steps
-        not all are.
+        not all are. What is remembered is taken from beside `centre`, if there is one.
 
         Raises:
             WeightsError: a model changed on the way.
@@ -275,7 +279,9 @@ class LocalWorker:
             self._catch_up(round_, models)
         self.sgd.odometer.roll_back(self.sgd.steps)
         if isinstance(aggregation := self.job.aggregation, WeightAggregation):
-            return self._average(aggregation, round_, models)
+            self.memory = self.memory if centre is None else fetch(centre, MEMORY)
+            taken = 0 if centre is None else centre.bytes
+            return self._average(aggregation, round_, models, taken)
         begin = self.sgd.clock()
         parts = compress(self.sgd, self.stream, round_, models)
         return self._reset(round_, begin, parts)
@@ -289,9 +295,13 @@ class LocalWorker:
         self.round_steps = round_.train_steps
 
     def _average(
-        self, aggregation: WeightAggregation, round_: Round, models: Sequence[ModelFile]
+        self,
+        aggregation: WeightAggregation,
+        round_: Round,
+        models: Sequence[ModelFile],
+        taken: int,
     ) -> RoundWork:
-        """The weights of all, made one as the aggregation does it."""
+        """The weights of all, made one as the aggregation does it; `taken` are bytes so far."""
         begin = self.sgd.clock()
         own = {k: v.detach().cpu() for k, v in self.model.net.state_dict().items()}
         merged = aggregation.merge(
@@ -309,7 +319,7 @@ class LocalWorker:
         self.memory, self.whole = merged.memory, merged.whole
         if aggregation.optimizer == "reset":
             self.sgd.train_step.forget()
-        fetched = round(round_.exchanged * others_bytes(self.job, models))
+        fetched = taken + round(round_.exchanged * others_bytes(self.job, models))
         return self._reset(round_, begin, WorkParts(fetched_bytes=fetched))
 
     def _remembered(self) -> dict[str, Tensor]:

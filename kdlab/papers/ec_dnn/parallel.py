@@ -1,7 +1,8 @@
 """What a round takes when workers are machines side by side (section 4.3).
 
 local training     the slowest worker's tau iterations
-communication      EC: each fetches K - 1 models; MA: one all-reduce of a model
+communication      EC: each fetches K - 1 models; MA: one all-reduce of a model; a centre: one
+                   model there and one back, of each worker by itself
 relabelling        EC alone: K models forward over a share of the local data
 compression        the slowest worker's p iterations; part of training (Eq. 6)
 """
@@ -10,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Combining = Literal["none", "model_average", "all_models", "ensemble"]
+# "centre": no worker waits for another one; each exchanges with the centre by its own clock
+Combining = Literal["none", "model_average", "all_models", "ensemble", "centre"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,9 @@ class Network:
         """
         if combining == "none" or workers < 2:
             return 0.0
-        turns = 2 * (workers - 1) if combining == "model_average" else workers - 1
+        turns = {"model_average": 2 * (workers - 1), "centre": 2}.get(
+            combining, workers - 1
+        )
         size = self.taken_in(combining, workers, model_bytes)
         return turns * self.latency_s + size / self.bytes_per_s
 
@@ -39,6 +43,8 @@ class Network:
             return 0.0
         if combining == "model_average":
             return 2 * (workers - 1) * model_bytes / workers
+        if combining == "centre":
+            return model_bytes
         return (workers - 1) * model_bytes
 
 

@@ -189,6 +189,7 @@ RIVALS = {
     "streaming_diloco": "streaming_diloco, tau: 4, fragments: 2",
     "papa": "papa, tau: 3",
     "easgd": "easgd, tau: 3",
+    "easgd_async": "easgd_async, tau: 3",
     "bmuf": "bmuf, tau: 3",
     "dart": "dart, tau: 3",
     "soup": "soup",
@@ -225,7 +226,7 @@ def test_rivals_exchange_what_they_say_they_do(rivals):
         name: result.figures["exchanged_bytes"] for name, (_, _, result) in rivals.items()
     }
     whole = sent["papa"]  # the model in each of two communications
-    for name in ("diloco", "easgd", "bmuf", "dart", "codistillation"):
+    for name in ("diloco", "easgd", "easgd_async", "bmuf", "dart", "codistillation"):
         assert sent[name] == pytest.approx(whole, rel=0.1), name
     # Half of it in each of three, and all of it once, in the end.
     assert sent["streaming_diloco"] == pytest.approx(0.75 * whole, rel=0.1)

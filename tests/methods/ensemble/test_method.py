@@ -106,6 +106,22 @@ def test_bad_input_is_found_before_anything_starts(kdlab_home, elsewhere, name):
             ),
             "which 64 fragments do not divide",
         ),
+        (
+            ("method.start=own", "aggregation={type: train/aggregation/easgd_async}"),
+            "easgd_async remembers the weights that all begin with",
+        ),
+        (
+            ("aggregation={type: train/aggregation/easgd_async, recipe: greedy}",),
+            "aggregation.recipe",
+        ),
+        (
+            (
+                "aggregation={type: train/aggregation/easgd_async}",
+                "method.models=[{type: models/patch_net}, {type: models/patch_net}, "
+                "{type: models/nin}]",
+            ),
+            "averages the weights of unlike networks",
+        ),
     ],
 )
 def test_what_a_rival_cannot_have_is_found_before_the_start(words, said):

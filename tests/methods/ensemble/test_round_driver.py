@@ -24,6 +24,7 @@ from kdlab.train.aggregation.codistillation import Codistillation
 from kdlab.train.aggregation.dart import Dart
 from kdlab.train.aggregation.diloco import DiLoCo
 from kdlab.train.aggregation.easgd import Easgd
+from kdlab.train.aggregation.easgd_async import EasgdAsync
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.aggregation.none import NoAggregation
@@ -175,6 +176,7 @@ RIVALS = (
     StreamingDiLoCo(tau=10, fragments=2),
     Papa(tau=5),
     Easgd(tau=5),
+    EasgdAsync(tau=5),
     Bmuf(tau=5),
     Dart(tau=5),
     Codistillation(tau=5),

@@ -1,0 +1,41 @@
+"""Asynchronous EASGD: each worker exchanges with the centre by its own clock.
+
+Zhang, Choromanska, LeCun, arXiv:1412.6651, Algorithm 1: after every tau of its own steps a worker
+and the centre move towards each other, and no worker waits for another one.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from kdlab.config import Range, register
+from kdlab.papers.ec_dnn.parallel import Combining
+from kdlab.train.aggregation.weights import Merged, Merging, WeightAggregation
+
+
+@register("train/aggregation/easgd_async")
+@dataclass(frozen=True, kw_only=True)
+class EasgdAsync(WeightAggregation):
+    """Elastic averaging without waiting; the global model is the centre.
+
+    tau: iterations of a worker between its exchanges with the centre.
+    optimizer: each worker keeps its momentum over an exchange, or starts without.
+    alpha: share of the way to each other that a worker and the centre go in an exchange (the
+        paper: 0.9 / workers). Statistics and counters are those of whoever exchanged last.
+    """
+
+    alpha: Annotated[float, Range(gt=0, le=1)] = 0.225
+
+    remembers: ClassVar[str] = "centre"
+
+    @property
+    def combining(self) -> Combining:
+        return "centre"
+
+    def merge(self, merging: Merging) -> Merged:
+        weights, whole = dict(merging.own), dict(merging.own)
+        for name in merging.parameters:
+            centre = merging.memory[f"centre.{name}"]
+            way = self.alpha * (weights[name] - centre)
+            weights[name], whole[name] = weights[name] - way, centre + way
+        memory = {f"centre.{name}": whole[name] for name in sorted(merging.parameters)}
+        return Merged(weights=weights, memory=memory, whole=whole)
