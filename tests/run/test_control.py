@@ -234,7 +234,9 @@ def student(run):
 @pytest.mark.nightly
 @pytest.mark.parametrize("plan", ["tr", "ir"])
 def test_a_paused_pipeline_has_the_weights_of_a_quiet_one(kdlab_home, elsewhere, plan):
-    words = ("tracking.enabled=false", "train.epochs=30", f"method.plan={plan}")
+    # Epochs of more steps than a request is ahead of.
+    long = ("train.batch=6", "train.epochs=60")
+    words = ("tracking.enabled=false", *long, f"method.plan={plan}")
     run = kdlab.load("smoke/blockwise", *words).start(lambda line: None)
     until(lambda: steps(run))
     assert [knob.name for knob in run.knobs()] == ["lr_factor"]
