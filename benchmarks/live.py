@@ -24,6 +24,7 @@ from benchmarks.harness import (
     steps_of,
     until,
 )
+from kdlab.errors import ClusterError
 from kdlab.events.log import EventReader
 from kdlab.events.runs import MemberStarted
 from kdlab.events.training import StepLogged
@@ -84,6 +85,10 @@ def _slice(run: Run, read: EventReader, sizes: list[float] | None) -> float:
     if monitor is not None:
         monitor.close()
     check_goes_on(run)
+    if len(steps) < 2:
+        raise ClusterError(
+            f"{run.path} logged {len(steps)} steps in {_SLICE_S:g} s, see {run.folder.log}"
+        )
     first, last = steps[0], steps[-1]
     return (last.samples_seen - first.samples_seen) / (last.time - first.time)
 

@@ -14,6 +14,7 @@ from statistics import median
 
 import psutil
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from benchmarks.harness import Scratch, quiet, report
@@ -29,7 +30,7 @@ from benchmarks.peer_loops import (
     written,
 )
 from benchmarks.scene import Scene, here
-from benchmarks.slices import BUFFER, BareLoop, Turn, compare, ratios
+from benchmarks.slices import BUFFER, Turn, compare, ratios
 from benchmarks.students import ENDLESS, EPOCHS, loop_of
 from kdlab.cluster.served import Served
 from kdlab.data.digits import Digits
@@ -94,6 +95,23 @@ class PeerScene(Scene):
         beside = nullcontext if threads == 1 else lambda: _threads(threads)
         return Peer(name=label, step=step, samples=self.samples, beside=beside)
 
+    def plain(self) -> Peer:
+        """By hand, without a teacher; nothing of it is kdlab's."""
+        model = self.student("bare_n_training")
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=LR, momentum=MOMENTUM, nesterov=True, weight_decay=DECAY
+        )
+        model.train()
+
+        def step(views: Tensor, labels: Tensor) -> Tensor:
+            loss = cross_entropy(model(views), labels)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return Peer(name="bare_n_training", step=step, samples=self.samples)
+
     def kdlab(self, name: str) -> Turn:
         sources: dict[str, SourceSpec] = {
             "kdlab_n_training": NoTeacher(),
@@ -146,8 +164,7 @@ def measure(repeats: int = 6, say: Say = quiet) -> Report:
     """Samples/s of all, loss after as many steps, memory, and lines one writes."""
     with PeerScene() as scene:
         variants = [scene.kdlab(name) for name in KDLAB]
-        bare = BareLoop("bare_n_training", _RECIPE, STUDENT, scene.samples)
-        variants += [bare, *(scene.peer(name) for name in PEERS)]
+        variants += [scene.plain(), *(scene.peer(name) for name in PEERS)]
         variants += [scene.peer(name, threads=2) for name in PEERS]
         compare(variants, rounds=repeats, steps=STEPS, warm_up=BUFFER + 8, say=say)
         steps = (BUFFER + 8) * (2 * repeats + 1) + 2 * repeats * STEPS

@@ -126,11 +126,13 @@ def calm(setting: Setting, say: Say) -> list[Figure]:
         "teachers_held_over_needed": "ratio",
         "settle_s": "s",
         "released_in_vain": "teachers",
-        "lost_or_repeated": "batches",  # of simulated ones samples
+        "lost_or_repeated": "batches",
     }
     return [
-        figure(f"{where}/{name}/{setting.name}", value, unit)
-        for where, values in of_each.items()
+        figure(f"{where}/{name}/{setting.name}", value, unit.replace("batches", counted))
+        for (where, values), counted in zip(
+            of_each.items(), ("samples", "batches"), strict=True
+        )
         for (name, unit), value in zip(names.items(), values, strict=True)
     ]
 

@@ -14,6 +14,8 @@ class _LazyModule:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_name":  # of a copy that is being made
+            raise AttributeError(name)
         return getattr(import_module(self._name), name)
 
 

@@ -1,5 +1,6 @@
 """A lazy module is imported by the first that is asked of it."""
 
+import copy
 import sys
 
 import pytest
@@ -19,3 +20,7 @@ def test_what_is_not_there_is_said_when_it_is_needed():
     nowhere = lazy("no_such_library")
     with pytest.raises(ModuleNotFoundError, match="no_such_library"):
         _ = nowhere.anything
+
+
+def test_a_copy_is_the_same_library():
+    assert copy.deepcopy(lazy("colorsys")).rgb_to_hsv(0.0, 0.0, 1.0) == (2 / 3, 1.0, 1.0)

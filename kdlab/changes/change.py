@@ -5,6 +5,7 @@ hears those for its member (kdlab/changes/queue.py), the run's process those for
 (kdlab/experiment/teacher_changes.py).
 """
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -82,11 +83,19 @@ class KillTeacher(Change):
 
 
 def append(folder: Path, change: Change) -> None:
-    """Write it for the run of this folder, in one piece whoever else writes."""
+    """Write it for the run of this folder, in one piece whoever else writes.
+
+    Raises:
+        OSError: the disk did not take it.
+    """
     line = (json.dumps(plain(change)) + "\n").encode()
-    file = os.open(folder / CONTROL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    file = os.open(folder / CONTROL, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:
-        os.write(file, line)
+        size = os.fstat(file).st_size
+        if size and os.pread(file, 1, size - 1) != b"\n":
+            line = b"\n" + line  # behind one that is torn
+        if os.write(file, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / CONTROL))
     finally:
         os.close(file)
 

@@ -189,10 +189,13 @@ class RunningPool:
             self._again.succeeded()
             self._again_at = now
         elif self.parts.replaces and now >= self._again_at:
-            self._again_at = now + self._again.wait_s(now)
-            self._begin()
+            wait_s = self._again.wait_s(now)
+            try:
+                self._begin()
+            finally:  # it may have taken longer than the wait
+                self._again_at = self._now() + wait_s
         if self._follower is not None:
-            self._follower.look(now)
+            self._follower.look(self._now())
 
     def _gone(self) -> bool:
         """Whether it has no scheduler where it should have one of its own."""

@@ -302,7 +302,7 @@ def _deeper(
 
 
 def _kind(cls: type[Spec]) -> str:
-    return cls.__name__.removesuffix("Spec").lower()
+    return cls.__name__.removesuffix("Spec").removesuffix("Settings").lower()
 
 
 def _choices(wanted: type[Spec]) -> list[str]:

@@ -206,7 +206,9 @@ class ExperimentSpec(Spec):
         count, by = len(self.teachers()), self.method.component
         others = f"{by} learns one alone; what it compares is method.compare, if any"
         not_one = not self.method.one_student
-        yield bool(self.compare), "compare", "is of soft labels", ((not_one, others),)
+        silent = type(self.method).compared is MethodSettings.compared
+        passed_over = (not_one or silent, others)
+        yield bool(self.compare), "compare", "is of soft labels", (passed_over,)
         of_hidden = (
             (not_one, f"{by} takes logits alone"),
             (self.workers is not None, "ranks on workers do not have the teacher"),

@@ -223,7 +223,7 @@ def test_a_teacher_that_joins_is_used(pools, served, deployment):
             break
     (address,) = new
     first, _ = sends(source, address)[0]
-    assert 0 <= first - ready()[address] < 60.0  # 2 in `kdlab bench faults`
+    assert 0 <= first - ready()[address] < 60.0  # 2 in `kdlab bench edl_dist`
     source.close()
 
 

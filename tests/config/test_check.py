@@ -248,6 +248,13 @@ def test_a_pool_that_is_left_out_is_on_this_machine(elsewhere):
         ("data=nowhere", "data.type", "Nor is there a file or folder"),
         ("student=wavenet", "student.type", "timm has no model"),
         ("teacher=timm/resnet199", "teacher.model.type", "Nearest: resnet18"),
+        ("method={plan: ahd}", "method", "one of methods/blockwise, methods/ensemble,"),
+        (
+            "method={type: losses/hinton}",
+            "method.type",
+            "is not a method; choose one of meth",
+        ),
+        ("method={type: methods/blockwis}", "method.type", "Nearest: methods/blockwise"),
         ("soft_labels=servd", "soft_labels.type", "Nearest: cluster/served"),
     ],
 )

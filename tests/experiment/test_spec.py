@@ -1,9 +1,12 @@
 """What one part of an experiment needs of another: what is missing is said where it is needed."""
 
+from dataclasses import dataclass, replace
+
 import pytest
 
 import kdlab
 from kdlab.errors import SpecError
+from kdlab.experiment.method import MethodSpec
 
 RANKS = "aggregation.type=train/aggregation/all_reduce"
 WORKERS = "workers={address: 'tcp://127.0.0.1:9', insecure: true}"
@@ -83,3 +86,20 @@ def test_what_is_missing_is_said_where_it_is_needed(elsewhere, name, words, key,
 )
 def test_what_is_there_is_no_fault(elsewhere, name, words):
     assert kdlab.load(f"smoke/{name}", *words).spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silent(MethodSpec):
+    """It does not say what it compares, and might pass over what it is told."""
+
+    component = "mine/silent"
+    one_student = True
+
+    def train(self, training):
+        raise NotImplementedError
+
+
+def test_a_method_that_does_not_say_what_it_compares_is_not_told(elsewhere):
+    spec = kdlab.load("smoke/in_process").spec
+    with pytest.raises(SpecError, match=r"compare: .*mine/silent.*what it compares is"):
+        replace(spec, method=Silent(), compare=("none", "in_process"))

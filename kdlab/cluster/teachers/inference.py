@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,8 +110,11 @@ class Inference(LoadedModel):
     answered = 0
     _busy_until = 0.0  # when the last requests were answered
     alive: Callable[[], None] = staticmethod(lambda: None)  # while views are waited for
-    # Of all models: it has no thread before it is asked.
-    _makes_views = ThreadPoolExecutor(1, thread_name_prefix="views-of-requests")
+
+    @cached_property
+    def _makes_views(self) -> ThreadPoolExecutor:
+        """A thread of its own: views of another model's requests may come from far away."""
+        return ThreadPoolExecutor(1, thread_name_prefix="views-of-requests")
 
     def begun(self, requests: list[Request]) -> list[UnderWay]:
         """Have the device compute them together; a failure is the answer to each, at once.

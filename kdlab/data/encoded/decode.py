@@ -123,12 +123,13 @@ def _opened(raw: bytes) -> Iterator["Image.Image"]:
     Raises:
         DataError: it is none, or damaged; also where what is done with it finds that.
     """
+    unknown = PIL.UnidentifiedImageError  # an import that fails says nothing of the image
     try:
         with Image.open(io.BytesIO(raw), formats=decoders()) as image:
             yield image
     except DataError:
         raise
-    except PIL.UnidentifiedImageError:
+    except unknown:
         raise DataError(f"is not an image ({', '.join(decoders())})") from None
     except Exception as error:  # Pillow raises a dozen kinds for damaged files
         raise DataError(f"cannot be decoded: {error}") from error

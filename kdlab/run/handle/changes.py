@@ -92,8 +92,7 @@ def scale(run: RunFolder, ranks: int) -> None:
             f"{ranks} ranks are asked for; this run can have {group.least} to {most} "
             f"(aggregation.least, and twice aggregation.ranks={group.ranks})."
         )
-    member = training_now(run.events) or ""
-    change.append(run.path, Scale(time=time.time(), member=member, ranks=ranks))
+    change.append(run.path, Scale(time=time.time(), member="", ranks=ranks))
 
 
 def tunables(run: RunFolder) -> list[Tunable]:

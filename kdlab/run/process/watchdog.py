@@ -90,7 +90,6 @@ class Keeper:
         self.code = code if code >= 0 else 128 - code
         if self.stopping or code >= 0 or -code in _PASSED_ON:
             return False
-        # 0.2 s of imports, and only now: most runs never need them.
         folder = RunFolder(self.path)
         if folder.raw_status().state in ENDED:
             return False  # it had said all that there was to say

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 
 import kdlab
-from kdlab.changes.change import Scale, append
+from kdlab.changes.change import CONTROL, Scale, append
 from kdlab.config.home import write_json
 from kdlab.errors import SpecError
 from kdlab.experiment.folder import RunFolder
@@ -84,6 +84,9 @@ def test_a_group_is_as_the_aggregation_says(elsewhere, tmp_path):
     assert group.hang_s == 7
     assert group.wanted() is None
     # What was asked for holds in this session and in the next one.
+    (made.run.path / CONTROL).write_text(
+        '{"event": "pa'
+    )  # a torn line takes no other with it
     append(made.run.path, Scale(time=1.0, member="none/seed0", ranks=4))
     assert group.wanted() == 4
     assert student._group(made).machine.wanted == 4
