@@ -176,10 +176,10 @@ RIVALS = (
     StreamingDiLoCo(tau=10, fragments=2),
     Papa(tau=5),
     Easgd(tau=5),
-    EasgdAsync(tau=5),
     Bmuf(tau=5),
     Dart(tau=5),
     Codistillation(tau=5),
+    EasgdAsync(tau=5),  # the last: each has the centre of its own last exchange
 )
 RESUMED |= {
     str(spec.component).rpartition("/")[2]: (spec, spec.timetable(20, 4)) for spec in RIVALS
