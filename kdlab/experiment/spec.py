@@ -34,7 +34,6 @@ from kdlab.train.loop_control import in_each_step
 from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import TeacherSpec
 
-_Lacks = tuple[tuple[bool, str], ...]  # whether something is not there, and what it means
 SourceName = Literal["none", "in_process", "cached", "served"]
 
 
@@ -94,6 +93,11 @@ def short_name(part: Spec) -> str:
 
 
 _UNSAID = NoTeacher()  # stands where nothing is said of soft labels: the method says it
+
+
+def _lacks(key: str, what: str, *needs: tuple[bool, str]) -> Iterator[Fault]:
+    """A fault for each need that is not met: whether it lacks, and what it means."""
+    return (Fault(key, f"{what}, and {why}") for lacks, why in needs if lacks)
 
 
 def _one_student() -> MethodSettings:
@@ -193,81 +197,73 @@ class ExperimentSpec(Spec):
         yield from self._chaos_faults()
 
     def _lacking(self) -> Iterator[Fault]:
-        for is_used, key, what, lacks in self._needs():
-            for is_lacking, why in lacks if is_used else ():
-                if is_lacking:
-                    yield Fault(key, f"{what}, and {why}")
-
-    def _needs(self) -> Iterator[tuple[bool, str, str, _Lacks]]:
-        """Parts that need something of others: whether they are used, key, text, what may lack."""
-        sources = [member.source for member in self.members()]
-        taught = [source for source in sources if source.needs_teacher != "none"]
-        keeping = [source.component for source in sources if source.keeps_labels]
-        count, by = len(self.teachers()), self.method.component
-        others = f"{by} learns one alone; what it compares is method.compare, if any"
-        not_one = not self.method.one_student
-        silent = type(self.method).compared is MethodSettings.compared
-        passed_over = (not_one or silent, others)
-        yield bool(self.compare), "compare", "is of soft labels", (passed_over,)
+        """Where a part of the experiment needs something of another that is not there."""
+        by, recipe, hidden = self.method, self.train, self.soft_labels.gives_hidden
+        sources, count = [member.source for member in self.members()], len(self.teachers())
         of_hidden = (
-            (not_one, f"{by} takes logits alone"),
+            (not by.one_student, f"{by.component} takes logits alone"),
             (self.workers is not None, "ranks on workers do not have the teacher"),
             (count > 1, f"there are {count} teachers: whose?"),
         )
-        hidden = self.soft_labels.gives_hidden
-        yield hidden, "soft_labels.sends", "is hidden", of_hidden
-        of_features = (
-            (not taught, "nobody has a teacher here"),
-            (self.train.compile, "train.compile leaves no way to inner outputs"),
-            (hidden, "soft_labels.sends is hidden"),
-        )
-        yield bool(self.features), "features", "is set", (*of_hidden, *of_features)
-        views = "shows images several times in an epoch, each with a view of its own"
-        keeps = f"{next(iter(keeping), None)} keeps soft labels of one view an epoch"
-        yield self.data.sampling.active, "data.sampling", views, ((bool(keeping), keeps),)
-        ranks, recipe = self.method.has_ranks(self), self.train
-        looks = (
-            "only a student in one process is validated after each epoch. step drops at "
-            "given epochs"
-        )
-        yield (
-            recipe.schedule == "plateau",
-            "train.schedule",
-            "is plateau",
-            ((ranks, looks),),
-        )
-        local = getattr(self.aggregation, "batch_norm", "sync") == "local"
-        mean = "aggregation.batch_norm is local: the mean would have one rank's statistics"
-        yield recipe.ema is not None, "train.ema", "is set", ((local, mean),)
-        no_ranks = (
-            not ranks,
+        if self.compare:
+            silent = type(by).compared is MethodSettings.compared
+            own = f"{by.component} learns one alone; what it compares is method.compare, if any"
+            unheard = (not by.one_student or silent, own)
+            yield from _lacks("compare", "is of soft labels", unheard)
+        if hidden:
+            yield from _lacks("soft_labels.sends", "is hidden", *of_hidden)
+        if self.features:
+            taught = any(source.needs_teacher != "none" for source in sources)
+            yield from _lacks(
+                "features",
+                "is set",
+                *of_hidden,
+                (not taught, "nobody has a teacher here"),
+                (recipe.compile, "train.compile leaves no way to inner outputs"),
+                (hidden, "soft_labels.sends is hidden"),
+            )
+        keeping = [source.component for source in sources if source.keeps_labels]
+        if self.data.sampling.active and keeping:
+            yield Fault(
+                "data.sampling",
+                "shows images several times in an epoch, each with a view of its own, and "
+                f"{keeping[0]} keeps soft labels of one view an epoch",
+            )
+        if recipe.schedule == "plateau" and by.has_ranks(self):
+            yield Fault(
+                "train.schedule",
+                "is plateau, and only a student in one process is validated after each epoch. "
+                "step drops at given epochs",
+            )
+        norms = getattr(self.aggregation, "batch_norm", "sync")
+        if recipe.ema is not None and norms == "local":
+            yield Fault(
+                "train.ema",
+                "is set, and aggregation.batch_norm is local: the mean would have one rank's "
+                "statistics",
+            )
+        if self.workers is not None:
+            yield from _lacks("workers", "is set", self._no_ranks())
+
+    def _no_ranks(self) -> tuple[bool, str]:
+        return not self.method.has_ranks(self), (
             "one student in one process has no ranks; "
-            "aggregation.type=train/aggregation/all_reduce",
+            "aggregation.type=train/aggregation/all_reduce"
         )
-        yield self.workers is not None, "workers", "is set", (no_ranks,)
-        yield from self._needs_of_chaos(no_ranks)
-
-    def _needs_of_chaos(
-        self, no_ranks: tuple[bool, str]
-    ) -> Iterator[tuple[bool, str, str, _Lacks]]:
-        asked, pool = self._asked_chaos(), self.teacher_pool
-        away = (
-            "ranks on Dask workers cannot be hit from here; only those of this machine can"
-        )
-        teachers = "only teachers on this machine can be hit; use: teacher_pools/local"
-        for whom, lacks in (
-            ("teacher", ((pool is None or not pool.here().most, teachers),)),
-            ("rank", (no_ranks, (self.workers is not None, away))),
-        ):
-            hit = any(kind.endswith(whom) for kind in asked)
-            yield hit, "chaos", f"asks for {', '.join(asked)}", lacks
-
-    def _asked_chaos(self) -> list[str]:
-        weights = {} if self.chaos is None else self.chaos.weights()
-        return [kind for kind, weight in weights.items() if weight > 0]
 
     def _chaos_faults(self) -> Iterator[Fault]:
-        asked, pool = self._asked_chaos(), self.teacher_pool
+        if self.chaos is None:
+            return
+        asked = [kind for kind, weight in self.chaos.weights().items() if weight > 0]
+        pool, what = self.teacher_pool, f"asks for {', '.join(asked)}"
+        if any(kind.endswith("teacher") for kind in asked):
+            why = "only teachers on this machine can be hit; use: teacher_pools/local"
+            yield from _lacks("chaos", what, (pool is None or not pool.here().most, why))
+        if any(kind.endswith("rank") for kind in asked):
+            away = "ranks on Dask workers cannot be hit from here; only those of this machine can"
+            yield from _lacks(
+                "chaos", what, self._no_ranks(), (self.workers is not None, away)
+            )
         for kind in {"partition_teacher", "delay_teacher"} & {*asked}:
             if pool and pool.here().most and not getattr(pool, "chaos", False):
                 yield Fault("teacher_pool.chaos", f"is false; {kind} needs it true")
