@@ -17,7 +17,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from kdlab.codec import MessageError, Tagged, plain, snake
-from kdlab.events.log import LineReader
+from kdlab.events.log import LineReader, behind_torn
 
 LR_FACTOR = "lr_factor"
 CONTROL = "control.jsonl"
@@ -91,9 +91,7 @@ def append(folder: Path, change: Change) -> None:
     line = (json.dumps(plain(change)) + "\n").encode()
     file = os.open(folder / CONTROL, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:
-        size = os.fstat(file).st_size
-        if size and os.pread(file, 1, size - 1) != b"\n":
-            line = b"\n" + line  # behind one that is torn
+        line = behind_torn(file) + line
         if os.write(file, line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / CONTROL))
     finally:

@@ -34,6 +34,10 @@ class ControlRequest:
         return cls(stop > 0, save > 0, leave > 0, pause > 0, tuple(values))
 
     def __or__(self, later: "ControlRequest") -> "ControlRequest":
-        flags = map(sum, zip(self.numbers()[:4], later.numbers()[:4], strict=True))
-        values = later.values if any(later.values) else self.values
-        return self.of_all([*flags, *values])
+        return ControlRequest(
+            self.stop or later.stop,
+            self.save or later.save,
+            self.leave or later.leave,
+            self.pause or later.pause,
+            later.values if any(later.values) else self.values,
+        )

@@ -29,17 +29,23 @@ _HEAD: Mapping[str, tuple[type, ...]] = {
 FORMAT = 2  # of the log; 1 had no first line, and is read as far as its events are known
 
 
+def behind_torn(file: int) -> bytes:
+    """What a line that is appended to an open file begins with, so that it is one of its own."""
+    size = os.fstat(file).st_size
+    return b"\n" if size and os.pread(file, 1, size - 1) != b"\n" else b""
+
+
 class EventLog:
     """Appends events to a file in a folder that is there; for several threads and processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         self._lock = threading.Lock()
         if os.fstat(self._file).st_size == 0:
             self.emit(LogOpened(format=FORMAT))
-        else:  # go on after a torn last line, on a line of its own
-            os.write(self._file, b"\n")
+        else:
+            os.write(self._file, behind_torn(self._file))
 
     def emit(self, event: Event) -> None:
         facts = event.facts() | {"time": time.time()}
