@@ -48,8 +48,9 @@ def index() -> tuple[IndexEntry, ...]:
     for room in ROOMS:
         home = beside if room == "reproduce" and beside else _ROOT / "kdlab"
         for path in (home / room).rglob("*.py"):
-            if "@register(" in path.read_text(encoding="utf-8"):
-                found += _entries(".".join(path.relative_to(_ROOT).with_suffix("").parts))
+            if "@register(" in (text := path.read_text(encoding="utf-8")):
+                module = ".".join(path.relative_to(_ROOT).with_suffix("").parts)
+                found += _entries(module, text)
     return tuple(sorted(found, key=lambda entry: entry.name))
 
 
@@ -59,8 +60,8 @@ def entry_of(name: str) -> IndexEntry | None:
     return next((entry for entry in index() if entry.name in (name, family)), None)
 
 
-def _entries(module: str) -> Iterator[IndexEntry]:
-    for name, node in _read(module)[0].items():
+def _entries(module: str, text: str) -> Iterator[IndexEntry]:
+    for name, node in _parsed(text)[0].items():
         for decorator in node.decorator_list:
             match decorator:
                 case ast.Call(
@@ -107,22 +108,25 @@ def shape(module: str, name: str) -> Shape | None:
     return Shape(tuple(keys), nested, "ABC" in bases)
 
 
-def _read(module: str) -> tuple[dict[str, ast.ClassDef], dict[str, tuple[str, str]]]:
-    """Classes of a module or package of ours, and what it has of others: module and class.
+Parsed = tuple[dict[str, ast.ClassDef], dict[str, tuple[str, str]]]
 
-    Nothing where it is none of ours.
-    """
+
+@cache
+def _source(module: str) -> Parsed:
+    """A module or package of ours, parsed; nothing where it is none of ours."""
     place = _ROOT.joinpath(*module.split("."))
     path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     if not module.startswith(("kdlab.", "benchmarks.")) or not path.is_file():
         return {}, {}
+    return _parsed(path.read_text(encoding="utf-8"))
+
+
+def _parsed(text: str) -> Parsed:
+    """Classes of a source by name, and what it has of others: module and class."""
     classes, imported = dict[str, ast.ClassDef](), dict[str, tuple[str, str]]()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in ast.parse(text).body:
         if isinstance(node, ast.ClassDef):
             classes[node.name] = node
         elif isinstance(node, ast.ImportFrom) and node.module:
             imported |= {a.asname or a.name: (node.module, a.name) for a in node.names}
     return classes, imported
-
-
-_source = cache(_read)  # the index keeps none of them: that would be slower
