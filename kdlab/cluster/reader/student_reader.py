@@ -89,11 +89,12 @@ class StudentReader(ReaderLoop):
         super().__init__()
         self.config, self.ring = config, ring
         labels, kept = None, config.label_file
-        if (
-            kept is not None
-        ):  # with inner outputs behind the logits, where these are asked for
-            ids = samples.train_ids()
-            labels = GrowingLabels(own_folder(kept), kept, ids, config.classes)
+        if kept is not None:
+            ids, outputs = (
+                samples.train_ids(),
+                config.classes,
+            )  # inner ones behind the logits
+            labels = GrowingLabels(own_folder(kept), kept, ids, outputs)
         self.batches = BatchesUnderWay(samples, config.classes, labels)
         start = config.start
         by_epoch = lru_cache(maxsize=4)(samples.sizes)  # asked for with every part

@@ -74,14 +74,9 @@ class TeacherHost(WorkerPlugin):
                 case ChildLost(number, code) if code in MEANT_TO_END:
                     self.supervisor.drop(number)
                 case ChildLost(why=why, again_s=again_s):
-                    left_alone = (
-                        f"left alone after {_RESTARTS} restarts in {_RESTARTS_S:.0f} s"
-                    )
-                    said = (
-                        left_alone
-                        if again_s == math.inf
-                        else f"lost, again in {again_s:g} s"
-                    )
+                    said = f"lost, again in {again_s:g} s"
+                    if again_s == math.inf:
+                        said = f"left alone after {_RESTARTS} restarts in {_RESTARTS_S:g} s"
                     logging.getLogger("kdlab").warning("A teacher is %s: %s", said, why)
 
     def _start(self) -> Child:

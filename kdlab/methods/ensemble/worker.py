@@ -279,9 +279,7 @@ class LocalWorker:
             self._catch_up(round_, models)
         self.sgd.odometer.roll_back(self.sgd.steps)
         if isinstance(aggregation := self.job.aggregation, WeightAggregation):
-            self.memory = self.memory if centre is None else fetch(centre, MEMORY)
-            taken = 0 if centre is None else centre.bytes
-            return self._average(aggregation, round_, models, taken)
+            return self._average(aggregation, round_, models, centre)
         begin = self.sgd.clock()
         parts = compress(self.sgd, self.stream, round_, models)
         return self._reset(round_, begin, parts)
@@ -299,10 +297,12 @@ class LocalWorker:
         aggregation: WeightAggregation,
         round_: Round,
         models: Sequence[ModelFile],
-        taken: int,
+        centre: ModelFile | None,
     ) -> RoundWork:
-        """The weights of all, made one as the aggregation does it; `taken` are bytes so far."""
-        begin = self.sgd.clock()
+        """The weights of all, made one as the aggregation does it."""
+        begin, fetched = self.sgd.clock(), round_.exchanged * others_bytes(self.job, models)
+        if centre is not None:
+            self.memory, fetched = fetch(centre, MEMORY), fetched + centre.bytes
         own = {k: v.detach().cpu() for k, v in self.model.net.state_dict().items()}
         merged = aggregation.merge(
             Merging(
@@ -319,8 +319,7 @@ class LocalWorker:
         self.memory, self.whole = merged.memory, merged.whole
         if aggregation.optimizer == "reset":
             self.sgd.train_step.forget()
-        fetched = taken + round(round_.exchanged * others_bytes(self.job, models))
-        return self._reset(round_, begin, WorkParts(fetched_bytes=fetched))
+        return self._reset(round_, begin, WorkParts(fetched_bytes=round(fetched)))
 
     def _remembered(self) -> dict[str, Tensor]:
         """What its aggregation remembers, for whoever comes back."""
