@@ -16,10 +16,12 @@ from pathlib import Path
 from statistics import median
 from subprocess import CompletedProcess, run
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch.nn.functional import cross_entropy
 
 from benchmarks.harness import going, quiet, report, runs_apart, until
-from benchmarks.slices import BareLoop
 from benchmarks.students import loop_of
 from kdlab.data.digits import Digits
 from kdlab.data.samples import PlannedSamples, planned
@@ -29,7 +31,9 @@ from kdlab.report.figures import Figure, Report, Say, figure, over
 from kdlab.run.experiment import load
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.soft_labels.source import Batch
+from kdlab.train.optimizers import make_optimizer
 from kdlab.train.recipe import Recipe
+from kdlab.train.schedules import lr_at
 
 _ASKED = 5  # times each, after one that is not counted
 _SMALL = {
@@ -121,16 +125,38 @@ def _rates(
         closing(EventLog(Path(name) / "log")) as log,
     ):
         loop = loop_of(spec, samples, Path(name), None, recipe, MemberLog(log, "b").emit)
-        source = _InTurns(samples, BareLoop("bare", recipe, spec, samples))
+        source = _InTurns(samples, _BareLoop(recipe, spec, samples))
         loop.run(source)
     seen = recipe.epochs * len(samples.plan.ids)
     return seen / source.ours_s, seen / source.bare_s
 
 
+class _BareLoop:
+    """What one writes by hand: no events, counts, checkpoints or stop requests."""
+
+    def __init__(self, recipe: Recipe, spec: CifarResNet, samples: PlannedSamples) -> None:
+        self.recipe, self.samples, self.steps = recipe, samples, 0
+        torch.manual_seed(0)
+        self.model = spec.build(samples.classes, samples.data.shape[0]).train()
+        self.optimizer = make_optimizer(recipe, self.model)
+
+    def step(self, ids: NDArray[np.int64], epoch: int) -> None:
+        batches = self.samples.plan.batches
+        views = torch.from_numpy(self.samples.views(ids, epoch))
+        labels = torch.from_numpy(self.samples.labels(ids))
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr_at(self.recipe, self.steps / batches, batches)
+        loss = cross_entropy(self.model(views), labels)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        self.steps += 1
+
+
 class _InTurns(NoTeacherSource):
     """After each batch of kdlab's loop the bare one has the same."""
 
-    def __init__(self, samples: PlannedSamples, bare: BareLoop) -> None:
+    def __init__(self, samples: PlannedSamples, bare: _BareLoop) -> None:
         super().__init__(samples)
         self.bare = bare
         # Seconds: of kdlab's loop, batches included, and of the bare one

@@ -13,20 +13,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
 import psutil
-import torch
-from numpy.typing import NDArray
-from torch.nn.functional import cross_entropy
 
 from benchmarks.harness import in_turns, timed
-from kdlab.data.samples import PlannedSamples
-from kdlab.models.model import ModelSpec
 from kdlab.report.figures import Figure, Say, figure, over
 from kdlab.soft_labels.source import SoftLabelSource
-from kdlab.train.optimizers import make_optimizer
-from kdlab.train.recipe import Recipe
-from kdlab.train.schedules import lr_at
 from kdlab.train.student import StudentLoop
 
 SLICE_MS = 700.0  # timed
@@ -94,37 +85,6 @@ class TimedTraining(Turn):
             loop.lineage.finish_epoch()
             loop.position.epoch += 1
             loop.position.done.clear()
-
-
-class BareLoop(Turn):
-    """What one writes by hand: no events, counts, checkpoints or stop requests."""
-
-    def __init__(
-        self, name: str, recipe: Recipe, spec: ModelSpec, samples: PlannedSamples
-    ) -> None:
-        super().__init__(name=name)
-        self.recipe, self.samples, self.steps = recipe, samples, 0
-        torch.manual_seed(0)
-        self.model = spec.build(samples.classes, samples.data.shape[0]).train()
-        self.optimizer = make_optimizer(recipe, self.model)
-
-    def step(self, ids: NDArray[np.int64], epoch: int) -> None:
-        batches = self.samples.plan.batches
-        views = torch.from_numpy(self.samples.views(ids, epoch))
-        labels = torch.from_numpy(self.samples.labels(ids))
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr_at(self.recipe, self.steps / batches, batches)
-        loss = cross_entropy(self.model(views), labels)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
-        self.steps += 1
-
-    def train(self) -> Iterator[None]:
-        for epoch in range(self.recipe.epochs):
-            for ids in self.samples.batches(epoch):
-                self.step(ids, epoch)
-                yield
 
 
 def compare(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import overhead, slices, students
+from benchmarks import overhead, students
 from benchmarks.students import depth_for
 from kdlab.data.digits import Digits
 from kdlab.data.samples import planned
@@ -30,8 +30,8 @@ def test_the_bare_loop_learns_at_the_rates_of_its_recipe(monkeypatch):
         rates.append(overhead_rate(recipe, epoch, steps_per_epoch))
         return rates[-1]
 
-    overhead_rate = slices.lr_at
-    monkeypatch.setattr(slices, "lr_at", seen)
+    overhead_rate = overhead.lr_at
+    monkeypatch.setattr(overhead, "lr_at", seen)
     digits = Digits(size=8, train_samples=160, test_samples=32)
     samples = planned(digits.load(), digits.to_dict(), batch=32, seed=0, epochs=4)
     recipe = Recipe(epochs=4, batch=32, threads=1, evaluate_every=4, device="cpu")
