@@ -111,29 +111,33 @@ def calm(setting: Setting, say: Say) -> list[Figure]:
     say(f"{found.line}; simulated {alone.samples_per_second / setting.demand:.3f}")
     held = sum(found.seen.held) / setting.demand
     vain = sum(map(in_vain, found.seen.released, found.seen.asked))
+    names = {
+        "rate_over_demand": "ratio",
+        "teachers_held_over_needed": "ratio",
+        "settle_s": "s",
+        "released_in_vain": "teachers",
+    }
     of_each = {
         "scale/simulated": (
             alone.samples_per_second / setting.demand,
             alone.held_over_needed,
             alone.settle_s,
             alone.released_in_vain,
-            alone.lost + alone.repeated,
         ),
-        "scale": (found.share, held, found.settled, vain, found.seen.lost_or_repeated),
+        "scale": (found.share, held, found.settled, vain),
     }
-    names = {
-        "rate_over_demand": "ratio",
-        "teachers_held_over_needed": "ratio",
-        "settle_s": "s",
-        "released_in_vain": "teachers",
-        "lost_or_repeated": "batches",
+    counted = {
+        "scale/simulated": (alone.lost + alone.repeated, "samples"),
+        "scale": (found.seen.lost_or_repeated, "batches"),
     }
-    return [
-        figure(f"{where}/{name}/{setting.name}", value, unit.replace("batches", counted))
-        for (where, values), counted in zip(
-            of_each.items(), ("samples", "batches"), strict=True
-        )
+    figures = [
+        figure(f"{where}/{name}/{setting.name}", value, unit)
+        for where, values in of_each.items()
         for (name, unit), value in zip(names.items(), values, strict=True)
+    ]
+    return figures + [
+        figure(f"{where}/lost_or_repeated/{setting.name}", number, unit)
+        for where, (number, unit) in counted.items()
     ]
 
 

@@ -193,7 +193,7 @@ def _served(kinds: tuple[str, ...], every_s: float, seed: int) -> _Outcome:
     with going(load("clothes/quickstart", _RUN)) as run:
 
         def steps() -> int:
-            return next((e.step for e in reversed(list(steps_of(run)))), 0)
+            return next((e.step for e in reversed(steps_of(run))), 0)
 
         until(lambda: steps() >= FIRST, patience_s=_PATIENCE_S)
         begin = _logged(run, FIRST)
