@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from safetensors.torch import save_file
-from tests_support import trained_ids
+from tests_support import trained_ids, until
 
 from kdlab.cluster.chaos import Chaos, ChaosRunner
 from kdlab.cluster.deployment import DeployedModel
@@ -128,21 +128,30 @@ def test_case_2_an_idle_teacher_has_nothing_to_send_again(pools, served, deploym
 
 @pytest.mark.nightly
 def test_case_3_what_a_dead_teacher_owed_is_sent_to_another(pools, served, deployment):
-    pool = pools(deployment, teachers=2)
+    pool = pools(deployment, teachers=1)
     source, samples, events = served(
         pool, rate=1e9, epochs=30, hedge=False, lt=16, ut=64, record=True
     )
-    first, stopped = pool.machines.children[0], []
-    address = teachers_of(pool)["teacher-0"]["address"]
+    (first,) = pool.machines.children
+    (address,) = (t["address"] for t in teachers_of(pool).values())
+
+    def kill_when_it_owes(before):
+        until(lambda: len(sends(source, address)) > before)
+        kill(first)
+
+    killers = []
 
     def act(count):
-        if count == 20:  # stopped first: what it is asked now, it will not answer
+        if count == 20:  # stopped first: what it is asked from now on, it will not answer
             os.kill(first.pid, signal.SIGSTOP)
-            stopped.append(len(sends(source, address)))
-        if count > 20 and first.alive() and len(sends(source, address)) > stopped[0]:
-            kill(first)
+            asked = (len(sends(source, address)),)
+            killers.append(threading.Thread(target=kill_when_it_owes, args=asked))
+            killers[0].start()
+            pool.machines.add()
 
-    train(source, samples, 30, act)
+    # At this pace the buffer is full when the teacher stops, and taking from it asks for more.
+    train(source, samples, 30, act, pace_s=0.002)
+    killers[0].join()
     ((name, resent),) = lost(events)
     assert name == "teacher-0"
     assert resent >= 1
