@@ -21,6 +21,7 @@ from benchmarks.reproduce import result
 from benchmarks.reproduce.command import kept, kept_table
 from benchmarks.reproduce.freshness import changed_since
 from benchmarks.reproduce.pages import greyed
+from kdlab.checks import CodedCheck
 from kdlab.events import (
     blockwise,
     ensemble,
@@ -31,6 +32,9 @@ from kdlab.events import (
     sweeps,
     teachers,
     training,
+)
+from kdlab.events import (
+    checks as check_events,
 )
 from kdlab.events.event import Event
 from kdlab.report import page
@@ -50,6 +54,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages["registry.md"] = registry()
     pages["results.md"] = results()
     pages["events.md"] = events()
+    pages |= checks()
     pages["pictures/rooms.svg"] = rooms()
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
@@ -138,6 +143,30 @@ def results() -> str:
     return "\n".join(parts)
 
 
+def checks() -> dict[str, str]:
+    """A page for each check, and one that lists them."""
+    pages, rows = {}, []
+    for code, check in sorted(CodedCheck.ALL.items()):
+        pages[f"checks/{code}.md"] = check.page()
+        rows.append(
+            f"| [{code}](checks/{code}.md) | {check.level} | {check.title} | {check.do} |"
+        )
+    pages["checks.md"] = "\n".join([_CHECKS, *rows]) + "\n"
+    return pages
+
+
+_CHECKS = """# Checks
+
+What may make a number wrong, worthless or worse than it could be is looked for by checks with
+codes. `kdlab data`, `kdlab new`, `kdlab run` (with `--dry-run`, too), `kdlab examine`, `kdlab
+sweep` and the live view show the same ones; `kdlab show KD-D01` prints a page in the terminal, and
+with `--json` findings are in the key `checks`. An **issue** makes numbers wrong or worthless, a
+**tip** could make them better. A check that does not apply says nothing.
+
+| code | | what holds where it passes | what to do else |
+| --- | --- | --- | --- |"""
+
+
 def events() -> str:
     """Every kind of event with its fields, from the classes and the comments beside them."""
     parts = [_EVENTS]
@@ -150,6 +179,7 @@ def events() -> str:
         blockwise,
         ensemble,
         sweeps,
+        check_events,
         general,
     ):
         assert module.__doc__ is not None

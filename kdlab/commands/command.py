@@ -37,6 +37,9 @@ class Command(Protocol):
         """Exit code. Errors of kdlab are raised."""
 
 
+CLOSELY = "look for images that look alike and labels that look wrong, too (minutes)"
+
+
 def say(line: str) -> None:
     """To people: stdout is for results."""
     print(visible(line), file=sys.stderr, flush=True)

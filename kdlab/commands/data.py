@@ -2,7 +2,7 @@
 
 import argparse
 
-from kdlab.commands.command import json_flag, say, show, tell
+from kdlab.commands.command import CLOSELY, json_flag, say, show, tell
 from kdlab.config import registry
 from kdlab.config.folders import names, require_path
 
@@ -16,6 +16,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
     parser.add_argument("--html", default=None, help="write it with its views as a page")
+    parser.add_argument("--closely", action="store_true", help=CLOSELY)
     json_flag(parser)
 
 
@@ -27,7 +28,8 @@ def do(arguments: argparse.Namespace) -> int:
         require_path(arguments.name, known)
     from kdlab.run.outputs.data_sheet import look_at  # imports torch
 
-    sheet = look_at(arguments.name, *arguments.overrides, say=say)
+    closely = bool(arguments.closely)
+    sheet = look_at(arguments.name, *arguments.overrides, say=say, closely=closely)
     show(repr(sheet), sheet.to_json(), as_json=arguments.json)
     if arguments.html:
         tell(f"written to {sheet.write(arguments.html)}", as_json=arguments.json)

@@ -2,7 +2,7 @@
 
 import argparse
 
-from kdlab.commands.command import json_flag, say, show
+from kdlab.commands.command import CLOSELY, json_flag, say, show
 from kdlab.run import attach
 
 ABOUT = "where the students of a run and their teacher err: figures, and a page of pictures"
@@ -13,11 +13,13 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", choices=["test", "validation"], default="test")
     parser.add_argument("--most", type=int, default=2000, help="images that are looked at")
     parser.add_argument("--out", default="examination.html", help="where the page goes")
+    parser.add_argument("--closely", action="store_true", help=CLOSELY)
     json_flag(parser)
 
 
 def do(arguments: argparse.Namespace) -> int:
-    found = attach(arguments.run).examine(arguments.split, arguments.most)
+    run = attach(arguments.run)
+    found = run.examine(arguments.split, arguments.most, closely=arguments.closely)
     out = found.save(arguments.out)
     show(repr(found), found.to_json() | {"page": str(out)}, as_json=arguments.json)
     say(f"Page: {out}")

@@ -3,6 +3,7 @@
 import argparse
 
 from kdlab.commands.command import json_flag, say, show, start_run
+from kdlab.report.check_table import in_words
 from kdlab.run import load
 
 ABOUT = "run an experiment from configs/"
@@ -24,7 +25,9 @@ def do(arguments: argparse.Namespace) -> int:
     experiment = load(arguments.experiment, *arguments.overrides)
     if arguments.dry_run:
         experiment.check(say)
-        found = experiment.estimate(say)
-        show(repr(found), found.to_json(), as_json=arguments.json)
+        findings, found = experiment.checks(), experiment.estimate(say)
+        words = f"{found!r}\n\n{in_words(findings)}"
+        checks = {"checks": [one.to_json() for one in findings]}
+        show(words, found.to_json() | checks, as_json=arguments.json)
         return 0
     return start_run(lambda: experiment.start(say), arguments)

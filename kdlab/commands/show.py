@@ -2,10 +2,11 @@
 
 import argparse
 
+from kdlab.checks import check_of, is_code
 from kdlab.commands.command import json_flag, show
 from kdlab.run.catalogue import describe, described
 
-ABOUT = "a config, card or component, resolved, with origins"
+ABOUT = "a config, card or component, resolved, with origins; the page of a check"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +17,16 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def do(arguments: argparse.Namespace) -> int:
     name, overrides = arguments.name, arguments.overrides
+    if is_code(name):
+        check = check_of(name)
+        facts = {
+            "code": check.code,
+            "title": check.title,
+            "level": check.level,
+            "do": check.do,
+        }
+        show(check.page(), facts, as_json=arguments.json)
+        return 0
     found = described(name, overrides) if arguments.json else None
     show(describe(name, overrides), found, as_json=arguments.json)
     return 0

@@ -27,7 +27,7 @@ from kdlab.data.encoded.pictures import EncodedData, EncodedPictures
 from kdlab.data.encoded.store import Store, indexed
 from kdlab.data.images import PIXELS, Configuration, DataSpec, Decoded, ImageData, Say
 from kdlab.data.shown import CropMode, InputSpec
-from kdlab.data.splits import NO_LABEL, TEST, TRAIN, VALIDATION, doubts, origin
+from kdlab.data.splits import NO_LABEL, TEST, TRAIN, VALIDATION, origin
 from kdlab.errors import DataError
 
 _SMALL, _FEW = 64, 2e9  # pixels of a side, bytes in all: decoded once
@@ -152,8 +152,7 @@ class ImageFiles(DataSpec):
         facts, parts = store.index.facts, (data.train, data.validation, data.test)
         brought = set(self._splits(store).tolist())
         split = origin(facts.splits, brought, parts, self.split_seed)
-        warnings = doubts(data.labels, data.classes, parts)
-        return [*facts.notes, split, *(f"warning: {line}" for line in warnings)]
+        return [*facts.notes, split]
 
     def identity(self) -> str:
         store = self.store()

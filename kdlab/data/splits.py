@@ -1,6 +1,6 @@
-"""Which samples are trained on, validated on and tested on, and what is doubtful about that."""
+"""Which samples are trained on, validated on and tested on."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,6 @@ from kdlab.data.counter_random import permutation
 TRAIN, VALIDATION, TEST = 0, 1, 2
 NO_LABEL = -1  # of an image without one
 NAMES = ("train", "validation", "test")
-_FEW, _FEW_TO_CHOOSE = 10, 50  # training images of a class; validation images
-_NAMED = 5  # classes in a line
 Ids = NDArray[np.int64]
 
 
@@ -82,42 +80,3 @@ def origin(
     drawn = [k for k in (VALIDATION, TEST) if k not in brought and len(parts[k])]
     counts = " and ".join(f"{len(parts[k]):,} of train for {NAMES[k]}" for k in drawn)
     return line + (f"; drawn with seed {seed}: {counts}" if drawn else "")
-
-
-def doubts(labels: Ids, classes: Sequence[str], parts: Sequence[Ids]) -> Iterator[str]:
-    """What of a split lets a result mean less than it seems, each with its numbers."""
-    if len(classes) == 1:
-        yield f"there is one class, {classes[0]}: nothing to tell it from"
-    counts: list[Ids] = [
-        np.bincount(own[own >= 0], minlength=len(classes))
-        for own in (labels[ids] for ids in parts)
-    ]
-    for name, count, ids in zip(NAMES, counts, parts, strict=True):
-        lacking = np.flatnonzero(count == 0)
-        if not len(ids):
-            yield f"there are no {name} images"
-        elif len(lacking):
-            held = sum(int(other[lacking].sum()) for other in counts)
-            yield (
-                f"no {name} images of {len(lacking)} of {len(classes)} classes "
-                f"({_listed(classes, lacking)}); elsewhere they have {held:,}"
-            )
-    few = np.flatnonzero((counts[TRAIN] > 0) & (counts[TRAIN] < _FEW))
-    if len(few):
-        yield (
-            f"fewer than {_FEW} train images of {len(few)} of {len(classes)} classes "
-            f"({_listed(classes, few, counts[TRAIN])})"
-        )
-    if 0 < (images := len(parts[VALIDATION])) < _FEW_TO_CHOOSE:
-        yield (
-            f"the best epoch is chosen by few validation images: {images}, each "
-            f"{100 / images:.1f} points; with fewer than {_FEW_TO_CHOOSE} chance chooses"
-        )
-
-
-def _listed(classes: Sequence[str], rows: Ids, counts: Ids | None = None) -> str:
-    named = [
-        classes[row] if counts is None else f"{classes[row]} {counts[row]}"
-        for row in rows[:_NAMED]
-    ]
-    return ", ".join(named) + " ..." * (len(rows) > _NAMED)

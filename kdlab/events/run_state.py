@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from kdlab.events.blockwise import WholeStudentStarted
+from kdlab.events.checks import CheckMade
 from kdlab.events.curve import Curve, CurvePoints, thinned
 from kdlab.events.ensemble import ErrorsMeasured, LocalStep, WorkerResumed
 from kdlab.events.event import Event
@@ -178,6 +179,7 @@ class RunState:
     trainings: dict[str, TrainingState] = field(default_factory=dict)  # by name
     now: TrainingState = field(default_factory=TrainingState)  # of the newest one
     newest: TrainingState = field(default_factory=TrainingState)  # or of its teacher
+    checks: dict[str, CheckMade] = field(default_factory=dict)  # the newest of each code
     _others: dict[str, TrainingState] = field(default_factory=dict)  # teachers' own
     _between: float = 0.0  # seconds between sessions so far
 
@@ -188,6 +190,8 @@ class RunState:
                 self._begin_session(event)
             case MemberStarted():
                 self._begin(event)
+            case CheckMade():
+                self.checks[event.code] = event
             case RunDone():
                 self.state, self.error, self.done = event.state, event.error or "", event
                 self.now.teachers.end(event.time)
@@ -201,6 +205,7 @@ class RunState:
 
     def _begin_session(self, event: RunStarted) -> None:
         self.state, self.error, self.started, self.done = "running", "", event, None
+        self.checks.clear()
         for one in self.trainings.values():
             one.teachers.end(self.time)
         self._between += event.time - self.time if self.time else 0.0

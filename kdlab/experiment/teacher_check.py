@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kdlab.checks import checked
+from kdlab.checks.teacher import TeacherFacts
 from kdlab.codec import plain, typed
 from kdlab.config.home import home, recall_as, write_json
 from kdlab.config.kept import key_of
@@ -21,7 +23,6 @@ from kdlab.data.splits import by_class
 from kdlab.data.watched import watched_rows
 from kdlab.errors import TeacherRefused
 from kdlab.events.event import Emit
-from kdlab.events.general import Warned
 from kdlab.events.images import ImagesAnswered
 from kdlab.events.runs import TeacherMeasured
 from kdlab.report.calibration import expected_calibration_error
@@ -217,7 +218,7 @@ def check_teacher(
         data: of the experiment.
         device: it is asked on.
         batch: images at a time.
-        emit: gets the figures, and a warning of a teacher that knows nothing.
+        emit: gets the figures, and what checks of it found.
 
     Raises:
         TeacherRefused: it stays below its `min_top1`.
@@ -225,12 +226,18 @@ def check_teacher(
     found = measured(teacher, data, device, batch)
     emit(typed(TeacherMeasured, plain(found)))
     emit(ImagesAnswered(step=0, epoch=0, said=found.said, shares=found.shares))
-    if found.knows_nothing:
-        emit(Warned(message=_warning(found)))
-    elif found.renamed:
-        emit(
-            Warned(message=f"some of the teacher's classes look exchanged. {_doubt(found)}")
-        )
+    facts = TeacherFacts(
+        split=found.split,
+        images=found.images,
+        top1=found.top1,
+        guessing=found.guessing,
+        knows_nothing=found.knows_nothing,
+        confidence=found.confidence,
+        renamed=found.renamed,
+        taken_for=found.taken_for,
+    )
+    for finding in checked(facts):
+        emit(finding)
     reached = found.top1 if found.validation_top1 is None else found.validation_top1
     part = "test" if found.validation_top1 is None else "validation"
     for member in teacher.members if len(teacher.members) == 1 else ():
@@ -238,26 +245,7 @@ def check_teacher(
         if least is not None and reached < least:
             raise TeacherRefused(
                 f"The teacher {member.weights} reaches {reached:.2f} % on {part}, and min_top1 "
-                f"demands {least:g} %. {_doubt(found)} Mend its weights, classes or "
+                f"demands {least:g} %. {facts.doubt} Mend its weights, classes or "
                 "normalisation (model.mean, model.std), or lower min_top1."
             )
     return found
-
-
-def _warning(found: TeacherMeasure) -> str:
-    return (
-        f"the teacher knows no more of this data than a guess: {found.top1:.1f} % top-1 on "
-        f"{found.images:,} {found.split} images, and saying the commonest class is right in "
-        f"{found.guessing:.1f} %. {_doubt(found)}"
-    )
-
-
-def _doubt(found: TeacherMeasure) -> str:
-    if found.renamed:
-        more = f" and {len(found.taken_for) - 4} more" if len(found.taken_for) > 4 else ""
-        names = ", ".join(f"{a}: {b}" for a, b in found.renamed.items())
-        return (
-            f"It takes {', '.join(found.taken_for[:4])}{more}: its classes may be in another "
-            f"order. If so, teacher.classes={{{names}}} says what its answers mean."
-        )
-    return "Are its classes these, in this order, and its images normalised so?"

@@ -10,6 +10,7 @@ from kdlab.events.teacher_rows import TeacherRow
 from kdlab.experiment.folder import ENDED
 from kdlab.notebook.watch import Watch
 from kdlab.report import timeline
+from kdlab.report.check_table import worst_first
 from kdlab.report.table import duration, speeds_tell
 
 _TICKER, _ROWS = 40, 100  # that a page gets
@@ -45,6 +46,10 @@ def of_run(watch: Watch, run_id: str) -> LiveState:
             for r in watch.now.rounds
         ],
         "film": _film(watch),
+        "checks": [
+            [one.result, one.code, one.found or one.title, one.advice]
+            for one in worst_first(watch.checks.values())
+        ],
         "ticker": [list(line) for line in list(watch.ticker)[-_TICKER:][::-1]],
         "waiting": "" if watch.curves else waiting(watch),
     }

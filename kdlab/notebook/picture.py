@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kdlab.events.run_state import PANELS
 from kdlab.notebook import live_state
 from kdlab.notebook.watch import Watch
-from kdlab.report import chart, page
+from kdlab.report import chart, check_table, page
 from kdlab.report.chart import Panel
 from kdlab.report.page import table
 from kdlab.report.table import duration
@@ -89,5 +89,6 @@ def static(watch: Watch, run_id: str = "") -> str:
     verdict = live_state.verdict(watch, run_id)
     said = f"<div>{html.escape(verdict['text'])}</div>" if verdict else ""
     image = page.image(svg(watch))
-    below = f"{devices(watch)}{teachers(watch)}{ticker(watch)}"
+    checks = check_table.as_page(check_table.worst_first(watch.checks.values()))
+    below = f"{checks}{devices(watch)}{teachers(watch)}{ticker(watch)}"
     return f"<div><b>{heading(watch)}</b></div>{said}{image}{below}"

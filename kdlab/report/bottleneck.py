@@ -55,6 +55,10 @@ class Bottleneck:
             f"{of_answers}{_DO[self.side]}"
         )
 
+    def advice(self) -> str:
+        """What would help; empty where nothing has to."""
+        return _DO[self.side].strip(" .")
+
 
 def bottleneck_of(
     seconds: float, after: Mapping[str, float], before: Mapping[str, float]

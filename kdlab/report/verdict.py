@@ -134,7 +134,8 @@ def of_comparison(
     by: VerdictBasis = "seeds" if gain.seeds > 1 else "test_images"
     if gain.kind == "helped":
         return gain.verdict(by, head)
-    found = [*_knowledge(alone, taught, gain, images), *_epochs(alone, taught, validated)]
+    found = knowledge(gain.before, taught, images, gain.half)
+    found += too_few_epochs([alone, taught], validated)
     why, cures = [words for words, _ in found], [cure for _, cure in found]
     if gain.kind == "cannot_be_told" or not cures:
         more = " or more test images" if images < _FEW_IMAGES else ""
@@ -190,11 +191,11 @@ def _gain(
         old, new = (fmean(own[seed] for seed in pairs) for own in (before, after))
         return _Gain(old, new, fmean(each), half, seeds)
     old, new = fmean(before.values()), fmean(after.values())
-    half = 0.0 if images is None else _chance((old, new), images)
+    half = 0.0 if images is None else chance((old, new), images)
     return _Gain(old, new, sign * (new - old), half, 1)
 
 
-def _chance(shares: Sequence[float], images: int) -> float:
+def chance(shares: Sequence[float], images: int) -> float:
     """Half the 95 % interval of a sum or difference of shares (percent) of so many images each."""
     return _Z * math.sqrt(sum(share * (100 - share) / images for share in shares))
 
@@ -209,44 +210,54 @@ def shown(kept: object) -> tuple[str, str]:
 # Why not
 
 
-def _knowledge(
-    alone: Sequence[ComparedTraining],
+def knowledge(
+    before: float,
     taught: Sequence[ComparedTraining],
-    gain: _Gain,
     images: int,
+    half: float | None = None,
 ) -> list[tuple[str, str]]:
-    """What the teacher could not give, each with what helps against it."""
-    left = 100 - gain.before
-    if left <= gain.half:
-        words = f"little is left to gain (alone {gain.before:.1f} %)"
+    """What a teacher could not give, each with what helps against it.
+
+    Args:
+        before: mean top-1 without it, percent on test.
+        taught: trainings with it.
+        images: test images.
+        half: of the gain's interval; None is that of one share.
+    """
+    left = 100 - before
+    if left <= (chance((before,), images) if half is None else half):
+        words = f"little is left to gain (alone {before:.1f} %)"
         return [(words, "fewer labelled images, a smaller student or a harder set")]
     teacher = fmean(m.teacher_top1 for m in taught if m.teacher_top1 is not None)
-    if teacher > gain.before + _chance((gain.before,), images):
+    if teacher > before + chance((before,), images):
         return []
-    more = "no more" if teacher <= gain.before else "hardly more"
+    more = "no more" if teacher <= before else "hardly more"
     words = f"the teacher knows {more} than the student does alone"
-    return [(f"{words}: {teacher:.1f} % against {gain.before:.1f} %", _STRONGER)]
+    return [(f"{words}: {teacher:.1f} % against {before:.1f} %", _STRONGER)]
 
 
-def _epochs(
-    alone: Sequence[ComparedTraining], taught: Sequence[ComparedTraining], images: int
+def too_few_epochs(
+    sources: Sequence[Sequence[ComparedTraining]], validated: int
 ) -> list[tuple[str, str]]:
-    """That both were trained for too short a time, by their curves on validation."""
-    epochs = min(m.epochs for m in taught)
+    """That all sources were trained for too short a time, by their curves on validation.
+
+    Args:
+        sources: the trainings of each.
+        validated: validation images; 0: none.
+    """
+    epochs = min(m.epochs for members in sources for m in members)
     cure = f"more epochs (train.epochs={2 * epochs})"
-    rises = [[_rise(m.validation) for m in members] for members in (alone, taught)]
+    rises = [[_rise(m.validation) for m in members] for members in sources]
     means = [fmean(each) for each in rises if not any(math.isnan(rise) for rise in each)]
     # One standard error: it is the same images that are looked at again.
-    ends = [m.validation[-1] for m in (*alone, *taught) if m.validation]
-    noise = _chance((fmean(ends),), images) / _Z if images and ends else math.inf
-    if len(means) == 2 and min(means) > noise:
+    ends = [m.validation[-1] for members in sources for m in members if m.validation]
+    noise = chance((fmean(ends),), validated) / _Z if validated and ends else math.inf
+    if means and len(means) == len(sources) and min(means) > noise:
         by = " and ".join(f"{rise:+.1f}" for rise in means)
-        return [
-            (
-                f"too few epochs: both still rise on validation ({by} points at the end)",
-                cure,
-            )
-        ]
+        still = {1: "it still rises", 2: "both still rise"}.get(
+            len(means), "all still rise"
+        )
+        return [(f"too few epochs: {still} on validation ({by} points at the end)", cure)]
     return [(f"few epochs ({epochs})", cure)] if epochs < _FEW_EPOCHS else []
 
 

@@ -20,6 +20,7 @@ from kdlab.run.handle.watched import viewers
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from kdlab.events.checks import CheckMade
     from kdlab.experiment import spec as specs
     from kdlab.report.pictures import Pictures
     from kdlab.run import estimate as estimates
@@ -117,6 +118,10 @@ class Experiment:
             BadInput: one clear message; nothing was started.
         """
         preflight.preflight(self.spec, say)
+
+    def checks(self) -> list["CheckMade"]:
+        """Findings on its data and this machine, which a run says when it begins."""
+        return preflight.findings(self.spec)
 
     def start(self, say: Callable[[str], None] = lambda line: None) -> Run:
         """Check, then run in a process of its own; returns at once."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -82,7 +82,9 @@ def looked_and_chosen(
     """
     say(f"looking at {wishes.data}")
     sheet = look_at(wishes.data, "kept=encoded", f"size={PHOTO_SIZE}", say=say)
-    return sheet, recommend(wishes, sheet, say)
+    chosen = recommend(wishes, sheet, say)
+    known = sheet.known.but(size=chosen.config["data"]["size"])
+    return replace(sheet, known=known), chosen
 
 
 def experiment_for(

@@ -4,15 +4,19 @@ from collections.abc import Callable, Iterable
 
 import torch
 
+from kdlab.checks import checked
 from kdlab.cluster import notebook_components
 from kdlab.config.registry import component_names
 from kdlab.data.images import ImageData
 from kdlab.errors import BadInput, DataError, ModelError
+from kdlab.events.checks import CheckMade
 from kdlab.experiment.feature_setup import feature_job
 from kdlab.experiment.method import method_of
 from kdlab.experiment.setup import TrainingSetup, head_of, network_of
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.models.model import check_fit
+from kdlab.run.outputs.data_facts import facts_of
+from kdlab.run.rates import machine_facts
 from kdlab.train import teacher
 
 
@@ -64,6 +68,11 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
         setup = TrainingSetup(spec)
         setup.data = data
         method_of(spec).check(setup)
+
+
+def findings(spec: ExperimentSpec) -> list[CheckMade]:
+    """Findings of checks on its data and this machine, as a run says them when it begins."""
+    return checked(facts_of(spec.data.load()), machine_facts())
 
 
 def _loaded(spec: ExperimentSpec, say: Callable[[str], None]) -> ImageData:

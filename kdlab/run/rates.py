@@ -9,6 +9,7 @@ import psutil
 import torch
 from torch.nn.functional import cross_entropy
 
+from kdlab.checks.machine import MachineFacts
 from kdlab.cluster.limits import usable_cores
 from kdlab.data.images import ImageData
 from kdlab.models.model import ModelSpec, parameters
@@ -17,7 +18,6 @@ from kdlab.train.step import TrainStep, steps_per_second
 
 _SECONDS = 0.8  # of each look, after the first steps
 _LEAST = 3  # steps
-_BUSY = 0.5  # processes that compute, for each core
 _SLOW_S = 1.0  # a step that takes longer is looked at once
 
 
@@ -76,10 +76,9 @@ def _measured(
     )
 
 
-def busy() -> str | None:
-    """That others compute on this machine, in words; None: hardly anybody does."""
-    load, cores = psutil.getloadavg()[0], usable_cores()
-    return f"load {load:.1f} on {cores} cores" if load > _BUSY * cores else None
+def machine_facts() -> MachineFacts:
+    """How busy this machine is now."""
+    return MachineFacts(load=psutil.getloadavg()[0], cores=usable_cores())
 
 
 def _rate(act: Callable[[], None]) -> float:

@@ -9,20 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
+from kdlab.checks import checked
 from kdlab.config import folders
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card, from_dict
-from kdlab.data.encoded.pictures import EncodedData
 from kdlab.data.images import DataSpec
 from kdlab.errors import BadInput
 from kdlab.models.model import ModelSpec
 from kdlab.models.published import hub_answers, packaged, published
 from kdlab.report.table import duration
 from kdlab.run.outputs.data_sheet import DataSheet
-from kdlab.run.rates import NetworkRates, busy, network_rates
+from kdlab.run.rates import NetworkRates, machine_facts, network_rates
 from kdlab.run.time_plan import FEW, TimedWork, TimePlan, time_plan
 from kdlab.run.wishes import Wishes
 from kdlab.train.recipe import Recipe
@@ -105,8 +104,8 @@ class _Choice:
         self.threads: int | None = None  # of PyTorch; None is its own choice
         if self.device == "cpu":
             self._choose_threads()
-        if (load := busy()) is not None:
-            self.notes.append(f"{load}: what was measured is of a busy machine")
+        for finding in checked(machine_facts()):
+            self.notes += [finding.text()] if finding.text() else []
 
     def _networks(self) -> tuple[dict[str, Any], dict[str, Any]]:
         wishes = self.wishes
@@ -236,12 +235,7 @@ class _Choice:
 
     def _side(self) -> float:
         """Median of the shorter sides, pixels."""
-        data = self.sheet.data
-        if not isinstance(data, EncodedData):
-            return float(data.shape[1])
-        index = data.inputs.store.index
-        sides = np.minimum(index.height, index.width)
-        return float(np.median(sides[sides > 0])) if (sides > 0).any() else float(_SMALL)
+        return self.sheet.known.side or float(self.sheet.data.shape[1])
 
     def _rates(self, size: int) -> tuple[float, float, float]:
         """Samples/s with their views: the student's steps, the teacher's answers, its steps."""

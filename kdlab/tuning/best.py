@@ -7,6 +7,7 @@ from pathlib import Path
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from kdlab.checks.sweep import SweepFacts, TunedRange
 from kdlab.config import load as loader
 from kdlab.config import yaml_text
 from kdlab.errors import BadInput, ClusterError
@@ -151,6 +152,33 @@ def counts(study: optuna.Study) -> TrialCounts:
         pruned=own.count(TrialState.PRUNED),
         failed=own.count(TrialState.FAIL),
         tried_again=len(trials) - len(own),
+    )
+
+
+def facts(
+    study: optuna.Study,
+    spec: SweepSpec,
+    chosen: FrozenTrial,
+    again: Confirmed | None,
+    told: Verdict | None,
+) -> SweepFacts:
+    """What checks look at when a sweep has ended."""
+    ranges = {}
+    for key, value in values_of(chosen).items():
+        one = spec.space[key]
+        if one.low is not None and isinstance(value, int | float) and one.times is None:
+            low, high = one.ends
+            ranges[key] = TunedRange(low=low, high=high, best=float(value), log=one.log)
+    failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
+    every = study.get_trials(deepcopy=False)
+    again_as = {t.user_attrs.get(RETRY_OF) for t in every}
+    return SweepFacts(
+        ranges=ranges,
+        ended=counts(study).ended,
+        errors=[str(t.user_attrs.get(ERROR)) for t in failed if t.number not in again_as],
+        verdict=told,
+        confirmed=again is not None,
+        simulated=spec.simulated,
     )
 
 

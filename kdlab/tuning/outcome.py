@@ -2,11 +2,12 @@
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from textwrap import fill
 from typing import Any
 
 from kdlab.codec import typed
+from kdlab.events.checks import CheckMade
 from kdlab.report import page
 from kdlab.report.table import number
 from kdlab.report.verdict import Verdict
@@ -89,6 +90,7 @@ class SweepOutcome:
     storage: str
     tracking_uri: str | None
     sweep_dir: str
+    checks: Sequence[Mapping[str, str]] = field(default_factory=list)  # issues first
 
     def __str__(self) -> str:
         """The end of a sweep in words."""
@@ -111,6 +113,8 @@ class SweepOutcome:
             f"{count.total} trials: {count.complete} complete, {count.pruned} pruned, "
             f"{count.failed} failed; {count.tried_again} were lost and tried again"
         )
+        checks = [typed(CheckMade, one) for one in self.checks]
+        lines += [one.text() for one in checks if one.text()]
         lines += [f"Saved: {path}" for path in self.saved]
         return "\n".join(lines)
 

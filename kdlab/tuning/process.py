@@ -10,6 +10,7 @@ from pathlib import Path
 
 import optuna
 
+from kdlab.checks import checked
 from kdlab.cluster.hosted_ranks import DaskHosts
 from kdlab.cluster.wires.known_schedulers import require_known
 from kdlab.cluster.wires.wire import ask
@@ -89,6 +90,10 @@ class SweepProcess(Work):
                     self.run_order, workers, self.folder, self.log.emit, self.stop
                 )
                 again = repeats.confirmed(chosen, wanted.seeds)
+        verdict = best.verdict(study, self.spec, chosen, again)
+        found = checked(best.facts(study, self.spec, chosen, again, verdict))
+        for finding in found:
+            self.log.emit(finding)
         return SweepOutcome(
             study=self.folder.run_id,
             objectives=[o.metric for o in self.spec.objectives],
@@ -100,7 +105,8 @@ class SweepProcess(Work):
             trials=best.counts(study),
             sweep=self.name,
             confirmed=again,
-            verdict=best.verdict(study, self.spec, chosen, again),
+            verdict=verdict,
+            checks=[one.to_json() for one in found],
             saved=[str(p) for p in saved],
             figures=[str(p) for p in drawn],
             jobs=jobs,

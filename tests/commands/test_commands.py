@@ -74,7 +74,7 @@ def test_examine_says_where_its_page_is(typed, found):
     one = ARun(examine=page)
     found(one)
     _, out, err = typed(examine, "r1", "--split", "validation", "--out", "e.html", "--json")
-    assert one.calls == [("examine", "validation", 2000)]
+    assert one.calls == [("examine", "validation", 2000, {"closely": False})]
     assert json.loads(out) == {"text": "98 %", "page": str(Path("e.html").absolute())}
     assert "Page: " in err
 

@@ -20,6 +20,7 @@ from kdlab.commands import (
 )
 from kdlab.commands.command import tell_tracking
 from kdlab.errors import BadInput, RunFailed
+from kdlab.events.checks import CheckMade
 from kdlab.events.general import Warned
 
 FINISHED = {"run_dir": "runs/r1", "tracking_uri": "sqlite:///x"}
@@ -199,11 +200,12 @@ def test_a_run_that_failed_raises_its_reason(typed, monkeypatch):
 
 
 def test_a_dry_run_starts_nothing(typed, monkeypatch):
-    experiment = Asked(estimate=Shown(text="2 minutes"))
+    finding = CheckMade(code="KD-D08", result="tip", title="t", found="few", advice="More")
+    experiment = Asked(estimate=Shown(text="2 minutes"), checks=[finding])
     told(monkeypatch, "kdlab.commands.run.load", experiment)
     code, out, _ = typed(run, "smoke/none", "--dry-run")
-    assert (code, out) == (0, "2 minutes\n")
-    assert [call[0] for call in experiment.calls] == ["check", "estimate"]
+    assert (code, out.split()) == (0, ["2", "minutes", "tip", "KD-D08", "few", "More"])
+    assert [call[0] for call in experiment.calls] == ["check", "checks", "estimate"]
 
 
 def test_resume_hands_over_what_is_trusted(typed, monkeypatch):

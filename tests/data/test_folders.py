@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from kdlab.checks import checked
+from kdlab.checks.data import DataFacts
 from kdlab.data.encoded import formats
 from kdlab.data.encoded.formats import kind_of, readable
 from kdlab.data.image_folder import ImageFolder
@@ -66,7 +68,7 @@ class Folder(NamedTuple):
 
     files: dict[str, str]
     split: str  # the line that says where it comes from
-    says: tuple[str, ...] = ()  # of doubts
+    says: tuple[str, ...] = ()  # of what checks find
     classes: tuple[str, ...] = ("cat", "dog")
     links: dict[str, str] = {}  # to what each leads  # noqa: RUF012
     raw: dict[str, bytes] = {}  # of what is no plain image  # noqa: RUF012
@@ -237,8 +239,9 @@ def test_every_file_is_accounted_for_and_every_split_is_the_users(
     lines = spec.notes(data)
     assert data.classes == folder.classes
     assert folder.split in lines
+    found = [*lines, *(one.found for one in checked(DataFacts.of(data)))]
     for words in folder.says:
-        assert any(words in line for line in lines), (words, lines)
+        assert any(words in line for line in found), (words, found)
 
     there = {
         os.path.relpath(os.path.join(at, own), root)

@@ -210,3 +210,19 @@ def test_a_teacher_that_comes_and_goes_for_ever_costs_all_of_its_time():
     assert rows.rows["t0"].resends == 1000
     assert len(rows.rows["t0"].spans) == 60
     assert not rows.serving
+
+
+def test_the_newest_finding_of_each_check_of_this_session_is_kept():
+    def finding(code, time, result):
+        return event("check_made", time, code=code, result=result, title="t")
+
+    seen = [
+        event("run_started", 0),
+        finding("KD-M01", 1, "tip"),
+        finding("KD-D01", 1, "issue"),
+        event("run_started", 100),
+        finding("KD-D01", 101, "issue"),
+        finding("KD-D01", 102, "passed"),
+    ]
+    state = run_state(seen)
+    assert {code: one.result for code, one in state.checks.items()} == {"KD-D01": "passed"}

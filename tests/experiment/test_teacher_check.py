@@ -15,7 +15,7 @@ from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.data.watched import watched_rows
 from kdlab.errors import TeacherRefused
-from kdlab.events.general import Warned
+from kdlab.events.checks import CheckMade
 from kdlab.events.runs import TeacherMeasured
 from kdlab.experiment.teacher_check import _renamed, check_teacher, measured, validated
 from kdlab.models.cifar_resnet import CifarResNet
@@ -55,6 +55,13 @@ def foreign(path, state, bundled, **fields):
     return PreparedTeachers((PreparedTeacher(spec, path, sha256, None),))
 
 
+def issue(events, code):
+    """The finding of a check, which is an issue."""
+    (found,) = [e for e in events if isinstance(e, CheckMade) and e.code == code]
+    assert found.result == "issue"
+    return found
+
+
 def renamed(state):
     """The same network, that takes each class for the next one."""
     for name in ("head.weight", "head.bias"):
@@ -73,7 +80,10 @@ def test_the_bundled_teacher_is_what_its_card_says(clothes, bundled):
     assert set(found.per_class) == set(clothes.classes)
     assert not found.knows_nothing
     assert not found.renamed
-    event, answered = events
+    event, answered, *made = events
+    assert {one.code: one.result for one in made} == dict.fromkeys(
+        ("KD-T01", "KD-T02", "KD-T03"), "passed"
+    )
     assert isinstance(event, TeacherMeasured)
     rows = watched_rows(clothes)
     right = [
@@ -104,8 +114,7 @@ def test_one_that_knows_nothing_is_said(tmp_path, few_clothes, bundled):
     events = []
     found = check_teacher(teacher, few_clothes, "cpu", 256, events.append)
     assert found.knows_nothing
-    (warning,) = [e for e in events if isinstance(e, Warned)]
-    assert "no more of this data than a guess" in warning.message
+    assert "no more of this data than a guess" in issue(events, "KD-T01").found
     refused = foreign(tmp_path / "w.safetensors", fresh.state_dict(), bundled, min_top1=50)
     with pytest.raises(TeacherRefused, match="min_top1 demands 50"):
         check_teacher(refused, few_clothes, "cpu", 256, events.append)
@@ -122,7 +131,7 @@ def test_classes_in_another_order_are_recognised(tmp_path, few_clothes, bundled)
     assert found.renamed == expected
     events = []
     check_teacher(teacher, few_clothes, "cpu", 256, events.append)
-    assert "another order" in events[-1].message
+    assert "another order" in issue(events, "KD-T01").advice
 
 
 @pytest.mark.long
@@ -137,10 +146,10 @@ def test_two_classes_that_are_exchanged_are_named(tmp_path, clothes, bundled):
     assert not found.knows_nothing
     a, b = clothes.classes[2], clothes.classes[7]
     assert found.renamed == {a: b, b: a}
-    (warning,) = [e for e in events if isinstance(e, Warned)]
+    advice = issue(events, "KD-T02").advice
     images = np.bincount(clothes.labels[clothes.validation])
-    assert re.search(rf"your '{a}' for '{b}' in \d+ of {images[2]} images", warning.message)
-    assert f"teacher.classes={{{a}: {b}, {b}: {a}}}" in warning.message
+    assert re.search(rf"your '{a}' for '{b}' in \d+ of {images[2]} images", advice)
+    assert f"teacher.classes={{{a}: {b}, {b}: {a}}}" in advice
     right = replace(teacher.members[0].spec, classes=found.renamed)
     mended = prepare(right, events.append, data=clothes)
     assert not measured(PreparedTeachers((mended,)), clothes, "cpu", 256).renamed
@@ -190,8 +199,8 @@ def test_a_teacher_of_other_classes_is_found_by_what_it_says(here):
         "tracking.enabled=false",
     ).start()
     assert run.wait().state == "finished", run.status.error
-    (warning,) = [e for e in run.events() if isinstance(e, Warned)]
-    assert "no more of this data than a guess" in warning.message
+    assert "no more of this data than a guess" in issue(run.events(), "KD-T01").found
+    assert "KD-T01" in [one["code"] for one in run.result["checks"]]
 
 
 @pytest.mark.long

@@ -30,7 +30,7 @@ class Result(dict[str, Any]):
             + [number(r.get(key)) for key in keys]
             for r in rows
         ]
-        shown = [k for k in self if k not in ("runs", "costs", "verdict")]
+        shown = [k for k in self if k not in ("runs", "costs", "verdict", "checks")]
         facts = [[k, number(self[k])] for k in shown]
         costs = self.get("costs")
         cost = page.table(HEAD, cost_rows(costs)) if costs else ""

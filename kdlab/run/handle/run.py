@@ -212,20 +212,26 @@ class Run(Watched):
             yield progress.see
 
     def examine(
-        self, split: Literal["test", "validation"] = "test", most: int = 2000
+        self,
+        split: Literal["test", "validation"] = "test",
+        most: int = 2000,
+        *,
+        closely: bool = False,
     ) -> "ModelInspection":
         """What its students and the teacher make of images they were not trained on.
 
         Args:
             split: of the data.
             most: images at most.
+            closely: by the teacher's features look for images that look alike and labels that
+                look wrong, too; the whole set is asked about.
 
         Raises:
             NotFoundError: nothing has been trained yet.
         """
         from kdlab.run.outputs.examination import examine  # imports torch
 
-        return examine(self.folder, split, most)
+        return examine(self.folder, split, most, closely=closely)
 
     def predict(
         self, images: object, top: int = 3, member: str | None = None, *, best: bool = False

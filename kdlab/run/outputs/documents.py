@@ -112,6 +112,8 @@ def draw_overview(run: RunFolder, setup: TrainingSetup, emit: Emit) -> None:
     try:
         files = overview(Run(run))
         found = examine(run, "test", _EXAMINED, setup)
+        for finding in found.made():
+            emit(finding)
         files["examination.html"] = found.page()
         for name, text in files.items():
             (run.path / name).write_text(text, encoding="utf-8")

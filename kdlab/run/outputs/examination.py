@@ -1,21 +1,26 @@
 """What the students of a run and their teacher make of images none of them was trained on."""
 
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kdlab.checks import checked
+from kdlab.checks.training import ExaminedFacts
 from kdlab.data.images import ImageData
 from kdlab.data.splits import by_class
 from kdlab.errors import BadInput, NotFoundError
+from kdlab.events.checks import CheckMade
+from kdlab.events.log import read_all
+from kdlab.events.run_state import run_state
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import spec_of
 from kdlab.models.exported import load_exported
-from kdlab.report import chart, page
+from kdlab.report import chart, check_table, page
 from kdlab.report.calibration import (
     Probabilities,
     agreement,
@@ -24,19 +29,22 @@ from kdlab.report.calibration import (
     reliability,
 )
 from kdlab.report.chart import Panel
+from kdlab.report.check_table import worst_first
 from kdlab.report.histogram import confidence_histograms
 from kdlab.report.page import Rows
 from kdlab.report.pictures import Pictures
 from kdlab.report.table import text_table_left
 from kdlab.run.outputs.confusion_matrix import ConfusionMatrix
+from kdlab.run.outputs.data_facts import facts_of
 from kdlab.run.outputs.first_batch import setup_of
-from kdlab.run.outputs.student_files import is_student, newest_of
+from kdlab.run.outputs.lookalikes import looked_closely
+from kdlab.run.outputs.student_files import is_student, newest_of, was_taught
 from kdlab.train.evaluate import in_batches, probabilities
-from kdlab.train.result import MemberResult
 
 Split = Literal["test", "validation"]
 TEACHER = "teacher"
 _FEW, _MANY = 12, 30  # pictures of a kind, rows of classes, in a notebook
+_SOME = 5  # images of a class that a student has to name once
 
 
 class ModelInspection:
@@ -48,6 +56,7 @@ class ModelInspection:
         ids: rows of it that were looked at.
         answers: probabilities of the teacher and of each training's student, by name.
         described: the student that is looked at where none is named; None is the last one.
+        before: findings of the run's checks.
     """
 
     def __init__(
@@ -57,9 +66,10 @@ class ModelInspection:
         ids: NDArray[np.integer],
         answers: Mapping[str, Probabilities],
         described: str | None = None,
+        before: Sequence[CheckMade] = (),
     ) -> None:
         self.name, self.data, self.ids, self.answers = name, data, ids, dict(answers)
-        self.labels = data.labels[ids]
+        self.labels, self._before = data.labels[ids], before
         self.described = described if described in self.answers else self.students[-1]
 
     @property
@@ -193,9 +203,24 @@ class ModelInspection:
             }
         )
 
+    def checks(self) -> list[CheckMade]:
+        """Findings of the run's checks and of those made here: issues first."""
+        return worst_first([*self._before, *self.made()])
+
+    def made(self) -> list[CheckMade]:
+        """Findings on what students say of these images."""
+        some = np.flatnonzero(np.bincount(self.labels) >= _SOME)
+        vanished = {
+            name: [self.data.classes[k] for k in np.setdiff1d(some, said.argmax(1))]
+            for name, said in self.answers.items()
+            if name != TEACHER
+        }
+        return checked(ExaminedFacts(vanished=vanished))
+
     def to_json(self) -> dict[str, Any]:
         """What was counted, for scripts."""
         return {
+            "checks": [one.to_json() for one in self.checks()],
             "images": len(self.ids),
             "described": self.described,
             "students": [dict(zip(_KEYS, row, strict=True)) for row in self._figures()],
@@ -228,7 +253,8 @@ class ModelInspection:
         pairs = [[str(v) for v in row.values()] for row in self.confused(5)]
         head = [f"{self.described}: class", "taken for", "images"]
         confused = f"\n\n{text_table_left(head, pairs)}" if pairs else ""
-        return f"{text_table_left(_HEAD, self.table())}{confused}"
+        checks = check_table.in_words(self.checks(), passed=False)
+        return f"{text_table_left(_HEAD, self.table())}{confused}\n\n{checks}".rstrip()
 
     def _repr_html_(self) -> str:
         return self._shown(_MANY)
@@ -236,7 +262,7 @@ class ModelInspection:
     def _shown(self, most: int | None) -> str:
         """All of it; of very many classes so many."""
         name = html.escape(self.described)
-        parts = [page.table(_HEAD, self.table())]
+        parts = [page.table(_HEAD, self.table()), check_table.as_page(self.checks())]
         parts += [_head(f"What {name} takes classes for"), self.confusion()._repr_html_()]
         if len(wrong := self.mistakes()):
             parts += [_head(f"Where {name} is surest and wrong"), wrong._repr_html_()]
@@ -316,7 +342,12 @@ def _head(words: str) -> str:
 
 
 def examine(
-    run: RunFolder, split: Split, most: int, setup: TrainingSetup | None = None
+    run: RunFolder,
+    split: Split,
+    most: int,
+    setup: TrainingSetup | None = None,
+    *,
+    closely: bool = False,
 ) -> ModelInspection:
     """What every finished training of a run, and its teacher, say of the same images.
 
@@ -325,10 +356,11 @@ def examine(
         split: of its data.
         most: images, of the classes in their shares.
         setup: of the run, where somebody has it.
+        closely: look for images that look alike and labels that look wrong, too.
 
     Raises:
         NotFoundError: nothing has been trained yet.
-        BadInput: the split is empty.
+        BadInput: the split is empty, or to look closely there is no network.
     """
     own = setup or setup_of(spec_of(run), lambda line: None)
     data = own.data
@@ -355,12 +387,10 @@ def examine(
     source = own.spec.described()
     described = [m.name for m in own.spec.members() if m.source_name == source]
     name = f"{run.run_id}: {len(ids):,} {split} images"
-    return ModelInspection(name, data, ids, answers, described[0] if described else None)
-
-
-def was_taught(run: RunFolder) -> bool:
-    """Whether it had a teacher: one that was never asked is not trained to be looked at."""
-    # Of its trainings alone: a method keeps what it likes below them.
-    written = run.path.glob("members/*/*/result.json")
-    kept = [MemberResult.read(path.parent) for path in written]
-    return any(report is not None and report.teacher_top1 is not None for report in kept)
+    before = [*run_state(read_all(run.events)).checks.values()]
+    if closely:
+        alone = TEACHER in answers and len(own.teacher.members) == 1
+        network = own.whole() if alone else None
+        before += checked(looked_closely(data, facts_of(data), network))
+    chosen = described[0] if described else None
+    return ModelInspection(name, data, ids, answers, chosen, before)

@@ -25,8 +25,8 @@ from kdlab.experiment.spec import spec_of
 from kdlab.models.cost import cost_of
 from kdlab.models.exported import load_exported
 from kdlab.models.model import Normalised
-from kdlab.run.outputs.examination import was_taught
 from kdlab.run.outputs.onnx_file import Runs, complete, onnx_session
+from kdlab.run.outputs.student_files import was_taught
 from kdlab.train.teacher import PreparedTeachers, prepared
 from kdlab.train.teacher_classes import names_beside
 

@@ -10,6 +10,7 @@ from kdlab.errors import NotFoundError
 from kdlab.experiment.folder import RunFolder
 from kdlab.models.block_library import BlockLibrary
 from kdlab.models.model import read_card
+from kdlab.train.result import MemberResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +105,11 @@ def is_student(folder: Path) -> bool:
     return newest.is_file() and (
         read_card(newest)["model"]["type"] != BlockLibrary.component
     )
+
+
+def was_taught(run: RunFolder) -> bool:
+    """Whether it had a teacher: one that was never asked is not trained to be looked at."""
+    # Of its trainings alone: a method keeps what it likes below them.
+    written = run.path.glob("members/*/*/result.json")
+    kept = [MemberResult.read(path.parent) for path in written]
+    return any(report is not None and report.teacher_top1 is not None for report in kept)

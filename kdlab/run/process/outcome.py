@@ -2,20 +2,27 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Self
 
 from torch import cuda
 
+from kdlab.checks import checked
+from kdlab.checks.machine import EngineFacts
+from kdlab.checks.training import EndedTraining, RunFacts
 from kdlab.cluster.pool import ComputingPoolSpec
-from kdlab.events.log import read_all, select
+from kdlab.events.checks import CheckMade
+from kdlab.events.event import Emit
+from kdlab.events.log import read_all
 from kdlab.events.runs import RunStarted
+from kdlab.events.teachers import EngineChanged, TeacherJoined
 from kdlab.events.training import EpochDone
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.report.bottleneck import of_result
-from kdlab.report.verdict import ComparedTraining, Verdict, of_comparison
+from kdlab.report.check_table import worst_first
+from kdlab.report.verdict import Verdict, of_comparison
 from kdlab.train.result import MemberResult
 
 
@@ -90,6 +97,7 @@ class RunOutcome:
     teacher_engines: list[str]
     status: str = "finished"
     verdict: Verdict | None  # on the teacher; None where nothing was trained without one
+    checks: list[dict[str, str]]  # findings: issues first
     runs: list[MemberRow]
 
 
@@ -112,8 +120,16 @@ def outcome(
     experiment: str,
     dataset: str,
     wall_seconds: float,
-    tracking_uri: str | None,
+    guessing: float,
+    emit: Emit,
 ) -> RunOutcome:
+    told, pool = _Told.by(run), spec.teacher_pool
+    if not isinstance(pool, ComputingPoolSpec) or pool.engine == "eager":
+        told.engines.clear()  # they had no choice
+    facts = _facts(spec, results, told, guessing)
+    findings = checked(EngineFacts.of(told.engines), facts)
+    for finding in findings:
+        emit(finding)
     described = [r for r in results if r.source == spec.described()]
     own = [row(result) for result in described]
     top1 = [r.student_top1 for r in own]
@@ -131,54 +147,77 @@ def outcome(
         costs=next((r.costs for r in described if r.costs), {}),
         epochs=described[0].epochs,
         wall_seconds=wall_seconds,
-        tracking_uri=tracking_uri,
+        tracking_uri=spec.tracking.store(run.path.parent),
         run_dir=str(run.path),
-        teacher_engines=_engines(spec, run),
-        verdict=_verdict(spec, results, run),
+        # Engine and precision, each once.
+        teacher_engines=sorted({words.split(",", 1)[0] for words in told.engines}),
+        verdict=facts.verdict,
+        checks=[one.to_json() for one in worst_first([*told.findings, *findings])],
         runs=[row(result) for result in results],
         **means,
         **sums,
     )
 
 
-def _engines(spec: ExperimentSpec, run: RunFolder) -> list[str]:
-    """Engine and precision that teachers chose, each once; none where they had no choice."""
-    pool = spec.teacher_pool
-    if not isinstance(pool, ComputingPoolSpec) or pool.engine == "eager":
-        return []  # and a log of a million lines need not be read
-    said = [
-        str(facts["engine"])
-        for event in select(run.events, "teacher_joined", "engine_changed")
-        if "engine" in (facts := event.facts())
-    ]
-    return sorted({words.split(",", 1)[0] for words in said})
+@dataclass(slots=True)
+class _Told:
+    """What the events of a run say that no result holds."""
+
+    validated: int = 0  # validation images
+    curves: dict[str | None, dict[int, float]] = field(default_factory=dict)
+    engines: list[str] = field(default_factory=list)  # in words, as teachers chose them
+    findings: list[CheckMade] = field(default_factory=list)  # of its newest session
+
+    @classmethod
+    def by(cls, run: RunFolder) -> Self:
+        told = cls()
+        for event in read_all(run.events):
+            match event:
+                case RunStarted():
+                    told.validated = int(str(event.dataset["validation"]))
+                    told.findings.clear()
+                case EpochDone(validation_top1=float(top1)):
+                    told.curves.setdefault(event.member, {})[event.epoch] = top1
+                case TeacherJoined() | EngineChanged() if "engine" in (
+                    own := event.facts()
+                ):
+                    told.engines.append(str(own["engine"]))
+                case CheckMade():
+                    told.findings.append(event)
+        return told
 
 
-def _verdict(
-    spec: ExperimentSpec, results: Sequence[MemberResult], run: RunFolder
-) -> Verdict | None:
-    """Whether the teacher helped; the curves on validation are in the events."""
-    if len({r.source for r in results}) < 2 or all(r.source != "none" for r in results):
-        return None
-    images, curves = 0, dict[str | None, dict[int, float]]()
-    for event in read_all(run.events):
-        if isinstance(event, RunStarted):
-            images = int(str(event.dataset["validation"]))
-        elif isinstance(event, EpochDone) and event.validation_top1 is not None:
-            curves.setdefault(event.member, {})[event.epoch] = event.validation_top1
-    members = [
-        ComparedTraining(
-            source=r.source,
-            seed=r.seed,
-            top1=r.last.top1,
-            teacher_top1=r.teacher_top1,
-            validation=[*curves.get(r.member, {}).values()],
-            epochs=r.epochs,
+def _facts(
+    spec: ExperimentSpec, results: Sequence[MemberResult], told: _Told, guessing: float
+) -> RunFacts:
+    """All trainings with what is checked of them, and whether the teacher helped."""
+    trainings = []
+    for result in results:
+        slow = of_result(result.figures)
+        trainings.append(
+            EndedTraining(
+                source=result.source,
+                seed=result.seed,
+                top1=result.last.top1,
+                teacher_top1=result.teacher_top1,
+                validation=[*told.curves.get(result.member, {}).values()],
+                epochs=result.epochs,
+                best_epoch=result.best_epoch,
+                lost=result.lost,
+                repeated=result.repeated,
+                starved=None if slow is None else slow.starved,
+                slow_side="" if slow is None else slow.advice(),
+            )
         )
-        for r in results
-    ]
-    tested = min(r.last.samples for r in results)
-    return of_comparison(members, spec.described(), tested, images)
+    images = min(result.last.samples for result in results)
+    verdict = of_comparison(trainings, spec.described(), images, told.validated)
+    return RunFacts(
+        trainings=trainings,
+        verdict=verdict,
+        images=images,
+        validated=told.validated,
+        guessing=guessing,
+    )
 
 
 def shares_cores(spec: ExperimentSpec, source: str) -> bool:

@@ -8,9 +8,11 @@ newest checkpoint of the one that was under way.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
+from kdlab.checks import checked
+from kdlab.checks.data import DataFacts
 from kdlab.codec import plain
 from kdlab.config.home import write_json
 from kdlab.data.watched import SIDE, watched_rows, write_strip
@@ -26,6 +28,7 @@ from kdlab.experiment.pools import Pools
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import Member, spec_of
 from kdlab.report.verdict_picture import write_picture
+from kdlab.run.outputs.data_facts import facts_of
 from kdlab.run.outputs.documents import (
     StudentCosts,
     announcement,
@@ -34,6 +37,7 @@ from kdlab.run.outputs.documents import (
 )
 from kdlab.run.process.execution import Work
 from kdlab.run.process.outcome import RunOutcome, outcome, shares_cores
+from kdlab.run.rates import machine_facts
 from kdlab.soft_labels.source import TeacherPool
 from kdlab.train.result import MemberResult
 
@@ -83,7 +87,8 @@ class RunProcess(Work):
             experiment=self.name,
             dataset=self.setup.data.name,
             wall_seconds=self.seconds,
-            tracking_uri=self.tracking_uri,
+            guessing=self.data_facts.guessing,
+            emit=self.log.emit,
         )
 
     # Members
@@ -137,6 +142,10 @@ class RunProcess(Work):
 
     # Surroundings
 
+    @cached_property
+    def data_facts(self) -> DataFacts:
+        return facts_of(self.setup.data)
+
     @property
     def tracking_uri(self) -> str | None:
         return self.spec.tracking.store(self.run.path.parent)
@@ -150,6 +159,10 @@ class RunProcess(Work):
         found = {m.name: spec.method.tunables(spec, m.source) for m in spec.members()}
         write_json(self.run.tunables, plain(found))
         data = self.setup.data
+        # The trials of a sweep share a machine: each is what keeps it busy for the others.
+        about = (self.data_facts, *([machine_facts()] if self.tracks else []))
+        for finding in checked(*about):
+            self.log.emit(finding)
         if len(rows := watched_rows(data)):
             path = self.run.path / "watched.png"
             write_strip(data, rows, path)

@@ -10,6 +10,7 @@ from tests_support import event, student_card
 
 import kdlab
 from kdlab.errors import BadInput
+from kdlab.events.checks import CheckMade
 from kdlab.events.general import Warned
 from kdlab.events.log import EventLog, read_all, select
 from kdlab.events.runs import OverviewMade
@@ -296,10 +297,12 @@ def test_a_run_for_mlflow_is_a_page_curves_and_a_note_with_words_as_words(finish
 
 def test_the_overview_is_written_and_told(finished, monkeypatch):
     run, said = finished("seeds=[0, 1]", members=SEEDS), []
-    page = SimpleNamespace(page=lambda: "looked at")
+    finding = CheckMade(code="KD-R07", result="passed", title="each says each")
+    page = SimpleNamespace(page=lambda: "looked at", made=lambda: [finding])
     monkeypatch.setattr(documents, "examine", lambda *told: page)
     draw_overview(run.folder, None, said.append)
-    (told,) = said
+    seen, told = said
+    assert seen is finding
     assert isinstance(told, OverviewMade)
     assert (run.path / "examination.html").read_text() == "looked at"
     assert sorted(told.files) == sorted(

@@ -54,6 +54,8 @@ def report(source="none", seed=0, top1=80.0, **more):
 def told(tmp_path):
     """The outcome of an experiment with these reports."""
 
+    said = []
+
     def make(name, *reports, overrides=(), **more):
         return outcome(
             kdlab.load(f"smoke/{name}", *overrides).spec,
@@ -62,10 +64,12 @@ def told(tmp_path):
             experiment=name,
             dataset="digits",
             wall_seconds=9.0,
-            tracking_uri=None,
+            guessing=10.0,
+            emit=said.append,
             **more,
         )
 
+    make.said = said
     return make
 
 
@@ -224,3 +228,19 @@ def test_engines_are_named_where_teachers_chose(told, tmp_path):
     chosen = told("served", report("served"), overrides=["teacher_pool.engine=auto"])
     assert chosen.teacher_engines == ["compiled float16", "eager float32"]
     assert told("served", report("served")).teacher_engines == []  # eager was asked for
+
+
+def test_findings_of_before_and_of_the_end_are_in_the_result_and_events(told, tmp_path):
+    log = EventLog(tmp_path / "events.jsonl")
+    early = {"result": "tip", "title": "t", "found": "f", "advice": "a"}
+    log.emit(event("run_started", 1, dataset={"validation": 100}))
+    log.emit(event("check_made", 1, code="KD-M01", **early))
+    log.emit(event("run_started", 2, dataset={"validation": 100}))  # resumed: looked again
+    log.emit(event("check_made", 2, code="KD-D08", **early))
+    found = told("none", report(top1=11.0, lost=2)).checks
+    results = {one["code"]: one["result"] for one in found}
+    assert results == {
+        "KD-R06": "issue", "KD-R08": "issue", "KD-D08": "tip", "KD-R03": "tip",
+    }  # fmt: skip
+    assert [one.code for one in told.said] == ["KD-R03", "KD-R06", "KD-R08"]
+    assert [one["code"] for one in found[:2]] == ["KD-R06", "KD-R08"]

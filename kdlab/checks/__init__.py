@@ -1,0 +1,19 @@
+"""Checks with codes: each looks at facts of a data set, a teacher, a run, a sweep or a machine.
+
+`kdlab data`, `new`, `run`, `examine`, `sweep` and the live view show the same ones.
+"""
+
+from kdlab.checks import data, machine, sweep, teacher, training
+from kdlab.checks.check import CodedCheck, check_of, checked, is_code
+
+__all__ = [
+    "CodedCheck",
+    "check_of",
+    "checked",
+    "data",
+    "is_code",
+    "machine",
+    "sweep",
+    "teacher",
+    "training",
+]

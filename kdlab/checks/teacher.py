@@ -1,0 +1,87 @@
+"""Checks of a teacher before it teaches."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kdlab.checks.check import CodedCheck
+
+_SURE = 10.0  # points of confidence above the accuracy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeacherFacts:
+    """A teacher on images of the experiment; percent.
+
+    renamed: answers that fit another class each; `taken_for` says how often, in words.
+    """
+
+    split: str
+    images: int
+    top1: float
+    guessing: float  # top-1 of who always says the commonest class
+    knows_nothing: bool  # more than guessing, by three standard errors
+    confidence: float  # mean of the largest probability
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    taken_for: Sequence[str] = ()
+
+    @property
+    def doubt(self) -> str:
+        """What may be the matter with its classes, and what says what they mean."""
+        if not self.renamed:
+            return "Are its classes these, in this order, and its images normalised so?"
+        more = len(self.taken_for) - 4
+        often = ", ".join(self.taken_for[:4]) + (f" and {more} more" if more > 0 else "")
+        names = ", ".join(f"{a}: {b}" for a, b in self.renamed.items())
+        return (
+            f"It takes {often}: its classes may be in another order. If so, "
+            f"teacher.classes={{{names}}} says what its answers mean."
+        )
+
+
+class TeacherKnowsNothing(CodedCheck[TeacherFacts]):
+    code = "KD-T01"
+    title = "the teacher knows more than a guess"
+    do = "Mend its weights, classes or normalisation (model.mean, model.std)"
+
+    def find(self, facts: TeacherFacts) -> str | None:
+        if not facts.knows_nothing:
+            return ""
+        return (
+            f"the teacher knows no more of this data than a guess: {facts.top1:.1f} % top-1 on "
+            f"{facts.images:,} {facts.split} images, and saying the commonest class is right in "
+            f"{facts.guessing:.1f} %"
+        )
+
+    def advice(self, facts: TeacherFacts) -> str:
+        return facts.doubt
+
+
+class ExchangedClasses(CodedCheck[TeacherFacts]):
+    code = "KD-T02"
+    title = "the teacher's classes are in the order of the data's"
+    do = "Name what its answers mean: teacher.classes"
+
+    def find(self, facts: TeacherFacts) -> str | None:
+        if facts.knows_nothing and not facts.renamed:
+            return None
+        return "some of the teacher's classes look exchanged" if facts.renamed else ""
+
+    def advice(self, facts: TeacherFacts) -> str:
+        return facts.doubt
+
+
+class OverconfidentTeacher(CodedCheck[TeacherFacts]):
+    code = "KD-T03"
+    title = "the teacher is as sure as it is right"
+    level = "tip"
+    do = "A higher loss.temperature, such as 4"
+
+    def find(self, facts: TeacherFacts) -> str | None:
+        if facts.knows_nothing:
+            return None
+        if facts.confidence <= facts.top1 + _SURE:
+            return ""
+        return (
+            f"the teacher says {facts.confidence:.0f} % of its likeliest class on average and is "
+            f"right in {facts.top1:.0f} % of {facts.images:,} {facts.split} images"
+        )

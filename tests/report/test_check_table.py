@@ -1,0 +1,41 @@
+"""Findings of checks: the worst first, the newest of each code, nothing of theirs as HTML."""
+
+from kdlab.events.checks import CheckMade
+from kdlab.report.check_table import as_page, in_words, worst_first
+
+
+def made(code, result, found="", advice=""):
+    return CheckMade(code=code, result=result, title="so it is", found=found, advice=advice)
+
+
+SEEN = [
+    made("KD-R01", "passed"),
+    made("KD-D08", "tip", "few images", "More"),
+    made("KD-D01", "passed"),
+    made("KD-D01", "issue", "2 images:\n  <b>1.png", "Delete"),
+]
+
+
+def test_the_worst_comes_first_and_the_newest_counts():
+    found = worst_first(SEEN)
+    assert [(one.code, one.result) for one in found] == [
+        ("KD-D01", "issue"),
+        ("KD-D08", "tip"),
+        ("KD-R01", "passed"),
+    ]
+
+
+def test_in_words_each_has_its_advice_below():
+    words = in_words(worst_first(SEEN)).splitlines()
+    assert [line.split()[0] for line in words] == [
+        "issue", "<b>1.png", "Delete", "tip", "More", "passed",
+    ]  # fmt: skip
+    assert in_words(worst_first(SEEN), passed=False).endswith("1 more checks")
+    assert in_words([]) == ""
+
+
+def test_names_on_a_page_are_no_html():
+    html = as_page(worst_first(SEEN))
+    assert "&lt;b&gt;1.png" in html
+    assert "<b>" not in html
+    assert "1 checks passed" in html
