@@ -9,6 +9,7 @@ from typing import Any
 
 LEARNING, READER, SPEED, TEST = "learning", "soft_labels", "speed", "test"
 VALIDATION, COST = "validation", "what_it_costs"
+PLAIN = "none"  # the source of a student without a teacher
 
 _OF_LEARNING = ("loss", "lr", "validation_top1", "validation_top5")
 _OF_SPEED = ("samples_per_second", "samples_seen", "starved_s", "served_s")
@@ -42,22 +43,25 @@ def metric(quantity: str) -> str:
     return METRICS.get(quantity, f"result/{quantity}")
 
 
-def run_name(spec: Mapping[str, Any], members: Sequence[str]) -> str:
-    """Who learns from whom, and how: "resnet10t ← resnet18 · served · seed 0".
+def training_name(spec: Mapping[str, Any], member: str, members: Sequence[str]) -> str:
+    """Who learns from whom: "plain resnet10t", "resnet10t taught by resnet18 · served · seed 0".
 
     Args:
         spec: resolved.
-        members: trainings by name, "served/seed0".
+        member: a training, "served/seed0".
+        members: all of its run; source and seed are named where others differ in them alone.
     """
     student, teacher = _model(spec.get("student")), teacher_name(spec.get("teacher"))
-    pairs = [member.partition("/seed") for member in members]
-    sources = list(dict.fromkeys(source for source, _, _ in pairs))
-    seeds = list(dict.fromkeys(seed for _, _, seed in pairs if seed))
-    taught = bool(teacher) and sources != ["none"]
-    parts = [f"{student} ← {teacher}" if taught else student, ", ".join(sources)]
-    if seeds:
-        parts.append(f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}")
-    return " · ".join(part for part in parts if part)
+    pairs = [one.partition("/seed") for one in members]
+    source, _, seed = member.partition("/seed")
+    taught = {other for other, _, _ in pairs if other != PLAIN}
+    if source == PLAIN:
+        parts = [f"plain {student}".strip()]
+    else:
+        parts = [f"{student} taught by {teacher}" if teacher else student]
+        parts += [source] if len(taught) > 1 or not teacher else []
+    parts += [f"seed {seed}"] if len({other for _, _, other in pairs}) > 1 else []
+    return " · ".join(filter(None, parts))
 
 
 def trial_name(number: int, values: Mapping[str, Any]) -> str:

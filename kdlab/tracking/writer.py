@@ -28,7 +28,14 @@ from kdlab.events.runs import (
 from kdlab.events.training import EpochDone, Paused, Steered, StepLogged, WentOn
 from kdlab.tracking.event_writer import STATES, EventWriter
 from kdlab.tracking.logged_model import log_student
-from kdlab.tracking.names import COST, LEARNING, METRICS, SPEED, metric, run_name
+from kdlab.tracking.names import (
+    COST,
+    LEARNING,
+    METRICS,
+    SPEED,
+    metric,
+    training_name,
+)
 from kdlab.tracking.sheet import sheet
 
 _MAX_METRICS = 1000
@@ -137,9 +144,15 @@ class Writer(EventWriter):
             self.state["experiment_id"] = experiment_id(
                 self.client, event.group, self.state["uri"]
             )
-            name = run_name(event.spec, event.members) or event.run_id
+            name = f"{self._named(event)} · {event.run_id[-4:]}"
             self._create(event, "", self.name or name, self.tags)
         self._describe("", event.facts())
+
+    def _named(self, event: RunStarted) -> str:
+        """By its experiment; of one training by that, as it is the same run in MLflow."""
+        alone = len(event.members) == 1
+        named = training_name(event.spec, event.members[0], event.members) if alone else ""
+        return named or event.experiment
 
     def _on_member_started(self, event: MemberStarted) -> None:
         member = event.member or ""
@@ -148,7 +161,8 @@ class Writer(EventWriter):
             return
         if member not in self.state["runs"]:
             tags = {"mlflow.parentRunId": self.state["runs"][""], "kdlab.member": member}
-            name = run_name(self.state["started"]["spec"], [member])
+            spec, members = self.state["started"]["spec"], self.state["members"]
+            name = training_name(spec, member, members)
             self._create(event, member, name, tags)
         extra = {"member.source": str(event.source), "member.seed": str(event.seed)}
         self._describe(member, self.state["started"], extra)

@@ -11,7 +11,7 @@ from tests_support import event
 from kdlab.cluster.reader.student_reader import FIGURES
 from kdlab.events.log import EventLog
 from kdlab.tracking.follow import follow
-from kdlab.tracking.names import METRICS, run_name, trial_name
+from kdlab.tracking.names import METRICS, training_name, trial_name
 from kdlab.tracking.writer import Writer
 
 RESULT = {
@@ -136,6 +136,7 @@ def test_one_member_is_one_run(folder):
     client, found = all_runs(folder)
     run = found["r1"]
     assert run.info.status == "FINISHED"
+    assert run.info.run_name == "resnet10t taught by cifar_resnet-14 · r1"
     assert run.data.params["train.lr"] == "0.1"
     assert run.data.metrics["test/top1"] == 90.0
     assert run.data.metrics["validation/best_top1"] == 92.0
@@ -157,6 +158,9 @@ def test_several_members_are_children(folder):
     _, found = all_runs(folder)
     assert set(found) == {"r1", "none/seed0", "served/seed0"}
     parent = found["r1"].info.run_id
+    assert [found[name].info.run_name for name in ("r1", "none/seed0", "served/seed0")] == [
+        "quickstart · r1", "plain resnet10t", "resnet10t taught by cifar_resnet-14"
+    ]  # fmt: skip
     assert found["served/seed0"].data.tags["mlflow.parentRunId"] == parent
     assert found["served/seed0"].data.params["member.source"] == "served"
 
@@ -252,14 +256,25 @@ def test_all_that_a_reader_counts_reaches_mlflow(folder):
 
 def test_names_say_who_learns_from_whom():
     spec = started("", [])["spec"]
-    arrow = "resnet10t ← cifar_resnet-14"
-    assert run_name(spec, ["served/seed0"]) == f"{arrow} · served · seed 0"
-    assert run_name(spec, ["none/seed1"]) == "resnet10t · none · seed 1"
-    both = run_name(spec, ["none/seed0", "none/seed1", "served/seed0", "served/seed1"])
-    assert both == f"{arrow} · none, served · seeds 0, 1"
+    taught = "resnet10t taught by cifar_resnet-14"
+
+    def names(*members):
+        return [training_name(spec, member, members) for member in members]
+
+    assert names("none/seed0", "served/seed0") == ["plain resnet10t", taught]
+    assert names("none/seed0", "in_process/seed0", "served/seed0") == [
+        "plain resnet10t", f"{taught} · in_process", f"{taught} · served"
+    ]  # fmt: skip
+    assert names("none/seed0", "none/seed1", "served/seed0", "served/seed1") == [
+        "plain resnet10t · seed 0", "plain resnet10t · seed 1",
+        f"{taught} · seed 0", f"{taught} · seed 1",
+    ]  # fmt: skip
     three = spec | {"teacher": [spec["teacher"]] * 3}
-    assert run_name(three, ["served/seed0"]).startswith("resnet10t ← 3 teachers")
-    assert run_name({}, []) == ""
+    assert training_name(three, "served/seed0", ["served/seed0"]).endswith("by 3 teachers")
+    alone = {"student": spec["student"]}  # methods of local models
+    assert (
+        training_name(alone, "ec_dnn_l/seed0", ["ec_dnn_l/seed0"]) == "resnet10t · ec_dnn_l"
+    )
     tried = {"train.lr": 0.1, "loss": "losses/kl"}
     assert trial_name(3, tried) == "trial 3 · lr 0.1, loss losses/kl"
     assert trial_name(3, {}) == "trial 3"
