@@ -24,6 +24,7 @@ from kdlab.events.runs import (
     OverviewMade,
     RunDone,
     RunStarted,
+    TeacherMeasured,
 )
 from kdlab.events.training import EpochDone, Paused, Steered, StepLogged, WentOn
 from kdlab.tracking.event_writer import STATES, EventWriter
@@ -32,6 +33,7 @@ from kdlab.tracking.names import (
     COST,
     LEARNING,
     METRICS,
+    PLAIN,
     SPEED,
     metric,
     training_name,
@@ -39,9 +41,20 @@ from kdlab.tracking.names import (
 from kdlab.tracking.sheet import sheet
 
 _MAX_METRICS = 1000
+_TEACHER = "teacher"  # what the events of its training have as member
 _MOST_SHEETS = 30  # pictures of one training
 _FORBIDDEN = re.compile(r"[^\w\-./ :]")
 _EPOCH_METRICS = ("validation_top1", "validation_top5", "samples_lost", "samples_repeated")
+_OF_VERDICT = {
+    "plain_top1": "before",
+    "gained": "gained",
+    "gained_low": "low",
+    "gained_high": "high",
+}
+_OF_SEVERAL = (  # as MLflow's page of the run has them
+    *("student_top1", *_OF_VERDICT),
+    *("teacher_top1", "wall_seconds", "samples_per_second"),
+)
 _LOOK_METRICS = {  # of local and global models, over iterations
     "chosen": "test/error_local",
     "global_": "test/error_global",
@@ -112,8 +125,10 @@ class Writer(EventWriter):
         match event:
             case StepLogged():
                 self._collect(event, METRICS)
+                self._add_above(event, "loss", event.loss, event.step)
             case EpochDone():
                 self._collect(event, _EPOCH_METRICS)
+                self._add_above(event, "validation_top1", event.validation_top1, event.step)
                 if event.member in runs:
                     rate = {f"{SPEED}/samples_per_second_so_far": event.samples_per_second}
                     self._add(runs[event.member], rate, event.time, event.step)
@@ -129,6 +144,9 @@ class Writer(EventWriter):
                     f"{LEARNING}/models": float(len(event.models)),
                 }
                 self._add(runs[event.member], counts, event.time, event.iterations)
+                self._add_above(event, "loss", event.loss, event.iterations)
+            case TeacherMeasured(split="test"):
+                self._add(runs[""], {METRICS["teacher_top1"]: event.top1}, event.time, 0)
             case Steered():
                 values = {f"control/{name}": value for name, value in event.values.items()}
                 self._add(runs[event.member], values, event.time, event.step)
@@ -208,7 +226,7 @@ class Writer(EventWriter):
 
     def _on_images_answered(self, event: ImagesAnswered) -> None:
         """A picture a look; of many epochs some, and the last one."""
-        if event.member == "teacher":
+        if event.member == _TEACHER:
             self.state["teacher_said"] = event.facts()
             return
         run = self.state["runs"].get(event.member)
@@ -248,14 +266,13 @@ class Writer(EventWriter):
         parent = self.state["runs"][""]
         result = event.result
         if result:
-            keys = ["wall_seconds"]
-            if len(self.state["members"]) > 1:  # else its one training has said it
-                keys += ["student_top1", "teacher_top1", "samples_per_second"]
-            values = {METRICS[k]: result[k] for k in keys if result.get(k) is not None}
-            verdict = result.get("verdict")
+            verdict = result.get("verdict") or {}
+            facts = {**result, **{k: verdict.get(v) for k, v in _OF_VERDICT.items()}}
+            # Of a single training all but the time is said.
+            keys = _OF_SEVERAL if len(self.state["members"]) > 1 else ["wall_seconds"]
+            values = {METRICS[k]: facts[k] for k in keys if facts.get(k) is not None}
             if verdict:
                 self.client.set_tag(parent, "kdlab.verdict", verdict["sentence"])
-                values[METRICS["gained"]] = verdict["gained"]
             self._add(parent, values, event.time, 0)
             self.client.log_dict(parent, result, "result.json")
         if event.error:
@@ -321,6 +338,18 @@ class Writer(EventWriter):
         facts = event.facts()
         values = {METRICS[k]: facts[k] for k in keys if facts.get(k) is not None}
         self._add(run, values, event.time, event.step)
+
+    def _add_above(self, event: Event, key: str, value: float | None, step: int) -> None:
+        """A curve of the whole run, so that it shows something from its first step on.
+
+        Of its teacher, and where there are several trainings of each source's first one.
+        """
+        several = self.state["members"] if len(self.state["members"]) > 1 else []
+        source = (event.member or "").partition("/seed")[0]
+        alike = [one for one in several if one.partition("/seed")[0] == source]
+        if value is not None and event.member == (alike or [_TEACHER])[0]:
+            name = f"{METRICS[key]}_{'plain' if source == PLAIN else source}"
+            self._add(self.state["runs"][""], {name: value}, event.time, step)
 
     def _add(self, run: str, values: dict[str, float], time: float, step: int) -> None:
         stamp = int(time * 1000)

@@ -83,7 +83,11 @@ def test_a_comparison_ends_with_the_verdict_everywhere(taught, answer):
     data = MlflowClient(taught.result["tracking_uri"]).get_run(state["runs"][""]).data
     assert data.tags["kdlab.verdict"] == said
     assert data.metrics["test/gained_with_teacher"] == pytest.approx(verdict["gained"])
-    assert page.markdown(said) in data.tags["mlflow.note.content"]
+    assert data.metrics["test/plain_top1"] == pytest.approx(alone)
+    assert data.metrics["test/top1"] == pytest.approx(with_it)
+    interval = [data.metrics[f"test/gained_{end}"] for end in ("low", "high")]
+    assert interval == pytest.approx([verdict["low"], verdict["high"]])
+    assert data.tags["mlflow.note.content"].startswith(page.markdown(said))
     assert "takes" in data.tags["mlflow.note.content"]  # what `kdlab export` does
 
 

@@ -98,6 +98,10 @@ def test_images_that_are_watched_are_pictures_of_steps(folder):
     assert Image.open(kept).width > 300
 
 
+VERDICT = {"before": 60.0, "after": 90.0, "gained": 30.0, "sentence": "the teacher helped"}
+ENDED = {"student_top1": 90.0, "teacher_top1": 95.0, "wall_seconds": 7.0}
+
+
 def tell(folder, members, state="finished", uri=None):
     log = EventLog(folder / "events.jsonl")
     say(log, "run_started", **started(uri or uri_of(folder), members))
@@ -163,6 +167,67 @@ def test_several_members_are_children(folder):
     ]  # fmt: skip
     assert found["served/seed0"].data.tags["mlflow.parentRunId"] == parent
     assert found["served/seed0"].data.params["member.source"] == "served"
+
+
+@pytest.mark.parametrize("ends", [(25.5, 34.5), (None, None)])
+def test_the_run_of_a_comparison_has_what_decides(folder, ends):
+    """What the plain and the taught student reached, and what was gained."""
+    log = EventLog(folder / "events.jsonl")
+    say(log, "run_started", **started(uri_of(folder), ["none/seed0", "served/seed0"]))
+    said = VERDICT | dict(zip(("low", "high"), ends, strict=True))
+    say(log, "run_done", state="finished", result=ENDED | {"verdict": said})
+    Writer(folder).step()
+    data = all_runs(folder)[1]["r1"].data
+    interval = dict(zip(("test/gained_low", "test/gained_high"), ends, strict=True))
+    assert data.metrics == {
+        "test/top1": 90.0,
+        "test/plain_top1": 60.0,
+        "test/gained_with_teacher": 30.0,
+        **{name: end for name, end in interval.items() if end is not None},
+        "test/teacher_top1": 95.0,
+        "speed/wall_seconds": 7.0,
+    }
+    assert data.tags["kdlab.verdict"] == VERDICT["sentence"]
+
+
+def test_a_run_shows_curves_while_its_trainings_go_on(folder):
+    """Of its teacher, and of each source's first seed: what a run of several had at its end."""
+    log, writer = EventLog(folder / "events.jsonl"), Writer(folder)
+    members = ["none/seed0", "none/seed1", "served/seed0", "served/seed1"]
+    say(log, "run_started", **started(uri_of(folder), members))
+    for number, member in enumerate(["teacher", *members]):
+        if member != "teacher":
+            say(log, "member_started", member=member, source="any", seed=0)
+        say(log, "step_logged", member=member, epoch=0, step=1, loss=float(number), lr=0.1)
+    say(log, "teacher_measured", member="teacher", split="validation", top1=10.0)
+    say(log, "teacher_measured", member="teacher", split="test", top1=99.0)
+    say(log, "epoch_done", member="served/seed0", epoch=1, step=2, validation_top1=50.0)
+    say(log, "epoch_done", member="served/seed1", epoch=1, step=2, validation_top1=51.0)
+    writer.step()
+    found = all_runs(folder)[1]
+    assert found["r1"].info.status == "RUNNING"
+    assert found["r1"].data.metrics == {
+        "learning/loss_teacher": 0.0,
+        "learning/loss_plain": 1.0,
+        "learning/loss_served": 3.0,
+        "learning/validation_top1_served": 50.0,
+        "test/teacher_top1": 99.0,
+    }
+    assert found["served/seed1"].data.metrics["learning/loss"] == 4.0
+
+
+def test_a_single_training_shows_its_own_curves_and_its_teachers(folder):
+    log, writer = EventLog(folder / "events.jsonl"), Writer(folder)
+    say(log, "run_started", **started(uri_of(folder), ["served/seed0"]))
+    say(log, "step_logged", member="teacher", epoch=0, step=1, loss=3.0, lr=0.1)
+    writer.step()
+    assert all_runs(folder)[1]["r1"].data.metrics == {"learning/loss_teacher": 3.0}
+    say(log, "member_started", member="served/seed0", source="served", seed=0)
+    say(log, "step_logged", member="served/seed0", epoch=0, step=1, loss=2.0, lr=0.1)
+    writer.step()
+    metrics = all_runs(folder)[1]["r1"].data.metrics
+    assert metrics["learning/loss"] == 2.0
+    assert "learning/loss_served" not in metrics
 
 
 @pytest.mark.parametrize(("state", "status"), [("stopped", "KILLED"), ("failed", "FAILED")])

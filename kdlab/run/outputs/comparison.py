@@ -241,9 +241,13 @@ def overview(run: Run) -> dict[str, str]:
     spec = run.folder.resolved()
     head = comparison.head()
     lines = [[page.markdown(row[key]) for key in head] for row in comparison.outcomes()]
-    note = [
-        page.markdown(str(spec.get("about", ""))),
-        *map(page.markdown, [*comparison.notes(), better_of(run.folder)]),
+    notes = [
+        *reversed(comparison.notes()),
+        str(spec.get("about", "")),
+        better_of(run.folder),
+    ]
+    note = [  # MLflow folds all but the first lines: the verdict leads
+        *map(page.markdown, notes),
         f"`kdlab run {origin.experiment}`, spec `{origin.spec_hash}`",
         page.markdown_table(head, lines),
         "![curves](overview.svg)",
