@@ -19,7 +19,7 @@ from kdlab.cluster.wires.security import write_private
 from kdlab.config import credentials
 from kdlab.config.home import home, recall_as, runs_folder
 from kdlab.errors import BadInput, NotFoundError
-from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN, ui_address, ui_note
+from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN, VIEW, ui_address, ui_note
 from kdlab.tracking.in_mlflow import TRACKING, InMlflow
 
 # Of MLflow's two views the one of training.
@@ -72,7 +72,7 @@ def serve_ui(
         )
     host, once = f"{secrets.token_hex(16)}.localhost", secrets.token_urlsafe(24)
     where = f"http://{host}:{port}"
-    newest = _newest_experiment() if uri is None else None
+    newest = _newest_experiment() if uri is None else f"?{_TRAINING}"
     process = start(
         command(port),
         env=os.environ | _settings(uri or f"sqlite:///{store}", host, once),
@@ -87,9 +87,8 @@ def serve_ui(
         while process.poll() is None and not _answers(port):
             time.sleep(0.1)  # between looks
         if process.poll() is None:
-            view = f"#/experiments/{newest}/runs" if newest else "#/experiments"
             _note(where, up=True)
-            address = f"{where}/?token={once}{view}?{_TRAINING}"
+            address = f"{where}/?token={once}#/experiments{newest}"
             print(f"MLflow: {address}  (for you alone, once; Ctrl-C ends it)", flush=True)
             if browser:
                 _open(address)
@@ -135,15 +134,16 @@ def _open(address: str) -> None:
     webbrowser.open(page.absolute().as_uri())
 
 
-def _newest_experiment() -> str | None:
-    """Id in MLflow of what ran last, of which there is a word."""
+def _newest_experiment() -> str:
+    """The end of the address of the runs of what ran last, of which there is a word."""
     folder = runs_folder()
     kept = [*folder.glob(f"*/{TRACKING}"), *folder.glob(f"sweeps/*/{TRACKING}")]
     for path in sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True):
         facts = recall_as(InMlflow, path, "It is passed over.")
         if facts and (found := facts.experiment_id or facts.experiment) is not None:
-            return str(found)
-    return None
+            shown = f"&viewStateShareKey={VIEW}" if facts.view else ""
+            return f"/{found}/runs?{_TRAINING}{shown}"
+    return f"?{_TRAINING}"
 
 
 def _answers(port: int) -> bool:

@@ -12,6 +12,9 @@ from kdlab.config.home import home
 # the name that the browser calls it by.
 UI_TOKEN, UI_ONCE, UI_HOST = "KDLAB_UI_TOKEN", "KDLAB_UI_ONCE", "KDLAB_UI_HOST"
 
+# The view of its runs that each experiment in MLflow has, by what is in an address of it.
+VIEW = "kdlab"
+
 # `tracking` in the status of what has ended and waits for MLflow; it stays if that is killed.
 PENDING = "MLflow has not got all of it; `kdlab runs --sync` writes the rest"
 

@@ -29,8 +29,12 @@ _REFUSED = (
     "printed, which works once and for some minutes: for another one, start it again. In a "
     "link to 127.0.0.1 put the host of that address. A script sets MLFLOW_TRACKING_TOKEN."
 )
-# Not a redirection: what stands behind the # of the address stays.
-_ENTERED = "<script>location.replace(location.pathname + location.hash)</script>"
+# Not a redirection: what stands behind the # of the address stays. Of MLflow's two views the one
+# of training, in which its links then stay.
+_ENTERED = """<script>
+localStorage["mlflow.workflowType_v1"] = '"machine_learning"'
+location.replace(location.pathname + location.hash)
+</script>"""
 
 Scope = MutableMapping[str, Any]
 AsgiChannel = Callable[..., Awaitable[Any]]

@@ -18,6 +18,7 @@ class InMlflow:
     uri: str | None = None
     experiment_id: str | int | None = None
     experiment: str | int | None = None  # of a sweep
+    view: bool = False  # the experiment has one of its runs
     runs: Mapping[str, str] = field(default_factory=dict)  # by member; "" is the run itself
 
     @classmethod

@@ -4,8 +4,11 @@ Its pages show a section for what stands before the `/`, in the order of the alp
 reads first comes first, single numbers after the curves.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from kdlab.tracking import VIEW
 
 LEARNING, READER, SPEED, TEST = "learning", "soft_labels", "speed", "test"
 VALIDATION, COST = "validation", "what_it_costs"
@@ -40,6 +43,43 @@ METRICS: Mapping[str, str] = {
     "best_epoch": f"{VALIDATION}/best_epoch",
 }
 
+# Columns of MLflow's table of runs, as it calls them, and widths: what decides within 1,400 pixels.
+COLUMNS = {
+    "attributes.`Run Name`": 300,
+    "runDateAndNestInfo": 145,
+    "metrics.`test/top1`": 90,
+    "metrics.`test/plain_top1`": 120,
+    "metrics.`test/gained_with_teacher`": 180,
+    "metrics.`test/teacher_top1`": 135,
+    "duration": 85,
+    "metrics.`learning/validation_top1`": 175,
+    "metrics.`learning/loss`": 110,
+}
+_STATE = {
+    "selectedColumns": [name for name in COLUMNS if name.startswith("metrics.")],
+    "columnOrder": [*COLUMNS],
+    "columnWidths": COLUMNS,
+}
+# Key and value of an experiment's tag: a view that MLflow lists. Before 3.17 it read no `state`.
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
+VIEW_SAVED = json.dumps(
+    {"name": VIEW, "createdAt": 0, "state": json.dumps(_STATE)} | _STATE
+)
+_LEADING = (  # parameters that one looks for
+    *("member.", "student.", "teacher.model.", "soft_labels.type", "loss."),
+    *("train.epochs", "train.batch", "train.optimizer", "train.lr", "train.schedule"),
+)
+
+
+def in_order(params: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """As MLflow's page of a run is to show them: what one looks for first, what is not set last."""
+
+    def place(param: tuple[str, Any]) -> tuple[bool, int]:
+        found = [n for n, key in enumerate(_LEADING) if param[0].startswith(key)]
+        return param[1] is None, min(found, default=len(_LEADING))
+
+    return sorted(params, key=place)
+
 
 def metric(quantity: str) -> str:
     """Its name in MLflow; of one that only a sweep counts, in a section of its own."""
@@ -47,24 +87,22 @@ def metric(quantity: str) -> str:
 
 
 def training_name(spec: Mapping[str, Any], member: str, members: Sequence[str]) -> str:
-    """Who learns from whom: "plain resnet10t", "resnet10t taught by resnet18 · served · seed 0".
+    """Who learns from whom: "plain resnet10t", "served · seed 0 · resnet10t taught by resnet18".
 
-    Args:
-        spec: resolved.
-        member: a training, "served/seed0".
-        members: all of its run; source and seed are named where others differ in them alone.
+    Source and seed stand where other `members` of the run differ in them alone, and stand first,
+    as MLflow cuts long names.
     """
     student, teacher = _model(spec.get("student")), teacher_name(spec.get("teacher"))
     pairs = [one.partition("/seed") for one in members]
     source, _, seed = member.partition("/seed")
     taught = {other for other, _, _ in pairs if other != PLAIN}
+    several = len({other for _, _, other in pairs}) > 1
     if source == PLAIN:
-        parts = [f"plain {student}".strip()]
+        source, name = "", f"plain {student}".strip()
     else:
-        parts = [f"{student} taught by {teacher}" if teacher else student]
-        parts += [source] if len(taught) > 1 or not teacher else []
-    parts += [f"seed {seed}"] if len({other for _, _, other in pairs}) > 1 else []
-    return " · ".join(filter(None, parts))
+        name = f"{student} taught by {teacher}" if teacher else student
+        source = source if len(taught) > 1 or not teacher else ""
+    return " · ".join(filter(None, [source, f"seed {seed}" if several else "", name]))
 
 
 def trial_name(number: int, values: Mapping[str, Any]) -> str:

@@ -6,11 +6,13 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
 
 from kdlab.config.load import flat
 from kdlab.events.ensemble import ErrorsMeasured, RoundClosed
@@ -27,17 +29,10 @@ from kdlab.events.runs import (
     TeacherMeasured,
 )
 from kdlab.events.training import EpochDone, Paused, Steered, StepLogged, WentOn
+from kdlab.tracking import names
 from kdlab.tracking.event_writer import STATES, EventWriter
 from kdlab.tracking.logged_model import log_student
-from kdlab.tracking.names import (
-    COST,
-    LEARNING,
-    METRICS,
-    PLAIN,
-    SPEED,
-    metric,
-    training_name,
-)
+from kdlab.tracking.names import COST, LEARNING, METRICS, PLAIN, SPEED, metric
 from kdlab.tracking.sheet import sheet
 
 _MAX_METRICS = 1000
@@ -159,18 +154,12 @@ class Writer(EventWriter):
         if "" in self.state["runs"]:  # resumed, or tried again: the same MLflow run goes on
             self.client.update_run(self.state["runs"][""], status="RUNNING")
         else:
-            self.state["experiment_id"] = experiment_id(
-                self.client, event.group, self.state["uri"]
-            )
-            name = f"{self._named(event)} · {event.run_id[-4:]}"
+            self.state |= experiment(self.client, event.group, self.state["uri"])
+            spec, members = event.spec, event.members
+            alone = len(members) == 1 and names.training_name(spec, members[0], members)
+            name = f"{alone or event.experiment} · {event.run_id[-4:]}"
             self._create(event, "", self.name or name, self.tags)
         self._describe("", event.facts())
-
-    def _named(self, event: RunStarted) -> str:
-        """By its experiment; of one training by that, as it is the same run in MLflow."""
-        alone = len(event.members) == 1
-        named = training_name(event.spec, event.members[0], event.members) if alone else ""
-        return named or event.experiment
 
     def _on_member_started(self, event: MemberStarted) -> None:
         member = event.member or ""
@@ -180,7 +169,7 @@ class Writer(EventWriter):
         if member not in self.state["runs"]:
             tags = {"mlflow.parentRunId": self.state["runs"][""], "kdlab.member": member}
             spec, members = self.state["started"]["spec"], self.state["members"]
-            name = training_name(spec, member, members)
+            name = names.training_name(spec, member, members)
             self._create(event, member, name, tags)
         extra = {"member.source": str(event.source), "member.seed": str(event.seed)}
         self._describe(member, self.state["started"], extra)
@@ -209,13 +198,9 @@ class Writer(EventWriter):
         if self.weights and run not in self.state["models"]:
             student = Path(result["model_path"])
             name = str(event.member).replace("/", "-")
+            experiment, steps = self.state["experiment_id"], result["steps"]
             self.state["models"][run] = log_student(
-                self.client,
-                run,
-                self.state["experiment_id"],
-                student,
-                result["steps"],
-                name,
+                self.client, run, experiment, student, steps, name
             )
             self.save()
         for path in event.artifacts:
@@ -300,7 +285,7 @@ class Writer(EventWriter):
         if member in self.state["described"]:
             return
         run = self.state["runs"][member]
-        pairs = [*flat(event["spec"]), *(extra or {}).items()]
+        pairs = names.in_order([*(extra or {}).items(), *flat(event["spec"])])
         params = [Param(cleaned(key), str(value)[:6000]) for key, value in pairs]
         tags = {
             "kdlab.experiment": event["experiment"],
@@ -373,8 +358,16 @@ def _kept(facts: Mapping[str, Any] | None) -> Event | None:
     return None if facts is None else parse(facts)
 
 
-def experiment_id(client: MlflowClient, name: str, uri: str) -> str:
-    """Id of the experiment of this name, made if there is none."""
+def experiment(client: MlflowClient, name: str, uri: str) -> dict[str, Any]:
+    """Id of the experiment of this name, which has our view of its runs from here on."""
+    made = _experiment_id(client, name, uri)
+    with suppress(MlflowException):  # a server's experiments may be others'
+        client.set_experiment_tag(made, names.VIEW_TAG, names.VIEW_SAVED)
+    return {"experiment_id": made, "view": True}
+
+
+def _experiment_id(client: MlflowClient, name: str, uri: str) -> str:
+    """Made if there is none."""
     found = client.get_experiment_by_name(name)
     if found is not None:
         if found.lifecycle_stage == "deleted":

@@ -96,7 +96,16 @@ def test_runs_are_looked_at_and_compared_in_mlflow(ui, page, picture):
     named.wait_for()
     assert runs[0].id[-4:] in named.inner_text()
     assert "token" not in page.url
+    page.set_viewport_size({"width": 1400, "height": 900})
+    for column in ("top1", "plain_top1", "gained_with_teacher", "teacher_top1"):
+        head = page.get_by_text(f"test/{column}", exact=True).first
+        head.wait_for()
+        where = head.bounding_box()
+        assert where["x"] + where["width"] <= 1400
     picture("mlflow_runs")
+    named.click()
+    page.get_by_text("Created at").first.wait_for()
+    assert page.get_by_text("Evaluation runs").count() == 0  # still the view of trainings
     in_the_order_one_reads(
         page, f"{url}#/experiments/{state['experiment_id']}", state, picture
     )

@@ -113,7 +113,13 @@ def test_what_ran_last_is_opened(up, store, capsys):
         path.write_text(json.dumps({key: number + 7}))
         os.utime(path, (number, number))
     up(Server())
-    assert "#/experiments/8/runs?" in capsys.readouterr().out  # the sweep's
+    said = capsys.readouterr().out
+    assert "#/experiments/8/runs?workflowType=machine_learning " in said  # the sweep's
+    facts = {"experiment_id": 7, "view": True}
+    (runs / "a" / "tracking.json").write_text(json.dumps(facts))
+    up(Server())
+    said = capsys.readouterr().out
+    assert "/7/runs?workflowType=machine_learning&viewStateShareKey=kdlab " in said
     up(Server(), uri="http://far")
     assert "#/experiments?" in capsys.readouterr().out  # not of this store
 

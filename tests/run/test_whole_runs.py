@@ -74,11 +74,11 @@ def test_quickstart(run_json, elsewhere, spawned, monkeypatch):
     assert set(found) == {
         f"quickstart · {result['run_id'][-4:]}",
         "plain cifar_resnet-8",
-        f"{taught} · in_process",
-        f"{taught} · served",
+        f"in_process · {taught}",
+        f"served · {taught}",
     }
     assert {r.info.status for r in found.values()} == {"FINISHED"}
-    top1 = found[f"{taught} · served"].data.metrics["test/top1"]
+    top1 = found[f"served · {taught}"].data.metrics["test/top1"]
     assert top1 == pytest.approx(result["student_top1"])
 
 

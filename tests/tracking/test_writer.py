@@ -5,12 +5,15 @@ import re
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 from PIL import Image
 from tests_support import event
 
 from kdlab.cluster.reader.student_reader import FIGURES
 from kdlab.events.log import EventLog
+from kdlab.tracking import VIEW
 from kdlab.tracking.follow import follow
+from kdlab.tracking.in_mlflow import InMlflow
 from kdlab.tracking.names import METRICS, training_name, trial_name
 from kdlab.tracking.writer import Writer
 
@@ -167,6 +170,64 @@ def test_several_members_are_children(folder):
     ]  # fmt: skip
     assert found["served/seed0"].data.tags["mlflow.parentRunId"] == parent
     assert found["served/seed0"].data.params["member.source"] == "served"
+
+
+def test_an_experiment_has_a_view_of_its_runs_with_what_decides_first(folder):
+    """The form that MLflow's pages read; those before 3.17 read what stands beside the name."""
+    log = EventLog(folder / "events.jsonl")
+    say(log, "run_started", **started(uri_of(folder), ["served/seed0"]))
+    writer = Writer(folder)
+    writer.step()
+    client = MlflowClient(uri_of(folder))
+    tags = client.get_experiment_by_name("my group").tags
+    saved = json.loads(tags[f"mlflow.sharedViewState.{VIEW}"])
+    assert (saved["name"], saved["createdAt"]) == (VIEW, 0)
+    state = json.loads(saved["state"])
+    assert state.items() <= saved.items()
+    first = [f"metrics.`test/{name}`" for name in (
+        "top1", "plain_top1", "gained_with_teacher", "teacher_top1"
+    )]  # fmt: skip
+    assert state["selectedColumns"][:4] == first
+    assert state["columnOrder"][2:7] == [*first, "duration"]
+    names = {name.removeprefix("metrics.").strip("`") for name in state["selectedColumns"]}
+    assert names <= set(METRICS.values())
+    table = 1400 - 254 - 73  # without MLflow's menu and check boxes
+    assert sum(state["columnWidths"][name] for name in state["columnOrder"][:7]) <= table
+    assert InMlflow.read(folder).view
+
+
+def test_a_server_that_keeps_its_experiments_from_changes_is_written_to(
+    folder, monkeypatch
+):
+    def refuses(*arguments):
+        raise MlflowException("PERMISSION_DENIED")
+
+    monkeypatch.setattr(MlflowClient, "set_experiment_tag", refuses)
+    tell(folder, ["served/seed0"])
+    Writer(folder).step()
+    assert all_runs(folder)[1]["r1"].info.status == "FINISHED"
+
+
+def test_parameters_begin_with_those_that_one_looks_for(folder):
+    """MLflow's page of a run has them as they were written."""
+    log = EventLog(folder / "events.jsonl")
+    facts = started(uri_of(folder), ["none/seed0", "served/seed0"])
+    facts["spec"] = {"about": "x", "expects": None, "kept": 0.0} | facts["spec"]
+    say(log, "run_started", **facts)
+    say(log, "member_started", member="served/seed0", source="served", seed=0)
+    Writer(folder).step()
+    assert list(all_runs(folder)[1]["served/seed0"].data.params) == [
+        *("member.source", "member.seed", "student.type", "teacher.model.type"),
+        *(
+            "teacher.model.depth",
+            "train.lr",
+            "about",
+            "kept",
+            "data.type",
+            "seeds",
+            "expects",
+        ),
+    ]
 
 
 @pytest.mark.parametrize("ends", [(25.5, 34.5), (None, None)])
@@ -328,18 +389,19 @@ def test_names_say_who_learns_from_whom():
 
     assert names("none/seed0", "served/seed0") == ["plain resnet10t", taught]
     assert names("none/seed0", "in_process/seed0", "served/seed0") == [
-        "plain resnet10t", f"{taught} · in_process", f"{taught} · served"
+        "plain resnet10t", f"in_process · {taught}", f"served · {taught}"
     ]  # fmt: skip
     assert names("none/seed0", "none/seed1", "served/seed0", "served/seed1") == [
-        "plain resnet10t · seed 0", "plain resnet10t · seed 1",
-        f"{taught} · seed 0", f"{taught} · seed 1",
+        "seed 0 · plain resnet10t", "seed 1 · plain resnet10t",
+        f"seed 0 · {taught}", f"seed 1 · {taught}",
     ]  # fmt: skip
     three = spec | {"teacher": [spec["teacher"]] * 3}
     assert training_name(three, "served/seed0", ["served/seed0"]).endswith("by 3 teachers")
     alone = {"student": spec["student"]}  # methods of local models
     assert (
-        training_name(alone, "ec_dnn_l/seed0", ["ec_dnn_l/seed0"]) == "resnet10t · ec_dnn_l"
+        training_name(alone, "ec_dnn_l/seed0", ["ec_dnn_l/seed0"]) == "ec_dnn_l · resnet10t"
     )
+    assert training_name({}, "none/seed0", ["none/seed0"]) == "plain"
     tried = {"train.lr": 0.1, "loss": "losses/kl"}
     assert trial_name(3, tried) == "trial 3 · lr 0.1, loss losses/kl"
     assert trial_name(3, {}) == "trial 3"
