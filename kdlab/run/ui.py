@@ -18,7 +18,8 @@ from urllib.error import HTTPError
 from kdlab.cluster.wires.security import write_private
 from kdlab.config import credentials
 from kdlab.config.home import home, recall_as, runs_folder
-from kdlab.errors import BadInput, NotFoundError
+from kdlab.errors import BadInput, KdlabError, NotFoundError
+from kdlab.supervision.children import tail
 from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN, VIEW, ui_address, ui_note
 from kdlab.tracking.in_mlflow import TRACKING, InMlflow
 
@@ -58,13 +59,9 @@ def serve_ui(
     Raises:
         NotFoundError: there is no store yet.
         BadInput: somebody listens on this port already, or a password of `uri` is missing.
+        KdlabError: the server ended by itself; with the end of what it said.
     """
-    store = runs_folder() / "mlflow.db"
-    if uri is None and not store.exists():
-        raise NotFoundError(
-            f"There is no MLflow store at {store} yet. Run something first: kdlab run "
-            "quickstart. Or name one with --uri."
-        )
+    store = _store(uri)
     if _listens(port):
         raise BadInput(
             f"Port {port} of this machine is taken, perhaps by another `kdlab ui`. Take "
@@ -73,11 +70,11 @@ def serve_ui(
     host, once = f"{secrets.token_hex(16)}.localhost", secrets.token_urlsafe(24)
     where = f"http://{host}:{port}"
     newest = _newest_experiment() if uri is None else f"?{_TRAINING}"
-    process = start(
-        command(port),
-        env=os.environ | _settings(uri or f"sqlite:///{store}", host, once),
-        start_new_session=True,
-    )
+    env = os.environ | _settings(store, host, once)
+    log = home() / f"ui-{port}.log"
+    with log.open("wb") as out:
+        told = {"env": env, "stdout": out, "stderr": out}
+        process = start(command(port), start_new_session=True, **told)
 
     def forward(number: int, frame: FrameType | None) -> None:
         os.killpg(process.pid, signal.SIGTERM)  # its workers too
@@ -97,7 +94,23 @@ def serve_ui(
         for number, handler in before.items():
             signal.signal(number, handler)
         _note(where, up=False)
-    return 0 if code in (0, -signal.SIGTERM) else 1
+    if code not in (0, -signal.SIGTERM):
+        raise KdlabError(
+            f"MLflow's server ended by itself (exit code {code}), so there is no UI. Its last "
+            f"lines tell why; all of them are in {log}:\n{tail(log)}"
+        )
+    return 0
+
+
+def _store(uri: str | None) -> str:
+    """The one that was named, or the one beside the runs."""
+    file = runs_folder() / "mlflow.db"
+    if uri is None and not file.exists():
+        raise NotFoundError(
+            f"There is no MLflow store at {file} yet. Run something first: kdlab run "
+            "quickstart. Or name one with --uri."
+        )
+    return uri or f"sqlite:///{file}"
 
 
 def _settings(uri: str, host: str, once: str) -> dict[str, str]:

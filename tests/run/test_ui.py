@@ -11,7 +11,7 @@ from socket import create_server
 
 import pytest
 
-from kdlab.errors import BadInput, NotFoundError
+from kdlab.errors import BadInput, KdlabError, NotFoundError
 from kdlab.run import ui
 from kdlab.run.ui import serve_ui, token
 from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN, ui_address
@@ -144,14 +144,39 @@ def test_a_browser_is_opened_once_it_answers_by_a_page_of_this_user_alone(
     assert stat.S_IMODE((elsewhere / "home" / "ui.html").stat().st_mode) == 0o600
 
 
-def test_a_server_that_dies_is_a_failure_and_no_address_is_said(up, capsys):
-    assert up(Server(looks=9, code=1, dies=True)) == 1
-    assert capsys.readouterr().out == ""
+class Talking(Server):
+    """Says its lines where it is told to."""
+
+    def __call__(self, command, **options):
+        options["stdout"].write(b"INFO: alembic\n" * 20)
+        options["stderr"].write(b"Error: the disk is full\n")
+        return super().__call__(command, **options)
 
 
-@pytest.mark.parametrize(("code", "ours"), [(0, 0), (-signal.SIGTERM, 0), (-9, 1), (3, 1)])
-def test_an_end_that_was_asked_for_is_none(up, code, ours):
-    assert up(Server(code=code)) == ours
+def test_what_mlflow_says_is_in_a_log_and_the_address_stands_alone(up, capfd, elsewhere):
+    up(Talking(looks=2))
+    out, err = capfd.readouterr()
+    assert out.startswith("MLflow: http://")
+    assert len(out.splitlines()) == 1
+    assert err == ""
+    assert "disk is full" in (elsewhere / "home" / "ui-5000.log").read_text()
+
+
+@pytest.mark.parametrize("dies", [True, False])  # before it answers, or later
+def test_a_server_that_ends_by_itself_is_told_with_its_last_lines(
+    up, capfd, elsewhere, dies
+):
+    with pytest.raises(KdlabError) as told:
+        up(Talking(looks=9 if dies else 0, code=3, dies=dies))
+    assert "exit code 3" in str(told.value)
+    assert str(elsewhere / "home" / "ui-5000.log") in str(told.value)
+    assert str(told.value).endswith("  Error: the disk is full")
+    assert ("MLflow: " in capfd.readouterr().out) is not dies
+
+
+@pytest.mark.parametrize("code", [0, -signal.SIGTERM])
+def test_an_end_that_was_asked_for_is_none(up, code):
+    assert up(Server(code=code)) == 0
 
 
 def test_ctrl_c_ends_its_workers_too_and_handlers_are_put_back(up, monkeypatch):
