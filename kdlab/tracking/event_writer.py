@@ -5,10 +5,12 @@ repeats a few writes with the same keys, steps and times, which MLflow stores on
 """
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 
 from kdlab.config.home import read_object, write_json
 from kdlab.events.event import Event
@@ -17,6 +19,7 @@ from kdlab.events.runs import RunDone, RunStarted
 from kdlab.events.sweeps import SweepDone, SweepStarted
 from kdlab.tracking import store
 from kdlab.tracking.in_mlflow import TRACKING, InMlflow
+from kdlab.tracking.names import VIEW_SAVED, VIEW_TAG
 
 STATES = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "lost": "FAILED"}
 
@@ -87,6 +90,14 @@ class EventWriter(ABC):
     @abstractmethod
     def write(self, event: Event) -> None:
         """One event; those that MLflow has no place for are passed over."""
+
+    def experiment(self, name: str) -> str:
+        """Id of the experiment of this name, which has our view of its runs from here on."""
+        made = store.experiment_id(self.client, name, self.state["uri"])
+        with suppress(MlflowException):  # a server's experiments may be others'
+            self.client.set_experiment_tag(made, VIEW_TAG, VIEW_SAVED)
+        self.state["view"] = True
+        return made
 
     def create(self, event: Event, experiment: str, name: str, tags: dict[str, str]) -> str:
         """A run in MLflow that began with this event; its id."""

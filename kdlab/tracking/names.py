@@ -35,10 +35,10 @@ METRICS: Mapping[str, str] = {
     "student_top1_best": f"{TEST}/top1_best_on_validation",
     "global_top1": f"{TEST}/top1_global",
     "teacher_top1": f"{TEST}/teacher_top1",
-    "plain_top1": f"{TEST}/plain_top1",
+    "before": f"{TEST}/plain_top1",
     "gained": f"{TEST}/gained_with_teacher",
-    "gained_low": f"{TEST}/gained_low",
-    "gained_high": f"{TEST}/gained_high",
+    "low": f"{TEST}/gained_low",
+    "high": f"{TEST}/gained_high",
     "validation_top1_best": f"{VALIDATION}/best_top1",
     "best_epoch": f"{VALIDATION}/best_epoch",
 }

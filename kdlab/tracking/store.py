@@ -6,6 +6,7 @@ killed meanwhile, leave tables half made, and MLflow refuses that file ever afte
 
 import logging
 import os
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -17,6 +18,7 @@ from kdlab.config import credentials
 from kdlab.config.home import locked
 
 _SQLITE = "sqlite:///"
+_FORBIDDEN = re.compile(r"[^\w\-./ :]")
 
 
 def client(uri: str) -> MlflowClient:
@@ -60,3 +62,23 @@ def _is_half_made(path: Path) -> bool:
         runs = "runs" in tables and file.execute("select 1 from runs limit 1").fetchone()
         begun = any(name.startswith("_alembic_tmp") for name in tables)
         return not runs and (begun or "experiments" not in tables)
+
+
+def experiment_id(client: MlflowClient, name: str, uri: str) -> str:
+    """Id of the experiment of this name, made if there is none."""
+    found = client.get_experiment_by_name(name)
+    if found is not None:
+        if found.lifecycle_stage == "deleted":
+            client.restore_experiment(found.experiment_id)
+        return str(found.experiment_id)
+    if not uri.startswith(_SQLITE):
+        return str(client.create_experiment(name))
+    # Beside the database, whatever the current folder is.
+    root = Path(uri.removeprefix(_SQLITE)).parent / "mlartifacts"
+    location = (root / cleaned(name).replace("/", "_")).as_uri()
+    return str(client.create_experiment(name, artifact_location=location))
+
+
+def cleaned(name: str) -> str:
+    """A name that MLflow takes."""
+    return _FORBIDDEN.sub("_", name)

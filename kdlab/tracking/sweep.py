@@ -23,7 +23,8 @@ from kdlab.events.sweeps import (
 )
 from kdlab.tracking.event_writer import STATES, EventWriter
 from kdlab.tracking.names import METRICS, metric, trial_name
-from kdlab.tracking.writer import Writer, cleaned, experiment
+from kdlab.tracking.store import cleaned
+from kdlab.tracking.writer import Writer
 
 _TRIALS = {"complete": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
 _PARENT = "mlflow.parentRunId"
@@ -74,8 +75,7 @@ class SweepWriter(EventWriter):
         if self.state["run"] is not None:  # gone on with
             self.client.update_run(self.state["run"], status="RUNNING")
             return
-        self.state |= experiment(self.client, event.group, self.state["uri"])
-        self.state["experiment"] = self.state["experiment_id"]
+        self.state["experiment"] = self.experiment(event.group)
         tags = {
             "kdlab.sweep": event.study,
             "kdlab.spec_hash": event.spec_hash,

@@ -4,15 +4,12 @@ import json
 import logging
 import math
 import os
-import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
-from mlflow.exceptions import MlflowException
 
 from kdlab.config.load import flat
 from kdlab.events.ensemble import ErrorsMeasured, RoundClosed
@@ -34,21 +31,15 @@ from kdlab.tracking.event_writer import STATES, EventWriter
 from kdlab.tracking.logged_model import log_student
 from kdlab.tracking.names import COST, LEARNING, METRICS, PLAIN, SPEED, metric
 from kdlab.tracking.sheet import sheet
+from kdlab.tracking.store import cleaned
 
 _MAX_METRICS = 1000
 _TEACHER = "teacher"  # what the events of its training have as member
 _MOST_SHEETS = 30  # pictures of one training
-_FORBIDDEN = re.compile(r"[^\w\-./ :]")
 _EPOCH_METRICS = ("validation_top1", "validation_top5", "samples_lost", "samples_repeated")
-_OF_VERDICT = {
-    "plain_top1": "before",
-    "gained": "gained",
-    "gained_low": "low",
-    "gained_high": "high",
-}
-_OF_SEVERAL = (  # as MLflow's page of the run has them
-    *("student_top1", *_OF_VERDICT),
-    *("teacher_top1", "wall_seconds", "samples_per_second"),
+_OF_SEVERAL = (  # in the order in which MLflow's page of the run has them
+    *("student_top1", "before", "gained", "low", "high", "teacher_top1"),
+    *("wall_seconds", "samples_per_second"),
 )
 _LOOK_METRICS = {  # of local and global models, over iterations
     "chosen": "test/error_local",
@@ -154,7 +145,7 @@ class Writer(EventWriter):
         if "" in self.state["runs"]:  # resumed, or tried again: the same MLflow run goes on
             self.client.update_run(self.state["runs"][""], status="RUNNING")
         else:
-            self.state |= experiment(self.client, event.group, self.state["uri"])
+            self.state["experiment_id"] = self.experiment(event.group)
             spec, members = event.spec, event.members
             alone = len(members) == 1 and names.training_name(spec, members[0], members)
             name = f"{alone or event.experiment} · {event.run_id[-4:]}"
@@ -252,7 +243,7 @@ class Writer(EventWriter):
         result = event.result
         if result:
             verdict = result.get("verdict") or {}
-            facts = {**result, **{k: verdict.get(v) for k, v in _OF_VERDICT.items()}}
+            facts = {**result, **verdict}
             # Of a single training all but the time is said.
             keys = _OF_SEVERAL if len(self.state["members"]) > 1 else ["wall_seconds"]
             values = {METRICS[k]: facts[k] for k in keys if facts.get(k) is not None}
@@ -356,31 +347,3 @@ class Writer(EventWriter):
 
 def _kept(facts: Mapping[str, Any] | None) -> Event | None:
     return None if facts is None else parse(facts)
-
-
-def experiment(client: MlflowClient, name: str, uri: str) -> dict[str, Any]:
-    """Id of the experiment of this name, which has our view of its runs from here on."""
-    made = _experiment_id(client, name, uri)
-    with suppress(MlflowException):  # a server's experiments may be others'
-        client.set_experiment_tag(made, names.VIEW_TAG, names.VIEW_SAVED)
-    return {"experiment_id": made, "view": True}
-
-
-def _experiment_id(client: MlflowClient, name: str, uri: str) -> str:
-    """Made if there is none."""
-    found = client.get_experiment_by_name(name)
-    if found is not None:
-        if found.lifecycle_stage == "deleted":
-            client.restore_experiment(found.experiment_id)
-        return str(found.experiment_id)
-    if not uri.startswith("sqlite:///"):
-        return str(client.create_experiment(name))
-    # Beside the database, whatever the current folder is.
-    root = Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts"
-    location = (root / cleaned(name).replace("/", "_")).as_uri()
-    return str(client.create_experiment(name, artifact_location=location))
-
-
-def cleaned(name: str) -> str:
-    """A name that MLflow takes."""
-    return _FORBIDDEN.sub("_", name)
