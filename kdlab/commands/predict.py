@@ -11,25 +11,35 @@ ABOUT = "what the student of a run says of photos"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
+    of_student(parser)
+    parser.add_argument("images", nargs="+", help="image files, or folders of them")
+    parser.add_argument("--top", type=int, default=3, help="classes for each image")
+    json_flag(parser)
+
+
+def of_student(parser: argparse.ArgumentParser) -> None:
+    """Which student is asked."""
     parser.add_argument(
         "run",
         help="id, a part of it, last; or what was exported: .onnx, .safetensors, or a folder",
     )
-    parser.add_argument("images", nargs="+", help="image files, or folders of them")
-    parser.add_argument("--top", type=int, default=3, help="classes for each image")
     parser.add_argument("--member", help="as served/seed0 (default: best on validation)")
     parser.add_argument(
         "--best", action="store_true", help="weights of the best epoch on validation"
     )
-    json_flag(parser)
+
+
+def check_student(run: str) -> None:
+    """Refuse, as NotFoundError, what is nowhere, before torch is imported."""
+    asked = Path(run).expanduser()
+    if asked.suffix in (".onnx", ".safetensors"):
+        require_path(run)
+    elif not asked.is_dir():
+        find(run)
 
 
 def do(arguments: argparse.Namespace) -> int:
-    asked = Path(arguments.run).expanduser()
-    if asked.suffix in (".onnx", ".safetensors"):
-        require_path(arguments.run)
-    elif not asked.is_dir():
-        find(arguments.run)
+    check_student(arguments.run)
     for image in arguments.images:
         require_path(image)
     from kdlab.run.outputs.prediction import answers  # imports torch

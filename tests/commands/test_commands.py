@@ -15,6 +15,7 @@ from kdlab.commands import (
     doctor,
     examine,
     export,
+    label,
     new,
     predict,
     recipes,
@@ -146,6 +147,19 @@ def test_predict_hands_over_its_images(there, typed, monkeypatch):
         "a cat\n",
     )
     assert calls[0][:3] == ("r1", ["a.png", "b.png"], 2)
+
+
+def test_label_hands_over_what_was_typed(there, typed, monkeypatch):
+    calls = told(monkeypatch, "kdlab.run.outputs.prediction.label", None)
+    typed(label, "r1", "photos", "--out", "t.csv", "--by-name", "--member", "none/seed0")
+    assert calls[0][:3] == ("r1", "photos", "t.csv")
+    chosen = {k: calls[0][3][k] for k in ("member", "best", "by_name", "force")}
+    assert chosen == {
+        "member": "none/seed0",
+        "best": False,
+        "by_name": True,
+        "force": False,
+    }
 
 
 def test_predict_takes_an_export_below_the_home_folder(elsewhere, typed, monkeypatch):

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from PIL import Image
 
 import kdlab
 from kdlab.errors import ModelError
@@ -105,3 +106,15 @@ def test_exports_are_made_to_be_handed_on(taught, tmp_path, kdlab_cli):
     images = taught.test_images(3)
     by_run, by_file = taught.predict(images, member=MEMBER), answers(str(target), images)
     assert [one.classes for one in by_file] == [one.classes for one in by_run]
+
+
+@pytest.mark.processes
+def test_photos_are_labelled_by_the_student_that_predicts(taught, tmp_path, capsys):
+    folder, out = tmp_path / "photos", tmp_path / "labels.csv"
+    folder.mkdir()
+    for k, image in enumerate(taught.test_images(3)):
+        Image.fromarray(image.squeeze()).save(folder / f"{k}.png")
+    taught.label(folder, out, by_name=True)
+    assert "taken: " in capsys.readouterr().out
+    said = [line.split(",")[1] for line in out.read_text().splitlines()[1:]]
+    assert said == [one.top for one in taught.predict(folder)]

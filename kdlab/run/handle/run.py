@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from kdlab.changes import change
 from kdlab.changes.tunable import Tunable
@@ -252,6 +252,21 @@ class Run(Watched):
         from kdlab.run.outputs.prediction import answers  # imports torch
 
         return answers(str(self.id), images, top, member, best=best)
+
+    def label(self, folder: "str | Path", out: "str | Path", **options: Any) -> None:
+        """Write a table (CSV) of what its student says of photos to be reviewed, least sure first.
+
+        Args:
+            folder: of images, or a zip or tar file of them; one that cannot be read is a row, too.
+            out: file of the table.
+            options: `member`, `best` as of `predict`; `by_name`: rows in that order; `force`.
+
+        Raises:
+            BadInput, DataError: there is no image, or the file is there, and it is not forced.
+        """
+        from kdlab.run.outputs.prediction import label  # imports torch
+
+        label(str(self.id), folder, out, **options)
 
     def test_images(self, count: int = 8) -> "list[NDArray[np.uint8]]":
         """Images of its data that no network was trained on: (H, W, C), to try `predict` with.

@@ -1,8 +1,16 @@
 """What a student says of images that are no part of any data set."""
 
+import csv
 import html
-from collections.abc import Iterable, Iterator, Sequence
+import os
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +19,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from kdlab.config.check import construct
+from kdlab.config.home import write_whole
 from kdlab.config.load import from_dict
-from kdlab.data.encoded.holders import LARGEST, read_file
-from kdlab.data.encoded.walk import is_image
+from kdlab.data.encoded.holders import LARGEST, opened, read_file
+from kdlab.data.encoded.inventory import Inventory
+from kdlab.data.encoded.store import Changed, read_image
+from kdlab.data.encoded.view_threads import in_threads
+from kdlab.data.encoded.walk import is_image, walk
 from kdlab.data.shown import InputSpec
 from kdlab.data.splits import by_class
 from kdlab.errors import BadInput, DataError
@@ -23,10 +35,13 @@ from kdlab.experiment.spec import spec_of
 from kdlab.models.exported import load_exported
 from kdlab.models.model import read_card
 from kdlab.report.pictures import Pictures
-from kdlab.report.table import text_table_left
+from kdlab.report.table import text_table_left, visible
 from kdlab.run.outputs.onnx_file import OnnxStudent
 from kdlab.run.outputs.student_files import student_file
 from kdlab.train.evaluate import in_batches, probabilities
+
+LABELS = ("file", "class", "confidence", "second", "second_share", "margin", "unreadable")
+_BATCH, _SAY_S = 128, 5.0  # images whose pixels are in memory; from line to line
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +183,94 @@ def answers(
     """
     if top < 1:
         raise BadInput(f"{top} classes are none; ask for one at least.")
+    student, taken = student_of(run, member, best=best)
+    found = student(images, top)
+    found.taken = taken
+    return found
+
+
+def student_of(run: str, member: str | None, *, best: bool) -> tuple[StudentAtWork, str]:
+    """The student that `answers` asks, and why it is taken of several."""
     exported, taken = Path(run).expanduser(), ""
     folder = any(path.is_file() for path in _inside(exported))
     if exported.suffix not in (".safetensors", ".onnx") and not folder:
         exported, taken = student_file(folders.find(run), member, best=best)
-    found = StudentAtWork(exported)(images, top)
-    found.taken = taken
-    return found
+    return StudentAtWork(exported), taken
+
+
+def label(
+    run: str,
+    place: str | Path,
+    out: str | Path | None,
+    *,
+    member: str | None = None,
+    best: bool = False,
+    by_name: bool = False,
+    force: bool = False,
+    say: Callable[[str], None] = print,
+) -> None:
+    """See `Run.label`. `run` is as `answers` takes it; None as `out` is standard output."""
+    path = None if out is None else Path(out).expanduser()
+    if path is not None and path.exists() and not force:
+        raise BadInput(f"{path} is there already; --force (force=True) overwrites it.")
+    student, taken = student_of(run, member, best=best)
+    if taken:
+        say(taken)
+
+    def write(at: Path | None) -> None:
+        # Opened first, so that what cannot be written there is said before the work.
+        file = at.open("w", encoding="utf-8", newline="") if at else sys.stdout
+        with closing(file) if at else nullcontext():
+            found = _labels(student, os.path.expanduser(place), say)
+            ordered = found if by_name else iter(sorted(found, key=itemgetter(5)))
+            csv.writer(file, lineterminator="\n").writerows(chain([LABELS], ordered))
+
+    try:
+        write_whole(path, write) if path else write(None)
+    except BrokenPipeError:  # `kdlab label RUN FOLDER | head`
+        raise
+    except OSError as error:
+        raise BadInput(f"The table cannot be written to {path}: {error}.") from error
+
+
+def _labels(
+    student: StudentAtWork, place: str, say: Callable[[str], None]
+) -> Iterator[list[str]]:
+    """A row of LABELS for each image, by name; of one that cannot be read the last says why."""
+    found, bad, shape = Inventory(), 0, (student.input.channels, *[student.input.size] * 2)
+    walk(place, found, bare=True)
+    images = sorted(found.images, key=lambda image: image.name)
+    begin = told = time.monotonic()
+
+    def make(numbers: range) -> None:
+        for k in numbers:
+            try:
+                pixels[k] = student.input.pixels(read_image(holder, some[k]))
+            except (DataError, OSError, zlib.error, Changed) as error:
+                why[k] = str(error)
+
+    with closing(opened(place, found.looks.get(place))) as holder:
+        for first in range(0, len(images), _BATCH):
+            some = images[first : first + _BATCH]
+            pixels, why = np.zeros((len(some), *shape), np.uint8), [""] * len(some)
+            in_threads(make, len(some))
+            said = probabilities(student.model, [pixels])
+            for image, own, no in zip(some, said, why, strict=True):
+                a, b = np.resize(np.argsort(-own, kind="stable"), 2)
+                shares = [f"{one:.4f}" for one in (own[a], own[b], own[a] - own[b])]
+                cells = student.classes[a], shares[0], student.classes[b], *shares[1:]
+                yield [*map(_harmless, [image.name, *([""] * 5 if no else cells), no])]
+                bad += bool(no)
+            if (now := time.monotonic()) - told >= _SAY_S:
+                told, done = now, first + len(some)
+                say(f"{done:,} of {len(images):,} images after {now - begin:,.0f} s")
+    say(f"{len(images):,} images labelled; {bad:,} cannot be read")
+
+
+def _harmless(cell: str) -> str:
+    """As text: names of files and classes are anybody's, and may begin as a formula does."""
+    text = visible(cell).encode("utf-8", "backslashreplace").decode()
+    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
 
 
 def test_images(run: RunFolder, count: int) -> list[NDArray[np.uint8]]:
