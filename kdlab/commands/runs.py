@@ -14,6 +14,9 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--compare", nargs="+", metavar="RUN", help="two or more; or one of several methods"
     )
     parser.add_argument("--sync", action="store_true", help="write what MLflow has not got")
+    parser.add_argument(
+        "--all", action="store_true", help="archived ones (kdlab mark), too"
+    )
     parser.add_argument("-n", type=int, default=20, help="how many (default 20)")
     json_flag(parser)
 
@@ -26,6 +29,6 @@ def do(arguments: argparse.Namespace) -> int:
         done = sync_all()
         show(done, {"written": done.splitlines()}, as_json=arguments.json)
     else:
-        known = runs(arguments.n)
+        known = runs(arguments.n, archived=arguments.all)
         show(repr(known), {"runs": known.to_json()}, as_json=arguments.json)
     return 0

@@ -496,6 +496,7 @@ COMMANDS = (
         ["scale", "RUN", "2"],
         ["predict", "RUN", "."],
     ),
+    *(["mark", "RUN", "--tag", "a", "--archive"], ["delete", "RUN", "--yes"]),
 )
 
 

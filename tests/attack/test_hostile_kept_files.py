@@ -30,6 +30,7 @@ from kdlab.methods.student.method import ranks_before
 from kdlab.models.engines import remembered
 from kdlab.models.model import read_card
 from kdlab.models.saved import SavedModel
+from kdlab.run.handle.marks import Marks
 from kdlab.run.handle.run import Run
 from kdlab.run.outputs import comparison
 from kdlab.run.ui import _newest_experiment
@@ -102,6 +103,7 @@ ANEW = {
     "note.json": (
         lambda at: moved(at, security._note(ADDRESS), lambda: security.remembered(ADDRESS)),
         {"ca": 7}),
+    "marks.json": (lambda at: recall_as(Marks, at, "It has none."), {"tags": ["a b"]}),
     "engines.json": (
         lambda at: moved(at, remembered._path({}), lambda: remembered.recall({})),
         [{"engine": "eager", "precision": "fp32", "rate": NAN}]),

@@ -38,7 +38,7 @@ def test_runs_lists_compares_or_syncs(typed, monkeypatch):
     assert typed(runs, "--compare", "r1", "r2")[1] == "lr differs\n"
     code, out, _ = typed(runs, "--sync", "--json")
     assert (code, json.loads(out)) == (0, {"written": ["r1: 3 rows", "r2: 1 row"]})
-    assert (lists, compared) == ([(3,)], [("r1", "r2")])
+    assert (lists, compared) == ([(3, {"archived": False})], [("r1", "r2")])
 
 
 @pytest.fixture

@@ -3,20 +3,23 @@
 import html
 import time
 
+from kdlab.codec import plain
 from kdlab.experiment import folder as folders
 from kdlab.report import page
 from kdlab.report.table import text_table_left
 from kdlab.run.handle.run import Run
 
 _NO_RUNS = "There are no runs yet. Start one: kdlab run quickstart"
-_RUNS = ["run", "experiment", "state", "started", "top-1 %", "wall s"]
+_RUNS = ["run", "experiment", "state", "started", "top-1 %", "wall s", "marks"]
 
 
 class RunList(list[Run]):
     """Runs, which show themselves as a table."""
 
+    archived = 0  # that are left out
+
     def __repr__(self) -> str:
-        if not self:
+        if not self and not self.archived:
             return _NO_RUNS
         return "\n".join([text_table_left(_RUNS, self._rows()), *self._notes()])
 
@@ -31,17 +34,19 @@ class RunList(list[Run]):
                 "run_dir": str(run.path),
                 "student_top1": (run.status.result or {}).get("student_top1"),
                 "wall_seconds": (run.status.result or {}).get("wall_seconds"),
+                **plain(run.marks),
             }
             for run, row in zip(self, self._rows(), strict=True)
         ]
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<div>{html.escape(note)}</div>" for note in self._notes())
-        return page.table(_RUNS, self._rows()) + notes if self else _NO_RUNS
+        return page.table(_RUNS, self._rows()) + notes if notes or self else _NO_RUNS
 
     def _notes(self) -> list[str]:
-        """A line for each run that is not in MLflow, or cannot be read."""
-        return [
+        """A line for each run that is not in MLflow, or cannot be read; and on what is left out."""
+        left = [f"{self.archived} archived: kdlab runs --all"] if self.archived else []
+        return left + [
             f"{run.id}: {status.tracking or status.error}"
             for run in self
             if (status := run.status).tracking or status.state == "unreadable"
@@ -51,9 +56,13 @@ class RunList(list[Run]):
         return [_row(run) for run in self]
 
 
-def runs(limit: int = 20) -> RunList:
-    """The newest runs, newest first; they show themselves as a table."""
-    return RunList(Run(f) for f in reversed(folders.all_folders()[-limit:]))
+def runs(limit: int = 20, *, archived: bool = False) -> RunList:
+    """The newest runs, newest first, archived ones if asked; they show themselves as a table."""
+    every = [Run(folder) for folder in reversed(folders.all_folders())]
+    shown = [run for run in every if archived or not run.marks.archived]
+    found = RunList(shown[:limit])
+    found.archived = len(every) - len(shown)
+    return found
 
 
 def _row(run: Run) -> list[str]:
@@ -66,6 +75,7 @@ def _row(run: Run) -> list[str]:
         time.strftime("%Y-%m-%d %H:%M", time.localtime(status.created)),
         _number(result.get("student_top1"), 2),
         _number(result.get("wall_seconds"), 0),
+        str(run.marks),
     ]
 
 

@@ -18,6 +18,7 @@ from kdlab.errors import BadInput, NotFoundError, RunFailed, RunStopped
 from kdlab.events.event import Event
 from kdlab.events.log import EventReader
 from kdlab.experiment.folder import PATIENCE_S, UNDER_WAY, RunFolder, RunStatus
+from kdlab.run.handle import marks
 
 _LAST_LOOK_S = 10.0  # for live views to draw the end
 _TICK_S = 0.1
@@ -206,6 +207,30 @@ class Watched:
         with contextlib.suppress(KeyboardInterrupt), self.lines() as lines:
             self.wait(lines)
         return self
+
+    @property
+    def marks(self) -> marks.Marks:
+        """Its tags and note, and whether it is archived."""
+        return marks.marks_of(self.folder)
+
+    def tag(self, *words: str) -> None:
+        """Add tags: `kdlab runs` shows them."""
+        marks.mark(self.folder, tags=tuple(dict.fromkeys((*self.marks.tags, *words))))
+
+    def untag(self, *words: str) -> None:
+        marks.mark(self.folder, tags=tuple(t for t in self.marks.tags if t not in words))
+
+    def note(self, text: str) -> None:
+        """Keep a text with it, in the place of the one before."""
+        marks.mark(self.folder, note=text)
+
+    def archive(self, archived: bool = True) -> None:
+        """Leave it out of `kdlab runs`, or put it back; nothing is removed."""
+        marks.mark(self.folder, archived=archived)
+
+    def delete(self) -> str:
+        """Remove its folder for good; what is gone, in words. BadInput while it goes on."""
+        return marks.delete(self.folder)
 
     def stop(self) -> None:
         """Finish the step, save, end. Once more ends it at once."""
