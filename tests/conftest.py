@@ -105,6 +105,9 @@ def kdlab_home(tmp_path_factory):
     home = tmp_path_factory.mktemp("kdlab-home")
     os.environ["KDLAB_HOME"] = str(home)
     os.environ.pop("KDLAB_RUNS", None)
+    # Nobody is told of the runs of tests.
+    os.environ.pop("KDLAB_WEBHOOK", None)
+    os.environ["KDLAB_SECRETS"] = str(home / "secrets")
     return home
 
 

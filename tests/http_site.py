@@ -11,6 +11,7 @@ class Site:
 
     def __init__(self):
         self.files, self.asked, self.ranges, self.failing = {}, [], True, 0
+        self.posted, self.answers_posts = [], 200
         site = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -25,6 +26,14 @@ class Site:
             def do_GET(self):
                 site.asked.append((self.path, self.headers.get("Range")))
                 self.answer(body=True)
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                site.posted.append((self.path, dict(self.headers), body.decode()))
+                self.send_response(site.answers_posts)
+                self.send_header("Location", site.url("/elsewhere"))
+                self.send_header("Content-Length", "0")
+                self.end_headers()
 
             def answer(self, body):
                 content = site.files.get(unquote(self.path))

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from kdlab.config.home import read_plain
 from kdlab.errors import BadInput, Fault
@@ -21,6 +21,7 @@ from kdlab.errors import BadInput, Fault
 _REFERENCE = re.compile(r"<(env|file|secret):([^<>]*)>")
 _USER = re.compile(r"(?<=://)(?P<user>[^/?#@:]*):(?P<password>[^/?#]*)(?=@)")
 _PREFIX = "KDLAB_"
+WEBHOOK = "KDLAB_WEBHOOK"  # where alerts go: its user's own, and no spec can name it
 _LARGEST = 65_536  # bytes of the file
 
 
@@ -96,9 +97,9 @@ def masked(text: str) -> str:
 
 
 def _secret(kind: str, name: str) -> str:
-    if kind == "secret":
+    if kind == "secret" and name != WEBHOOK:
         return _from_file(secrets_file(), name)
-    if kind == "file" or not name.startswith(_PREFIX):
+    if kind != "env" or not name.startswith(_PREFIX) or name == WEBHOOK:
         raise BadInput(
             f"<{kind}:{name}> is not looked up: a spec could send any secret of yours to any "
             f"host. Put it into a variable that begins with {_PREFIX} (<env:{_PREFIX}NAME>), or "
@@ -110,7 +111,28 @@ def _secret(kind: str, name: str) -> str:
     return value
 
 
+def webhook() -> str | None:
+    """The address that alerts go to. BadInput: it is no https, or the file cannot be believed."""
+    path = secrets_file()
+    kept = _lines(path, WEBHOOK) if path.exists() else {}
+    address = os.environ.get(WEBHOOK) or kept.get(WEBHOOK)
+    parts = urlsplit(address or "https://none")
+    here = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")
+    if not parts.hostname or not (here or parts.scheme == "https"):
+        raise BadInput(
+            f"{WEBHOOK} is no https:// address (http:// is for this machine alone)."
+        )
+    return address
+
+
 def _from_file(path: Path, name: str) -> str:
+    found = _lines(path, name)
+    if not found.get(name):
+        raise BadInput(f"<secret:{name}>: {path} has no line {name}=password")
+    return found[name]
+
+
+def _lines(path: Path, name: str) -> dict[str, str]:
     try:
         facts, text = path.stat(), read_plain(path, _LARGEST).decode()
     except (OSError, ValueError) as error:
@@ -123,7 +145,4 @@ def _from_file(path: Path, name: str) -> str:
             f"(chmod 600 {path})"
         )
     lines = (line.partition("=") for line in text.splitlines())
-    found = {key.strip(): value.strip() for key, _, value in lines}
-    if not found.get(name):
-        raise BadInput(f"<secret:{name}>: {path} has no line {name}=password")
-    return found[name]
+    return {key.strip(): value.strip() for key, _, value in lines}

@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypedDict
+from urllib.parse import urlsplit
 
 import psutil
 
+from kdlab.config.credentials import WEBHOOK, webhook
 from kdlab.config.home import home, runs_folder
+from kdlab.errors import KdlabError
 from kdlab.report.table import folded_table
 from kdlab.run import reach
+from kdlab.run.handle.alerts import send
 
 
 class Finding(TypedDict):
@@ -25,7 +29,7 @@ class Finding(TypedDict):
 _PACKAGES = ("torch", "torchvision", "timm", "distributed", "mlflow", "optuna", "omegaconf")
 
 
-def examine() -> list[Finding]:
+def examine(*, alert: bool = False) -> list[Finding]:
     import torch
 
     gpu = torch.cuda.is_available()
@@ -49,8 +53,21 @@ def examine() -> list[Finding]:
         _writable("runs", runs_folder(), "KDLAB_RUNS"),
         _finding("shared memory", shared, shared_at, file, "limited"),
         _finding("redis-server", bool(redis), redis or "not found", only, "limited"),
+        _alerts(alert),
         *_within_reach(),
     ]
+
+
+def _alerts(try_it: bool) -> Finding:
+    how = f"{WEBHOOK}=https://... tells you what runs come to: docs/runs.md"
+    try:
+        address = webhook()
+        if address and try_it:
+            send(address, "kdlab: a try", "Alerts of your runs will come here.")
+    except KdlabError as error:
+        return _finding("alerts", False, str(error), how)
+    host = f"go to {urlsplit(address or '').hostname}{', which took one' * try_it}"
+    return _finding("alerts", bool(address), host if address else "off", how, "limited")
 
 
 def _package(name: str) -> Finding:

@@ -3,6 +3,7 @@
 from importlib.metadata import PackageNotFoundError
 
 import pytest
+from http_site import Site
 
 from kdlab.run import doctor, reach
 from kdlab.run.reach import OpenPort
@@ -105,3 +106,20 @@ def test_what_lies_before_others_eyes_is_closed_by_a_command(elsewhere, monkeypa
     said = f"others may read 1, such as {elsewhere / 'runs' / 'a'}"
     assert (one["state"], one["found"]) == ("limited", said)
     assert one["advice"] == f"chmod go= {elsewhere / 'runs'}"
+
+
+def test_where_alerts_go_is_said_by_the_host_alone_and_one_is_tried(monkeypatch):
+    monkeypatch.delenv("KDLAB_WEBHOOK", raising=False)
+    assert found("alerts")["found"] == "off"
+    site = Site()
+    monkeypatch.setenv("KDLAB_WEBHOOK", site.url("/secret"))
+    assert found("alerts") == {
+        "what": "alerts", "state": "ok", "found": "go to 127.0.0.1", "advice": "",
+    }  # fmt: skip
+    assert site.posted == []
+    (one,) = [f for f in doctor.examine(alert=True) if f["what"] == "alerts"]
+    assert one["found"] == "go to 127.0.0.1, which took one"
+    site.close()
+    (one,) = [f for f in doctor.examine(alert=True) if f["what"] == "alerts"]
+    assert (one["state"], "secret" in str(one)) == ("missing", False)
+    assert "127.0.0.1 did not take an alert" in one["found"]

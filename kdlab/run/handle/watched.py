@@ -14,6 +14,7 @@ from typing import Protocol, Self, runtime_checkable
 
 import psutil
 
+from kdlab.config import credentials
 from kdlab.errors import BadInput, NotFoundError, RunFailed, RunStopped
 from kdlab.events.event import Event
 from kdlab.events.log import EventReader
@@ -55,6 +56,15 @@ def spawn(run: RunFolder, components: Components, lock: int, *module: str) -> No
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     _children.append(process)
+    if os.environ.get(credentials.WEBHOOK) or credentials.secrets_file().exists():
+        alerts = [sys.executable, "-m", "kdlab.run.handle.alerts", str(run.path)]
+        no = subprocess.DEVNULL
+        # In a session of its own: what ends the run with all of its processes is told, too.
+        with contextlib.suppress(OSError):
+            process = subprocess.Popen(
+                alerts, stdin=no, stdout=no, stderr=no, start_new_session=True
+            )
+            _children.append(process)
 
 
 def _fills(process: psutil.Process, folder: Path) -> bool:
@@ -100,6 +110,8 @@ class _Settles(Protocol):
 
 class Watched:
     """Its folder has a status, events, and a lock that its process holds."""
+
+    tick_s = _TICK_S  # from look to look
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -163,7 +175,7 @@ class Watched:
                 return
             if timeout_s is not None and time.monotonic() - begin > timeout_s:
                 raise TimeoutError(f"{self.id} has not ended after {timeout_s:g} s")
-            time.sleep(_TICK_S)
+            time.sleep(self.tick_s)
 
     def wait(
         self,

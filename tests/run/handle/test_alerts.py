@@ -1,0 +1,348 @@
+"""Who is told what of a run, once, and where it goes: over logs that are written by hand."""
+
+import contextlib
+import json
+import os
+import signal
+
+import psutil
+import pytest
+from http_site import Site
+from tests_support import event, hold, until
+
+import kdlab
+from kdlab.config.credentials import revealed, webhook
+from kdlab.errors import BadInput, ClusterError
+from kdlab.events.log import EventLog, read_all
+from kdlab.experiment.folder import RunFolder, RunStatus
+from kdlab.run.handle import alerts as module
+from kdlab.run.handle.alerts import Alerts, request, send, words_of
+
+SECRET = "/services/T0/B0/secret"
+
+
+@pytest.fixture
+def site(monkeypatch):
+    found = Site()
+    monkeypatch.setenv("KDLAB_WEBHOOK", found.url(SECRET))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    found = RunFolder(tmp_path / "runs" / "r1")
+    found.path.mkdir(parents=True)
+    found.write_origin("edl/mine", "abc")
+    found.write_status(state="running", created=1000.0)
+    EventLog(found.events).close()
+    return found
+
+
+@pytest.fixture
+def told(folder, monkeypatch):
+    """Alerts of the folder, and what they send."""
+    sent = []
+    monkeypatch.setattr(module, "send", lambda address, *words: sent.append(words))
+    return Alerts(folder, "https://h/x"), sent
+
+
+def started(**facts):
+    dataset = {"classes": 10, "validation": 500} | facts
+    return event(
+        "run_started", 1000.0, None, run_id="r1", experiment="mine", dataset=dataset
+    )
+
+
+def step(time, number, starved_s, **waits):
+    """A step of a served student, which waited so long so far."""
+    waits = {"queued_s": 1.0 * number, "views_s": 0.0, "computed_s": 9.0 * number} | waits
+    figures = {"starved_s": starved_s, "wire_s": 0.0} | waits
+    return event("step_logged", time, step=number, of_steps=99, loss=1.0, **figures)
+
+
+def epochs(*top1):
+    for number, one in enumerate(top1, 1):
+        yield event(
+            "epoch_done", 1000.0 + number, epoch=number, of_epochs=9, validation_top1=one
+        )
+
+
+# What it goes as
+
+
+def test_each_host_gets_what_it_takes():
+    title, text = "mine: failed", "r1: <!channel> 5 & @everyone"
+    slack = request("https://hooks.slack.com/services/x", title, text)
+    assert json.loads(slack.data) == {
+        "text": "mine: failed\nr1: &lt;!channel&gt; 5 &amp; @everyone"
+    }
+    discord = request("https://discord.com/api/webhooks/x", title, text)
+    assert json.loads(discord.data) == {
+        "content": f"{title}\n{text}", "allowed_mentions": {"parse": []},
+    }  # fmt: skip
+    ntfy = request("https://ntfy.sh/topic", "größe: failed", text)
+    assert (ntfy.data.decode(), ntfy.get_header("Title")) == (text, "gr??e: failed")
+    other = request("https://example.org/hook", title, text)
+    assert json.loads(other.data) == {"title": title, "text": text}
+    assert {one.get_method() for one in (slack, discord, ntfy, other)} == {"POST"}
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["http://example.org/x", "ftp://h/x", "file:///etc/passwd", "hooks.slack.com/x",
+     "https://", "http://127.0.0.1.example.org/x", "http://localhost@example.org/x"],
+)  # fmt: skip
+def test_only_https_is_an_address_or_this_machine(monkeypatch, address):
+    monkeypatch.setenv("KDLAB_WEBHOOK", address)
+    with pytest.raises(BadInput, match="KDLAB_WEBHOOK is no https:// address") as found:
+        webhook()
+    assert address == "https://" or address not in str(found.value)
+
+
+def test_the_address_may_stand_in_the_file_of_secrets(monkeypatch, tmp_path):
+    path = tmp_path / "secrets"
+    monkeypatch.setenv("KDLAB_SECRETS", str(path))
+    monkeypatch.delenv("KDLAB_WEBHOOK", raising=False)
+    assert webhook() is None
+    path.write_text("redis=x\n")
+    path.chmod(0o600)
+    assert webhook() is None
+    path.write_text("redis=x\nKDLAB_WEBHOOK = https://h/a=b\n")
+    assert webhook() == "https://h/a=b"
+    path.chmod(0o644)
+    with pytest.raises(BadInput, match="others may not read"):
+        webhook()
+
+
+@pytest.mark.parametrize("kind", ["env", "secret"])
+def test_no_spec_can_name_it(monkeypatch, tmp_path, kind):
+    path = tmp_path / "secrets"
+    path.write_text("KDLAB_WEBHOOK=https://h/token\n")
+    path.chmod(0o600)
+    monkeypatch.setenv("KDLAB_SECRETS", str(path))
+    monkeypatch.setenv("KDLAB_WEBHOOK", "https://h/token")
+    with pytest.raises(BadInput, match="is not looked up"):
+        revealed(f"https://me:<{kind}:KDLAB_WEBHOOK>@elsewhere.org")
+
+
+def test_it_is_posted_and_a_redirect_is_not_followed(site):
+    send(webhook(), "mine: finished", "r1: 90 %")
+    (path, head, body) = site.posted.pop()
+    assert (path, head["Content-Type"]) == (SECRET, "application/json")
+    assert json.loads(body) == {"title": "mine: finished", "text": "r1: 90 %"}
+    for code in (301, 302, 303, 307, 308):
+        site.answers_posts = code
+        with pytest.raises(
+            ClusterError, match=rf"127\.0\.0\.1 did not take an alert: {code}\."
+        ):
+            send(webhook(), "a", "b")
+    assert {path for path, _, _ in site.posted} == {SECRET}
+    assert site.asked == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://127.0.0.1:1/secret",
+        "http://u:secret@127.0.0.1/x",
+        "http://127.0.0.1/secret\n",
+    ],
+)
+def test_why_it_was_not_taken_never_has_the_address(address):
+    with pytest.raises(ClusterError, match="did not take an alert") as found:
+        send(address, "a", "b")
+    assert "secret" not in str(found.value)
+
+
+# What is told
+
+
+def test_a_starving_student_is_told_once_an_hour(told):
+    alerts, sent = told
+    alerts.see(started())
+    alerts.see(event("member_started", 1000.0, source="served"))
+    for number in range(60):  # it waits for half of its time, and 10 % in the first minutes
+        at = 100.0 * number
+        starved = 10.0 * number if number < 4 else 40.0 + 60.0 * (number - 4)
+        alerts.see(step(1000.0 + at, number, starved))
+    assert [title for title, _ in sent] == ["mine: starves"] * 2
+    assert (
+        "r1: Teachers are the bottleneck: the student waits 60% of its time" in sent[0][1]
+    )
+    assert "One teacher more would help" in sent[0][1]
+
+
+def test_a_student_that_is_the_slow_side_is_told_to_nobody(told):
+    alerts, sent = told
+    alerts.see(started())
+    for number in range(30):
+        alerts.see(step(1000.0 + 100 * number, number, 20.0 * number))
+    alerts.see(
+        step(5000.0, 2, 4000.0)
+    )  # gone back to a checkpoint: nothing to compare with
+    assert sent == []
+
+
+def test_a_student_whose_teachers_are_gone_starves_though_nothing_happens(told):
+    alerts, sent = told
+    alerts.see(started())
+    alerts.see(event("teachers_gone", 2000.0))
+    alerts.look(2299.0)
+    assert sent == []
+    for now in (2300.0, 2301.0, 5000.0):
+        alerts.look(now)
+    words = "r1: No teacher is left; the student has waited for 300 s."
+    assert sent == [("mine: starves", words)]
+    alerts.see(event("teacher_joined", 5001.0, name="t1"))
+    alerts.look(99_999.0)
+    assert len(sent) == 1
+
+
+@pytest.mark.parametrize(
+    ("top1", "is_told"),
+    [
+        ([10.0, 9.0, 12.0, 11.0, 13.0], True),  # guessing, as far as 500 images tell
+        ([10.0, 9.0, 12.0, 11.0], False),  # so far
+        ([10.0, 9.0, 12.0, 11.0, 15.0], False),
+        ([50.0, 90.0, 40.0, 30.0, 30.0, 20.0, 30.0], True),  # half of it is gone
+        ([50.0, 90.0, 40.0, 30.0, 30.0, 60.0, 30.0], False),
+        ([50.0, 90.0, 80.0, 85.0, 80.0, 70.0, 75.0], False),
+        ([None] * 9, False),
+    ],
+)
+def test_who_learns_nothing_or_forgets_is_told_once(told, top1, is_told):
+    alerts, sent = told
+    alerts.see(started())
+    alerts.see(event("member_started", 1000.0, source="none"))
+    for one in epochs(*top1, *top1[-1:] * 3 * is_told):
+        alerts.see(one)
+    assert [title for title, _ in sent] == ["mine: stops learning"] * is_told
+    assert all("a guess is right in 10.0 %" in text for _, text in sent)
+
+
+def test_a_log_that_says_odd_things_tells_nothing(told):
+    alerts, sent = told
+    for odd in ({"classes": "ten"}, {"validation": None}, {"classes": 0, "validation": 0}):
+        alerts.see(started(**odd))
+        for one in epochs(*[50.0] * 6):
+            alerts.see(one)
+    assert sent == []
+
+
+def test_terminal_and_notebook_show_it_too(told, folder):
+    alerts, _ = told
+    alerts.tell("starves", "No teacher is left.", 2000.0)
+    (warned,) = read_all(folder.events)
+    assert warned.text() == "warning: starves: No teacher is left."
+
+
+def test_what_an_earlier_session_did_is_told_to_nobody(told):
+    alerts, sent = told
+    alerts.tell("starves", "No teacher is left.", 999.0)
+    assert sent == []
+
+
+def test_teachers_that_were_gone_before_a_resume_are_no_news(told):
+    alerts, sent = told
+    alerts.see(started())
+    alerts.see(event("teachers_gone", 900.0))
+    alerts.look(5000.0)
+    alerts.see(event("teachers_gone", 5000.0))
+    alerts.see(started())  # its process was killed, and is there again
+    alerts.look(9000.0)
+    assert sent == []
+
+
+def test_an_alert_that_is_not_taken_is_a_warning_once(folder, site):
+    site.answers_posts = 500
+    alerts = Alerts(folder, webhook())
+    alerts.tell("finished", "a", 2000.0)
+    alerts.tell("failed", "b", 2000.0)
+    (warned,) = read_all(folder.events)
+    assert "127.0.0.1 did not take an alert: 500. The run goes on" in warned.message
+    assert SECRET not in warned.message
+    assert len(site.posted) == 2
+
+
+# How it ended
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (RunStatus(state="lost"),
+         "its process was ended from outside, or the machine went down"),
+        (RunStatus(state="failed", error="ValueError: in /home/me/x and tls://u:p@h:1, 5 \nLog: y"),
+         "ValueError: in ... and ... 5 "),
+        (RunStatus(state="finished", result={
+            "student_top1": 91.25, "teacher_top1": None, "wall_seconds": 12.0,
+            "verdict": {"sentence": "It helped."}, "run_dir": "/home/me"}),
+         "student_top1 91.25, seconds 12. It helped."),
+        (RunStatus(state="finished", result={
+            "best": {"values": {"validation_top1": 88.0}}, "wall_seconds": 9.0, "verdict": None}),
+         "validation_top1 88, seconds 9."),
+    ],
+)  # fmt: skip
+def test_an_end_has_its_figures_or_why_and_no_paths(status, words):
+    assert words_of(status) == words
+
+
+@pytest.mark.parametrize("state", ["finished", "failed", "stopped"])
+def test_an_end_is_told_and_then_its_process_ends(told, folder, state):
+    alerts, sent = told
+    result = {"student_top1": 91.25} if state == "finished" else None
+    folder.write_status(state=state, error=None if result else "no", result=result)
+    alerts.follow()
+    assert sent == [(f"mine: {state}", "r1: student_top1 91.25." if result else "r1: no")]
+
+
+def test_one_that_was_killed_is_told_and_who_killed_it_may_say_so(
+    told, folder, monkeypatch
+):
+    alerts, sent = told
+    hold(folder)()  # its process came and went
+    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    alerts.follow()
+    assert sent[0][0] == "mine: lost"
+    monkeypatch.setattr(
+        module.time, "sleep", lambda _: folder.write_status(state="stopped")
+    )
+    alerts.told.clear()
+    alerts.follow()
+    assert sent[1][0] == "mine: stopped"
+
+
+def test_an_address_that_is_none_is_a_warning_of_the_run(folder, monkeypatch):
+    monkeypatch.setenv("KDLAB_WEBHOOK", "http://example.org")
+    monkeypatch.setattr(module.sys, "argv", ["alerts", str(folder.path)])
+    monkeypatch.setattr(module.os, "nice", lambda _: None)
+    module.main()
+    (warned,) = read_all(folder.events)
+    assert "nobody is alerted: KDLAB_WEBHOOK is no https:// address" in warned.message
+
+
+@pytest.mark.processes("a run whose every process is killed: who outlives it tells")
+def test_the_end_of_a_run_is_told_and_so_is_that_of_one_killed_with_all_its_processes(
+    site, elsewhere
+):
+    spec = {"tracking.enabled": False, "train.epochs": 2}
+    run = kdlab.load("smoke/none", spec).start(lambda line: None).wait(timeout_s=600)
+    until(lambda: site.posted)
+    said = json.loads(site.posted.pop()[2])
+    assert said["title"] == "none: finished"
+    top1 = f"{run.result['student_top1']:.4g}"
+    assert said["text"].startswith(f"{run.id}: student_top1 {top1}, seconds ")
+    long = kdlab.load("smoke/none", spec | {"train.epochs": 5000}).start(lambda line: None)
+    until(lambda: any(e.KIND == "step_logged" for e in long.events()))
+    os.killpg(long.folder.process().pid, signal.SIGKILL)
+    until(lambda: site.posted)
+    assert json.loads(site.posted.pop()[2])["title"] == "none: lost"
+    left = [p for p in psutil.process_iter() if str(elsewhere) in " ".join(_words(p))]
+    assert psutil.wait_procs(left, 60)[1] == []
+
+
+def _words(process):
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
