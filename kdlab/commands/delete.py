@@ -5,7 +5,6 @@ import sys
 
 from kdlab.commands.command import found, say, tell
 from kdlab.errors import BadInput
-from kdlab.run.handle.marks import content
 
 ABOUT = "remove runs that have ended, with all that is in their folders"
 
@@ -16,15 +15,15 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    runs = {run.path: run for run in map(found, arguments.run)}.values()
-    for run in runs:
-        say(content(run.folder))
-    if not arguments.yes:
-        if not sys.stdin.isatty():
-            raise BadInput("Nothing was deleted: there is nobody to ask. Add --yes.")
-        say("Delete? There is no way back. [y/N]")
-        if input().strip().lower() not in ("y", "yes"):
-            raise BadInput("Nothing was deleted.")
-    for run in runs:
-        tell(run.delete(), as_json=False)
+    if not arguments.yes and not sys.stdin.isatty():
+        raise BadInput("Nothing was deleted: there is nobody to ask. Add --yes.")
+    for name in dict.fromkeys(arguments.run):
+        tell(
+            found(name).delete(lambda words: arguments.yes or _asked(words)), as_json=False
+        )
     return 0
+
+
+def _asked(words: str) -> bool:
+    say(f"{words}\nDelete it? There is no way back. [y/N]")
+    return input().strip().lower() in ("y", "yes")

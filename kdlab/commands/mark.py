@@ -19,8 +19,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def do(arguments: argparse.Namespace) -> int:
     run = found(arguments.run)
     if arguments.tag or arguments.untag:
-        run.tag(*arguments.tag)
-        run.untag(*arguments.untag)
+        run.tag(*arguments.tag, drop=arguments.untag)
     if arguments.note is not None:
         run.note(arguments.note)
     if arguments.archived is not None:

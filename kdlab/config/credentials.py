@@ -113,9 +113,9 @@ def _secret(kind: str, name: str) -> str:
 
 def webhook() -> str | None:
     """The address that alerts go to. BadInput: it is no https, or the file cannot be believed."""
-    path = secrets_file()
-    kept = _lines(path, WEBHOOK) if path.exists() else {}
-    address = os.environ.get(WEBHOOK) or kept.get(WEBHOOK)
+    path, address = secrets_file(), os.environ.get(WEBHOOK)
+    if not address and path.exists():
+        address = _lines(path, WEBHOOK).get(WEBHOOK)
     parts = urlsplit(address or "https://none")
     here = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")
     if not parts.hostname or not (here or parts.scheme == "https"):

@@ -130,3 +130,17 @@ def test_names_move_nobodys_cursor(kdlab_cli, kdlab_home, elsewhere):
     _, out, err = kdlab_cli("data", "photos")
     assert "\\x1b[2Jcat" in out
     assert not set("\x1b\x9b\u202e") & set(out + err)
+
+
+@pytest.mark.parametrize("kind", ["env", "secret"])
+def test_no_config_learns_where_alerts_go(kind, tmp_path, monkeypatch):
+    """Whoever knows the address can write there in the user's name."""
+    path = tmp_path / "secrets"
+    path.write_text("KDLAB_WEBHOOK=https://h/token\n")
+    path.chmod(0o600)
+    monkeypatch.setenv("KDLAB_SECRETS", str(path))
+    monkeypatch.setenv("KDLAB_WEBHOOK", "https://h/token")
+    uri = f"https://me:<{kind}:KDLAB_WEBHOOK>@elsewhere.org"
+    with pytest.raises(BadInput, match="KDLAB_WEBHOOK> is not looked up") as found:
+        _ = kdlab.load("smoke/none", {"tracking.enabled": True, "tracking.uri": uri}).spec
+    assert "token" not in str(found.value)

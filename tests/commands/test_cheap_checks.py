@@ -31,6 +31,8 @@ WRONG = (
     (("predict", "last", "a.jpg"), 2, "There is no run 'last'"),
     (("predict", "no.onnx", "a.jpg"), 2, "no.onnx."),
     (("label", "last", "photos"), 2, "There is no run 'last'"),
+    (("mark", "last", "--tag", "good"), 2, "There is no run 'last'"),
+    (("delete", "last", "--yes"), 2, "There is no run 'last'"),
     (("new", "mine", "--data", "/nowhere"), 2, "There is no file or folder /nowhere."),
     (("new", "a b", "--data", "photos"), 2, "'a b' is no name of an experiment"),
     (("new", "made", "--data", "photos"), 2, "made.yaml is there already; --force"),

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kdlab.codec import plain
@@ -12,39 +13,28 @@ from kdlab.errors import BadInput, short
 from kdlab.experiment.folder import UNDER_WAY, RunFolder
 from kdlab.tracking.in_mlflow import InMlflow
 
-_TAG, _MOST, _LONGEST = (
-    re.compile(r"[\w.:+-]{1,40}"),
-    20,
-    2000,
-)  # tags; characters of a note
+_FILE, _TAG = "marks.json", re.compile(r"[\w.:+-]{1,40}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """`marks.json` of its folder."""
-
     tags: tuple[str, ...] = ()
     note: str = ""
     archived: bool = False
 
     def __post_init__(self) -> None:
-        if len(self.tags) > _MOST or not all(map(_TAG.fullmatch, self.tags)):
-            raise ValueError(
-                f"up to {_MOST} tags of up to 40 letters, digits or .:+- are taken"
-            )
-        if len(self.note) > _LONGEST or refusal(self.note):
-            raise ValueError(f"a note is text of up to {_LONGEST:,} characters")
+        if len(self.tags) > 20 or not all(map(_TAG.fullmatch, self.tags)):
+            raise ValueError("up to 20 tags of up to 40 letters, digits or .:+- are taken")
+        if len(self.note) > 2000 or refusal(self.note):
+            raise ValueError("a note is text of up to 2,000 characters")
 
     def __str__(self) -> str:
-        """One line."""
         note = short(" ".join(self.note.split()), 60)
-        return " · ".join(
-            filter(None, [", ".join(self.tags), note, "archived" * self.archived])
-        )
+        return " · ".join(filter(None, (*self.tags, note, "archived" * self.archived)))
 
 
 def marks_of(run: RunFolder) -> Marks:
-    return recall_as(Marks, run.path / "marks.json", "It is shown without any.") or Marks()
+    return recall_as(Marks, run.path / _FILE, "It is shown without any.") or Marks()
 
 
 def mark(run: RunFolder, **changes: object) -> None:
@@ -52,27 +42,23 @@ def mark(run: RunFolder, **changes: object) -> None:
     never_anew.add(run.path)
     try:
         new = replace(marks_of(run), **changes)  # type: ignore[arg-type]  # typed by who calls
-        write_json(run.path / "marks.json", plain(new))
+        write_json(run.path / _FILE, plain(new))
     except (ValueError, OSError) as error:
         raise BadInput(f"Run {run.run_id} is not marked: {error}.") from error
 
 
-def content(run: RunFolder) -> str:
-    """What would be lost with it; BadInput while it goes on."""
+def delete(run: RunFolder, sure: Callable[[str], bool]) -> str:
+    """See `Watched.delete`."""
     name, state = os.path.relpath(run.path, runs_folder()), run.status().state
     if state in UNDER_WAY:
-        raise BadInput(
-            f"{name} is {state}; nothing was deleted. End it first: kdlab stop {name}"
-        )
+        raise BadInput(f"{name} is {state}, and stays. End it first: kdlab stop {name}")
     files = [os.path.join(at, one) for at, _, names in os.walk(run.path) for one in names]
     size = sum(os.lstat(file).st_size for file in files) / 1e6
-    students = len(run.of_members("student.safetensors"))
-    return f"{name} ({state}): {size:,.1f} MB, {len(files):,} files, students: {students}"
-
-
-def delete(run: RunFolder) -> str:
-    """Remove it for good; what is gone, in words. BadInput where it goes on, or cannot be."""
-    words, trash = content(run), run.path.parent / ".deleted"
+    students = sum(file.endswith("/student.safetensors") for file in files)
+    words = f"{name} ({state}): {size:,.1f} MB, {len(files):,} files, students: {students}"
+    if not sure(words):
+        return f"kept: {words}"
+    trash = run.path.parent / ".deleted"
     try:
         with run.held():
             words += _forgotten(run)
@@ -86,20 +72,20 @@ def delete(run: RunFolder) -> str:
 
 
 def _forgotten(run: RunFolder) -> str:
-    """Have MLflow mark its runs as deleted, which `mlflow gc` ends; what is to be said of it."""
+    """Have MLflow mark its runs as deleted; what is to be said of it."""
     try:
         known = InMlflow.read(run.path)
         if known.uri is None:
             return ""
         from kdlab.tracking.store import client  # 2 s
 
-        mlflow, count = client(known.uri), 0
-        for one in known.runs.values():
-            # Its own alone: the file may come from somebody else.
-            if mlflow.get_run(one).data.tags.get("kdlab.run_id") == run.run_id:
-                mlflow.delete_run(one)
-                count += 1
+        mlflow = client(known.uri)
+        tags = {one: mlflow.get_run(one).data.tags for one in known.runs.values()}
+        # Its own alone: the file may come from somebody else.
+        own = [one for one in tags if tags[one].get("kdlab.run_id") == run.run_id]
+        for one in own:
+            mlflow.delete_run(one)
     except Exception as error:  # MLflow's, SQLAlchemy's or the system's
         return f"; MLflow still has it ({short(str(error))})"
-    done = f"{count} runs in MLflow are marked as deleted (mlflow gc removes them)"
-    return f"; {done if count else 'what MLflow has of it stays there'}"
+    done = f"{len(own)} runs in MLflow are marked as deleted (mlflow gc removes them)"
+    return f"; {done if own else 'what MLflow has of it stays there'}"

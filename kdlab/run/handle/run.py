@@ -260,9 +260,6 @@ class Run(Watched):
             folder: of images, or a zip or tar file of them; one that cannot be read is a row, too.
             out: file of the table.
             options: `member`, `best` as of `predict`; `by_name`: rows in that order; `force`.
-
-        Raises:
-            BadInput, DataError: there is no image, or the file is there, and it is not forced.
         """
         from kdlab.run.outputs.prediction import label  # imports torch
 

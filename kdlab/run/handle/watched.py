@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
@@ -225,12 +225,10 @@ class Watched:
         """Its tags and note, and whether it is archived."""
         return marks.marks_of(self.folder)
 
-    def tag(self, *words: str) -> None:
-        """Add tags: `kdlab runs` shows them."""
-        marks.mark(self.folder, tags=tuple(dict.fromkeys((*self.marks.tags, *words))))
-
-    def untag(self, *words: str) -> None:
-        marks.mark(self.folder, tags=tuple(t for t in self.marks.tags if t not in words))
+    def tag(self, *words: str, drop: Sequence[str] = ()) -> None:
+        """Add tags and `drop` others: `kdlab runs` shows them."""
+        every = dict.fromkeys((*self.marks.tags, *words))
+        marks.mark(self.folder, tags=tuple(one for one in every if one not in drop))
 
     def note(self, text: str) -> None:
         """Keep a text with it, in the place of the one before."""
@@ -240,9 +238,13 @@ class Watched:
         """Leave it out of `kdlab runs`, or put it back; nothing is removed."""
         marks.mark(self.folder, archived=archived)
 
-    def delete(self) -> str:
-        """Remove its folder for good; what is gone, in words. BadInput while it goes on."""
-        return marks.delete(self.folder)
+    def delete(self, sure: Callable[[str], bool] = lambda words: True) -> str:
+        """Remove it for good where `sure` of what would be lost; says what is gone.
+
+        Raises:
+            BadInput: it goes on, or cannot be removed.
+        """
+        return marks.delete(self.folder, sure)
 
     def stop(self) -> None:
         """Finish the step, save, end. Once more ends it at once."""

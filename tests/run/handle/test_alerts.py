@@ -11,7 +11,7 @@ from http_site import Site
 from tests_support import event, hold, until
 
 import kdlab
-from kdlab.config.credentials import revealed, webhook
+from kdlab.config.credentials import webhook
 from kdlab.errors import BadInput, ClusterError
 from kdlab.events.log import EventLog, read_all
 from kdlab.experiment.folder import RunFolder, RunStatus
@@ -113,17 +113,6 @@ def test_the_address_may_stand_in_the_file_of_secrets(monkeypatch, tmp_path):
     path.chmod(0o644)
     with pytest.raises(BadInput, match="others may not read"):
         webhook()
-
-
-@pytest.mark.parametrize("kind", ["env", "secret"])
-def test_no_spec_can_name_it(monkeypatch, tmp_path, kind):
-    path = tmp_path / "secrets"
-    path.write_text("KDLAB_WEBHOOK=https://h/token\n")
-    path.chmod(0o600)
-    monkeypatch.setenv("KDLAB_SECRETS", str(path))
-    monkeypatch.setenv("KDLAB_WEBHOOK", "https://h/token")
-    with pytest.raises(BadInput, match="is not looked up"):
-        revealed(f"https://me:<{kind}:KDLAB_WEBHOOK>@elsewhere.org")
 
 
 def test_it_is_posted_and_a_redirect_is_not_followed(site):

@@ -41,7 +41,7 @@ def made(tmp_path, monkeypatch):
 def test_tags_and_a_note_are_kept_and_shown(made):
     run = made()
     run.tag("good", "lr:0.1", "good")
-    run.untag("lr:0.1", "never")
+    run.tag(drop=["lr:0.1", "never"])
     run.note("try again\nwith <b>more</b> epochs")
     again = attach("r1")
     assert again.marks == marks.Marks(tags=("good",), note=run.marks.note)
@@ -113,9 +113,7 @@ def test_a_deleted_run_is_gone_with_what_is_said_of_it(made):
 def test_one_that_goes_on_is_not_deleted(made):
     run = made(state="running")
     let_go = hold(run.folder)
-    with pytest.raises(
-        BadInput, match=r"r1 is running; nothing was deleted.*kdlab stop r1"
-    ):
+    with pytest.raises(BadInput, match=r"r1 is running, and stays.*kdlab stop r1"):
         run.delete()
     assert run.path.is_dir()
     let_go()

@@ -136,7 +136,7 @@ def test_a_list_as_json_has_what_scripts_ask_for(tmp_path):
     assert first == {
         "run_id": "one", "experiment": "mine", "state": "finished",
         "created": 1_700_000_000.0, "run_dir": str(one.path), "student_top1": 91.2,
-        "wall_seconds": 12.6,
+        "wall_seconds": 12.6, "tags": (), "note": "", "archived": False,
     }  # fmt: skip
     assert (second["state"], second["student_top1"]) == ("failed", None)
 
