@@ -12,10 +12,12 @@ from kdlab.commands import (
     bench,
     completion,
     data,
+    delete,
     doctor,
     examine,
     export,
     label,
+    mark,
     new,
     predict,
     recipes,
@@ -78,6 +80,32 @@ def test_examine_says_where_its_page_is(typed, found):
     assert one.calls == [("examine", "validation", 2000, {"closely": False})]
     assert json.loads(out) == {"text": "98 %", "page": str(Path("e.html").absolute())}
     assert "Page: " in err
+
+
+def test_mark_changes_what_was_typed_and_nothing_else(typed, found):
+    one = ARun()
+    one.marks = "good"
+    found(one)
+    typed(mark, "r1", "--tag", "good", "--tag", "new", "--untag", "bad", "--unarchive")
+    assert one.calls == [("tag", "good", "new", {"drop": ["bad"]}), ("archive", False)]
+    one.calls.clear()
+    assert typed(mark, "r1", "--note", "")[1] == "r1: good\n"
+    assert one.calls == [("note", "")]
+    one.calls.clear()
+    typed(mark, "r1")
+    assert one.calls == []
+
+
+@pytest.mark.parametrize(("yes", "sure"), [(("--yes",), True), ((), False)])
+def test_delete_asks_unless_yes_is_typed(typed, found, monkeypatch, yes, sure):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("builtins.input", lambda: "n")
+    one = ARun(delete="what came of it")
+    found(one)
+    _, out, _ = typed(delete, "r1", "r1", *yes)
+    ((name, ask),) = one.calls
+    assert (name, out) == ("delete", "what came of it\n")
+    assert ask("r1: 5 MB") is sure
 
 
 MADE = "none/seed0\nout.onnx (3 networks)\nand more"

@@ -44,12 +44,12 @@ def request(address: str, title: str, text: str) -> Request:
     if host.split(".")[0] == "ntfy":
         title = title.encode("ascii", "replace").decode()
         return Request(address, text.encode(), {"Title": title})
-    body: dict[str, object] = {"title": title, "text": text}
+    body = json.dumps({"title": title, "text": text})
     if host == "hooks.slack.com":
-        body = {"text": html.escape(said, quote=False)}
-    elif host in ("discord.com", "discordapp.com"):
-        body = {"content": said, "allowed_mentions": {"parse": []}}  # of nobody
-    return Request(address, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        body = json.dumps({"text": html.escape(said, quote=False)})
+    elif host in ("discord.com", "discordapp.com"):  # nobody is mentioned
+        body = json.dumps({"content": said, "allowed_mentions": {"parse": []}})
+    return Request(address, body.encode(), {"Content-Type": "application/json"})
 
 
 class _Stays(HTTPRedirectHandler):
@@ -102,8 +102,10 @@ class Alerts(Watched):
                 self.gone = event.time
             case TeacherJoined() | RunStarted():
                 self.gone = inf
-            case EpochDone():
-                self._learning(event)
+            case EpochDone() if event.time >= self.since and self.run.started:
+                data = self.run.started.dataset
+                classes, images = (int(str(data[key])) for key in ("classes", "validation"))
+                self._learning(event, classes, images)
             case StepLogged():
                 self.gone, seconds = inf, event.time - self.begin
                 if self.run.now is not before or event.step < step:
@@ -119,12 +121,8 @@ class Alerts(Watched):
             words = f"No teacher is left; the student has waited for {waits:.0f} s."
             self.tell("starves", words, now)
 
-    def _learning(self, event: EpochDone) -> None:
-        data = self.run.started.dataset if self.run.started else {}
-        classes, images = data.get("classes"), data.get("validation")
+    def _learning(self, event: EpochDone, classes: int, images: int) -> None:
         known = [top1 for _, top1 in self.run.newest.curves.get((TOP1, "student"), ())]
-        if not isinstance(classes, int) or not isinstance(images, int):
-            return
         if len(known) < _EPOCHS or min(classes, images) < 2:
             return
         guess, best, last = 100 / classes, max(known), max(known[-_EPOCHS:])
@@ -155,7 +153,7 @@ class Alerts(Watched):
 
 def words_of(status: RunStatus) -> str:
     """Figures and verdict of what has ended, or why it has none; without paths and addresses."""
-    result: Mapping[str, Any] = status.result or {}
+    result: Any = status.result or {}
     if not result:
         why = status.error or "its process was ended from outside, or the machine went down"
         return short(re.sub(r"\S*[/\\]\S*", "...", why.partition("\n")[0]))

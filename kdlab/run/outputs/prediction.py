@@ -211,7 +211,7 @@ def label(
 ) -> None:
     """See `Run.label`. `run` is as `answers` takes it; None as `out` is standard output."""
     path = None if out is None else Path(out).expanduser()
-    if path is not None and path.exists() and not force:
+    if path is not None and path.exists() and (path.is_dir() or not force):
         raise BadInput(f"{path} is there already; --force (force=True) overwrites it.")
     student, taken = student_of(run, member, best=best)
     if taken:

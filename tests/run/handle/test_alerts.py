@@ -212,10 +212,15 @@ def test_who_learns_nothing_or_forgets_is_told_once(told, top1, is_told):
 
 def test_a_log_that_says_odd_things_tells_nothing(told):
     alerts, sent = told
-    for odd in ({"classes": "ten"}, {"validation": None}, {"classes": 0, "validation": 0}):
+    alerts.since = 9999.0  # before it is gone on with
+    for odd in ({"classes": "ten"}, {"validation": None}):
         alerts.see(started(**odd))
-        for one in epochs(*[50.0] * 6):
+        for one in epochs(*[10.0] * 6):
             alerts.see(one)
+    alerts.since = 1000.0
+    alerts.see(started(classes=0, validation=0))
+    for one in epochs(*[10.0] * 6):
+        alerts.see(one)
     assert sent == []
 
 

@@ -133,6 +133,8 @@ def test_a_file_that_is_there_stays_unless_it_is_forced(student, photos, tmp_pat
     assert out.read_text() == "mine"
     label(student, photos, out, force=True)
     assert len(table(out)) == 7
+    with pytest.raises(BadInput, match="photos is there already"):
+        label(student, photos, photos, force=True)
 
 
 def test_who_is_interrupted_leaves_no_half_table(student, photos, tmp_path, monkeypatch):
