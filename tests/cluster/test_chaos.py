@@ -51,11 +51,11 @@ def test_a_hung_teacher_expires_and_its_work_is_sent_again(
     hung = pool.machines.children[0].pid
 
     def lost():
-        return [data for name, data in events if name == "teacher_lost"]
+        return {data.teacher: data.why for name, data in events if name == "teacher_lost"}
 
     ids, epoch = [], 0
     try:
-        while not lost():
+        while "teacher-0" not in lost():
             ids += [(epoch, batch.ids.copy()) for batch in source.epoch(epoch, ())]
             if epoch == 0:
                 os.kill(hung, signal.SIGSTOP)
@@ -63,8 +63,8 @@ def test_a_hung_teacher_expires_and_its_work_is_sent_again(
     finally:
         os.kill(hung, signal.SIGCONT)
     complete(ids, samples, epoch)
-    assert [data.teacher for data in lost()] == ["teacher-0"]
-    assert lost()[0].why == "silent beyond its lease"
+    # On a busy machine the other one may be silent for 2 s, too.
+    assert lost()["teacher-0"] == "silent beyond its lease"
 
 
 @pytest.mark.nightly
@@ -247,7 +247,11 @@ def test_random_kills_and_joins_lose_nothing(pools, served, deployment):
     pool = pools(deployment, teachers=2)
     source, samples, events = served(pool, rate=1e9, epochs=4000, ut=100, wait_s=300.0)
     ids, kills, epoch = [], 0, 0
-    while kills < 12:
+
+    def joined():
+        return sum(name == "teacher_joined" for name, _ in events)
+
+    while kills < 12 or joined() < 3:  # a newcomer may be killed before it joins
         for batch in source.epoch(epoch, ()):
             ids.append((epoch, batch.ids.copy()))
             alive = [t for t in pool.machines.children if t.alive()]
@@ -260,7 +264,6 @@ def test_random_kills_and_joins_lose_nothing(pools, served, deployment):
         epoch += 1
     complete(ids, samples, epoch)
     assert source.figures()["resends"] > 0
-    assert sum(name == "teacher_joined" for name, _ in events) >= 3
 
 
 @pytest.mark.nightly

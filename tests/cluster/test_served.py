@@ -57,8 +57,11 @@ def test_conforms_and_equals_the_teacher(
 @pytest.mark.nightly
 @pytest.mark.processes
 def test_kept_labels_are_asked_for_once_and_become_an_offline_cache(
-    pools, served, deployment, teacher, digits
+    pools, served, deployment, teacher, digits, tmp_path, monkeypatch
 ):
+    monkeypatch.setenv(
+        "KDLAB_HOME", str(tmp_path)
+    )  # labels that other tests kept are not here
     pool = pools(deployment, teachers=1)
     source, samples, _ = served(pool, cache_views=1, epochs=4, record=True)
     labels = [{}, {}, {}, {}]

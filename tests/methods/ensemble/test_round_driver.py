@@ -212,8 +212,8 @@ def test_a_resumed_training_ends_as_an_undisturbed_one(
     again = Case(digits, tmp_path / "stopped", spec, table, 2)
     outcome = again.run(looks=4)
     resumed = again.events.of("resumed")
-    if keep_every_s and table.rounds[0].combines:
-        assert not resumed  # nothing was kept: it begins again
+    if keep_every_s and table.rounds[0].combines and kind != "easgd_async":
+        assert not resumed  # nothing was kept: it begins again; with a centre the end keeps
     else:
         assert resumed[0].epoch == 2
     for worker in range(2):
