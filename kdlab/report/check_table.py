@@ -35,18 +35,19 @@ def in_words(findings: Sequence[CheckMade], *, passed: bool = True) -> str:
 def as_page(findings: Sequence[CheckMade]) -> str:
     """HTML: a row for each, those that passed folded."""
     rows = "".join(
-        f'<tr><td style="color:{_COLOURS[one.result]};font-weight:600">{one.result}</td>'
-        f"<td>{html.escape(one.code)}</td><td>{_lines(one.found)}<br><i>{_lines(one.advice)}</i>"
+        f'<tr style="vertical-align:top"><td style="color:{_COLOURS[one.result]}">{one.result}</td>'
+        f"<td>{html.escape(one.code)}</td>"
+        f'<td style="text-align:left">{_lines(one.found)}<br><i>{_lines(one.advice)}</i>'
         "</td></tr>"
         for one in findings
         if one.result != "passed"
     )
     good = [[one.code, one.title] for one in findings if one.result == "passed"]
-    table = f"<table>{rows}</table>" if rows else ""
-    summary = f"<summary>{len(good)} checks passed</summary>"
-    return table + (
-        f"<details>{summary}{page.table(['', ''], good)}</details>" if good else ""
-    )
+    parts = [f"<table>{rows}</table>"] if rows else []
+    if good:
+        passed = f"<summary>{len(good)} checks passed</summary>{page.table(['', ''], good)}"
+        parts.append(f"<details>{passed}</details>")
+    return f'<div style="font-size:12px">{"".join(parts)}</div>' if parts else ""
 
 
 def _lines(text: str) -> str:

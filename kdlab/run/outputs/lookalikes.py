@@ -27,6 +27,7 @@ _SIDE = 16  # pixels of these
 # Nearest images, how many of them are of one other class at least, and of its own at most. Of 1,020
 # photos of clothes with 20 wrong labels this names 12, and 3 of the others.
 _NEIGHBOURS, _AGREE, _OWN = 20, 14, 2
+_SURE = 0.5  # that a teacher is of the other class
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,10 @@ def looked_closely(
     ids, _ = by_class(ids, data.labels, min(_MOST, len(ids)), 0)
     seen = _seen(data, ids, teacher or _published(data), say)
     return facts.but(
-        alike=_alike(data, seen, facts.leaks or ()),
+        # Pictures of fewer pixels are alike though they show other things.
+        alike=_alike(data, seen, facts.leaks or ())
+        if min(data.shape[1:]) >= _SIDE
+        else None,
         suspects=_suspects(data, seen, asked=teacher is not None),
     )
 
@@ -136,13 +140,17 @@ def _same(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
     return bool(max((one * other).sum(), (one * other[:, ::-1]).sum()) >= _SAME)
 
 
-def _suspects(data: ImageData, seen: _Seen, *, asked: bool) -> list[str]:
-    """Images whose neighbours, and the teacher where it was asked, are of one other class."""
+def _suspects(data: ImageData, seen: _Seen, *, asked: bool) -> list[str] | None:
+    """Images whose neighbours, and the teacher where it was asked, are of one other class.
+
+    None where neighbours are mostly of other classes: then these features are no judge.
+    """
     labels, found = data.labels[seen.ids], list[tuple[float, str]]()
     counts = np.bincount(labels[labels != NO_LABEL], minlength=len(data.classes))
     known = np.flatnonzero(labels != NO_LABEL)
     if len(known) <= _NEIGHBOURS:
-        return []
+        return None
+    right = 0
     for begin in range(0, len(known), _BATCH):
         rows = known[begin : begin + _BATCH]
         near = seen.features[rows] @ seen.features[known].T
@@ -151,10 +159,11 @@ def _suspects(data: ImageData, seen: _Seen, *, asked: bool) -> list[str]:
         for row, neighbours in zip(rows, labels[nearest], strict=True):
             votes = np.bincount(neighbours, minlength=len(data.classes))
             other, own = int(votes.argmax()), int(labels[row])
+            right += other == own
             # Images of a class with hardly more of them have none but others' about them.
             if votes[other] < _AGREE or votes[own] > _OWN or counts[own] <= _NEIGHBOURS:
                 continue
-            if asked and seen.said[row] != other:
+            if asked and (seen.said[row] != other or seen.sure[row] < _SURE):
                 continue
             sure = f", teacher {seen.sure[row]:.0%} sure" if asked else ""
             found.append(
@@ -164,4 +173,4 @@ def _suspects(data: ImageData, seen: _Seen, *, asked: bool) -> list[str]:
                     f"{data.classes[other]} ({votes[other]} of {_NEIGHBOURS} nearest images{sure})",
                 )
             )
-    return [line for _, line in sorted(found)]
+    return [line for _, line in sorted(found)] if right > len(known) / 2 else None
