@@ -5,10 +5,13 @@ the Pythons themselves, so that none is missed.
 """
 
 import ast
+import os
 from pathlib import Path
 
 import pytest
+from http_site import Site
 from small_sweeps import TRAINED, searched
+from tests_support import until
 
 import kdlab
 
@@ -24,6 +27,7 @@ SERVED = {
 STUDENT, BLOCKWISE = {"kdlab.methods.student.rank"}, {"kdlab.methods.blockwise.rank"}
 ENSEMBLE = {"kdlab.methods.ensemble.rank"}
 SWEEP = {"kdlab.run.process.child", "kdlab.tuning.trial_worker"}
+ALERTED = {"kdlab.run.handle.alerts"}
 EMULATED = {"kdlab.testing.emulated_teachers"}
 # Started by benches: tests/benchmarks has them.
 OTHERS = {"kdlab.testing.emulated_students"}
@@ -43,7 +47,10 @@ def began(spawned, kdlab_home, elsewhere, monkeypatch):
     (elsewhere / "site" / "sitecustomize.py").write_text(_WRITES)
     written = elsewhere / "started"
     monkeypatch.setenv("KDLAB_TEST_STARTED", str(written))
-    monkeypatch.setenv("PYTHONPATH", str(elsewhere / "site"))
+    before = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv(
+        "PYTHONPATH", f"{elsewhere / 'site'}{os.pathsep}{before}".rstrip(":")
+    )
 
     def modules():
         lines = [
@@ -110,6 +117,16 @@ def test_a_sweep(began):
     assert began() == SWEEP
 
 
+@pytest.mark.processes("two Pythons, one with torch")
+def test_a_run_whose_user_is_alerted(began, monkeypatch):
+    site = Site()
+    monkeypatch.setenv("KDLAB_WEBHOOK", site.url("/"))
+    finished("smoke/none")
+    until(lambda: site.posted)
+    site.close()
+    assert began() == ALERTED | {"kdlab.run.process.child"}
+
+
 def test_every_kind_of_process_is_started_here():
     """A module of kdlab that can be started and is missing above was forgotten."""
     rooms = {"cluster", "methods", "run", "tracking", "tuning", "supervision", "testing"}
@@ -122,5 +139,5 @@ def test_every_kind_of_process_is_started_here():
             for node in ast.parse(path.read_text()).body
         )
     }
-    kinds = (SERVED, STUDENT, BLOCKWISE, ENSEMBLE, SWEEP, EMULATED, OTHERS)
+    kinds = (SERVED, STUDENT, BLOCKWISE, ENSEMBLE, SWEEP, ALERTED, EMULATED, OTHERS)
     assert mains == set().union(*kinds)
