@@ -199,15 +199,15 @@ def _step(step: int) -> StepLogged:
 _HARNESS = """async source => {
     const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
     const view = (await import(url)).default;
-    const heard = window.heard = {}, kept = {};
+    const heard = window.heard = {}, orders = window.orders = [], kept = {};
     const model = {
-      on: (name, call) => { heard[name] = call; }, off: () => {}, send: () => {},
+      on: (name, call) => { heard[name] = call; }, off: () => {}, send: said => orders.push(said),
       get: name => kept[name],
     };
     window.hear = (message, buffers) => {
         if (message.kind !== "state") return heard["msg:custom"](message, buffers);
         Object.assign(kept, message);
-        heard["change:state"]();
+        for (const name of Object.keys(message)) heard[`change:${name}`]?.();
     };
     view.render({ model, el: document.getElementById("here") });
     window.updates = 0;

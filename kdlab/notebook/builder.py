@@ -17,10 +17,9 @@ from IPython.display import display
 from kdlab.config import load as loader
 from kdlab.config.spec import Range
 from kdlab.config.yaml_text import parse_value
-from kdlab.errors import BadInput, NotFoundError, SpecError
+from kdlab.errors import BadInput, KdlabError, NotFoundError, SpecError
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.notebook import form
-from kdlab.notebook.controls import button
 from kdlab.notebook.form import FormField
 from kdlab.run.experiment import Experiment
 from kdlab.run.experiment import load as load_experiment
@@ -116,8 +115,8 @@ class Builder:
         self.message, self.text = widgets.HTML(), widgets.HTML()
         self.name = widgets.Text(value="my/experiment", description="save as configs/")
         self.name.style.description_width = "120px"
-        self.save = button("save", self._save, self._say)
-        self.start = button("start", self._start, self._say)
+        self.save = self._button("save", self._save)
+        self.start = self._button("start", self._start)
         self.output = widgets.Output()
         self.fields: dict[str, widgets.Widget] = {}  # widgets by dotted key
         self._unread: dict[str, str] = {}  # fields whose text is no value, and why
@@ -272,6 +271,18 @@ class Builder:
     def _say(self, text: str) -> None:
         kind = "could run" if not text else html.escape(text)
         self.message.value = f"<pre style='white-space:pre-wrap'>{kind}</pre>"
+
+    def _button(self, label: str, act: Callable[[], None]) -> widgets.Button:
+        def attempt(_: object) -> None:
+            self._say("")
+            try:
+                act()
+            except KdlabError as error:
+                self._say(str(error))
+
+        made = widgets.Button(description=label)
+        made.on_click(attempt)
+        return made
 
     def _save(self) -> None:
         again = self._saved is not None and self._saved.is_file()

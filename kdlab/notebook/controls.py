@@ -1,175 +1,194 @@
-"""Buttons and dials of the monitor: each only appends a change to the run."""
+"""Buttons and dials of the live view: the page draws them, and says here what was pressed."""
 
-import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
 
-import ipywidgets as widgets
+from msgspec import Meta
 
-from kdlab.errors import KdlabError
+from kdlab.changes.tunable import Tunable
+from kdlab.codec import typed
+from kdlab.errors import BadInput, KdlabError
+from kdlab.experiment.folder import ENDED
+from kdlab.notebook.live_widget import LiveWidget
 from kdlab.notebook.watch import Watch
+from kdlab.run.handle import changes
 
 if TYPE_CHECKING:
-    from kdlab.changes.tunable import Tunable
     from kdlab.run.handle.run import Run
 
-
-def attempt(act: Callable[[], object], say: Callable[[str], None]) -> bool:
-    """Whether it was done; what was wrong is said, or nothing."""
-    say("")
-    try:
-        act()
-    except KdlabError as error:
-        say(str(error))
-        return False
-    return True
+_Name = Annotated[str, Meta(max_length=200)]
+_Value = Annotated[float, Meta(ge=-1e15, le=1e15)]
 
 
-def button(
-    label: str, act: Callable[[], object], say: Callable[[str], None], **look: Any
-) -> widgets.Button:
-    """A button that attempts it."""
-    made = widgets.Button(description=label, **look)
-    made.on_click(lambda _: attempt(act, say))
-    return made
+@dataclass(frozen=True, slots=True)
+class PageOrder:
+    """A button that was pressed, or numbers that were set, in a page that may say anything."""
+
+    do: _Name
+    name: _Name = ""  # of a teacher
+    values: Annotated[dict[_Name, _Value], Meta(max_length=50)] = field(
+        default_factory=dict
+    )
 
 
 class Controls:
-    """Buttons and sliders. Each only appends a change; what is wrong is said by `say`."""
+    """Buttons of a page. Each order is checked, carried out, and answered in the page.
 
-    def __init__(self, run: "Run", say: Callable[[str], None]) -> None:
-        self.run, self._say = run, say
-        self._paused = False
-        self.pause = self._button(
-            "pause", lambda: run.go_on() if self._paused else run.pause()
-        )
-        self.checkpoint = self._button("checkpoint", run.checkpoint)
-        self.stop = self._button("stop", run.stop)
-        self.add = self._button("add teacher", run.add_teacher)
-        self.teacher = widgets.Dropdown(options=[], layout=widgets.Layout(width="140px"))
-        self.drain = self._button("drain", lambda: run.drain_teacher(self.teacher.value))
-        self.kill = self._button("kill", lambda: run.kill_teacher(self.teacher.value))
-        self.pool = widgets.HBox([self.add, self.teacher, self.drain, self.kill])
-        self.sliders = widgets.VBox([])
-        self.buttons = widgets.HBox([self.pause, self.checkpoint, self.stop])
-        self.box = widgets.VBox([self.buttons, self.pool, self.sliders])
-        self.sliders.add_class("kd-dials")
-        self.box.add_class("kd-controls")
-        self._dials: dict[str, Dial] = {}
-        self._made_for = ""
-
-    def _button(self, label: str, act: Callable[[], object]) -> widgets.Button:
-        return button(label, act, self._say, layout=widgets.Layout(width="auto"))
-
-    def follow(self, watch: Watch) -> None:
-        """What the run can do now."""
-        self._paused = watch.paused
-        self.pause.description = "go on" if watch.paused else "pause"
-        names = [t.name for t in watch.now.teachers.serving]
-        if list(self.teacher.options) != names:
-            # New options choose the first by themselves, and that would be killed.
-            kept, known = self.teacher.value, self.teacher.options
-            self.teacher.options = names
-            first = names[0] if names and not known else None
-            self.teacher.value = kept if kept in names else first
-        self.pool.layout.display = "" if watch.now.teachers.rows else "none"
-        if watch.now.member and watch.now.member != self._made_for:
-            self._made_for = watch.now.member
-            self._make_sliders()
-        for name, value in watch.values.items():
-            if name in self._dials:
-                self._dials[name].show(value)
-
-    def _make_sliders(self) -> None:
-        """With the values of the member that trains now."""
-        for dial in self._dials.values():
-            for widget in (*dial.children, dial):
-                widget.close()
-        self._dials.clear()
-        try:
-            tunables = self.run.knobs()
-        except KdlabError as error:  # its spec is of another version
-            self._say(str(error))
-            tunables = []
-        for one in tunables:
-            self._dials[one.name] = Dial(one, self._set)
-        self.sliders.children = tuple(self._dials.values())
-
-    def _set(self, name: str, value: float) -> bool:
-        return attempt(lambda: self.run.set(**{name: value}), self._say)
-
-    def disable(self) -> None:
-        """The run has ended."""
-        for one in (*self.buttons.children, self.add, self.drain, self.kill):
-            one.disabled = True
-        for dial in self._dials.values():
-            dial.disable()
-
-
-class Dial(widgets.HBox):
-    """A number as a slider, and as a field where it is typed.
-
-    A slider takes the nearest number it can show for one outside its range; the field sends what
-    was typed, and goes back where the run refuses it (`send` is false). A slider without an upper
-    end reaches four times the value.
+    Args:
+        page: shows them.
+        actions: what the page may ask for; one that returns words has them shown.
     """
 
-    def __init__(self, tunable: "Tunable", send: Callable[[str, float], bool]) -> None:
-        self.tunable, self._send = tunable, send
-        self._value = tunable.value  # that the run has, or was asked to have
-        low = tunable.range.ge if tunable.range.ge is not None else tunable.range.gt
-        high = tunable.range.le if tunable.range.le is not None else tunable.range.lt
-        reach = 4 * max(abs(tunable.value), 0.25)
-        start = 0.0 if low is None else low
-        end = min(reach, high) if high is not None else reach
-        step = (end - start) / 200
-        if tunable.range.gt is not None:  # the limit itself is not allowed
-            start += step
-        self.slider = widgets.FloatSlider(
-            value=min(max(tunable.value, start), end),
-            min=start,
-            max=end,
-            step=step,
-            description=tunable.name.rpartition(".")[2],
-            readout=False,
-            continuous_update=False,
-            style={"description_width": "110px"},
-        )
-        self.field = widgets.FloatText(
-            value=tunable.value, step=step, layout=widgets.Layout(width="90px")
-        )
-        super().__init__([self.slider, self.field])
-        self._showing = False
-        self.slider.observe(self._changed, names="value")
-        self.field.observe(self._changed, names="value")
+    def __init__(
+        self, page: LiveWidget, actions: Mapping[str, Callable[[PageOrder], object]]
+    ) -> None:
+        self._page, self._actions = page, actions
+        self._facts: Mapping[str, object] = {}
+        self._said = (
+            0,
+            "",
+            "",
+        )  # how many answers there were, tone and words of the newest
+        self._lock = threading.Lock()  # orders come in another thread than the run's news
+        page.ordered = self.take
 
-    def _changed(self, change: dict[str, Any]) -> None:
-        if self._showing:  # what somebody else has set
-            return
-        value = float(change["new"])
-        if change["owner"] is self.slider:
-            value = float(f"{value:.4g}")
-        if self._send(self.tunable.name, value):
-            self._value = value
-        self._display()
-
-    def show(self, value: float) -> None:
-        """What the run has now."""
-        if value != self._value:
-            self._value = value
-            self._display()
-
-    def _display(self) -> None:
-        self._showing = True
+    def take(self, message: object) -> None:
+        """Carry out one order of the page, or say why not."""
         try:
-            if math.isfinite(self._value):
-                self.slider.max = max(self.slider.max, self._value)
-                self.slider.min = min(self.slider.min, self._value)
-                self.slider.value = self._value
-            self.field.value = self._value
-        finally:
-            self._showing = False
+            order = typed(PageOrder, message)
+            if order.do not in self._actions:
+                known = ", ".join(self._actions)
+                raise BadInput(f"{order.do!r} is nothing that a page can ask for: {known}.")
+            words = self._actions[order.do](order) or f"{order.do} {order.name}".strip()
+        except (KdlabError, OSError) as error:  # OSError: the disk did not take it
+            self.say(str(error), "bad")
+        else:
+            self.say(f"asked for: {words}", "plain")
 
-    def disable(self) -> None:
-        """The run has ended."""
-        self.slider.disabled = self.field.disabled = True
+    def say(self, text: str, tone: str) -> None:
+        """Answer in the page, instead of what was said before."""
+        with self._lock:
+            self._said = (self._said[0] + 1, tone, text)
+            self._send()
+
+    def show(self, buttons: Sequence[str], **facts: object) -> None:
+        """Have the buttons of these actions, and dials, teachers and `undo` beside them."""
+        with self._lock:
+            self._facts = {"buttons": buttons, **facts}
+            self._send()
+
+    def _send(self) -> None:
+        self._page.controls = {**self._facts, "said": list(self._said)}
+
+
+class RunControls(Controls):
+    """Those of a run: each order only appends a change to it."""
+
+    def __init__(self, run: "Run", page: LiveWidget) -> None:
+        self.run = run
+        self._made_for = ""
+        self._tunables: dict[str, Tunable] = {}  # as the training began
+        self._values: dict[str, float] = {}  # as they are, or were asked to be
+        self._heard: dict[str, float] = {}
+        self._back: dict[str, float] = {}
+        super().__init__(page, {
+            "pause": lambda _: run.pause(),
+            "go on": lambda _: run.go_on(),
+            "checkpoint": lambda _: run.checkpoint(),
+            "stop": lambda _: run.stop(),
+            "add teacher": lambda _: run.add_teacher(),
+            "drain": lambda order: run.drain_teacher(order.name),
+            "kill": lambda order: run.kill_teacher(order.name),
+            "set": lambda order: self._set(order.values),
+            "undo": lambda _: self._set(self._back),
+        })  # fmt: skip
+
+    def _set(self, values: Mapping[str, float]) -> str:
+        if not values:
+            raise BadInput("Nothing was set, so there is nothing to go back to.")
+        self.run.set(**values)
+        self._values |= values
+        return _words(values)
+
+    def follow(self, watch: Watch) -> None:
+        """Show what the run can do now."""
+        if watch.state in ENDED:
+            self.show([])
+            return
+        if watch.now.member not in ("", self._made_for):
+            self._made_for = watch.now.member
+            self._begin()
+        for name, value in watch.values.items():
+            if self._heard.get(name) != value:
+                self._heard[name] = self._values[name] = value
+        begin = {one.name: one.value for one in self._tunables.values()}
+        stands = standing(watch.steered, begin)
+        self._back = stands[-1] if stands else {}
+        teachers = watch.now.teachers
+        self.show(
+            ["go on" if watch.paused else "pause", "checkpoint", "stop"],
+            undo=_words(self._back),
+            teachers=[row.name for row in teachers.serving] if teachers.rows else None,
+            dials=[dial(one, self._values[name]) for name, one in self._tunables.items()],
+        )
+
+    def _begin(self) -> None:
+        """With the numbers of the member that trains now."""
+        try:
+            found = changes.tunables(self.run.folder, at_start=True)
+            self._values = {one.name: one.value for one in self.run.knobs()}
+        except KdlabError as error:  # its spec is of another version
+            self.say(str(error), "bad")
+            found = []
+        self._tunables = {one.name: one for one in found if one.name in self._values}
+        self._heard = {}
+
+
+def _words(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} = {value:g}" for name, value in values.items())
+
+
+def standing(
+    steered: Iterable[Mapping[str, float]], begin: Mapping[str, float]
+) -> list[dict[str, float]]:
+    """The numbers before each change that still stands, oldest first.
+
+    Args:
+        steered: numbers that were set, oldest first. One that goes back to what was before the
+            newest change takes that away.
+        begin: all numbers before any was set.
+    """
+    now, found = dict(begin), list[dict[str, float]]()
+    for values in steered:
+        before = {name: now[name] for name in values if name in now}
+        if before == values:  # each of several local models says it
+            continue
+        if found and values == found[-1]:
+            found.pop()
+        else:
+            found.append(before)
+        now |= values
+    return [one for one in found if one]
+
+
+def dial(tunable: Tunable, value: float) -> dict[str, object]:
+    """A number as a slider: its ends lie around what it began with, within its range.
+
+    What must be above 0 reaches from a hundredth to ten times of it, by decades; what need not,
+    four times as far. The page asks before it sets a number beyond these ends.
+    """
+    limits, begin = tunable.range, tunable.value
+    least = limits.ge if limits.ge is not None else limits.gt
+    most = limits.le if limits.le is not None else limits.lt
+    reach = 4 * max(abs(begin), 0.25)
+    log = limits.gt is not None and limits.gt >= 0 and begin > 0
+    low, high = (begin / 100, 10 * begin) if log else (min(0.0, 4 * begin), reach)
+    if least is not None:
+        low = max(least, low) if log else least
+    high = high if most is None else min(high, most)
+    if limits.gt is not None and low == limits.gt:  # the limit itself is not allowed
+        low += (high - low) / 200
+    ends = {"least": least, "most": most, "low": low, "high": high}
+    return {"name": tunable.name, "value": value, "log": log and high >= 10 * low} | ends

@@ -2,9 +2,11 @@
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from kdlab.events.ensemble import ErrorsMeasured
 from kdlab.events.run_state import PANELS, SPEED
 from kdlab.events.teacher_rows import TeacherRow
 from kdlab.experiment.folder import ENDED
@@ -28,23 +30,12 @@ def of_run(watch: Watch, run_id: str) -> LiveState:
         "verdict": verdict(watch, run_id),
         "panels": _panels(PANELS),
         "levels": levels,
-        "marks": [
-            {"step": m.step, "epoch": m.epoch, "text": m.text, "kind": m.kind}
-            for m in watch.marks
-        ],
+        "marks": [asdict(mark) for mark in watch.marks],
         "teachers": [_teacher(row) for row in _most_telling(watch)],
         "clock": {"start": watch.now.began, "now": max(watch.time, watch.now.began)},
         "spans": watch.spans,
         "parts": timeline.COLOURS,
-        "rounds": [
-            {
-                "round": r.round,
-                "locals": r.locals,
-                "together": r.global_,
-                "compressed": r.compressed,
-            }
-            for r in watch.now.rounds
-        ],
+        "rounds": [_round(one) for one in watch.now.rounds],
         "film": _film(watch),
         "checks": [
             [one.result, one.code, one.found or one.title, one.advice]
@@ -195,14 +186,9 @@ def _film(watch: Watch) -> LiveState | None:
         "side": chosen.side,
         "labels": chosen.labels,
         "answers": [
-            {
-                "who": who,
-                "epoch": answer.epoch,
-                "said": answer.said,
-                "shares": answer.shares,
-            }
+            {"who": who, "epoch": one.epoch, "said": one.said, "shares": one.shares}
             for who in ("student at first", "student", "teacher")
-            if (answer := watch.answers.get(who)) is not None
+            if (one := watch.answers.get(who)) is not None
         ],
     }
 
@@ -219,14 +205,13 @@ def strip(watch: Watch) -> str:
 
 
 def _teacher(row: TeacherRow) -> LiveState:
-    return {
-        "name": row.name,
-        "state": row.state,
-        "device": row.device,
-        "rate": row.t_t,
-        "resends": row.resends,
-        "spans": row.spans,
-    }
+    own = {"name": row.name, "state": row.state, "device": row.device, "rate": row.t_t}
+    return own | {"resends": row.resends, "spans": row.spans}
+
+
+def _round(one: ErrorsMeasured) -> LiveState:
+    own = {"round": one.round, "locals": one.locals, "together": one.global_}
+    return own | {"compressed": one.compressed}
 
 
 def _most_telling(watch: Watch) -> Sequence[TeacherRow]:

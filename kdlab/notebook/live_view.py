@@ -27,13 +27,12 @@ class Viewed(Protocol):
 
 
 class LiveView(ABC):
-    """Shown in a cell. Neither closing it nor losing its page touches what it follows."""
+    """Shown in a cell, `again` as often. Closing it or losing its page touches nothing else."""
 
-    box: widgets.VBox
-    page: LiveWidget  # in it
-
-    def __init__(self, watched: Viewed, every_s: float) -> None:
+    def __init__(self, watched: Viewed, every_s: float, again: str) -> None:
         self._watched, self._every_s = watched, every_s
+        self.page = LiveWidget(watched.id, again, self._greeted)
+        self.box = widgets.VBox([self.page])
         self._closing = threading.Event()
         self._lock = threading.Lock()  # callbacks of any thread read what was seen
         self._snapshot: DisplayHandle | None = None
@@ -54,7 +53,7 @@ class LiveView(ABC):
         return self
 
     def _display_(self) -> object:
-        """What marimo shows of it: the view; the controls are ipywidgets, which it has not."""
+        """What marimo shows of it: the view with its controls; ipywidgets it has not."""
         return self.page
 
     def follow(self) -> None:

@@ -11,7 +11,15 @@ from kdlab.events.curve import Curve, CurveKey
 
 _PAGE = Path(__file__).with_name("page")
 # One module for the browser; each file uses what is before it.
-_MODULES = ("series.js", "chart.js", "cards.js", "film.js", "sweep.js", "live.js")
+_MODULES = (
+    "series.js",
+    "chart.js",
+    "cards.js",
+    "controls.js",
+    "film.js",
+    "sweep.js",
+    "live.js",
+)
 
 
 def script() -> str:
@@ -28,13 +36,15 @@ class LiveWidget(anywidget.AnyWidget):
     """Shows the state it is given and draws the points it is sent.
 
     A view that appears later asks for all of them: `seen` is called when one has said hello, by
-    whatever thread, and calls `reset`. `again` is the code that shows it again; the page names it
-    when the kernel is gone. `of` is what it is of, as the saved picture below it says.
+    whatever thread, and calls `reset`; `ordered`, when somebody pressed a button. `again` is the
+    code that shows it again; the page names it when the kernel is gone. `of` is what it is of, as
+    the saved picture below it says.
     """
 
     _esm = script()
     _css = style()
     state = traitlets.Dict().tag(sync=True)
+    controls = traitlets.Dict().tag(sync=True)  # buttons and dials, and the newest answer
     strip = traitlets.Unicode().tag(sync=True)  # images that are watched, beside each other
     of = traitlets.Unicode().tag(sync=True)
     again = traitlets.Unicode().tag(sync=True)
@@ -42,12 +52,15 @@ class LiveWidget(anywidget.AnyWidget):
     def __init__(self, of: str, again: str, seen: Callable[[], None]) -> None:
         super().__init__(of=of, again=again)
         self._seen = seen
+        self.ordered: Callable[[object], None] | None = None
         self._keys: list[CurveKey] = []
         self.on_msg(self._hear)
 
     def _hear(self, widget: object, message: Mapping[str, object], buffers: object) -> None:
         if message.get("kind") == "hello":
             self._seen()
+        elif message.get("kind") == "order" and self.ordered is not None:
+            self.ordered(message)
 
     def reset(self, curves: Mapping[CurveKey, Curve], dots: Sequence[str] = ()) -> None:
         """These curves and no others, to every view; those named in `dots` as dots."""

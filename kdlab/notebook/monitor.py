@@ -1,7 +1,7 @@
 """The live view of one run: watches it from its events, and changes it.
 
 Nothing here is in the training process. A thread of the kernel reads `events.jsonl` a few
-times a second; buttons and sliders append changes (kdlab/run/handle/changes.py). So an interrupted
+times a second; buttons and dials append changes (kdlab/run/handle/changes.py). So an interrupted
 or restarted kernel, or a closed browser, never touches the run.
 """
 
@@ -15,9 +15,8 @@ import ipywidgets as widgets
 from kdlab.events.log import EventReader
 from kdlab.events.run_state import PANELS
 from kdlab.notebook import live_state, picture
-from kdlab.notebook.controls import Controls
+from kdlab.notebook.controls import RunControls
 from kdlab.notebook.live_view import LiveView
-from kdlab.notebook.live_widget import LiveWidget
 from kdlab.notebook.watch import Watch
 from kdlab.report.page import table
 
@@ -40,7 +39,7 @@ class Monitor(LiveView):
         hz: float = 8.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(run, 1 / hz)
+        super().__init__(run, 1 / hz, f'kdlab.attach("{run.id}").live()')
         self.run, self.renderer, self._now = run, renderer, now
         self.watch = Watch()
         self._read = EventReader(run.folder.events)
@@ -48,11 +47,9 @@ class Monitor(LiveView):
         self._shown_at = now()
         self._facts_at = self._picture_at = 0.0
         self._chapter = self.watch.chapter
-        self.page = LiveWidget(run.id, f'kdlab.attach("{run.id}").live()', self._greeted)
         self.still = widgets.HTML()  # where no view is
-        self.message = widgets.HTML()
-        self.controls = Controls(run, self._say)
-        self.box = widgets.VBox([self.page, self.still, self.controls.box, self.message])
+        self.controls = RunControls(run, self.page)
+        self.box.children = (self.page, self.still)
         self.look()
 
     def show(self) -> Self:
@@ -77,7 +74,10 @@ class Monitor(LiveView):
         try:
             super()._follow()
         except Exception as error:  # of whatever kind: it is the page that must say so
-            self._say(f"The monitor stopped, the run did not: {error!r}")
+            words = f"The monitor stopped, the run did not: {error!r}"
+            self.controls.say(words, "bad")
+            if self.still.value:  # the page is not seen
+                self.still.value += table(("",), [(words,)])
             raise
 
     def look(self) -> None:
@@ -115,8 +115,4 @@ class Monitor(LiveView):
             self._picture_at = 0.0
             self._facts(self._now())
             still = picture.static(self.watch, self.run.id)
-        self.controls.disable()
         return still
-
-    def _say(self, text: str) -> None:
-        self.message.value = table(("",), [(text,)]) if text else ""

@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import ipywidgets as widgets
-
 from kdlab.events.log import EventReader
 from kdlab.events.run_state import PANELS
 from kdlab.experiment.folder import ENDED
 from kdlab.notebook import live_state, picture
 from kdlab.notebook.live_view import LiveView
-from kdlab.notebook.live_widget import LiveWidget
 from kdlab.notebook.watch import Watch
 
 if TYPE_CHECKING:
@@ -35,14 +32,12 @@ class RunsTogether(LiveView):
     """What `kdlab.live(run, another)` shows; of each run the member that trains now."""
 
     def __init__(self, runs: "Sequence[Run]") -> None:
-        super().__init__(_All(runs), every_s=0.25)
+        named = ", ".join(f'kdlab.attach("{run.id}")' for run in runs)
+        super().__init__(_All(runs), 0.25, f"kdlab.live({named})")
         self.runs = runs
         self.watches = {run.id: Watch() for run in runs}
         self._reads = [EventReader(run.folder.events) for run in runs]
         self._chapters: list[tuple[str, int]] = []
-        named = ", ".join(f'kdlab.attach("{run.id}")' for run in runs)
-        self.page = LiveWidget(self._watched.id, f"kdlab.live({named})", self._greeted)
-        self.box = widgets.VBox([self.page])
         self.look()
 
     def __repr__(self) -> str:

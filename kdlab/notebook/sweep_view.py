@@ -1,14 +1,12 @@
-"""A sweep in a notebook: the live view that follows it, and a button to stop it."""
+"""A sweep in a notebook: the live view that follows it, with a button to stop it."""
 
 import time
 from collections.abc import Callable, Mapping
 
-import ipywidgets as widgets
-
 from kdlab.events.log import EventReader
 from kdlab.experiment.folder import ENDED
+from kdlab.notebook.controls import Controls
 from kdlab.notebook.live_view import LiveView
-from kdlab.notebook.live_widget import LiveWidget
 from kdlab.notebook.sweep_watch import SweepWatch
 from kdlab.run.handle.watched import Watched
 
@@ -31,19 +29,14 @@ class SweepView(LiveView):
         drawn: Callable[[], str],
         importance: Callable[[], Mapping[str, float]],
     ) -> None:
-        super().__init__(sweep, every_s=0.5)
+        super().__init__(sweep, 0.5, f'kdlab.attach_sweep("{sweep.id}").live()')
         self._drawn, self._importance = drawn, importance
         self.watch = SweepWatch()
         self._read = EventReader(sweep.folder.events)
         self._shares: Mapping[str, float] = {}
         self._shares_at = 0.0
         self._shares_of = 0  # trials that had ended then
-        self.page = LiveWidget(
-            sweep.id, f'kdlab.attach_sweep("{sweep.id}").live()', self._greeted
-        )
-        self.button = widgets.Button(description="stop gracefully", icon="stop")
-        self.button.on_click(lambda _: sweep.stop())
-        self.box = widgets.VBox([self.page, self.button])
+        self.controls = Controls(self.page, {"stop": lambda _: sweep.stop()})
         self.look()
 
     def _reset(self) -> None:
@@ -54,7 +47,8 @@ class SweepView(LiveView):
             for event in self._read():
                 self.watch.see(event)
             self._look_at_importance()
-            self.button.disabled = self._watched.state in ENDED
+            over = self._watched.state in ENDED
+            self.controls.show([] if over else ["stop"])
             self.page.state = self.watch.page(self._shares)
             if not self.page.add(self.watch.take_news()):
                 self._reset()

@@ -100,7 +100,7 @@ class SweepWatch(SweepState):
             "levels": self._unchanged(),
             "marks": list(self.marks),
             "waiting": "No trial has ended yet.",
-            "sweep": self._sweep(importance),
+            **self._sweep(importance),
             "ticker": [list(line) for line in list(self.ticker)[::-1]],
         }
 
@@ -150,6 +150,7 @@ class SweepWatch(SweepState):
         shown = {t.number: t for t in [*newest, *complete[: _LINES // 2]]}
         ends = (min(values), max(values)) if values else (0.0, 0.0)
         scores = {n: self._score(t, *ends) for n, t in shown.items()}
+        head = ["trial", self.metric, *space, "from", "took"]
         lines = [
             {
                 "number": t.number,
@@ -167,8 +168,9 @@ class SweepWatch(SweepState):
             "lines": lines,
             "importance": sorted(importance.items(), key=lambda one: -one[1]),
             "importance_note": "Share in what good trials differ by from all (PED-ANOVA).",
-            "head": ["trial", self.metric, *space, "from", "took"],
-            "best": [_cells(t, space) for t in complete[:_BEST]],
+            "trials": [head, *(_cells(t, space) for t in complete[:_BEST])]
+            if complete
+            else [],
         }
 
     def _score(self, trial: TrialSeen, low: float, high: float) -> float:

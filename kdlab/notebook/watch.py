@@ -68,6 +68,9 @@ class Watch(RunState):
     answers: dict[str, ImagesAnswered] = field(default_factory=dict)
     spans: list[BarRow] = field(default_factory=list)  # what devices did, of blockwise runs
     values: dict[str, float] = field(default_factory=dict)  # that were set from outside
+    steered: deque[Mapping[str, float]] = field(
+        default_factory=lambda: deque(maxlen=_MARKS)
+    )
     _news: list[tuple[str, str, float, float]] = field(default_factory=list)
 
     def see(self, event: Event) -> None:
@@ -86,7 +89,13 @@ class Watch(RunState):
 
     def _begin_anew(self) -> None:
         """Another training: its own curves; those of the others stay in `trainings`."""
-        for of_the_other in (self.values, self.levels, self.marks, self.spans):
+        for of_the_other in (
+            self.values,
+            self.steered,
+            self.levels,
+            self.marks,
+            self.spans,
+        ):
             of_the_other.clear()
         self.answers = {k: v for k, v in self.answers.items() if k == "teacher"}
         soft = (self.started.spec if self.started else {}).get("soft_labels") or {}
@@ -137,6 +146,7 @@ class Watch(RunState):
                 self._level(SPEED, "without a teacher", event.t_s)
             case Steered():
                 self.values |= event.values
+                self.steered.append(event.values)
                 said = ", ".join(
                     f"{name} = {value:g}" for name, value in event.values.items()
                 )

@@ -9,6 +9,15 @@ from tests_support import run_folders, until
 from written_runs import WrittenRun
 
 import kdlab
+from kdlab.changes.change import (
+    CONTROL,
+    AddTeacher,
+    ChangeReader,
+    DrainTeacher,
+    GoOn,
+    Pause,
+    SaveCheckpoint,
+)
 from kdlab.changes.tunable import Tunable
 from kdlab.config import Range
 from kdlab.events.log import select
@@ -100,8 +109,7 @@ def test_runs_are_said_and_steered_in_lab(jupyter, runs, page, picture, elsewher
     running.train(20)
     until(lambda: canvas.screenshot() != before)  # it moves
 
-    dial = page.locator(".widget-hbox:has(> .widget-slider)", has_text="temperature").first
-    field = dial.locator("input[type=number]")
+    field = page.get_by_label("loss.temperature, number").first
     field.fill("-5")  # is refused, and not taken for the least that a slider can show
     field.press("Enter")
     page.get_by_text(re.compile("temperature: is -5")).first.wait_for()
@@ -112,11 +120,20 @@ def test_runs_are_said_and_steered_in_lab(jupyter, runs, page, picture, elsewher
     (steered,) = until(running.changes)
     assert steered.set == {"loss.temperature": 7.0}
 
-    page.get_by_role("button", name=re.compile("^pause$")).first.click()
+    running.say("steered", step=running.steps, values={"loss.temperature": 7.0})
+    pressed(page, "undo: loss.temperature = 4")
     until(lambda: len(running.changes()) == 2)
+    pressed(page, "checkpoint")
+    until(lambda: len(running.changes()) == 3)
+    pressed(page, "pause")
+    until(lambda: len(running.changes()) == 4)
     running.say("paused", step=running.steps)
-    page.get_by_role("button", name=re.compile("^go on$")).first.wait_for()
     page.locator(".kd-state[data-state=paused]").first.wait_for()
+    pressed(page, "go on")
+    until(lambda: len(running.changes()) == 5)
+    assert running.changes()[1].set == {"loss.temperature": 4.0}
+    assert [type(one) for one in running.changes()[2:]] == [SaveCheckpoint, Pause, GoOn]
+    page.get_by_text("asked for: go on").first.wait_for()
 
     page.evaluate(SAVE)  # as JupyterLab does by itself after a while
     page.reload()  # the page forgets; the kernel and the run do not
@@ -137,9 +154,6 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
     def events(kind):
         return list(select(run.events, kind))
 
-    def button(name):
-        return page.get_by_role("button", name=re.compile(f"^{name}$")).first
-
     canvas = page.locator("canvas.kdlab-curves").first
     canvas.wait_for()
     until(lambda: len(events("step_logged")) > 5)
@@ -147,8 +161,7 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
     until(lambda: canvas.screenshot() != before)  # it moves
     page.locator(".kd-name", has_text=re.compile(r"^teacher-\d$")).first.wait_for()
 
-    dial = page.locator(".widget-hbox:has(> .widget-slider)", has_text="temperature").first
-    field = dial.locator("input[type=number]")
+    field = page.get_by_label("loss.temperature, number").first
     field.fill("-5")  # is refused, and not taken for the least that a slider can show
     field.press("Enter")
     page.get_by_text(re.compile("temperature: is -5")).first.wait_for()
@@ -161,7 +174,7 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
     canvas.scroll_into_view_if_needed()  # typing has moved the page
     picture("live_monitor")
 
-    chosen = page.locator(".widget-dropdown select").first
+    chosen = page.get_by_label("Teacher", exact=True).first
 
     def killed():
         """One that serves now: what was chosen may be a spare by the time of the click."""
@@ -169,7 +182,7 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
             return True
         if not chosen.input_value():
             chosen.select_option(index=0)
-        button("kill").click()
+        pressed(page, "kill")
         return False
 
     until(killed, every_s=2.0)
@@ -219,10 +232,33 @@ def test_a_run_is_watched_in_notebook_7(jupyter, notebook, page, picture, elsewh
     until(lambda: len(list(select(run.events, "step_logged"))) > 5)
     before = canvas.screenshot()
     until(lambda: canvas.screenshot() != before)  # it moves
-    page.get_by_role("button", name=re.compile("^pause$")).first.click()
-    until(lambda: list(select(run.events, "paused")))
-    page.get_by_role("button", name=re.compile("^go on$")).first.wait_for()
     picture("notebook_7")
+    pressed(page, "pause")
+    until(lambda: list(select(run.events, "paused")))
+    pressed(page, "go on")
+    until(lambda: list(select(run.events, "went_on")))
+    page.get_by_label("lr_factor, number").first.fill("0.5")
+    page.get_by_label("lr_factor, number").first.press("Enter")
+    until(lambda: list(select(run.events, "steered")))
+    pressed(page, "undo: lr_factor = 1")
+    until(lambda: len(list(select(run.events, "steered"))) == 2)
+    before = len(list(select(run.events, "checkpoint_saved")))
+    pressed(page, "checkpoint")
+    until(lambda: len(list(select(run.events, "checkpoint_saved"))) > before)
+    pressed(page, "add teacher")
+    page.get_by_text("asked for: add teacher").first.wait_for()
+    page.get_by_label("Teacher", exact=True).first.select_option(index=0)
+    pressed(page, "drain")
+    page.get_by_text(re.compile("asked for: drain teacher-")).first.wait_for()
+    asked = [type(one) for one in ChangeReader(run.path / CONTROL)()]
+    assert [AddTeacher, DrainTeacher] == asked[-2:]
+    pressed(page, "stop")
+    until(lambda: run.status().state == "stopped")
+
+
+def pressed(page, name):
+    """The first button of that name, when there is one."""
+    page.get_by_role("button", name=name, exact=True).first.click()
 
 
 def in_a_new_cell(page, code):

@@ -8,8 +8,11 @@ from PIL import Image
 from tests_support import event, until
 
 from benchmarks import live as bench
+from kdlab.changes.tunable import Tunable
+from kdlab.config import Range
 from kdlab.events.run_state import PANELS
 from kdlab.notebook import live_state
+from kdlab.notebook.controls import dial
 from kdlab.notebook.live_widget import LiveWidget, script, style
 from kdlab.notebook.sweep_watch import SweepWatch
 from kdlab.notebook.watch import Watch
@@ -137,6 +140,19 @@ def scene(name):
     return live_state.of_run(watch, "r"), curves({"": watch})
 
 
+LR = Tunable(name="lr_factor", value=1.0, range=Range(gt=0, le=100))
+HEAT = Tunable(name="loss.temperature", value=4.0, range=Range(gt=0))
+WEIGHT = Tunable(name="loss.kd_weight", value=0.9, range=Range(ge=0))
+
+
+def controls(step="pause", lr=1.0, teachers=("teacher-0", EVIL), said=(0, "", ""), undo=""):
+    """As a run has them."""
+    buttons = [step, "checkpoint", "stop"]
+    dials = [dial(LR, lr), dial(HEAT, 4.0), dial(WEIGHT, 0.9)]
+    return {"buttons": buttons, "undo": undo, "teachers": list(teachers), "dials": dials,
+            "said": list(said)}  # fmt: skip
+
+
 PUSH = """messages => {
     for (const { message, raw } of messages) {
         const bytes = Uint8Array.from(atob(raw), c => c.charCodeAt(0));
@@ -167,6 +183,8 @@ class Shown:
         )
         page.locator(".kd-blank:visible, .kd-plot:visible").first.wait_for()
         self.sent.clear()
+        if name == "running":
+            self.push(state, controls=controls(undo="lr_factor = 1"))
 
     def push(self, state=None, **more):
         """What was sent since, and a state."""
@@ -263,6 +281,96 @@ def test_curves_are_hidden_and_smoothed(shown):
     assert plot.screenshot() == both
     page.get_by_role("slider").fill("0.9")
     assert plot.screenshot() != both
+
+
+@pytest.fixture
+def steered(view):
+    """The view with its controls, and what it has asked for since the last call."""
+    live = view("running")
+
+    def asked():
+        told = live.page.evaluate("window.orders.splice(0)")
+        return [one for one in told if one["kind"] == "order"]
+
+    def say(**more):
+        live.push(live_state.of_run(trained(), "r"), controls=controls(**more))
+
+    live.asked, live.say = asked, say
+    return live
+
+
+def test_each_button_is_an_order(steered):
+    page = steered.page
+    for words in (
+        "pause",
+        "checkpoint",
+        "stop",
+        "undo: lr_factor = 1",
+        "add teacher",
+        "drain",
+    ):
+        page.get_by_role("button", name=words, exact=True).click()
+    page.get_by_label("Teacher", exact=True).select_option(EVIL)
+    page.get_by_role("button", name="kill").press("Enter")
+    told = [(one["do"], one.get("name")) for one in steered.asked()]
+    assert told == [
+        ("pause", None), ("checkpoint", None), ("stop", None), ("undo", None),
+        ("add teacher", "teacher-0"), ("drain", "teacher-0"), ("kill", EVIL),
+    ]  # fmt: skip
+    pause = page.get_by_role("button", name="pause")
+    pause.focus()
+    steered.say(step="go on", said=(1, "bad", f"It is refused: {EVIL}"))
+    page.get_by_role("button", name="go on").press("Enter")  # the focus stays on it
+    assert [one["do"] for one in steered.asked()] == ["go on"]
+    steered.say(said=(2, "bad", f"It is refused: {EVIL}"))
+    assert EVIL in page.locator(".kd-answer").inner_text()
+    assert page.get_by_role("button", name="undo").count() == 0
+
+
+def test_nobody_is_killed_instead_of_a_teacher_that_has_left(steered):
+    page = steered.page
+    steered.say(teachers=["teacher-7", EVIL])
+    assert page.get_by_label("Teacher", exact=True).input_value() == ""
+    page.get_by_role("button", name="kill").click()
+    assert steered.asked() == [{"kind": "order", "do": "kill", "name": ""}]
+
+
+def test_a_dial_goes_by_decades_and_asks_when_it_goes_far(steered):
+    page = steered.page
+    slider = page.get_by_label("lr_factor", exact=True)
+    field = page.get_by_label("lr_factor, number")
+    assert field.input_value() == "1"
+    slider.press("Home")
+    slider.press("End")
+    assert [one["values"] for one in steered.asked()] == [
+        {"lr_factor": 0.01},
+        {"lr_factor": 10},
+    ]
+    field.fill("0.5")
+    field.press("Enter")
+    assert steered.asked() == [{"kind": "order", "do": "set", "values": {"lr_factor": 0.5}}]
+    for answer, told in (("leave it", []), ("set it", [{"lr_factor": 50}])):
+        field.fill("50")
+        field.press("Enter")
+        page.get_by_text("lr_factor = 50 is beyond 0.01 to 10").wait_for()
+        assert steered.asked() == []
+        page.get_by_role("button", name=answer).click()
+        assert [one["values"] for one in steered.asked()] == told
+    field.fill("-5")  # the run says why not
+    field.press("Enter")
+    assert [one["values"] for one in steered.asked()] == [{"lr_factor": -5}]
+    steered.say(said=(1, "bad", "must be > 0"))
+    assert field.input_value() == "1"
+    field.fill("0.2")
+    steered.say(said=(1, "bad", "must be > 0"), teachers=[])
+    assert field.input_value() == "0.2"  # what is being typed stays
+    steered.say(said=(1, "bad", "must be > 0"), lr=3.0)  # somebody else has set it
+    assert field.input_value() == "3"
+
+
+def test_a_run_that_has_ended_has_no_controls(steered):
+    steered.push(live_state.of_run(trained("finished"), "r"), controls={"buttons": []})
+    assert not steered.page.locator(".kd-controls").is_visible()
 
 
 def test_what_is_added_is_drawn(view):

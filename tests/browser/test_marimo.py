@@ -1,10 +1,14 @@
-"""The live view in a marimo notebook, in a browser: no ipywidgets there, the same anywidget."""
+"""The live view in a marimo notebook, in a browser: the same anywidget, with its controls."""
 
 import subprocess
 import sys
 
 import pytest
-from tests_support import answers, ended, free_port, until
+from tests_support import answers, ended, free_port, run_folders, until
+
+from kdlab.events.log import select
+from kdlab.experiment.folder import RunFolder
+from kdlab.run.handle.run import Run
 
 pytestmark = pytest.mark.nightly
 
@@ -18,7 +22,7 @@ app = marimo.App()
 def _():
     import kdlab
 
-    options = {"tracking.enabled": False, "train.epochs": 200}
+    options = {"tracking.enabled": False, "train.epochs": 10**6}
     run = kdlab.load("smoke/in_process", options).start()
     return kdlab, run
 
@@ -49,10 +53,31 @@ def served(kdlab_home, elsewhere):
         ended(server)
 
 
-def test_a_run_is_watched_in_marimo(served, page, picture):
+def test_a_run_is_watched_and_steered_in_marimo(served, page, picture, elsewhere):
     page.goto(served)
-    page.get_by_text("finished", exact=True).first.wait_for()
-    drawn = page.locator("canvas").first
-    assert drawn.evaluate("canvas => canvas.clientHeight") > 50
-    page.get_by_text("top-1 on validation").first.wait_for()
-    picture("marimo")
+    run = RunFolder(until(lambda: run_folders(elsewhere))[0])
+    until(lambda: list(select(run.events, "member_started")))
+
+    def press(name, kind):
+        """Until the run has said what it did."""
+        before = len(list(select(run.events, kind)))
+        page.get_by_role("button", name=name, exact=True).click()
+        until(lambda: len(list(select(run.events, kind))) > before)
+
+    try:
+        page.get_by_text("top-1 on validation").first.wait_for()
+        drawn = page.locator("canvas").first
+        assert drawn.evaluate("canvas => canvas.clientHeight") > 50
+        press("pause", "paused")
+        press("go on", "went_on")
+        press("checkpoint", "checkpoint_saved")
+        field = page.get_by_label("lr_factor, number")
+        field.fill("0.5")
+        field.press("Enter")
+        press("undo: lr_factor = 1", "steered")
+        picture("marimo")
+        press("stop", "run_done")
+        page.locator(".kd-state", has_text="stopped").wait_for()
+        page.locator(".kd-controls").wait_for(state="hidden")
+    finally:
+        Run(run).kill()

@@ -66,7 +66,7 @@ def test_a_sweep_is_watched_and_stopped(opened, page, picture):
     box = until(chart.bounding_box)  # none while it is replaced by a newer picture
     assert box["x"] + box["width"] <= place["x"] + place["width"] + 1  # nothing is cut off
     picture("sweep")
-    page.locator("button", has_text="stop gracefully").click()  # it has an icon, too
+    button(page, "stop").click()
     page.locator(".kd-state", has_text="stopped").first.wait_for()
 
 

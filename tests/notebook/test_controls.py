@@ -1,64 +1,110 @@
-"""A dial: what is dragged is sent, what is typed is sent as it is, what is refused goes back."""
+"""Orders of a page, which may say anything, and the sliders that it is told to draw."""
+
+import math
 
 import pytest
 
 from kdlab.changes.tunable import Tunable
 from kdlab.config import Range
-from kdlab.notebook.controls import Dial
+from kdlab.errors import BadInput
+from kdlab.notebook.controls import Controls, dial, standing
+from kdlab.notebook.live_widget import LiveWidget
 
 
-class Run:
-    """Takes what is within its range."""
-
-    def __init__(self, tunable: Tunable) -> None:
-        self.tunable, self.sent = tunable, []
-
-    def __call__(self, name: str, value: float) -> bool:
-        self.sent.append((name, value))
-        return self.tunable.range.fault(value) is None
+@pytest.fixture
+def page():
+    return LiveWidget("r", "", lambda: None)
 
 
-def dial(value=4.0, **limits):
-    tunable = Tunable(name="loss.temperature", value=value, range=Range(**limits))
-    run = Run(tunable)
-    return Dial(tunable, run), run
+@pytest.fixture
+def orders(page):
+    """Those that were carried out, of buttons that a page knows."""
+    done = []
+
+    def refused(order):
+        raise BadInput("There is no <b>teacher</b>.")
+
+    def disk(order):
+        raise OSError("no space left")
+
+    actions = {"stop": done.append, "set": done.append, "kill": refused, "save": disk}
+    Controls(page, actions).show(["stop"])
+    return done
 
 
-def test_a_slider_and_its_field_are_one_number():
-    made, run = dial(gt=0)
-    made.slider.value = 8.0
-    assert run.sent == [("loss.temperature", 8.0)]
-    assert made.field.value == 8.0
-    made.field.value = 2.5
-    assert run.sent[1:] == [("loss.temperature", 2.5)]
-    assert made.slider.value == 2.5
+def press(page, **said):
+    page._hear(page, {"kind": "order", **said}, [])
 
 
-def test_a_typed_number_that_is_refused_goes_back():
-    made, run = dial(gt=0)
-    made.field.value = -5.0
-    assert run.sent == [("loss.temperature", -5.0)]  # the run says why
-    assert (made.field.value, made.slider.value) == (4.0, 4.0)
+def test_an_order_is_carried_out_and_answered(page, orders):
+    press(page, do="stop")
+    press(page, do="set", values={"lr_factor": 2})
+    assert [order.do for order in orders] == ["stop", "set"]
+    assert orders[1].values == {"lr_factor": 2.0}
+    assert page.controls["said"] == [2, "plain", "asked for: set"]
+    assert page.controls["buttons"] == ["stop"]
 
 
-def test_a_typed_number_may_lie_beyond_the_slider():
-    made, run = dial(gt=0)
-    assert made.slider.max == 16.0
-    made.field.value = 40.0
-    assert run.sent == [("loss.temperature", 40.0)]
-    assert (made.slider.value, made.slider.max) == (40.0, 40.0)
+@pytest.mark.parametrize(
+    "said",
+    [
+        {}, {"do": 1}, {"do": "fire"}, {"do": "stop" * 100}, {"do": "stop", "name": "x" * 999},
+        {"do": "set", "values": {"a": "1"}}, {"do": "set", "values": {"a": None}},
+        {"do": "set", "values": {"a": math.nan}}, {"do": "set", "values": {"a": math.inf}},
+        {"do": "set", "values": {"a": True}}, {"do": "set", "values": [1]},
+        {"do": "set", "values": {f"a{k}": 1 for k in range(51)}},
+        {"do": "set", "values": {"a" * 999: 1}},
+    ],
+)  # fmt: skip
+def test_what_no_button_would_say_is_refused(page, orders, said):
+    press(page, **said)
+    assert orders == []
+    assert page.controls["said"][:2] == [1, "bad"]
 
 
-@pytest.mark.parametrize("shown", [6.0, 0.001, 90.0])
-def test_what_somebody_else_has_set_is_shown_and_not_sent(shown):
-    made, run = dial(gt=0)
-    made.show(shown)
-    assert (made.field.value, made.slider.value) == (shown, pytest.approx(shown))
-    assert not run.sent
+@pytest.mark.parametrize(("do", "words"), [("kill", "no <b>teacher"), ("save", "no space")])
+def test_what_cannot_be_done_is_said(page, orders, do, words):
+    press(page, do=do)
+    assert words in page.controls["said"][2]
 
 
-def test_it_is_disabled_with_the_run():
-    made, _ = dial()
-    made.disable()
-    assert made.slider.disabled
-    assert made.field.disabled
+def test_a_page_that_only_watches_takes_no_orders(page):
+    press(page, do="stop")
+    assert page.controls == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "ends", "log"),
+    [
+        (1.0, {"gt": 0, "le": 100}, (0.01, 10.0), True),
+        (4.0, {"gt": 0}, (0.04, 40.0), True),
+        (300.0, {"gt": 0, "le": 400}, (3.0, 400.0), True),
+        (3.0, {"gt": 2, "le": 4}, (2.01, 4.0), False),
+        (0.5, {"ge": 0}, (0.0, 2.0), False),
+        (0.5, {"ge": 0, "le": 1}, (0.0, 1.0), False),
+        (0.0, {}, (0.0, 1.0), False),
+        (-2.0, {}, (-8.0, 8.0), False),
+        (1.0, {"gt": -1}, (-0.975, 4.0), False),
+    ],
+)
+def test_a_slider_reaches_around_what_it_began_with(value, limits, ends, log):
+    made = dial(Tunable(name="loss.x", value=value, range=Range(**limits)), 7.0)
+    assert (made["low"], made["high"]) == pytest.approx(ends)
+    assert (made["log"], made["value"]) == (log, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("steered", "found"),
+    [
+        ([], []),
+        ([{"a": 2.0}], [{"a": 1.0}]),
+        ([{"a": 2.0}, {"a": 3.0}], [{"a": 1.0}, {"a": 2.0}]),
+        ([{"a": 2.0}, {"a": 3.0}, {"a": 2.0}], [{"a": 1.0}]),  # gone back once
+        ([{"a": 2.0}, {"a": 3.0}, {"a": 2.0}, {"a": 1.0}], []),
+        ([{"a": 2.0}, {"a": 2.0}], [{"a": 1.0}]),  # of two local models
+        ([{"a": 2.0, "b": 5.0}, {"b": 6.0}], [{"a": 1.0, "b": 0.0}, {"b": 5.0}]),
+        ([{"unknown": 2.0}], []),
+    ],
+)
+def test_each_change_that_stands_can_be_taken_back(steered, found):
+    assert standing(steered, {"a": 1.0, "b": 0.0}) == found

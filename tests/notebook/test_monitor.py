@@ -1,4 +1,4 @@
-"""The monitor without a page: widgets follow what a run writes, and steer it by orders."""
+"""The monitor without a page: it follows what a run writes, and takes orders to it."""
 
 import signal
 
@@ -54,45 +54,88 @@ def interrupts():
     signal.signal(signal.SIGINT, before)
 
 
+def press(monitor, do, **more):
+    """As its page says it."""
+    monitor.page._hear(monitor.page, {"kind": "order", "do": do, **more}, [])
+
+
+def shown(monitor):
+    """(words on its buttons, dials by name, newest answer)."""
+    facts = monitor.page.controls
+    dials = {one["name"]: one["value"] for one in facts.get("dials", ())}
+    return facts["buttons"], dials, facts["said"][2]
+
+
 @pytest.mark.usefixtures("filled_here")
-def test_what_is_clicked_and_dragged_are_orders(monitor, run, interrupts):
+def test_what_is_pressed_and_dragged_are_orders(monitor, run, interrupts):
     monitor.after()
-    (dial,) = monitor.controls.sliders.children
-    assert dial.slider.description == "lr_factor"
-    assert dial.slider.min > 0
-    dial.slider.value = 0.5
-    monitor.controls.checkpoint.click()
-    monitor.controls.pause.click()
+    assert shown(monitor) == (["pause", "checkpoint", "stop"], {"lr_factor": 1.0}, "")
+    press(monitor, "set", values={"lr_factor": 0.5})
+    press(monitor, "checkpoint")
+    press(monitor, "pause")
     change, save, pause = run.changes()
     assert isinstance(change, SetValues)
-    assert change.set["lr_factor"] == pytest.approx(0.5, abs=0.02)
+    assert change.set == {"lr_factor": 0.5}
     assert isinstance(save, SaveCheckpoint)
     assert (type(pause), pause.member) == (Pause, "none/seed0")
-    monitor.controls.stop.click()
+    press(monitor, "stop")
     assert interrupts == [signal.SIGINT]
-    assert monitor.message.value == ""
+    monitor.after()
+    assert shown(monitor)[1:] == ({"lr_factor": 0.5}, "asked for: stop")
 
 
 def test_the_controls_follow_the_run(monitor, run):
     run.say("steered", step=5, values={"lr_factor": 0.25})
     run.say("paused", step=5)
     monitor.after()
-    (dial,) = monitor.controls.sliders.children
-    assert dial.field.value == 0.25
-    assert monitor.controls.pause.description == "go on"
-    monitor.controls.pause.click()
+    assert shown(monitor)[:2] == (["go on", "checkpoint", "stop"], {"lr_factor": 0.25})
+    press(monitor, "go on")
     assert [type(order) for order in run.changes()] == [GoOn]
     run.say("went_on", step=5)
     monitor.after()
     assert not monitor.watch.paused
-    assert monitor.controls.pause.description == "pause"
+    assert shown(monitor)[0][0] == "pause"
     run.end("stopped")
     monitor.after()
     still = monitor.end()
-    assert monitor.controls.stop.disabled
-    assert dial.slider.disabled
+    assert shown(monitor)[:2] == ([], {})
     assert monitor.page.state["state"] == "stopped"
     assert "stopped" in still
+
+
+def test_what_was_set_can_be_taken_back_step_by_step(monitor, run):
+    for value in (3.0, 50.0):
+        run.say("steered", step=5, values={"lr_factor": value})
+    monitor.after()
+    for before, left in ((3.0, "lr_factor = 1"), (1.0, "")):
+        assert monitor.page.controls["undo"] == f"lr_factor = {before:g}"
+        press(monitor, "undo")
+        assert run.changes()[-1].set == {"lr_factor": before}
+        run.say("steered", step=6, values={"lr_factor": before})
+        monitor.after()
+        assert monitor.page.controls["undo"] == left
+    press(monitor, "undo")
+    assert "nothing to go back to" in shown(monitor)[2]
+
+
+def test_another_training_has_its_own_numbers(monitor, run):
+    run.say("steered", step=5, values={"lr_factor": 3.0})
+    monitor.after()
+    assert shown(monitor)[1] == {"lr_factor": 3.0}
+    run.begin("none/seed1")
+    monitor.after()
+    assert shown(monitor)[1] == {"lr_factor": 1.0}
+    assert monitor.page.controls["undo"] == ""
+
+
+def test_teachers_that_serve_can_be_chosen(monitor, run):
+    monitor.after()
+    assert monitor.page.controls["teachers"] is None
+    for name in ("teacher-0", "teacher-1"):
+        run.say("teacher_joined", name=name, t_t=9.0, device="cpu")
+    run.say("teacher_lost", teacher="teacher-0", why="killed", resent=0)
+    monitor.after()
+    assert monitor.page.controls["teachers"] == ["teacher-1"]
 
 
 def test_a_run_that_was_lost_has_said_nothing_and_is_shown_as_lost(monitor, run):
@@ -168,8 +211,13 @@ def test_closing_it_leaves_the_run_alone(monitor, run, interrupts):
 
 
 def test_a_refused_order_is_said_and_not_sent(monitor, run):
-    monitor.controls.add.click()
-    assert "no teachers of its own" in monitor.message.value
+    press(monitor, "add teacher")
+    assert "no teachers of its own" in shown(monitor)[2]
+    press(monitor, "set", values={"lr_factor": -5.0})
+    assert "lr_factor: is -5, must be > 0" in shown(monitor)[2]
+    press(monitor, "set", values={"batch": 5.0})
+    assert "batch cannot be set" in shown(monitor)[2]
+    assert shown(monitor)[1] == {"lr_factor": 1.0}
     assert not (monitor.run.path / "control.jsonl").exists()
 
 
@@ -178,7 +226,7 @@ def test_it_ends_with_the_run_and_leaves_a_picture(run, clock):
     made.follow()
     made.settle(60.0)
     assert not made._thread.is_alive()
-    assert made.controls.stop.disabled
+    assert shown(made)[0] == []
     made.close()
 
 
@@ -192,7 +240,7 @@ def test_what_stops_the_monitor_is_said_on_the_page(run, monkeypatch):
     made.look = broken
     made.follow()
     made.settle(60.0)
-    assert "The monitor stopped, the run did not" in made.message.value
+    assert "The monitor stopped, the run did not" in shown(made)[2]
     made.close()
 
 
@@ -243,7 +291,7 @@ def test_a_curve_that_begins_later_is_a_new_set_of_curves(two):
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("filled_here")
-def test_buttons_and_sliders_reach_the_run(kdlab_home, elsewhere):
+def test_buttons_and_dials_reach_the_run(kdlab_home, elsewhere):
     run = kdlab.load("smoke/none", "tracking.enabled=false", "train.epochs=100000").start()
     monitor = Monitor(run)
     monitor.page.send = lambda message, buffers: None
@@ -257,19 +305,20 @@ def test_buttons_and_sliders_reach_the_run(kdlab_home, elsewhere):
 
 def reach(monitor, run):
     until(lambda: monitor.watch.now.step > 3)
-    until(lambda: monitor.controls.sliders.children)
-    named = {d.slider.description: d for d in monitor.controls.sliders.children}
-    assert set(named) == {"lr_factor"}  # there are no soft labels, so no loss of them
-    assert named["lr_factor"].slider.min > 0
-    named["lr_factor"].slider.value = 0.5
+    until(lambda: shown(monitor)[1])
+    assert shown(monitor)[1] == {"lr_factor": 1.0}  # no soft labels, so no loss of them
+    press(monitor, "set", values={"lr_factor": 0.5})
     (steered,) = until(lambda: list(select(run.folder.events, "steered")))
-    assert steered.values["lr_factor"] == pytest.approx(0.5, abs=0.02)
-    monitor.controls.pause.click()
+    assert steered.values == {"lr_factor": 0.5}
+    until(lambda: monitor.page.controls["undo"] == "lr_factor = 1")
+    press(monitor, "undo")
+    until(lambda: len(list(select(run.folder.events, "steered"))) == 2)
+    press(monitor, "pause")
     until(lambda: monitor.watch.paused)
-    until(lambda: monitor.controls.pause.description == "go on")
-    monitor.controls.pause.click()
+    until(lambda: shown(monitor)[0][0] == "go on")
+    press(monitor, "go on")
     until(lambda: not monitor.watch.paused)
-    monitor.controls.stop.click()
+    press(monitor, "stop")
     until(lambda: run.state == "stopped")
-    until(lambda: monitor.controls.stop.disabled)
+    until(lambda: not shown(monitor)[0])
     assert monitor.page.state["state"] == "stopped"

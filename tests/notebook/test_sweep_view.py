@@ -60,10 +60,10 @@ def sweep(elsewhere):
 
 
 def test_trials_are_rows_and_points_as_they_end(sweep):
-    assert sweep.page["sweep"]["best"] == []
+    assert sweep.page["trials"] == []
     sweep.trial(0, 50.0)
     sweep.trial(1, 60.0)
-    assert [row[0] for row in sweep.page["sweep"]["best"]] == ["1", "0"]
+    assert [row[0] for row in sweep.page["trials"][1:]] == ["1", "0"]
     assert [message["kind"] for message in sweep.sent] == ["reset", "add"]
     dots = {curve["name"] for curve in sweep.sent[0]["curves"] if curve["dots"]}
     assert dots == {"complete"}  # a trial is a dot, the best so far a line
@@ -91,7 +91,7 @@ def test_shares_are_asked_for_now_and_then_and_at_the_end(sweep, monkeypatch):
     sweep.say("sweep_done", state="finished")
     sweep.trial(4, 63.0)
     assert sweep.asked == before + 2
-    assert 0.75 in [share for _, share in sweep.page["sweep"]["importance"]]
+    assert 0.75 in [share for _, share in sweep.page["importance"]]
 
 
 @pytest.mark.usefixtures("filled_here")
@@ -99,14 +99,14 @@ def test_the_button_stops_the_sweep_and_rests_when_it_has_ended(sweep):
     heard = []
     before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
     try:
-        sweep.view.button.click()
+        sweep.view.page._hear(sweep.view.page, {"kind": "order", "do": "stop"}, [])
     finally:
         signal.signal(signal.SIGINT, before)
     assert heard == [signal.SIGINT]
-    assert not sweep.view.button.disabled
+    assert sweep.view.page.controls["buttons"] == ["stop"]
     sweep.folder.write_status(state="stopped")
     sweep.view.look()
-    assert sweep.view.button.disabled
+    assert sweep.view.page.controls["buttons"] == []
     assert sweep.view.end() == "<b>drawn</b>"
     assert sweep.page["state"] == "stopped"
 

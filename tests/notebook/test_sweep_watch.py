@@ -66,7 +66,7 @@ def test_the_best_so_far_never_falls_and_constraints_count():
     )
     assert page["levels"][0]["points"] == [[0.0, 50.0]]
     # What breaks a constraint stands last, and says so.
-    assert [row[0] for row in page["sweep"]["best"]] == [
+    assert [row[0] for row in page["trials"][1:]] == [
         "3",
         "0",
         "1",
@@ -80,7 +80,7 @@ def test_smaller_is_better_where_the_sweep_says_so():
     trial(watch, 0, 5.0, why=BEFORE)
     trial(watch, 1, 3.0)
     assert watch.best.number == 1
-    assert [line["score"] for line in watch.page({})["sweep"]["lines"]] == [0.0, 1.0]
+    assert [line["score"] for line in watch.page({})["lines"]] == [0.0, 1.0]
 
 
 def test_a_best_that_is_the_unchanged_setting_is_said():
@@ -108,7 +108,7 @@ def test_where_values_lie_on_their_axes():
     trial(watch, 0, 50.0)
     trial(watch, 1, 100.0, state="pruned", lr=1.0)
     trial(watch, 2, 75.0, state="failed")
-    sweep = watch.page({})["sweep"]
+    sweep = watch.page({})
     by_number = {line["number"]: line for line in sweep["lines"]}
     assert set(by_number) == {0, 1}  # a failed one has no value
     assert by_number[0]["at"] == pytest.approx([0.5, 0.25, 0.75, 0.0])
@@ -122,10 +122,10 @@ def test_a_setting_that_a_trial_does_not_have_has_no_place():
     watch = started()
     trial(watch, 0, 50.0)
     del watch.trials[0].values["loss.weight"]
-    assert watch.page({})["sweep"]["lines"][0]["at"][1] is None
+    assert watch.page({})["lines"][0]["at"][1] is None
 
 
 def test_before_any_trial_there_is_a_page():
     page = started().page({})
-    assert page["sweep"]["lines"] == page["sweep"]["best"] == []
+    assert page["lines"] == page["trials"] == []
     json.dumps(page)

@@ -1,4 +1,4 @@
-// Cards beside the curves. Each has `card`, and `show(state)` that hides it where there is nothing.
+// Cards beside the curves.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -9,11 +9,44 @@ function shape(kind, attributes, text) {
   return made;
 }
 
-function titled(className, title) {
-  const card = element("section", `kd-card ${className}`);
-  card.append(element("h3", "", title));
-  card.hidden = true;
-  return card;
+// Of one list in the state, or of what `facts` finds there; `draw` is called when that has changed.
+class Card {
+  constructor(key, title, place = tag("div"), note = tag("p", "kd-note")) {
+    this.card = tag("section", `kd-card kd-${key}`, [tag("h3", "", title), place, note], { hidden: "" });
+    Object.assign(this, { key, place, note });
+  }
+
+  facts(state) {
+    return state[this.key]?.length && state[this.key];
+  }
+
+  show(state) {
+    const facts = this.facts(state), now = JSON.stringify(facts);
+    this.card.hidden = !facts;
+    if (facts && now !== this.drawn) this.draw(facts);
+    this.drawn = now;
+  }
+}
+
+// It scrolls, by keyboard too.
+function scrolls(kind, className, label) {
+  return tag(kind, className, [], { tabindex: 0, role: kind === "div" ? "group" : "list", "aria-label": label });
+}
+
+// Rows of cells; the first are names.
+class Table extends Card {
+  constructor(key, title) {
+    super(key, title, scrolls("div", "kd-scroll", title));
+  }
+
+  draw(rows) {
+    this.place.replaceChildren(tag("table", "", rows.map((cells, k) =>
+      tag("tr", "", cells.map((cell) => tag(k ? "td" : "th", "", cell))))));
+  }
+}
+
+function drawing(tall, label) {
+  return shape("svg", { viewBox: `0 0 720 ${tall}`, role: "img", class: "kd-svg", "aria-label": label });
 }
 
 function duration(seconds) {
@@ -24,74 +57,60 @@ function duration(seconds) {
 }
 
 // When each teacher served, and how it left: a row a teacher, the time of the run across.
-class Lanes {
+class Lanes extends Card {
   constructor() {
-    this.card = titled("kd-lanes", "Teachers over time");
-    this.rows = element("div", "kd-rows");
-    this.rows.tabIndex = 0; // so that it scrolls by keyboard
-    this.rows.setAttribute("role", "group");
-    this.rows.setAttribute("aria-label", "Teachers");
-    this.axis = element("div", "kd-row kd-lane-axis");
-    this.card.append(this.rows, this.axis);
+    super("lanes", "Teachers over time", scrolls("div", "kd-rows", "Teachers"), tag("div", "kd-row"));
   }
 
-  show({ teachers = [], clock }) {
-    this.card.hidden = !teachers.length;
-    if (!teachers.length) return;
+  facts({ teachers, clock }) {
+    return teachers?.length && { teachers, clock };
+  }
+
+  draw({ teachers, clock }) {
     const span = Math.max(1, clock.now - clock.start);
     const share = (t) => 100 * Math.min(1, Math.max(0, (t - clock.start) / span));
-    this.rows.replaceChildren(...teachers.map((teacher) => {
-      const row = element("div", "kd-row");
-      const name = element("span", "kd-name", teacher.name);
-      name.title = [teacher.name, teacher.device].filter(Boolean).join(", ");
-      const lane = element("span", "kd-lane");
-      for (const [from, to, how] of teacher.spans) {
-        const bar = element("i");
-        bar.dataset.how = how;
+    this.place.replaceChildren(...teachers.map((teacher) => {
+      const bars = teacher.spans.map(([from, to, how]) => {
+        const bar = tag("i", "", [], { "data-how": how,
+          title: `${how} for ${duration((to ?? clock.now) - from)}` });
         bar.style.left = `${share(from)}%`;
         bar.style.width = `${Math.max(0.4, share(to ?? clock.now) - share(from))}%`;
-        bar.title = `${how} for ${duration((to ?? clock.now) - from)}`;
-        lane.append(bar);
-      }
-      const state = element("span", "kd-how", teacher.state);
-      state.dataset.how = teacher.state;
-      const rate = element("span", "kd-number", `${exact(teacher.rate)}/s`);
-      rate.title = "samples/s it measured when it joined";
-      const again = element("span", "kd-number", teacher.resends ? `${teacher.resends} again` : "");
-      again.title = "batches that had to be sent to another one";
-      row.append(name, lane, state, rate, again);
-      return row;
+        return bar;
+      });
+      const { name, device, state, rate, resends } = teacher;
+      return tag("div", "kd-row", [
+        tag("span", "kd-name", name, { title: [name, device].filter(Boolean).join(", ") }),
+        tag("span", "kd-lane", bars),
+        tag("span", "kd-how", state, { "data-how": state }),
+        tag("span", "kd-number", `${exact(rate)}/s`,
+          { title: "samples/s it measured when it joined" }),
+        tag("span", "kd-number", resends ? `${resends} again` : "",
+          { title: "batches that had to be sent to another one" }),
+      ]);
     }));
-    this.axis.replaceChildren(element("span"), element("span", "kd-lane-ends"));
-    this.axis.lastChild.append(element("span", "", "begin"),
-      element("span", "", `${duration(span)}`));
+    this.note.replaceChildren(tag("span"),
+      tag("span", "kd-lane-ends", ["begin", tag("span", "", duration(span))]));
   }
 }
 
 // What each device of a pipeline did in the last steps of an epoch.
-class Gantt {
+class Gantt extends Card {
   constructor() {
-    this.card = titled("kd-gantt", "Devices, newest steps");
-    this.place = element("div");
-    this.legend = element("p", "kd-note kd-parts");
-    this.card.append(this.place, this.legend);
-    this.drawn = "";
+    super("gantt", "Devices, newest steps");
   }
 
-  show({ spans = [], parts = {} }) {
-    this.card.hidden = !spans.length;
-    const now = JSON.stringify(spans);
-    if (!spans.length || now === this.drawn) return;
-    this.drawn = now;
+  facts({ spans, parts }) {
+    return spans?.length && { spans, parts };
+  }
+
+  draw({ spans, parts }) {
     const devices = [...new Set(spans.map(([device]) => device))].sort((a, b) => a - b);
     const ends = Math.max(...spans.map((span) => span[4])) || 1e-9;
     const high = 26, left = 70, wide = 720 - left;
     const busy = {};
-    const drawing = shape("svg", {
-      viewBox: `0 0 720 ${high * devices.length + 20}`, role: "img", class: "kd-svg",
-      "aria-label": `${devices.length} devices over ${exact(1e3 * ends)} milliseconds`,
-    });
-    devices.forEach((device, row) => drawing.append(
+    const drawn = drawing(high * devices.length + 20,
+      `${devices.length} devices over ${exact(1e3 * ends)} milliseconds`);
+    devices.forEach((device, row) => drawn.append(
       shape("text", { x: 0, y: high * row + 17 }, `device ${device}`)));
     for (const [device, part, step, begin, end] of spans) {
       busy[part] = (busy[part] ?? 0) + end - begin;
@@ -101,53 +120,38 @@ class Gantt {
         fill: parts[part] ?? "#888888",
       });
       bar.append(shape("title", {}, `${part}, step ${step}: ${exact(1e3 * (end - begin))} ms`));
-      drawing.append(bar);
+      drawn.append(bar);
     }
     for (const t of ticks(0, 1e3 * ends, 6)) {
-      drawing.append(shape("text", {
+      drawn.append(shape("text", {
         x: Math.min(700, left + wide * t / (1e3 * ends)), y: high * devices.length + 15,
         "text-anchor": "middle",
       }, `${short(t)}${t ? "" : " ms"}`));
     }
-    this.place.replaceChildren(drawing);
-    this.legend.replaceChildren(...Object.keys(parts).filter((part) => busy[part]).map((part) => {
-      const key = element("span", "",
-        `${part} ${Math.round(100 * busy[part] / (ends * devices.length))} %`);
-      const swatch = element("i");
-      swatch.style.setProperty("--own", parts[part]);
-      key.prepend(swatch);
-      return key;
-    }));
+    this.place.replaceChildren(drawn);
+    this.note.replaceChildren(...Object.keys(parts).filter((part) => busy[part]).map((part) =>
+      tag("span", "", [swatch(parts[part]),
+        `${part} ${Math.round(100 * busy[part] / (ends * devices.length))} %`])));
   }
 }
 
 // Errors of every round: local models, what they are together, and what it was compressed to.
-class Rounds {
+class Rounds extends Card {
   constructor() {
-    this.card = titled("kd-rounds", "Rounds: test error, %");
-    this.place = element("div");
-    this.note = element("p", "kd-note");
-    this.card.append(this.place, this.note);
-    this.drawn = -1;
+    super("rounds", "Rounds: test error, %");
   }
 
-  show({ rounds = [] }) {
-    this.card.hidden = !rounds.length;
-    if (!rounds.length || rounds.length === this.drawn) return;
-    this.drawn = rounds.length;
+  draw(rounds) {
     const shown = rounds.slice(-14);
     const all = shown.flatMap((r) => [...r.locals, ...r.compressed, r.together]);
     const low = Math.min(...all), high = Math.max(...all), span = high - low || 1;
     const wide = 720, tall = 190, left = 46;
     const y = (v) => 10 + (tall - 40) * (1 - (v - low) / span);
     const newest = rounds.at(-1);
-    const drawing = shape("svg", {
-      viewBox: `0 0 ${wide} ${tall}`, role: "img", class: "kd-svg",
-      "aria-label": `test errors of ${rounds.length} rounds; newest: together ` +
-        `${exact(newest.together)} %, local models ${newest.locals.map(exact).join(", ")} %`,
-    });
+    const drawn = drawing(tall, `test errors of ${rounds.length} rounds; newest: together ` +
+      `${exact(newest.together)} %, local models ${newest.locals.map(exact).join(", ")} %`);
     for (const value of ticks(low, high, 4)) {
-      drawing.append(shape("line", { x1: left, x2: wide, y1: y(value), y2: y(value), class: "kd-grid" }),
+      drawn.append(shape("line", { x1: left, x2: wide, y1: y(value), y2: y(value), class: "kd-grid" }),
         shape("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, short(value)));
     }
     const each = (wide - left) / shown.length;
@@ -156,40 +160,28 @@ class Rounds {
       const dot = (v, by, name, className) => {
         const made = shape("circle", { cx: x + by, cy: y(v), r: 4, class: className });
         made.append(shape("title", {}, `${name}: ${exact(v)} %`));
-        drawing.append(made);
+        drawn.append(made);
       };
       round.locals.forEach((v, w) => dot(v, -12, `local model ${w}`, "kd-local"));
       dot(round.together, 0, "together", "kd-together");
       round.compressed.forEach((v, w) => dot(v, 12, `compressed model ${w}`, "kd-compressed"));
-      drawing.append(shape("text", { x, y: tall - 8, "text-anchor": "middle" }, `${round.round}`));
+      drawn.append(shape("text", { x, y: tall - 8, "text-anchor": "middle" }, `${round.round}`));
     });
-    this.place.replaceChildren(drawing);
+    this.place.replaceChildren(drawn);
     this.note.replaceChildren(...[["kd-local", "local models"], ["kd-together", "together"],
       ["kd-compressed", "compressed"]].filter(([name]) => name !== "kd-compressed" ||
-      newest.compressed.length).map(([className, name]) => {
-      const key = element("span", "", name);
-      key.prepend(element("i", className));
-      return key;
-    }));
+      newest.compressed.length).map(([className, name]) =>
+      tag("span", "", [tag("i", className), name])));
   }
 }
 
-class Events {
+class Events extends Card {
   constructor() {
-    this.card = titled("kd-events", "What happened");
-    this.list = element("ol", "kd-list");
-    this.list.tabIndex = 0;
-    this.list.setAttribute("aria-label", "Newest events first");
-    this.card.append(this.list);
+    super("ticker", "What happened", scrolls("ol", "kd-list", "Newest events first"));
   }
 
-  show({ ticker = [] }) {
-    this.card.hidden = !ticker.length;
-    this.list.replaceChildren(...ticker.map(([at, text]) => {
-      const item = element("li");
-      item.append(element("time", "", new Date(1e3 * at).toTimeString().slice(0, 8)),
-        element("span", "", text));
-      return item;
-    }));
+  draw(ticker) {
+    this.place.replaceChildren(...ticker.map(([at, text]) => tag("li", "", [
+      tag("time", "", new Date(1e3 * at).toTimeString().slice(0, 8)), tag("span", "", text)])));
   }
 }

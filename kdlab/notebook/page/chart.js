@@ -1,12 +1,26 @@
 // One chart: curves on a canvas, and over it a second one for what follows the pointer.
 
-const PLOT = { left: 50, right: 12, top: 8, bottom: 34 };
+const LEFT = 50, RIGHT = 12, TOP = 8, BOTTOM = 34; // of the plot within its canvas
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
 
-function element(kind, className, text) {
+// `inside`: text, a node, or several.
+function tag(kind, className = "", inside = [], attributes = {}) {
   const made = document.createElement(kind);
   if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
+  made.append(...[inside].flat());
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+}
+
+function button(words, press, className = "", attributes = {}) {
+  const made = tag("button", className, words, { type: "button", ...attributes });
+  made.onclick = press;
+  return made;
+}
+
+function swatch(colour) {
+  const made = tag("i");
+  made.style.setProperty("--own", colour);
   return made;
 }
 
@@ -18,45 +32,31 @@ class Chart {
     this.curves = []; // {name, run, colour, dash, series}
     this.levels = []; // {name, points}: dashed steps
     this.marks = []; // {x, text, kind}
-    this.card = element("section", "kd-card kd-chart");
-    const head = element("div", "kd-card-head");
-    this.heading = element("h3", "", panel.title);
-    if (panel.unit) this.heading.append(element("span", "kd-unit", panel.unit));
-    this.legend = element("div", "kd-legend");
-    head.append(this.heading, this.legend);
-    this.plot = element("div", "kd-plot");
-    this.plot.tabIndex = 0;
-    this.plot.setAttribute("role", "group");
-    this.base = element("canvas", "kdlab-curves");
-    this.over = element("canvas", "kd-over");
-    for (const canvas of [this.base, this.over]) canvas.setAttribute("aria-hidden", "true");
-    this.tip = element("div", "kd-tip");
-    this.tip.hidden = true;
-    this.said = element("div", "kd-hidden");
-    this.said.setAttribute("role", "status");
-    this.plot.append(this.base, this.over, this.tip, this.said);
-    this.card.append(head, this.plot);
+    const unseen = { "aria-hidden": "true" };
+    this.base = tag("canvas", "kdlab-curves", [], unseen);
+    this.over = tag("canvas", "kd-over", [], unseen);
+    this.tip = tag("div", "kd-tip", [], { hidden: "" });
+    this.said = tag("div", "kd-hidden", [], { role: "status" });
+    this.plot = tag("div", "kd-plot", [this.base, this.over, this.tip, this.said],
+      { tabindex: 0, role: "group" });
+    this.legend = tag("div", "kd-legend");
+    const title = tag("h3", "", [panel.title, tag("span", "kd-unit", panel.unit)]);
+    this.card = tag("section", "kd-card kd-chart",
+      [tag("div", "kd-card-head", [title, this.legend]), this.plot]);
     this.listen();
   }
 
   setCurves(curves) {
     this.curves = curves;
     this.legend.replaceChildren(...curves.map((curve) => {
-      const button = element("button", "kd-key", curve.label);
-      const swatch = element("i");
-      swatch.style.setProperty("--own", curve.colour);
-      if (curve.dash) swatch.dataset.dash = curve.dash;
-      button.prepend(swatch);
-      button.type = "button";
-      button.title = "Show or hide this curve";
-      button.setAttribute("aria-pressed", String(!this.shared.hidden.has(curve.key)));
-      button.onclick = () => {
-        const { hidden } = this.shared;
-        hidden.has(curve.key) ? hidden.delete(curve.key) : hidden.add(curve.key);
-        button.setAttribute("aria-pressed", String(!hidden.has(curve.key)));
+      const { hidden } = this.shared, colour = swatch(curve.colour);
+      if (curve.dash) colour.dataset.dash = curve.dash;
+      const key = button([colour, curve.label], () => {
+        hidden.delete(curve.key) || hidden.add(curve.key);
+        key.setAttribute("aria-pressed", !hidden.has(curve.key));
         this.shared.redraw();
-      };
-      return button;
+      }, "kd-key", { title: "Show or hide this curve", "aria-pressed": !hidden.has(curve.key) });
+      return key;
     }));
   }
 
@@ -66,12 +66,8 @@ class Chart {
 
   // Limits of x over all curves.
   reach() {
-    let low = Infinity, high = -Infinity;
-    for (const { series } of this.curves) {
-      if (!series.n) continue;
-      low = Math.min(low, series.x[0]);
-      high = Math.max(high, series.x[series.n - 1]);
-    }
+    const all = this.curves.map(({ series }) => series).filter(({ n }) => n);
+    const low = Math.min(...all.map(({ x }) => x[0])), high = Math.max(...all.map(({ x, n }) => x[n - 1]));
     return low > high ? [0, 1] : low === high ? [low - 0.5, high + 0.5] : [low, high];
   }
 
@@ -82,9 +78,9 @@ class Chart {
   size() {
     const width = this.plot.clientWidth, height = this.plot.clientHeight;
     const scale = Math.min(2, window.devicePixelRatio || 1);
-    for (const canvas of [this.base, this.over]) {
-      if (canvas.width !== Math.round(width * scale)) canvas.width = Math.round(width * scale);
-      if (canvas.height !== Math.round(height * scale)) canvas.height = Math.round(height * scale);
+    for (const [side, size] of [["width", width], ["height", height]]) {
+      const wanted = Math.round(size * scale); // to set it clears the canvas
+      for (const canvas of [this.base, this.over]) if (canvas[side] !== wanted) canvas[side] = wanted;
     }
     return { width, height, scale };
   }
@@ -97,7 +93,7 @@ class Chart {
     c.clearRect(0, 0, width, height);
     c.font = "11px system-ui, sans-serif";
     const [x0, x1] = this.limits();
-    const wide = width - PLOT.left - PLOT.right, tall = height - PLOT.top - PLOT.bottom;
+    const wide = width - LEFT - RIGHT, tall = height - TOP - BOTTOM;
     const drawn = this.shown.map((curve) => {
       const { series } = curve;
       const i = Math.max(0, series.at(x0) - 1), j = Math.min(series.n, series.at(x1) + 2);
@@ -105,18 +101,18 @@ class Chart {
     });
     const [y0, y1, log] = this.range(drawn, x0, x1);
     const level = log ? Math.log : (y) => y;
-    const px = (x) => PLOT.left + wide * (x - x0) / (x1 - x0);
-    const py = (y) => PLOT.top + tall * (1 - (level(y) - level(y0)) / (level(y1) - level(y0)));
+    const px = (x) => LEFT + wide * (x - x0) / (x1 - x0);
+    const py = (y) => TOP + tall * (1 - (level(y) - level(y0)) / (level(y1) - level(y0)));
     this.frame = { x0, x1, px, py, width, height, wide, tall };
     this.axes(c, ink, y0, y1, log);
     if (!drawn.length) {
       c.fillStyle = ink.faint;
       c.textAlign = "center";
-      c.fillText("no point yet", PLOT.left + wide / 2, PLOT.top + tall / 2);
+      c.fillText("no point yet", LEFT + wide / 2, TOP + tall / 2);
     }
     c.save();
     c.beginPath();
-    c.rect(PLOT.left, PLOT.top - 1, wide + 1, tall + 2);
+    c.rect(LEFT, TOP - 1, wide + 1, tall + 2);
     c.clip();
     this.drawMarks(c, ink);
     this.drawLevels(c, ink);
@@ -158,21 +154,21 @@ class Chart {
     c.beginPath();
     for (const y of log ? logTicks(y0, y1) : ticks(y0, y1, Math.max(2, tall / 24))) {
       const at = Math.round(py(y)) + 0.5;
-      c.moveTo(PLOT.left, at);
-      c.lineTo(width - PLOT.right, at);
-      c.fillText(short(y), PLOT.left - 6, at);
+      c.moveTo(LEFT, at);
+      c.lineTo(width - RIGHT, at);
+      c.fillText(short(y), LEFT - 6, at);
     }
     c.textBaseline = "top";
     for (const x of ticks(x0, x1, Math.max(2, wide / 60))) {
       const at = Math.round(px(x)) + 0.5;
-      c.moveTo(at, PLOT.top);
-      c.lineTo(at, PLOT.top + tall);
-      c.textAlign = at > width - PLOT.right - 14 ? "right" : "center";
-      c.fillText(short(x), at, PLOT.top + tall + 5);
+      c.moveTo(at, TOP);
+      c.lineTo(at, TOP + tall);
+      c.textAlign = at > width - RIGHT - 14 ? "right" : "center";
+      c.fillText(short(x), at, TOP + tall + 5);
     }
     c.stroke();
     c.textAlign = "center";
-    c.fillText(this.panel.across, PLOT.left + wide / 2, height - 13);
+    c.fillText(this.panel.across, LEFT + wide / 2, height - 13);
   }
 
   drawMarks(c, ink) {
@@ -183,14 +179,14 @@ class Chart {
       c.strokeStyle = c.fillStyle = ink[mark.kind] ?? ink.faint;
       c.setLineDash([2, 3]);
       c.beginPath();
-      c.moveTo(at, PLOT.top);
-      c.lineTo(at, PLOT.top + tall);
+      c.moveTo(at, TOP);
+      c.lineTo(at, TOP + tall);
       c.stroke();
       c.setLineDash([]);
       c.beginPath();
-      c.moveTo(at - 4, PLOT.top);
-      c.lineTo(at + 4, PLOT.top);
-      c.lineTo(at, PLOT.top + 6);
+      c.moveTo(at - 4, TOP);
+      c.lineTo(at + 4, TOP);
+      c.lineTo(at, TOP + 6);
       c.fill();
     }
   }
@@ -211,9 +207,9 @@ class Chart {
       c.setLineDash([]);
       c.textAlign = "right";
       const last = points.filter(([x]) => x <= x1).at(-1) ?? points[0], at = py(last[1]);
-      const below = at < PLOT.top + 13; // there is no room above
+      const below = at < TOP + 13; // there is no room above
       c.textBaseline = below ? "top" : "bottom";
-      c.fillText(`${name} ${exact(last[1])}`, width - PLOT.right - 3, at + (below ? 2 : -1));
+      c.fillText(`${name} ${exact(last[1])}`, width - RIGHT - 3, at + (below ? 2 : -1));
     }
   }
 
@@ -277,18 +273,18 @@ class Chart {
     c.clearRect(0, 0, f.width, f.height);
     const here = hover && hover.across === this.panel.across;
     if (this.drag && this.drag.from !== undefined && !this.drag.pan) {
-      const [a, b] = [this.drag.from, this.drag.to].sort((p, q) => p - q);
+      const { from, to } = this.drag;
       c.fillStyle = this.shared.ink().select;
-      c.fillRect(a, PLOT.top, b - a, f.tall);
+      c.fillRect(from, TOP, to - from, f.tall);
     }
     if (!here || !this.shown.length) { this.tip.hidden = true; return; }
     const rows = this.shown.map((curve) => [curve, curve.series.nearest(hover.x)]);
     const x = rows[0][0].series.x[rows[0][1]], at = f.px(x);
-    if (at < PLOT.left - 1 || at > f.width - PLOT.right + 1) { this.tip.hidden = true; return; }
+    if (at < LEFT - 1 || at > f.width - RIGHT + 1) { this.tip.hidden = true; return; }
     c.strokeStyle = this.shared.ink().faint;
     c.beginPath();
-    c.moveTo(Math.round(at) + 0.5, PLOT.top);
-    c.lineTo(Math.round(at) + 0.5, PLOT.top + f.tall);
+    c.moveTo(Math.round(at) + 0.5, TOP);
+    c.lineTo(Math.round(at) + 0.5, TOP + f.tall);
     c.stroke();
     for (const [curve, i] of rows) {
       c.fillStyle = curve.colour;
@@ -300,16 +296,11 @@ class Chart {
   }
 
   tell(hover, x, at, rows, f) {
-    const lines = rows.map(([curve, i]) => {
-      const row = element("div");
-      const swatch = element("i");
-      swatch.style.setProperty("--own", curve.colour);
-      row.append(swatch, `${curve.label} ${exact(curve.series.y[i])}`);
-      return row;
-    });
+    const lines = rows.map(([curve, i]) => tag("div", "",
+      [swatch(curve.colour), `${curve.label} ${exact(curve.series.y[i])}`]));
     const near = this.marks.filter((mark) => Math.abs(f.px(mark.x) - at) < 6).slice(0, 4);
-    lines.push(...near.map((mark) => element("div", "kd-tip-mark", mark.text)));
-    this.tip.replaceChildren(element("b", "", `${this.panel.across} ${exact(x)}`), ...lines);
+    lines.push(...near.map((mark) => tag("div", "kd-tip-mark", mark.text)));
+    this.tip.replaceChildren(tag("b", "", `${this.panel.across} ${exact(x)}`), ...lines);
     this.tip.hidden = false;
     const right = at > f.width / 2;
     this.tip.style.left = right ? "" : `${at + 10}px`;
@@ -323,7 +314,7 @@ class Chart {
     const { plot } = this;
     const x = (event) => event.clientX - plot.getBoundingClientRect().left;
     const value = (p) => this.frame.x0 + (this.frame.x1 - this.frame.x0) *
-      (p - PLOT.left) / this.frame.wide;
+      (p - LEFT) / this.frame.wide;
     plot.addEventListener("pointerdown", (event) => {
       if (!this.frame || event.button > 1) return;
       this.drag = { from: x(event), to: x(event), pan: event.shiftKey || event.button === 1,
@@ -376,7 +367,6 @@ class Chart {
     else if (event.key === "0" || event.key === "Escape") this.look(null);
     else return;
     event.preventDefault();
-    event.stopPropagation();
   }
 
   look(view) {

@@ -3,16 +3,19 @@
 
 const REDRAW_MS = 180; // between drawings while points come; what a person does is drawn at once
 
+function badge(state) {
+  return tag("span", "kd-state", state, { "data-state": state });
+}
+
 class View {
   constructor(model, el) {
     this.model = model;
     this.el = el;
-    this.root = element("div", "kd");
+    this.root = tag("div", "kd", [], { "data-lm-suppress-shortcuts": true }); // of JupyterLab: keys
+    this.root.onkeydown = (event) => event.stopPropagation(); // are for the view alone
     // The saved picture of the same is for pages on which this is not.
-    const hides = element("style");
-    hides.textContent = `.kd-still[data-of=${JSON.stringify(model.get("of") ?? "")}] { display: none; }`;
-    el.append(hides);
-    el.append(this.root);
+    const still = `.kd-still[data-of=${JSON.stringify(model.get("of") ?? "")}]`;
+    el.append(tag("style", "", `${still} { display: none; }`), this.root);
     this.charts = new Map();
     this.series = [];
     this.curves = [];
@@ -26,48 +29,39 @@ class View {
   }
 
   build() {
-    this.head = element("header", "kd-head");
-    this.gone = element("p", "kd-gone");
-    this.gone.setAttribute("role", "status");
-    this.gone.hidden = true;
-    this.verdict = element("p", "kd-verdict");
-    this.verdict.setAttribute("role", "status");
-    this.runs = element("div", "kd-runs");
+    this.head = tag("header", "kd-head");
+    this.gone = tag("p", "kd-gone", [], { role: "status", hidden: "" });
+    this.verdict = tag("p", "kd-verdict", [], { role: "status" });
+    this.controls = new Controls((order) => this.model.send({ kind: "order", ...order }));
+    this.runs = tag("div", "kd-runs");
+    this.blank = tag("section", "kd-card kd-blank");
     this.tools = this.toolbar();
-    this.cards = element("div", "kd-cards");
-    this.wide = element("div", "kd-cards kd-more");
-    this.parts = SWEEP_PARTS.concat([Film, Lanes, Gantt, Rounds, Events]).map((Part) => new Part());
+    this.cards = tag("div", "kd-cards");
+    this.wide = tag("div", "kd-cards kd-more");
+    this.parts = [new Parallel(), new Importance(), new Table("trials", "Best trials so far"),
+      new Film(), new Lanes(), new Gantt(), new Rounds(), new Events()];
     this.wide.append(...this.parts.map(({ card }) => card));
-    this.root.append(this.gone, this.head, this.verdict, this.runs, this.tools, this.cards, this.wide);
+    this.root.append(this.gone, this.head, this.verdict, this.controls.card, this.runs, this.tools,
+      this.cards, this.wide);
   }
 
   toolbar() {
-    const bar = element("div", "kd-tools");
-    const label = element("label", "", "smoothing ");
-    const slider = element("input");
-    Object.assign(slider, { type: "range", min: 0, max: 0.98, step: 0.02, value: 0 });
+    const slider = tag("input", "", [], { type: "range", min: 0, max: 0.98, step: 0.02, value: 0 });
     slider.oninput = () => {
       this.shared.smoothing = Number(slider.value);
-      slider.setAttribute("aria-valuetext", slider.value);
       this.draw();
     };
-    label.append(slider);
-    const log = element("button", "", "log scale");
-    log.setAttribute("aria-pressed", "false");
-    log.onclick = () => {
+    const log = button("log scale", () => {
       this.shared.log = !this.shared.log;
-      log.setAttribute("aria-pressed", String(this.shared.log));
+      log.setAttribute("aria-pressed", this.shared.log);
       this.draw();
-    };
-    const all = element("button", "", "show all");
-    all.onclick = () => {
+    }, "", { "aria-pressed": "false" });
+    const all = button("show all", () => {
       this.shared.view = {};
       this.draw();
-    };
-    const keys = element("span", "kd-note", "drag to zoom, shift-drag to move");
-    for (const button of [log, all]) button.type = "button";
-    bar.append(label, log, all, keys);
-    return bar;
+    });
+    return tag("div", "kd-tools", [tag("label", "", ["smoothing ", slider]), log, all,
+      tag("span", "kd-note", "drag to zoom, shift-drag to move")]);
   }
 
   // Light or dark as what is behind it is, whatever program shows it.
@@ -79,17 +73,16 @@ class View {
     }
     const system = window.matchMedia("(prefers-color-scheme: dark)").matches;
     // Outside of a page nothing has a colour yet; the first drawing asks again.
-    if (!getComputedStyle(this.root).getPropertyValue("--kd-faint")) return;
+    if (!getComputedStyle(this.root).getPropertyValue("--faint")) return;
     const dark = colour ? 0.3 * colour[0] + 0.59 * colour[1] + 0.11 * colour[2] < 128
       : system && getComputedStyle(document.documentElement).colorScheme.includes("dark");
     const name = dark ? "dark" : "light";
     if (this.palette.length && this.root.dataset.theme === name) return;
     this.root.dataset.theme = name;
-    const style = getComputedStyle(this.root);
-    const own = (key) => style.getPropertyValue(`--kd-${key}`).trim();
+    const own = (key) => getComputedStyle(this.root).getPropertyValue(`--${key}`).trim();
     this.palette = [1, 2, 3, 4, 5, 6, 7, 8].map((k) => own(`c${k}`));
-    this.ink = { faint: own("faint"), grid: own("grid"), select: own("select"), bad: own("bad"),
-      warn: own("warn"), good: own("good"), set: own("accent") };
+    this.ink = { set: own("accent") };
+    for (const key of ["faint", "grid", "select", "bad", "warn", "good"]) this.ink[key] = own(key);
     this.name(this.curves);
   }
 
@@ -135,11 +128,11 @@ class View {
       chart.setCurves(this.panels.get(panel.title));
       this.dress(chart);
     }
-    const cards = wanted.map(({ title }) => this.charts.get(title).card);
-    if (!cards.length) cards.push(this.waiting());
-    const same = cards.length === this.cards.children.length &&
-      cards.every((card, k) => card === this.cards.children[k]);
-    if (!same) this.cards.replaceChildren(...cards);
+    const cards = wanted.length ? wanted.map(({ title }) => this.charts.get(title).card) : [this.waiting()];
+    const { children } = this.cards;
+    if (cards.length !== children.length || cards.some((card, k) => card !== children[k])) {
+      this.cards.replaceChildren(...cards);
+    }
     this.tools.hidden = !wanted.length;
     this.draw();
   }
@@ -152,10 +145,9 @@ class View {
   }
 
   waiting() {
-    const state = this.state ?? {};
-    this.blank ??= element("section", "kd-card kd-blank");
-    this.blank.hidden = Boolean(state.sweep);
-    this.blank.textContent = state.waiting ?? "Waiting for the kernel…";
+    const { axes, waiting = "Waiting for the kernel…" } = this.state ?? {};
+    this.blank.hidden = Boolean(axes); // of a sweep
+    this.blank.textContent = waiting;
     return this.blank;
   }
 
@@ -164,14 +156,12 @@ class View {
     this.header(state);
     const { verdict } = state;
     this.verdict.hidden = !verdict;
-    if (verdict) {
-      this.verdict.textContent = verdict.text;
-      this.verdict.dataset.tone = verdict.tone;
-    }
+    this.verdict.textContent = verdict?.text;
+    this.verdict.dataset.tone = verdict?.tone;
     this.several(state.runs ?? []);
     const strip = this.model.get("strip") ?? "";
     for (const part of this.parts) part.show({ ...state, strip });
-    if (this.blank) this.waiting();
+    this.waiting();
     for (const chart of this.charts.values()) this.dress(chart);
     const missing = (state.panels ?? []).some(({ title }) =>
       this.panels?.has(title) && !this.charts.has(title));
@@ -180,43 +170,25 @@ class View {
   }
 
   header({ title = "", detail = "", state = "", done = 0, of = 0, left = "", facts = [] }) {
-    const first = element("div", "kd-title");
-    const badge = element("span", "kd-state", state);
-    badge.dataset.state = state;
-    first.append(element("strong", "", title), element("span", "kd-detail", detail), badge);
-    const bar = element("div", "kd-bar");
-    bar.setAttribute("role", "progressbar");
-    bar.setAttribute("aria-label", "progress of the training");
-    bar.setAttribute("aria-valuemin", "0");
-    bar.setAttribute("aria-valuemax", "100");
     const share = of ? Math.min(1, done / of) : 0;
-    if (of) bar.setAttribute("aria-valuenow", String(Math.round(100 * share)));
-    const fill = element("i");
+    const fill = tag("i", "", [], { "data-state": state });
     fill.style.width = `${100 * share}%`;
-    fill.dataset.state = state;
-    bar.append(fill);
-    const below = element("div", "kd-facts");
-    for (const [name, value] of facts) {
-      const fact = element("span");
-      fact.append(element("small", "", name), ` ${value}`);
-      below.append(fact);
-    }
-    if (left) below.append(element("span", "kd-left", left));
-    this.head.replaceChildren(first, bar, below);
+    const bar = tag("div", "kd-bar", fill, { role: "progressbar", "aria-valuemin": 0,
+      "aria-valuemax": 100, "aria-label": "progress of the training" });
+    if (of) bar.setAttribute("aria-valuenow", Math.round(100 * share));
+    const below = facts.map(([name, value]) =>
+      tag("span", "", [tag("small", "", name), ` ${value}`]));
+    if (left) below.push(tag("span", "kd-left", left));
+    this.head.replaceChildren(tag("div", "kd-title", [tag("strong", "", title),
+      tag("span", "kd-detail", detail), badge(state)]), bar, tag("div", "kd-facts", below));
   }
 
   several(runs) {
     this.runs.hidden = runs.length < 2;
     if (runs.length < 2) return;
-    this.runs.replaceChildren(...runs.map((run, k) => {
-      const row = element("div", "kd-run");
-      const swatch = element("i");
-      swatch.style.setProperty("--own", this.palette[k % this.palette.length]);
-      const badge = element("span", "kd-state", run.state);
-      badge.dataset.state = run.state;
-      row.append(swatch, element("b", "", run.label), badge, element("span", "", run.said));
-      return row;
-    }));
+    this.runs.replaceChildren(...runs.map(({ label, state, said }, k) => tag("div", "kd-run",
+      [swatch(this.palette[k % this.palette.length]), tag("b", "", label), badge(state),
+        tag("span", "", said)])));
   }
 
   ask() {
@@ -248,14 +220,14 @@ class View {
     if (message.kind === "reset") {
       this.series = [];
       this.gone.hidden = true;
+      this.controls.card.inert = false;
       clearInterval(this.asking);
     }
     if (message.curves) this.name(message.curves);
     const raw = buffers?.[0];
     if (!raw) return;
-    const bytes = raw.buffer
-      ? raw.buffer.slice(raw.byteOffset, raw.byteOffset + raw.byteLength) : raw;
-    const rows = new Float64Array(bytes);
+    const rows = new Float64Array(raw.buffer
+      ? raw.buffer.slice(raw.byteOffset, raw.byteOffset + raw.byteLength) : raw);
     for (let k = 0; k + 2 < rows.length; k += 3) this.series[rows[k]]?.push(rows[k + 1], rows[k + 2]);
     this.ask();
   }
@@ -277,17 +249,21 @@ class View {
     this.gone.textContent = "The kernel that followed this run is gone, so this picture no longer " +
       `changes. The run does not need it. To see it again: ${this.model.get("again")}`;
     this.gone.hidden = false;
+    this.controls.card.inert = true;
     this.greet();
   }
 }
 
 function render({ model, el }) {
   const view = new View(model, el);
-  const off = [];
-  const on = (name, call) => {
-    model.on(name, call);
-    off.push(() => model.off(name, call));
-  };
+  const show = () => view.show(model.get("state") ?? {});
+  const steer = () => view.controls.show(model.get("controls") ?? {});
+  const heard = Object.entries({
+    "msg:custom": (message, buffers) => view.hear(message, buffers),
+    "change:state": show, "change:strip": show, "change:controls": steer,
+    comm_live_update: () => view.lost(),
+  });
+  for (const one of heard) model.on(...one);
   // A chart that is not in sight is not drawn.
   view.seen = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
@@ -295,11 +271,6 @@ function render({ model, el }) {
     }
     view.draw();
   });
-  on("msg:custom", (message, buffers) => view.hear(message, buffers));
-  const show = () => view.show(model.get("state") ?? {});
-  on("change:state", show);
-  on("change:strip", show);
-  on("comm_live_update", () => view.lost());
   const sized = new ResizeObserver(() => view.draw());
   sized.observe(el);
   const themed = new MutationObserver(() => { view.theme(); view.draw(); });
@@ -307,11 +278,12 @@ function render({ model, el }) {
     themed.observe(at, { attributes: true });
   }
   show();
+  steer();
   view.greet();
   return () => {
     clearInterval(view.asking);
     for (const watcher of [view.seen, sized, themed]) watcher.disconnect();
-    for (const undo of off) undo();
+    for (const one of heard) model.off(...one);
   };
 }
 

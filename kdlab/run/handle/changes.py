@@ -95,8 +95,8 @@ def scale(run: RunFolder, ranks: int) -> None:
     change.append(run.path, Scale(time=time.time(), member="", ranks=ranks))
 
 
-def tunables(run: RunFolder) -> list[Tunable]:
-    """What can be set, as it is now; of the first member while none trains.
+def tunables(run: RunFolder, *, at_start: bool = False) -> list[Tunable]:
+    """What can be set, as it is now or was `at_start`; of the first member while none trains.
 
     Raises:
         MessageError: what the run wrote down is damaged, or of another version of kdlab.
@@ -106,7 +106,7 @@ def tunables(run: RunFolder) -> list[Tunable]:
         return []
     member = training_now(run.events) or ""
     begin = written.get(member, next(iter(written.values()), []))
-    found = ChangeQueue(run.path / CONTROL, member).look().values
+    found = {} if at_start else ChangeQueue(run.path / CONTROL, member).look().values
     return [replace(one, value=found.get(one.name, one.value)) for one in begin]
 
 
