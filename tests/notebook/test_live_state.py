@@ -170,3 +170,19 @@ def test_several_runs_are_one_state():
     assert [run["label"] for run in shown["runs"]] == ["a", "b"]
     assert "training 2 of 2" in shown["runs"][0]["said"]
     json.dumps(shown)
+
+
+def test_findings_of_checks_are_shown_the_worst_first():
+    watch = trained()
+    for code, result in (("KD-D08", "tip"), ("KD-R08", "issue"), ("KD-D01", "passed")):
+        told = {"found": "what & why", "advice": "Do it"} if result != "passed" else {}
+        watch.see(event("check_made", 9.0, code=code, result=result, title="t", **told))
+    assert live_state.of_run(watch, "r1")["checks"] == [
+        ["issue", "KD-R08", "what & why", "Do it"],
+        ["tip", "KD-D08", "what & why", "Do it"],
+        ["passed", "KD-D01", "t", ""],
+    ]
+    still = picture.static(watch)
+    assert "KD-R08" in still
+    assert "what &amp; why" in still
+    assert "1 checks passed" in still

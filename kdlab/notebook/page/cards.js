@@ -185,3 +185,17 @@ class Events extends Card {
       tag("time", "", new Date(1e3 * at).toTimeString().slice(0, 8)), tag("span", "", text)])));
   }
 }
+
+// Findings of checks, issues first.
+class Checks extends Card {
+  constructor() {
+    super("checks", "Checks", scrolls("ol", "kd-list", "Findings, issues first"));
+  }
+
+  draw(checks) {
+    const told = checks.filter(([result]) => result !== "passed"), passed = checks.length - told.length;
+    this.place.replaceChildren(...told.map(([result, code, found, advice]) => tag("li", "", [
+      tag("b", "", `${result} ${code}`, { "data-result": result }), tag("span", "", [`${found}\n`, tag("i", "", advice)])])));
+    this.note.textContent = `${passed} passed; kdlab show CODE is a page`;
+  }
+}

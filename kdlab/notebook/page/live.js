@@ -39,7 +39,7 @@ class View {
     this.cards = tag("div", "kd-cards");
     this.wide = tag("div", "kd-cards kd-more");
     this.parts = [new Parallel(), new Importance(), new Table("trials", "Best trials so far"),
-      new Film(), new Lanes(), new Gantt(), new Rounds(), new Events()];
+      new Film(), new Lanes(), new Gantt(), new Rounds(), new Checks(), new Events()];
     this.wide.append(...this.parts.map(({ card }) => card));
     this.root.append(this.gone, this.head, this.verdict, this.controls.card, this.runs, this.tools,
       this.cards, this.wide);
