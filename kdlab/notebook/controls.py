@@ -11,6 +11,7 @@ from kdlab.changes.tunable import Tunable
 from kdlab.codec import typed
 from kdlab.errors import BadInput, KdlabError
 from kdlab.experiment.folder import ENDED
+from kdlab.notebook.live_state import LiveState
 from kdlab.notebook.live_widget import LiveWidget
 from kdlab.notebook.watch import Watch
 from kdlab.run.handle import changes
@@ -173,7 +174,7 @@ def standing(
     return [one for one in found if one]
 
 
-def dial(tunable: Tunable, value: float) -> dict[str, object]:
+def dial(tunable: Tunable, value: float) -> LiveState:
     """A number as a slider: its ends lie around what it began with, within its range.
 
     What must be above 0 reaches from a hundredth to ten times of it, by decades; what need not,

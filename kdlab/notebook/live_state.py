@@ -13,7 +13,7 @@ from kdlab.experiment.folder import ENDED
 from kdlab.notebook.watch import Watch
 from kdlab.report import timeline
 from kdlab.report.check_table import worst_first
-from kdlab.report.table import duration, speeds_tell
+from kdlab.report.table import NAMES, duration, number, speeds_tell, spread
 
 _TICKER, _ROWS = 40, 100  # that a page gets
 LiveState = dict[str, Any]
@@ -28,6 +28,7 @@ def of_run(watch: Watch, run_id: str) -> LiveState:
     return {
         **head(watch),
         "verdict": verdict(watch, run_id),
+        "results": results(watch),
         "panels": _panels(PANELS),
         "levels": levels,
         "marks": [asdict(mark) for mark in watch.marks],
@@ -138,6 +139,28 @@ def verdict(watch: Watch, run_id: str) -> dict[str, str] | None:
         if text:
             return {"tone": tone, "text": text}
     return None
+
+
+def results(watch: Watch) -> list[list[str]]:
+    """Accuracies of all trainings when they have ended, below the names of columns."""
+    rows, described = watch.result.get("runs") or [], watch.result.get("source")
+    validated = all(r.get("validation_top1") is not None for r in rows)
+    own = [r for r in rows if validated or r["source"] == described] or rows
+    # As run/outputs/student_files chooses.
+    order = [
+        (-r["validation_top1"] if validated else 0, r["source"] == "none") for r in own
+    ]
+    taken = own[order.index(min(order))] if own else {}
+    head = ["trained", "seeds", "test %", "teacher %", "exported"]
+    table = [head] if rows else []
+    for source in dict.fromkeys(r["source"] for r in rows):
+        group = [r for r in rows if r["source"] == source]
+        teacher = watch.result.get("teacher_top1") if source != "none" else None
+        mark = f"seed {taken['seed']}" if taken in group else ""
+        seeds = ", ".join(f"{r['seed']}" for r in group)
+        top1 = spread([r["student_top1"] for r in group], 2)
+        table.append([NAMES.get(source, source), seeds, top1, number(teacher), mark])
+    return table
 
 
 def _end(watch: Watch, run_id: str) -> tuple[str, str]:

@@ -88,6 +88,8 @@ def static(watch: Watch, run_id: str = "") -> str:
     """All of it as HTML that stays in a saved notebook."""
     verdict = live_state.verdict(watch, run_id)
     said = f"<div>{html.escape(verdict['text'])}</div>" if verdict else ""
+    head, *rows = live_state.results(watch) or [[]]
+    said += table(head, rows) if rows else ""
     image = page.image(svg(watch))
     checks = check_table.as_page(check_table.worst_first(watch.checks.values()))
     below = f"{checks}{devices(watch)}{teachers(watch)}{ticker(watch)}"

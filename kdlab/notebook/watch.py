@@ -196,15 +196,16 @@ class Watch(RunState):
     @property
     def lost(self) -> str:
         """Samples that it was not trained on, when it has ended."""
-        return not_trained_on(self._result.get("runs") or [])
+        return not_trained_on(self.result.get("runs") or [])
 
     @property
     def verdict(self) -> tuple[str, str]:
         """Tone and words on its teacher, when it has ended."""
-        return shown(self._result.get("verdict"))
+        return shown(self.result.get("verdict"))
 
     @property
-    def _result(self) -> Mapping[str, Any]:
+    def result(self) -> Mapping[str, Any]:
+        """What it came to; empty before."""
         return (self.done.result if self.done else None) or {}
 
     def seconds_left(self) -> float | None:

@@ -15,7 +15,7 @@ from kdlab.notebook import live_state
 from kdlab.notebook.controls import dial
 from kdlab.notebook.live_widget import LiveWidget, script, style
 from kdlab.notebook.sweep_watch import SweepWatch
-from kdlab.notebook.watch import Watch
+from kdlab.notebook.watch import Mark, Watch
 
 pytest.importorskip("playwright.sync_api")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
@@ -35,6 +35,18 @@ def _strip():
 
 
 STRIP = _strip()
+
+
+def compared():
+    """A result of two seeds, trained both ways."""
+    rows = [
+        {"member": f"{source}/seed{seed}", "source": source, "seed": seed, "samples_lost": 0,
+         "student_top1": top1 + seed, "validation_top1": top1 + 2 * seed}
+        for source, top1 in (("none", 88.0), ("served", 91.0)) for seed in (0, 1)
+    ]  # fmt: skip
+    sentence = "With its teacher 91.5 %, alone 88.5 %: the teacher helped by 3.0 points."
+    verdict = {"kind": "helped", "sentence": sentence}
+    return {"runs": rows, "source": "served", "teacher_top1": 94.25, "verdict": verdict}
 
 
 def trained(ends=None):
@@ -70,9 +82,8 @@ def trained(ends=None):
             )  # fmt: skip
     watch.see(event("teacher_lost", 60.0, teacher="teacher-0", why="killed", resent=3))
     if ends is not None:
-        watch.see(
-            event("run_done", 61.0, state=ends, error=EVIL if ends == "failed" else None)
-        )
+        error, result = (EVIL, None) if ends == "failed" else (None, compared())
+        watch.see(event("run_done", 61.0, state=ends, error=error, result=result))
     return watch
 
 
@@ -299,6 +310,43 @@ def steered(view):
     return live
 
 
+WRITTEN = """() => {
+    const all = window.written = [], write = CanvasRenderingContext2D.prototype.fillText;
+    CanvasRenderingContext2D.prototype.fillText = function (words, ...at) {
+        all.push(words);
+        write.call(this, words, ...at);
+    };
+}"""
+
+
+def test_a_spike_does_not_flatten_the_curve_and_is_said(view):
+    live = view("running")
+    live.page.evaluate(WRITTEN)
+    live.widget.add(
+        [(("loss", "loss", ""), 301.0, 5e6), (("loss", "loss", ""), 302.0, 0.5)]
+    )
+    live.push()
+    until(lambda: "1 beyond: show all" in live.page.evaluate("window.written"))
+    assert not {"2M", "4M", "5M"} & set(live.page.evaluate("window.written"))
+    live.page.evaluate("window.written.length = 0")
+    live.page.get_by_role("button", name="show all").click()
+    drawn = live.page.evaluate("window.written")
+    assert "4M" in drawn
+    assert not [words for words in drawn if "beyond" in words]
+
+
+def test_many_checkpoints_are_ticks_at_the_foot(view):
+    live, watch = view("running"), trained()
+    plot = live.page.locator("canvas.kdlab-curves").first
+    above = """canvas => [...canvas.getContext("2d").getImageData(0, 0, canvas.width,
+        0.7 * canvas.height).data].filter((v, k) => k % 4 === 3 && v).length"""
+    before, drawn = plot.screenshot(), plot.evaluate(above)
+    watch.marks.extend(Mark(3 * step, 0.0, "checkpoint", "faint") for step in range(100))
+    live.push(live_state.of_run(watch, "r"))
+    until(lambda: plot.screenshot() != before)
+    assert plot.evaluate(above) == drawn  # curves and their flags are as they were
+
+
 def test_each_button_is_an_order(steered):
     page = steered.page
     for words in (
@@ -401,6 +449,19 @@ def test_each_state_of_a_run_is_said(view, ends, state, words):
     live.page.locator(f".kd-state[data-state={state}]").first.wait_for()
     if words is not None:
         assert words in live.page.locator(".kd-verdict").inner_text()
+
+
+def test_a_finished_run_says_what_came_of_it(shown):
+    page = shown("finished")
+    rows = [row.inner_text().split("\t") for row in page.locator(".kd-results tr").all()]
+    assert rows == [
+        ["trained", "seeds", "test %", "teacher %", "exported"],
+        ["N-training (no teacher)", "0, 1", "88.50 ± 0.71", "-", ""],
+        ["EDL-Dist (served teachers)", "0, 1", "91.50 ± 0.71", "94.25",
+         "seed 1"],
+    ]  # fmt: skip
+    assert "the teacher helped by 3.0 points" in page.locator(".kd-verdict").inner_text()
+    assert not shown("running").locator(".kd-results").is_visible()
 
 
 def test_a_pause_is_a_state_of_its_own(view):

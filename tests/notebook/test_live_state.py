@@ -4,6 +4,7 @@ import base64
 import json
 import re
 
+import pytest
 from tests_support import event
 
 from kdlab.events.run_state import TrainingState
@@ -100,6 +101,33 @@ def test_a_comparison_ends_with_its_verdict():
     lost = "Not trained on: 40 of 100 samples of served/seed0."
     both = {"tone": "warn", "text": f"{lost}\n{judged['sentence']}"}
     assert live_state.verdict(watch, "r1") == both
+
+
+@pytest.mark.parametrize(
+    ("validated", "taken"),
+    [((80.0, 90.0, 70.0), ["", "seed 0"]), ((80.0, 80.0, 80.0), ["", "seed 0"]),
+     ((91.0, 90.0, 70.0), ["seed 0", ""]), ((80.0, 90.0, 95.0), ["", "seed 1"]),
+     ((99.0, None, None), ["", "seed 0"])],
+)  # fmt: skip
+def test_what_each_training_came_to_is_a_table(validated, taken):
+    watch = trained()
+    assert live_state.results(watch) == []
+    rows = [
+        {"source": source, "seed": seed, "student_top1": top1, "validation_top1": found,
+         "samples_lost": 0}
+        for (source, seed, top1), found in zip(
+            [("none", 0, 88.0), ("served", 0, 91.0), ("served", 1, 92.0)], validated, strict=True)
+    ]  # fmt: skip
+    result = {"runs": rows, "source": "served", "teacher_top1": 94.25}
+    watch.see(event("run_done", 30.0, state="finished", result=result))
+    head, *found = live_state.results(watch)
+    assert [row[-1] for row in found] == taken
+    assert [row[1:4] for row in found] == [
+        ["0", "88.00", "-"],
+        ["0, 1", "91.50 ± 0.71", "94.25"],
+    ]
+    assert head[-1] == "exported"
+    assert "91.50 ± 0.71" in picture.static(watch)
 
 
 def test_no_teacher_is_said_until_one_joins():

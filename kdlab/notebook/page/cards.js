@@ -11,7 +11,7 @@ function shape(kind, attributes, text) {
 
 // Of one list in the state, or of what `facts` finds there; `draw` is called when that has changed.
 class Card {
-  constructor(key, title, place = tag("div"), note = tag("p", "kd-note")) {
+  constructor(key, title, place = div(), note = tag("p", "kd-note")) {
     this.card = tag("section", `kd-card kd-${key}`, [tag("h3", "", title), place, note], { hidden: "" });
     Object.assign(this, { key, place, note });
   }
@@ -50,16 +50,14 @@ function drawing(tall, label) {
 }
 
 function duration(seconds) {
-  if (!(seconds >= 0)) return "–";
-  if (seconds < 90) return `${Math.round(seconds)} s`;
-  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
-  return `${(seconds / 3600).toFixed(1)} h`;
+  return seconds < 90 ? `${round(seconds)} s` : seconds < 5400 ? `${round(seconds / 60)} min`
+    : `${(seconds / 3600).toFixed(1)} h`;
 }
 
 // When each teacher served, and how it left: a row a teacher, the time of the run across.
 class Lanes extends Card {
   constructor() {
-    super("lanes", "Teachers over time", scrolls("div", "kd-rows", "Teachers"), tag("div", "kd-row"));
+    super("lanes", "Teachers over time", scrolls("div", "kd-rows", "Teachers"), div("kd-row"));
   }
 
   facts({ teachers, clock }) {
@@ -67,29 +65,29 @@ class Lanes extends Card {
   }
 
   draw({ teachers, clock }) {
-    const span = Math.max(1, clock.now - clock.start);
-    const share = (t) => 100 * Math.min(1, Math.max(0, (t - clock.start) / span));
+    const whole = max(1, clock.now - clock.start);
+    const share = (t) => 100 * min(1, max(0, (t - clock.start) / whole));
     this.place.replaceChildren(...teachers.map((teacher) => {
       const bars = teacher.spans.map(([from, to, how]) => {
         const bar = tag("i", "", [], { "data-how": how,
           title: `${how} for ${duration((to ?? clock.now) - from)}` });
         bar.style.left = `${share(from)}%`;
-        bar.style.width = `${Math.max(0.4, share(to ?? clock.now) - share(from))}%`;
+        bar.style.width = `${max(0.4, share(to ?? clock.now) - share(from))}%`;
         return bar;
       });
       const { name, device, state, rate, resends } = teacher;
-      return tag("div", "kd-row", [
-        tag("span", "kd-name", name, { title: [name, device].filter(Boolean).join(", ") }),
-        tag("span", "kd-lane", bars),
-        tag("span", "kd-how", state, { "data-how": state }),
-        tag("span", "kd-number", `${exact(rate)}/s`,
+      return div("kd-row", [
+        span("kd-name", name, { title: [name, device].filter(Boolean).join(", ") }),
+        span("kd-lane", bars),
+        span("kd-how", state, { "data-how": state }),
+        span("kd-number", `${exact(rate)}/s`,
           { title: "samples/s it measured when it joined" }),
-        tag("span", "kd-number", resends ? `${resends} again` : "",
+        span("kd-number", resends ? `${resends} again` : "",
           { title: "batches that had to be sent to another one" }),
       ]);
     }));
-    this.note.replaceChildren(tag("span"),
-      tag("span", "kd-lane-ends", ["begin", tag("span", "", duration(span))]));
+    this.note.replaceChildren(span(),
+      span("kd-lane-ends", ["begin", span("", duration(whole))]));
   }
 }
 
@@ -105,7 +103,7 @@ class Gantt extends Card {
 
   draw({ spans, parts }) {
     const devices = [...new Set(spans.map(([device]) => device))].sort((a, b) => a - b);
-    const ends = Math.max(...spans.map((span) => span[4])) || 1e-9;
+    const ends = max(...spans.map((span) => span[4])) || 1e-9;
     const high = 26, left = 70, wide = 720 - left;
     const busy = {};
     const drawn = drawing(high * devices.length + 20,
@@ -116,7 +114,7 @@ class Gantt extends Card {
       busy[part] = (busy[part] ?? 0) + end - begin;
       const bar = shape("rect", {
         x: left + wide * begin / ends, y: high * devices.indexOf(device) + 3,
-        width: Math.max(0.4, wide * (end - begin) / ends), height: high - 6,
+        width: max(0.4, wide * (end - begin) / ends), height: high - 6,
         fill: parts[part] ?? "#888888",
       });
       bar.append(shape("title", {}, `${part}, step ${step}: ${exact(1e3 * (end - begin))} ms`));
@@ -124,14 +122,14 @@ class Gantt extends Card {
     }
     for (const t of ticks(0, 1e3 * ends, 6)) {
       drawn.append(shape("text", {
-        x: Math.min(700, left + wide * t / (1e3 * ends)), y: high * devices.length + 15,
+        x: min(700, left + wide * t / (1e3 * ends)), y: high * devices.length + 15,
         "text-anchor": "middle",
       }, `${short(t)}${t ? "" : " ms"}`));
     }
     this.place.replaceChildren(drawn);
     this.note.replaceChildren(...Object.keys(parts).filter((part) => busy[part]).map((part) =>
-      tag("span", "", [swatch(parts[part]),
-        `${part} ${Math.round(100 * busy[part] / (ends * devices.length))} %`])));
+      span("", [swatch(parts[part]),
+        `${part} ${round(100 * busy[part] / (ends * devices.length))} %`])));
   }
 }
 
@@ -144,9 +142,9 @@ class Rounds extends Card {
   draw(rounds) {
     const shown = rounds.slice(-14);
     const all = shown.flatMap((r) => [...r.locals, ...r.compressed, r.together]);
-    const low = Math.min(...all), high = Math.max(...all), span = high - low || 1;
+    const low = min(...all), high = max(...all);
     const wide = 720, tall = 190, left = 46;
-    const y = (v) => 10 + (tall - 40) * (1 - (v - low) / span);
+    const y = (v) => 10 + (tall - 40) * (1 - (v - low) / (high - low || 1));
     const newest = rounds.at(-1);
     const drawn = drawing(tall, `test errors of ${rounds.length} rounds; newest: together ` +
       `${exact(newest.together)} %, local models ${newest.locals.map(exact).join(", ")} %`);
@@ -155,23 +153,21 @@ class Rounds extends Card {
         shape("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, short(value)));
     }
     const each = (wide - left) / shown.length;
-    shown.forEach((round, k) => {
+    shown.forEach(({ round, locals, together, compressed }, k) => {
       const x = left + each * (k + 0.5);
-      const dot = (v, by, name, className) => {
-        const made = shape("circle", { cx: x + by, cy: y(v), r: 4, class: className });
+      const dot = (v, by, name) => {
+        const made = shape("circle", { cx: x + by, cy: y(v), r: 4, class: `kd-${name.split(" ")[0]}` });
         made.append(shape("title", {}, `${name}: ${exact(v)} %`));
         drawn.append(made);
       };
-      round.locals.forEach((v, w) => dot(v, -12, `local model ${w}`, "kd-local"));
-      dot(round.together, 0, "together", "kd-together");
-      round.compressed.forEach((v, w) => dot(v, 12, `compressed model ${w}`, "kd-compressed"));
-      drawn.append(shape("text", { x, y: tall - 8, "text-anchor": "middle" }, `${round.round}`));
+      locals.forEach((v, w) => dot(v, -12, `local model ${w}`));
+      dot(together, 0, "together");
+      compressed.forEach((v, w) => dot(v, 12, `compressed model ${w}`));
+      drawn.append(shape("text", { x, y: tall - 8, "text-anchor": "middle" }, round));
     });
     this.place.replaceChildren(drawn);
-    this.note.replaceChildren(...[["kd-local", "local models"], ["kd-together", "together"],
-      ["kd-compressed", "compressed"]].filter(([name]) => name !== "kd-compressed" ||
-      newest.compressed.length).map(([className, name]) =>
-      tag("span", "", [tag("i", className), name])));
+    this.note.replaceChildren(...["local", "together", "compressed"].slice(0, newest.compressed.length ? 3 : 2)
+      .map((name) => span("", [tag("i", `kd-${name}`), name])));
   }
 }
 
@@ -182,7 +178,7 @@ class Events extends Card {
 
   draw(ticker) {
     this.place.replaceChildren(...ticker.map(([at, text]) => tag("li", "", [
-      tag("time", "", new Date(1e3 * at).toTimeString().slice(0, 8)), tag("span", "", text)])));
+      tag("time", "", new Date(1e3 * at).toTimeString().slice(0, 8)), span("", text)])));
   }
 }
 

@@ -1,6 +1,7 @@
 // One chart: curves on a canvas, and over it a second one for what follows the pointer.
 
 const LEFT = 50, RIGHT = 12, TOP = 8, BOTTOM = 34; // of the plot within its canvas
+const FLAGS = 12; // of what happened
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
 
 // `inside`: text, a node, or several.
@@ -11,6 +12,8 @@ function tag(kind, className = "", inside = [], attributes = {}) {
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
   return made;
 }
+
+const div = (...rest) => tag("div", ...rest), span = (...rest) => tag("span", ...rest);
 
 function button(words, press, className = "", attributes = {}) {
   const made = tag("button", className, words, { type: "button", ...attributes });
@@ -24,6 +27,33 @@ function swatch(colour) {
   return made;
 }
 
+function dot(c, x, y, size, how = "fill") {
+  c.beginPath();
+  c.arc(x, y, size, 0, 7);
+  c[how]();
+}
+
+function wedge(c, x, y, tall) {
+  c.beginPath();
+  c.moveTo(x - 4, y);
+  c.lineTo(x + 4, y);
+  c.lineTo(x, y + tall);
+  c.fill();
+}
+
+function upright(c, x, from, to) {
+  c.beginPath();
+  c.moveTo(x, from);
+  c.lineTo(x, to);
+  c.stroke();
+}
+
+function write(c, words, x, y, align = "center", baseline = "top") {
+  c.textAlign = align;
+  c.textBaseline = baseline;
+  c.fillText(words, x, y);
+}
+
 class Chart {
   // `shared`: {view, hover, smoothing, log, hidden, ink(), redraw(), point()} of all charts.
   constructor(panel, shared) {
@@ -34,15 +64,15 @@ class Chart {
     this.marks = []; // {x, text, kind}
     const unseen = { "aria-hidden": "true" };
     this.base = tag("canvas", "kdlab-curves", [], unseen);
-    this.over = tag("canvas", "kd-over", [], unseen);
-    this.tip = tag("div", "kd-tip", [], { hidden: "" });
-    this.said = tag("div", "kd-hidden", [], { role: "status" });
-    this.plot = tag("div", "kd-plot", [this.base, this.over, this.tip, this.said],
+    this.over = tag("canvas", "", [], unseen);
+    this.tip = div("kd-tip", [], { hidden: "" });
+    this.said = div("kd-hidden", [], { role: "status" });
+    this.plot = div("kd-plot", [this.base, this.over, this.tip, this.said],
       { tabindex: 0, role: "group" });
-    this.legend = tag("div", "kd-legend");
-    const title = tag("h3", "", [panel.title, tag("span", "kd-unit", panel.unit)]);
+    this.legend = div("kd-legend");
+    const title = tag("h3", "", [panel.title, span("kd-unit", panel.unit)]);
     this.card = tag("section", "kd-card kd-chart",
-      [tag("div", "kd-card-head", [title, this.legend]), this.plot]);
+      [div("kd-card-head", [title, this.legend]), this.plot]);
     this.listen();
   }
 
@@ -67,7 +97,7 @@ class Chart {
   // Limits of x over all curves.
   reach() {
     const all = this.curves.map(({ series }) => series).filter(({ n }) => n);
-    const low = Math.min(...all.map(({ x }) => x[0])), high = Math.max(...all.map(({ x, n }) => x[n - 1]));
+    const low = min(...all.map(({ x }) => x[0])), high = max(...all.map(({ x, n }) => x[n - 1]));
     return low > high ? [0, 1] : low === high ? [low - 0.5, high + 0.5] : [low, high];
   }
 
@@ -77,9 +107,9 @@ class Chart {
 
   size() {
     const width = this.plot.clientWidth, height = this.plot.clientHeight;
-    const scale = Math.min(2, window.devicePixelRatio || 1);
+    const scale = min(2, window.devicePixelRatio || 1);
     for (const [side, size] of [["width", width], ["height", height]]) {
-      const wanted = Math.round(size * scale); // to set it clears the canvas
+      const wanted = round(size * scale); // to set it clears the canvas
       for (const canvas of [this.base, this.over]) if (canvas[side] !== wanted) canvas[side] = wanted;
     }
     return { width, height, scale };
@@ -96,8 +126,8 @@ class Chart {
     const wide = width - LEFT - RIGHT, tall = height - TOP - BOTTOM;
     const drawn = this.shown.map((curve) => {
       const { series } = curve;
-      const i = Math.max(0, series.at(x0) - 1), j = Math.min(series.n, series.at(x1) + 2);
-      return { curve, points: series.thin(i, j, Math.max(3, Math.round(wide))) };
+      const i = max(0, series.at(x0) - 1), j = min(series.n, series.at(x1) + 2);
+      return { curve, points: series.thin(i, j, max(3, round(wide))) };
     });
     const [y0, y1, log] = this.range(drawn, x0, x1);
     const level = log ? Math.log : (y) => y;
@@ -107,8 +137,7 @@ class Chart {
     this.axes(c, ink, y0, y1, log);
     if (!drawn.length) {
       c.fillStyle = ink.faint;
-      c.textAlign = "center";
-      c.fillText("no point yet", LEFT + wide / 2, TOP + tall / 2);
+      write(c, "no point yet", LEFT + wide / 2, TOP + tall / 2);
     }
     c.save();
     c.beginPath();
@@ -117,31 +146,34 @@ class Chart {
     this.drawMarks(c, ink);
     this.drawLevels(c, ink);
     for (const { curve, points } of drawn) this.line(c, curve, points);
+    this.drawBeyond(c, ink, drawn, y0, y1);
     c.restore();
     this.label(drawn);
     this.point();
   }
 
   range(drawn, x0, x1) {
-    let low = Infinity, high = -Infinity;
-    const see = (y) => {
-      if (!Number.isFinite(y)) return;
-      low = Math.min(low, y);
-      high = Math.max(high, y);
-    };
-    for (const { curve, points } of drawn) for (const i of points) see(curve.series.y[i]);
+    const all = drawn.flatMap(({ curve: { series }, points }) => points.map((i) => series.y[i]));
     for (const { points } of this.levels) {
       points.forEach(([x, y], k) => {
-        const until = k + 1 < points.length ? points[k + 1][0] : Infinity;
-        if (x <= x1 && until >= x0) see(y);
+        if (x <= x1 && (points[k + 1]?.[0] ?? Infinity) >= x0) all.push(y);
       });
     }
-    if (low > high) return [0, 1, false];
+    const seen = Float64Array.from(all.filter(isNumber)).sort();
+    if (!seen.length) return [0, 1, false];
+    const at = (share) => seen[round(share * (seen.length - 1))];
+    let low = at(0), high = at(1);
     const log = this.shared.log && low > 0;
     if (log) return high > low ? [low, high, true] : [low / 1.1, high * 1.1, true];
-    const room = 0.06 * (high - low) || 0.06 * Math.abs(high) || 1;
+    const usual = at(0.98) - at(0.02);
+    if (usual && !this.panel.unit && !this.shared.whole) { // a few spikes do not flatten the rest
+      const begins = drawn.map(({ curve, points }) => curve.series.y[points[0]]).filter(isNumber);
+      high = min(high, max(at(0.98) + 1.5 * usual, ...begins));
+      low = max(low, min(at(0.02) - 1.5 * usual, ...begins));
+    }
+    const room = 0.06 * (high - low) || 0.06 * abs(high) || 1;
     // What cannot be negative shows no negative numbers.
-    return [low >= 0 ? Math.max(0, low - room) : low - room, high + room, false];
+    return [low >= 0 ? max(0, low - room) : low - room, high + room, false];
   }
 
   axes(c, ink, y0, y1, log) {
@@ -149,46 +181,51 @@ class Chart {
     c.lineWidth = 1;
     c.strokeStyle = ink.grid;
     c.fillStyle = ink.faint;
-    c.textBaseline = "middle";
-    c.textAlign = "right";
     c.beginPath();
-    for (const y of log ? logTicks(y0, y1) : ticks(y0, y1, Math.max(2, tall / 24))) {
-      const at = Math.round(py(y)) + 0.5;
+    for (const y of log ? logTicks(y0, y1) : ticks(y0, y1, max(2, tall / 24))) {
+      const at = round(py(y)) + 0.5;
       c.moveTo(LEFT, at);
       c.lineTo(width - RIGHT, at);
-      c.fillText(short(y), LEFT - 6, at);
+      write(c, short(y), LEFT - 6, at, "right", "middle");
     }
-    c.textBaseline = "top";
-    for (const x of ticks(x0, x1, Math.max(2, wide / 60))) {
-      const at = Math.round(px(x)) + 0.5;
+    for (const x of ticks(x0, x1, max(2, wide / 60))) {
+      const at = round(px(x)) + 0.5;
       c.moveTo(at, TOP);
       c.lineTo(at, TOP + tall);
-      c.textAlign = at > width - RIGHT - 14 ? "right" : "center";
-      c.fillText(short(x), at, TOP + tall + 5);
+      write(c, short(x), at, TOP + tall + 5, at > width - RIGHT - 14 ? "right" : "center");
     }
     c.stroke();
-    c.textAlign = "center";
-    c.fillText(this.panel.across, LEFT + wide / 2, height - 13);
+    write(c, this.panel.across, LEFT + wide / 2, height - 13);
   }
 
+  // What happened: the newest with a line and a flag, all others as ticks at the foot.
   drawMarks(c, ink) {
-    const { px, tall, x0, x1 } = this.frame;
+    const { px, tall, x0, x1 } = this.frame, foot = TOP + tall;
+    const flags = this.marks.filter(({ kind }) => kind !== "faint").slice(-FLAGS);
     for (const mark of this.marks) {
       if (mark.x < x0 || mark.x > x1) continue;
-      const at = Math.round(px(mark.x)) + 0.5;
+      const at = round(px(mark.x)) + 0.5, flag = flags.includes(mark);
       c.strokeStyle = c.fillStyle = ink[mark.kind] ?? ink.faint;
-      c.setLineDash([2, 3]);
-      c.beginPath();
-      c.moveTo(at, TOP);
-      c.lineTo(at, TOP + tall);
-      c.stroke();
+      c.setLineDash(flag ? [2, 3] : []);
+      upright(c, at, flag ? TOP : foot - 6, foot);
       c.setLineDash([]);
-      c.beginPath();
-      c.moveTo(at - 4, TOP);
-      c.lineTo(at + 4, TOP);
-      c.lineTo(at, TOP + 6);
-      c.fill();
+      if (flag) wedge(c, at, TOP, 6);
     }
+  }
+
+  // Where a curve leaves the axis.
+  drawBeyond(c, ink, drawn, y0, y1) {
+    const { px, tall, wide } = this.frame;
+    let count = 0;
+    for (const { curve: { series: { x, y }, colour }, points } of drawn) {
+      c.fillStyle = colour;
+      for (const i of points.filter((k) => y[k] > y1 || y[k] < y0)) {
+        count += 1;
+        y[i] > y1 ? wedge(c, px(x[i]), TOP + 6, -6) : wedge(c, px(x[i]), TOP + tall - 6, 6);
+      }
+    }
+    c.fillStyle = ink.faint;
+    if (count) write(c, `${count} beyond: show all`, LEFT + wide - 3, TOP + 8, "right");
   }
 
   drawLevels(c, ink) {
@@ -205,33 +242,25 @@ class Chart {
       });
       c.stroke();
       c.setLineDash([]);
-      c.textAlign = "right";
       const last = points.filter(([x]) => x <= x1).at(-1) ?? points[0], at = py(last[1]);
       const below = at < TOP + 13; // there is no room above
-      c.textBaseline = below ? "top" : "bottom";
-      c.fillText(`${name} ${exact(last[1])}`, width - RIGHT - 3, at + (below ? 2 : -1));
+      write(c, `${name} ${exact(last[1])}`, width - RIGHT - 3, at + (below ? 2 : -1), "right", below ? "top" : "bottom");
     }
   }
 
   line(c, curve, points) {
-    const { series } = curve, weight = this.shared.smoothing;
-    if (weight && !curve.dots) {
-      c.globalAlpha = 0.25;
-      this.stroke(c, curve, points, series.y);
-      c.globalAlpha = 1;
-      this.stroke(c, curve, points, series.smoothed(weight));
-    } else this.stroke(c, curve, points, series.y);
+    const { series } = curve, weight = curve.dots ? 0 : this.shared.smoothing;
+    c.globalAlpha = weight ? 0.25 : 1;
+    this.stroke(c, curve, points, series.y);
+    c.globalAlpha = 1;
+    if (weight) this.stroke(c, curve, points, series.smoothed(weight));
   }
 
   stroke(c, curve, points, y) {
     const { px, py } = this.frame, { x, gaps } = curve.series;
     c.strokeStyle = c.fillStyle = curve.colour;
     if (curve.dots) {
-      for (const i of points) {
-        c.beginPath();
-        c.arc(px(x[i]), py(y[i]), 2.5, 0, 7);
-        curve.name === "pruned" ? c.stroke() : c.fill();
-      }
+      for (const i of points) dot(c, px(x[i]), py(y[i]), 2.5, curve.name === "pruned" ? "stroke" : "fill");
       return;
     }
     c.lineWidth = 1; // wider ones take ten times as long to draw without a GPU
@@ -246,12 +275,8 @@ class Chart {
     }
     c.stroke();
     c.setLineDash([]);
-    if (points.length > 60) return;
-    for (const i of points) { // few points are seen as such
-      c.beginPath();
-      c.arc(px(x[i]), py(y[i]), points.length === 1 ? 3 : 2, 0, 7);
-      c.fill();
-    }
+    if (points.length > 60) return; // few points are seen as such
+    for (const i of points) dot(c, px(x[i]), py(y[i]), points.length === 1 ? 3 : 2);
   }
 
   label(drawn) {
@@ -282,24 +307,19 @@ class Chart {
     const x = rows[0][0].series.x[rows[0][1]], at = f.px(x);
     if (at < LEFT - 1 || at > f.width - RIGHT + 1) { this.tip.hidden = true; return; }
     c.strokeStyle = this.shared.ink().faint;
-    c.beginPath();
-    c.moveTo(Math.round(at) + 0.5, TOP);
-    c.lineTo(Math.round(at) + 0.5, TOP + f.tall);
-    c.stroke();
+    upright(c, round(at) + 0.5, TOP, TOP + f.tall);
     for (const [curve, i] of rows) {
       c.fillStyle = curve.colour;
-      c.beginPath();
-      c.arc(f.px(curve.series.x[i]), f.py(curve.series.y[i]), 3, 0, 7);
-      c.fill();
+      dot(c, f.px(curve.series.x[i]), f.py(curve.series.y[i]), 3);
     }
     this.tell(hover, x, at, rows, f);
   }
 
   tell(hover, x, at, rows, f) {
-    const lines = rows.map(([curve, i]) => tag("div", "",
+    const lines = rows.map(([curve, i]) => div("",
       [swatch(curve.colour), `${curve.label} ${exact(curve.series.y[i])}`]));
-    const near = this.marks.filter((mark) => Math.abs(f.px(mark.x) - at) < 6).slice(0, 4);
-    lines.push(...near.map((mark) => tag("div", "kd-tip-mark", mark.text)));
+    const near = this.marks.filter((mark) => abs(f.px(mark.x) - at) < 6).slice(-4);
+    lines.push(...near.map((mark) => div("kd-tip-mark", mark.text)));
     this.tip.replaceChildren(tag("b", "", `${this.panel.across} ${exact(x)}`), ...lines);
     this.tip.hidden = false;
     const right = at > f.width / 2;
@@ -335,12 +355,11 @@ class Chart {
     plot.addEventListener("pointerup", () => {
       const drag = this.drag;
       this.drag = null;
-      if (drag && !drag.pan && Math.abs(drag.to - drag.from) > 6) {
+      if (drag && !drag.pan && abs(drag.to - drag.from) > 6) {
         this.look([value(drag.from), value(drag.to)].sort((a, b) => a - b));
       } else if (this.frame) this.point();
     });
-    plot.addEventListener("pointerleave", () => this.shared.point(null));
-    plot.addEventListener("blur", () => this.shared.point(null));
+    for (const away of ["pointerleave", "blur"]) plot.addEventListener(away, () => this.shared.point(null));
     plot.addEventListener("dblclick", () => this.look(null));
     plot.addEventListener("wheel", (event) => {
       if (!event.ctrlKey && !event.metaKey) return; // the page scrolls
@@ -359,8 +378,8 @@ class Chart {
       if (!curve) return;
       const { hover } = this.shared, { series } = curve;
       const from = hover && hover.chart === this ? series.nearest(hover.x) : series.n - 1 - way;
-      const by = Math.max(1, Math.round((series.at(this.frame.x1) - series.at(this.frame.x0)) / 50));
-      const i = Math.min(series.n - 1, Math.max(0, from + way * by));
+      const by = max(1, round((series.at(this.frame.x1) - series.at(this.frame.x0)) / 50));
+      const i = min(series.n - 1, max(0, from + way * by));
       this.shared.point({ across: this.panel.across, x: series.x[i], chart: this, spoken: true });
     } else if (event.key === "+" || event.key === "=") this.zoom(0.7);
     else if (event.key === "-") this.zoom(1.4);
@@ -371,6 +390,7 @@ class Chart {
 
   look(view) {
     this.shared.view[this.panel.across] = view ?? undefined;
+    this.shared.whole = !view;
     this.shared.redraw();
   }
 

@@ -2,8 +2,8 @@
 
 class Controls {
   constructor(send) {
-    [this.row, this.pool, this.dials] = ["", "", "kd-dials"].map((name) => tag("div", name));
-    this.asked = tag("div", "", [], { role: "alert" });
+    [this.row, this.pool, this.dials] = ["", "", "kd-dials"].map((name) => div(name));
+    this.asked = div("", [], { role: "alert" });
     this.answer = tag("p", "kd-note kd-answer", [], { role: "status" });
     this.card = tag("section", "kd-card kd-controls",
       [this.row, this.pool, this.dials, this.asked, this.answer], { "aria-label": "Controls" });
@@ -56,7 +56,7 @@ class Controls {
     if (shown === made.shown) return; // what is being typed stays
     made.shown = shown;
     const share = log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
-    made.slider.value = Math.min(1, Math.max(0, share));
+    made.slider.value = min(1, max(0, share));
     made.slider.setAttribute("aria-valuetext", exact(value));
     made.field.value = Number(value.toPrecision(6));
   }
@@ -65,8 +65,8 @@ class Controls {
     const slider = tag("input", "", [],
       { type: "range", min: 0, max: 1, step: log ? 1 / 300 : 1 / 200, "aria-label": name });
     const field = tag("input", "", [], { type: "number", step: "any", "aria-label": `${name}, number` });
-    const row = tag("div", "kd-dial",
-      [tag("span", "kd-name", name.split(".").pop(), { title: name }), slider, field]);
+    const row = div("kd-dial",
+      [span("kd-name", name.split(".").pop(), { title: name }), slider, field]);
     const made = { row, slider, field, now: {} };
     slider.oninput = () => {
       const { low, high, log } = made.now, share = Number(slider.value);
@@ -77,7 +77,7 @@ class Controls {
     slider.onchange = field.onchange = () => {
       const { low, high, least, most } = made.now, typed = field.valueAsNumber;
       made.shown = "";
-      if (!Number.isFinite(typed)) this.dial(made.now, this.count);
+      if (!isNumber(typed)) this.dial(made.now, this.count);
       else if ((typed < low && typed >= (least ?? -Infinity)) || (typed > high && typed <= (most ?? Infinity))) {
         this.ask(made, typed);
       } else this.send({ do: "set", values: { [name]: typed } }); // Python says why it is refused

@@ -21,7 +21,7 @@ class Film extends Card {
   }
 
   frame({ side, answers }, strip, label, k) {
-    const picture = tag("div", "kd-picture", [],
+    const picture = div("kd-picture", [],
       { role: "img", "aria-label": `test image ${k + 1}, ${label}` });
     picture.style.backgroundImage = strip ? `url(${JSON.stringify(strip)})` : "none";
     picture.style.backgroundPosition = `${-k * side}px 0`;
@@ -30,9 +30,9 @@ class Film extends Card {
     const newest = answers.find(({ who }) => who === "student");
     for (const { who, epoch, said, shares } of answers) {
       if (who === "student at first" && newest && newest.epoch === epoch) continue;
-      made.append(tag("span", "kd-said", [
+      made.append(span("kd-said", [
         tag("small", "", who === "student at first" ? "at first " : `${who} `),
-        `${said[k]} ${Math.round(shares[k])} %`,
+        `${said[k]} ${round(shares[k])} %`,
       ], { "data-right": said[k] === label, title: `${who}: ${said[k]}, ${exact(shares[k])} %` }));
     }
     return made;

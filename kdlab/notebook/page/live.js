@@ -4,14 +4,14 @@
 const REDRAW_MS = 180; // between drawings while points come; what a person does is drawn at once
 
 function badge(state) {
-  return tag("span", "kd-state", state, { "data-state": state });
+  return span("kd-state", state, { "data-state": state });
 }
 
 class View {
   constructor(model, el) {
     this.model = model;
     this.el = el;
-    this.root = tag("div", "kd", [], { "data-lm-suppress-shortcuts": true }); // of JupyterLab: keys
+    this.root = div("kd", [], { "data-lm-suppress-shortcuts": true }); // of JupyterLab: keys
     this.root.onkeydown = (event) => event.stopPropagation(); // are for the view alone
     // The saved picture of the same is for pages on which this is not.
     const still = `.kd-still[data-of=${JSON.stringify(model.get("of") ?? "")}]`;
@@ -33,15 +33,17 @@ class View {
     this.gone = tag("p", "kd-gone", [], { role: "status", hidden: "" });
     this.verdict = tag("p", "kd-verdict", [], { role: "status" });
     this.controls = new Controls((order) => this.model.send({ kind: "order", ...order }));
-    this.runs = tag("div", "kd-runs");
+    this.runs = div("kd-runs");
     this.blank = tag("section", "kd-card kd-blank");
     this.tools = this.toolbar();
-    this.cards = tag("div", "kd-cards");
-    this.wide = tag("div", "kd-cards kd-more");
+    this.cards = div("kd-cards");
+    this.wide = div("kd-cards kd-more");
+    const results = new Table("results", "Test results");
     this.parts = [new Parallel(), new Importance(), new Table("trials", "Best trials so far"),
       new Film(), new Lanes(), new Gantt(), new Rounds(), new Checks(), new Events()];
     this.wide.append(...this.parts.map(({ card }) => card));
-    this.root.append(this.gone, this.head, this.verdict, this.controls.card, this.runs, this.tools,
+    this.parts.push(results);
+    this.root.append(this.gone, this.head, this.verdict, results.card, this.controls.card, this.runs, this.tools,
       this.cards, this.wide);
   }
 
@@ -57,11 +59,11 @@ class View {
       this.draw();
     }, "", { "aria-pressed": "false" });
     const all = button("show all", () => {
-      this.shared.view = {};
+      Object.assign(this.shared, { view: {}, whole: true });
       this.draw();
     });
-    return tag("div", "kd-tools", [tag("label", "", ["smoothing ", slider]), log, all,
-      tag("span", "kd-note", "drag to zoom, shift-drag to move")]);
+    return div("kd-tools", [tag("label", "", ["smoothing ", slider]), log, all,
+      span("kd-note", "drag to zoom, shift-drag to move")]);
   }
 
   // Light or dark as what is behind it is, whatever program shows it.
@@ -128,11 +130,8 @@ class View {
       chart.setCurves(this.panels.get(panel.title));
       this.dress(chart);
     }
-    const cards = wanted.length ? wanted.map(({ title }) => this.charts.get(title).card) : [this.waiting()];
-    const { children } = this.cards;
-    if (cards.length !== children.length || cards.some((card, k) => card !== children[k])) {
-      this.cards.replaceChildren(...cards);
-    }
+    this.cards.replaceChildren(...wanted.map(({ title }) => this.charts.get(title).card));
+    if (!wanted.length) this.cards.append(this.waiting());
     this.tools.hidden = !wanted.length;
     this.draw();
   }
@@ -170,31 +169,31 @@ class View {
   }
 
   header({ title = "", detail = "", state = "", done = 0, of = 0, left = "", facts = [] }) {
-    const share = of ? Math.min(1, done / of) : 0;
+    const share = of ? min(1, done / of) : 0;
     const fill = tag("i", "", [], { "data-state": state });
     fill.style.width = `${100 * share}%`;
-    const bar = tag("div", "kd-bar", fill, { role: "progressbar", "aria-valuemin": 0,
+    const bar = div("kd-bar", fill, { role: "progressbar", "aria-valuemin": 0,
       "aria-valuemax": 100, "aria-label": "progress of the training" });
-    if (of) bar.setAttribute("aria-valuenow", Math.round(100 * share));
+    if (of) bar.setAttribute("aria-valuenow", round(100 * share));
     const below = facts.map(([name, value]) =>
-      tag("span", "", [tag("small", "", name), ` ${value}`]));
-    if (left) below.push(tag("span", "kd-left", left));
-    this.head.replaceChildren(tag("div", "kd-title", [tag("strong", "", title),
-      tag("span", "kd-detail", detail), badge(state)]), bar, tag("div", "kd-facts", below));
+      span("", [tag("small", "", name), ` ${value}`]));
+    if (left) below.push(span("kd-left", left));
+    this.head.replaceChildren(div("kd-title", [tag("strong", "", title),
+      span("kd-detail", detail), badge(state)]), bar, div("kd-facts", below));
   }
 
   several(runs) {
     this.runs.hidden = runs.length < 2;
     if (runs.length < 2) return;
-    this.runs.replaceChildren(...runs.map(({ label, state, said }, k) => tag("div", "kd-run",
+    this.runs.replaceChildren(...runs.map(({ label, state, said }, k) => div("kd-run",
       [swatch(this.palette[k % this.palette.length]), tag("b", "", label), badge(state),
-        tag("span", "", said)])));
+        span("", said)])));
   }
 
   ask() {
     if (this.asked) return;
     this.asked = true;
-    const wait = Math.max(0, REDRAW_MS - (performance.now() - (this.drawnAt ?? 0)));
+    const wait = max(0, REDRAW_MS - (performance.now() - (this.drawnAt ?? 0)));
     setTimeout(() => requestAnimationFrame(() => {
       this.asked = false;
       this.draw();
@@ -246,8 +245,8 @@ class View {
 
   // The connection was lost, or is back: a kernel that still lives answers with a reset.
   lost() {
-    this.gone.textContent = "The kernel that followed this run is gone, so this picture no longer " +
-      `changes. The run does not need it. To see it again: ${this.model.get("again")}`;
+    this.gone.textContent = "The kernel that followed this run is gone; the run does not need it. " +
+      `To see it again: ${this.model.get("again")}`;
     this.gone.hidden = false;
     this.controls.card.inert = true;
     this.greet();

@@ -1,6 +1,7 @@
 // A curve of any length: it grows at its end, and is drawn with a few points per pixel.
 // Modules of this folder are joined in the order that live_widget.py names.
 
+const { abs, floor, max, min, round } = Math, { isFinite: isNumber } = Number;
 const BLOCKS = [16, 256, 4096]; // points whose smallest and largest are kept ready
 
 class Series {
@@ -25,7 +26,7 @@ class Series {
     this.x[i] = x;
     this.y[i] = y;
     this.n = i + 1;
-    if (!Number.isFinite(y)) this.gaps.push(i);
+    if (!isNumber(y)) this.gaps.push(i);
     for (const block of this.blocks) {
       if (this.n % block.size === 0) this.close(block);
     }
@@ -35,11 +36,11 @@ class Series {
     const { y, n } = this;
     let low = -1, high = -1;
     for (let i = n - block.size; i < n; i++) {
-      if (!Number.isFinite(y[i])) continue;
+      if (!isNumber(y[i])) continue;
       if (low < 0 || y[i] < y[low]) low = i;
       if (high < 0 || y[i] > y[high]) high = i;
     }
-    block.ends.push(Math.min(low, high), Math.max(low, high));
+    block.ends.push(min(low, high), max(low, high));
   }
 
   // The first index whose x is not below.
@@ -63,22 +64,22 @@ class Series {
   ends(i, j, width) {
     const found = [];
     const take = (from, to) => {
-      for (let k = from; k < to; k++) if (Number.isFinite(this.y[k])) found.push(k);
+      for (let k = from; k < to; k++) if (isNumber(this.y[k])) found.push(k);
     };
     const block = this.blocks.filter(({ size }) => (j - i) / size >= width).pop();
     if (!block || j - i <= 4 * width) {
       take(i, j);
       return found;
     }
-    const first = Math.floor(i / block.size);
-    const last = Math.min(Math.floor(j / block.size), block.ends.length / 2);
+    const first = floor(i / block.size);
+    const last = min(floor(j / block.size), block.ends.length / 2);
     for (let b = first; b < last; b++) {
       const [low, high] = [block.ends[2 * b], block.ends[2 * b + 1]];
       if (low < 0) continue;
       found.push(low);
       if (high !== low) found.push(high);
     }
-    take(Math.max(i, last * block.size), j);
+    take(max(i, last * block.size), j);
     return found;
   }
 
@@ -92,16 +93,16 @@ class Series {
     const every = (all.length - 2) / (width - 2);
     let before = all[0];
     for (let k = 0; k < width - 2; k++) {
-      const from = 1 + Math.floor(k * every), to = 1 + Math.floor((k + 1) * every);
-      const end = Math.min(1 + Math.floor((k + 2) * every), all.length);
+      const from = 1 + floor(k * every), to = 1 + floor((k + 1) * every);
+      const end = min(1 + floor((k + 2) * every), all.length);
       let mx = 0, my = 0;
       for (let m = to; m < end; m++) { mx += x[all[m]]; my += y[all[m]]; }
-      const count = Math.max(1, end - to);
+      const count = max(1, end - to);
       if (end > to) { mx /= count; my /= count; } else { mx = x[all.at(-1)]; my = y[all.at(-1)]; }
       let best = all[from], most = -1;
       for (let m = from; m < to; m++) {
         const p = all[m];
-        const area = Math.abs(
+        const area = abs(
           (x[before] - mx) * (y[p] - y[before]) - (x[before] - x[p]) * (my - y[before]),
         );
         if (area > most) { most = area; best = p; }
@@ -123,7 +124,7 @@ class Series {
       own.y = grown;
     }
     for (let i = own.n; i < this.n; i++) {
-      if (!Number.isFinite(this.y[i])) { own.y[i] = NaN; continue; }
+      if (!isNumber(this.y[i])) { own.y[i] = NaN; continue; }
       own.last = weight * own.last + (1 - weight) * this.y[i];
       own.norm *= weight;
       own.y[i] = own.last / (1 - own.norm);
@@ -136,8 +137,8 @@ class Series {
 // Numbers of an axis: 1, 2 or 5 times a power of ten, within the limits.
 function ticks(low, high, most) {
   const span = high - low;
-  if (!(span > 0) || !Number.isFinite(span)) return [low];
-  const least = span / Math.max(1, most), power = 10 ** Math.floor(Math.log10(least));
+  if (!(span > 0) || !isNumber(span)) return [low];
+  const least = span / max(1, most), power = 10 ** floor(Math.log10(least));
   const step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= least * (1 - 1e-9));
   const found = [];
   for (let k = Math.ceil(low / step - 1e-6); k * step <= high + 1e-6 * step; k++) {
@@ -149,7 +150,7 @@ function ticks(low, high, most) {
 // Powers of ten, and their halves where there are few.
 function logTicks(low, high) {
   const found = [];
-  for (let p = Math.floor(Math.log10(low)); p <= Math.ceil(Math.log10(high)); p++) {
+  for (let p = floor(Math.log10(low)); p <= Math.ceil(Math.log10(high)); p++) {
     for (const k of high / low < 100 ? [1, 2, 5] : [1]) {
       const value = k * 10 ** p;
       if (value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9)) found.push(value);
@@ -162,7 +163,7 @@ const UNITS = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
 // A number of an axis.
 function short(value) {
-  const size = Math.abs(value);
+  const size = abs(value);
   for (const [least, sign] of UNITS) {
     if (size >= least) return `${Number((value / least).toPrecision(7))}${sign}`.replace("-", "−");
   }
@@ -172,9 +173,9 @@ function short(value) {
 
 // A number where somebody points.
 function exact(value) {
-  if (!Number.isFinite(value)) return "no number";
-  const size = Math.abs(value);
-  if (size >= 1000) return Math.round(value).toLocaleString("en-US");
+  if (!isNumber(value)) return "no number";
+  const size = abs(value);
+  if (size >= 1000) return round(value).toLocaleString("en-US");
   if (size && size < 1e-3) return value.toExponential(2);
   return `${Number(value.toPrecision(4))}`;
 }

@@ -3,7 +3,7 @@
 class Parallel extends Card {
   constructor() {
     super("parallel", "Settings and what came of them");
-    this.note.append("One line a trial, the best ones strong; dashed: pruned. Point at one to see its numbers.");
+    this.note.append("One line a trial, the best strong; dashed: pruned.");
   }
 
   facts({ axes, lines }) {
@@ -45,7 +45,7 @@ class Parallel extends Card {
 
 class Importance extends Card {
   constructor() {
-    super("importance", "Which settings matter", tag("div", "kd-bars"));
+    super("importance", "Which settings matter", div("kd-bars"));
   }
 
   facts({ importance, importance_note: note }) {
@@ -56,8 +56,8 @@ class Importance extends Card {
     this.place.replaceChildren(...importance.flatMap(([name, share]) => {
       const fill = tag("i");
       fill.style.width = `${100 * share}%`;
-      return [tag("span", "kd-name", name), tag("span", "kd-share", fill),
-        tag("span", "kd-number", `${Math.round(100 * share)} %`)];
+      return [span("kd-name", name), span("kd-share", fill),
+        span("kd-number", `${round(100 * share)} %`)];
     }));
     this.note.textContent = note;
   }
