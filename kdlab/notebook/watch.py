@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kdlab.events.blockwise import TraceRecorded
+from kdlab.events.checks import CheckMade
 from kdlab.events.curve import Curve, CurvePoints
 from kdlab.events.ensemble import ErrorsMeasured, LocalStep
 from kdlab.events.event import Event
@@ -38,8 +39,8 @@ from kdlab.report.verdict import shown
 
 _TICKER = 200
 _MARKS = 200
-# The head of the view and its curves show them.
-_SEEN_OTHERWISE = (RunStarted, MemberStarted, ErrorsMeasured)
+# The head of the view, its curves and its cards show them.
+_SEEN_OTHERWISE = (RunStarted, MemberStarted, ErrorsMeasured, CheckMade)
 
 
 @dataclass(frozen=True, slots=True)

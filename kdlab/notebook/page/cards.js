@@ -182,16 +182,16 @@ class Events extends Card {
   }
 }
 
-// Findings of checks, issues first.
+// Findings, issues first.
 class Checks extends Card {
   constructor() {
     super("checks", "Checks", scrolls("ol", "kd-list", "Findings, issues first"));
   }
 
   draw(checks) {
-    const told = checks.filter(([result]) => result !== "passed"), passed = checks.length - told.length;
+    const told = checks.filter(([result]) => result !== "passed");
     this.place.replaceChildren(...told.map(([result, code, found, advice]) => tag("li", "", [
-      tag("b", "", `${result} ${code}`, { "data-result": result }), tag("span", "", [`${found}\n`, tag("i", "", advice)])])));
-    this.note.textContent = `${passed} passed; kdlab show CODE is a page`;
+      tag("b", "", `${result} ${code}`, { "data-tone": result === "tip" ? "warn" : "bad" }), tag("span", "", `${found}\n${advice}`)])));
+    this.note.textContent = `${checks.length - told.length} passed; kdlab show CODE is a page`;
   }
 }
