@@ -6,7 +6,7 @@ class Controls {
     this.asked = div("", [], { role: "alert" });
     this.answer = tag("p", "kd-note kd-answer", [], { role: "status" });
     this.card = tag("section", "kd-card kd-controls",
-      [this.row, this.pool, this.dials, this.asked, this.answer], { "aria-label": "Controls" });
+      [this.row, this.pool, this.dials, this.answer, this.asked], { "aria-label": "Controls" });
     this.made = new Map(); // dials by name
     this.send = (order) => {
       this.asked.replaceChildren();
