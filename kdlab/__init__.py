@@ -25,6 +25,7 @@ from kdlab.session import (
     follow_demand,
     live,
     look_at,
+    page,
     registry,
     sweep,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "live",
     "load",
     "look_at",
+    "page",
     "register",
     "registry",
     "runs",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kdlab.cluster import deployed_pool
     from kdlab.cluster.chaos import ChaosRunner
     from kdlab.cluster.demand import DemandFollower
-    from kdlab.notebook import builder, monitor, runs_together, sweep_view
+    from kdlab.notebook import builder, monitor, page_file, runs_together, sweep_view
     from kdlab.notebook.live_view import LiveView
     from kdlab.run import new
     from kdlab.run.handle import chaos as trouble
@@ -36,6 +36,7 @@ else:
     tuning, new = lazy("kdlab.tuning"), lazy("kdlab.run.new")
     deployed_pool = lazy("kdlab.cluster.deployed_pool")
     builder, monitor = lazy("kdlab.notebook.builder"), lazy("kdlab.notebook.monitor")
+    page_file = lazy("kdlab.notebook.page_file")
     runs_together = lazy("kdlab.notebook.runs_together")
     sweep_view = lazy("kdlab.notebook.sweep_view")
     trouble = lazy("kdlab.run.handle.chaos")
@@ -45,10 +46,13 @@ registry = Registry()
 
 
 def look_at(
-    name: str | Path, *overrides: str, say: Callable[[str], None] = print
+    name: str | Path,
+    *overrides: str,
+    say: Callable[[str], None] = print,
+    closely: bool = False,
 ) -> "data_sheet.DataSheet":
     """What a data set or a folder of photos is; see `kdlab.run.outputs.data_sheet.look_at`."""
-    return data_sheet.look_at(name, *overrides, say=say)
+    return data_sheet.look_at(name, *overrides, say=say, closely=closely)
 
 
 def distil(
@@ -143,6 +147,29 @@ def live(*runs: Run) -> "LiveView":
     if not runs:
         raise BadInput("Give the runs to be shown: kdlab.live(run, kdlab.attach('...')).")
     return runs_together.RunsTogether(runs).show()
+
+
+def page(*watched: "Run | tuning.Sweep") -> str:
+    """A run, several runs or a sweep as one HTML page that needs no server and no network.
+
+        Path("run.html").write_text(kdlab.page(kdlab.attach("last")))
+
+    Raises:
+        BadInput: nothing was given, or a sweep beside others.
+    """
+    runs = [one for one in watched if isinstance(one, Run)]
+    sweeps = [one for one in watched if not isinstance(one, Run)]
+    if not watched or (sweeps and len(watched) > 1):
+        raise BadInput("A page is of a run, of several runs, or of one sweep.")
+    view: LiveView
+    if sweeps:
+        view = sweep_view.SweepView(sweeps[0], lambda: "", sweeps[0].importance)
+    elif len(runs) > 1:
+        view = runs_together.RunsTogether(runs)
+    else:
+        view = monitor.Monitor(runs[0], "canvas")
+    view.end()
+    return page_file.page_file(view, ", ".join(one.id for one in watched))
 
 
 viewers.update(run=_monitor, experiment=_builder, sweep=_sweep_view)

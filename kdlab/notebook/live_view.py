@@ -31,7 +31,7 @@ class LiveView(ABC):
 
     def __init__(self, watched: Viewed, every_s: float, again: str) -> None:
         self._watched, self._every_s = watched, every_s
-        self.page = LiveWidget(watched.id, again, self._greeted)
+        self.page = LiveWidget(watched.id, again, self.greeted)
         self.box = widgets.VBox([self.page])
         self._closing = threading.Event()
         self._lock = threading.Lock()  # callbacks of any thread read what was seen
@@ -85,7 +85,7 @@ class LiveView(ABC):
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
 
-    def _greeted(self) -> None:
+    def greeted(self) -> None:
         """A page shows the view, for the first time or again: all of it from here on."""
         with self._lock:
             self._reset()

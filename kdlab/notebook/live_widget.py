@@ -1,6 +1,7 @@
 """The live view in the page, an anywidget: facts travel as a trait, points as bytes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import anywidget
@@ -54,6 +55,7 @@ class LiveWidget(anywidget.AnyWidget):
         self._seen = seen
         self.ordered: Callable[[object], None] | None = None
         self._keys: list[CurveKey] = []
+        self._caught: list[tuple[Mapping[str, object], bytes]] | None = None
         self.on_msg(self._hear)
 
     def _hear(self, widget: object, message: Mapping[str, object], buffers: object) -> None:
@@ -88,4 +90,17 @@ class LiveWidget(anywidget.AnyWidget):
     def _tell(
         self, message: Mapping[str, object], rows: Sequence[tuple[int, float, float]]
     ) -> None:
-        self.send(message, buffers=[np.array(rows, np.float64).tobytes()])
+        points = np.array(rows, np.float64).tobytes()
+        if self._caught is not None:
+            self._caught.append((message, points))
+        else:
+            self.send(message, buffers=[points])
+
+    @contextmanager
+    def caught(self) -> Iterator[list[tuple[Mapping[str, object], bytes]]]:
+        """A list into which goes what pages would be told meanwhile."""
+        self._caught = list[tuple[Mapping[str, object], bytes]]()
+        try:
+            yield self._caught
+        finally:
+            self._caught = None

@@ -60,9 +60,9 @@ class Monitor(LiveView):
         with self._lock:
             return f"Monitor({self.run.id}: {self.watch.state}, step {self.watch.now.step})"
 
-    def _greeted(self) -> None:
+    def greeted(self) -> None:
         self._hello.set()
-        super()._greeted()
+        super().greeted()
 
     def _reset(self) -> None:
         order = list(PANELS)

@@ -6,7 +6,9 @@ import io
 import pytest
 from PIL import Image
 from tests_support import event, until
+from written_runs import WrittenRun
 
+import kdlab
 from benchmarks import live as bench
 from kdlab.changes.tunable import Tunable
 from kdlab.config import Range
@@ -523,3 +525,21 @@ def test_a_sweep_shows_its_best_and_fits_into_its_place(view):
     watch.see(event("sweep_done", 99.0, state="stopped"))
     live.push(watch.page({}))
     page.locator(".kd-state", has_text="stopped").first.wait_for()
+
+
+def test_a_page_to_send_opens_from_a_file_and_asks_nobody(page, elsewhere, picture):
+    run = WrittenRun().begin().train(30)
+    run.say("check_made", code="KD-D08", result="tip", title="t", found=EVIL, advice="More")
+    path = elsewhere / "run.html"
+    path.write_text(kdlab.page(run.end().handle))
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(path.as_uri())
+    page.locator(".kd-plot").first.wait_for()
+    assert page.locator(".kd-state").first.inner_text() == "finished"
+    assert EVIL in page.locator(".kd-checks").inner_text()
+    assert not page.locator(".kd-controls").is_visible()
+    page.get_by_role("button", name="log scale").click()
+    assert page.title() != "broken"
+    assert [url for url in asked if not url.startswith("file:")] == []
+    picture("page_to_send")

@@ -19,6 +19,7 @@ from kdlab.commands import (
     label,
     mark,
     new,
+    page,
     predict,
     recipes,
     reproduce,
@@ -308,3 +309,14 @@ def test_errors_have_their_exit_codes(monkeypatch, capsys):
         monkeypatch.setattr(ui, "do", lambda _, error=error: (_ for _ in ()).throw(error))
         assert cli.main(["ui"]) == code
         assert capsys.readouterr().err == "no\n"
+
+
+def test_a_page_is_written_and_not_over_another(found, typed, monkeypatch, elsewhere):
+    one = ARun()
+    found(one)
+    told(monkeypatch, "kdlab.session.page", "<html>")
+    assert typed(page, "r1", "--out", "r.html")[0] == 0
+    assert Path("r.html").read_text() == "<html>"
+    with pytest.raises(BadInput, match="is there already"):
+        typed(page, "r1", "--out", "r.html")
+    assert typed(page, "r1", "--out", "r.html", "--force")[0] == 0

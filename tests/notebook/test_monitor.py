@@ -257,7 +257,7 @@ def test_several_runs_are_one_view(two):
     runs = [run.handle for run in two]
     view, sent = RunsTogether(runs), []
     view.page.send = lambda message, buffers: sent.append(message)
-    view._greeted()
+    view.greeted()
     assert {curve["run"] for curve in sent[0]["curves"]} == {run.id for run in runs}
     still = view.end()
     assert all(run.id in still for run in runs)

@@ -1,0 +1,32 @@
+"""`kdlab page RUN...`."""
+
+import argparse
+from pathlib import Path
+
+from kdlab.commands.command import found, tell
+from kdlab.config.home import write_whole
+from kdlab.errors import BadInput
+
+ABOUT = "a run, a comparison of runs or a sweep as one HTML file to send"
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="+", help="id, a part of it, last; or sweeps/NAME")
+    parser.add_argument("--out", default="page.html", help="the file (default page.html)")
+    parser.add_argument("--force", action="store_true", help="overwrite it")
+
+
+def do(arguments: argparse.Namespace) -> int:
+    out = Path(arguments.out).expanduser()
+    if out.exists() and not arguments.force:
+        raise BadInput(f"{out} is there already. Add --force, or name another with --out.")
+    shown = [found(name) for name in dict.fromkeys(arguments.run)]
+    from kdlab.session import page  # imports ipywidgets
+
+    text = page(*shown)
+    try:
+        write_whole(out, lambda path: path.write_text(text, encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"The page cannot be written to {out}: {error}") from error
+    tell(f"written to {out} ({len(text) / 1e6:.1f} MB)", as_json=False)
+    return 0

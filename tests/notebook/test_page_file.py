@@ -1,0 +1,61 @@
+"""A page to send: all points of a view, no kernel, and no name that a browser would run."""
+
+import base64
+import json
+import re
+
+import numpy as np
+import pytest
+from written_runs import WrittenRun
+
+import kdlab
+from kdlab.errors import BadInput
+
+EVIL = "</script><script>document.title='broken'</script>"
+
+
+def kept(page):
+    """What the page was given, as a browser reads it."""
+    (text,) = re.findall(r'id="kept">(.*?)</script>', page, re.DOTALL)
+    return json.loads(text)
+
+
+@pytest.fixture
+def run(elsewhere):
+    return WrittenRun().begin().train(5)
+
+
+def test_it_has_all_points_of_a_run_and_no_controls(run):
+    run.end()
+    page = kdlab.page(run.handle)
+    found = kept(page)
+    assert found["traits"]["controls"] == {}
+    assert found["traits"]["state"]["state"] == "finished"
+    points = np.frombuffer(base64.b64decode(found["points"])).reshape(-1, 3)
+    names = [curve["name"] for curve in found["reset"]["curves"]]
+    losses = points[points[:, 0] == names.index("loss")]
+    assert len(losses) == 5
+    assert "default-src 'none'" in page
+    assert not re.search(r"""(src|href)=["']?http""", page)
+
+
+def test_several_runs_are_on_one_page(run):
+    other = WrittenRun().begin().train(2)
+    found = kept(kdlab.page(run.handle, other.handle))
+    assert {curve["run"] for curve in found["reset"]["curves"]} == {
+        run.handle.id, other.handle.id,
+    }  # fmt: skip
+
+
+def test_names_are_nothing_that_a_browser_runs(elsewhere):
+    run = WrittenRun().begin()
+    run.say("run_started", member=None, experiment=EVIL, members=[run.member])
+    run.train(1)
+    page = kdlab.page(run.handle)
+    assert EVIL not in page
+    assert kept(page)["traits"]["state"]["title"] == EVIL
+
+
+def test_nothing_has_no_page():
+    with pytest.raises(BadInput, match="of a run, of several runs, or of one sweep"):
+        kdlab.page()
