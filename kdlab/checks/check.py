@@ -50,7 +50,8 @@ class CodedCheck(ABC, Generic[Facts]):
         if not found:
             return CheckMade(code=self.code, result="passed", title=self.title)
         advice = self.advice(facts)
-        advice = advice[:1].upper() + advice[1:]
+        if advice.split(" ")[0].isalpha():  # no key of a config
+            advice = advice[:1].upper() + advice[1:]
         return CheckMade(
             code=self.code, result=self.level, title=self.title, found=found, advice=advice
         )

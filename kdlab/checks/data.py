@@ -252,7 +252,7 @@ class UnevenClasses(CodedCheck[DataFacts]):
     code = "KD-D12"
     title = "classes have training images in like numbers"
     level = "tip"
-    do = "data.sampling={balance: 0.5}, half-way to equal"
+    do = "Set data.sampling={balance: 0.5}: half-way to equal"
 
     def find(self, facts: DataFacts) -> str | None:
         counts = facts.counts[TRAIN]

@@ -78,7 +78,7 @@ class Unconfirmed(CodedCheck[SweepFacts]):
     code = "KD-S02"
     title = "the best setting is better with fresh seeds"
     level = "tip"
-    do = "confirm={seeds: [1001, 1002, 1003]}, or more seeds"
+    do = "Set confirm={seeds: [1001, 1002, 1003]}, or more seeds"
 
     def find(self, facts: SweepFacts) -> str | None:
         if facts.simulated or facts.verdict is None:

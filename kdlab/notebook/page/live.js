@@ -186,7 +186,7 @@ class View {
     this.runs.hidden = runs.length < 2;
     if (runs.length < 2) return;
     this.runs.replaceChildren(...runs.map(({ label, state, said }, k) => div("kd-run",
-      [swatch(this.palette[k % this.palette.length]), tag("b", "", label), badge(state),
+      [swatch(`var(--c${k % 8 + 1})`), tag("b", "", label), badge(state),
         span("", said)])));
   }
 
