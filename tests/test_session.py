@@ -45,6 +45,7 @@ def test_all_of_it_stands_at_the_top_of_kdlab():
         "follow_demand",
         "live",
         "look_at",
+        "page",
         "sweep",
     ):
         assert getattr(kdlab, name) is getattr(session, name)
@@ -77,7 +78,8 @@ def test_a_sweep_is_searched_and_started(told):
     ("call", "place", "words", "options"),
     [
         (lambda: session.look_at("photos", "size=64", say=print),
-         "kdlab.run.outputs.data_sheet.look_at", ("photos", "size=64"), {"say": print}),
+         "kdlab.run.outputs.data_sheet.look_at", ("photos", "size=64"),
+         {"say": print, "closely": False}),
         (lambda: session.follow_demand("cluster", most=8),
          "kdlab.cluster.deployed_pool.follow_demand", ("cluster",), {"most": 8}),
         (session.attach_sweep, "kdlab.tuning.attach_sweep", ("last",), {}),
