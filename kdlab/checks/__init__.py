@@ -4,14 +4,13 @@
 """
 
 from kdlab.checks import data, machine, sweep, teacher, training
-from kdlab.checks.check import CodedCheck, check_of, checked, is_code
+from kdlab.checks.check import CodedCheck, check_of, checked
 
 __all__ = [
     "CodedCheck",
     "check_of",
     "checked",
     "data",
-    "is_code",
     "machine",
     "sweep",
     "teacher",

@@ -1,6 +1,5 @@
 """A check, and how all checks of some facts are made."""
 
-import re
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
@@ -85,8 +84,3 @@ def check_of(code: str) -> type[CodedCheck[Any]]:
             f"There is no check {code}.{nearest(code.upper(), CodedCheck.ALL)}"
         )
     return found
-
-
-def is_code(name: str) -> bool:
-    """Whether somebody means a check by it."""
-    return re.fullmatch(r"KD-[A-Z]\d\d", name, re.IGNORECASE) is not None

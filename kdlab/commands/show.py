@@ -2,7 +2,6 @@
 
 import argparse
 
-from kdlab.checks import check_of, is_code
 from kdlab.commands.command import json_flag, show
 from kdlab.run.catalogue import describe, described
 
@@ -17,7 +16,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def do(arguments: argparse.Namespace) -> int:
     name, overrides = arguments.name, arguments.overrides
-    if is_code(name):
+    if name.upper().startswith("KD-"):
+        from kdlab.checks import check_of  # imports numpy
+
         check = check_of(name)
         facts = {
             "code": check.code,
