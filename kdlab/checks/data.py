@@ -68,13 +68,16 @@ class DataFacts:
         return replace(self, **known)  # type: ignore[arg-type]
 
 
-def _named(lines: Sequence[str]) -> str:
-    more = f"\n  and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
-    return "".join(f"\n  {line}" for line in lines[:_NAMED]) + more
+def _counted(found: Sequence[str] | None, words: str) -> str | None:
+    """How many there are, in words, and the first of them; as `CodedCheck.find` says it."""
+    if not found:
+        return None if found is None else ""
+    more = f"\n  and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return f"{len(found)} {words}:" + "".join(f"\n  {one}" for one in found[:_NAMED]) + more
 
 
-def _paired(pairs: Pairs) -> str:
-    return _named([f"{one}  =  {other}" for one, other in pairs])
+def _paired(pairs: Pairs | None) -> list[str] | None:
+    return None if pairs is None else [f"{one}  =  {other}" for one, other in pairs]
 
 
 def _listed(facts: DataFacts, rows: NDArray[np.int64], part: int | None = None) -> str:
@@ -92,12 +95,11 @@ class LeakedImages(CodedCheck[DataFacts]):
     do = "Delete one of each pair, or move both into the same part"
 
     def find(self, facts: DataFacts) -> str | None:
-        if facts.leaks is None or not (facts.parts[TRAIN] and sum(facts.parts[1:])):
+        if not (facts.parts[TRAIN] and sum(facts.parts[1:])):
             return None
-        if not facts.leaks:
-            return ""
-        head = f"{len(facts.leaks)} images of validation or test are in train, too"
-        return f"{head}:{_paired(facts.leaks)}"
+        return _counted(
+            _paired(facts.leaks), "images of validation or test are in train, too"
+        )
 
 
 class NearDuplicates(CodedCheck[DataFacts]):
@@ -106,12 +108,9 @@ class NearDuplicates(CodedCheck[DataFacts]):
     do = "Put what was taken together into the same part, such as all photos of one object"
 
     def find(self, facts: DataFacts) -> str | None:
-        if facts.alike is None:
-            return None
-        if not facts.alike:
-            return ""
-        count = len(facts.alike)
-        return f"{count} images of validation or test look like one of train:{_paired(facts.alike)}"
+        return _counted(
+            _paired(facts.alike), "images of validation or test look like one of train"
+        )
 
 
 class SuspectLabels(CodedCheck[DataFacts]):
@@ -121,11 +120,7 @@ class SuspectLabels(CodedCheck[DataFacts]):
     do = "Look at them; correct the label or delete the image"
 
     def find(self, facts: DataFacts) -> str | None:
-        if facts.suspects is None:
-            return None
-        if not facts.suspects:
-            return ""
-        return f"{len(facts.suspects)} labels look wrong:{_named(facts.suspects)}"
+        return _counted(facts.suspects, "labels look wrong")
 
 
 class ContradictedLabels(CodedCheck[DataFacts]):
@@ -134,14 +129,7 @@ class ContradictedLabels(CodedCheck[DataFacts]):
     do = "Delete the wrong one of each pair"
 
     def find(self, facts: DataFacts) -> str | None:
-        if facts.contradictions is None:
-            return None
-        count = len(facts.contradictions)
-        return (
-            f"{count} images are in two classes:{_paired(facts.contradictions)}"
-            if count
-            else ""
-        )
+        return _counted(_paired(facts.contradictions), "images are in two classes")
 
 
 class BrokenImages(CodedCheck[DataFacts]):
@@ -150,12 +138,7 @@ class BrokenImages(CodedCheck[DataFacts]):
     do = "Replace or delete them, or leave them out with data.broken=skip"
 
     def find(self, facts: DataFacts) -> str | None:
-        if facts.broken is None:
-            return None
-        if not facts.broken:
-            return ""
-        head = f"{len(facts.broken)} of {facts.looked_at:,} images cannot be decoded"
-        return f"{head}:{_named(facts.broken)}"
+        return _counted(facts.broken, f"of {facts.looked_at:,} images cannot be decoded")
 
 
 class FewTrainingImages(CodedCheck[DataFacts]):

@@ -1,28 +1,36 @@
 """Checks of a teacher before it teaches."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kdlab.checks.check import CodedCheck
+from kdlab.report.verdict import guessed
 
 _SURE = 10.0  # points of confidence above the accuracy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TeacherFacts:
-    """A teacher on images of the experiment; percent.
+class TeacherMeasure:
+    """A teacher on images with labels; percent."""
 
-    renamed: answers that fit another class each; `taken_for` says how often, in words.
-    """
-
-    split: str
+    split: str  # "test"
     images: int
     top1: float
+    top5: float  # of min(5, classes) guesses
     guessing: float  # top-1 of who always says the commonest class
-    knows_nothing: bool  # more than guessing, by three standard errors
+    calibration_error: float  # mean distance of confidence and accuracy
     confidence: float  # mean of the largest probability
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    taken_for: Sequence[str] = ()
+    per_class: dict[str, float]  # top-1 of each class that has images
+    validation_top1: float | None  # None: there are no validation images
+    validation_f1: dict[str, float]  # of each class that has images there
+    renamed: dict[str, str]  # answers that fit another class each
+    taken_for: list[str]  # how often each of those does
+    said: list[str]  # likeliest class of each image that is watched
+    shares: list[float]  # its probability
+
+    @property
+    def knows_nothing(self) -> bool:
+        """Whether guessing would be as good."""
+        return self.top1 < guessed(self.guessing, self.images)
 
     @property
     def doubt(self) -> str:
@@ -38,12 +46,12 @@ class TeacherFacts:
         )
 
 
-class TeacherKnowsNothing(CodedCheck[TeacherFacts]):
+class TeacherKnowsNothing(CodedCheck[TeacherMeasure]):
     code = "KD-T01"
     title = "the teacher knows more than a guess"
     do = "Mend its weights, classes or normalisation (model.mean, model.std)"
 
-    def find(self, facts: TeacherFacts) -> str | None:
+    def find(self, facts: TeacherMeasure) -> str | None:
         if not facts.knows_nothing:
             return ""
         return (
@@ -52,31 +60,31 @@ class TeacherKnowsNothing(CodedCheck[TeacherFacts]):
             f"{facts.guessing:.1f} %"
         )
 
-    def advice(self, facts: TeacherFacts) -> str:
+    def advice(self, facts: TeacherMeasure) -> str:
         return facts.doubt
 
 
-class ExchangedClasses(CodedCheck[TeacherFacts]):
+class ExchangedClasses(CodedCheck[TeacherMeasure]):
     code = "KD-T02"
     title = "the teacher's classes are in the order of the data's"
     do = "Name what its answers mean: teacher.classes"
 
-    def find(self, facts: TeacherFacts) -> str | None:
+    def find(self, facts: TeacherMeasure) -> str | None:
         if facts.knows_nothing and not facts.renamed:
             return None
         return "some of the teacher's classes look exchanged" if facts.renamed else ""
 
-    def advice(self, facts: TeacherFacts) -> str:
+    def advice(self, facts: TeacherMeasure) -> str:
         return facts.doubt
 
 
-class OverconfidentTeacher(CodedCheck[TeacherFacts]):
+class OverconfidentTeacher(CodedCheck[TeacherMeasure]):
     code = "KD-T03"
     title = "the teacher is as sure as it is right"
     level = "tip"
     do = "A higher loss.temperature, such as 4"
 
-    def find(self, facts: TeacherFacts) -> str | None:
+    def find(self, facts: TeacherMeasure) -> str | None:
         if facts.knows_nothing:
             return None
         if facts.confidence <= facts.top1 + _SURE:

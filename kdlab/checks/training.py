@@ -10,12 +10,12 @@ from kdlab.report.verdict import (
     ComparedTraining,
     Verdict,
     chance,
+    guessed,
     knowledge,
     too_few_epochs,
 )
 
 _EARLY = 0.7  # of the epochs: a best epoch before that was long ago
-_ERRORS = 3.0  # standard errors above guessing, below which nothing was learned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,10 @@ class EndedTraining(ComparedTraining):
     repeated: int = 0
     starved: float | None = None  # share of its time that it waited for soft labels
     slow_side: str = ""  # what to do about that
+
+    @property
+    def name(self) -> str:
+        return f"{self.source}, seed {self.seed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +148,7 @@ class PastItsBest(CodedCheck[RunFacts]):
             best, last = max(one.validation), one.validation[-1]
             if best - last > chance((best,), facts.validated):
                 said.append(
-                    f"{one.source}, seed {one.seed}: best in epoch {one.best_epoch} of "
+                    f"{one.name}: best in epoch {one.best_epoch} of "
                     f"{one.epochs} ({best:.1f} % on validation), {last:.1f} % at the end"
                 )
         return "; ".join(said)
@@ -158,13 +162,12 @@ class LearnedNothing(CodedCheck[RunFacts]):
     def find(self, facts: RunFacts) -> str | None:
         if not facts.images or not facts.trainings:
             return None
-        share = facts.guessing / 100
-        error = 100 * (share * (1 - share) / facts.images) ** 0.5
+        least = guessed(facts.guessing, facts.images)
         said = [
-            f"{one.source}, seed {one.seed}: {one.top1:.1f} % top-1, guessing is right in "
+            f"{one.name}: {one.top1:.1f} % top-1, guessing is right in "
             f"{facts.guessing:.1f} %"
             for one in facts.trainings
-            if not one.top1 >= facts.guessing + _ERRORS * error  # not a number either
+            if not one.top1 >= least  # not a number either
         ]
         return "; ".join(said)
 
@@ -214,8 +217,7 @@ class StarvedStudent(CodedCheck[RunFacts]):
         if not served:
             return None
         return "; ".join(
-            f"{one.source}, seed {one.seed}: the student waited {one.starved:.0%} of its time for "
-            "soft labels"
+            f"{one.name}: the student waited {one.starved:.0%} of its time for soft labels"
             for one in served
             if (one.starved or 0.0) > STARVED
         )

@@ -28,8 +28,8 @@ def do(arguments: argparse.Namespace) -> int:
         require_path(arguments.name, known)
     from kdlab.run.outputs.data_sheet import look_at  # imports torch
 
-    closely = bool(arguments.closely)
-    sheet = look_at(arguments.name, *arguments.overrides, say=say, closely=closely)
+    looks = {"say": say, "closely": arguments.closely}
+    sheet = look_at(arguments.name, *arguments.overrides, **looks)
     show(repr(sheet), sheet.to_json(), as_json=arguments.json)
     if arguments.html:
         tell(f"written to {sheet.write(arguments.html)}", as_json=arguments.json)

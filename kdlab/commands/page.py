@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from kdlab.commands.command import found, tell
-from kdlab.config.home import write_whole
 from kdlab.errors import BadInput
+from kdlab.report.page import write
 
 ABOUT = "a run, a comparison of runs or a sweep as one HTML file to send"
 
@@ -24,9 +24,6 @@ def do(arguments: argparse.Namespace) -> int:
     from kdlab.session import page  # imports ipywidgets
 
     text = page(*shown)
-    try:
-        write_whole(out, lambda path: path.write_text(text, encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"The page cannot be written to {out}: {error}") from error
+    write(out, text)
     tell(f"written to {out} ({len(text) / 1e6:.1f} MB)", as_json=False)
     return 0

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kdlab.checks.teacher import TeacherMeasure
 from kdlab.config.load import spec_hash
 from kdlab.data.images import ImageData
 from kdlab.data.samples import PlannedSamples, RankPart, Shard, planned
@@ -22,7 +23,6 @@ from kdlab.events.general import Note
 from kdlab.experiment.feature_setup import feature_job, row_of, teacher_taps, two_images
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.experiment.teacher_check import (
-    TeacherMeasure,
     check_teacher,
     check_validation,
     validated,

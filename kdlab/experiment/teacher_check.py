@@ -6,7 +6,7 @@ that learns nonsense. So every teacher is asked about images with known labels f
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kdlab.checks import checked
-from kdlab.checks.teacher import TeacherFacts
+from kdlab.checks.teacher import TeacherMeasure
 from kdlab.codec import plain, typed
 from kdlab.config.home import home, recall_as, write_json
 from kdlab.config.kept import key_of
@@ -30,35 +30,8 @@ from kdlab.train.evaluate import answers, in_batches, probabilities
 from kdlab.train.teacher import PreparedTeachers
 
 _MOST = 10_000  # images that are asked about
-_ERRORS = 3.0  # standard errors above guessing, below which a teacher knows nothing
+_ERRORS = 3.0  # standard errors by which another reading has to fit better
 _FITS = 0.5  # share of images that renamed answers must fit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TeacherMeasure:
-    """A teacher on images with labels; percent."""
-
-    split: str  # "test"
-    images: int
-    top1: float
-    top5: float  # of min(5, classes) guesses
-    guessing: float  # top-1 of who always says the commonest class
-    calibration_error: float  # mean distance of confidence and accuracy
-    confidence: float  # mean of the largest probability
-    per_class: dict[str, float]  # top-1 of each class that has images
-    validation_top1: float | None  # None: there are no validation images
-    validation_f1: dict[str, float]  # of each class that has images there
-    renamed: dict[str, str]  # answers that fit another class each
-    taken_for: list[str]  # how often each of those does
-    said: list[str]  # likeliest class of each image that is watched
-    shares: list[float]  # its probability
-
-    @property
-    def knows_nothing(self) -> bool:
-        """Whether guessing would be as good."""
-        share = self.guessing / 100
-        error = 100 * (share * (1 - share) / max(1, self.images)) ** 0.5
-        return self.top1 < self.guessing + _ERRORS * error
 
 
 def measured(
@@ -226,17 +199,7 @@ def check_teacher(
     found = measured(teacher, data, device, batch)
     emit(typed(TeacherMeasured, plain(found)))
     emit(ImagesAnswered(step=0, epoch=0, said=found.said, shares=found.shares))
-    facts = TeacherFacts(
-        split=found.split,
-        images=found.images,
-        top1=found.top1,
-        guessing=found.guessing,
-        knows_nothing=found.knows_nothing,
-        confidence=found.confidence,
-        renamed=found.renamed,
-        taken_for=found.taken_for,
-    )
-    for finding in checked(facts):
+    for finding in checked(found):
         emit(finding)
     reached = found.top1 if found.validation_top1 is None else found.validation_top1
     part = "test" if found.validation_top1 is None else "validation"
@@ -245,7 +208,7 @@ def check_teacher(
         if least is not None and reached < least:
             raise TeacherRefused(
                 f"The teacher {member.weights} reaches {reached:.2f} % on {part}, and min_top1 "
-                f"demands {least:g} %. {facts.doubt} Mend its weights, classes or "
+                f"demands {least:g} %. {found.doubt} Mend its weights, classes or "
                 "normalisation (model.mean, model.std), or lower min_top1."
             )
     return found

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kdlab.errors import BadInput
 from kdlab.report.chart import NARROW
 
 
@@ -79,6 +80,20 @@ for (const head of document.querySelectorAll("table tr:first-child > th:not([sco
   head.onkeydown = event => { if (event.key === "Enter") sort(); };
 }
 </script>"""
+
+
+def write(path: str | Path, text: str) -> Path:
+    """A page as a file.
+
+    Raises:
+        BadInput: it cannot be written there.
+    """
+    out = Path(path).expanduser()
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"The page cannot be written to {out}: {error}") from error
+    return out
 
 
 def whole(title: str, body: str) -> str:

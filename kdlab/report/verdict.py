@@ -200,6 +200,17 @@ def chance(shares: Sequence[float], images: int) -> float:
     return _Z * math.sqrt(sum(share * (100 - share) / images for share in shares))
 
 
+def guessed(guessing: float, images: int) -> float:
+    """Top-1 below which nothing is known: three standard errors above guessing; percent.
+
+    Args:
+        guessing: that is right by saying the commonest class, or any, percent.
+        images: that were looked at.
+    """
+    share = guessing / 100
+    return guessing + 300 * math.sqrt(share * (1 - share) / max(1, images))
+
+
 def shown(kept: object) -> tuple[str, str]:
     """Tone and words that a live view has for the verdict of a result; empty where it has none."""
     if not isinstance(kept, Mapping):

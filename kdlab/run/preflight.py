@@ -15,6 +15,7 @@ from kdlab.experiment.method import method_of
 from kdlab.experiment.setup import TrainingSetup, head_of, network_of
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.models.model import check_fit
+from kdlab.report.check_table import worst_first
 from kdlab.run.outputs.data_facts import facts_of
 from kdlab.run.rates import machine_facts
 from kdlab.train import teacher
@@ -72,7 +73,7 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
 
 def findings(spec: ExperimentSpec) -> list[CheckMade]:
     """Findings of checks on its data and this machine, as a run says them when it begins."""
-    return checked(facts_of(spec.data.load()), machine_facts())
+    return worst_first(checked(facts_of(spec.data.load()), machine_facts()))
 
 
 def _loaded(spec: ExperimentSpec, say: Callable[[str], None]) -> ImageData:

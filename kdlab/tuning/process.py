@@ -22,6 +22,7 @@ from kdlab.events.sweeps import Searched, SweepDone, SweepStarted
 from kdlab.experiment.pools import Pools
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
+from kdlab.report.check_table import worst_first
 from kdlab.run.experiment import Experiment
 from kdlab.run.handle.run import made
 from kdlab.run.process.execution import Work, execute
@@ -106,7 +107,7 @@ class SweepProcess(Work):
             sweep=self.name,
             confirmed=again,
             verdict=verdict,
-            checks=[one.to_json() for one in found],
+            checks=[one.to_json() for one in worst_first(found)],
             saved=[str(p) for p in saved],
             figures=[str(p) for p in drawn],
             jobs=jobs,

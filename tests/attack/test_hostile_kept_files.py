@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from tests_support import student_card
 
 from kdlab.changes.change import ChangeReader
+from kdlab.checks.teacher import TeacherMeasure
 from kdlab.cluster.coordination.lease_store import InFile, KeptRows
 from kdlab.cluster.reader.ring import Channel
 from kdlab.cluster.wires import security
@@ -21,7 +22,6 @@ from kdlab.config.home import find_as, read_as, recall_as
 from kdlab.errors import BadInput, KdlabError
 from kdlab.events.log import read_all
 from kdlab.experiment.folder import RunFolder
-from kdlab.experiment.teacher_check import TeacherMeasure
 from kdlab.methods.blockwise.planning import Identity, KeptPlan, read_profile
 from kdlab.methods.ensemble.exchange import ModelFile, take_momentum
 from kdlab.methods.ensemble.round_driver import Direction

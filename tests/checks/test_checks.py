@@ -9,7 +9,7 @@ from kdlab.checks import CodedCheck, check_of, checked
 from kdlab.checks.data import DataFacts
 from kdlab.checks.machine import EngineFacts, MachineFacts
 from kdlab.checks.sweep import SweepFacts, TunedRange
-from kdlab.checks.teacher import TeacherFacts
+from kdlab.checks.teacher import TeacherMeasure
 from kdlab.checks.training import EndedTraining, ExaminedFacts, RunFacts
 from kdlab.errors import NotFoundError
 from kdlab.report.verdict import of_comparison, of_setting
@@ -37,9 +37,11 @@ def images(**parts):
     return PHOTOS.but(counts=np.array(rows), parts=tuple(int(sum(row)) for row in rows))
 
 
-TEACHER = TeacherFacts(
-    split="test", images=460, top1=80.0, guessing=37.0, knows_nothing=False, confidence=84.0
-)
+TEACHER = TeacherMeasure(
+    split="test", images=460, top1=80.0, top5=98.0, guessing=37.0, calibration_error=5.0,
+    confidence=84.0, per_class={}, validation_top1=81.0, validation_f1={}, renamed={},
+    taken_for=[], said=[], shares=[],
+)  # fmt: skip
 ALONE = EndedTraining(
     source="none", seed=0, top1=70.0, validation=[40, 60, 69, 70, 70, 70, 70, 70], epochs=24,
     best_epoch=20,
@@ -90,7 +92,7 @@ FIRES = {
     "KD-D12": (images(train=[20, 170, 110]), "dog has 8 times the training images", "balance"),
     "KD-D13": (PHOTOS.but(side=100.0), "100 pixels or less, and are enlarged to 160", "size"),
     "KD-D14": (images(test=[400, 30, 30]), "cat is 33% of train and 87% of test", "class by"),
-    "KD-T01": (replace(TEACHER, top1=38.0, knows_nothing=True), "no more of this data", "order"),
+    "KD-T01": (replace(TEACHER, top1=38.0), "no more of this data", "order"),
     "KD-T02": (
         replace(TEACHER, renamed={"cat": "dog"}, taken_for=["your 'dog' for 'cat' in 9 of 9"]),
         "look exchanged", "teacher.classes={cat: dog}",

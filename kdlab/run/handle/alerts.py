@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPException
-from math import inf, sqrt
+from math import inf
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,6 +31,7 @@ from kdlab.events.training import EpochDone, StepLogged
 from kdlab.experiment.folder import PATIENCE_S, RunFolder, RunStatus
 from kdlab.report.bottleneck import bottleneck_of
 from kdlab.report.table import number, visible
+from kdlab.report.verdict import guessed
 from kdlab.run.handle.watched import Watched
 
 _DEADLINE_S = 10
@@ -126,8 +127,7 @@ class Alerts(Watched):
         if len(known) < _EPOCHS or min(classes, images) < 2:
             return
         guess, best, last = 100 / classes, max(known), max(known[-_EPOCHS:])
-        chance = guess + 3 * sqrt(guess * (100 - guess) / images)  # of so many images
-        if last <= max(chance, (best + guess) / 2):
+        if last <= max(guessed(guess, images), (best + guess) / 2):
             words = f"{event.member}: for {_EPOCHS} epochs top-1 on validation is {last:.1f} % at "
             words += (
                 f"most, it was {best:.1f} % at best; a guess is right in {guess:.1f} %."

@@ -139,9 +139,7 @@ class Comparison:
 
     def save(self, path: str | Path) -> Path:
         """The page as a file."""
-        target = Path(path)
-        target.write_text(self.page(), encoding="utf-8")
-        return target
+        return page.write(path, self.page())
 
     def log(self) -> list[str]:
         """The page as an artifact (`comparison.html`) of every run's MLflow run; their ids.

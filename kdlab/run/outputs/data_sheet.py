@@ -124,9 +124,7 @@ class DataSheet:
 
     def write(self, path: str | Path) -> Path:
         """As an HTML page of its own."""
-        out = Path(path)
-        out.write_text(page.whole(self.name, self._repr_html_()), encoding="utf-8")
-        return out
+        return page.write(path, page.whole(self.name, self._repr_html_()))
 
 
 def look_at(

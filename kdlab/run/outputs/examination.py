@@ -230,12 +230,7 @@ class ModelInspection:
 
     def save(self, path: str | Path = "examination.html") -> Path:
         """All of it as an HTML page of its own."""
-        out = Path(path).expanduser()
-        try:
-            out.write_text(self.page(), encoding="utf-8")
-        except OSError as error:
-            raise BadInput(f"The page cannot be written to {out}: {error}") from error
-        return out
+        return page.write(path, self.page())
 
     def page(self) -> str:
         return page.whole(
