@@ -12,6 +12,7 @@ from kdlab.models.engines import (
     recall,
     remember,
 )
+from kdlab.models.engines.choose import fastest
 
 CLASSES = 10
 EAGER = Trial(engine="eager", precision="fp32", rate=100.0)
@@ -159,6 +160,18 @@ def test_what_was_fastest_is_remembered_for_this_network_alone(own_home):
     remember(NETWORK, trials)
     assert recall(NETWORK) == "a fp32"
     assert recall({**NETWORK, "threads": 2}) is None
+
+
+@pytest.mark.parametrize(("second", "best"), [(306, "a fp32"), (310, "b fp32")])
+def test_the_next_teacher_is_told_what_this_one_chose(own_home, second, best):
+    """Of two that are as fast but for noise the simpler one, there as here."""
+    a, b = (
+        Trial(engine=name, precision="fp32", rate=rate)
+        for name, rate in (("a", 300), ("b", second))
+    )
+    assert fastest((EAGER, a, b)).label == best
+    remember(NETWORK, (EAGER, a, b))
+    assert recall(NETWORK) == best
 
 
 def test_what_was_refused_on_real_requests_is_forgotten(own_home):

@@ -7,7 +7,7 @@ by 0.02 to 0.03; the largest of some hundreds alone says nothing of what is lear
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
 from statistics import median
@@ -131,13 +131,19 @@ def choose(
     timed = [
         replace(trial, rate=rate) for (trial, _), rate in zip(ready, rates, strict=True)
     ]
-    best = 0
-    for k, trial in enumerate(timed):
-        if trial.rate > WORTH * timed[best].rate:
-            best = k
+    best = fastest(timed)
     # Weights that were made in inference mode can be asked in no other.
-    ask = torch.inference_mode()(ready[best][1])
-    return ChosenEngine(timed[best], ask, (*timed, *refused))
+    ask = torch.inference_mode()(ready[timed.index(best)][1])
+    return ChosenEngine(best, ask, (*timed, *refused))
+
+
+def fastest(timed: Sequence[Trial]) -> Trial:
+    """One that is hardly faster than what comes before it, and is simpler, is not it."""
+    best = timed[0]
+    for trial in timed:
+        if trial.rate > WORTH * best.rate:
+            best = trial
+    return best
 
 
 def prepared(

@@ -16,7 +16,7 @@ import torch
 from kdlab.codec import plain
 from kdlab.config.home import home, recall_as, write_json
 from kdlab.config.kept import key_of
-from kdlab.models.engines.choose import Trial
+from kdlab.models.engines.choose import Trial, fastest
 
 _LIBRARIES = ("kdlab", "torch", "onnxruntime", "openvino")
 
@@ -29,7 +29,7 @@ def recall(network: Mapping[str, object]) -> str | None:
     """
     trials = recall_as(list[Trial], _path(network), "Engines are measured anew.")
     useful = [trial for trial in trials or () if not trial.refused]
-    return max(useful, key=lambda trial: trial.rate).label if useful else None
+    return fastest(useful).label if useful else None
 
 
 def remember(network: Mapping[str, object], trials: tuple[Trial, ...]) -> None:
