@@ -120,7 +120,7 @@ def _curves(title: str, panels: Mapping[str, Mapping[str, Points]], path: Path) 
             xs, ys = zip(*points, strict=True)
             axes.plot(xs, ys, color=colour, label=name)
         axes.set_title(panel, loc="left", fontsize="medium")
-        axes.set_xlabel("epoch")
+        axes.set_xlabel("seconds")
         axes.legend(fontsize="small")
     figure.savefig(path, dpi=110)
     return path

@@ -16,9 +16,10 @@ from benchmarks.reproduce.measurement import (
 )
 from kdlab.config import Fault, register
 from kdlab.errors import BadInput, ModelError
-from kdlab.events.blockwise import BlocksChosen, WholeStudentStarted
+from kdlab.events.blockwise import BlocksChosen
 from kdlab.events.event import Event
 from kdlab.events.log import select
+from kdlab.events.runs import MemberStarted
 from kdlab.events.training import EpochDone
 from kdlab.report.chart import Points
 from kdlab.report.costs import CostOfEach, times_smaller
@@ -48,7 +49,7 @@ class Trained(MeasurementSpec):
     experiment: on the images of `images`.
     without_images: an experiment on embedded data, where there are none.
     images: class folders or zips, with a folder test/ among them.
-    curves: draw top-1 on validation against epochs.
+    curves: draw top-1 on validation over seconds.
     pictures: of the run's folder that belong to the result.
     exports: forms the last student is exported to, and checked in.
     variants: runs of the experiment that differ in these; a row names one instead of a source,
@@ -242,23 +243,21 @@ def _differences(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]
 
 
 def curves_of(run: Run, variant: str | None) -> dict[str, dict[str, Points]]:
-    """Top-1 on validation against epochs of both phases, of the first seed."""
+    """Top-1 on validation over seconds, with all that belongs to a training, of the first seed."""
     curves: dict[str, list[tuple[float, float]]] = {}
-    before: dict[str, float] = {}  # epochs of blocks, before those of the whole student
-    newest: dict[str, float] = {}
-    kinds = (EpochDone.KIND, WholeStudentStarted.KIND, BlocksChosen.KIND)
+    began: dict[str, float] = {}
+    kinds = (MemberStarted.KIND, EpochDone.KIND, BlocksChosen.KIND)
     for event in select(run.folder.events, *kinds):
         member = event.member or ""
         name = variant or member.split("/")[0]
-        if isinstance(event, BlocksChosen):  # until now there was no student yet
+        if isinstance(event, MemberStarted):
+            began.setdefault(member, event.time)
+        elif isinstance(event, BlocksChosen):  # until now there was no student yet
             curves.pop(name, None)
-        elif isinstance(event, WholeStudentStarted):
-            before[member] = newest.get(member, 0.0)
         elif isinstance(event, EpochDone) and member.endswith("/seed0"):
-            newest[member] = before.get(member, 0.0) + event.epoch
-            if event.validation_top1 is not None:
-                point = newest[member], event.validation_top1
-                curves.setdefault(name, []).append(point)
+            top1 = event.validation_top1
+            if top1 is not None:
+                curves.setdefault(name, []).append((event.time - began[member], top1))
     return {"top-1 on validation, %": dict(curves)}
 
 

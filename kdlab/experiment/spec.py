@@ -77,6 +77,11 @@ class MethodSettings(Spec, ABC):  # a kind of components: one must be named
         """The training that soft labels are for."""
         return spec.train
 
+    @property
+    def inherits(self) -> bool:
+        """Whether `TrainingSetup.loop` has a student begin with what it shares with its teacher."""
+        return False
+
     def has_ranks(self, spec: "ExperimentSpec") -> bool:
         """Whether a member is trained in processes of its own."""
         return False

@@ -21,7 +21,7 @@ from kdlab.errors import ModelError
 from kdlab.models.blocks import cut
 from kdlab.models.cifar_resnet import he_init
 from kdlab.models.model import ModelSpec, evaluating
-from kdlab.models.separable import like, separated
+from kdlab.models.separable import SeparableConv, like
 
 StandIn = Literal["separable", "low_rank2", "low_rank4", "low_rank8", "linear", "skip"]
 STAND_INS: tuple[StandIn, ...] = get_args(StandIn)
@@ -139,7 +139,7 @@ def _cheaper(conv: nn.Conv2d, name: str) -> nn.Module | None:
     if conv.kernel_size == (1, 1):
         return None
     if name == "separable":
-        made = separated(conv)
+        made: nn.Module = SeparableConv(conv)
     else:
         rank = conv.out_channels // int(name.removeprefix(_RANK))
         if rank < 1:

@@ -7,14 +7,19 @@ else keeps its place and width, so each block can stand for its teacher's.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from kdlab.config import Fault, Range, register
 from kdlab.errors import ModelError
 from kdlab.models.cifar_resnet import he_init
 from kdlab.models.model import ModelSpec
+
+_ABOVE = 2.0  # standard deviations that the mean lies above the ReLU's edge
+_ENOUGH = 20_000  # pixels that factors are fitted to
+_RIDGE, _TINY = 1e-3, 1e-12  # where pixels are few the factors of the kernels stay
 
 
 @register("models/separable")
@@ -61,17 +66,79 @@ class Separable(ModelSpec):
             )
         for name, conv in chosen:
             parent, _, last = name.rpartition(".")
-            setattr(net.get_submodule(parent), last, separated(conv))
+            setattr(net.get_submodule(parent), last, SeparableConv(conv))
         return net
 
 
-def separated(conv: nn.Conv2d) -> nn.Module:
-    channels = conv.in_channels
-    depthwise = like(conv, out_channels=channels, groups=channels)
-    pointwise = nn.Conv2d(channels, conv.out_channels, 1, bias=conv.bias is not None)
-    made = nn.Sequential(depthwise, nn.BatchNorm2d(channels), nn.ReLU(), pointwise)
-    he_init(made)
-    return made
+class SeparableConv(nn.Sequential):
+    """Each channel by itself, then all together, in place of one convolution."""
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        channels = conv.in_channels
+        super().__init__(
+            like(conv, out_channels=channels, groups=channels),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, conv.out_channels, 1, bias=conv.bias is not None),
+        )
+        he_init(self)
+
+    def _parts(self) -> tuple[nn.Conv2d, nn.BatchNorm2d, nn.Conv2d]:
+        depthwise, norm, _, pointwise = self
+        return cast(
+            tuple[nn.Conv2d, nn.BatchNorm2d, nn.Conv2d], (depthwise, norm, pointwise)
+        )
+
+    def stands_for(self, conv: nn.Conv2d) -> bool:
+        """Whether it gets and puts out what this one does."""
+        depthwise, _, pointwise = self._parts()
+        own = (depthwise.in_channels, pointwise.out_channels, depthwise.kernel_size)
+        theirs = (conv.in_channels, conv.out_channels, conv.kernel_size)
+        return own == theirs and depthwise.stride == conv.stride and conv.groups == 1
+
+    @torch.no_grad()
+    def inherit(self, conv: nn.Conv2d, views: Tensor) -> None:
+        """Begin as what is nearest to a trained convolution.
+
+        Of each input channel the kernels to all outputs are one kernel times a factor for each
+        (the first term of their singular value decomposition). Between both is a ReLU: the norm
+        lifts what comes to it so that little is cut off. What that and the other terms change is
+        made up for by the factors that fit the convolution's outputs best.
+
+        Args:
+            conv: of the same channels, kernel and stride.
+            views: (N, C, H, W) that it gets in its network.
+        """
+        depthwise, norm, pointwise = self._parts()
+        kernels = conv.weight.flatten(2).transpose(0, 1)  # (in, out, pixels)
+        left, values, right = torch.linalg.svd(kernels, full_matrices=False)
+        sign = torch.where(right[:, :1].sum(2) < 0, -1.0, 1.0)  # (in, 1)
+        depthwise.weight.copy_((right[:, 0] * sign).view_as(depthwise.weight))
+        factors = left[:, :, 0] * values[:, :1] * sign  # (in, out)
+        made = depthwise(views)
+        std, mean = torch.std_mean(made, (0, 2, 3))
+        norm.load_state_dict(
+            norm.state_dict() | {"running_mean": mean, "running_var": std**2}
+        )
+        norm.weight.copy_(std)
+        norm.bias.copy_(mean.maximum(_ABOVE * std))
+        passed = (made + (norm.bias - mean).view(-1, 1, 1)).relu()
+        given, wanted = (_rows(found) for found in (passed, conv(views)))
+        middle, target = given.mean(0), wanted.mean(0)
+        given, rest = given - middle, wanted - target
+        rest -= given @ factors
+        square = given.T @ given
+        square.diagonal().add_(_RIDGE * square.diagonal().mean().clamp_min(_TINY))
+        factors = factors + torch.linalg.solve(square, given.T @ rest)
+        pointwise.weight.copy_(factors.T[..., None, None])
+        if pointwise.bias is not None:
+            pointwise.bias.copy_(target - middle @ factors)
+
+
+def _rows(found: Tensor) -> Tensor:
+    """(rows, channels) of (N, channels, H, W): enough of them, from everywhere."""
+    rows = found.movedim(1, -1).flatten(0, 2)
+    return rows[:: max(1, len(rows) // _ENOUGH)]
 
 
 def like(conv: nn.Conv2d, **other: Any) -> nn.Conv2d:

@@ -27,6 +27,9 @@ class Cuts:
     student: tuple[str, ...]
     blocks: int  # how many, where no modules are named
     last_loss: Literal["soft_cross_entropy", "mse"]  # of the last block
+    inherits: bool = False  # a student of the teacher's family begins with what it shares
+    # of the others: each channel's error over its variance, or all as they are
+    block_loss: Literal["relative", "mse"] = "mse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,11 @@ class Cutting:
     teacher_cuts: tuple[str, ...]
     student_cuts: tuple[str, ...]
 
+    @property
+    def same(self) -> list[int]:
+        """Blocks that are the teacher's own, which nobody trains."""
+        return [number for number, pair in enumerate(self.pairs) if pair.same]
+
 
 def cut_both(
     cuts: Cuts,
@@ -51,8 +59,19 @@ def cut_both(
     spec: ModelSpec,
     shape: Sequence[int],
     device: torch.device,
+    *,
+    inherited: bool = False,
 ) -> Cutting:
-    """Cut both networks and put the pairs on a device; `shape` is (C, H, W) of an image.
+    """Cut both networks and put the pairs on a device.
+
+    Args:
+        cuts: where.
+        teacher: trained.
+        student: that is to learn.
+        spec: of the student.
+        shape: (C, H, W) of an image.
+        device: of the pairs.
+        inherited: whether the student has tensors of the teacher's: blocks may be wholly its.
 
     Raises:
         ModelError: a network that cannot be cut so, or blocks that cannot meet.
@@ -72,6 +91,8 @@ def cut_both(
     check_composition(student.net, students, views)
     names = tuple(cut.after for cut in at_student)
     pairs = pairs_of(teachers, students, views, last_loss=cuts.last_loss)
+    for pair in pairs if inherited else ():
+        pair.same = _is_same(pair.teacher, pair.student)
     net: nn.Module = student.net
     mean, std = ((s.flatten() / 255).tolist() for s in (teacher.mean, teacher.std))
     spec = replace(spec, mean=tuple(mean), std=tuple(std))
@@ -89,6 +110,13 @@ def cut_both(
         tuple(cut.after for cut in at_teacher),
         names,
     )
+
+
+def _is_same(teacher: nn.Module, student: nn.Module) -> bool:
+    """Whether both do the same operations with the same numbers."""
+    own, theirs = student.state_dict(), teacher.state_dict()
+    alike = getattr(student, "code", "") == getattr(teacher, "code", None)
+    return alike and [*own] == [*theirs] and all(own[k].equal(theirs[k]) for k in own)
 
 
 @torch.no_grad()

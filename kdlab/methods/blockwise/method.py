@@ -60,7 +60,12 @@ class Blockwise(MethodSpec):
     teacher_cuts, student_cuts: modules the blocks end with, the last block being the rest;
         of both networks, or of neither.
     blocks: without cuts, as many blocks as this, of about the same work in the teacher.
-    last_loss: of the last block; the others minimise the mean squared error.
+    inherit: a student of the teacher's family, such as models/separable of it, begins with the
+        teacher's tensors of the same name and shape, and separable convolutions as the nearest
+        to what they replace; blocks that are wholly the teacher's are not trained.
+    block_loss: of all blocks but the last: the squared error over the variance of each of the
+        teacher's channels (`relative`), or as it is.
+    last_loss: of the last block, whose outputs are logits.
     bn: `sync` takes batch statistics over the whole batch of a shared stage.
     recalibrate: training images that the batch norms of the whole student are shown before it is
         looked at; what they remember of its blocks alone is of other inputs. 0 leaves it.
@@ -96,6 +101,8 @@ class Blockwise(MethodSpec):
     teacher_cuts: tuple[str, ...] = ()
     student_cuts: tuple[str, ...] = ()
     blocks: Annotated[int, _POSITIVE] = 4
+    inherit: bool = True
+    block_loss: Literal["relative", "mse"] = "mse"
     last_loss: Literal["soft_cross_entropy", "mse"] = "soft_cross_entropy"
     bn: Literal["sync", "local"] = "sync"
     recalibrate: Annotated[int, Range(ge=0)] = 1024
@@ -130,7 +137,8 @@ class Blockwise(MethodSpec):
     @property
     def cuts(self) -> Cuts:
         """Where both networks are cut."""
-        return Cuts(self.teacher_cuts, self.student_cuts, self.blocks, self.last_loss)
+        names = self.teacher_cuts, self.student_cuts
+        return Cuts(*names, self.blocks, self.last_loss, self.inherit, self.block_loss)
 
     @property
     def shown_whole(self) -> int:

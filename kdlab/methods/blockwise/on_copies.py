@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cutting
-from kdlab.methods.blockwise.pairs import BlockPair
 from kdlab.methods.blockwise.profiling import feasible_rows, paths_of, profiled
 from kdlab.methods.blockwise.stage import StageJob, Worker, stage_groups
 from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts
@@ -69,7 +68,7 @@ class OnCopies:
         stage = plan.stages[plan.stage_of(self.rank)]
         groups = stage_groups([plan])
         taught = [self.cutting.pairs[b] for b in stage.blocks]
-        own = [BlockPair(p.teacher, copy.deepcopy(p.student), p.loss) for p in taught]
+        own = [replace(p, student=copy.deepcopy(p.student)) for p in taught]
         paths = paths_of(nn.ModuleList([pair.student for pair in own]))
 
         def before(step: int) -> None:

@@ -19,6 +19,7 @@ from kdlab.models.block_variants import variant_blocks
 from kdlab.models.model import ModelSpec, evaluating
 from kdlab.train.step import TrainStep
 
+_MAPS = 4  # dimensions of outputs whose channels come before height and width
 _NOTHING = 1e-6  # a row whose outputs are all about zero
 BlockLoss = Callable[[Tensor, Tensor], Tensor]  # (student's, teacher's) -> mean over rows
 
@@ -28,6 +29,9 @@ class BlockPair:
     teacher: nn.Module  # frozen, in eval mode
     student: nn.Module
     loss: BlockLoss
+    same: bool = (
+        False  # the student's is the teacher's, weights and all: nothing is left to learn
+    )
 
 
 def block_loss(
@@ -68,6 +72,28 @@ def relative_mse(student: Tensor, teacher: Tensor) -> Tensor:
     """
     apart = (student - teacher).square().flatten(1).mean(1)
     return (apart / teacher.square().flatten(1).mean(1).clamp_min(_NOTHING)).mean()
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeToChannels:
+    """Squared error over the variance of the teacher's channels, so that all weigh alike.
+
+    weight: one over the variance of each channel over images and places; a channel that hardly
+        varies counts as one of a thousandth of the mean.
+    """
+
+    weight: Tensor
+
+    @classmethod
+    def of(cls, outputs: Tensor) -> "RelativeToChannels":
+        """(N, C, H, W), (N, tokens, C) or (N, C) that the teacher's block puts out."""
+        channels = 1 if outputs.dim() == _MAPS else outputs.dim() - 1
+        over = [d for d in range(outputs.dim()) if d != channels]
+        variance = outputs.var(over, keepdim=True)
+        return cls(1 / variance.clamp_min(1e-3 * float(variance.mean()) + _NOTHING))
+
+    def __call__(self, student: Tensor, teacher: Tensor) -> Tensor:
+        return ((student - teacher).square() * self.weight).mean()
 
 
 def pairs_of(
@@ -115,6 +141,15 @@ def pairs_of(
         found.append(BlockPair(teacher, student, loss))
         views, own = wanted, got
     return found
+
+
+@torch.no_grad()
+def weigh_channels(pairs: Sequence[BlockPair], views: Tensor) -> None:
+    """Have squared errors be relative to what channels vary by over these images."""
+    for pair in pairs:
+        views = pair.teacher(views)
+        if pair.loss is mse_loss:
+            pair.loss = RelativeToChannels.of(views)
 
 
 @torch.no_grad()

@@ -115,9 +115,8 @@ def _timed(
         before(step)
         for r in rows:
             taken = _seconds(partial(_forward, pair, views[:r]), views)
-            spent = _seconds(
-                partial(_train, pair, train_step, views[:r], output[:r]), views
-            )
+            work = partial(_train, pair, train_step, views[:r], output[:r])
+            spent = 0.0 if pair.same else _seconds(work, views)
             if step >= 0:
                 teacher[r].append(taken)
                 whole[r].append(spent)
@@ -155,8 +154,7 @@ def unmeasured(
         views = torch.zeros((1, *shape), dtype=reference.dtype, device=reference.device)
         with torch.no_grad():
             output = pair.teacher(views)
-        alike = {batch: 1.0}
-        times = {"teacher_s": alike, "student_s": alike}
+        times = {"teacher_s": {batch: 1.0}, "student_s": {batch: float(not pair.same)}}
         found.append(_sized(pair, views, output, paths, **times))
     return found
 
@@ -167,13 +165,14 @@ def _sized(
     student, teacher = pair.student, pair.teacher
     parameters = sum(p.numel() * p.element_size() for p in student.parameters())
     frozen = sum(p.numel() * p.element_size() for p in teacher.parameters())
+    learnt = 0 if pair.same else parameters
     return Block(
         **times,
         output_bytes=output[0].numel() * output.element_size(),
-        gradient_bytes=parameters,
-        fixed_bytes=frozen + _COPIES * parameters,
+        gradient_bytes=learnt,
+        fixed_bytes=frozen + max(parameters, _COPIES * learnt),
         row_bytes=_row_bytes(pair, views[:1], paths),
-        norms=_norms(student, views[:1]),
+        norms=0 if pair.same else _norms(student, views[:1]),
     )
 
 
@@ -238,7 +237,8 @@ def _activation_bytes(pair: BlockPair, views: Tensor) -> float:
 
         return hook
 
-    for block, factor in ((pair.teacher, 1), (pair.student, 2)):
+    counted = ((pair.teacher, 1), (pair.student, 2))
+    for block, factor in counted[:1] if pair.same else counted:
         handles = [m.register_forward_hook(count(factor)) for m in block.modules()]
         with evaluating(block), all_answer(block), torch.no_grad():
             block(views)

@@ -223,6 +223,10 @@ class BlockRank(RankProcess[GenerationOrder]):
         made = planning.KeptPlan(chosen, table, ideal, tuple(costs.profile.devices))
         write_json(self.folder / planning.PLAN, plain(made))
         self.log.emit(PlanChosen(programme=plain(chosen), table=table, ideal_s=ideal))
+        if cutting.same:
+            own = ", ".join(map(str, cutting.same))
+            said = f"blocks that are wholly the teacher's stay so and cost nothing: {own}"
+            self.log.emit(Note(message=said))
 
     @property
     def plan(self) -> PlanName:

@@ -13,9 +13,11 @@ from kdlab.data.images import ImageData
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cuts, Cutting, cut_both
+from kdlab.methods.blockwise.pairs import weigh_channels
 from kdlab.models.model import ModelSpec, Normalised
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
+from kdlab.train.inherited import inherit, some_views
 from kdlab.train.recipe import Recipe
 
 
@@ -35,7 +37,15 @@ def cutting_of(
     torch.manual_seed(seed)
     student = spec.student.build(len(data.classes), data.shape[0], refit=True)
     fit_pixel_mean(student, data.inputs, data.train)
-    return cut_both(cuts, teacher, student, spec.student, data.shape, device)
+    inherited = cuts.inherits and spec.student.origin() is None
+    if inherited:
+        inherited = inherit(student.to(device), teacher.to(device), data)
+    cutting = cut_both(
+        cuts, teacher, student, spec.student, data.shape, device, inherited=inherited
+    )
+    if cuts.block_loss == "relative":
+        weigh_channels(cutting.pairs, some_views(teacher, data))
+    return cutting
 
 
 def identity_of(
@@ -53,6 +63,8 @@ def identity_of(
         "optimizer": spec.train.optimizer,
         "norms": getattr(spec.method, "bn", "sync"),  # they meet in what sharing costs
     }
+    if cutting.same:
+        model["same"] = cutting.same  # as the teacher's: they cost nothing
     plain = Recipe()
     for name in ("precision", "accumulate"):
         # Where it is not as it always was: profiles of before are of that.

@@ -256,6 +256,10 @@ class Worker:
             return loss * share if share < 1 else loss
 
         for number, (pair, train_step, target) in enumerate(every):
+            if pair.same:
+                self._losses.append(torch.zeros((), device=self.memory))
+                source = target
+                continue
             if self.job.before_block is not None:
                 self.job.before_block(step, number, rows.start)
             loss_of = partial(

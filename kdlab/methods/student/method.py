@@ -26,9 +26,19 @@ from kdlab.train.result import MemberResult
 @register("methods/student")
 @dataclass(frozen=True, kw_only=True)
 class StudentMethod(MethodSpec):
-    """One student, batch by batch, with soft labels from any source (EDL-Dist)."""
+    """One student, batch by batch, with soft labels from any source (EDL-Dist).
+
+    inherit: a student of its teacher's family begins with the teacher's tensors of the same name
+        and shape, and separable convolutions as the nearest to what they replace.
+    """
 
     one_student: ClassVar[bool] = True
+
+    inherit: bool = False
+
+    @property
+    def inherits(self) -> bool:
+        return self.inherit
 
     def faults(self, spec: ExperimentSpec) -> Iterator[Fault]:
         aggregation = spec.aggregation

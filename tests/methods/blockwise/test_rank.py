@@ -21,6 +21,7 @@ from kdlab.methods.blockwise.setup import cutting_of, identity_of
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.exported import load_exported
 from kdlab.models.model import export
+from kdlab.models.separable import Separable
 from kdlab.papers.pipe_bd.block_cost import Block, Profile, StageCosts
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.papers.pipe_bd.relay import Span
@@ -297,3 +298,56 @@ def test_a_loop_is_told_its_plan_and_when_to_leave(run, tmp_path, monkeypatch):
     assert not job.leave()
     rank.saving = True
     assert job.leave()
+
+
+@pytest.mark.long
+def test_blocks_that_are_wholly_the_teachers_stay_as_they_are(run, tmp_path):
+    """They cost nothing in the profile; the others begin near the teacher's and learn."""
+    resnet = "{type: models/cifar_resnet, depth: 8, width: [4, 4, 8, 8]}"
+    words = (
+        f"student={{type: models/separable, of: {resnet}, only: [4, 5]}}",
+        "method.teacher_cuts=[blocks.0, blocks.1]",
+        "method.student_cuts=[blocks.0, blocks.1]",
+    )
+    folder = run("tr", *words)
+    rank = rank_of(folder)
+    cutting = cut(rank)
+    assert cutting.same == [0, 2]
+    result = lived(rank, order(tmp_path))
+    student = load_exported(result.model_path).net
+    begun = cutting.student.net.state_dict()
+    theirs = rank.setup.teacher.members[0].build(10, 1).net.state_dict()
+    learnt = [k for k, _ in student.named_parameters() if k.startswith("blocks.1")]
+    kept = [k for k, _ in student.named_parameters() if not k.startswith("blocks.1")]
+    own = student.state_dict()
+    assert learnt
+    assert all(own[k].equal(theirs[k]) for k in kept)
+    assert not any(own[k].equal(begun[k]) for k in learnt)
+    measured = json.loads((folder.path / "profile.json").read_text())
+    (blocks,) = measured["types"].values()
+    assert [set(block["student_s"].values()) == {0.0} for block in blocks] == [
+        True,
+        False,
+        True,
+    ]
+    said = [e.message for e in of_kind(folder, "note")]
+    assert "blocks that are wholly the teacher's stay so and cost nothing: 0, 2" in said
+
+
+@pytest.mark.long
+def test_a_student_that_may_not_inherit_or_has_weights_begins_with_its_own(run, tmp_path):
+    resnet = "{type: models/cifar_resnet, depth: 8, width: [4, 4, 8, 8]}"
+    student = f"type: models/separable, of: {resnet}, only: [4, 5]"
+    fresh = cut(
+        rank_of(run("tr", f"student={{{student}}}", "method.inherit=false", name="a"))
+    )
+    assert fresh.same == []
+    path = tmp_path / "student.safetensors"
+    own = Separable(of=CifarResNet(depth=8, width=(4, 4, 8, 8)), only=(4, 5))
+    torch.manual_seed(5)
+    made = own.build(10, 1)
+    export(made, own, path, rank_of(run(name="b")).setup.data)
+    found = cut(rank_of(run("tr", f"student={{{student}, weights: {path}}}", name="c")))
+    assert found.same == []
+    weights, begun = (dict(net.named_parameters()) for net in (made.net, found.student.net))
+    assert same(begun, weights)

@@ -1,0 +1,52 @@
+"""What a pair of blocks makes smaller."""
+
+import pytest
+import torch
+from small_pipelines import cutting
+from torch.nn.functional import mse_loss
+
+from kdlab.methods.blockwise.pairs import (
+    RelativeToChannels,
+    soft_cross_entropy,
+    weigh_channels,
+)
+
+
+@pytest.mark.parametrize(
+    "shape", [(64, 3, 5, 5), (256, 7, 3), (1024, 3)], ids=["maps", "tokens", "flat"]
+)
+def test_channels_weigh_alike_whatever_they_vary_by(shape):
+    """An error of one standard deviation is 1 in each."""
+    torch.manual_seed(0)
+    scale = torch.tensor([10.0, 1.0, 0.3])
+    scale = scale.view(1, 3, 1, 1) if len(shape) == 4 else scale
+    outputs = torch.randn(shape) * scale + 7 * scale
+    loss = RelativeToChannels.of(outputs)
+    assert float(loss(outputs + scale, outputs)) == pytest.approx(1.0, rel=0.1)
+    one = outputs.clone()
+    one[:, 0] += 10 if len(shape) == 4 else 0
+    one[..., 0] += 10 if len(shape) < 4 else 0
+    assert float(loss(one, outputs)) == pytest.approx(1 / 3, rel=0.1)
+
+
+def test_a_channel_that_is_always_the_same_does_not_rule():
+    outputs = torch.randn(32, 4, 3, 3)
+    outputs[:, 0] = 5.0
+    loss = RelativeToChannels.of(outputs)
+    apart = outputs.clone()
+    apart[:, 0] += 0.01
+    assert float(loss(apart, outputs)) < 0.1
+
+
+def test_all_blocks_but_the_last_are_weighed():
+    pairs = cutting().pairs
+    weigh_channels(pairs, torch.randn(16, 1, 8, 8))
+    assert [type(pair.loss) is RelativeToChannels for pair in pairs] == [True, True, False]
+    assert pairs[-1].loss is soft_cross_entropy
+    views = torch.randn(16, 1, 8, 8)
+    for pair in pairs[:2]:
+        wanted = pair.teacher(views)
+        half = wanted + 0.5 * wanted.std((0, 2, 3), keepdim=True)
+        assert float(pair.loss(half, wanted)) == pytest.approx(0.25, rel=0.5)
+        assert float(mse_loss(half, wanted)) != pytest.approx(0.25, rel=0.5)
+        views = wanted

@@ -1,0 +1,127 @@
+"""What a student takes over from a teacher of its family."""
+
+import pytest
+import torch
+from torch import nn
+
+from kdlab.models.cifar_resnet import CifarResNet
+from kdlab.models.separable import Separable, SeparableConv
+from kdlab.train.inherited import inherit_layers
+
+RESNET = CifarResNet(depth=8, width=(8, 8, 16, 16))
+
+
+@pytest.fixture(autouse=True)
+def _same_chances():
+    torch.manual_seed(3)
+
+
+def views(channels=3, side=8, count=16):
+    return torch.randn(count, channels, side, side)
+
+
+def teacher():
+    """Its batch norms have seen something."""
+    net = RESNET.architecture(10, 3).train()
+    for _ in range(5):
+        net(views() * 3)
+    return net.eval()
+
+
+def state(net):
+    return {k: v.clone() for k, v in net.state_dict().items()}
+
+
+def test_layers_that_both_have_are_the_teachers():
+    theirs = teacher()
+    student = Separable(of=RESNET, only=(2, 5)).architecture(10, 3)
+    assert inherit_layers(student, theirs, views())
+    own, names = student.state_dict(), [n for n, m in student.named_modules() if _made(m)]
+    assert len(names) == 2
+    shared = [k for k in own if not k.startswith(tuple(f"{n}." for n in names))]
+    assert all(own[k].equal(theirs.state_dict()[k]) for k in shared)
+    assert len(shared) > 20
+
+
+def test_what_stands_in_for_a_layer_answers_like_it():
+    """Much nearer than a fresh one, whose outputs tell nothing of it."""
+    theirs, student = teacher(), Separable(of=RESNET).architecture(10, 3).eval()
+    fresh = _unexplained(student, theirs)
+    assert inherit_layers(student, theirs, views())
+    begun = _unexplained(student, theirs)
+    assert max(begun) < 0.85
+    assert min(fresh) > 0.95
+
+
+def test_a_kernel_that_is_separable_is_found():
+    """Its outputs but for what the ReLU between cuts off: beyond two standard deviations."""
+    conv = nn.Conv2d(6, 9, 3, padding=1)
+    across, each = torch.randn(9, 6, 1, 1), torch.randn(1, 6, 3, 3)
+    conv.weight.data = across * each
+    made, seen = SeparableConv(conv).eval(), views(6, 12, 64)
+    made.inherit(conv, seen)
+    wanted = conv(seen)
+    apart = (made(seen) - wanted).square().mean() / wanted.var()
+    assert apart < 0.02
+    kernel = made[0].weight[:, 0]
+    cosine = torch.cosine_similarity(kernel.flatten(1), each[0].flatten(1)).abs()
+    assert torch.allclose(cosine, torch.ones(6), atol=1e-5)
+
+
+def test_a_channel_that_is_silent_or_few_images_are_no_trouble():
+    conv = nn.Conv2d(40, 5, 3, bias=False)
+    made, seen = SeparableConv(conv), views(40, 3, 2)  # two pixels for forty channels
+    seen[:, 0] = 0
+    made.inherit(conv, seen)
+    assert all(t.isfinite().all() for t in made.state_dict().values())
+    assert made.eval()(seen).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "student",
+    [
+        RESNET,  # nothing would be left to learn
+        CifarResNet(depth=8, width=(4, 4, 8, 8)),
+        Separable(of=CifarResNet(depth=8, width=(4, 4, 8, 8))),
+    ],
+    ids=["the same network", "other widths", "separable and of other widths"],
+)
+def test_another_family_and_the_network_itself_begin_afresh(student):
+    net = student.architecture(10, 3)
+    before = state(net)
+    assert not inherit_layers(net, teacher(), views())
+    assert all(v.equal(before[k]) for k, v in net.state_dict().items())
+
+
+def test_a_teacher_stays_as_it_is():
+    theirs = teacher()
+    before = state(theirs)
+    inherit_layers(Separable(of=RESNET).architecture(10, 3), theirs, views())
+    assert all(v.equal(before[k]) for k, v in theirs.state_dict().items())
+    assert not theirs.training
+    assert not any(m._forward_pre_hooks for m in theirs.modules())
+
+
+def _made(module):
+    return isinstance(module, SeparableConv)
+
+
+def _unexplained(student, theirs):
+    """Share of each replaced convolution's variance that its stand-in misses, on its own inputs."""
+    inputs, shares = {}, []
+    names = [n for n, m in student.named_modules() if _made(m)]
+    for name in names:
+        theirs.get_submodule(name).register_forward_pre_hook(
+            lambda module, given, name=name: inputs.__setitem__(name, given[0])
+        )
+    with torch.no_grad():
+        theirs(views())
+        for name in names:
+            wanted = theirs.get_submodule(name)(inputs[name])
+            found = student.get_submodule(name)(inputs[name])
+            x, y = (t.movedim(1, -1).flatten(0, 2) for t in (found, wanted))
+            x, y = x - x.mean(0), y - y.mean(0)
+            shares.append(float((y - x).square().mean() / y.square().mean()))
+    for module in theirs.modules():
+        module._forward_pre_hooks.clear()
+    return shares
