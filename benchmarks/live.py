@@ -199,7 +199,7 @@ def _step(step: int) -> StepLogged:
 _HARNESS = """async source => {
     const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
     const view = (await import(url)).default;
-    const heard = window.heard = {}, orders = window.orders = [], kept = {};
+    const heard = window.heard = {}, orders = window.orders = [], kept = { ...window.first };
     const model = {
       on: (name, call) => { heard[name] = call; }, off: () => {}, send: said => orders.push(said),
       get: name => kept[name],

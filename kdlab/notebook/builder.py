@@ -2,11 +2,11 @@
 
 What is changed is kept as overrides of the experiment it began with, so the same code checks
 it that checks the command line, and what is saved is as short as what a person would write.
+The page (page/form.js) draws the fields that it is told, and says what is typed there.
 """
 
-import html
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,20 +15,21 @@ import yaml
 from IPython.display import display
 
 from kdlab.config import load as loader
-from kdlab.config.spec import Range
 from kdlab.config.yaml_text import parse_value
-from kdlab.errors import BadInput, KdlabError, NotFoundError, SpecError
+from kdlab.errors import BadInput, Fault, NotFoundError, SpecError, short
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.notebook import form
+from kdlab.notebook.controls import Controls
 from kdlab.notebook.form import FormField
+from kdlab.notebook.live_state import LiveState
+from kdlab.notebook.live_widget import LiveWidget
 from kdlab.run.experiment import Experiment
 from kdlab.run.experiment import load as load_experiment
+from kdlab.run.handle.watched import in_marimo
 
 if TYPE_CHECKING:
     from kdlab.run.handle.run import Run
 
-_STYLE = {"description_width": "150px"}
-_NONE = "(none)"
 # The order in which one thinks of an experiment; all other keys follow.
 _FIRST = (
     "method", "data", "teacher", "teacher_pool", "student", "loss", "soft_labels",
@@ -48,20 +49,29 @@ class Draft:
         self.check()
 
     def set(self, key: str, value: object) -> None:
-        """One value; a part replaces all that was changed below it."""
-        below = f"{key}."
-        self.changes = {k: v for k, v in self.changes.items() if not k.startswith(below)}
-        self.changes.pop(key, None)  # so that it comes last: order matters
-        self.changes[key] = value
-        self.check()
+        """Change one value; a part replaces all that was changed below it.
+
+        Raises:
+            BadInput: no config can have such a value; nothing is changed.
+        """
+        before = self.changes
+        # It comes last: order matters.
+        self.changes = {k: v for k, v in before.items() if not _lies_in(k, key)} | {
+            key: value
+        }
+        try:
+            self.check()
+        except BadInput:  # no config can have it
+            self.changes = before
+            raise
 
     def check(self) -> None:
         """Whether it could run, in the words of the command line."""
-        self.fault = ""
+        self.fault, self.faults = "", list[Fault]()
         try:
             load_experiment(self.name, self.changes)
         except SpecError as error:
-            self.fault = str(error)
+            self.fault, self.faults = str(error), error.faults
         self._tree = loader.compose(self.name, [self.changes]).data
         self._written = loader.written(self.name, [self.changes])
 
@@ -112,19 +122,19 @@ class Builder:
     def __init__(self, name: str, changes: Mapping[str, object] | None = None) -> None:
         self.draft, self.shelf = Draft(name, changes), form.CardChoices()
         self.run: Run | None = None
-        self.message, self.text = widgets.HTML(), widgets.HTML()
-        self.name = widgets.Text(value="my/experiment", description="save as configs/")
-        self.name.style.description_width = "120px"
-        self.save = self._button("save", self._save)
-        self.start = self._button("start", self._start)
-        self.output = widgets.Output()
-        self.fields: dict[str, widgets.Widget] = {}  # widgets by dotted key
-        self._unread: dict[str, str] = {}  # fields whose text is no value, and why
+        self.fields: dict[str, FormField] = {}  # that are shown, by dotted key
+        self.rows: dict[str, LiveState] = {}  # as the page has them
+        self.fault = ""  # why it cannot be saved and started
+        self._unread: dict[str, tuple[str, str]] = {}  # texts that are no value, and why
         self._saved: Path | None = None  # by this form: it may write there again
-        self.sections = widgets.Accordion(children=[])
-        self._build()
-        row = widgets.HBox([self.name, self.save, self.start])
-        self.box = widgets.VBox([self.sections, self.message, row, self.text, self.output])
+        self.page = LiveWidget("", "", lambda: self.page.reset({}))
+        self.controls = Controls(self.page, {
+            "set": lambda order: self._enter(order.name, order.text),
+            "save": lambda order: self._save(order.name),
+            "start": lambda _: self._start(),
+        })  # fmt: skip
+        self.output = widgets.Output()
+        self.box = widgets.VBox([self.page, self.output])
         self._show()
 
     @property
@@ -139,195 +149,138 @@ class Builder:
     def _ipython_display_(self) -> None:
         display(self.box)
 
+    def _display_(self) -> object:
+        """What marimo shows of it."""
+        return self.page
+
     def __repr__(self) -> str:
         state = "has faults" if self.draft.fault else "could run"
         return f"Builder({self.draft.name!r}, {len(self.draft.changes)} changes, {state})"
 
     def set(self, key: str, value: object) -> None:
-        """What a field does when it is changed; for scripts and tests."""
-        self._unread.pop(key, None)
+        """What a field does when it is changed; for scripts and tests.
+
+        Raises:
+            BadInput: no config can have such a value.
+        """
         self.draft.set(key, value)
+        self._unread = {k: v for k, v in self._unread.items() if not _lies_in(k, key)}
         self._show()
 
-    # Fields
+    # What the page asks for
 
-    def _build(self) -> None:
-        known = {f.key: f for f in form.fields_of(ExperimentSpec)}
-        order = [*_FIRST, *(key for key in known if key not in _FIRST)]
-        parts = [known[key] for key in order if known[key].part is not None]
-        plain = [known[key] for key in order if known[key].part is None]
-        boxes = [self._part(field) for field in parts]
-        boxes.append(widgets.VBox([self._plain(field) for field in plain], layout=_wide()))
-        self.sections.children = boxes
-        for number, field in enumerate(parts):
-            self.sections.set_title(number, field.key)
-        self.sections.set_title(len(parts), "all else")
-
-    def _part(self, field: FormField) -> widgets.VBox:
-        """A dropdown of what fits, its documentation, and its own fields."""
-        assert field.part is not None
-        choices = {c.name: c for c in self.shelf.fitting(field.part)}
-        body = widgets.VBox(self._inside(field), layout=_wide())
-        if len(choices) + field.optional < 2:
-            return body
-        options = [
-            (f"{c.name}  ({'card' if c.how == 'use' else 'component'})", c.name)
-            for c in choices.values()
-        ]
-        if field.optional:
-            options.insert(0, (_NONE, _NONE))
-        name = self.draft.chosen(field)
-        family = f"{str(name).split('/', 1)[0]}/*"
-        shown = _NONE if name is None else name if name in choices else family
-        chooser = widgets.Dropdown(
-            options=options,
-            value=shown if shown in dict(options).values() else None,
-            description=field.key.rpartition(".")[2],
-            layout=_wide(),
-            style=_STYLE,
-        )
-        of_family = shown == family
-        variant = widgets.Text(
-            description=family if of_family else "",
-            value=str(name).partition("/")[2] if of_family else "",
-            placeholder="which of the family, such as resnet18",
-            continuous_update=False,
-            layout=_wide(),
-            style=_STYLE,
-        )
-        variant.layout.display = "" if of_family else "none"
-        self.fields[field.key], self.fields[f"{field.key}.*"] = chooser, variant
-
-        def choose(change: Mapping[str, object]) -> None:
-            picked = str(change["new"])
-            of_family = picked.endswith("/*")
-            variant.layout.display = "" if of_family else "none"
-            variant.description = picked if of_family else ""
-            if of_family:  # which of the family is typed next
-                body.children = ()
-                return
-            take(None if picked == _NONE else choices[picked].tree())
-
-        def name_variant(change: Mapping[str, object]) -> None:
-            if change["new"]:
-                take({"type": f"{str(chooser.value).removesuffix('*')}{change['new']}"})
-
-        def take(tree: Mapping[str, str] | None) -> None:
-            self.set(field.key, tree)
-            body.children = self._inside(field)
-
-        chooser.observe(choose, names="value")
-        variant.observe(name_variant, names="value")
-        return widgets.VBox([chooser, variant, body], layout=_wide())
-
-    def _inside(self, field: FormField) -> tuple[widgets.Widget, ...]:
-        """What a part is, and its fields."""
-        assert field.part is not None
-        below = f"{field.key}."
-        for key in [k for k in self.fields if k.startswith(below) and not k.endswith(".*")]:
-            self.fields.pop(key).unobserve_all()
-            self._unread.pop(key, None)
+    def _enter(self, key: str, text: str) -> str:
+        """Take what was picked or typed in a field."""
+        if key not in self.fields:
+            raise BadInput(f"{key!r} is no field of this form.")
+        field, picks = self.fields[key], self._picks(self.fields[key])
+        if text in picks or f"{text.partition('/')[0]}/*" in picks:
+            self.set(key, picks.get(text, {"type": text}))
+            return ""
+        if picks:
+            raise BadInput(f"{short(repr(text), 100)} is none of what {key} can be.")
         try:
-            own = form.part_class(self.draft.value(field), field.part)
-        except NotFoundError:  # the message below the form says so
-            own = None
-        if own is None:
-            return (_words(field.about),)
-        rows = [
-            self._part(f) if f.part is not None else self._plain(f)
-            for f in form.fields_of(own, field.key)
-        ]
-        about = self.shelf.about(self.draft.chosen(field)) or form.first_sentence(own)
-        return (_words(about), *rows)
-
-    def _plain(self, field: FormField) -> widgets.VBox:
-        widget, read = _widget(field, self.draft.value(field))
-        self.fields[field.key] = widget
-        widget.observe(partial(self._typed, field, read), names="value")
-        return widgets.VBox([widget, _words(field.about, field.limit)], layout=_wide())
-
-    def _typed(
-        self,
-        field: FormField,
-        read: Callable[[object], object],
-        change: Mapping[str, object],
-    ) -> None:
-        try:
-            self.set(field.key, read(change["new"]))
+            self.set(key, text if _is_words(field) else parse_value(text))
         except BadInput as error:
-            self._unread[field.key] = str(error)
+            self._unread[key] = (text, str(error))
             self._show()
+        return ""
 
-    # Showing and acting
+    def _save(self, name: str) -> str:
+        self._check()
+        configs = (Path.cwd() / "configs").resolve()
+        same = self._saved == (configs / f"{name.strip()}.yaml").resolve()
+        self._saved = self.draft.save(name, replace=same)
+        saved = self._saved.relative_to(configs).with_suffix("")
+        return f"Saved. Run it with: kdlab run {saved}, or kdlab.load('{saved}').start()"
 
-    def _show(self) -> None:
-        unread = "\n".join(f"{key}: {why}" for key, why in self._unread.items())
-        fault = "\n".join(filter(None, (unread, self.draft.fault)))
-        self._say(fault)
-        self.save.disabled = self.start.disabled = bool(fault)
-        shown = html.escape(self.draft.yaml())
-        self.text.value = f"<pre style='line-height:1.25'>{shown}</pre>"
-
-    def _say(self, text: str) -> None:
-        kind = "could run" if not text else html.escape(text)
-        self.message.value = f"<pre style='white-space:pre-wrap'>{kind}</pre>"
-
-    def _button(self, label: str, act: Callable[[], None]) -> widgets.Button:
-        def attempt(_: object) -> None:
-            self._say("")
-            try:
-                act()
-            except KdlabError as error:
-                self._say(str(error))
-
-        made = widgets.Button(description=label)
-        made.on_click(attempt)
-        return made
-
-    def _save(self) -> None:
-        again = self._saved is not None and self._saved.is_file()
-        wanted = Path.cwd() / "configs" / f"{self.name.value.strip()}.yaml"
-        same = again and self._saved == wanted.resolve()
-        self._saved = self.draft.save(self.name.value, replace=same)
-        name = self._saved.relative_to((Path.cwd() / "configs").resolve()).with_suffix("")
-        self._say(f"Saved. Run it with: kdlab run {name}, or kdlab.load('{name}').start()")
-
-    def _start(self) -> None:
-        self._say("looking at data, models and weights ...")
+    def _start(self) -> str:
+        self._check()
+        self.controls.say("looking at data, models and weights ...", "plain")
         self.run = self.experiment.start()
-        self._say(f"started: {self.run.id}")
+        started = f"started: {self.run.id}"
+        if in_marimo():  # a cell shows what it ends with, and nothing that comes later
+            return f"{started}. See it in a cell: kdlab.attach({self.run.id!r}).live()"
         with self.output:
             self.run.live()
+        return started
+
+    def _check(self) -> None:
+        if self.fault:
+            raise BadInput(self.fault)
+
+    # What it shows
+
+    def _show(self) -> None:
+        self.fields, self.rows = {}, {}
+        known = {f.key: f for f in form.fields_of(ExperimentSpec)}
+        rows = [self._row(known[key]) for key in dict.fromkeys((*_FIRST, *known))]
+        parts = [row for row in rows if "rows" in row]
+        rest = [row for row in rows if "rows" not in row]
+        unread = [Fault(k, why) for k, (_, why) in self._unread.items() if k in self.rows]
+        for fault in (*unread, *self.draft.faults):
+            at = fault.key
+            while at and at not in self.rows:  # below what one types, or not in this form
+                at = at.rpartition(".")[0]
+            if at:
+                self.rows[at]["fault"] += f"{fault.message}\n"
+        self.fault = "\n".join([*map(str, unread), self.draft.fault]).strip()
+        self.page.again = f"kdlab.load({self.draft.name!r}, {self.draft.changes!r}).edit()"
+        shown = {"title": self.draft.name, "fault": self.fault, "yaml": self.draft.yaml()}
+        self.page.state = {"form": shown | {"parts": parts, "rest": rest}}
+        self.controls.show(["save", "start"], off=bool(self.fault))
+
+    def _row(self, field: FormField) -> LiveState:
+        """A field as the page draws it; of a part with those of what it is."""
+        self.fields[field.key] = field
+        picks, value = self._picks(field), self.draft.value(field)
+        limit = "" if field.limit is None else f"Allowed: {field.limit}."
+        row = self.rows[field.key] = {
+            "key": field.key,
+            "kind": field.kind,
+            "options": list(picks.items()) if len(picks) > 1 else [],
+            "text": self._text(field, value),
+            "about": f"{field.about} {limit}".strip(),
+            "fault": "",
+        }
+        if field.part is not None:
+            row["rows"] = []
+            with suppress(NotFoundError):  # the fault says so
+                own = form.part_class(value, field.part)
+                if own is not None:
+                    row["about"] = self.shelf.about(row["text"]) or form.first_sentence(own)
+                    row["rows"] = [self._row(f) for f in form.fields_of(own, field.key)]
+        return row
+
+    def _text(self, field: FormField, value: object) -> str:
+        """What stands in a field: what was typed, a name that was picked, or its value."""
+        if field.key in self._unread:
+            return self._unread[field.key][0]
+        if field.part is not None:
+            name = self.draft.chosen(field)
+            return "null" if name is None else name
+        return str(value or "") if _is_words(field) else _line(value)
+
+    def _picks(self, field: FormField) -> dict[str, object]:
+        """What can be picked, by its name, as a config has it; nothing where one types."""
+        found: dict[str, object] = {_line(one): one for one in field.choices}
+        if field.kind == "yes_no" and field.optional:
+            found = {"true": True, "false": False}
+        elif field.part is not None:
+            found = {one.name: one.tree() for one in self.shelf.fitting(field.part)}
+        return {"null": None} | found if field.optional and found else found
 
 
-def _widget(
-    field: FormField, value: object
-) -> tuple[widgets.Widget, Callable[[object], object]]:
-    """A widget for one value, and how its value is read."""
-    name = field.key.rpartition(".")[2]
-    shared: dict[str, object] = {"description": name, "style": _STYLE, "layout": _wide()}
-    if field.kind == "choice":
-        options = [*([_NONE] if field.optional else []), *field.choices]
-        shown = _NONE if value is None else value
-        chooser = widgets.Dropdown(options=options, value=shown, **shared)
-        return chooser, lambda picked: None if picked == _NONE else picked
-    if field.kind == "yes_no" and not field.optional:
-        return widgets.Checkbox(value=bool(value), indent=True, **shared), bool
-    shared["continuous_update"] = False
-    if field.kind == "text" and not field.optional:
-        return widgets.Text(value=str(value or ""), **shared), str
-    # On one line, as an override would be written.
-    text = yaml.safe_dump(value, default_flow_style=True, width=10_000)
-    written = text.removesuffix("...\n").strip()
-    return widgets.Text(value=written, **shared), lambda typed: parse_value(str(typed))
+def _is_words(field: FormField) -> bool:
+    """Whether all that is typed is its value, and no YAML."""
+    return field.kind == "text" and not field.optional
 
 
-def _wide() -> widgets.Layout:
-    """One for each widget: hiding one must not hide the others."""
-    return widgets.Layout(width="98%")
+def _line(value: object) -> str:
+    """On one line, as an override would be written."""
+    text = str(yaml.safe_dump(value, default_flow_style=True, width=10_000))
+    return text.removesuffix("...\n").strip()
 
 
-def _words(about: str, limit: Range | None = None) -> widgets.HTML:
-    text = about + (f" Allowed: {limit}." if limit is not None and str(limit) else "")
-    look = "opacity:.65;margin-left:158px;line-height:1.35"
-    return widgets.HTML(f"<div style='{look}'>{html.escape(text)}</div>" if text else "")
+def _lies_in(key: str, whole: str) -> bool:
+    return f"{key}.".startswith(f"{whole}.")

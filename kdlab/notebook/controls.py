@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from kdlab.changes.tunable import Tunable
 from kdlab.codec import typed
+from kdlab.config.limits import TEXT
 from kdlab.errors import BadInput, KdlabError
 from kdlab.experiment.folder import ENDED
 from kdlab.notebook.live_state import LiveState
@@ -28,7 +29,8 @@ class PageOrder:
     """A button that was pressed, or numbers that were set, in a page that may say anything."""
 
     do: _Name
-    name: _Name = ""  # of a teacher
+    name: _Name = ""  # of a teacher, of a field, of what is saved
+    text: Annotated[str, Meta(max_length=TEXT)] = ""  # typed into that field
     values: Annotated[dict[_Name, _Value], Meta(max_length=50)] = field(
         default_factory=dict
     )
@@ -39,7 +41,7 @@ class Controls:
 
     Args:
         page: shows them.
-        actions: what the page may ask for; one that returns words has them shown.
+        actions: what the page may ask for; of one that returns words these are the answer.
     """
 
     def __init__(
@@ -47,11 +49,7 @@ class Controls:
     ) -> None:
         self._page, self._actions = page, actions
         self._facts: Mapping[str, object] = {}
-        self._said = (
-            0,
-            "",
-            "",
-        )  # how many answers there were, tone and words of the newest
+        self._said = (0, "", "")  # number of answers, tone and words of the newest
         self._lock = threading.Lock()  # orders come in another thread than the run's news
         page.ordered = self.take
 
@@ -62,11 +60,12 @@ class Controls:
             if order.do not in self._actions:
                 known = ", ".join(self._actions)
                 raise BadInput(f"{order.do!r} is nothing that a page can ask for: {known}.")
-            words = self._actions[order.do](order) or f"{order.do} {order.name}".strip()
+            answer = self._actions[order.do](order)
         except (KdlabError, OSError) as error:  # OSError: the disk did not take it
             self.say(str(error), "bad")
         else:
-            self.say(f"asked for: {words}", "plain")
+            asked = f"asked for: {order.do} {order.name}".strip()
+            self.say(asked if answer is None else str(answer), "plain")
 
     def say(self, text: str, tone: str) -> None:
         """Answer in the page, instead of what was said before."""
@@ -111,7 +110,7 @@ class RunControls(Controls):
             raise BadInput("Nothing was set, so there is nothing to go back to.")
         self.run.set(**values)
         self._values |= values
-        return _words(values)
+        return f"asked for: {_words(values)}"
 
     def follow(self, watch: Watch) -> None:
         """Show what the run can do now."""

@@ -1,4 +1,4 @@
-"""The live view in the page, an anywidget: facts travel as a trait, points as bytes."""
+"""The live view, or a form, in the page: an anywidget whose facts are traits, points bytes."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,20 +12,12 @@ from kdlab.events.curve import Curve, CurveKey
 
 _PAGE = Path(__file__).with_name("page")
 # One module for the browser; each file uses what is before it.
-_MODULES = (
-    "series.js",
-    "chart.js",
-    "cards.js",
-    "controls.js",
-    "film.js",
-    "sweep.js",
-    "live.js",
-)
+_MODULES = ("series", "chart", "cards", "controls", "film", "sweep", "live", "form")
 
 
 def script() -> str:
     """The JavaScript of the view."""
-    return "\n".join((_PAGE / name).read_text(encoding="utf-8") for name in _MODULES)
+    return "\n".join((_PAGE / f"{one}.js").read_text(encoding="utf-8") for one in _MODULES)
 
 
 def style() -> str:

@@ -1,5 +1,6 @@
-"""The live view in a marimo notebook, in a browser: the same anywidget, with its controls."""
+"""The live view and the form in marimo notebooks, in a browser: the same anywidgets."""
 
+import re
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ from kdlab.run.handle.run import Run
 
 pytestmark = pytest.mark.nightly
 
-APP = """
+LIVE = """
 import marimo
 
 app = marimo.App()
@@ -33,11 +34,25 @@ def _(run):
 """
 
 
+FORM = """
+import marimo
+
+app = marimo.App()
+
+
+@app.cell
+def _():
+    import kdlab
+
+    kdlab.load("smoke/none", {"tracking.enabled": False}).edit()
+"""
+
+
 @pytest.fixture
-def served(kdlab_home, elsewhere):
-    """URL of a marimo notebook that starts a run and shows it."""
+def served(kdlab_home, elsewhere, request):
+    """URL of a marimo notebook."""
     pytest.importorskip("marimo")
-    (elsewhere / "app.py").write_text(APP)
+    (elsewhere / "app.py").write_text(request.param)
     port = free_port()
     command = [
         *(sys.executable, "-m", "marimo", "run", "app.py", "--headless"),
@@ -53,6 +68,7 @@ def served(kdlab_home, elsewhere):
         ended(server)
 
 
+@pytest.mark.parametrize("served", [LIVE], indirect=True)
 def test_a_run_is_watched_and_steered_in_marimo(served, page, picture, elsewhere):
     page.goto(served)
     run = RunFolder(until(lambda: run_folders(elsewhere))[0])
@@ -81,3 +97,27 @@ def test_a_run_is_watched_and_steered_in_marimo(served, page, picture, elsewhere
         page.locator(".kd-controls").wait_for(state="hidden")
     finally:
         Run(run).kill()
+
+
+@pytest.mark.parametrize("served", [FORM], indirect=True)
+def test_a_spec_is_put_together_and_started_in_marimo(served, page, picture, elsewhere):
+    page.goto(served)
+    page.locator("summary", has_text=re.compile("^student")).click()
+    page.get_by_label("student", exact=True).select_option("students/digits_small")
+    page.get_by_text("use: students/digits_small").wait_for()
+    page.locator("summary", has_text=re.compile("^train")).click()
+    epochs = page.get_by_label("train.epochs", exact=True)
+    epochs.fill("0")
+    page.get_by_text("train.epochs: is 0, must be >= 1").wait_for()
+    picture("marimo_form")
+    epochs.fill("1")
+    page.locator(".kd-state", has_text="could run").wait_for()
+    page.get_by_label("save as configs/").fill("mine")
+    page.get_by_role("button", name="save").click()
+    page.get_by_text("kdlab run mine").wait_for()
+    saved = (elsewhere / "configs" / "mine.yaml").read_text()
+    assert "students/digits_small" in saved
+    page.get_by_role("button", name="start").click()
+    run = Run(RunFolder(until(lambda: run_folders(elsewhere))[0]))
+    page.get_by_text(f"kdlab.attach('{run.id}').live()").wait_for()
+    until(lambda: run.state == "finished")

@@ -74,25 +74,24 @@ def test_a_spec_is_put_together_with_the_messages_of_the_command_line(
     opened, page, picture, elsewhere
 ):
     opened("builder")
-    page.get_by_text("loss", exact=True).first.click()
-    temperature = page.locator(".widget-inline-hbox", has_text="temperature")
-    typed = temperature.locator("input").first
+    page.locator("summary", has_text=re.compile("^loss")).click()
+    typed = page.get_by_label("loss.temperature", exact=True)
     typed.fill("0")
-    typed.press("Enter")
-    page.get_by_text("loss.temperature").first.wait_for()
-    page.get_by_text("must be > 0", exact=False).first.wait_for()
+    page.get_by_text("loss.temperature: is 0, must be > 0").wait_for()
+    typed.press("End")  # it has the focus still
     picture("builder_fault")
     typed.fill("3")
-    typed.press("Enter")
-    page.get_by_text("could run").first.wait_for()
+    page.locator(".kd-state", has_text="could run").wait_for()
     page.get_by_text("temperature: 3", exact=False).first.wait_for()  # the YAML follows
     picture("builder")
     button(page, "save").click()
-    saved = until(lambda: list((elsewhere / "configs").rglob("*.yaml")))[0]
-    until(lambda: "temperature: 3" in saved.read_text())
+    page.get_by_text("kdlab run my/experiment").wait_for()
+    (saved,) = (elsewhere / "configs").rglob("*.yaml")
+    assert "temperature: 3" in saved.read_text()
     button(page, "start").click()
     run = RunFolder(until(lambda: run_folders(elsewhere))[0])
     until(lambda: run.status().state == "finished")
+    page.locator(".kd-state[data-state=finished]").wait_for()  # live, below the form
 
 
 def test_a_pipeline_is_watched_and_paused(opened, page, picture, elsewhere):

@@ -18,17 +18,19 @@ class Controls {
     this.pool.append(act("add teacher"), this.teacher, act("drain"), act("kill"));
   }
 
-  show({ buttons = [], undo, teachers, dials = [], said: [count, tone, text] = [0, "", ""] }) {
+  show({ buttons = [], off = false, undo, teachers, dials = [], said: [count, tone, text] = [0, "", ""] }) {
     this.card.hidden = !buttons.length;
     const wanted = undo ? [...buttons, "undo"] : buttons;
     while (this.row.children.length > wanted.length) this.row.lastChild.remove();
     wanted.forEach((order, k) => { // the same elements: one of them may have the focus
       const own = this.row.children[k] ?? this.row.appendChild(button());
+      own.disabled = off;
       own.textContent = order === "undo" ? `undo: ${undo}` : order;
       own.onclick = () => this.send({ do: order });
     });
     this.pool.hidden = !teachers;
     if (teachers) this.choose(teachers);
+    this.dials.hidden = !dials.length;
     const names = dials.map(({ name }) => name);
     for (const [name, { row }] of this.made) {
       if (!names.includes(name)) { row.remove(); this.made.delete(name); }

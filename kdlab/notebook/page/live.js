@@ -254,7 +254,7 @@ class View {
 }
 
 function render({ model, el }) {
-  const view = new View(model, el);
+  const view = new (model.get("state")?.form ? Form : View)(model, el);
   const show = () => view.show(model.get("state") ?? {});
   const steer = () => view.controls.show(model.get("controls") ?? {});
   const heard = Object.entries({
