@@ -108,7 +108,7 @@ def test_a_spec_is_put_together_and_started_in_marimo(served, page, picture, els
     page.locator("summary", has_text=re.compile("^train")).click()
     epochs = page.get_by_label("train.epochs", exact=True)
     epochs.fill("0")
-    page.get_by_text("train.epochs: is 0, must be >= 1").wait_for()
+    page.get_by_text("train.epochs: is 0, must be > 0").wait_for()
     picture("marimo_form")
     epochs.fill("1")
     page.locator(".kd-state", has_text="could run").wait_for()
