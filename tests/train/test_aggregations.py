@@ -212,5 +212,19 @@ def test_fragments_divide_the_interval():
 
 def test_what_travels_is_what_is_used():
     assert [Dart(apart=0.5).exchanged(k, 4) for k in range(4)] == [0, 1, 1, 1]
-    assert StreamingDiLoCo(tau=8, fragments=4).exchanged(0, 9) == 0.25
     assert ModelAverage().exchanged(0, 9) == 1
+    state = {
+        "a.weight": torch.zeros(9),
+        "b.weight": torch.zeros(4),
+        "b.mean": torch.zeros(4),
+    }
+    trained = frozenset({"a.weight", "b.weight"})
+
+    def travelling(aggregation, number=0):
+        return set(aggregation.travelling(number, state, trained))
+
+    assert travelling(ModelAverage()) == set(state)
+    streaming = StreamingDiLoCo(tau=8, fragments=2)  # what norms remember travels each time
+    assert travelling(streaming) == {"a.weight", "b.mean"}
+    assert travelling(streaming, 1) == {"b.weight", "b.mean"}
+    assert travelling(EasgdAsync()) == trained

@@ -5,7 +5,7 @@ wrote it. A file that changed on the way is not used.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -33,21 +33,27 @@ class ModelFile:
     worker: int
     path: str
     sha256: str
-    bytes: int
+    bytes: int  # of its tensors that travel
 
 
 def publish(
-    net: nn.Module, worker: int, path: Path, beside: Mapping[str, Tensor] | None = None
+    net: nn.Module,
+    worker: int,
+    path: Path,
+    beside: Mapping[str, Tensor] | None = None,
+    travelling: Collection[str] | None = None,
 ) -> ModelFile:
-    """Write weights and buffers, whole or not at all; with others `beside`, by their names."""
+    """Write weights and buffers, whole or not at all; with others `beside`, by their names.
+
+    What is beside is for whoever comes back; of the model all travels, or what is `travelling`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {k: v.detach().contiguous().cpu() for k, v in net.state_dict().items()}
+    size = sum(state[name].nbytes for name in (state if travelling is None else travelling))
     # Copies: what is remembered may be the same tensor as what is global.
     state |= {k: v.detach().cpu().contiguous().clone() for k, v in (beside or {}).items()}
     write_whole(path, lambda temporary: save_file(state, temporary))
-    # What travels for an average is the model; the rest is for whoever comes back.
-    beside_it = sum(v.numel() * v.element_size() for v in (beside or {}).values())
-    return ModelFile(worker, str(path), file_sha256(path), path.stat().st_size - beside_it)
+    return ModelFile(worker, str(path), file_sha256(path), size)
 
 
 def fetch(file: ModelFile, beside: str | None = None) -> dict[str, Tensor]:

@@ -189,10 +189,9 @@ class LocalWorker:
             self.round_samples += len(batch.ids)
             self.round_steps = before + number + 1
             self._between()
-        path = self._path(round_, "local")
         done = RoundWork(
             round=round_.number,
-            model=publish(self.model.net, self.job.worker, path, self._remembered()),
+            model=self._publish(round_, "local"),
             loss=sgd.mean_loss(),
             steps=self.round_steps,
             samples=self.round_samples,
@@ -321,9 +320,16 @@ class LocalWorker:
             self.sgd.train_step.forget()
         return self._reset(round_, begin, WorkParts(fetched_bytes=round(fetched)))
 
-    def _remembered(self) -> dict[str, Tensor]:
-        """What its aggregation remembers, for whoever comes back."""
-        return {MEMORY + k: v for k, v in self.memory.items()}
+    def _publish(self, round_: Round, what: str, whole: Weights | None = None) -> ModelFile:
+        """Its model; beside it what its aggregation remembers, for whoever comes back."""
+        net, worker, aggregation = self.model.net, self.job.worker, self.job.aggregation
+        name = f"worker-{worker}.{what}.safetensors"
+        path = self.job.folder / "rounds" / f"{round_.number:05d}" / name
+        beside = {MEMORY + k: v for k, v in self.memory.items()}
+        beside |= {WHOLE + k: v for k, v in (whole or {}).items()}
+        state, trained = net.state_dict(), self._trained_names()
+        travelling = aggregation.travelling(round_.number, state, trained)
+        return publish(net, worker, path, beside, travelling)
 
     def _trained_names(self) -> frozenset[str]:
         return frozenset(name for name, _ in self.model.net.named_parameters())
@@ -351,12 +357,7 @@ class LocalWorker:
         self._begins(round_.number + 1, keep=self._keeps)
         return RoundWork(
             round=round_.number,
-            model=publish(
-                self.model.net,
-                self.job.worker,
-                self._path(round_, "reset"),
-                self._remembered() | {WHOLE + k: v for k, v in (self.whole or {}).items()},
-            ),
+            model=self._publish(round_, "reset", self.whole),
             loss=loss,
             steps=round_.compress_steps,
             wall_s=self.sgd.clock() - begin,
@@ -377,7 +378,3 @@ class LocalWorker:
             self.job.emit(CheckpointSaved(step=sgd.steps, worker=self.job.worker))
         if self.saves.due(sgd.steps):
             self._save()
-
-    def _path(self, round_: Round, what: str) -> Path:
-        name = f"worker-{self.job.worker}.{what}.safetensors"
-        return self.job.folder / "rounds" / f"{round_.number:05d}" / name

@@ -34,7 +34,7 @@ class Round:
     diversity_weight: float = 0.0
     communicates: bool = True  # models are exchanged after it
     combines: bool = True  # each local model is reset to something after it
-    exchanged: float = 1.0  # share of the weights that travel in its communication
+    exchanged: float = 1.0  # share of what travels in a communication that does in its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class RoundSchedule:
     averages: bool = False
     # Without a communication, as many rounds as this, to be looked at between
     looks: int = 1
-    # Share of the weights that travel in communication number r of so many; None is all
+    # Share of what travels in a communication that does in number r of so many; None is all
     exchanged: Callable[[int, int], float] | None = None
     # Share of the iterations before the diversity weight, or what stands in its place, counts
     begins: float = 0.0

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 
 from kdlab.config import Range, register
 from kdlab.papers.ec_dnn.parallel import Combining
+from kdlab.train.aggregation.kind import Weights
 from kdlab.train.aggregation.weights import Merged, Merging, WeightAggregation
 
 
@@ -30,6 +31,11 @@ class EasgdAsync(WeightAggregation):
     @property
     def combining(self) -> Combining:
         return "centre"
+
+    def travelling(
+        self, number: int, state: Weights, parameters: frozenset[str]
+    ) -> frozenset[str]:
+        return parameters  # the centre has no statistics of its own
 
     def merge(self, merging: Merging) -> Merged:
         weights, whole = dict(merging.own), dict(merging.own)

@@ -5,7 +5,7 @@ models' outputs as it is: one of one's own says what it does otherwise, in a fil
 """
 
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import ClassVar, Literal
 
 from torch import Tensor
@@ -67,6 +67,12 @@ class AggregationSpec(Spec, ABC):
             f"tau is {table.tau}, and each worker has {table.iterations} local iterations: no "
             "communication would happen before the end. Lower tau, or train longer."
         )
+
+    def travelling(
+        self, number: int, state: Weights, parameters: frozenset[str]
+    ) -> Collection[str]:
+        """Names of the tensors of a local model that travel after round `number`, if any do."""
+        return state.keys()
 
     def memory(self, start: Weights, parameters: frozenset[str]) -> dict[str, Tensor]:
         """What is remembered before anything was merged, of the weights that all begin with."""

@@ -13,6 +13,7 @@ from typing import Annotated
 
 from kdlab.config import Fault, Range, register
 from kdlab.train.aggregation.diloco import DiLoCo
+from kdlab.train.aggregation.kind import Weights
 from kdlab.train.aggregation.weights import Merged, Merging, mean_of
 
 
@@ -54,6 +55,12 @@ class StreamingDiLoCo(DiLoCo):
             held[least].update(layers[layer])
             loads[least] += weight[layer]
         return frozenset(held[number % self.fragments])
+
+    def travelling(
+        self, number: int, state: Weights, parameters: frozenset[str]
+    ) -> frozenset[str]:
+        turn = self.fragment(number, {name: state[name].numel() for name in parameters})
+        return turn | (state.keys() - parameters)
 
     def merge(self, merging: Merging) -> Merged:
         every, memory = sorted(merging.parameters), dict(merging.memory)

@@ -73,8 +73,8 @@ class WeightAggregation(AggregationSpec):
         return max(1, self.tau // self.parts)
 
     def exchanged(self, number: int, of: int) -> float:
-        """Share of the weights that travel in a communication, of so many in all."""
-        return 1 / self.parts
+        """1 where weights travel in communication `number` of so many; 0 where none do."""
+        return 1.0
 
     def timetable(self, iterations: int, looks: int) -> RoundSchedule:
         tau = self.interval(iterations)
