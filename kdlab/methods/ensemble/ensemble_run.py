@@ -1,6 +1,6 @@
 """One member of an ensemble experiment: what it needs before, around and after its workers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from math import ceil
@@ -10,7 +10,6 @@ from statistics import fmean
 import numpy as np
 import torch
 import yaml
-from torch import Tensor
 
 from kdlab.changes.queue import ChangeQueue
 from kdlab.data.samples import PlannedSamples, Shard
@@ -38,6 +37,7 @@ from kdlab.soft_labels.source import (
 )
 from kdlab.train.evaluate import Accuracy, evaluate
 from kdlab.train.lineage import Odometer
+from kdlab.train.recalibration import take_statistics_again
 from kdlab.train.recipe import Recipe
 from kdlab.train.result import MemberResult
 
@@ -185,6 +185,7 @@ class EnsembleRun:
                 pulse=pulse,
                 changes=changes or ChangeQueue(),
                 prices=self.prices,
+                recalibrate=self.method.recalibrate,
             )
         )
 
@@ -287,22 +288,25 @@ class EnsembleRun:
         with closing(Odometer(own_folder(folder, worker) / "odometer")) as odometer:
             return odometer.undone * self.samples(worker).plan.batch
 
-    def loaded(self, file: ModelFile) -> Normalised:
-        """A local model with its final weights."""
-        return self._with(file.worker, fetch(file))
+    def loaded(self, file: ModelFile, *, as_global: bool = False) -> Normalised:
+        """A local model with its final weights, or the global one where weights are averaged.
 
-    def _with(self, worker: int, state: Mapping[str, Tensor]) -> Normalised:
+        They are the same where every worker is reset to the average.
+        """
+        whole, recipe = fetch(file, WHOLE), self.recipe
         with torch.random.fork_rng():
-            model = self._built(worker)
-        model.net.load_state_dict(dict(state))
-        return model.to(self.recipe.chosen_device()).eval()
+            model = self._built(file.worker)
+        model.net.load_state_dict(whole if as_global and whole else fetch(file))
+        model.to(recipe.chosen_device()).eval()
+        if self.variant.aggregation.averages and (as_global or not whole):
+            images, batch = self.method.recalibrate, recipe.evaluate_batch
+            take_statistics_again(model, self.setup.data, images, batch)
+        return model
 
     def _global(self, models: list[ModelFile], folder: Path) -> torch.nn.Module:
         """The global model: exported as one network, or as a list of teachers."""
         if self.variant.aggregation.averages:
-            only = self.loaded(models[0])  # all know it, or the first does
-            if other := fetch(models[0], WHOLE):
-                only.net.load_state_dict(other)
+            only = self.loaded(models[0], as_global=True)  # all know it, or the first does
             path = folder / "global.safetensors"
             export(only, self.model_spec(0), path, self.setup.data)
             return only

@@ -38,6 +38,7 @@ class LocalJob(LoopJob):
     aggregation: AggregationSpec  # how the global model is made
     loss: LossSpec | None  # of soft labels, where the local training has any
     prices: Prices | None = None  # of its work; None: its processor's time is taken
+    recalibrate: int = 0  # images that the batch norms of an average of weights are shown
 
 
 def own_folder(folder: Path, worker: int) -> Path:

@@ -31,6 +31,9 @@ class EnsembleSettings(MethodSettings):
     final: the student is the local model with the smallest loss on its own training data
         (the paper), or the most accurate one on `validation`.
     looks: how often local and global models are tested while they train, at communications.
+    recalibrate: training images that the batch norms of an average of weights are shown before it
+        is looked at or kept; 0 leaves the mean of its models' statistics. No model trains with
+        them.
     processes: each worker in a process of its own; false trains them one after the other
         in the run's process. Results are the same.
     gbit_per_s: between machines, for the modelled time of a communication.
@@ -49,6 +52,7 @@ class EnsembleSettings(MethodSettings):
     models: tuple[ModelSpec, ...] = ()
     final: Literal["training_loss", "validation"] = "training_loss"
     looks: Annotated[int, _POSITIVE] = 20
+    recalibrate: Annotated[int, Range(ge=0)] = 1024
     processes: bool = True
     gbit_per_s: Annotated[float, POSITIVE] = 1.0
     hang_s: Annotated[float, POSITIVE] = 60.0

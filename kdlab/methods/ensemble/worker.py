@@ -52,6 +52,7 @@ from kdlab.train.aggregation.kind import Weights
 from kdlab.train.aggregation.weights import Merging, WeightAggregation
 from kdlab.train.cadence import Cadence
 from kdlab.train.hard_loss import hard_loss
+from kdlab.train.recalibration import take_statistics_again
 from kdlab.train.step import TrainStep, steps_per_second
 
 
@@ -337,18 +338,25 @@ class LocalWorker:
     def _error(self, weights: Weights) -> float:
         """Percent of the validation images that a network with these weights takes for others."""
         data = self.job.samples.data
-        scratch = self.job.scratch(self.job.worker)
-        scratch.net.load_state_dict(dict(weights))
-        said = self.sgd.probabilities(data.inputs[data.validation], scratch)
+        said = self.sgd.probabilities(
+            data.inputs[data.validation], self._average_of(weights)
+        )
         wrong = said.argmax(1).numpy() != data.labels[data.validation]
         return 100 * float(wrong.mean())
 
     def global_model(self) -> Normalised:
         """What it has of the global model after a combination."""
-        if self.whole is None:
+        if not self.job.aggregation.averages:
             return self.model
-        scratch = self.job.scratch(self.job.worker)
-        scratch.net.load_state_dict(self.whole)
+        return self._average_of(self.whole or self.model.net.state_dict())
+
+    def _average_of(self, weights: Weights) -> Normalised:
+        """A network with these weights, and with statistics that are of them."""
+        job, sgd, scratch = self.job, self.sgd, self.job.scratch(self.job.worker)
+        scratch.net.load_state_dict(dict(weights))
+        data, batch = job.samples.data, job.recipe.evaluate_batch
+        alive = partial(job.pulse, sgd.steps)
+        take_statistics_again(scratch, data, job.recalibrate, batch, alive)
         return scratch
 
     def _reset(self, round_: Round, begin: float, parts: WorkParts) -> RoundWork:

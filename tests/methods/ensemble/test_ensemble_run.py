@@ -15,7 +15,7 @@ from kdlab.errors import BadInput
 from kdlab.events.general import Warned
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
-from kdlab.methods.ensemble.exchange import fetch
+from kdlab.methods.ensemble.exchange import WHOLE, fetch
 from kdlab.methods.ensemble.local_job import Prices
 from kdlab.methods.ensemble.model_workers import WorkersHere
 from kdlab.methods.ensemble.round_driver import RoundDriver
@@ -241,6 +241,55 @@ def test_rivals_exchange_the_bytes_that_one_counts_by_hand(rivals):
     # The first of two fragments is the stem, and has its turn twice.
     assert sent["streaming_diloco"] == stem + (layer + head) + stem
     assert sent["soup"] == model  # once, in the end
+
+
+NORMED = "student={type: models/cifar_resnet, depth: 8, width: [4, 4, 8, 8]}"
+
+
+def of_all_images(own, weights):
+    """A network whose batch norms have statistics of all training images: taken in one batch."""
+    data = own.setup.data
+    model = own.model_spec(0).build(10, 1)
+    model.net.load_state_dict(weights)
+    for norm in (m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)):
+        norm.reset_running_stats()
+        norm.momentum = 1.0
+    with torch.no_grad():
+        model.train()(torch.from_numpy(data.inputs[data.train]))
+    return model.eval()
+
+
+@pytest.mark.parametrize("kind", ["papa, tau: 3", "diloco, tau: 3"])
+@pytest.mark.long
+def test_an_average_has_statistics_of_its_own_and_nothing_else_has(tmp_path, kind):
+    prices = Prices(step_s=1.0, row_s=0.001)
+    own = averaging(NORMED, "train.evaluate_batch=512", kind=kind, prices=prices)
+    outcome, result = trained(own, tmp_path)
+    data, file = own.setup.data, outcome.models[0]
+    whole = fetch(file, WHOLE) or fetch(file)
+    model = of_all_images(own, whole)
+    kept = load_exported(tmp_path / "global.safetensors")
+    assert apart(dict(kept.net.state_dict()), dict(model.net.state_dict())) < 1e-4
+    means = [name for name in whole if name.endswith("running_mean")]
+    assert (
+        min(float((model.net.state_dict()[n] - whole[n]).abs().max()) for n in means) > 1e-3
+    )
+    top1 = evaluate(model, data, data.test, 512).top1
+    assert result.global_top1 == pytest.approx(top1)
+    assert outcome.looks[-1].global_ == pytest.approx(100 - top1)
+    student = load_file(tmp_path / "student.safetensors")
+    if kind.startswith("papa"):  # its local models are no averages
+        assert any(apart(student, fetch(one)) == 0 for one in outcome.models)
+    else:
+        assert apart(student, dict(kept.net.state_dict())) == 0
+    # Training has nothing of it, neither weights nor time.
+    plain = replace(own, method=replace(own.method, recalibrate=0))
+    again, left = trained(plain, tmp_path / "plain")
+    for one, other in zip(outcome.models, again.models, strict=True):
+        assert apart(fetch(one), fetch(other)) == 0
+    assert left.train_seconds == result.train_seconds
+    kept = load_exported(tmp_path / "plain" / "global.safetensors")
+    assert apart(dict(kept.net.state_dict()), whole) == 0
 
 
 def test_an_ensemble_is_kept_as_a_card_of_teachers(tmp_path):
