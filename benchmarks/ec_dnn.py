@@ -5,18 +5,23 @@ time on machines side by side (section 4.3); communication comes on top, and cou
 What a step and a relabelled row cost is measured first, with nothing beside it, and the time of
 a training is what it did times that; so trainings go on beside each other, as many as there
 are cores, each with its workers one after the other. tau, and of EC-DNN alpha, p and beta, are
-chosen on validation images with the first seed; test images decide nothing.
+chosen on validation images with the first seed, of as many candidates for each; E-DNN and S-DNN
+have nothing to choose. Test images decide nothing. What is chosen is also trained with a half and
+a quarter of the time, each with its own schedule: that is what a user can buy.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from tempfile import mkdtemp
 from typing import Literal
 
+from benchmarks.curves import compared, errors_and_costs, points_of
 from benchmarks.harness import Scratch, quiet, report
 from kdlab.errors import Diverged
 from kdlab.events.event import unheard
@@ -27,7 +32,6 @@ from kdlab.methods.ensemble.method import Ensemble
 from kdlab.methods.ensemble.model_workers import WorkersHere
 from kdlab.methods.ensemble.round_driver import RoundDriver
 from kdlab.methods.ensemble.worker import LocalWorker
-from kdlab.papers.ec_dnn.metrics import speed, worse_share
 from kdlab.report.figures import Figure, Report, Say, figure
 from kdlab.report.methods import ErrorCurve
 from kdlab.run.experiment import load
@@ -35,7 +39,8 @@ from kdlab.supervision.children import announce
 
 EXPERIMENT = "ec_dnn/cifar10_cpu"
 BUDGET_S = 20.0
-MA_TAUS = (16, 64, 200)
+BUDGETS = (0.25, 0.5, 1.0)  # shares of it
+MA_TAUS = (8, 16, 32, 64, 128, 256)
 
 # What EC-DNN is tried with: communications, alpha, p, and beta of Eq. 6 (the paper: 0.4, then
 # 0.6): the paper's, and without the term of Eq. 5, which costs a relabelling of every batch. tau is
@@ -138,40 +143,77 @@ def measure(
     with Scratch() as scratch:
         by = TrainedBy(experiment, list(overrides), scratch.folder)
         (costs,) = scratch.results(priced, [{"by": by}], patience_s=_PATIENCE_S)
-        prices = costs.prices
-        say(
-            f"a step takes {1e3 * prices.step_s:.1f} ms, a row forward "
-            f"{1e6 * prices.row_s:.0f} us"
+        step_ms, row_us = 1e3 * costs.prices.step_s, 1e6 * costs.prices.row_s
+        say(f"a step takes {step_ms:.1f} ms, a row forward {row_us:.0f} us")
+        train = partial(_train_all, scratch, by, costs.prices, say)
+        every = candidates(costs, budget_s)
+        first = train([(case, 0) for _, case in every])
+        best = chosen(every, first, say)
+        asked = [
+            (name, share, seed)
+            for share in BUDGETS
+            for seed in range(repeats)
+            for name in best
+            # S-DNN is a row of a table, and is compared with nobody.
+            if (share, seed) != (1, 0) and (share == 1 or name != "s")
+        ]
+        others = train(
+            [
+                (candidates(costs, share * budget_s)[best[name]][1], seed)
+                for name, share, seed in asked
+            ]
         )
+    found = dict(zip(asked, others, strict=True))
+    found |= {(name, 1.0, 0): first[number] for name, number in best.items()}
+    settings = _settings({name: every[number][1] for name, number in best.items()})
+    return _report(found, repeats, settings, say)
 
-        def trained_all(cases: Cases) -> list[ErrorCurve]:
-            own = {"by": by, "prices": prices}
-            return scratch.results(
-                trained,
-                [own | {"method": method, "seed": seed} for method, seed in cases],
-                at_once=os.cpu_count() or 1,
-                patience_s=_PATIENCE_S * max(1, len(cases)),
-                say=say,
-            )
 
-        every = _cases(costs, budget_s)
-        best, first = chosen(every, trained_all([(case, 0) for _, case in every]), say)
-        others = trained_all(
-            [(c, seed) for seed in range(1, repeats) for c in best.values()]
-        )
-    curves = {
-        name: [first[name], *others[number :: len(best)]]
-        for number, name in enumerate(best)
+def _train_all(
+    scratch: Scratch, by: TrainedBy, prices: Prices, say: Say, cases: Cases
+) -> list[ErrorCurve]:
+    """As many side by side as there are cores."""
+    own = {"by": by, "prices": prices}
+    return scratch.results(
+        trained,
+        [own | {"method": method, "seed": seed} for method, seed in cases],
+        at_once=os.cpu_count() or 1,
+        patience_s=_PATIENCE_S * max(1, len(cases)),
+        say=say,
+    )
+
+
+def _report(
+    found: Mapping[tuple[str, float, int], ErrorCurve],
+    repeats: int,
+    settings: list[Figure],
+    say: Say,
+) -> Report:
+    """Of trainings by name, share of the budget and seed."""
+    lost = {seed for (_, _, seed), training in found.items() if not training.looks}
+    seeds = [seed for seed in range(repeats) if seed not in lost]
+    if lost:
+        say(f"{len(seeds)} of {repeats} seeds count: with the others a method diverged")
+    if not seeds:
+        raise Diverged("With no seed all methods came to their end. Lower train.lr.")
+    whole = {
+        name: [found[name, 1.0, seed] for seed in seeds] for name in ("s", "e", "ma", "ec")
     }
-    whole = [k for k in range(repeats) if all(own[k].looks for own in curves.values())]
-    if len(whole) < repeats:
-        say(f"{len(whole)} of {repeats} seeds count: with the others a method diverged")
-    curves = {name: [own[k] for k in whole] for name, own in curves.items()}
-    return report("ec_dnn", _figures(curves))
+    ends = {
+        name: [[found[name, share, seed].end for share in BUDGETS] for seed in seeds]
+        for name in ("e", "ma", "ec")
+    }
+    read = compared(whole, ends)
+    result = report("ec_dnn", errors_and_costs(whole) + settings + read.figures)
+    result["undefined"], result["curves"] = read.undefined, points_of(whole)
+    return result
 
 
-def _cases(costs: MeasuredSeconds, budget_s: float) -> list[tuple[str, BenchedMethod]]:
-    """Settings that each method is tried with, the best of which are chosen on validation."""
+def candidates(costs: MeasuredSeconds, budget_s: float) -> list[tuple[str, BenchedMethod]]:
+    """Settings that each method is tried with, the best of which are chosen on validation.
+
+    The same ones in the same order for every budget.
+    """
     plain = costs.iterations(budget_s)
     ma = [(f"ma tau {tau}", min(tau, plain)) for tau in MA_TAUS]
     return [
@@ -186,8 +228,8 @@ def chosen(
     cases: Sequence[tuple[str, BenchedMethod]],
     found: Sequence[ErrorCurve],
     say: Say = quiet,
-) -> tuple[dict[str, BenchedMethod], dict[str, ErrorCurve]]:
-    """The setting with the smallest validation error of each name, and its training.
+) -> dict[str, int]:
+    """The number of the setting with the smallest validation error, of each name.
 
     Args:
         cases: names and settings.
@@ -197,8 +239,8 @@ def chosen(
     Raises:
         Diverged: all of one name did.
     """
-    best: dict[str, tuple[float, BenchedMethod, ErrorCurve]] = {}
-    for (name, case), result in zip(cases, found, strict=True):
+    best: dict[str, int] = {}
+    for number, ((name, case), result) in enumerate(zip(cases, found, strict=True)):
         if not result.looks:
             continue
         last = result.last
@@ -207,17 +249,15 @@ def chosen(
             f"{last.global_:.2f} % (_G) {last.chosen:.2f} % (_L), "
             f"{last.iterations} iterations, {last.parallel_s:.1f} s"
         )
-        if name not in best or last.validation_global < best[name][0]:
-            best[name] = last.validation_global, case, result
+        before = found[best[name]].last.validation_global if name in best else 100.0
+        if name not in best or last.validation_global < before:
+            best[name] = number
     if lost := sorted({name for name, _ in cases} - set(best)):
         raise Diverged(
             f"No training of {', '.join(lost)} came to its end: their losses are no numbers. "
             "Lower train.lr of the experiment."
         )
-    return (
-        {name: case for name, (_, case, _) in best.items()},
-        {name: result for name, (_, _, result) in best.items()},
-    )
+    return best
 
 
 def _ec(
@@ -229,7 +269,8 @@ def _ec(
     beta: tuple[float, float],
 ) -> BenchedMethod:
     iterations = costs.iterations(budget_s, diversity=alpha, p=p)
-    tau = max(1, iterations // communications)
+    # Rounded up: down it would leave some iterations to a round of their own, one too many.
+    tau = ceil(iterations / communications)
     return BenchedMethod(
         name=f"ec tau {tau} alpha {alpha:g} p {p:g} beta {beta[0]:g}, {beta[1]:g}",
         aggregation="ensemble",
@@ -241,55 +282,20 @@ def _ec(
     )
 
 
-def _figures(trained: dict[str, list[ErrorCurve]]) -> list[Figure]:
-    keys = {"g": "global_", "l": "chosen"}  # fields of the errors, as the paper calls them
-
-    def last(name: str, key: str) -> list[float]:
-        return [getattr(result.last, key) for result in trained[name]]
-
-    def speeds(name: str, of: str, axis: str) -> list[float]:
-        pairs = zip(trained[name], trained["ma"], strict=True)
-        key = keys[of]
-        return [speed(one.curve(key, axis), ma.curve("global_", axis)) for one, ma in pairs]
-
-    found = [figure("error_pct/s", last("s", "chosen"), "%")]
-    for name in ("ec", "ma", "e"):
-        for of, key in keys.items():
-            found.append(figure(f"error_pct/{name}_{of}", last(name, key), "%"))
-        apart = [fmean(result.differences()) for result in trained[name]]
-        found.append(figure(f"diff_lg/{name}", apart, "points"))
-    for other, of in (("ma", "g"), ("e", "g"), ("ma", "l")):
-        pairs = zip(last("ec", keys[of]), last(other, keys[of]), strict=True)
-        label = f"points_better/ec_{of}_than_{other}_{of}"
-        found.append(figure(label, [b - a for a, b in pairs], "points"))
-    for name, of in (("ec", "g"), ("ec", "l"), ("e", "g")):
-        times, counted = (speeds(name, of, axis) for axis in ("parallel_s", "iterations"))
-        found.append(figure(f"speed/{name}_{of}", times, "times"))
-        found.append(figure(f"speed_in_iterations/{name}_{of}", counted, "times"))
-    ensembles = [*trained["ec"], *trained["e"]]
-    for name, those in (("ensemble", ensembles), ("model_average", trained["ma"])):
-        # Of rounds at whose end the global model is worse than its models on average (Eq. 7).
-        shares = [worse_share(result.differences()) for result in those]
-        found.append(figure(f"worse_than_locals_share/{name}", shares, "share"))
-    # The same by the loss, where Eq. 3 allows none for an ensemble.
-    losses = [
-        [fmean(look.local_losses) + 1e-5 - look.global_loss for look in result.looks]
-        for result in ensembles
+def _settings(best: Mapping[str, BenchedMethod]) -> list[Figure]:
+    """What was chosen on validation."""
+    ma, ec = best["ma"], best["ec"]
+    assert ma.tau is not None
+    assert ec.tau is not None
+    return [
+        figure("tau/ma", ma.tau, "iterations"),
+        figure("tau/ec", ec.tau, "iterations"),
+        figure("communications/ec", ceil(ec.iterations / ec.tau), ""),
+        figure("alpha/ec", ec.alpha, ""),
+        figure("p/ec", ec.p, "share"),
+        figure("beta/ec", ec.beta[0], ""),
+        figure("beta_later/ec", ec.beta[1], ""),
     ]
-    shares = list(map(worse_share, losses))
-    found.append(figure("larger_loss_than_locals_share/ensemble", shares, "share"))
-    # Diff_LC (Eq. 8), the mean over all looks behind a compression.
-    each = [
-        [look.diff_lc for look in result.looks if look.diff_lc is not None]
-        for result in trained["ec"]
-    ]
-    found.append(figure("diff_lc/ec", [fmean(own or [0.0]) for own in each], "points"))
-    for name, results in trained.items():
-        found.append(figure(f"parallel_s/{name}", last(name, "parallel_s"), "s"))
-        for part in ("train_s", "compress_s", "relabel_s", "communication_s"):
-            values = [getattr(result.account, part) for result in results]
-            found.append(figure(f"{part}/{name}", values, "s"))
-    return found
 
 
 # One training

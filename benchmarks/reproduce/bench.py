@@ -77,4 +77,8 @@ class Bench(MeasurementSpec):
         options = {name: value for name, value in asked.items() if value}
         # The name is one of the literals above.
         found: Report = import_module(f"benchmarks.{self.name}").measure(**options, say=say)
-        return Measured(values={f["name"]: f["values"] for f in found["figures"]})
+        return Measured(
+            values={f["name"]: f["values"] for f in found["figures"]},
+            undefined=found.get("undefined", {}),
+            seen=found.get("curves", {}),
+        )

@@ -151,7 +151,7 @@ def _reproduced(
         measured = made[alike]
     rows = tuple(_found(row, simulated, measured) for row in spec.rows)
     for row in rows:
-        if row.spec.measured is not None and not row.measured:
+        if row.spec.measured is not None and not (row.measured or row.undefined):
             say(f"warning: nothing was measured of {row.spec.measured} ({row.spec.row})")
     from benchmarks.reproduce.drawn import draw  # imports matplotlib
 
@@ -162,6 +162,7 @@ def _reproduced(
         rows=rows,
         figures=(*pictures, *measured.pictures),
         measurement=measured.facts,
+        curves=measured.seen,
     )
 
 
@@ -171,8 +172,10 @@ def _found(row: Row, simulated: Mapping[str, float], measured: Measured) -> Meas
         value = simulated[row.simulated] / row.over
         if row.of is not None:
             value = row.of / value
-    own = () if row.measured is None else measured.values.get(row.measured, ())
-    return MeasuredRow(row, value, tuple(own))
+    own, why = measured.values.get(row.measured or "", ()), ""
+    if row.measured is not None:
+        why = measured.undefined.get(row.measured, "")
+    return MeasuredRow(row, value, tuple(own), why)
 
 
 def _written(result: Reproduction, folder: Path, *, keeps: bool) -> Reproduction:
@@ -212,11 +215,14 @@ def as_markdown(facts: Facts) -> str:
 
 
 def markdown_rows(facts: Facts, quantities: Collection[str] = ()) -> str:
-    """The rows of a result, or those of `quantities`, as Markdown without empty columns."""
+    """The rows of a result, or those of `quantities`, as Markdown without empty columns.
+
+    A row that its claim has gained since, and of which nothing is known, is left out.
+    """
     lines = [
         [markdown(cell) for cell in line]
         for line in cells(facts)
-        if not quantities or line[1] in quantities
+        if any(line[2:]) and (not quantities or line[1] in quantities)
     ]
     kept = [k for k in range(len(_HEAD)) if any(line[k] for line in lines)]
     rows = [[line[k] for k in kept] for line in lines]
@@ -255,10 +261,11 @@ def kept(name: str) -> Facts:
         near = folders.nearest(name, results.names())
         raise NotFoundError(f"No result {name!r} is kept.{near}")
     _, spec = card(name)
-    found = results.found_in(folder, name)
+    found, why = results.found_in(folder, name), results.undefined_in(folder, name)
     words = {key: getattr(spec, key) for key in ("source", "published_of", "scaled")}
     none = dict.fromkeys(results.FOUND)  # of a row that its claim has gained since
-    rows = [facts_of(row, found.get((row.row, row.quantity), none)) for row in spec.rows]
+    keyed = [(row, (row.row, row.quantity)) for row in spec.rows]
+    rows = [facts_of(row, found.get(key, none), why.get(key, "")) for row, key in keyed]
     return results.made_of(folder, name) | words | {"notes": spec.notes, "rows": rows}
 
 

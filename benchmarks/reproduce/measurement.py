@@ -16,11 +16,15 @@ from kdlab.report.figures import Say
 class Measured:
     """What was found.
 
-    `curves` are to be drawn over epochs: points by panel, then by name. `facts` are for the
-    result's card: seeds, hash of the spec.
+    `curves` are to be drawn over epochs: points by panel, then by name. `seen` are curves of each
+    seed that are kept as they are. `facts` are for the result's card: seeds, hash of the spec.
     """
 
     values: Mapping[str, Sequence[float]]  # of repeats or seeds, by the name a row asks for
+    undefined: Mapping[str, str] = field(
+        default_factory=dict
+    )  # why, of names without values
+    seen: Mapping[str, Sequence[Points]] = field(default_factory=dict)
     curves: Mapping[str, Mapping[str, Points]] = field(default_factory=dict)
     pictures: Sequence[Path] = ()  # that were drawn on the way
     facts: Mapping[str, Any] = field(default_factory=dict)

@@ -1,8 +1,9 @@
 """What is claimed of each number and what came of it: two tables of a folder `results`.
 
 `rows.csv` has a line for each number of a claim: what is published, the figures that simulate and
-measure it, its goal, and what these came to. `made.csv` has a line for each result that is kept:
-command, machine, versions, seeds, commit and code. All words are those of the claim's card.
+measure it, its goal, and what these came to, or why that is undefined. `made.csv` has a line for
+each result that is kept: command, machine, versions, seeds, commit and code. All words are those of
+the claim's card. `curves.csv` has those that were read, a line each: "x y; x y; ..." of each seed.
 """
 
 import csv
@@ -13,6 +14,7 @@ from typing import Any
 from benchmarks.reproduce.freshness import Facts
 from kdlab.config import folders
 from kdlab.config.spec import Spec
+from kdlab.report.chart import Points
 
 HERE = Path(__file__).parents[1] / "results"
 FOUND = ("simulated", "measured", "mean", "std", "low", "high")
@@ -79,6 +81,15 @@ def found_in(folder: Path, name: str) -> dict[RowKey, FoundNumbers]:
     }
 
 
+def undefined_in(folder: Path, name: str) -> dict[RowKey, str]:
+    """Why there is nothing to measure, by row and quantity."""
+    return {
+        (line["row"], line["quantity"]): why
+        for line in _read(folder / "rows.csv")
+        if line["name"] == name and (why := line.get("undefined"))
+    }
+
+
 def keep(folder: Path, facts: Facts, rows: Sequence[Spec]) -> Path:
     """Write a result of these claimed rows into the tables of a folder, in place of an older one.
 
@@ -91,8 +102,13 @@ def keep(folder: Path, facts: Facts, rows: Sequence[Spec]) -> Path:
     }
     nothing: FoundNumbers = dict.fromkeys(FOUND)  # of a row that was left out this time
     old, made = {}, _made_line(facts)
+    why: dict[RowKey, str] = {
+        (one["row"], one["quantity"]): one["undefined"]
+        for one in facts["rows"]
+        if one.get("undefined")
+    }
     if all(one["measured"] is None for one in found.values()):
-        old = found_in(folder, name)
+        old, why = found_in(folder, name), undefined_in(folder, name)
     if any(one["measured"] is not None for one in old.values()):
         (made,) = (one for one in _read(folder / "made.csv") if one["name"] == name)
     lines = []
@@ -102,7 +118,12 @@ def keep(folder: Path, facts: Facts, rows: Sequence[Spec]) -> Path:
         before = {k: v for k, v in old.get(key, {}).items() if k != "simulated"}
         own = {_GIVES.get(k, k): v for k, v in own.items() if (k, v) != ("over", 1.0)}
         own |= {k: found.get(key, nothing)[k] for k in FOUND} | before
+        own |= {"undefined": why[key]} if key in why else {}
         lines.append({"name": name} | {k: _text(v) for k, v in own.items()})
+    if curves := facts.get("curves"):
+        drawn = [(curve, " | ".join(map(_points, each))) for curve, each in curves.items()]
+        kept = [{"name": name, "curve": curve, "points": own} for curve, own in drawn]
+        _write(folder / "curves.csv", name, kept)
     _write(folder / "made.csv", name, [made])
     return _write(folder / "rows.csv", name, lines)
 
@@ -117,6 +138,10 @@ def _made_line(facts: Facts) -> Line:
         own = run.get(key, "")
         told[key] = own if isinstance(own, str) else " ".join(map(str, own))
     return {key: _text(value) for key, value in told.items()}
+
+
+def _points(points: Points) -> str:
+    return "; ".join(f"{x:.4g} {y:.4g}" for x, y in points)
 
 
 def _parts(text: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from benchmarks.reproduce.measurement import MeasurementSpec
 from benchmarks.reproduce.result import FoundNumbers
 from kdlab.config import Fault, register
 from kdlab.config.spec import POSITIVE, Spec
+from kdlab.report.chart import Points
 from kdlab.report.figures import meets
 from kdlab.report.machine import git_commit, machine, versions
 from kdlab.report.table import text_table
@@ -106,6 +107,7 @@ class MeasuredRow:
     spec: Row
     simulated: float | None
     measured: tuple[float, ...]
+    undefined: str = ""  # why there is nothing to measure
 
     def facts(self) -> dict[str, Any]:
         values = self.measured
@@ -117,10 +119,11 @@ class MeasuredRow:
             "low": min(values, default=None),
             "high": max(values, default=None),
         }
-        return facts_of(self.spec, {key: _rounded(value) for key, value in found.items()})
+        rounded = {key: _rounded(value) for key, value in found.items()}
+        return facts_of(self.spec, rounded, self.undefined)
 
 
-def facts_of(spec: Row, found: FoundNumbers) -> dict[str, Any]:
+def facts_of(spec: Row, found: FoundNumbers, undefined: str = "") -> dict[str, Any]:
     """A row of a result, as `result.json` has it."""
     return {
         "row": spec.row,
@@ -129,6 +132,7 @@ def facts_of(spec: Row, found: FoundNumbers) -> dict[str, Any]:
         "is": spec.marked,
         "off_pct": _rounded(off_pct(spec, found["simulated"])),
         "holds": holds(spec, found),
+        "undefined": undefined,
         **found,
     }
 
@@ -164,6 +168,7 @@ class Reproduction:
     rows: tuple[MeasuredRow, ...]
     figures: tuple[Path, ...]  # pictures that were drawn
     measurement: Mapping[str, Any] = field(default_factory=dict)  # seeds, hash of the spec
+    curves: Mapping[str, Sequence[Points]] = field(default_factory=dict)  # of each seed
     about: str = ""  # first line of the card
     command: str = ""  # that this is the result of
     seconds: float = 0.0  # it took
@@ -184,6 +189,7 @@ class Reproduction:
             "scaled": self.spec.scaled,
             "notes": list(self.spec.notes),
             "rows": [row.facts() for row in self.rows],
+            "curves": dict(self.curves),
         }
 
     def table(self) -> str:
@@ -222,7 +228,7 @@ def cells(facts: Facts) -> list[list[str]]:
 def _spread(row: Facts) -> str:
     """As `typical` has it: mean ± std over seeds, or the median and its range."""
     if row["measured"] is None:
-        return ""
+        return f"undefined: {why}" if (why := row.get("undefined")) else ""
     if row["std"] is not None and is_mean(row["quantity"]):
         return f"{row['mean']:.2f} ± {row['std']:.2f}"
     if row["low"] == row["high"]:

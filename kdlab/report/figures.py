@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from kdlab.report.machine import machine, versions
 from kdlab.report.table import text_table
@@ -26,6 +26,10 @@ class Report(TypedDict):
     machine: dict[str, Any]
     versions: dict[str, str]
     figures: list[Figure]
+    undefined: NotRequired[
+        dict[str, str]
+    ]  # why, of figures that there are none of, by name
+    curves: NotRequired[dict[str, list[list[tuple[float, float]]]]]  # of each seed, by name
 
 
 def figure(
@@ -80,6 +84,8 @@ def printed(result: Report) -> str:
         ]
         for f in result["figures"]
     ]
+    undefined = result.get("undefined", {})
+    rows += [[name, "undefined", "", "", "", why] for name, why in undefined.items()]
     where = result["machine"]
     table = text_table(["figure", "median", "range", "unit", "goal", ""], rows)
     return f"{table}\n{where['cores']} cores, {where['gpu'] or 'no GPU'}, {where['system']}"

@@ -36,6 +36,11 @@ class ErrorCurve:
     def last(self) -> RoundErrors:
         return self.looks[-1]
 
+    @property
+    def end(self) -> Point:
+        """Overall time and the error that its global model comes to."""
+        return Point(self.last.parallel_s, self.last.global_)
+
     def differences(self) -> list[float]:
         """Diff_LG (Eq. 7) at the end of every round that was looked at."""
         return [look.diff_lg for look in self.looks]
@@ -63,7 +68,8 @@ def rows(
         if baseline in methods:
             pairs = zip(courses, methods[baseline], strict=True)
             each = [speed(c.curve("global_"), b.curve("global_")) for c, b in pairs]
-            row["speed _G"] = f"{fmean(each):.2f}"
+            known = [one for one in each if one is not None]
+            row["speed _G"] = f"{fmean(known):.2f}" if known == each else "undefined"
         found.append(row)
     return found
 
@@ -78,8 +84,9 @@ def markdown(table: Sequence[Mapping[str, str]]) -> str:
         "loss (before an average of weights, behind a compression), `_G` of the global model.",
         "`Diff_LG`: mean of the local errors minus that of the global model, at rounds' ends;",
         "`worse`: share of these where it is below 0. Seconds are those of machines side by side",
-        "(the slowest worker of each round); `speed`: time of ma_dnn's global model to its final",
-        "error over the method's to the same error, 0 if never.",
+        "(the slowest worker of each round); `speed`: time of ma_dnn's global model over the",
+        "method's to the same error, 0 if never; undefined where in one of its trainings ma_dnn",
+        "is within a point of its end before 70 % of its time.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -2,7 +2,13 @@
 
 import pytest
 
-from benchmarks.ec_dnn import BenchedMethod, MeasuredSeconds, chosen, measure
+from benchmarks.ec_dnn import (
+    BenchedMethod,
+    MeasuredSeconds,
+    candidates,
+    chosen,
+    measure,
+)
 from kdlab.errors import Diverged
 from kdlab.methods.ensemble.local_job import Prices
 from kdlab.report.methods import ErrorCurve
@@ -14,6 +20,34 @@ def test_a_budget_holds_what_is_relabelled_too():
     assert costs.iterations(1.0) == 100
     assert costs.iterations(1.0, p=0.1) == int(1 / (0.011 + 0.1 * 50 * 4 * 1e-5))
     assert costs.iterations(1.0, diversity=0.6, p=0.1) < 80
+
+
+COSTS = MeasuredSeconds(Prices(step_s=0.01, row_s=2.4e-5), batch=64, workers=4)
+
+
+def test_whoever_has_a_choice_has_as_many_candidates():
+    names = [name for name, _ in candidates(COSTS, 20.0)]
+    assert {name: names.count(name) for name in names} == {"s": 1, "e": 1, "ma": 6, "ec": 6}
+
+
+@pytest.mark.parametrize("budget_s", [20.0, 10.0, 5.0])
+def test_ten_communications_are_not_eleven(budget_s):
+    asked = [10, 10, 25, 10, 10, 10]
+    cases = [case for name, case in candidates(COSTS, budget_s) if name == "ec"]
+    rounds = [-(-case.iterations // case.tau) for case in cases]
+    assert rounds == [min(most, made) for most, made in zip(asked, rounds, strict=True)]
+    assert [made for made, most in zip(rounds, asked, strict=True) if most == 10] == [
+        10
+    ] * 5
+
+
+def test_a_shorter_time_has_the_same_settings():
+    for (name, whole), (short, half) in zip(
+        candidates(COSTS, 20.0), candidates(COSTS, 10.0), strict=True
+    ):
+        assert name == short
+        assert (whole.p, whole.alpha, whole.beta) == (half.p, half.alpha, half.beta)
+        assert half.iterations == pytest.approx(whole.iterations / 2, abs=1)
 
 
 def curve(validation):
@@ -40,9 +74,8 @@ def curve(validation):
 def test_the_best_on_validation_is_chosen_and_what_diverged_is_not():
     cases = [("s", BenchedMethod(name="s"))]
     cases += [("ma", BenchedMethod(name=f"ma {tau}", tau=tau)) for tau in (4, 8, 16)]
-    found, curves = chosen(cases, [curve(30), curve(None), curve(21), curve(22)])
-    assert {name: case.tau for name, case in found.items()} == {"s": None, "ma": 8}
-    assert curves["ma"].last.validation_global == 21
+    found = chosen(cases, [curve(30), curve(None), curve(21), curve(22)])
+    assert found == {"s": 0, "ma": 2}
     with pytest.raises(Diverged, match=r"No training of ma came to its end.*train\.lr"):
         chosen(cases, [curve(30), curve(None), curve(None), curve(None)])
 
@@ -65,7 +98,13 @@ def test_all_figures(kdlab_home, elsewhere):
     for name in ("ec_g", "ec_l", "ma_g", "ma_l", "e_g", "e_l", "s"):
         assert 0 < figures[f"error_pct/{name}"]["value"] < 95
     assert figures["larger_loss_than_locals_share/ensemble"]["value"] == 0
-    assert {"speed/ec_g", "speed/ec_l", "speed/e_g"} <= set(figures)
+    read = set(figures) | set(report["undefined"])
+    for name in ("speed", "times_at_target", "points_better_at_50_pct"):
+        assert {f"{name}/{one}" for one in ("ec_g", "ec_l", "e_g")} <= read
+    assert {"budget_ratio/ec_g", "budget_ratio/e_g"} <= read
+    assert all(report["undefined"].values())
+    assert {"tau/ma", "tau/ec", "p/ec", "beta/ec", "beta_later/ec"} <= set(figures)
+    assert {name: len(own) for name, own in report["curves"].items()}["ec_g"] == 1
     for name in ("s", "e", "ma", "ec"):  # so short a time is not equal, but it was measured
         assert figures[f"parallel_s/{name}"]["value"] > 0
     assert any("validation error" in line for line in said)

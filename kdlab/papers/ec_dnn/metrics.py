@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import isfinite
 
 _ROUNDING = 1e-5  # of a cross entropy in float32
+_NEAR, _EARLY = 1.0, 0.7  # points of error, and share of a time
 
 
 def better_than_locals(local_errors: Sequence[float], other: float) -> float:
@@ -34,29 +36,47 @@ class Point:
     error: float
 
 
-def time_to(curve: Sequence[Point], error: float) -> float | None:
-    """First time at or below an error, along a line between two looks; None: never."""
-    before: Point | None = None
-    for point in curve:
-        if point.error <= error:
-            if before is None or point.error == before.error:
-                return point.seconds
-            share = (before.error - error) / (before.error - point.error)
-            return before.seconds + share * (point.seconds - before.seconds)
-        before = point
-    return None
+Course = Sequence[Point]
 
 
-def speed(curve: Sequence[Point], baseline: Sequence[Point]) -> float:
+def time_to(curve: Course, error: float) -> float | None:
+    """Last time that the smallest error so far is not below `error`; None: it never gets there.
+
+    The smallest error so far never rises, and lies on one level for a while: that counts to its
+    end. Between two looks it is read along a line.
+    """
+    lowest = list(accumulate((point.error for point in curve), min))
+    left = sum(level >= error for level in lowest)  # looks until it is below
+    if left == len(lowest):
+        return curve[-1].seconds if lowest[-1] == error else None
+    if not left:
+        return curve[0].seconds
+    before, after = curve[left - 1].seconds, curve[left].seconds
+    share = (lowest[left - 1] - error) / (lowest[left - 1] - lowest[left])
+    return before + share * (after - before)
+
+
+def early(curve: Course) -> float | None:
+    """Share of its time after which a training is within a point of its end, if below 70 %.
+
+    Times that others take to its end say then when it came near, not how fast they are.
+    """
+    near = time_to(curve, min(point.error for point in curve) + _NEAR) or 0.0
+    share = near / curve[-1].seconds
+    return share if share < _EARLY else None
+
+
+def speed(curve: Course, baseline: Course) -> float | None:
     """Speed (Table 1): time of MA-DNN_G to its final error over this method's to that error.
 
-    0 when the method never reaches it.
+    0 when the method never reaches it; None where it is undefined, as `early` has it. Of curves
+    whose points are ends of trainings of several budgets it is a ratio of budgets.
     """
-    goal = baseline[-1].error
-    own, reference = time_to(curve, goal), time_to(baseline, goal)
-    if own is None or reference is None:
-        return 0.0
-    return reference / max(own, 1e-12)
+    if early(baseline) is not None:
+        return None
+    goal = min(point.error for point in baseline)
+    own = time_to(curve, goal)
+    return 0.0 if own is None else baseline[-1].seconds / max(own, 1e-12)
 
 
 def check_ensemble(ensemble_loss: float, local_losses: Sequence[float]) -> None:

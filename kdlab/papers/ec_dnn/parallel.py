@@ -7,7 +7,7 @@ relabelling        EC alone: K models forward over a share of the local data
 compression        the slowest worker's p iterations; part of training (Eq. 6)
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,7 +61,3 @@ def round_s(workers: Sequence[Busy], communication_s: float) -> float:
     """All wait for the slowest before a communication, and again at the end of the round."""
     trained = max(w.train for w in workers)  # 4.3
     return trained + communication_s + max(w.relabel + w.compress for w in workers)
-
-
-def overall_s(rounds: Iterable[Sequence[Busy]], communication_s: float) -> float:
-    return sum(round_s(workers, communication_s) for workers in rounds)

@@ -17,6 +17,7 @@ from benchmarks.reproduce.command import (
     reproduce,
 )
 from benchmarks.reproduce.experiment import Trained
+from benchmarks.reproduce.freshness import changed_since
 from benchmarks.reproduce.shares import Shares, Teachers
 from benchmarks.reproduce.table import MeasuredRow, Row, printed
 from kdlab.errors import NotFoundError, SpecError
@@ -150,8 +151,10 @@ def test_a_kept_result_has_the_numbers_of_its_claim(name):
     assert facts["command"].startswith(f"kdlab reproduce {name}")
     assert facts["machine"]["cores"] >= 1
     assert "torch" in facts["versions"]
+    older = changed_since(facts)  # its claim may have gained rows since
     for row, asked in zip(facts["rows"], spec.rows, strict=True):
-        assert (row["measured"] is None) == (asked.measured is None), asked
+        nothing = row["measured"] is None and not row["undefined"]
+        assert nothing == (asked.measured is None) or (nothing and older), asked
         assert (row["simulated"] is None) == (asked.simulated is None), asked
     assert "| --- |" in kept_table(name)
 
@@ -188,6 +191,22 @@ def test_what_is_kept_is_read_again_and_written_the_same(tmp_path):
         names = {line["name"] for line in new}
         assert names == set(results.names())
         assert [line for line in old if line["name"] in names] == new
+
+
+def test_what_is_undefined_is_kept_with_its_reason(tmp_path):
+    name = "ec_dnn/table1"
+    facts, rows = kept(name), card(name)[1].rows
+    (at,) = [k for k, r in enumerate(rows) if (r.row, r.quantity) == ("E-DNN_G", "speed")]
+    facts["rows"][at] = MeasuredRow(rows[at], None, (), "it is flat, early").facts()
+    facts["curves"] = {"ma_g": [[(0.5, 60.25), (20.0, 44.0)], [(0.5, 61.0)]]}
+    results.keep(tmp_path, facts, rows)
+    assert results.undefined_in(tmp_path, name) == {
+        ("E-DNN_G", "speed"): "it is flat, early"
+    }
+    (line,) = [one for one in as_markdown(facts).splitlines() if "E-DNN\\_G | speed" in one]
+    assert "1.58 | undefined: it is flat, early |" in line
+    seen = (tmp_path / "curves.csv").read_text().splitlines()
+    assert seen == ["name,curve,points", f"{name},ma_g,0.5 60.25; 20 44 | 0.5 61"]
 
 
 @pytest.mark.long

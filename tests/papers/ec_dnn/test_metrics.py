@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from kdlab.papers.ec_dnn import metrics
 from kdlab.papers.ec_dnn.metrics import Point
-from kdlab.papers.ec_dnn.parallel import Busy, Network, overall_s, round_s
+from kdlab.papers.ec_dnn.parallel import Busy, Network, round_s
 
 
 def test_equations_7_and_8():
@@ -13,18 +13,51 @@ def test_equations_7_and_8():
     assert metrics.worse_share([1.0, -0.5, 0.0, -2.0]) == 0.5
 
 
-def test_o10_speed_reads_nothing_between_two_looks():
-    ma = [Point(10, 50.0), Point(20, 45.0), Point(40, 44.0)]
-    fast = [Point(5, 60.0), Point(20, 44.0), Point(25, 40.0)]
-    never = [Point(5, 50.0), Point(100, 44.1)]
-    assert metrics.speed(fast, ma) == 2.0
-    assert metrics.speed(ma, ma) == 1.0
-    assert metrics.speed(never, ma) == 0.0
+def points(*pairs):
+    return [Point(*pair) for pair in pairs]
 
 
-def test_speed_counts_the_first_time_even_when_it_gets_worse_again():
-    ma = [Point(10, 44.0), Point(40, 44.0)]
-    assert metrics.speed([Point(20, 40.0), Point(30, 60.0)], ma) == 0.5
+MA = points((10, 60.0), (20, 50.0), (30, 46.0), (40, 44.0))  # within a point at 35 s of 40
+
+
+def test_a_time_is_read_along_lines_of_the_smallest_error_so_far():
+    curve = points((10, 50.0), (20, 40.0), (30, 60.0), (40, 40.0), (50, 30.0))
+    assert metrics.time_to(curve, 45.0) == 15
+    assert metrics.time_to(curve, 35.0) == 45
+    assert metrics.time_to(curve, 40.0) == 40  # it lies there from 20 s on, to 40 s
+    assert metrics.time_to(curve, 30.0) == 50
+    assert metrics.time_to(curve, 29.9) is None
+    assert metrics.time_to(curve, 55.0) == 10  # below it at the first look
+
+
+def test_o10_speed_is_the_baselines_time_over_the_methods_to_the_same_error():
+    fast = points((5, 60.0), (20, 44.0), (25, 40.0))
+    assert metrics.speed(fast, MA) == 2.0
+    assert metrics.speed(points((5, 60.0), (25, 40.0)), MA) == pytest.approx(40 / 21)
+    assert metrics.speed(MA, MA) == 1.0
+    never = points((5, 50.0), (100, 44.1))
+    assert metrics.speed(never, MA) == 0.0
+
+
+def test_speed_counts_what_was_reached_even_when_it_gets_worse_again():
+    assert metrics.speed(points((20, 40.0), (30, 60.0)), MA) == 2.0
+
+
+def test_speed_is_undefined_where_the_baseline_is_at_its_end_early():
+    """50 to 44.5 % within 5 s of 20: by the first touch any ratio would do."""
+    flat = points((2, 60.0), (5, 44.5), (20, 44.0))
+    # 45 % is on the line from (2 s, 60 %) to (5 s, 44.5 %): 15 of 15.5 points.
+    assert metrics.early(flat) == pytest.approx((2 + 3 * 15 / 15.5) / 20)
+    assert metrics.speed(points((4, 40.0), (20, 30.0)), flat) is None
+    assert metrics.early(MA) is None
+    noisy = points((2, 60.0), (5, 44.0), (20, 46.0))  # its best is what it comes to
+    assert metrics.speed(points((4, 40.0)), noisy) is None
+
+
+def test_budgets_are_compared_by_the_ends_of_their_trainings():
+    ma = points((5, 60.0), (10, 52.0), (20, 44.0))
+    ec = points((5, 58.0), (10, 48.0), (20, 40.0))
+    assert metrics.speed(ec, ma) == pytest.approx(20 / 15)  # 44 % half way from 10 to 20 s
 
 
 def test_equation_3_is_checked_with_both_numbers():
@@ -39,7 +72,6 @@ def test_equation_3_is_checked_with_both_numbers():
 def test_a_round_waits_for_the_slowest_before_and_after_the_exchange():
     one, two = Busy(3.0, 1.0, 1.0), Busy(2.0, 2.0, 1.5)
     assert round_s([one, two], 0.5) == 3.0 + 0.5 + 3.5
-    assert overall_s([[one], [two]], 0.5) == 5.5 + 6.0
 
 
 @given(st.integers(2, 64), st.integers(1, 10**9))
