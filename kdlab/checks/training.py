@@ -24,6 +24,7 @@ class EndedTraining(ComparedTraining):
 
     best_epoch: int = 0
     lost: int = 0  # samples
+    without: str = ""  # rounds that went on without a worker, in words
     repeated: int = 0
     starved: float | None = None  # share of its time that it waited for soft labels
     slow_side: str = ""  # what to do about that
@@ -203,7 +204,15 @@ class LostSamples(CodedCheck[RunFacts]):
             sum(getattr(one, name) for one in facts.trainings)
             for name in ("lost", "repeated")
         )
-        return f"{lost:,} samples lost, {repeated:,} repeated" if lost or repeated else ""
+        said = f"{lost:,} samples lost, {repeated:,} repeated" if lost or repeated else ""
+        return "; ".join([said, *self._left_out(facts)]) if said else ""
+
+    def advice(self, facts: RunFacts) -> str:
+        waits = "method.wait_for_lost=true has the others wait for a worker that is lost"
+        return waits if self._left_out(facts) else self.do
+
+    def _left_out(self, facts: RunFacts) -> list[str]:
+        return [f"{one.name}: {one.without}" for one in facts.trainings if one.without]
 
 
 class StarvedStudent(CodedCheck[RunFacts]):

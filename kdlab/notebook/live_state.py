@@ -174,7 +174,7 @@ def _end(watch: Watch, run_id: str) -> tuple[str, str]:
         return "warn", f"Stopped at step {step:,}. To go on: kdlab resume {run_id}"
     tone, said = watch.verdict
     if watch.lost or said:
-        return "warn" if watch.lost else tone, f"{watch.lost}\n{said}".strip()
+        return "bad" if watch.lost else tone, f"{watch.lost}\n{said}".strip()
     if watch.paused and watch.state == "running":
         return "warn", "Paused: weights and soft labels stay in memory."
     return "", ""

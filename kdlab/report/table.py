@@ -120,12 +120,13 @@ def speeds_tell(rows: Iterable[_MemberFacts]) -> bool:
 
 def not_trained_on(rows: Sequence[_MemberFacts]) -> str:
     """The first line of a result: how many samples which member lost; empty where none did."""
-    each = [
-        f"{lost:,} of {lost + row['samples_seen']:,} samples of {row['member']}"
-        for row in rows
-        if (lost := row["samples_lost"]) > 0
-    ]
-    return f"Not trained on: {', '.join(each)}." if each else ""
+    each = list[str]()
+    for row in rows:
+        lost, why = row["samples_lost"], row.get("without")
+        of = f"{lost:,} of {lost + row['samples_seen']:,} samples of {row['member']}"
+        if lost > 0:
+            each.append(f"{f'{why}: ' if why else ''}{of} were not trained on.")
+    return " ".join(each)
 
 
 def result_table(rows: Sequence[_MemberFacts], teacher_top1: float | None = None) -> str:

@@ -84,8 +84,12 @@ def test_samples_that_were_not_trained_on_are_said_in_the_end():
     row = {"member": "ec/seed0", "samples_seen": 60, "samples_lost": 40}
     watch.see(event("run_done", 30.0, state="finished", result={"runs": [row]}))
     said = live_state.verdict(watch, "r1")
-    text = "Not trained on: 40 of 100 samples of ec/seed0."
-    assert said == {"tone": "warn", "text": text}
+    text = "40 of 100 samples of ec/seed0 were not trained on."
+    assert said == {"tone": "bad", "text": text}
+    row["without"] = "3 of 4 rounds went without worker 2"
+    watch.see(event("run_done", 30.0, state="finished", result={"runs": [row]}))
+    text = f"3 of 4 rounds went without worker 2: {text}"
+    assert live_state.verdict(watch, "r1") == {"tone": "bad", "text": text}
 
 
 def test_a_comparison_ends_with_its_verdict():
@@ -98,8 +102,8 @@ def test_a_comparison_ends_with_its_verdict():
     row = {"member": "served/seed0", "samples_seen": 60, "samples_lost": 40}
     result = {"runs": [row], "verdict": judged}
     watch.see(event("run_done", 31.0, state="finished", result=result))
-    lost = "Not trained on: 40 of 100 samples of served/seed0."
-    both = {"tone": "warn", "text": f"{lost}\n{judged['sentence']}"}
+    lost = "40 of 100 samples of served/seed0 were not trained on."
+    both = {"tone": "bad", "text": f"{lost}\n{judged['sentence']}"}
     assert live_state.verdict(watch, "r1") == both
 
 

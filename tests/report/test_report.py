@@ -67,9 +67,12 @@ def test_where_cores_are_shared_there_are_no_speeds():
 
 def test_samples_that_were_not_trained_on_are_said_first():
     rows = [{**row("none", 0, 90, 100), "member": "none/seed0", "samples_seen": 5000}]
-    assert "Not trained on" not in result_table(rows)
+    assert "not trained on" not in result_table(rows)
     rows.append({**rows[0], "member": "ec/seed1", "samples_lost": 2960})
-    first = "Not trained on: 2,960 of 7,960 samples of ec/seed1."
+    first = "2,960 of 7,960 samples of ec/seed1 were not trained on."
+    assert result_table(rows).split("\n")[0] == first
+    rows[1]["without"] = "37 of 40 rounds went without worker 2"
+    first = f"37 of 40 rounds went without worker 2: {first}"
     assert result_table(rows).split("\n")[0] == first
     said = Result(runs=rows)._repr_html_()
     assert said.startswith(f"<div>{first}</div>")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ from kdlab.checks.machine import EngineFacts
 from kdlab.checks.training import EndedTraining, RunFacts
 from kdlab.cluster.pool import ComputingPoolSpec
 from kdlab.events.checks import CheckMade
+from kdlab.events.ensemble import RoundClosed
 from kdlab.events.event import Emit
 from kdlab.events.log import read_all
 from kdlab.events.runs import RunStarted
@@ -58,6 +59,7 @@ class MemberRow:
     bottleneck: str | None
     starved: float | None  # share of its time that the student waited for soft labels
     verdict: str | None  # the same in a sentence, with what would help
+    without: str = ""  # rounds of local models that went on without a worker, in words
     more: Mapping[str, float]  # what its method reports beside, by its own names
 
 
@@ -153,7 +155,7 @@ def outcome(
         teacher_engines=sorted({words.split(",", 1)[0] for words in told.engines}),
         verdict=facts.verdict,
         checks=[one.to_json() for one in worst_first([*told.findings, *findings])],
-        runs=[row(result) for result in results],
+        runs=[replace(row(one), without=told.without(one.member)) for one in results],
         **means,
         **sums,
     )
@@ -167,6 +169,8 @@ class _Told:
     curves: dict[str | None, dict[int, float]] = field(default_factory=dict)
     engines: list[str] = field(default_factory=list)  # in words, as teachers chose them
     findings: list[CheckMade] = field(default_factory=list)  # of its newest session
+    # Workers whose models each round of a member was made of
+    rounds: dict[str | None, dict[int, list[int]]] = field(default_factory=dict)
 
     @classmethod
     def by(cls, run: RunFolder) -> Self:
@@ -184,7 +188,20 @@ class _Told:
                     told.engines.append(str(own["engine"]))
                 case CheckMade():
                     told.findings.append(event)
+                case RoundClosed():
+                    told.rounds.setdefault(event.member, {})[event.round] = event.models
         return told
+
+    def without(self, member: str) -> str:
+        """Rounds that went on without a worker, the one first that missed most; in words."""
+        rounds = self.rounds.get(member, {}).values()
+        everybody = sorted({worker for models in rounds for worker in models})
+        missed = [(sum(k not in models for models in rounds), k) for k in everybody]
+        return ", ".join(
+            f"{number} of {len(rounds)} rounds went without worker {worker}"
+            for number, worker in sorted(missed, key=lambda one: (-one[0], one[1]))
+            if number
+        )
 
 
 def _facts(
@@ -204,6 +221,7 @@ def _facts(
                 epochs=result.epochs,
                 best_epoch=result.best_epoch,
                 lost=result.lost,
+                without=told.without(result.member),
                 repeated=result.repeated,
                 starved=None if slow is None else slow.starved,
                 slow_side="" if slow is None else slow.advice(),

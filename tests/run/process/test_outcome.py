@@ -230,6 +230,32 @@ def test_engines_are_named_where_teachers_chose(told, tmp_path):
     assert told("served", report("served")).teacher_engines == []  # eager was asked for
 
 
+def test_rounds_without_a_worker_are_said_of_its_training(told, tmp_path):
+    log = EventLog(tmp_path / "events.jsonl")
+    closed = {
+        "of_rounds": 4,
+        "iterations": 8,
+        "loss": 1.0,
+        "parallel_s": 1.0,
+        "round_s": 1.0,
+    }
+    # The second round was begun again after a resume, and then all were there.
+    models = [[0, 1, 2], [0, 1], [0, 1, 2], [0, 2], [0], [0, 1, 2]]
+    for number, own in zip([0, 1, 1, 2, 3, 4], models, strict=True):
+        facts = closed | {"round": number, "models": own, "member": "ec_dnn/seed0"}
+        log.emit(event("round_closed", 1, **facts))
+    found = told("none", report("ec_dnn", lost=2960), report("none"))
+    lost, whole = found.runs
+    said = "2 of 5 rounds went without worker 1, 1 of 5 rounds went without worker 2"
+    assert (lost.without, whole.without) == (said, "")
+    (check,) = [one for one in found.checks if one["code"] == "KD-R08"]
+    assert (check["result"], check["advice"].split(" ")[0]) == (
+        "issue",
+        "method.wait_for_lost=true",
+    )
+    assert said in check["found"]
+
+
 def test_findings_of_before_and_of_the_end_are_in_the_result_and_events(told, tmp_path):
     log = EventLog(tmp_path / "events.jsonl")
     early = {"result": "tip", "title": "t", "found": "f", "advice": "a"}
