@@ -52,6 +52,9 @@ class Trained(MeasurementSpec):
     curves: draw top-1 on validation over seconds.
     pictures: of the run's folder that belong to the result.
     exports: forms the last student is exported to, and checked in.
+    best_of: names of methods. Of the sources that begin with one, the one whose global model is
+        best on validation in the mean of the seeds is `KIND/best of NAME`; that is followed by
+        ` at equal bytes` for the best of those that take in no more than the source `within`.
     variants: runs of the experiment that differ in these; a row names one instead of a source,
         and has the teacher's accuracy as `top1/teacher of VARIANT`.
     """
@@ -63,6 +66,8 @@ class Trained(MeasurementSpec):
     curves: bool = False
     pictures: tuple[str, ...] = ()
     exports: tuple[Literal["pt2", "onnx"], ...] = ()
+    best_of: tuple[str, ...] = ()
+    within: str | None = None
     variants: Mapping[str, Any] | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
@@ -89,6 +94,11 @@ class Trained(MeasurementSpec):
             for panel, lines in one.curves.items():
                 curves.setdefault(panel, {}).update(lines)
         facts = {"seeds": found[0].facts["seeds"]}
+        if self.best_of:
+            chosen = best_candidates(values, self.best_of, self.within)
+            facts["chosen"] = "; ".join(f"{name} {one}" for name, one in chosen.items())
+            say(f"chosen on validation: {facts['chosen']}")
+            values |= _of_the_best(values, chosen)
         for name in ("run", "spec_hash"):
             several = [one.facts[name] for one in found]
             facts[name] = several[0] if len(several) == 1 else several
@@ -184,6 +194,7 @@ class Trained(MeasurementSpec):
         return {"type": "data/image_folder", "root": roots_of(self.images)} | told
 
 
+_VALIDATED = "global_validation_top1/"  # as methods/ensemble reports it
 _OF_A_ROW = {
     "top1": "student_top1",
     "best": "student_top1_best",
@@ -203,6 +214,45 @@ def _of_a_row(row: Mapping[str, Any]) -> dict[str, float]:
     known = {name: float(value) for name, value in named.items() if value is not None}
     more: Mapping[str, float] = row["more"]
     return known | dict(more)
+
+
+def best_candidates(
+    values: Mapping[str, Sequence[float]], names: Sequence[str], within: str | None
+) -> dict[str, str]:
+    """The source that is best on validation of each name, and with `within` at equal bytes.
+
+    Raises:
+        BadInput: there is no source `within`.
+    """
+    score = {
+        name.removeprefix(_VALIDATED): mean(own)
+        for name, own in values.items()
+        if name.startswith(_VALIDATED)
+    }
+    taken_in = {source: mean(values[f"exchanged_mb/{source}"]) for source in score}
+    if within and within not in taken_in:
+        raise BadInput(
+            f"within is {within}, and was not trained: {', '.join(taken_in)} were."
+        )
+    chosen = {}
+    for name in names:
+        own = [one for one in score if one == name or one.startswith(f"{name}_")]
+        few = [one for one in own if within and taken_in[one] <= taken_in[within]]
+        for label, those in ((name, own), (f"{name} at equal bytes", few)):
+            if those:
+                chosen[label] = max(those, key=lambda one: score[one])
+    return chosen
+
+
+def _of_the_best(
+    values: Mapping[str, Sequence[float]], chosen: Mapping[str, str]
+) -> dict[str, Sequence[float]]:
+    return {
+        f"{kind}/best of {label}": own
+        for label, one in chosen.items()
+        for kind in ("global", "top1", "exchanged_mb", "seconds")
+        if (own := values.get(f"{kind}/{one}"))
+    }
 
 
 def _beside(

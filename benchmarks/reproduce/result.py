@@ -55,6 +55,7 @@ def claimed(name: str) -> list[dict[str, Any]]:
 def made_of(folder: Path, name: str) -> dict[str, Any]:
     """How, where and of which code a kept result was made."""
     (line,) = (one for one in _read(folder / "made.csv") if one["name"] == name)
+    chosen = {"chosen": line["chosen"]} if line.get("chosen") else {}
     run = {key: line[key].split() for key in ("run", "spec_hash") if line[key]}
     measurement = {key: own[0] if len(own) == 1 else own for key, own in run.items()}
     seeds = {"seeds": [int(seed) for seed in line["seeds"].split()]} if run else {}
@@ -66,7 +67,7 @@ def made_of(folder: Path, name: str) -> dict[str, Any]:
         "versions": _parts(line["versions"]),
         "commit": line["commit"],
         "code": _parts(line["code"]),
-        "measurement": seeds | measurement,
+        "measurement": seeds | measurement | chosen,
     }
 
 
@@ -137,6 +138,7 @@ def _made_line(facts: Facts) -> Line:
     for key in ("seeds", "run", "spec_hash"):
         own = run.get(key, "")
         told[key] = own if isinstance(own, str) else " ".join(map(str, own))
+    told |= {"chosen": run["chosen"]} if "chosen" in run else {}
     return {key: _text(value) for key, value in told.items()}
 
 

@@ -281,6 +281,9 @@ class EnsembleRun:
             global_top5=global_.top5,
             workers=self.workers,
             diff_lg=fmean(look.diff_lg for look in outcome.looks),
+            more={"global_validation_top1": 100 - last.validation_global}
+            if len(data.validation)
+            else {},
         )
 
     def _rolled_back(self, folder: Path, worker: int) -> int:

@@ -16,11 +16,11 @@ from benchmarks.reproduce.command import (
     known,
     reproduce,
 )
-from benchmarks.reproduce.experiment import Trained
+from benchmarks.reproduce.experiment import Trained, best_candidates
 from benchmarks.reproduce.freshness import changed_since
 from benchmarks.reproduce.shares import Shares, Teachers
 from benchmarks.reproduce.table import MeasuredRow, Row, printed
-from kdlab.errors import NotFoundError, SpecError
+from kdlab.errors import BadInput, NotFoundError, SpecError
 
 NAMES = sorted(known())
 # These simulate hundreds of teachers: 20 s and a minute.
@@ -191,6 +191,25 @@ def test_what_is_kept_is_read_again_and_written_the_same(tmp_path):
         names = {line["name"] for line in new}
         assert names == set(results.names())
         assert [line for line in old if line["name"] in names] == new
+
+
+def test_the_best_candidate_is_that_of_validation_and_of_equal_bytes():
+    validated = {
+        "ma_10": [60, 62],
+        "ma_50": [55, 56],
+        "easgd": [50, 52],
+        "easgd_a": [51, 50],
+    }
+    values = {f"global_validation_top1/{name}": own for name, own in validated.items()}
+    sent = {"ma_10": 5.0, "ma_50": 1.0, "easgd": 1.0, "easgd_a": 0.5}
+    values |= {f"exchanged_mb/{name}": [mb, mb] for name, mb in sent.items()}
+    assert best_candidates(values, ["ma", "easgd", "soup"], "ma_50") == {
+        "ma": "ma_10", "ma at equal bytes": "ma_50",
+        "easgd": "easgd", "easgd at equal bytes": "easgd",
+    }  # fmt: skip
+    assert best_candidates(values, ["ma"], None) == {"ma": "ma_10"}
+    with pytest.raises(BadInput, match=r"within is ma, and was not trained"):
+        best_candidates(values, ["ma"], "ma")
 
 
 def test_what_is_undefined_is_kept_with_its_reason(tmp_path):
