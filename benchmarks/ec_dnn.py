@@ -189,7 +189,7 @@ def _report(
     settings: list[Figure],
     say: Say,
 ) -> Report:
-    """Of trainings by name, share of the budget and seed."""
+    """All figures, from trainings by name, share of the budget and seed."""
     lost = {seed for (_, _, seed), training in found.items() if not training.looks}
     seeds = [seed for seed in range(repeats) if seed not in lost]
     if lost:

@@ -208,7 +208,7 @@ def as_markdown(facts: Facts) -> str:
         said.append(
             f"Measured at {commit[:12]}{changed and f'; changed since: {changed}'}."
         )
-    if chosen := facts["measurement"].get("chosen"):
+    if chosen := facts.get("measurement", {}).get("chosen"):
         said.append(f"Chosen on validation: {markdown(chosen)}.")
     if facts["scaled"]:
         said.append(f"Scaled: {markdown(facts['scaled'])}")

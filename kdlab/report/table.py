@@ -122,10 +122,10 @@ def not_trained_on(rows: Sequence[_MemberFacts]) -> str:
     """The first line of a result: how many samples which member lost; empty where none did."""
     each = list[str]()
     for row in rows:
-        lost, why = row["samples_lost"], row.get("without")
-        of = f"{lost:,} of {lost + row['samples_seen']:,} samples of {row['member']}"
-        if lost > 0:
-            each.append(f"{f'{why}: ' if why else ''}{of} were not trained on.")
+        if (lost := row["samples_lost"]) > 0:
+            why = f"{rounds}: " if (rounds := row.get("without")) else ""
+            of = f"{lost:,} of {lost + row['samples_seen']:,} samples of {row['member']}"
+            each.append(f"{why}{of} were not trained on.")
     return " ".join(each)
 
 

@@ -10,7 +10,7 @@ from seed, worker and step, so it does not matter where it runs or whether it ca
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -192,7 +192,7 @@ class LocalWorker:
             self._between()
         done = RoundWork(
             round=round_.number,
-            model=self._publish(round_, "local"),
+            model=publish(self.model.net, self.job.worker, *self._sent(round_, "local")),
             loss=sgd.mean_loss(),
             steps=self.round_steps,
             samples=self.round_samples,
@@ -321,16 +321,16 @@ class LocalWorker:
             self.sgd.train_step.forget()
         return self._reset(round_, begin, WorkParts(fetched_bytes=round(fetched)))
 
-    def _publish(self, round_: Round, what: str, whole: Weights | None = None) -> ModelFile:
-        """Its model; beside it what its aggregation remembers, for whoever comes back."""
-        net, worker, aggregation = self.model.net, self.job.worker, self.job.aggregation
-        name = f"worker-{worker}.{what}.safetensors"
+    def _sent(
+        self, round_: Round, what: str, whole: Weights | None = None
+    ) -> tuple[Path, dict[str, Tensor], Collection[str]]:
+        """Where its model goes, what is beside it for whoever comes back, and what travels."""
+        name = f"worker-{self.job.worker}.{what}.safetensors"
         path = self.job.folder / "rounds" / f"{round_.number:05d}" / name
         beside = {MEMORY + k: v for k, v in self.memory.items()}
         beside |= {WHOLE + k: v for k, v in (whole or {}).items()}
-        state, trained = net.state_dict(), self._trained_names()
-        travelling = aggregation.travelling(round_.number, state, trained)
-        return publish(net, worker, path, beside, travelling)
+        state, trained = self.model.net.state_dict(), self._trained_names()
+        return path, beside, self.job.aggregation.travelling(round_.number, state, trained)
 
     def _trained_names(self) -> frozenset[str]:
         return frozenset(name for name, _ in self.model.net.named_parameters())
@@ -365,7 +365,9 @@ class LocalWorker:
         self._begins(round_.number + 1, keep=self._keeps)
         return RoundWork(
             round=round_.number,
-            model=self._publish(round_, "reset", self.whole),
+            model=publish(
+                self.model.net, self.job.worker, *self._sent(round_, "reset", self.whole)
+            ),
             loss=loss,
             steps=round_.compress_steps,
             wall_s=self.sgd.clock() - begin,
