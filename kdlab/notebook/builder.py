@@ -180,7 +180,7 @@ class Builder:
         if picks:
             raise BadInput(f"{short(repr(text), 100)} is none of what {key} can be.")
         try:
-            self.set(key, text if _is_words(field) else parse_value(text))
+            self.set(key, text if field.kind == "text" else parse_value(text))
         except BadInput as error:
             self._unread[key] = (text, str(error))
             self._show()
@@ -215,8 +215,6 @@ class Builder:
         self.fields, self.rows = {}, {}
         known = {f.key: f for f in form.fields_of(ExperimentSpec)}
         rows = [self._row(known[key]) for key in dict.fromkeys((*_FIRST, *known))]
-        parts = [row for row in rows if "rows" in row]
-        rest = [row for row in rows if "rows" not in row]
         unread = [Fault(k, why) for k, (_, why) in self._unread.items() if k in self.rows]
         for fault in (*unread, *self.draft.faults):
             at = fault.key
@@ -227,7 +225,7 @@ class Builder:
         self.fault = "\n".join([*map(str, unread), self.draft.fault]).strip()
         self.page.again = f"kdlab.load({self.draft.name!r}, {self.draft.changes!r}).edit()"
         shown = {"title": self.draft.name, "fault": self.fault, "yaml": self.draft.yaml()}
-        self.page.state = {"form": shown | {"parts": parts, "rest": rest}}
+        self.page.state = {"form": shown | {"rows": rows}}
         self.controls.show(["save", "start"], off=bool(self.fault))
 
     def _row(self, field: FormField) -> LiveState:
@@ -259,7 +257,7 @@ class Builder:
         if field.part is not None:
             name = self.draft.chosen(field)
             return "null" if name is None else name
-        return str(value or "") if _is_words(field) else _line(value)
+        return str(value or "") if field.kind == "text" else _line(value)
 
     def _picks(self, field: FormField) -> dict[str, object]:
         """What can be picked, by its name, as a config has it; nothing where one types."""
@@ -269,11 +267,6 @@ class Builder:
         elif field.part is not None:
             found = {one.name: one.tree() for one in self.shelf.fitting(field.part)}
         return {"null": None} | found if field.optional and found else found
-
-
-def _is_words(field: FormField) -> bool:
-    """Whether all that is typed is its value, and no YAML."""
-    return field.kind == "text" and not field.optional
 
 
 def _line(value: object) -> str:

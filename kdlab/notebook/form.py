@@ -11,6 +11,7 @@ from kdlab.config import Range, Spec, folders, load, registry, yaml_text
 from kdlab.config.spec import alternatives, field_docs, hints_of, plain, ranges_of
 from kdlab.errors import BadInput, NotFoundError
 
+# Of a "text" all that is typed is its value; where null is one, too, it is read as YAML.
 Editor = Literal["part", "choice", "yes_no", "whole", "number", "text", "yaml"]
 _KINDS: dict[object, Editor] = {bool: "yes_no", int: "whole", float: "number", str: "text"}
 
@@ -49,14 +50,16 @@ def fields_of(cls: type[Spec], at: str = "") -> list[FormField]:
         if name == "variant":  # of a family: part of its name
             continue
         options = list(alternatives(hint))
+        optional = type(None) in options
         first = next(option for option in options if option is not type(None))
         part = first if isinstance(first, type) and issubclass(first, Spec) else None
         choices = get_args(first) if get_origin(first) is Literal else ()
+        kind = "yaml" if first is str and optional else _KINDS.get(first, "yaml")
         found.append(
             FormField(
                 yaml_text.dotted(at, name),
-                "part" if part else "choice" if choices else _KINDS.get(first, "yaml"),
-                optional=type(None) in options,
+                "part" if part else "choice" if choices else kind,
+                optional=optional,
                 limit=limits.get(name),
                 choices=choices,
                 part=part,

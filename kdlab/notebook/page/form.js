@@ -156,9 +156,9 @@ class Form extends View {
       div("kd-cards kd-form", [this.fields.place, div("kd-side", [this.verdict, this.controls.card, below])]));
   }
 
-  show({ form: { title, fault, parts, rest, yaml } }) {
-    const all = { key: "", name: "all else", rows: rest };
-    this.fields.show([...parts, all]);
+  show({ form: { title, fault, rows, yaml } }) {
+    const rest = { key: "", name: "all else", rows: rows.filter((row) => !row.rows) };
+    this.fields.show([...rows.filter((row) => row.rows), rest]);
     this.title.textContent = title;
     this.badge.textContent = fault ? "has faults" : "could run";
     this.badge.dataset.tone = this.verdict.dataset.tone = fault ? "bad" : "good";
