@@ -232,7 +232,7 @@ class Builder:
         """A field as the page draws it; of a part with those of what it is."""
         self.fields[field.key] = field
         picks, value = self._picks(field), self.draft.value(field)
-        limit = "" if field.limit is None else f"Allowed: {field.limit}."
+        limit = f"Allowed: {field.limit}.".replace(" ", "\xa0") if field.limit else ""
         row = self.rows[field.key] = {
             "key": field.key,
             "kind": field.kind,

@@ -19,7 +19,7 @@ class Entry {
     for (const [attribute, value] of Object.entries({ id, title: key, "aria-label": key,
       "aria-describedby": `${id}-fault ${id}-about` })) this.own.setAttribute(attribute, value);
     this.row = div("kd-field",
-      [tag("label", "kd-name", name, { for: id, title: key }), this.own, this.fault, this.about]);
+      [tag("label", "", name, { for: id, title: key }), this.own, this.fault, this.about]);
     this.take = take;
     this.own.onchange = () => this.tell();
     this.own.oninput = () => {
