@@ -32,5 +32,5 @@ def do(arguments: argparse.Namespace) -> int:
     sheet = look_at(arguments.name, *arguments.overrides, **looks)
     show(repr(sheet), sheet.to_json(), as_json=arguments.json)
     if arguments.html:
-        tell(f"written to {sheet.write(arguments.html)}", as_json=arguments.json)
+        tell(f"written to {sheet.save(arguments.html)}", as_json=arguments.json)
     return 1 if sheet.broken else 0

@@ -9,20 +9,26 @@ import numpy as np
 import traitlets
 
 from kdlab.events.curve import Curve, CurveKey
+from kdlab.report import page
 
 _PAGE = Path(__file__).with_name("page")
 # One module for the browser; each file uses what is before it.
 _MODULES = ("series", "chart", "cards", "controls", "film", "sweep", "live", "form")
 
 
+def read(name: str) -> str:
+    """A file of the page."""
+    return (_PAGE / name).read_text(encoding="utf-8")
+
+
 def script() -> str:
     """The JavaScript of the view."""
-    return "\n".join((_PAGE / f"{one}.js").read_text(encoding="utf-8") for one in _MODULES)
+    return "\n".join(read(f"{one}.js") for one in _MODULES)
 
 
 def style() -> str:
-    """Its CSS."""
-    return (_PAGE / "live.css").read_text(encoding="utf-8")
+    """Its CSS, after that of all pages."""
+    return page.style() + read("live.css")
 
 
 class LiveWidget(anywidget.AnyWidget):

@@ -18,7 +18,7 @@ from kdlab.notebook import live_state, picture
 from kdlab.notebook.controls import RunControls
 from kdlab.notebook.live_view import LiveView
 from kdlab.notebook.watch import Watch
-from kdlab.report.page import table
+from kdlab.report.page import shown
 
 if TYPE_CHECKING:
     from kdlab.run.handle.run import Run
@@ -77,7 +77,7 @@ class Monitor(LiveView):
             words = f"The monitor stopped, the run did not: {error!r}"
             self.controls.say(words, "bad")
             if self.still.value:  # the page is not seen
-                self.still.value += table(("",), [(words,)])
+                self.still.value += shown(said=[("bad", words)])
             raise
 
     def look(self) -> None:

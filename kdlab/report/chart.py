@@ -9,13 +9,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-WIDTH, PANEL = 720, 150
-NARROW = 'style="max-width:100%;height:auto"'  # than that: the whole of it, smaller
-COLOURS = ("#3b82c4", "#d1603d", "#3f9d64", "#8f5fb8", "#b98a2f", "#5f7385", "#c4508f")
-_LEFT, _RIGHT, _TOP, _BOTTOM, _LINE = 62, 12, 22, 32, 16
+WIDTH, TALL = 420, 190  # of a panel without names above it; pixels
+COLOURS = (
+    *("#3b82c4", "#d1603d", "#3f9d64", "#8f5fb8", "#b98a2f", "#5f7385", "#c4508f"),
+    "#1d9a9d",
+)  # between those that the live view has for light and for dark pages
+_LEFT, _RIGHT, _TOP, _BOTTOM, _LINE = 52, 12, 8, 32, 16
 _END = 'text-anchor="end"'
 _MIDDLE = 'text-anchor="middle"'
-_TICK_Y, _TICK_X = 30, 90  # pixels at least between numbers of an axis
+_TICK_Y, _TICK_X = 30, 70  # pixels at least between numbers of an axis
 _DOTS = 12  # points up to which each is seen as such
 Points = Sequence[tuple[float, float]]
 
@@ -33,6 +35,7 @@ class Panel:
     levels: Mapping[str, Points] = field(default_factory=dict)
     across: str = ""  # what x is, with its unit
     unit: str = ""  # of y
+    bars: bool = False  # on each other instead of lines; points lie at their left ends
 
 
 def ticks(low: float, high: float, most: float) -> list[float]:
@@ -48,34 +51,31 @@ def ticks(low: float, high: float, most: float) -> list[float]:
     return [float(f"{(first + k) * step:.12g}") for k in range(count + 1)]
 
 
+def drawings(panels: Sequence[Panel]) -> list[str]:
+    """An SVG of each panel without its title; a name has the same colour in all of them."""
+    return [
+        svg_head(WIDTH, tall) + drawn + "</svg>"
+        for drawn, tall in _drawn(panels, titled=False)
+    ]
+
+
 def svg(panels: Sequence[Panel]) -> str:
-    """One panel below the other, with the names of the curves above where they fit there."""
-    groups = list(dict.fromkeys(_group(n) for panel in panels for n in panel.curves))
-    rows = _rows(groups)
-    above = len(rows) > 1 or any(
-        _width(_titled(panel)) + sum(map(_width, rows[0] if rows else ())) > WIDTH - _LEFT
-        for panel in panels
-    )
-    head = _LINE * len(rows) if above else 0
-    height = head + PANEL * len(panels) + 4
-    parts = [svg_head(height)]
-    if above:
-        for number, row in enumerate(rows):
-            parts += _legend(row, groups, number * _LINE)
-    for number, panel in enumerate(panels):
-        top = head + number * PANEL
-        parts += _Drawing(panel, groups, top).parts()
-        if not above:
-            own = [g for g in groups if any(_group(n) == g for n in panel.curves)]
-            parts += _legend(own, groups, top)
-    return "".join([*parts, "</svg>"])
+    """All of them in one SVG, two beside each other."""
+    drawn = _drawn(panels, titled=True)
+    parts, top = list[str](), 0
+    for first in range(0, len(drawn), 2):
+        for place, (own, _) in enumerate(drawn[first : first + 2]):
+            parts.append(f'<g transform="translate({place * WIDTH} {top})">{own}</g>')
+        top += max(tall for _, tall in drawn[first : first + 2])
+    wide = WIDTH * min(2, max(1, len(panels)))
+    return "".join([svg_head(wide, top), *parts, "</svg>"])
 
 
-def svg_head(height: int) -> str:
+def svg_head(wide: int, tall: int) -> str:
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-        f'width="{WIDTH}" height="{height}" {NARROW} font-family="sans-serif" '
-        'font-size="11"><style>text{fill:#888}</style>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {tall}" '
+        f'width="{wide}" height="{tall}" style="max-width:100%;height:auto" '
+        'font-family="system-ui, sans-serif" font-size="11"><style>text{fill:#7b8490}</style>'
     )
 
 
@@ -84,43 +84,58 @@ def svg_text(x: float, y: str, words: str, more: str = "") -> str:
     return f'<text x="{x}" y="{y}"{more and f" {more}"}>{html.escape(words)}</text>'
 
 
-def _titled(panel: Panel) -> str:
-    return f"{panel.title}, {panel.unit}" if panel.unit else panel.title
+def _drawn(panels: Sequence[Panel], *, titled: bool) -> list[tuple[str, int]]:
+    """Each panel with its height."""
+    groups = dict.fromkeys(_group(name) for panel in panels for name in panel.curves)
+    colours = {name: COLOURS[k % len(COLOURS)] for k, name in enumerate(groups)}
+    found = []
+    for panel in panels:
+        names = list(dict.fromkeys(map(_group, panel.curves)))
+        said = len(names) == 1 and panel.title.startswith(names[0])
+        keys = {} if said else {name: colours[name] for name in names}
+        title, parts = f"{panel.title}, {panel.unit}" if panel.unit else panel.title, ""
+        if titled:
+            parts = svg_text(0, "13", title, 'font-weight="bold"')
+        legend, top = svg_keys(keys, _LINE * titled)
+        parts += legend + "".join(_Drawing(panel, colours, top).parts())
+        found.append((parts, top + TALL))
+    return found
 
 
-def _width(name: str) -> float:
-    """Width of a word in a picture with the gap after it; pixels, about."""
-    return 6.2 * len(name) + 14
-
-
-def _rows(groups: Sequence[str]) -> list[list[str]]:
-    """Names that fit beside each other."""
-    rows: list[list[str]] = []
-    for name in groups:
-        if not rows or sum(map(_width, [*rows[-1], name])) > WIDTH - _LEFT:
-            rows.append([])
-        rows[-1].append(name)
-    return rows
+def svg_keys(colours: Mapping[str, str], top: int, room: int = WIDTH) -> tuple[str, int]:
+    """Names with their colours beside each other, and where they end; pixels from above."""
+    parts, at = "", 0.0
+    for name, colour in colours.items():
+        wide = (
+            6.2 * len(name) + 26
+        )  # of the word, with its mark and the gap after it; about
+        if not at or at + wide > room:
+            at, top = 0.0, top + _LINE
+        place = f'x="{at:.0f}" y="{top - 12}"'
+        parts += f'<rect {place} width="10" height="10" rx="2" fill="{colour}"/>'
+        parts += svg_text(round(at) + 15, f"{top - 3}", name)
+        at += wide
+    return parts, top
 
 
 class _Drawing:
     """One panel at its place."""
 
-    def __init__(self, panel: Panel, groups: Sequence[str], top: float) -> None:
-        self.panel, self.groups, self.top = panel, groups, top
+    def __init__(self, panel: Panel, colours: Mapping[str, str], top: float) -> None:
+        self.panel, self.colours, self.top = panel, colours, top
         self.curves = {
             name: list(points) for name, points in panel.curves.items() if points
         }
+        drawn = [*self.curves.values(), *panel.levels.values()]
         self.xs = [x for points in self.curves.values() for x, _ in points]
-        ys = [y for points in self.curves.values() for _, y in points if math.isfinite(y)]
-        self.ys = [*ys, *(y for points in panel.levels.values() for _, y in points)]
-        self.wide, self.tall = WIDTH - _LEFT - _RIGHT, PANEL - _TOP - _BOTTOM
+        self.ys = [y for points in drawn for _, y in points if math.isfinite(y)]
+        if panel.bars:
+            each = zip(*self.curves.values(), strict=True)
+            self.xs.append(2 * self.xs[-1] - self.xs[-2])
+            self.ys = [0.0, *(sum(y for _, y in points) for points in each)]
+        self.wide, self.tall = WIDTH - _LEFT - _RIGHT, TALL - _TOP - _BOTTOM
 
     def parts(self) -> Iterable[str]:
-        title = svg_text(
-            _LEFT, f"{self.top + 13}", _titled(self.panel), 'font-weight="bold"'
-        )
-        yield title
         if not self.xs or not self.ys:
             yield svg_text(_LEFT, f"{self.top + 60}", "nothing yet")
             return
@@ -130,7 +145,8 @@ class _Drawing:
         for name, points in self.panel.levels.items():
             yield from self._level(name, points)
         for name, points in self.curves.items():
-            yield from self._curve(name, points)
+            yield from self._curve(name, points) if not self.panel.bars else ()
+        yield from self._bars() if self.panel.bars else ()
 
     def _at(self, x: float, y: float) -> tuple[float, float]:
         share = (min(max(y, self.y0), self.y1) - self.y0) / (self.y1 - self.y0)
@@ -138,37 +154,31 @@ class _Drawing:
         return _LEFT + self.wide * across, self.top + _TOP + self.tall * (1 - share)
 
     def _axes(self) -> Iterable[str]:
+        right, low = WIDTH - _RIGHT, self.top + _TOP + self.tall
         for value in ticks(self.y0, self.y1, self.tall / _TICK_Y):
             _, y = self._at(self.x0, value)
-            ends = f'x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"'
-            yield f'<line {ends} stroke="#888" stroke-opacity="0.3"/>'
+            yield f'<path d="M{_LEFT} {y:.1f}H{right}" stroke="#888" stroke-opacity="0.3"/>'
             yield svg_text(_LEFT - 6, f"{y + 4:.1f}", f"{value:,.6g}", _END)
-        low = self.top + _TOP + self.tall
         for value in ticks(self.x0, self.x1, self.wide / _TICK_X):
             x, _ = self._at(value, self.y0)
-            ends = f'x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{low + 3:.1f}"'
-            yield f'<line {ends} stroke="#888"/>'
-            # The last number would be cut off by the edge.
-            how = _END if x > WIDTH - _RIGHT - 15 else _MIDDLE
-            yield svg_text(round(x, 1), f"{low + 14:.1f}", f"{value:,.8g}", how)
-        if self.panel.across:
-            place = _LEFT + self.wide / 2
-            yield svg_text(place, f"{low + 27:.1f}", self.panel.across, _MIDDLE)
+            yield f'<path d="M{x:.1f} {low}v3" stroke="#888"/>'
+            how = _END if x > right - 15 else _MIDDLE  # else the last one is cut off
+            yield svg_text(round(x, 1), f"{low + 14}", f"{value:,.8g}", how)
+        yield svg_text(_LEFT + self.wide / 2, f"{low + 27}", self.panel.across, _MIDDLE)
 
     def _level(self, name: str, points: Points) -> Iterable[str]:
         ends = [*(x for x, _ in points[1:]), self.x1]
-        steps = [
-            place
-            for (x, y), end in zip(points, ends, strict=True)
-            for place in (self._at(x, y), self._at(end, y))
-        ]
-        drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in steps)
-        yield f'<polyline fill="none" stroke="#888" stroke-dasharray="5 4" points="{drawn}"/>'
-        y, said = steps[-1][1] - 3, f"{name} {points[-1][1]:.4g}"
-        yield svg_text(WIDTH - _RIGHT, f"{y:.1f}", said, _END)
+        (x, y), *_ = places = [self._at(*point) for point in points]
+        drawn = f"M{x:.1f} {y:.1f}" + "".join(
+            f"V{y:.1f}H{self._at(end, 0)[0]:.1f}"
+            for (_, y), end in zip(places, ends, strict=True)
+        )
+        yield f'<path fill="none" stroke="#888" stroke-dasharray="5 4" d="{drawn}"/>'
+        said = f"{name} {points[-1][1]:.4g}"
+        yield svg_text(WIDTH - _RIGHT, f"{places[-1][1] - 3:.1f}", said, _END)
 
     def _curve(self, name: str, points: Points) -> Iterable[str]:
-        colour = COLOURS[self.groups.index(_group(name)) % len(COLOURS)]
+        colour = self.colours[_group(name)]
         places = [self._at(*p) for p in points if math.isfinite(p[1])]
         for x, y in places if len(places) <= _DOTS else ():
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>'
@@ -178,19 +188,22 @@ class _Drawing:
             f"<title>{html.escape(name)}</title></polyline>"
         )
 
+    def _bars(self) -> Iterable[str]:
+        below = dict.fromkeys(self.xs, 0.0)
+        for name, points in self.curves.items():
+            for x, y in points:
+                (left, low), (_, high) = self._at(x, below[x]), self._at(x, below[x] + y)
+                below[x] += y
+                wide = self.wide / len(points) - 2
+                yield (
+                    f'<rect x="{left + 1:.1f}" y="{high:.1f}" width="{wide:.1f}" '
+                    f'height="{low - high:.1f}" fill="{self.colours[name]}">'
+                    f"<title>{y:g} {html.escape(name)} from {x:g} on</title></rect>"
+                )
+
 
 def _group(name: str) -> str:
     return name.split(" · ", 1)[0]
-
-
-def _legend(names: Sequence[str], groups: Sequence[str], top: float) -> Iterable[str]:
-    """From the right, each as wide as its name."""
-    at = float(WIDTH - _RIGHT)
-    for name in reversed(names):
-        colour = COLOURS[groups.index(name) % len(COLOURS)]
-        style = f'{_END} style="fill:{colour}"'
-        yield svg_text(round(at), f"{top + 13}", name, style)
-        at -= _width(name)
 
 
 def _room(low: float, high: float) -> tuple[float, float]:

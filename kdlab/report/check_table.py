@@ -5,9 +5,10 @@ from collections.abc import Iterable, Sequence
 
 from kdlab.events.checks import CheckMade
 from kdlab.report import page
+from kdlab.report.page import Card
 from kdlab.report.table import folded_table
 
-_COLOURS = {"issue": "#b3261e", "tip": "#8a5a00", "passed": "#1f7a45"}
+_TONES = {"issue": "bad", "tip": "warn"}
 
 
 def worst_first(findings: Iterable[CheckMade]) -> list[CheckMade]:
@@ -32,23 +33,17 @@ def in_words(findings: Sequence[CheckMade], *, passed: bool = True) -> str:
     return folded_table(rows) if rows else ""
 
 
-def as_page(findings: Sequence[CheckMade]) -> str:
-    """HTML: a row for each, those that passed folded."""
+def cards(findings: Sequence[CheckMade]) -> list[Card]:
+    """A card with a row for each, those that passed folded; none without findings."""
     rows = "".join(
-        f'<tr style="vertical-align:top"><td style="color:{_COLOURS[one.result]}">{one.result}</td>'
-        f"<td>{html.escape(one.code)}</td>"
-        f'<td style="text-align:left">{_lines(one.found)}<br><i>{_lines(one.advice)}</i>'
-        "</td></tr>"
+        f'<li><b data-tone="{_TONES[one.result]}">{one.result} {html.escape(one.code)}</b>'
+        f"<span>{html.escape(one.found)}\n<i>{html.escape(one.advice)}</i></span></li>"
         for one in findings
         if one.result != "passed"
     )
     good = [[one.code, one.title] for one in findings if one.result == "passed"]
-    parts = [f"<table>{rows}</table>"] if rows else []
+    body = f'<ol class="kd-list kd-checks">{rows}</ol>' if rows else ""
     if good:
-        passed = f"<summary>{len(good)} checks passed</summary>{page.table(['', ''], good)}"
-        parts.append(f"<details>{passed}</details>")
-    return f'<div style="font-size:12px">{"".join(parts)}</div>' if parts else ""
-
-
-def _lines(text: str) -> str:
-    return html.escape(text).replace("\n", "<br>")
+        passed = f"<summary>{len(good)} checks passed</summary>{page.table([], good)}"
+        body += f"<details>{passed}</details>"
+    return [Card("Checks", body)] if body else []

@@ -1,4 +1,4 @@
-"""Which classes are taken for which: a confusion matrix as text, and as HTML that needs no script.
+"""A confusion matrix as text, and as HTML that needs no script.
 
 A cell opens the images behind it as a popover, which browsers do by themselves.
 """
@@ -12,10 +12,6 @@ from numpy.typing import NDArray
 
 Cell = tuple[int, int]  # class an image is of, class it is taken for
 _BLUE, _RED = "59,130,196", "209,96,61"
-_CELL = "border:1px solid #8883;padding:0;text-align:center;min-width:30px;height:26px"
-_BUTTON = (
-    "all:unset;cursor:pointer;display:block;width:100%;text-align:center;line-height:26px"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,69 +52,37 @@ class Confusion:
             images: HTML of the images behind a cell; empty where it opens none.
             most: rows.
         """
-        rows = self.shown(most)
-        heads = "".join(
-            '<th scope="col" style="writing-mode:vertical-rl;font-weight:normal;'
-            f'padding:4px 2px">{html.escape(self.classes[k])}</th>'
-            for k in rows
-        )
-        body, opened = [], []
+        rows = [int(k) for k in self.shown(most)]
+        names = [html.escape(one) for one in self.classes]
+        body, opened = "", ""
         for true in rows:
-            own = max(1, int(self.counts[true].sum()))
-            cells = []
+            body += f'<tr><th scope="row">{names[true]}</th>'
             for said in rows:
                 count = int(self.counts[true, said])
-                inside = images((int(true), int(said))) if count else ""
-                ident = f"{name}-{true}-{said}"
-                cells.append(
-                    self._cell(count, count / own, int(true), int(said), inside, ident)
-                )
-                if inside:
-                    opened.append(self._popover(count, int(true), int(said), inside, ident))
-            head = (
-                '<th scope="row" style="text-align:right;font-weight:normal;padding:0 6px">'
-            )
-            body.append(
-                f"<tr>{head}{html.escape(self.classes[true])}</th>{''.join(cells)}</tr>"
-            )
-        less = (
-            f"<div>the {len(rows)} of {len(self.classes)} classes with most errors</div>"
-            if len(rows) < len(self.classes)
-            else ""
-        )
+                words = f"{count} of {names[true]} are "
+                words += "right" if true == said else f"taken for {names[said]}"
+                text = str(count or "")
+                if count and (inside := images((true, said))):
+                    ident = f"{name}-{true}-{said}"
+                    opens = f'popovertarget="{ident}" aria-label="{words}"'
+                    text = f'<button type="button" {opens}>{text}</button>'
+                    opened += (
+                        f'<div popover id="{ident}"><p><b>{words}</b></p>{inside}</div>'
+                    )
+                body += f'<td{self._shade(true, said)} title="{words}">{text}</td>'
+            body += "</tr>"
+        few = f"the {len(rows)} of {len(names)} classes with most errors; "
+        heads = "".join(f'<th scope="col">{names[k]}</th>' for k in rows)
         return (
-            f'<div style="font-size:12px;overflow-x:auto">{less}<table style="border-collapse:'
-            'collapse"><caption style="text-align:left">rows: the class; columns: what it is '
-            "taken for</caption><thead><tr><td></td>"
-            f"{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>{''.join(opened)}</div>"
+            f'<p class="kd-note">{few if len(rows) < len(names) else ""}rows: true class; '
+            'columns: predicted class</p><div class="kd-scroll"><table class="kd-matrix"><thead>'
+            f"<tr><td></td>{heads}</tr></thead><tbody>{body}</tbody></table>{opened}</div>"
         )
 
-    def _cell(
-        self, count: int, share: float, true: int, said: int, inside: str, ident: str
-    ) -> str:
-        """One of the table, the stronger the larger its share of the row."""
+    def _shade(self, true: int, said: int) -> str:
+        """The stronger the larger a cell's share of its row."""
+        if not (count := int(self.counts[true, said])):
+            return ""
+        share = count / int(self.counts[true].sum())
         colour = _BLUE if true == said else _RED
-        ground = (
-            f"background:rgba({colour},{min(0.6, 0.1 + 0.6 * share):.2f})" if count else ""
-        )
-        words = self._words(count, true, said)
-        text = str(count) if count else ""
-        if inside:
-            text = (
-                f'<button type="button" popovertarget="{ident}" style="{_BUTTON}" '
-                f'aria-label="{words}">{text}</button>'
-            )
-        return f'<td style="{_CELL};{ground}" title="{words}">{text}</td>'
-
-    def _popover(self, count: int, true: int, said: int, inside: str, ident: str) -> str:
-        return (
-            f'<div popover id="{ident}" style="max-width:640px;border:1px solid #888;'
-            'border-radius:8px;padding:12px"><div style="margin-bottom:8px">'
-            f"<b>{self._words(count, true, said)}</b></div>{inside}</div>"
-        )
-
-    def _words(self, count: int, true: int, said: int) -> str:
-        one, other = self.classes[true], self.classes[said]
-        if true == said:
-            return html.escape(f"{count} of {one} are right")
-        return html.escape(f"{count} of {one} are taken for {other}")
+        return f' style="background:rgba({colour},{min(0.6, 0.1 + 0.6 * share):.2f})"'

@@ -1,49 +1,164 @@
-"""Tables and pictures as HTML that reads everywhere: notebooks, saved or live, and MLflow.
+"""Pages of cards: in a notebook, live or saved, as a file, and in MLflow.
 
-Everything that comes from a config or a cluster is escaped. Styles are inline, which untrusted
-notebooks keep; text is grey, which reads on light and on dark pages.
+All have the live view's style (`page.css`). Everything that comes from a config or a cluster is
+escaped. Where the style is taken away, as GitHub does, headings, lists, tables and pictures stay.
 """
 
 import base64
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from kdlab.errors import BadInput
-from kdlab.report.chart import NARROW
+from kdlab.report import chart
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """With inline styles: untrusted notebooks keep them."""
-    cell = 'style="text-align:left;padding:1px 10px 1px 0;font-size:12px"'
-    tops = "".join(f"<th {cell}>{html.escape(name)}</th>" for name in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td {cell}>{html.escape(str(v))}</td>" for v in row) + "</tr>"
-        for row in rows
-    )
-    return f'<table style="border-collapse:collapse"><tr>{tops}</tr>{body}</table>'
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A part of a page.
+
+    title: words above it; empty for none.
+    body: HTML.
+    wide: across the page; else beside another one where both fit.
+    unit: words behind the title.
+    """
+
+    title: str
+    body: str
+    wide: bool = True
+    unit: str = ""
+
+    def html(self, level: str) -> str:
+        unit = f'<span class="kd-unit">{html.escape(self.unit)}</span>' if self.unit else ""
+        title = html.escape(self.title)
+        head = f"<{level}>{title}{unit}</{level}>" if title else ""
+        half = "" if self.wide else " kd-chart"
+        return f'<section class="kd-card{half}">{head}{self.body}</section>'
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Cards of an object, below its name.
+
+    title: its name; empty for none.
+    said: lines above the cards, each with its tone (good, warn, bad, or plain).
+    detail, state: beside the title.
+    """
+
+    title: str
+    cards: Sequence[Card]
+    said: Sequence[tuple[str, str]] = ()
+    detail: str = ""
+    state: str = ""
+
+    def html(self) -> str:
+        """For a cell of a notebook."""
+        return self._html("strong", "h3")
+
+    def page(self) -> str:
+        """A page of its own, whose tables sort."""
+        script = f"<script>{_read('page.js')}</script>"
+        return whole(self.title, self._html("h1", "h2"), script)
+
+    def _html(self, title: str, heading: str) -> str:
+        words, detail = html.escape(self.title), html.escape(self.detail)
+        badge = f'<span class="kd-state" data-state="{self.state}">{self.state}</span>'
+        top = (
+            f'<header class="kd-head kd-title"><{title}>{words}</{title}>'
+            f'<span class="kd-detail">{detail}</span>{badge if self.state else ""}</header>'
+        )
+        said = "".join(
+            f'<p class="kd-verdict" data-tone="{tone}">{html.escape(text)}</p>'
+            for tone, text in self.said
+            if text
+        )
+        cards = "".join(card.html(heading) for card in self.cards)
+        body = f'{top if words else ""}{said}<div class="kd-cards">{cards}</div>'
+        return f'<div class="kd"><style>{style()}{_read("static.css")}</style>{body}</div>'
+
+
+class Presentable:
+    """An object that shows its `document`: in a cell of a notebook, and as a page of its own."""
+
+    def document(self) -> Document:
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return self.document().html()
+
+    def page(self) -> str:
+        """All of it as one HTML page of its own."""
+        return self.document().page()
+
+    def save(self, path: str | Path) -> Path:
+        """The page as a file; BadInput where it cannot be written."""
+        return write(path, self.page())
+
+
+def style() -> str:
+    """The CSS of all pages, live or not."""
+    return _read("page.css")
+
+
+@cache
+def _read(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def whole(title: str, body: str, script: str) -> str:
+    """A page of its own: a browser that keeps to its policy asks nobody for anything."""
+    return _read("page.html").format(title=html.escape(title), body=body, script=script)
+
+
+def shown(*cards: Card, said: Sequence[tuple[str, str]] = ()) -> str:
+    """Cards without a title, for a cell of a notebook."""
+    return Document("", cards, said).html()
+
+
+def charts(panels: Sequence[chart.Panel]) -> list[Card]:
+    """A card for each panel, two beside each other where they fit."""
+    return [
+        Card(panel.title, image(drawing, panel.title), wide=False, unit=panel.unit)
+        for panel, drawing in zip(panels, chart.drawings(panels), strict=True)
+    ]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table; a head without words is left out."""
+    tops = "".join(_cell("th" if name else "td", name) for name in head)
+    top = f"<thead><tr>{tops}</tr></thead>" if any(head) else ""
+    body = "".join(f"<tr>{''.join(_cell('td', one) for one in row)}</tr>" for row in rows)
+    return f'<div class="kd-scroll"><table>{top}<tbody>{body}</tbody></table></div>'
+
+
+def _cell(kind: str, words: object) -> str:
+    return f"<{kind}>{html.escape(str(words))}</{kind}>"
+
+
+def lines(words: Iterable[str]) -> str:
+    """A paragraph for each."""
+    return "".join(f"<p>{html.escape(line)}</p>" for line in words)
 
 
 class Rows(list[dict[str, Any]]):
     """Rows of one shape: a list in code, a table in a notebook."""
 
-    def _repr_html_(self) -> str:
+    def table(self) -> str:
         return table(list(self[0]), [list(row.values()) for row in self]) if self else ""
 
+    def _repr_html_(self) -> str:
+        return shown(Card("", self.table())) if self else ""
 
-def image(drawing: str, alt: str = "curves") -> str:
+
+def image(drawing: str, alt: str) -> str:
     """An SVG as an <img>, which saved notebooks and GitHub show."""
     encoded = base64.b64encode(drawing.encode()).decode()
     source = f"data:image/svg+xml;base64,{encoded}"
-    return f'<img alt="{html.escape(alt)}" {NARROW} src="{source}"/>'
-
-
-def png(path: Path, alt: str) -> str:
-    """A picture as it is, inside the page."""
-    encoded = base64.b64encode(path.read_bytes()).decode()
-    return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{encoded}"/>'
+    return f'<img alt="{html.escape(alt)}" src="{source}"/>'
 
 
 def markdown(text: str) -> str:
@@ -55,31 +170,6 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Cells as they are: what is somebody's words goes through `markdown` before."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-# A click on the head of a column sorts by it; once more, the other way round.
-_SORTS = """<script>
-for (const head of document.querySelectorAll("table tr:first-child > th:not([scope])")) {
-  head.tabIndex = 0;
-  head.style.cursor = "pointer";
-  head.title = "sort by this column";
-  const sort = () => {
-    const table = head.closest("table"), place = head.cellIndex;
-    const up = head.ariaSort === "descending";
-    for (const other of head.parentElement.children) other.ariaSort = null;
-    head.ariaSort = up ? "ascending" : "descending";
-    const value = row => row.cells[place].textContent.trim();
-    const compare = (a, b) => {
-      const [x, y] = [value(a), value(b)].map(parseFloat);
-      return isNaN(x) || isNaN(y) ? value(a).localeCompare(value(b)) : x - y;
-    };
-    const rows = [...table.rows].slice(1).sort((a, b) => (up ? 1 : -1) * compare(a, b));
-    for (const row of rows) row.parentElement.append(row);
-  };
-  head.onclick = sort;
-  head.onkeydown = event => { if (event.key === "Enter") sort(); };
-}
-</script>"""
 
 
 def write(path: str | Path, text: str) -> Path:
@@ -94,12 +184,3 @@ def write(path: str | Path, text: str) -> Path:
     except OSError as error:
         raise BadInput(f"The page cannot be written to {out}: {error}") from error
     return out
-
-
-def whole(title: str, body: str) -> str:
-    """A page of its own, whose tables sort."""
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" '
-        f'content="light dark"><title>{html.escape(title)}</title></head>'
-        f'<body style="font-family:sans-serif;max-width:60em">{body}{_SORTS}</body></html>'
-    )

@@ -1,14 +1,16 @@
 """Images with words below them, for notebooks and pages."""
 
 import base64
-import html
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+
+from kdlab.report import page
 
 _SIDE = 96  # pixels that an image is shown with
 
@@ -26,14 +28,20 @@ class Pictures:
     def __repr__(self) -> str:
         return "\n".join(" · ".join(lines) for lines in self.lines)
 
-    def _repr_html_(self) -> str:
-        cells = "".join(
-            f'<div style="width:{_SIDE + 24}px;font-size:11px">'
-            f"{picture(image, _SIDE, ', '.join(lines))}<br>"
-            f"{'<br>'.join(html.escape(line) for line in lines)}</div>"
+    def html(self) -> str:
+        return figures(
+            f"{picture(image, _SIDE, ', '.join(lines))}<br>{'<br>'.join(map(escape, lines))}"
             for image, lines in zip(self.images, self.lines, strict=True)
         )
-        return f'<div style="display:flex;flex-wrap:wrap;gap:8px">{cells}</div>'
+
+    def _repr_html_(self) -> str:
+        return page.shown(page.Card("", self.html()))
+
+
+def figures(inside: Iterable[str]) -> str:
+    """A figure for each HTML, beside each other."""
+    each = "".join(f"<figure>{one}</figure>" for one in inside)
+    return f'<div class="kd-pictures">{each}</div>'
 
 
 def picture(image: NDArray[np.uint8], side: int, said: str) -> str:
@@ -50,4 +58,4 @@ def picture(image: NDArray[np.uint8], side: int, said: str) -> str:
         f"data:image/{kind.lower()};base64,{base64.b64encode(written.getvalue()).decode()}"
     )
     as_it_is = ' style="image-rendering:pixelated"' if small else ""
-    return f'<img alt="{html.escape(said)}" src="{source}" width="{side}"{as_it_is}/>'
+    return f'<img alt="{escape(said)}" src="{source}" width="{side}"{as_it_is}/>'

@@ -1,9 +1,9 @@
-"""What devices did when, as SVG: for notebooks. Files are written by kdlab/report/trace.py."""
+"""What devices did when, as SVG: a Gantt picture for notebooks and for the folder of a run."""
 
 import html
 from collections.abc import Sequence
 
-from kdlab.report.chart import WIDTH, svg_head
+from kdlab.report.chart import svg_head, svg_keys, svg_text
 
 BarRow = tuple[int, str, int, float, float]  # device, part, step, begin and end in seconds
 
@@ -19,8 +19,7 @@ COLOURS: dict[str, str] = {
     "update": "#3fa66b",
     "idle": "#ffffff",
 }
-_LEFT, _HIGH = 72, 26
-_BESIDE = 6  # names of parts in a line
+_WIDTH, _LEFT, _HIGH = 720, 72, 26
 
 
 def timeline(spans: Sequence[BarRow]) -> str:
@@ -28,8 +27,11 @@ def timeline(spans: Sequence[BarRow]) -> str:
     devices = sorted({device for device, *_ in spans})
     ends = max((end for *_, end in spans), default=0.0) or 1e-9
     used = [name for name in COLOURS if any(s[1] == name for s in spans)]
-    height = _HIGH * (len(devices) + 1) + 14 * (1 + len(used) // _BESIDE)
-    parts = [svg_head(height)]
+    whole = ends * max(1, len(devices))
+    busy = {part: sum(s[4] - s[3] for s in spans if s[1] == part) / whole for part in used}
+    keys = {f"{part} {share:.0%}": COLOURS[part] for part, share in busy.items()}
+    legend, height = svg_keys(keys, _HIGH * len(devices) + 16, _WIDTH)
+    parts = [svg_head(_WIDTH, height), legend]
     for row, device in enumerate(devices):
         top = row * _HIGH
         parts.append(f'<text x="0" y="{top + 17}">device {device}</text>')
@@ -41,21 +43,10 @@ def timeline(spans: Sequence[BarRow]) -> str:
                 f'height="{_HIGH - 6}" fill="{COLOURS.get(part, "#888888")}">'
                 f"<title>{html.escape(said)}</title></rect>"
             )
-    top = _HIGH * len(devices)
-    parts.append(
-        f'<text x="{WIDTH}" y="{top + 12}" text-anchor="end">{1e3 * ends:.1f} ms</text>'
-    )
-    for number, part in enumerate(used):
-        busy = sum(end - begin for _, p, _, begin, end in spans if p == part)
-        said = f"{part} {busy / (ends * max(1, len(devices))):.0%}"
-        x = _LEFT + (WIDTH - _LEFT) / _BESIDE * (number % _BESIDE)
-        y = top + 20 + 14 * (number // _BESIDE)
-        parts.append(
-            f'<rect x="{x:.0f}" y="{y}" width="9" height="9" fill="{COLOURS[part]}"/>'
-            f'<text x="{x + 13:.0f}" y="{y + 8}">{html.escape(said)}</text>'
-        )
+    low, words = _HIGH * len(devices) + 12, f"{1e3 * ends:.1f} ms"
+    parts.append(svg_text(_WIDTH, f"{low}", words, 'text-anchor="end"'))
     return "".join([*parts, "</svg>"])
 
 
 def _x(seconds: float, ends: float) -> float:
-    return _LEFT + (WIDTH - _LEFT) * seconds / ends
+    return _LEFT + (_WIDTH - _LEFT) * seconds / ends

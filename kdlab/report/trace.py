@@ -1,16 +1,11 @@
-"""What devices did when: as a Chrome trace, a Gantt picture, and time by part (Fig. 2)."""
+"""What devices did when: as a Chrome trace, and time by part (Fig. 2)."""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from kdlab.papers.pipe_bd.relay import Span, TimePart
 from kdlab.report.timeline import COLOURS
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def chrome_trace(spans: Sequence[Span]) -> dict[str, object]:
@@ -78,7 +73,12 @@ def breakdown(
     bars: dict[str, Mapping[TimePart | str, float]] = {"ideal": dict(ideal)}
     for device, parts in by_part(spans).items():
         bars[f"device {device}"] = {part: s / steps for part, s in parts.items()}
-    picture, axes = _picture(1.6 * len(bars) + 3, 4, title, fontsize="medium")
+    from matplotlib.figure import Figure  # 1 s
+    from matplotlib.patches import Patch
+
+    picture = Figure(figsize=(1.6 * len(bars) + 3, 4), layout="constrained")
+    axes = picture.subplots()
+    axes.set_title(title, fontsize="medium")
     used = [part for part in COLOURS if any(part in parts for parts in bars.values())]
     for column, own in enumerate(bars.values()):
         bottom = 0.0
@@ -88,41 +88,6 @@ def breakdown(
             bottom += height
     axes.set_xticks(range(len(bars)), list(bars))
     axes.set_ylabel("ms of a step")
-    _save(picture, path, used, loc="outside right upper")
-
-
-def gantt(spans: Sequence[Span], path: Path, title: str = "") -> None:
-    """A picture of who did what when, one row for each device."""
-    origin = min((span.begin for span in spans), default=0.0)
-    devices = sorted({span.device for span in spans})
-    picture, axes = _picture(10, 0.6 * len(devices) + 1.4, title)
-    for row, device in enumerate(devices):
-        for span in spans:
-            if span.device == device and span.end > span.begin:
-                bar = [(1e3 * (span.begin - origin), 1e3 * (span.end - span.begin))]
-                axes.broken_barh(bar, (row - 0.4, 0.8), facecolors=COLOURS[span.part])
-    axes.set_yticks(range(len(devices)), [f"device {d}" for d in devices])
-    axes.invert_yaxis()
-    axes.set_xlabel("ms")
-    used = [part for part in COLOURS if any(span.part == part for span in spans)]
-    _save(picture, path, used, loc="outside lower center", ncols=len(used))
-
-
-def _picture(
-    width: float, height: float, title: str, **words: Any
-) -> "tuple[Figure, Axes]":
-    from matplotlib.figure import Figure  # 1 s
-
-    picture = Figure(figsize=(width, height), layout="constrained")
-    axes = picture.subplots()
-    axes.set_title(title, **words)
-    return picture, axes
-
-
-def _save(picture: "Figure", path: Path, parts: Sequence[str], **legend: Any) -> None:
-    """With the colours of these parts."""
-    from matplotlib.patches import Patch
-
-    handles = [Patch(facecolor=COLOURS[p], edgecolor="#888888", label=p) for p in parts]
-    picture.legend(handles=handles, **legend)
+    handles = [Patch(facecolor=COLOURS[p], edgecolor="#888888", label=p) for p in used]
+    picture.legend(handles=handles, loc="outside right upper")
     picture.savefig(path, dpi=120)

@@ -170,9 +170,9 @@ class Sheet:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        title = f"<b>{html.escape(self.name)}</b> <code>{html.escape(self.place)}</code>"
-        about = f"<pre style='white-space:pre-wrap'>{html.escape(self.about)}</pre>"
-        return title + about + page.table(self.head, self.rows)
+        about = f"<pre>{html.escape(self.about)}</pre>"
+        cards = [page.Card("", about + page.table(self.head, self.rows))]
+        return page.Document(self.name, cards, detail=self.place).html()
 
 
 class Registry:
@@ -203,12 +203,12 @@ class Registry:
         return _listed(_parts())
 
     def _repr_html_(self) -> str:
-        blocks = []
-        for title, rows in _parts().items():
-            body = page.table(("", "name", "what it is"), rows)
-            summary = f"<summary><b>{html.escape(title)}</b> ({len(rows)})</summary>"
-            blocks.append(f"<details>{summary}{body}</details>")
-        return "".join(blocks)
+        blocks = [
+            f"<details><summary>{html.escape(title)} ({len(rows)})</summary>"
+            f"{page.table(('how', 'name', 'about'), rows)}</details>"
+            for title, rows in _parts().items()
+        ]
+        return page.shown(page.Card("Registry", "".join(blocks)))
 
 
 def describe(name: str, overrides: Sequence[str] = ()) -> str:

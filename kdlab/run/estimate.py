@@ -100,8 +100,8 @@ class Estimate:
         return "\n".join([*self.facts(), "", text_table_left(_HEAD, self.rows())])
 
     def _repr_html_(self) -> str:
-        facts = page.table(("estimate",), [[line] for line in self.facts()])
-        return facts + page.table(_HEAD, self.rows())
+        body = page.lines(self.facts()) + page.table(_HEAD, self.rows())
+        return page.shown(page.Card("Estimate", body))
 
 
 def estimate(

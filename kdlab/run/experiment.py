@@ -1,6 +1,5 @@
 """An experiment before it runs: a config, its cards and overrides, checked."""
 
-import html
 import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -14,6 +13,7 @@ from kdlab.config.check import construct, unknown_keys
 from kdlab.errors import SpecError
 from kdlab.lazy import lazy
 from kdlab.report import page
+from kdlab.report.page import Card, Document
 from kdlab.run.handle.run import Run, start
 from kdlab.run.handle.watched import viewers
 
@@ -162,8 +162,6 @@ class Experiment:
 
     def _repr_html_(self) -> str:
         table = page.table(("key", "value", "set by"), self.rows())
-        about = html.escape(str(self.composed.data.get("about", "")))
-        return (
-            f"<b>{html.escape(self.name)}</b> <code>{self.hash}</code><br>{about}"
-            f"<details><summary>resolved spec</summary>{table}</details>"
-        )
+        about = page.lines([str(self.composed.data.get("about", ""))])
+        spec = f"<details><summary>resolved spec</summary>{table}</details>"
+        return Document(self.name, [Card("", about + spec)], detail=self.hash).html()

@@ -153,7 +153,7 @@ def _notebook(name: str, chosen: Recommendation) -> dict[str, Any]:
         ),
         _code("run = exp.start()\nrun.live()"),
         _code("run.wait()\nprint(run.table())"),
-        _words("Where it is right, where it is wrong, and whether it can be believed:"),
+        _words("Where it is right, where it is wrong, and how well it is calibrated:"),
         _code("run.examine()"),
         _words("Any photo, or a folder of them:"),
         _code('run.predict(run.test_images(4))\n# run.predict("photo.jpg")'),

@@ -1,6 +1,5 @@
 """A sweep before it runs: loaded, checked, started."""
 
-import html
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -114,10 +113,10 @@ class CheckedSweep:
             (key, _range_text(dimension), self.space.leaves[key].value)
             for key, dimension in self.spec.space.items()
         ]
-        of = html.escape(str(self.spec.experiment or self.spec.simulation))
-        pool = "one pool for all trials" if shares_pool(self.spec, self.space) else ""
-        head = f"<b>{html.escape(self.name)}</b> over <code>{of}</code> {pool}"
-        return head + page.table(("key", "may be", "as it is"), rows)
+        of = str(self.spec.experiment or self.spec.simulation)
+        pool = ", one pool for all trials" if shares_pool(self.spec, self.space) else ""
+        cards = [page.Card("", page.table(("key", "may be", "as it is"), rows))]
+        return page.Document(self.name, cards, detail=f"over {of}{pool}").html()
 
 
 def _range_text(dimension: Dimension) -> str:

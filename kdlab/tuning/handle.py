@@ -1,6 +1,5 @@
 """A sweep from outside: watched, stopped, its best saved. It outlives this process."""
 
-import html
 import math
 import re
 import shutil
@@ -183,17 +182,13 @@ class Sweep(Watched):
             if one.feasible:
                 best = min(best, sign * one.values[name])
                 so_far.append((float(one.number), sign * best))
-        head = (
-            f"<b>Sweep {html.escape(self.id)}</b> {html.escape(self.state)}, {_ended(rows)} of "
-            f"{spec.trials} trials ended"
-        )
-        panel = chart.Panel(
-            name, {"best so far": so_far, "trial": each}, across="number of the trial"
-        )
-        curve = page.image(chart.svg([panel]), name) if len(each) > 1 else ""
-        error = self.status.error
-        said = f"<pre>{html.escape(str(error))}</pre>" if error else ""
-        return f"{head}{said}<br>{curve}{page.table(*self._cells(12))}"
+        curves = {"best so far": so_far, "trial": each}
+        panel = chart.Panel(name, curves, across="number of the trial")
+        drawn = page.charts([panel]) if len(each) > 1 else []
+        cards = [*drawn, page.Card("Best trials", page.table(*self._cells(12)))]
+        detail = f"{_ended(rows)} of {spec.trials} trials ended"
+        said = [("bad", str(self.status.error))] if self.status.error else []
+        return page.Document(f"Sweep {self.id}", cards, said, detail, self.state).html()
 
 
 class Lines:

@@ -126,4 +126,4 @@ class SweepResult(dict[str, Any]):
         words = html.escape(str(typed(SweepOutcome, self)))
         keys = "wall_seconds", "storage", "sweep_dir"
         facts = [[key, number(self[key])] for key in keys]
-        return f"<pre>{words}</pre>" + page.table(("", ""), facts)
+        return page.shown(page.Card("", f"<pre>{words}</pre>{page.table((), facts)}"))

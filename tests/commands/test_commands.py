@@ -56,7 +56,7 @@ def there(elsewhere, monkeypatch):
 
 @pytest.mark.parametrize(("broken", "code"), [([], 0), (["a.png"], 1)])
 def test_data_fails_where_an_image_is_broken(there, typed, monkeypatch, broken, code):
-    sheet = Shown(text="10 images", broken=broken, write=Path)
+    sheet = Shown(text="10 images", broken=broken, save=Path)
     calls = told(monkeypatch, "kdlab.run.outputs.data_sheet.look_at", sheet)
     ended, out, err = typed(data, "photos", "size=70", "--html", "p.html", "--json")
     assert (ended, json.loads(out)) == (code, {"text": "10 images"})

@@ -9,6 +9,7 @@ from tests_support import event
 from kdlab.events.curve import Curve
 from kdlab.notebook import picture
 from kdlab.notebook.watch import Watch
+from kdlab.report import chart
 from kdlab.report.timeline import timeline
 
 
@@ -88,9 +89,9 @@ def test_it_knows_curves_lines_and_teachers():
     assert watch.levels["unused soft labels", "ut"] == [(0, 64.0), (5, 99.0)]
     assert [mark.kind for mark in watch.marks] == ["bad", "set"]
     watch.see(event("paused", time=9.5, step=5))
-    assert "paused" in picture.heading(watch)
+    assert 'data-state="paused">paused<' in picture.static(watch)
     watch.see(event("run_done", time=10.0, state="finished"))
-    assert "finished" in picture.heading(watch)
+    assert 'data-state="finished">finished<' in picture.static(watch)
 
 
 def test_another_member_has_curves_of_its_own():
@@ -124,17 +125,34 @@ def test_whatever_names_say_is_text():
     watch = served(Watch(), name=evil, device=evil)
     watch.see(event("warned", time=9.0, message=evil))
     watch.see(event("local_step", time=9.0, worker=evil, step=6, of_steps=10, loss=0.3))
-    for shown in (picture.static(watch), picture.teachers(watch), picture.ticker(watch)):
+    pictures = chart.drawings(picture.panels({evil: watch}))
+    for shown in (picture.static(watch), picture.together({evil: watch}), *pictures):
         assert "<script" not in shown
         assert "onerror=alert(2)>" not in shown
-    drawn = picture.svg(watch)
-    ElementTree.fromstring(drawn)
-    assert "<script" not in drawn
+    for drawn in pictures:
+        ElementTree.fromstring(drawn)
+
+
+def test_losses_of_different_kinds_share_no_axis():
+    loss = {"type": "losses/hinton", "temperature": 4.0}
+    runs = {name: served(Watch()) for name in ("a", "b", "c")}
+    taught, hotter = ("served", loss), ("served", loss | {"temperature": 1.0})
+    kinds = ("none", loss), taught, hotter
+    for watch, (source, spec) in zip(runs.values(), kinds, strict=True):
+        watch.now.source = source
+        watch.started = event("run_started", time=0.0, spec={"loss": spec})
+    found = [panel for panel in picture.panels(runs) if panel.title.startswith("loss")]
+    assert [(panel.title, panel.unit, [*panel.curves]) for panel in found] == [
+        ("loss on labels", "", ["a · loss"]),
+        ("loss, hinton", "temperature 4", ["b · loss"]),
+        ("loss, hinton", "temperature 1", ["c · loss"]),
+    ]
 
 
 def test_the_picture_of_a_run_that_has_shown_nothing():
-    ElementTree.fromstring(picture.svg(Watch()))
-    assert "preparing" in picture.heading(Watch())
+    still = picture.static(Watch())
+    assert "Preparing: no step has been trained yet." in still
+    assert "<img" not in still
 
 
 def test_numbers_that_are_none_do_not_break_the_picture():
@@ -151,23 +169,25 @@ def test_numbers_that_are_none_do_not_break_the_picture():
             loss=float("nan"),
         )
     )
-    ElementTree.fromstring(picture.svg(watch))
-    assert "nan" not in picture.svg(watch)
+    drawn = chart.svg(picture.panels({"": watch}))
+    ElementTree.fromstring(drawn)
+    assert "nan" not in drawn
 
 
 def test_what_devices_did_is_drawn_as_it_came_last():
     watch = Watch()
     watch.see(event("member_started", time=1.0, member="tr/seed0"))
-    assert picture.devices(watch) == ""
+    assert "Gantt" not in picture.static(watch)
     for width in (0.5, 1.0):
         spans = [[0, "teacher", 7, 0.0, width], [1, "<b>", 7, width, 2 * width]]
         watch.see(event("trace_recorded", time=2.0, member="tr/seed0", spans=spans))
     drawn = timeline(watch.spans)
     assert drawn.count("<rect") == 2 + 1  # spans, and the part that has a colour
+    ElementTree.fromstring(drawn)
     assert "device 1" in drawn
     assert "2000.0 ms" in drawn
     assert "<b>" not in drawn
     assert "teacher 25%" in drawn  # one of two devices, half of the time
-    assert "data:image/svg+xml" in picture.static(watch)
+    assert 'alt="Gantt" src="data:image/svg+xml' in picture.static(watch)
     watch.see(event("member_started", time=3.0, member="dp/seed0"))
-    assert picture.devices(watch) == ""
+    assert "Gantt" not in picture.static(watch)

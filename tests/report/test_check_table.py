@@ -1,7 +1,7 @@
 """Findings of checks: the worst first, the newest of each code, nothing of theirs as HTML."""
 
 from kdlab.events.checks import CheckMade
-from kdlab.report.check_table import as_page, in_words, worst_first
+from kdlab.report.check_table import cards, in_words, worst_first
 
 
 def made(code, result, found="", advice=""):
@@ -35,7 +35,11 @@ def test_in_words_each_has_its_advice_below():
 
 
 def test_names_on_a_page_are_no_html():
-    html = as_page(worst_first(SEEN))
+    (card,) = cards(worst_first(SEEN))
+    html = card.html("h3")
     assert "&lt;b&gt;1.png" in html
-    assert "<b>" not in html
+    assert "<b>1" not in html
+    assert '<b data-tone="bad">issue KD-D01</b>' in html
+    assert '<b data-tone="warn">tip KD-D08</b>' in html
     assert "1 checks passed" in html
+    assert cards([]) == []

@@ -75,7 +75,9 @@ def test_samples_that_were_not_trained_on_are_said_first():
     first = f"37 of 40 rounds went without worker 2: {first}"
     assert result_table(rows).split("\n")[0] == first
     said = Result(runs=rows)._repr_html_()
-    assert said.startswith(f"<div>{first}</div>")
+    told, _, tables = said.partition("<table>")
+    assert f'data-tone="warn">{first}</p>' in told
+    assert "2960" in tables
 
 
 def seen(events, terminal=False):

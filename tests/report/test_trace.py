@@ -7,7 +7,7 @@ import pytest
 from kdlab.papers.pipe_bd.block_cost import Block, Profile, StageCosts
 from kdlab.papers.pipe_bd.relay import Span
 from kdlab.papers.pipe_bd.stages import pipeline
-from kdlab.report.trace import by_part, chrome_trace, gantt, write_chrome_trace
+from kdlab.report.trace import by_part, chrome_trace, write_chrome_trace
 from kdlab.simulate.pipe_bd import Relay
 
 
@@ -45,8 +45,3 @@ def test_time_by_part_adds_up(spans):
 def test_waiting_is_idle():
     spans = [Span(0, "receive", 0, 0.0, 3.0), Span(0, "teacher", 0, 3.0, 4.0)]
     assert by_part(spans)[0] == {"idle": 3.0, "teacher": 1.0}
-
-
-def test_the_picture_is_a_png(spans, tmp_path):
-    gantt(spans, tmp_path / "gantt.png", "two blocks on two devices")
-    assert (tmp_path / "gantt.png").read_bytes().startswith(b"\x89PNG")

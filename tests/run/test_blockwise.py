@@ -53,11 +53,11 @@ def test_a_run_trains_every_sample_once_and_shows_its_plan(kdlab_home, elsewhere
     trace = json.loads((folder / "trace.json").read_text())["traceEvents"]
     names = {e["name"] for e in trace if e["ph"] == "X"}
     assert {"load", "teacher", "student", "backward", "send", "receive", "update"} <= names
-    for picture in ("gantt.png", "breakdown.png"):
-        assert (folder / picture).stat().st_size > 5000
+    assert (folder / "gantt.svg").read_text().startswith("<svg")
+    assert (folder / "breakdown.png").stat().st_size > 5000
     (sheet,) = run.plans()
     assert sheet.member == "tr/seed0"
-    assert "data:image/png;base64" in sheet._repr_html_()
+    assert "data:image/svg+xml;base64" in sheet._repr_html_()
     told = list(select(run.folder.events, "trace_recorded"))
     assert len(told) == 2  # epochs
     assert {device for device, *_ in told[1].spans} == {0, 1}

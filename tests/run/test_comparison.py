@@ -28,10 +28,10 @@ def test_two_runs_in_words_html_and_mlflow(of_two_seeds, of_another_rate):
     assert "train.lr" in str(found)
     assert "N-training" in str(found)
     across = {(panel.title, panel.across) for panel in found.curves()}
-    assert {("loss", "seconds"), ("loss", "samples")} <= across
+    assert {("loss on labels", "seconds"), ("loss on labels", "samples")} <= across
     assert all(len(panel.curves) == 3 for panel in found.curves())  # trainings
     shown = found._repr_html_()
-    assert "What their specs differ in" in shown
+    assert "Differences between the specs" in shown
     assert "data:image/svg+xml" in shown
 
     ids = found.log()

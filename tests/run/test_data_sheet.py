@@ -31,7 +31,7 @@ def test_a_folder_of_photos(photos, kdlab_home, kdlab_cli, tmp_path):
     code, out, _ = kdlab_cli("data", str(photos), "size=70", "--html", str(page))
     assert code == 0
     assert "27 train, 3 validation, 10 test; 2 classes" in out
-    assert "70 by 70 pixels, 3 channels; kept encoded" in out
+    assert "model input 70 × 70, RGB; each view cut from its file" in out
     assert "40 images decoded: none is broken" in out
     assert "no image of validation or test is in train" in out
     text = page.read_text()
@@ -61,7 +61,7 @@ def test_what_is_broken_or_double_is_named(photos, kdlab_home, kdlab_cli):
 def test_small_sets_are_looked_at_as_they_are_decoded(kdlab_home, kdlab_cli):
     code, out, _ = kdlab_cli("data", "data/digits")
     assert code == 0
-    assert "kept decoded, in memory" in out
+    assert "model input 8 × 8, grey; decoded once into memory" in out
     assert out.count("\n") > 12  # ten classes
 
 

@@ -57,12 +57,10 @@ def assert_the_mistakes_are_shown(found):
     assert len(worst) == wrong.sum()
     assert all(lines[0] != lines[1].replace("student", "is") for lines in worst.lines)
     rows = found.per_class(other)
-    assert rows[0]["right %"] == min(row["right %"] for row in rows)
+    assert rows[0]["recall %"] == min(row["recall %"] for row in rows)
     whole = found._repr_html_()
-    assert (
-        whole.count("data:image/svg+xml;base64,") == 2
-    )  # reliability, and how sure they are
-    assert "What the teacher takes classes for" in whole
+    assert whole.count("data:image/svg+xml;base64,") == 3  # calibration, how sure each is
+    assert "Confusion matrix of the teacher" in whole
     facts = found.to_json()
     assert [row["name"] for row in facts["students"]] == ["teacher", one, other]
 

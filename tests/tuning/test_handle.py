@@ -92,12 +92,14 @@ def test_a_trial_that_breaks_a_constraint_says_so_and_stands_behind(elsewhere):
 
 def test_a_sweep_in_html_has_its_curve_its_table_and_what_went_wrong(sweep):
     shown = sweep._repr_html_()
-    assert "<b>Sweep small</b> finished, 6 of 4 trials ended" in shown
+    assert "<strong>Sweep small</strong>" in shown
+    assert "6 of 4 trials ended" in shown
+    assert ">finished<" in shown
     assert "data:image/svg+xml" in shown
     assert ">81.5</td>" in shown
-    assert "<pre>" not in shown
+    assert "data-tone" not in shown.partition("</style>")[2]
     sweep.folder.write_status(state="failed", error="<b>disk</b>")
-    assert "<pre>&lt;b&gt;disk&lt;/b&gt;</pre>" in sweep._repr_html_()
+    assert 'data-tone="bad">&lt;b&gt;disk&lt;/b&gt;</p>' in sweep._repr_html_()
     assert repr(sweep) == "Sweep(small, failed, 6 trials ended)"
 
 

@@ -87,7 +87,7 @@ class Blockwise(MethodSpec):
     files: ClassVar[tuple[str, ...]] = (
         "plan.json",
         "trace.json",
-        "gantt.png",
+        "gantt.svg",
         "breakdown.png",
         "architecture.yaml",
     )

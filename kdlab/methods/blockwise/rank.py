@@ -41,6 +41,7 @@ from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan, NoPlan, PlanName,
 from kdlab.papers.pipe_bd.relay import Span
 from kdlab.report import trace
 from kdlab.report.plan_table import plan_table
+from kdlab.report.timeline import timeline
 from kdlab.supervision.process_groups import from_all, from_first
 from kdlab.supervision.rank_messages import GenerationOrder
 from kdlab.train import checkpoint
@@ -314,16 +315,16 @@ class BlockRank(RankProcess[GenerationOrder]):
     def _write_trace(self, spans: list[Span]) -> None:
         """For whoever watches after every epoch, as pictures after the first."""
         origin = min((span.begin for span in spans), default=0.0)
-        rows: list[list[str | int | float]] = [
-            [s.device, s.part, s.step, round(s.begin - origin, 5), round(s.end - origin, 5)]
+        rows = [
+            (s.device, s.part, s.step, round(s.begin - origin, 5), round(s.end - origin, 5))
             for s in spans
         ]
-        self.log.emit(TraceRecorded(spans=rows))
+        self.log.emit(TraceRecorded(spans=[list(row) for row in rows]))
         if (self.folder / "trace.json").exists():
             return
         trace.write_chrome_trace(spans, self.folder / "trace.json")
         title = f"{self.member.name}: the last steps of the first epoch"
-        trace.gantt(spans, self.folder / "gantt.png", title)
+        (self.folder / "gantt.svg").write_text(timeline(rows), encoding="utf-8")
         ideal = read_as(planning.KeptPlan, self.folder / planning.PLAN).ideal_s
         trace.breakdown(spans, ideal, self.folder / "breakdown.png", title)
 

@@ -8,6 +8,7 @@ from kdlab.config.home import read_as
 from kdlab.errors import NotFoundError
 from kdlab.experiment.folder import RunFolder
 from kdlab.report import page
+from kdlab.report.page import Card
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +24,21 @@ class PlanSheet:
 
     __repr__ = __str__
 
-    def _repr_html_(self) -> str:
-        table = f"<pre>{html.escape(self.table)}</pre>"
+    def card(self) -> Card:
         words = "Gantt of the first epoch's last steps"
-        picture = "" if self.gantt is None else page.png(self.gantt, words)
-        return f"<b>{html.escape(self.member)}</b>{table}{picture}"
+        drawn = "" if self.gantt is None else self.gantt.read_text("utf-8", "replace")
+        picture = page.image(drawn, words) if drawn else ""
+        return Card(self.member, f"<pre>{html.escape(self.table)}</pre>{picture}")
+
+    def _repr_html_(self) -> str:
+        return page.shown(self.card())
 
 
 class PlanSheets(list[PlanSheet]):
     """Shown one below the other."""
 
     def _repr_html_(self) -> str:
-        return "".join(sheet._repr_html_() for sheet in self)
+        return page.shown(*(sheet.card() for sheet in self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ def plans(run: RunFolder) -> PlanSheets:
     root = run.path / "members"
     found = PlanSheets()
     for path in run.of_members("plan.json"):
-        gantt = path.with_name("gantt.png")
+        gantt = path.with_name("gantt.svg")
         member = path.parent.relative_to(root).as_posix()
         table = read_as(_Planned, path).table
         found.append(PlanSheet(member, table, gantt if gantt.is_file() else None))

@@ -1,11 +1,12 @@
 """The result of a run: a plain mapping that reads well in a notebook."""
 
-import html
 from typing import Any
 
 from kdlab.report import page
 from kdlab.report.costs import HEAD, cost_rows
+from kdlab.report.page import Card, Document, Presentable
 from kdlab.report.table import NAMES, NO_SPEEDS, not_trained_on, number, speeds_tell
+from kdlab.report.verdict import shown as verdict_shown
 
 _COLUMNS = (
     "student_top1", "student_top1_best", "global_top1", "samples_per_second", "wall_seconds",
@@ -13,15 +14,16 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-class Result(dict[str, Any]):
+class Result(Presentable, dict[str, Any]):
     """The keys of `kdlab run --json`."""
 
     def verdict(self) -> str:
         """Whether the teacher helped, in a sentence; empty where that was not compared."""
         return (self.get("verdict") or {}).get("sentence", "")
 
-    def _repr_html_(self) -> str:
-        rows = self.get("runs") or []
+    def document(self, title: str = "", detail: str = "", state: str = "") -> Document:
+        """Its members, costs of the student, and all other facts."""
+        rows, costs = self.get("runs") or [], self.get("costs")
         no = "" if speeds_tell(rows) else "samples_per_second"
         known = {key for row in rows for key in row if row[key] is not None}
         keys = [key for key in _COLUMNS if key in known and key != no]
@@ -31,9 +33,12 @@ class Result(dict[str, Any]):
             for r in rows
         ]
         shown = [k for k in self if k not in ("runs", "costs", "verdict", "checks")]
-        facts = [[k, number(self[k])] for k in shown]
-        costs = self.get("costs")
-        cost = page.table(HEAD, cost_rows(costs)) if costs else ""
-        said = filter(None, (not_trained_on(rows), no and NO_SPEEDS, self.verdict()))
-        head = "".join(f"<div>{html.escape(line)}</div>" for line in said)
-        return head + page.table(("", *keys), body) + cost + page.table(("", ""), facts)
+        tables = {
+            "Results": page.table(("training", *keys), body) if rows else "",
+            "Costs": page.table(HEAD, cost_rows(costs)) if costs else "",
+            "Run": page.table((), [[k, number(self[k])] for k in shown]) if shown else "",
+        }
+        cards = [Card(name, table) for name, table in tables.items() if table]
+        lost, speeds = not_trained_on(rows), no and NO_SPEEDS
+        said = [("warn", lost), ("plain", speeds), verdict_shown(self.get("verdict"))]
+        return Document(title, cards, said, detail, state)

@@ -1,6 +1,5 @@
 """A run from outside. It lives in a process of its own and outlives this one."""
 
-import html
 import secrets
 import shutil
 import time
@@ -364,8 +363,6 @@ class Run(Watched):
 
     def _repr_html_(self) -> str:
         origin = self.origin()
-        head = f"<b>Run {html.escape(self.id)}</b> {html.escape(self.state)}"
         spec = f"{origin.experiment}, spec {origin.spec_hash}"
-        result = self.status.result
-        shown = Result(result)._repr_html_() if result else ""
-        return f"{head}<br><code>{html.escape(spec)}</code>{shown}"
+        result = Result(self.status.result or {})
+        return result.document(f"Run {self.id}", spec, self.state).html()

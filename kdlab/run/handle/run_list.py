@@ -1,6 +1,5 @@
 """Runs as a table: `kdlab runs`, `kdlab.runs()`."""
 
-import html
 import time
 
 from kdlab.codec import plain
@@ -40,8 +39,10 @@ class RunList(list[Run]):
         ]
 
     def _repr_html_(self) -> str:
-        notes = "".join(f"<div>{html.escape(note)}</div>" for note in self._notes())
-        return page.table(_RUNS, self._rows()) + notes if notes or self else _NO_RUNS
+        if not self and not self.archived:
+            return _NO_RUNS
+        body = page.table(_RUNS, self._rows()) + page.lines(self._notes())
+        return page.shown(page.Card("Runs", body))
 
     def _notes(self) -> list[str]:
         """A line for each run that is not in MLflow, or cannot be read; and on what is left out."""

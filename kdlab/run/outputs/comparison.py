@@ -1,10 +1,10 @@
-"""Runs side by side: what their specs differ in, the curves, and what came out."""
+"""Runs side by side: results, curves, and differences between the specs."""
 
 import html
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import chain
 from statistics import fmean
 from textwrap import fill
 from typing import Any
@@ -24,35 +24,36 @@ from kdlab.events.run_state import (
     run_state,
 )
 from kdlab.report import chart, page
-from kdlab.report.chart import Panel
+from kdlab.report.chart import Panel, Points
+from kdlab.report.curve_axis import curve_axis
+from kdlab.report.page import Card, Document, Presentable
 from kdlab.report.table import METHODS, NAMES, NO_SPEEDS, speeds_tell, spread, text_table
-from kdlab.report.verdict import Verdict
+from kdlab.report.verdict import Verdict, shown
 from kdlab.run.handle.run import Run, attach
 from kdlab.tracking import ui_address
 from kdlab.tracking.follow import log_page
 from kdlab.tracking.in_mlflow import InMlflow
 
-HEAD = (
-    "training", "top-1 %", "best-on-val %", "global top-1 %", "samples/s", "wall s",
-    "teacher s", "lost/repeated",
+HEAD = (  # what decides first
+    "training", "top-1 %", "gain", "teacher %", "best-on-val %", "global top-1 %",
+    "samples/s", "wall s", "teacher s", "lost/repeated",
 )  # fmt: skip
-_COMPARED = {  # curves, and what they are called beside those of others
-    (LOSS, "loss"): "loss",
-    (LOSS, "loss of the blocks"): "loss of the blocks",
-    (TOP1, "student"): "top-1 on validation, %",
-    (ERROR, "global (_G)"): "test error of _G, %",
-    (ERROR, "local (_L)"): "test error of _L, %",
-}
+_COMPARED = (TOP1, ERROR, LOSS)
+# Parts of specs in which a student and the plain one beside it differ.
+_TEACHING = {"teacher", "teacher_pool", "soft_labels", "loss", "features", "compare", "seeds",
+             "tracking"}  # fmt: skip
+_NO_DIFFERENCES = "The specs do not differ."
 MemberFacts = Mapping[str, object]  # a row of a run's result, maybe of an older kdlab
 
 
 @dataclass(frozen=True, slots=True)
 class _RunResult:
     runs: list[dict[str, object]]
+    teacher_top1: float | None = None
     verdict: Verdict | None = None
 
 
-class Comparison:
+class Comparison(Presentable):
     """Printable in a terminal, a page in a notebook and in MLflow; as the runs are now.
 
     `differences()`, `outcomes()` and `curves()` give what it shows as plain values.
@@ -74,17 +75,23 @@ class Comparison:
     def outcomes(self) -> list[dict[str, str]]:
         """A row for each run and what it compared: mean ± std over its seeds.
 
+        gain: points of top-1 over the plain student of the same run, or of one that differs
+            in nothing but its teaching.
         teacher s: seconds of all teachers together, while they were this training's; with
             wall s it is what the training cost.
         samples/s: a dash where teachers took the cores of their student, see `notes`.
         """
         rows = []
+        results = {run.id: _results(run) for run in self.runs}
+        alike = _TEACHING.issuperset(key.partition(".")[0] for key, _ in self.differences())
         for run in self.runs:
-            told = self._trainings[run.id]
-            found = _results(run)
+            told, found = self._trainings[run.id], results[run.id]
+            beside = chain(*results.values()) if alike else found
+            plain_ones = [row for row in beside if row.get("source") == "none"]
+            alone = _numbers(plain_ones, "student_top1")
             for source in dict.fromkeys(str(row.get("source")) for row in found):
                 own = [row for row in found if str(row.get("source")) == source]
-                rows.append(_row(self._label(run, source), own, told))
+                rows.append(_row(self._label(run, source), own, alone, told))
             if not found:
                 rows.append(dict.fromkeys(HEAD, "-") | {"training": self._label(run, "")})
         return rows if self._speeds_tell() else [row | {"samples/s": "-"} for row in rows]
@@ -98,26 +105,36 @@ class Comparison:
 
     def verdicts(self) -> list[str]:
         """Whether the teacher helped, in a sentence for each run that compared it with none."""
-        found = list[str]()
+        return [sentence for _, sentence in self._said()]
+
+    def _said(self) -> list[tuple[str, str]]:
+        """Sentences on teachers, each with its tone."""
+        found = list[tuple[str, str]]()
         for run in self.runs:
-            kept = _kept(run)
-            if kept is not None and kept.verdict is not None:
+            if (kept := _kept(run)) and kept.verdict:
+                tone, words = shown(plain(kept.verdict))
                 label = "" if len(self.runs) == 1 else f"{run.id[-4:]}: "
-                found.append(f"{label}{kept.verdict.sentence}")
+                found.append((tone, label + words))
         return found
 
     def curves(self) -> list[Panel]:
-        """Loss and accuracy, over time and over samples (or iterations)."""
-        over: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = {}
+        """Accuracies, then losses by kind: each over samples (or iterations) and over time."""
+        found: dict[tuple[bool, str, str, bool, str], dict[str, Points]] = {}
         for run in self.runs:
+            spec = run.folder.resolved()
             for one in self._trainings[run.id].values():
                 name = f"{self._label(run, one.source)} · {one.member}"
-                for column, across in ((SECONDS, "seconds"), (COUNT, one.counted)):
-                    for key, points in one.over(column).items():
-                        if key in _COMPARED:
-                            over.setdefault((_COMPARED[key], across), {})[name] = points
+                for column, across in ((COUNT, one.counted), (SECONDS, "seconds")):
+                    for (panel, curve), points in one.over(column).items():
+                        if panel in _COMPARED and not curve.startswith("worker"):
+                            title, unit = curve_axis(panel, curve, one.source, spec)
+                            title += f", {curve}" if panel == ERROR else ""
+                            key = (panel == LOSS, title, unit, column == SECONDS, across)
+                            found.setdefault(key, {})[name] = points
         return [
-            Panel(title, curves, across=across) for (title, across), curves in over.items()
+            Panel(title, found[key], across=across, unit=unit)
+            for key in sorted(found)
+            for _, title, unit, _, across in [key]
         ]
 
     def links(self) -> list[str]:
@@ -131,15 +148,6 @@ class Comparison:
             if state.runs:
                 found.setdefault(str(state.uri), []).append(state)
         return [_link(uri, states) for uri, states in found.items()]
-
-    def page(self) -> str:
-        """All of it as one HTML page of its own."""
-        ids = ", ".join(run.id for run in self.runs)
-        return page.whole(f"kdlab: {ids}", self._repr_html_())
-
-    def save(self, path: str | Path) -> Path:
-        """The page as a file."""
-        return page.write(path, self.page())
 
     def log(self) -> list[str]:
         """The page as an artifact (`comparison.html`) of every run's MLflow run; their ids.
@@ -166,7 +174,7 @@ class Comparison:
     def __str__(self) -> str:
         head = ["", *(run.id for run in self.runs)]
         rows = [[key, *map(_short, values)] for key, values in self.differences()]
-        spec = text_table(head, rows) if rows else "The specs do not differ."
+        spec = text_table(head, rows) if rows else _NO_DIFFERENCES
         if len(self.runs) == 1:
             spec, table = "", self.runs[0].path / METHODS
             if table.is_file():
@@ -193,26 +201,26 @@ class Comparison:
             "links": self.links(),
         }
 
-    def _repr_html_(self) -> str:
-        head = self.head()
+    def document(self) -> Document:
+        """The verdict, then results, curves and differences between the specs."""
+        head, single = self.head(), len(self.runs) == 1
         body = page.table(head, [[row[key] for key in head] for row in self.outcomes()])
-        said = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes())
-        parts = [f"<h4>What came out</h4>{body}{said}"]
-        if len(self.runs) > 1:
+        links = "".join(
+            f'<p><a href="{html.escape(link)}">compare in MLflow</a>'
+            f"{' (kdlab ui)' if ui_address() in link else ''}</p>"
+            for link in self.links()
+        )
+        notes = page.lines([] if self._speeds_tell() else [NO_SPEEDS])
+        cards = [Card("Results", body + notes + links), *page.charts(self.curves())]
+        if not single:
             differ = [[key, *map(_short, values)] for key, values in self.differences()]
             names = ["key", *(run.id for run in self.runs)]
-            same = "<p>The specs do not differ.</p>"
-            shown = page.table(names, differ) if differ else same
-            parts.insert(0, f"<h4>What their specs differ in</h4>{shown}")
-        panels = self.curves()
-        if panels:
-            parts.insert(-1, f"<h4>Curves</h4>{page.image(chart.svg(panels))}")
-        for link in self.links():
-            shown = f'<a href="{html.escape(link)}">compare in MLflow</a>'
-            parts.append(
-                f"<p>{shown} (kdlab ui)</p>" if ui_address() in link else f"<p>{shown}</p>"
-            )
-        return "".join(parts)
+            same = page.lines([_NO_DIFFERENCES])
+            table = page.table(names, differ) if differ else same
+            cards.append(Card("Differences between the specs", table))
+        title = self.runs[0].id if single else f"Comparison of {len(self.runs)} runs"
+        detail = "" if single else ", ".join(run.id for run in self.runs)
+        return Document(title, cards, self._said(), detail)
 
 
 def compare(*runs: Run | str) -> Comparison:
@@ -268,13 +276,17 @@ def _results(run: Run) -> list[MemberFacts]:
     """A row for each training that has ended, whatever became of the run."""
     kept = _kept(run)
     if kept is not None:
-        return [*kept.runs]
+        return [row | {"teacher_top1": kept.teacher_top1} for row in kept.runs]
     from kdlab.run.process.outcome import row  # imports torch
     from kdlab.train.result import MemberResult
 
     ended = sorted((run.path / "members").glob("*/*/result.json"))
     reports = [recall_as(MemberResult, path, "It is left out.") for path in ended]
-    return [plain(row(report)) for report in reports if report is not None]
+    return [
+        plain(row(report)) | {"teacher_top1": report.teacher_top1}
+        for report in reports
+        if report is not None
+    ]
 
 
 def _several(run: Run) -> bool:
@@ -284,28 +296,38 @@ def _several(run: Run) -> bool:
 
 
 def _row(
-    label: str, own: Sequence[MemberFacts], told: Mapping[str, TrainingState]
+    label: str,
+    own: Sequence[MemberFacts],
+    alone: Sequence[float],
+    told: Mapping[str, TrainingState],
 ) -> dict[str, str]:
-    def numbers(key: str) -> list[int | float]:
-        return [v for row in own if isinstance(v := row.get(key), int | float)]
-
     def over(key: str, digits: int) -> str:
-        values = numbers(key)
+        values = _numbers(own, key)
         return spread(values, digits) if values else "-"
 
     known = [told[name] for row in own if (name := str(row.get("member"))) in told]
     teacher_s = [one.teachers.served_s for one in known]
     wall_s = [one.seconds for one in known]
+    taught = own[0].get("source") != "none"
+    top1, teacher = (_numbers(own, key) for key in ("student_top1", "teacher_top1"))
+    gain = f"{fmean(top1) - fmean(alone):+.2f}" if taught and top1 and alone else "-"
+    lost, repeated = (sum(_numbers(own, f"samples_{how}")) for how in ("lost", "repeated"))
     return {
         "training": label,
         "top-1 %": over("student_top1", 2),
+        "gain": gain,
+        "teacher %": f"{fmean(teacher):.2f}" if taught and teacher else "-",
         "best-on-val %": over("student_top1_best", 2),
         "global top-1 %": over("global_top1", 2),
         "samples/s": over("samples_per_second", 0),
         "wall s": spread(wall_s, 1) if wall_s else over("wall_seconds", 1),
         "teacher s": f"{fmean(teacher_s):.1f}" if any(teacher_s) else "-",
-        "lost/repeated": f"{sum(numbers('samples_lost'))}/{sum(numbers('samples_repeated'))}",
+        "lost/repeated": f"{lost}/{repeated}",
     }
+
+
+def _numbers(rows: Sequence[MemberFacts], key: str) -> list[int | float]:
+    return [v for row in rows if isinstance(v := row.get(key), int | float)]
 
 
 def _link(uri: str, states: Sequence[InMlflow]) -> str:

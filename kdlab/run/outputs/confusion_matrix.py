@@ -6,9 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.data.images import ImageData
+from kdlab.report import page
 from kdlab.report.calibration import Probabilities
 from kdlab.report.confusion import Cell, Confusion
-from kdlab.report.pictures import picture
+from kdlab.report.page import Card
+from kdlab.report.pictures import figures, picture
 from kdlab.report.table import text_table_left
 
 _IN_CELL, _SIDE = 6, 64  # images that a cell opens, pixels of one
@@ -41,6 +43,9 @@ class ConfusionMatrix:
         return text_table_left(head, body)
 
     def _repr_html_(self) -> str:
+        return page.shown(Card(f"Confusion matrix of {self.who}", self.html()))
+
+    def html(self) -> str:
         rows = self.confusion.shown(_ROWS)
         opened = {
             *self.confusion.confused(_CELLS),
@@ -60,10 +65,9 @@ class ConfusionMatrix:
         rows = np.flatnonzero((self.labels == true) & (self.chosen == said))
         rows = rows[np.argsort(-self.said.max(1)[rows], kind="stable")]
         few = rows[:_IN_CELL]
-        drawn = "".join(
-            f'<figure style="margin:0;font-size:11px">{picture(image, _SIDE, "")}'
-            f"<figcaption>{self.said[k].max():.0%}</figcaption></figure>"
+        drawn = figures(
+            f"{picture(image, _SIDE, '')}<figcaption>{self.said[k].max():.0%}</figcaption>"
             for k, image in zip(few, self.data.inputs[self.ids[few]], strict=True)
         )
-        rest = f"<div>and {len(rows) - len(few)} more</div>" if len(rows) > len(few) else ""
-        return f'<div style="display:flex;flex-wrap:wrap;gap:8px">{drawn}</div>{rest}'
+        rest = f"<p>and {len(rows) - len(few)} more</p>" if len(rows) > len(few) else ""
+        return drawn + rest

@@ -18,6 +18,7 @@ from kdlab.data.splits import by_class
 from kdlab.events.checks import CheckMade
 from kdlab.report import check_table, page
 from kdlab.report.check_table import worst_first
+from kdlab.report.page import Card, Document, Presentable
 from kdlab.report.pictures import Pictures
 from kdlab.report.table import text_table_left
 from kdlab.run.experiment import load
@@ -32,7 +33,7 @@ _TIMED = 64  # views at a time
 
 
 @dataclass(frozen=True, slots=True)
-class DataSheet:
+class DataSheet(Presentable):
     """What there is to know of a set; a table in a terminal, with its views in a notebook."""
 
     name: str
@@ -71,20 +72,22 @@ class DataSheet:
         data = self.data
         channels, height, width = data.shape
         unlabelled = f", {data.unlabelled:,} without a label" if data.unlabelled else ""
-        kept = "encoded, each view cut from the original"
+        colours = {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels")
+        kept = (
+            "each view cut from its file" if store_of(data) else "decoded once into memory"
+        )
         parts = (
             f"{len(data.train):,} train{unlabelled}, {len(data.validation):,} validation"
         )
         found = [
             f"{parts}, {len(data.test):,} test; {len(data.classes)} classes",
             *self.notes,
-            f"shown as {height} by {width} pixels, {channels} channels; kept "
-            f"{kept if store_of(data) else 'decoded, in memory'}",
+            f"model input {height} × {width}, {colours}; {kept}",
         ]
         if not self.broken:  # else the speed was not measured: it would end at these
             found.append(
-                f"{self.views_per_s:,.0f} views/s on this machine's {os.cpu_count()} cores: a "
-                "student that trains on fewer never waits for them"
+                f"{self.views_per_s:,.0f} views/s on this machine's {os.cpu_count()} cores: "
+                "loading is no bottleneck for a student that trains on fewer"
             )
             if store_of(data):
                 found.append(f"{self.known.looked_at:,} images decoded: none is broken")
@@ -115,16 +118,15 @@ class DataSheet:
         facts = "\n".join([*self.facts(), "", check_table.in_words(self.checks())])
         return f"{self.name}\n{facts}\n\n{text_table_left(head, rows)}"
 
-    def _repr_html_(self) -> str:
-        facts = page.table(["about"], [[line] for line in self.facts()])
+    def document(self) -> Document:
         counts = page.table(["class", "train", "validation", "test"], self.counts())
-        views = f"<h4>Views of training</h4>{self.pictures._repr_html_()}"
-        checks = check_table.as_page(self.checks())
-        return f"<div>{facts}{checks}{views}<h4>Images of each class</h4>{counts}</div>"
-
-    def write(self, path: str | Path) -> Path:
-        """As an HTML page of its own."""
-        return page.write(path, page.whole(self.name, self._repr_html_()))
+        cards = [
+            Card("Summary", page.lines(self.facts())),
+            *check_table.cards(self.checks()),
+            Card("Views of training", self.pictures.html()),
+            Card("Images of each class", counts),
+        ]
+        return Document(self.name, cards)
 
 
 def look_at(

@@ -1,8 +1,6 @@
-"""What the students of a run and their teacher make of images none of them was trained on."""
+"""Students of a run and their teacher, examined on images none of them was trained on."""
 
-import html
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +18,7 @@ from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import spec_of
 from kdlab.models.exported import load_exported
-from kdlab.report import chart, check_table, page
+from kdlab.report import check_table, page
 from kdlab.report.calibration import (
     Probabilities,
     agreement,
@@ -30,8 +28,8 @@ from kdlab.report.calibration import (
 )
 from kdlab.report.chart import Panel
 from kdlab.report.check_table import worst_first
-from kdlab.report.histogram import confidence_histograms
-from kdlab.report.page import Rows
+from kdlab.report.histogram import confidence_histogram
+from kdlab.report.page import Card, Document, Presentable, Rows
 from kdlab.report.pictures import Pictures
 from kdlab.report.table import text_table_left
 from kdlab.run.outputs.confusion_matrix import ConfusionMatrix
@@ -47,7 +45,7 @@ _FEW, _MANY = 12, 30  # pictures of a kind, rows of classes, in a notebook
 _SOME = 5  # images of a class that a student has to name once
 
 
-class ModelInspection:
+class ModelInspection(Presentable):
     """Student and teacher of a run on images none of them was trained on.
 
     Args:
@@ -107,10 +105,7 @@ class ModelInspection:
         )
 
     def per_class(self, who: str | None = None) -> Rows:
-        """How one does class by class, the worst first; percent.
-
-        Right: of the images of a class, as many are taken for it. Believed: of those taken for it,
-        as many are of it.
+        """Recall and precision of each class in percent, the worst recall first.
 
         Raises:
             NotFoundError: no such student, or the run has no teacher.
@@ -128,12 +123,14 @@ class ModelInspection:
                 {
                     "class": classes[number],
                     "images": int(images),
-                    "right %": round(100 * float(own / images), 1),
-                    "believed %": round(100 * float(own / taken), 1) if taken else None,
-                    "mostly taken for": classes[others.argmax()] if others.any() else "",
+                    "recall %": round(100 * float(own / images), 1),
+                    "precision %": round(100 * float(own / taken), 1) if taken else None,
+                    "most often taken for": classes[others.argmax()]
+                    if others.any()
+                    else "",
                 }
             )
-        return Rows(sorted(rows, key=lambda row: float(str(row["right %"]))))
+        return Rows(sorted(rows, key=lambda row: float(str(row["recall %"]))))
 
     def confused(self, most: int = 10, who: str | None = None) -> Rows:
         """The commonest confusions: (class, taken for, images).
@@ -172,7 +169,7 @@ class ModelInspection:
         return self._pictures(disagreements(mine, theirs, count), student)
 
     def confusion(self, who: str | None = None) -> ConfusionMatrix:
-        """What classes are taken for; in a notebook a cell opens its images.
+        """The confusion matrix; in a notebook a cell opens its images.
 
         Raises:
             NotFoundError: no such student, or the run has no teacher.
@@ -181,7 +178,7 @@ class ModelInspection:
         return ConfusionMatrix(self.data, self.ids, self._of(chosen), chosen)
 
     def reliability(self) -> Panel:
-        """Accuracy over confidence of each; on the diagonal one can be believed."""
+        """Accuracy over confidence of each; the diagonal is perfect calibration."""
         curves = {  # seeds of one source share a colour
             name.replace("/", " · "): [
                 (100 * b.confidence, 100 * b.accuracy) for b in reliability(p, self.labels)
@@ -189,19 +186,18 @@ class ModelInspection:
             for name, p in self.answers.items()
         }
         ideal = [(0.0, 0.0), (100.0, 100.0)]
-        title = "accuracy, % (the diagonal is as good as its word)"
-        return Panel(title, curves | {"diagonal": ideal}, across="confidence, %")
+        curves |= {"perfect": ideal}
+        return Panel("Calibration", curves, across="confidence, %", unit="accuracy, %")
 
-    def confidences(self) -> str:
-        """SVG of how sure student and teacher are where they are right, and where wrong."""
-        shown = [self.described, *([TEACHER] if self.is_taught else [])]
-        return confidence_histograms(
-            {
-                name: (found.max(1), found.argmax(1) == self.labels)
-                for name in shown
-                for found in [self.answers[name]]
-            }
-        )
+    def confidences(self) -> list[Panel]:
+        """How sure student and teacher are where they are right, and where wrong."""
+        return [
+            confidence_histogram(
+                f"Confidence of {name}", found.max(1), found.argmax(1) == self.labels
+            )
+            for name in dict.fromkeys((self.described, TEACHER))
+            if (found := self.answers.get(name)) is not None
+        ]
 
     def checks(self) -> list[CheckMade]:
         """Findings of the run's checks and of those made here: issues first."""
@@ -228,15 +224,6 @@ class ModelInspection:
             "confused": list(self.confused()),
         }
 
-    def save(self, path: str | Path = "examination.html") -> Path:
-        """All of it as an HTML page of its own."""
-        return page.write(path, self.page())
-
-    def page(self) -> str:
-        return page.whole(
-            self.name, f"<h1>{html.escape(self.name)}</h1>{self._shown(None)}"
-        )
-
     def table(self) -> list[tuple[str, str, str, str]]:
         """(who, top-1 %, calibration error %, agrees with the teacher %) of each."""
         return [
@@ -252,41 +239,42 @@ class ModelInspection:
         return f"{text_table_left(_HEAD, self.table())}{confused}\n\n{checks}".rstrip()
 
     def _repr_html_(self) -> str:
-        return self._shown(_MANY)
+        return self.document(_MANY).html()
 
-    def _shown(self, most: int | None) -> str:
+    def document(self, most: int | None = None) -> Document:
         """All of it; of very many classes so many."""
-        name = html.escape(self.described)
-        parts = [page.table(_HEAD, self.table()), check_table.as_page(self.checks())]
-        parts += [_head(f"What {name} takes classes for"), self.confusion()._repr_html_()]
-        if len(wrong := self.mistakes()):
-            parts += [_head(f"Where {name} is surest and wrong"), wrong._repr_html_()]
-        if self.is_taught:
-            apart = self.top_disagreements(_FEW)
-            parts += [_head("Where it differs most from its teacher"), apart._repr_html_()]
-        parts += [_head("Class by class, the worst first"), self._classes(most)]
-        parts += [
-            _head("Whether it can be believed"),
-            page.image(chart.svg([self.reliability()])),
+        name = self.described
+        cards = [
+            Card("Results", page.table(_HEAD, self.table())),
+            *check_table.cards(self.checks()),
+            Card(f"Confusion matrix of {name}", self.confusion().html()),
         ]
-        bars = "how often it is right at which confidence"
-        parts.append(page.image(self.confidences(), bars))
+        if len(wrong := self.mistakes()):
+            cards.append(Card(f"Most confident mistakes of {name}", wrong.html()))
         if self.is_taught:
-            matrix = self.confusion(TEACHER)._repr_html_()
-            summary = "What the teacher takes classes for"
-            parts.append(f"<details><summary>{summary}</summary>{matrix}</details>")
-        return "".join(parts)
+            apart = self.top_disagreements(_FEW).html()
+            cards.append(Card("Largest disagreements with the teacher", apart))
+        cards += [
+            Card("Classes, lowest recall first", self._classes(most)),
+            *page.charts([self.reliability()]),
+            *page.charts(self.confidences()),
+        ]
+        if self.is_taught:
+            matrix = self.confusion(TEACHER).html()
+            folded = f"<details><summary>show</summary>{matrix}</details>"
+            cards.append(Card("Confusion matrix of the teacher", folded))
+        return Document(self.name, cards)
 
     def _classes(self, most: int | None) -> str:
         rows = self.per_class()
         theirs = {r["class"]: r for r in self.agreement()} if self.is_taught else {}
         for row in rows:
             if own := theirs.get(row["class"]):
-                row |= {"teacher right %": own["teacher %"], "agree %": own["agree %"]}
+                row |= {"teacher recall %": own["teacher %"], "agree %": own["agree %"]}
         shown = Rows(rows[:most])
         more = len(rows) - len(shown)
-        note = f"<div>and {more} more: examine().per_class()</div>" if more else ""
-        return f"{shown._repr_html_()}{note}"
+        note = [f"and {more} more: examine().per_class()"] if more else []
+        return shown.table() + page.lines(note)
 
     def _figures(self) -> list[tuple[str, float, float, float | None]]:
         rows = []
@@ -329,11 +317,7 @@ class ModelInspection:
 
 
 _KEYS = ("name", "top1", "calibration_error", "agrees_with_teacher")
-_HEAD = ("", "top-1 %", "calibration error %", "agrees with the teacher %")
-
-
-def _head(words: str) -> str:
-    return f'<h3 style="margin:16px 0 6px">{words}</h3>'
+_HEAD = ("model", "top-1 %", "calibration error %", "agrees with the teacher %")
 
 
 def examine(

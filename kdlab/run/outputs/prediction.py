@@ -1,7 +1,6 @@
 """What a student says of images that are no part of any data set."""
 
 import csv
-import html
 import os
 import sys
 import time
@@ -34,6 +33,8 @@ from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.spec import spec_of
 from kdlab.models.exported import load_exported
 from kdlab.models.model import read_card
+from kdlab.report import page
+from kdlab.report.page import Card
 from kdlab.report.pictures import Pictures
 from kdlab.report.table import text_table_left, visible
 from kdlab.run.outputs.onnx_file import OnnxStudent
@@ -90,8 +91,10 @@ class Predictions(Sequence[Prediction]):
 
     def _repr_html_(self) -> str:
         lines = [[Path(row.image).name, *row.said()] for row in self.rows]
-        taken = f"<div>{html.escape(self.taken)}</div>" if self.taken else ""
-        return f"{Pictures(self.pixels, lines)._repr_html_()}{taken}"
+        said = [("plain", self.taken)] if self.taken else []
+        return page.shown(
+            Card("Predictions", Pictures(self.pixels, lines).html()), said=said
+        )
 
 
 class StudentAtWork:

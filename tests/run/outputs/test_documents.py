@@ -174,7 +174,9 @@ def finished(elsewhere):
         log.emit(event("run_done", state="finished"))
         log.close()
         if kept:
-            (run.path / "result.json").write_text(json.dumps({"runs": rows}))
+            (run.path / "result.json").write_text(
+                json.dumps({"runs": rows, "teacher_top1": 80.0})
+            )
         return Run(run)
 
     return make
@@ -196,18 +198,39 @@ def test_what_differs_is_told_and_what_it_is_about_is_not(finished):
     assert first["global top-1 %"] == "-"
     assert "global top-1 %" not in found.head()
     across = {(panel.title, panel.across): panel for panel in found.curves()}
-    assert set(across) == {
+    assert list(across) == [
         (title, over)
-        for title in ("loss", "top-1 on validation, %")
-        for over in ("seconds", "samples")
-    }
-    curves = across["loss", "samples"].curves
+        for title in ("top-1 on validation", "loss on labels")
+        for over in ("samples", "seconds")
+    ]
+    curves = across["loss on labels", "samples"].curves
     assert len(curves) == 3
     assert all(points == [(240.0, 2.0), (480.0, 1.0)] for points in curves.values())
     assert "train.lr" in str(found)
-    assert "What their specs differ in" in found._repr_html_()
+    assert "Differences between the specs" in found._repr_html_()
     assert found.to_json()["runs"] == [one.id, other.id]
     assert one.id in found.save(one.path / "page.html").read_text()
+
+
+def test_what_decides_stands_first_and_the_gain_is_over_the_plain_student(finished):
+    both = finished(members=("none/seed0", "served/seed0"))
+    found = Comparison([both])
+    assert found.head()[:4] == ["training", "top-1 %", "gain", "teacher %"]
+    assert [(row["gain"], row["teacher %"]) for row in found.outcomes()] == [
+        ("-", "-"), ("+10.00", "80.00")
+    ]  # fmt: skip
+    titles = {panel.title: len(panel.curves) for panel in found.curves()}
+    assert titles["loss on labels"] == titles["loss, hinton"] == 1
+    assert titles["top-1 on validation"] == 2
+    plain, taught = finished(), finished("loss.temperature=2.0", members=("served/seed0",))
+    assert [row["gain"] for row in kdlab.compare(plain, taught).outcomes()] == [
+        "-",
+        "+0.00",
+    ]
+    other = finished(
+        "train.lr=0.2", members=("served/seed0",)
+    )  # it has more than a teacher
+    assert [row["gain"] for row in kdlab.compare(plain, other).outcomes()] == ["-", "-"]
 
 
 def test_a_student_whose_teachers_had_its_cores_has_no_speed_beside_one_without(finished):
@@ -281,7 +304,7 @@ def test_what_is_in_mlflow_gets_the_page_and_what_is_in_none_is_refused(
     ((states, name, text),) = logged
     assert [state.runs for state in states] == [{"": "a"}]
     assert name == "comparison.html"
-    assert "What their specs differ in" in text
+    assert "Differences between the specs" in text
 
 
 def test_a_run_for_mlflow_is_a_page_curves_and_a_note_with_words_as_words(finished):
@@ -289,7 +312,7 @@ def test_a_run_for_mlflow_is_a_page_curves_and_a_note_with_words_as_words(finish
     files = overview(run)
     assert set(files) == {"overview.html", "overview.svg", "note.md"}
     assert r"Loss \<b\>low\</b\> \| high" in files["note.md"]
-    assert "| training | top-1 % |" in files["note.md"]
+    assert "| training | top-1 % | samples/s |" in files["note.md"]
     assert "![curves](overview.svg)" in files["note.md"]
     assert f"spec `{run.folder.origin().spec_hash}`" in files["note.md"]
     assert "<svg" in files["overview.svg"]
