@@ -9,7 +9,7 @@ from kdlab.notebook.watch import Watch
 from kdlab.report import check_table, page
 from kdlab.report.chart import Panel, Points
 from kdlab.report.curve_axis import curve_axis
-from kdlab.report.page import Card, Document, table
+from kdlab.report.page import Card, CardPage, table
 from kdlab.report.table import duration
 from kdlab.report.timeline import timeline
 
@@ -19,10 +19,10 @@ def panels(watches: Mapping[str, Watch]) -> list[Panel]:
     found: dict[tuple[str, str, str, str], dict[str, Points]] = {}
     for panel, (_, across) in live_state.panels(watches.values()).items():
         for label, watch in watches.items():
-            spec = watch.started.spec if watch.started else {}
+            loss = watch.started.spec.get("loss") if watch.started else None
             for (own, name), curve in watch.curves.items():
                 if own == panel:
-                    axis = curve_axis(panel, name, watch.now.source, spec)
+                    axis = curve_axis(panel, name, watch.now.source, loss)
                     named = f"{label} · {name}" if label else name
                     found.setdefault((panel, across, *axis), {})[named] = list(curve)
     alone = [*watches.values()] if len(watches) == 1 else []
@@ -83,4 +83,4 @@ def static(watch: Watch, run_id: str = "") -> str:
         *(Card(title, body) for title, body in parts.items() if body),
     ]
     detail, state = live_state.said(watch), live_state.shown_state(watch)
-    return Document(watch.experiment or run_id, cards, said, detail, state).html()
+    return CardPage(watch.experiment or run_id, cards, said, detail, state).html()

@@ -1,23 +1,18 @@
 """The axis that a curve of a run is drawn on: losses of different kinds never share one."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from kdlab.config.load import flat
 from kdlab.events.run_state import LOSS, PANELS
 from kdlab.report.table import number
 
 
-def curve_axis(
-    panel: str, curve: str, source: str, spec: Mapping[str, Any]
-) -> tuple[str, str]:
+def curve_axis(panel: str, curve: str, source: str, loss: object) -> tuple[str, str]:
     """Title and unit, or settings of a loss; where either differs, so does the axis.
 
     Args:
         panel: its name in events/run_state.
         curve: its name there.
         source: of the soft labels of its training.
-        spec: of its run, resolved; empty where it is not known.
+        loss: block of its spec, resolved; None where it is not known.
     """
     if panel != LOSS or curve.startswith("worker"):
         return panel, PANELS[panel][0]
@@ -25,7 +20,7 @@ def curve_axis(
         return curve, ""
     if source == "none":
         return "loss on labels", ""
-    settings = dict(flat(spec.get("loss") or {}))
+    settings = dict(flat(loss or {}))
     kind = str(settings.pop("type", "")).rpartition("/")[2]
-    words = ", ".join(f"{key} {number(value)}" for key, value in settings.items())
+    words = ", ".join(f"{key} {number(value)}" for key, value in settings.items() if value)
     return (f"loss, {kind}" if kind else LOSS), words

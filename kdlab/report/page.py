@@ -41,7 +41,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class CardPage:
     """Cards of an object, below its name.
 
     title: its name; empty for none.
@@ -84,7 +84,7 @@ class Document:
 class Presentable:
     """An object that shows its `document`: in a cell of a notebook, and as a page of its own."""
 
-    def document(self) -> Document:
+    def document(self) -> CardPage:
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
@@ -116,7 +116,7 @@ def whole(title: str, body: str, script: str) -> str:
 
 def shown(*cards: Card, said: Sequence[tuple[str, str]] = ()) -> str:
     """Cards without a title, for a cell of a notebook."""
-    return Document("", cards, said).html()
+    return CardPage("", cards, said).html()
 
 
 def charts(panels: Sequence[chart.Panel]) -> list[Card]:
@@ -129,14 +129,17 @@ def charts(panels: Sequence[chart.Panel]) -> list[Card]:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table; a head without words is left out."""
-    tops = "".join(_cell("th" if name else "td", name) for name in head)
+    tops = "".join(f"<th>{html.escape(one)}</th>" if one else "<td></td>" for one in head)
     top = f"<thead><tr>{tops}</tr></thead>" if any(head) else ""
-    body = "".join(f"<tr>{''.join(_cell('td', one) for one in row)}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f'<div class="kd-scroll"><table>{top}<tbody>{body}</tbody></table></div>'
 
 
-def _cell(kind: str, words: object) -> str:
-    return f"<{kind}>{html.escape(str(words))}</{kind}>"
+def _cell(value: object) -> str:
+    text = html.escape(str(value))
+    return (
+        f"<td{' class=kd-long' if len(text) > 40 else ''}>{text}</td>"  # it may be folded
+    )
 
 
 def lines(words: Iterable[str]) -> str:

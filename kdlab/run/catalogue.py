@@ -172,7 +172,7 @@ class Sheet:
     def _repr_html_(self) -> str:
         about = f"<pre>{html.escape(self.about)}</pre>"
         cards = [page.Card("", about + page.table(self.head, self.rows))]
-        return page.Document(self.name, cards, detail=self.place).html()
+        return page.CardPage(self.name, cards, detail=self.place).html()
 
 
 class Registry:

@@ -13,7 +13,7 @@ from kdlab.config.check import construct, unknown_keys
 from kdlab.errors import SpecError
 from kdlab.lazy import lazy
 from kdlab.report import page
-from kdlab.report.page import Card, Document
+from kdlab.report.page import Card, CardPage
 from kdlab.run.handle.run import Run, start
 from kdlab.run.handle.watched import viewers
 
@@ -164,4 +164,4 @@ class Experiment:
         table = page.table(("key", "value", "set by"), self.rows())
         about = page.lines([str(self.composed.data.get("about", ""))])
         spec = f"<details><summary>resolved spec</summary>{table}</details>"
-        return Document(self.name, [Card("", about + spec)], detail=self.hash).html()
+        return CardPage(self.name, [Card("", about + spec)], detail=self.hash).html()

@@ -116,7 +116,7 @@ class CheckedSweep:
         of = str(self.spec.experiment or self.spec.simulation)
         pool = ", one pool for all trials" if shares_pool(self.spec, self.space) else ""
         cards = [page.Card("", page.table(("key", "may be", "as it is"), rows))]
-        return page.Document(self.name, cards, detail=f"over {of}{pool}").html()
+        return page.CardPage(self.name, cards, detail=f"over {of}{pool}").html()
 
 
 def _range_text(dimension: Dimension) -> str:

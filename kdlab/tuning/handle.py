@@ -188,7 +188,7 @@ class Sweep(Watched):
         cards = [*drawn, page.Card("Best trials", page.table(*self._cells(12)))]
         detail = f"{_ended(rows)} of {spec.trials} trials ended"
         said = [("bad", str(self.status.error))] if self.status.error else []
-        return page.Document(f"Sweep {self.id}", cards, said, detail, self.state).html()
+        return page.CardPage(f"Sweep {self.id}", cards, said, detail, self.state).html()
 
 
 class Lines:

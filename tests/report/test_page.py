@@ -6,7 +6,7 @@ import pytest
 
 from kdlab.report import chart, page
 from kdlab.report.chart import Panel
-from kdlab.report.page import Card, Document, Presentable
+from kdlab.report.page import Card, CardPage, Presentable
 
 EVIL = '<img src=x onerror="alert(1)">'
 
@@ -83,7 +83,7 @@ def test_not_finite_values_and_nothing_at_all():
 
 def test_everything_is_escaped():
     panel = Panel(EVIL, {EVIL: [(0, 1)]}, {EVIL: [(0, 1.0)]}, EVIL, unit=EVIL)
-    told = Document(EVIL, page.charts([panel]), [("good", EVIL)], EVIL)
+    told = CardPage(EVIL, page.charts([panel]), [("good", EVIL)], EVIL)
     shown = chart.svg([panel]) + page.table([EVIL], [[EVIL]]) + page.lines([EVIL])
     shown += told.html() + told.page() + page.image("<svg/>", EVIL)
     assert "<img src=x" not in shown
@@ -98,7 +98,7 @@ def test_a_page_of_its_own_asks_nobody_and_has_one_head(tmp_path):
     class Thing(Presentable):
         def document(self):
             cards = [Card("A", page.table(["k"], [[1]])), Card("", "b", wide=False)]
-            return Document(
+            return CardPage(
                 "It", cards, [("warn", "Beware"), ("plain", "")], state="failed"
             )
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from kdlab.report import page
 from kdlab.report.costs import HEAD, cost_rows
-from kdlab.report.page import Card, Document, Presentable
+from kdlab.report.page import Card, CardPage, Presentable
 from kdlab.report.table import NAMES, NO_SPEEDS, not_trained_on, number, speeds_tell
 from kdlab.report.verdict import shown as verdict_shown
 
@@ -21,7 +21,7 @@ class Result(Presentable, dict[str, Any]):
         """Whether the teacher helped, in a sentence; empty where that was not compared."""
         return (self.get("verdict") or {}).get("sentence", "")
 
-    def document(self, title: str = "", detail: str = "", state: str = "") -> Document:
+    def document(self, title: str = "", detail: str = "", state: str = "") -> CardPage:
         """Its members, costs of the student, and all other facts."""
         rows, costs = self.get("runs") or [], self.get("costs")
         no = "" if speeds_tell(rows) else "samples_per_second"
@@ -41,4 +41,4 @@ class Result(Presentable, dict[str, Any]):
         cards = [Card(name, table) for name, table in tables.items() if table]
         lost, speeds = not_trained_on(rows), no and NO_SPEEDS
         said = [("warn", lost), ("plain", speeds), verdict_shown(self.get("verdict"))]
-        return Document(title, cards, said, detail, state)
+        return CardPage(title, cards, said, detail, state)

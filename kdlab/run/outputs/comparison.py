@@ -26,7 +26,7 @@ from kdlab.events.run_state import (
 from kdlab.report import chart, page
 from kdlab.report.chart import Panel, Points
 from kdlab.report.curve_axis import curve_axis
-from kdlab.report.page import Card, Document, Presentable
+from kdlab.report.page import Card, CardPage, Presentable
 from kdlab.report.table import METHODS, NAMES, NO_SPEEDS, speeds_tell, spread, text_table
 from kdlab.report.verdict import Verdict, shown
 from kdlab.run.handle.run import Run, attach
@@ -121,13 +121,13 @@ class Comparison(Presentable):
         """Accuracies, then losses by kind: each over samples (or iterations) and over time."""
         found: dict[tuple[bool, str, str, bool, str], dict[str, Points]] = {}
         for run in self.runs:
-            spec = run.folder.resolved()
+            loss = run.folder.resolved().get("loss")
             for one in self._trainings[run.id].values():
                 name = f"{self._label(run, one.source)} · {one.member}"
                 for column, across in ((COUNT, one.counted), (SECONDS, "seconds")):
                     for (panel, curve), points in one.over(column).items():
                         if panel in _COMPARED and not curve.startswith("worker"):
-                            title, unit = curve_axis(panel, curve, one.source, spec)
+                            title, unit = curve_axis(panel, curve, one.source, loss)
                             title += f", {curve}" if panel == ERROR else ""
                             key = (panel == LOSS, title, unit, column == SECONDS, across)
                             found.setdefault(key, {})[name] = points
@@ -201,7 +201,7 @@ class Comparison(Presentable):
             "links": self.links(),
         }
 
-    def document(self) -> Document:
+    def document(self) -> CardPage:
         """The verdict, then results, curves and differences between the specs."""
         head, single = self.head(), len(self.runs) == 1
         body = page.table(head, [[row[key] for key in head] for row in self.outcomes()])
@@ -220,7 +220,7 @@ class Comparison(Presentable):
             cards.append(Card("Differences between the specs", table))
         title = self.runs[0].id if single else f"Comparison of {len(self.runs)} runs"
         detail = "" if single else ", ".join(run.id for run in self.runs)
-        return Document(title, cards, self._said(), detail)
+        return CardPage(title, cards, self._said(), detail)
 
 
 def compare(*runs: Run | str) -> Comparison:

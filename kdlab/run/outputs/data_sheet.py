@@ -18,7 +18,7 @@ from kdlab.data.splits import by_class
 from kdlab.events.checks import CheckMade
 from kdlab.report import check_table, page
 from kdlab.report.check_table import worst_first
-from kdlab.report.page import Card, Document, Presentable
+from kdlab.report.page import Card, CardPage, Presentable
 from kdlab.report.pictures import Pictures
 from kdlab.report.table import text_table_left
 from kdlab.run.experiment import load
@@ -118,7 +118,7 @@ class DataSheet(Presentable):
         facts = "\n".join([*self.facts(), "", check_table.in_words(self.checks())])
         return f"{self.name}\n{facts}\n\n{text_table_left(head, rows)}"
 
-    def document(self) -> Document:
+    def document(self) -> CardPage:
         counts = page.table(["class", "train", "validation", "test"], self.counts())
         cards = [
             Card("Summary", page.lines(self.facts())),
@@ -126,7 +126,7 @@ class DataSheet(Presentable):
             Card("Views of training", self.pictures.html()),
             Card("Images of each class", counts),
         ]
-        return Document(self.name, cards)
+        return CardPage(self.name, cards)
 
 
 def look_at(

@@ -29,7 +29,7 @@ from kdlab.report.calibration import (
 from kdlab.report.chart import Panel
 from kdlab.report.check_table import worst_first
 from kdlab.report.histogram import confidence_histogram
-from kdlab.report.page import Card, Document, Presentable, Rows
+from kdlab.report.page import Card, CardPage, Presentable, Rows
 from kdlab.report.pictures import Pictures
 from kdlab.report.table import text_table_left
 from kdlab.run.outputs.confusion_matrix import ConfusionMatrix
@@ -241,7 +241,7 @@ class ModelInspection(Presentable):
     def _repr_html_(self) -> str:
         return self.document(_MANY).html()
 
-    def document(self, most: int | None = None) -> Document:
+    def document(self, most: int | None = None) -> CardPage:
         """All of it; of very many classes so many."""
         name = self.described
         cards = [
@@ -263,7 +263,7 @@ class ModelInspection(Presentable):
             matrix = self.confusion(TEACHER).html()
             folded = f"<details><summary>show</summary>{matrix}</details>"
             cards.append(Card("Confusion matrix of the teacher", folded))
-        return Document(self.name, cards)
+        return CardPage(self.name, cards)
 
     def _classes(self, most: int | None) -> str:
         rows = self.per_class()
