@@ -65,9 +65,11 @@ def svg(panels: Sequence[Panel]) -> str:
     parts, top = list[str](), 0
     for first in range(0, len(drawn), 2):
         for place, (own, _) in enumerate(drawn[first : first + 2]):
-            parts.append(f'<g transform="translate({place * WIDTH} {top})">{own}</g>')
+            parts.append(
+                f'<g transform="translate({place * (WIDTH + _LINE)} {top})">{own}</g>'
+            )
         top += max(tall for _, tall in drawn[first : first + 2])
-    wide = WIDTH * min(2, max(1, len(panels)))
+    wide = WIDTH if len(panels) < 2 else 2 * WIDTH + _LINE
     return "".join([svg_head(wide, top), *parts, "</svg>"])
 
 
