@@ -60,6 +60,12 @@ class SetValues(Change, tag="set"):
             raise ValueError(f"{LR_FACTOR} is below 0")
 
 
+class Back(SetValues, tag="back"):
+    """Go on from this checkpoint, with the values that were others then."""
+
+    step: Annotated[int, Meta(ge=0, le=2**53)]
+
+
 class Scale(Change):
     """So many ranks for the student, whichever member trains."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from kdlab.changes.change import (
+    Back,
     ChangeReader,
     GoOn,
     Pause,
@@ -25,8 +26,8 @@ _EVERY_S = 0.1
 class ChangeQueue:
     """The changes for one member of a run; without a path there are none.
 
-    Those to pause or to save that are older than `since` belong to an earlier session; values
-    and ranks still hold.
+    Those to pause, save or go back that are older than `since` belong to an earlier session;
+    values and ranks still hold.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class ChangeQueue:
         self.paused = self.wants_checkpoint = False
         self.values: dict[str, float] = {}  # as they were set last
         self.ranks: int | None = None  # of all members, as it was asked for last
+        self.back: Back | None = None  # to a checkpoint, as it was asked for last
         self._looked = -math.inf
 
     def look(self, *, now: bool = False) -> Self:
@@ -44,13 +46,17 @@ class ChangeQueue:
         clock = time.monotonic()
         if self._read is None or not (now or clock - self._looked >= _EVERY_S):
             return self
-        self._looked = clock
+        first, self._looked = self._looked == -math.inf, clock
         for change in self._read():
             match change:
                 case Scale(ranks=ranks):
                     self.ranks = ranks
                 case _ if change.member != self.member:
                     pass
+                case Back() if change.time > self._since:
+                    self.back = change
+                    if first:  # who trains already does not go by it, but there
+                        self.values |= change.set
                 case SetValues(set=values):
                     self.values |= values
                 case _ if change.time < self._since:

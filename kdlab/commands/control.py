@@ -3,7 +3,7 @@
 import argparse
 
 from kdlab.changes.change import Change
-from kdlab.commands.command import answer, json_flag, show
+from kdlab.commands.command import answer, json_flag, say, show
 from kdlab.errors import BadInput
 from kdlab.run import attach
 
@@ -19,7 +19,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="VALUE",
-        help="KEY=NUMBER of set; a teacher's name",
+        help="KEY=NUMBER of set; a step to go back to; a teacher's name",
     )
     json_flag(parser)
 
@@ -35,6 +35,10 @@ def do(arguments: argparse.Namespace) -> int:
             show("\n".join(lines), {"run_id": run.id, "now": now}, as_json=arguments.json)
             return 0
         method(**dict(map(_number, values)))
+    elif order == "back":
+        if len(values) > 1 or not all(map(str.isdecimal, values)):
+            raise BadInput("back takes nothing, or a step such as 4200.")
+        say(f"{run.id} goes back to the checkpoint of step {method(*map(int, values)):,}")
     elif order in ("drain-teacher", "kill-teacher"):
         if len(values) != 1:
             raise BadInput(f"{order} takes the name of one teacher, such as teacher-0.")

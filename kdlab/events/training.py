@@ -67,7 +67,11 @@ class Steered(LoopEvent, line="{who}from step {step} on: "):
 
     def text(self) -> str:
         values = ", ".join(f"{name} = {value:g}" for name, value in self.values.items())
-        return f"{super().text()}{values}"
+        return f"{super().text()}{values}".removesuffix(": ")
+
+
+class TakenBack(Steered, line="taken back to the checkpoint of step {step}: "):
+    """Somebody had it go on from there; `values` are those that were others then."""
 
 
 class Paused(LoopEvent, line="{who}paused after step {step}; kdlab control RUN go-on"):

@@ -20,6 +20,7 @@ from kdlab.run.handle import changes
 if TYPE_CHECKING:
     from kdlab.run.handle.run import Run
 
+_BACK = "back to the last good checkpoint"
 _Name = Annotated[str, Meta(max_length=200)]
 _Value = Annotated[float, Meta(ge=-1e15, le=1e15)]
 
@@ -103,6 +104,7 @@ class RunControls(Controls):
             "kill": lambda order: run.kill_teacher(order.name),
             "set": lambda order: self._set(order.values),
             "undo": lambda _: self._set(self._back),
+            _BACK: lambda _: f"back to the checkpoint of step {run.back():,}",
         })  # fmt: skip
 
     def _set(self, values: Mapping[str, float]) -> str:
@@ -128,7 +130,8 @@ class RunControls(Controls):
         self._back = stands[-1] if stands else {}
         teachers = watch.now.teachers
         self.show(
-            ["go on" if watch.paused else "pause", "checkpoint", "stop"],
+            ["go on" if watch.paused else "pause", "checkpoint", "stop"]
+            + [_BACK] * watch.ruined,
             undo=_words(self._back),
             teachers=[row.name for row in teachers.serving] if teachers.rows else None,
             dials=[dial(one, self._values[name]) for name, one in self._tunables.items()],

@@ -30,6 +30,7 @@ from kdlab.events.training import (
     Paused,
     Steered,
     StepLogged,
+    TakenBack,
     WentOn,
 )
 from kdlab.notebook.pace import Pace
@@ -72,6 +73,7 @@ class Watch(RunState):
     steered: deque[Mapping[str, float]] = field(
         default_factory=lambda: deque(maxlen=_MARKS)
     )
+    ruined: bool = False  # perhaps: numbers were set, and not taken back
     _news: list[tuple[str, str, float, float]] = field(default_factory=list)
 
     def see(self, event: Event) -> None:
@@ -98,6 +100,7 @@ class Watch(RunState):
             self.spans,
         ):
             of_the_other.clear()
+        self.ruined = False
         self.answers = {k: v for k, v in self.answers.items() if k == "teacher"}
         soft = (self.started.spec if self.started else {}).get("soft_labels") or {}
         served = soft.get("type") == "cluster/served" and self.now.source == "served"
@@ -152,6 +155,7 @@ class Watch(RunState):
                     f"{name} = {value:g}" for name, value in event.values.items()
                 )
                 self._mark(f"set: {said}", "set")
+                self.ruined = not isinstance(event, TakenBack)
                 for name, value in event.values.items():
                     part, _, key = name.partition(".")
                     if part == "soft_labels" and (BUFFER, key) in self.levels:

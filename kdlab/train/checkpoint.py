@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, cast
 
@@ -19,10 +19,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from kdlab.changes.change import Back
 from kdlab.codec import Count, MessageError, plain, typed
 from kdlab.config.home import find_as, make_private, read_as, read_object, write_json
 from kdlab.config.seal import Damaged, check, damage, seal, sealed
 from kdlab.errors import CheckpointError
+from kdlab.train.kept import WayBack, step_of, steps
 from kdlab.train.recipe import OptimizerState, Stepper
 
 KEEP = 2
@@ -104,7 +106,7 @@ def _check_fence(folder: Path, number: int) -> None:
 def save(
     folder: Path, step: int, tensors: dict[str, Tensor], facts: OfSpec, fence: int = 0
 ) -> Path:
-    """Write one checkpoint and remove the oldest beyond two.
+    """Write one checkpoint and remove the oldest beyond two, but for that to go back to.
 
     `fence` is the number of the generation of ranks that saves; see `raise_fence`.
 
@@ -114,7 +116,7 @@ def save(
     final = folder / f"step_{step:09d}"
     temporary = folder / f".{final.name}.{fence}.{os.getpid()}"
     _check_fence(folder, fence)
-    for half in folder.glob(".step_*"):  # of a process that was killed in here
+    for half in folder.glob(".step_*"):  # of a process that was killed in here, or undone
         shutil.rmtree(half, ignore_errors=True)
     make_private(temporary)
     try:
@@ -130,8 +132,10 @@ def save(
     _check_fence(folder, fence)  # as late as can be: another may have begun
     shutil.rmtree(final, ignore_errors=True)
     temporary.rename(final)
-    for old in _steps(folder)[:-KEEP]:
-        shutil.rmtree(old, ignore_errors=True)
+    good = WayBack.of(folder).good
+    for old in steps(folder)[:-KEEP]:
+        if step_of(old) != good:
+            shutil.rmtree(old, ignore_errors=True)
     return final
 
 
@@ -150,7 +154,7 @@ def load_newest(
             there are checkpoints, and all are damaged.
     """
     damaged: dict[Path, str] = {}
-    for path in reversed(_steps(folder)):
+    for path in reversed(steps(folder)):
         try:
             head = typed(_Head, _checked(path))
         except (Damaged, MessageError) as error:
@@ -170,13 +174,13 @@ def load_newest(
         facts = read_as(kind, path / "state.json")
         if fits(facts):
             tensors = load_file(path / "state.safetensors")
-            return Found(tensors, facts, _notes(damaged, _step_of(path)))
+            return Found(tensors, facts, _notes(damaged, step_of(path)))
     if damaged:
         listed = "".join(f"\n  {path.name}: {why}" for path, why in damaged.items())
         raise CheckpointError(
             f"No checkpoint in {folder} can be used:{listed}\n"
             f"Nothing was trained: to begin anew would lose all up to number "
-            f"{_step_of(next(iter(damaged)))} without a word. If that is what you want: kdlab "
+            f"{step_of(next(iter(damaged)))} without a word. If that is what you want: kdlab "
             "resume RUN --anew, which keeps the damaged checkpoints beside the new ones."
         )
     return None
@@ -203,37 +207,40 @@ def _notes(damaged: Mapping[Path, str], used: int) -> list[str]:
     """A line for each newer checkpoint that could not be used, with what that costs."""
     return [
         f"checkpoint {path.name} is damaged ({why}); going on from number {used}: what was "
-        f"trained up to {_step_of(path)} is trained again"
+        f"trained up to {step_of(path)} is trained again"
         for path, why in damaged.items()
     ]
 
 
-def _steps(folder: Path) -> list[Path]:
-    found = [
-        path
-        for path in folder.glob("step_*")
-        if path.is_dir() and path.name.removeprefix("step_").isdecimal()
-    ]
-    return sorted(found, key=_step_of)  # numbers: a name may have ten digits
-
-
 def newest_step(folder: Path) -> int:
     """Step of the newest checkpoint; 0 when there is none."""
-    steps = _steps(folder)
-    return _step_of(steps[-1]) if steps else 0
+    found = steps(folder)
+    return step_of(found[-1]) if found else 0
 
 
-def _step_of(path: Path) -> int:
-    return int(path.name.removeprefix("step_"))
+def go_back(folder: Path, order: Back) -> str | None:
+    """Make a checkpoint the newest; why not, where it cannot be used.
+
+    Newer ones go when the next is written. Killed in here, it is done again.
+    """
+    why = damage(folder / f"step_{order.step:09d}", hashes=True)
+    for path in [] if why else reversed(steps(folder)):
+        if step_of(path) > order.step:
+            path.rename(path.with_name(f".{path.name}.undone"))
+    way = WayBack.of(folder)
+    if not why and order.step <= way.good:
+        way = WayBack(values={**way.values, **order.set})
+    replace(way, gone=order.time).write(folder)
+    return why
 
 
 def set_aside(folder: Path) -> list[Path]:
     """Put away the checkpoints of a training of which none can be used; where they are now."""
-    steps = _steps(folder)
-    if not steps or any(damage(path, hashes=True) is None for path in steps):
+    found = steps(folder)
+    if not found or any(damage(path, hashes=True) is None for path in found):
         return []
     kept = []
-    for path in steps:
+    for path in found:
         aside = path.with_name(f"damaged_{path.name}.{int(time.time())}")
         path.rename(aside)
         kept.append(aside)

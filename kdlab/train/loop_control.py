@@ -17,6 +17,7 @@ from kdlab.losses.soft_loss import LossSpec
 from kdlab.soft_labels.source import Steerable
 from kdlab.train.job import LoopJob
 
+TunedValues = dict[str, float]
 _LOSS = "loss."
 _PAUSED_S = 0.05
 
@@ -49,6 +50,7 @@ class LoopControl:
         loss: of soft labels, whose numbers can be changed beside the learning rate; as the spec
             has it.
         step: the number of steps done.
+        before: told of all numbers as they are and as they will be, before others hold.
         worker: number of the local model, of several.
         is_first: the first rank speaks for the user; the others only for themselves.
     """
@@ -59,11 +61,12 @@ class LoopControl:
         loss: LossSpec | None,
         step: Callable[[], int],
         *,
+        before: Callable[[TunedValues, TunedValues], None] = lambda now, then: None,
         worker: int | None = None,
         is_first: bool = True,
     ) -> None:
         self.job, self.changes, self.is_first = job, job.changes, is_first
-        self._step, self._worker = step, worker
+        self._step, self._before, self._worker = step, before, worker
         # In an order that all ranks know.
         self._begin = {one.name: one.value for one in in_each_step(loss)}
         self.loss, self.values = loss, dict(self._begin)  # as they are
@@ -89,11 +92,17 @@ class LoopControl:
         found = [of.get(name, value) for name, value in self._begin.items()]
         return ControlRequest(values=tuple(found if self.is_first else [0.0] * len(found)))
 
+    def news(self, agreed: ControlRequest) -> TunedValues:
+        """All values as they are to be, if any of them is another one."""
+        wanted = dict(zip(self._begin, agreed.values, strict=False))
+        return wanted if any(agreed.values) and wanted != self.values else {}
+
     def apply(self, agreed: ControlRequest) -> bool:
         """Values for the next step on; whether any of them is new."""
-        wanted = dict(zip(self._begin, agreed.values, strict=False))
-        if not any(agreed.values) or wanted == self.values:
+        if not (wanted := self.news(agreed)):
             return False
+        if self.is_first:
+            self._before(self.values, wanted)
         new = {k: value for k, value in wanted.items() if value != self.values[k]}
         self.values = wanted
         if self.loss is not None:

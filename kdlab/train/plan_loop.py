@@ -17,8 +17,9 @@ from kdlab.train import checkpoint
 from kdlab.train.cadence import logging
 from kdlab.train.evaluate import Accuracy, answers
 from kdlab.train.job import LoopJob, begin_process
+from kdlab.train.kept import WayBack
 from kdlab.train.lineage import Lineage, Odometer
-from kdlab.train.loop_control import LoopControl
+from kdlab.train.loop_control import LoopControl, TunedValues
 from kdlab.train.position import Position, SavedPlan, Standing
 from kdlab.train.result import MemberResult
 from kdlab.train.results import Results
@@ -47,7 +48,11 @@ class PlanLoop:
         self.lineage = Lineage.start(len(data.labels), data.train)
         self.odometer = Odometer(job.folder / "odometer")
         self.control = LoopControl(
-            job, loss, lambda: self.position.step, is_first=is_master
+            job,
+            loss,
+            lambda: self.position.step,
+            before=self._keep_way_back,
+            is_first=is_master,
         )
         self.logs = logging(_LOG_EVERY_S, job.recipe.log_every_steps)
         self.results = Results(
@@ -146,6 +151,12 @@ class PlanLoop:
                 validation_top5=None if seen is None else seen.top5,
             )
         )
+
+    def _keep_way_back(self, now: TunedValues, then: TunedValues) -> None:
+        """To the newest checkpoint, from what somebody has set."""
+        folder, best = self.job.folder / "checkpoints", self.position.best_epoch
+        newest = checkpoint.newest_step(folder)
+        WayBack.of(folder).changed(now, then, newest, best).write(folder)
 
     def _write_checkpoint(
         self, kind: type[Standing], tensors: dict[str, Tensor], **own: Any

@@ -195,12 +195,11 @@ class StudentLoop(PlanLoop):
     def _act(self, agreed: list[Agreed]) -> None:
         """What all ranks do after the same step."""
         wanted = [a.all for a in agreed]
-        if wanted:
-            self._apply(wanted[-1])
         leave, stop = any(w.leave for w in wanted), any(w.stop for w in wanted)
         due = self.saves.steps_due(self.position.step)
         grouped = self.job.ranks.world > 1
-        if any(w.save for w in wanted) or due or leave or (stop and grouped):
+        due = due or any(w.save for w in wanted) or leave or (stop and grouped)
+        if due or any(map(self._changes_first, wanted)):
             self._stop_clock()
             self._save()
             self._clock = time.perf_counter()
@@ -209,6 +208,8 @@ class StudentLoop(PlanLoop):
         if leave:
             self._stop_clock()
             raise GenerationEnds
+        if wanted:
+            self._apply(wanted[-1])
         if any(w.pause for w in wanted):
             self._pause()
 
@@ -229,6 +230,10 @@ class StudentLoop(PlanLoop):
             named = {f"soft_labels.{k}": v for k, v in values.items()}
             self.job.emit(Steered(step=self.position.step, values=named))
 
+    def _changes_first(self, agreed: ControlRequest) -> bool:
+        """Whether numbers change, and what they were changed from is not saved yet."""
+        return bool(self.control.news(agreed)) and self.saves.step < self.position.step
+
     def _apply(self, agreed: ControlRequest) -> None:
         if self.control.apply(agreed):
             self.step.loss = self.control.loss
@@ -238,9 +243,9 @@ class StudentLoop(PlanLoop):
         ranks = self.job.ranks
 
         def act(now: ControlRequest) -> None:
-            self._apply(now)
-            if now.save:
+            if now.save or self._changes_first(now):
                 self._save()
+            self._apply(now)
 
         self._stop_clock()
         if any(a.all.save for a in ranks.agreed(last=True)):
@@ -284,7 +289,8 @@ class StudentLoop(PlanLoop):
                 f"{self.position.epoch}, lr {lr:g}). Training cannot go on from here. The "
                 "usual causes are a learning rate that is too high, or weights and "
                 "temperature of the loss that blow it up. A resumed run keeps its recipe: "
-                "start it anew with a lower train.lr, or with train.clip_grad_norm=5."
+                "start it anew with a lower train.lr, or with train.clip_grad_norm=5. What was "
+                "set while it went on is taken back by: kdlab control RUN back"
             )
         return loss
 

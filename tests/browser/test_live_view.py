@@ -24,6 +24,7 @@ axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 
 pytestmark = pytest.mark.slow
 
+BACK = "back to the last good checkpoint"
 EVIL = "<img src=x onerror=document.title='broken'>"
 
 
@@ -167,7 +168,7 @@ WEIGHT = Tunable(name="loss.kd_weight", value=0.9, range=Range(ge=0))
 
 def controls(step="pause", lr=1.0, teachers=("teacher-0", EVIL), said=(0, "", ""), undo=""):
     """As a run has them."""
-    buttons = [step, "checkpoint", "stop"]
+    buttons = [step, "checkpoint", "stop", *[BACK] * bool(undo)]
     dials = [dial(LR, lr), dial(HEAT, 4.0), dial(WEIGHT, 0.9)]
     return {"buttons": buttons, "undo": undo, "teachers": list(teachers), "dials": dials,
             "said": list(said)}  # fmt: skip
@@ -362,6 +363,7 @@ def test_each_button_is_an_order(steered):
         "pause",
         "checkpoint",
         "stop",
+        BACK,
         "undo: lr_factor = 1",
         "add teacher",
         "drain",
@@ -371,7 +373,7 @@ def test_each_button_is_an_order(steered):
     page.get_by_role("button", name="kill").press("Enter")
     told = [(one["do"], one.get("name")) for one in steered.asked()]
     assert told == [
-        ("pause", None), ("checkpoint", None), ("stop", None), ("undo", None),
+        ("pause", None), ("checkpoint", None), ("stop", None), (BACK, None), ("undo", None),
         ("add teacher", "teacher-0"), ("drain", "teacher-0"), ("kill", EVIL),
     ]  # fmt: skip
     pause = page.get_by_role("button", name="pause")

@@ -82,10 +82,12 @@ def test_scale_says_how_many(typed, found):
             ("set", {"soft_labels.ut": 700.0, "lr": 0.1}),
         ),
         (["kill-teacher", "teacher-0"], ("kill_teacher", "teacher-0")),
+        (["back"], ("back",)),
+        (["back", "40"], ("back", 40)),
     ],
 )
 def test_control_calls_the_order_of_its_name(typed, found, words, call):
-    one = ARun()
+    one = ARun(back=40)
     found(one)
     code, out, _ = typed(control, "r1", *words, "--json")
     assert code == 0
@@ -99,6 +101,8 @@ def test_control_calls_the_order_of_its_name(typed, found, words, call):
         (["pause", "now"], "pause takes no values"),
         (["kill-teacher"], "takes the name of one teacher"),
         (["set", "lr=much"], "'lr=much' is not KEY=NUMBER"),
+        (["back", "-1"], "back takes nothing, or a step"),
+        (["back", "1", "2"], "back takes nothing, or a step"),
     ],
 )
 def test_control_refuses_what_an_order_does_not_take(typed, found, words, fault):

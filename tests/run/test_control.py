@@ -337,6 +337,65 @@ def test_local_models_pause_turn_and_save(kdlab_home, elsewhere, processes):
     again.kill()
 
 
+SOURCES = {
+    "plain": ("smoke/none", ()),
+    "served": (
+        "smoke/served",
+        ("soft_labels.order=strict", "soft_labels.ut=256", "teacher_pool.engine=eager"),
+    ),
+    "ranks": (
+        "smoke/none",
+        ("aggregation={type: train/aggregation/all_reduce, ranks: 2}",),
+    ),
+    "blocks": ("smoke/blockwise", ()),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", SOURCES)
+def test_taken_back_it_has_the_weights_of_a_quiet_one(kdlab_home, elsewhere, how):
+    name, own = SOURCES[how]
+    words = ("tracking.enabled=false", "train.batch=6", "train.epochs=40", *own)
+
+    def begun():
+        return kdlab.load(name, *words).start(lambda line: None)
+
+    def own(kind):
+        """Its teacher may be trained before."""
+        return [e for e in events(run, kind) if e.member != "teacher"]
+
+    run = begun()
+    until(lambda: own("epoch_done"))
+    run.checkpoint()
+    until(lambda: own("checkpoint_saved"))
+    run.set(lr_factor=40.0)
+    (steered,) = until(lambda: events(run, "steered"))
+    until(lambda: max(steps(run)) > steered.step + 20)
+    step = run.back()
+    assert step <= steered.step
+    result = run.wait(timeout_s=600).result
+    assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
+    assert result["samples_rolled_back"] >= 20 * 6
+    (taken,) = events(run, "taken_back")
+    assert (taken.step, taken.values) == (step, {"lr_factor": 1.0})
+    quiet = begun()
+    quiet.wait(timeout_s=600)
+    one, two = student(run), student(quiet)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.nightly
+def test_local_models_have_no_one_way_back(kdlab_home, elsewhere):
+    run = kdlab.load("smoke/ensemble", "tracking.enabled=false", "train.epochs=4000")
+    run = run.start(lambda line: None)
+    until(lambda: events(run, "round_closed"))
+    run.set(lr_factor=0.5)
+    until(lambda: events(run, "steered"))
+    with pytest.raises(BadInput, match="each has its own"):
+        run.back()
+    run.kill()
+
+
 @pytest.mark.nightly
 def test_chaos_from_a_notebook_hits_a_pool_that_lets_nobody_else_in(kdlab_home, elsewhere):
     """The certificates are the run's own; whoever may read them may do harm."""

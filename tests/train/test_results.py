@@ -1,8 +1,11 @@
 """The best weights are tested in place, and the last ones come back."""
 
+from types import SimpleNamespace
+
 import torch
 
 from kdlab.models.patch_net import PatchNet
+from kdlab.train.kept import WayBack
 from kdlab.train.lineage import Lineage
 from kdlab.train.position import Position
 from kdlab.train.results import Results
@@ -34,3 +37,29 @@ def test_best_and_last_are_told_apart_without_a_copy(digits, tmp_path):
     found = results.finish(position, lineage, {})
     assert found.last.top1 != found.best.top1  # zeros guess one class
     assert all(torch.equal(v, last[k]) for k, v in model.state_dict().items())
+
+
+def test_the_best_of_the_way_back_is_kept_and_those_of_undone_epochs_are_not(
+    digits, tmp_path, monkeypatch
+):
+    data, _ = digits
+    spec = PatchNet(patch=2)
+    results = Results(spec.build(10, data.shape[0]), spec, data, tmp_path, 64)
+    seen = iter(range(100))
+    accuracy = "kdlab.train.results.evaluate"
+    monkeypatch.setattr(
+        accuracy, lambda *_: SimpleNamespace(top1=float(next(seen)), samples=9)
+    )
+    position = Position()
+
+    def epochs(count):
+        for _ in range(count):
+            results.validate(position, is_last=False)
+            position.epoch += 1
+        return [int(path.stem[5:]) for path in sorted(tmp_path.glob("best_*.json"))]
+
+    assert epochs(2) == [1, 2]
+    WayBack(good=7, best=2).write(tmp_path / "checkpoints")
+    assert epochs(6) == [2, 5, 6, 7, 8]
+    position.epoch = position.best_epoch = 2  # a checkpoint of then
+    assert epochs(1) == [2, 3]

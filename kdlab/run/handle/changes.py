@@ -6,7 +6,7 @@ import; they are asked where a class has rules of its own.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,10 +17,12 @@ from kdlab.changes.tunable import Tunable
 from kdlab.codec import typed
 from kdlab.config.folders import nearest
 from kdlab.config.home import find_as
+from kdlab.config.seal import damage
 from kdlab.errors import BadInput, Fault, SpecError
 from kdlab.events.log import select, training_now
 from kdlab.events.teachers import PoolReady
 from kdlab.experiment.folder import UNDER_WAY, RunFolder
+from kdlab.train import kept
 
 _CHANGE = "the change"
 _GROUP = "train/aggregation/all_reduce"
@@ -42,11 +44,8 @@ def send(run: RunFolder, kind: type[Change], **data: Any) -> None:
         BadInput: the run has ended, or cannot do that; a name that is unknown.
         SpecError: a value that the spec would not allow.
     """
-    state = run.status().state
-    if state not in UNDER_WAY:
-        raise BadInput(f"Run {run.run_id} is {state}; only a running one can be changed.")
+    member = _member(run, UNDER_WAY)
     # As it was written: a spec with components of a notebook cell is known there only.
-    run.check_format()
     told = run.resolved()
     if kind in _OF_TEACHERS:
         _check_teacher(run, (told.get("teacher_pool") or {}).get("type"))
@@ -54,13 +53,46 @@ def send(run: RunFolder, kind: type[Change], **data: Any) -> None:
         raise BadInput(f"{kind.KIND} needs the name of a teacher, such as teacher-0.")
     if kind is change.SetValues:
         check_values(run, data["set"])
+    change.append(run.path, kind(time=time.time(), member=member, **data))
+
+
+def _member(run: RunFolder, states: Collection[str]) -> str:
+    """The one that trains, or did when the run came into such a state."""
+    state = run.status().state
+    if state not in states:
+        raise BadInput(f"Run {run.run_id} is {state}; only a running one can be changed.")
+    run.check_format()
     member = training_now(run.events)
     if member is None:
         raise BadInput(
             f"Run {run.run_id} does not train its student at the moment: data, teacher or the "
             "next member are being prepared. Try again when it does."
         )
-    change.append(run.path, kind(time=time.time(), member=member, **data))
+    return member
+
+
+def go_back(run: RunFolder, to: int | None = None) -> int:
+    """See `Run.back`."""
+    member = _member(run, (*UNDER_WAY, "stopped", "failed", "lost"))
+    place = kept.place(run.member(member))
+    way, there = kept.WayBack.of(place), [kept.step_of(one) for one in kept.steps(place)]
+    found = way.good if to is None else max([n for n in there if n <= to], default=0)
+    if found not in there:
+        which = "from before a change of settings" if to is None else f"up to step {to}"
+        own = "none (of several local models each has its own, by its rounds)"
+        raise BadInput(
+            f"Run {run.run_id} keeps no checkpoint {which} to go back to. Those of this "
+            f"training are of steps: {', '.join(map(str, there)) or own}."
+        )
+    if why := damage(place / f"step_{found:09d}", hashes=True):
+        raise BadInput(
+            f"Run {run.run_id} goes on: its checkpoint of step {found} is damaged ({why})."
+        )
+    then = way.before if found <= way.good else {}
+    others = {name: value for name, value in then.items() if value != way.values[name]}
+    order = change.Back(time=time.time(), member=member, step=found, set=others)
+    change.append(run.path, order)
+    return found
 
 
 def _check_teacher(run: RunFolder, pool: str | None) -> None:

@@ -327,6 +327,14 @@ class Run(Watched):
         """
         changes.send(self.folder, change.SetValues, set=values)
 
+    def back(self, to: int | None = None) -> int:
+        """Go on from the checkpoint before what was `set` last, with the values of then.
+
+        Or from the newest one that is kept up to step `to`. A run that has ended does it when it
+        is resumed. Returns the checkpoint's step; BadInput where there is none.
+        """
+        return changes.go_back(self.folder, to)
+
     def knobs(self) -> list[Tunable]:
         """What `set` takes, with values and ranges."""
         return changes.tunables(self.folder)

@@ -11,16 +11,19 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
+from kdlab.changes.change import CONTROL
+from kdlab.changes.queue import ChangeQueue
 from kdlab.checks import checked
 from kdlab.checks.data import DataFacts
 from kdlab.codec import plain
 from kdlab.config.home import write_json
 from kdlab.data.watched import SIDE, watched_rows, write_strip
-from kdlab.errors import RunStopped
-from kdlab.events.general import Note
+from kdlab.errors import KdlabError, RunStopped
+from kdlab.events.general import Note, Warned
 from kdlab.events.images import ImagesChosen
 from kdlab.events.log import MemberLog
 from kdlab.events.runs import MemberDone, MemberStarted, MethodsCompared, RunDone
+from kdlab.events.training import TakenBack
 from kdlab.experiment.chaos_targets import chaos_while
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.method import MemberTraining, method_of
@@ -39,6 +42,7 @@ from kdlab.run.process.execution import Work
 from kdlab.run.process.outcome import RunOutcome, outcome, shares_cores
 from kdlab.run.rates import machine_facts
 from kdlab.soft_labels.source import TeacherPool
+from kdlab.train import checkpoint, kept
 from kdlab.train.result import MemberResult
 
 
@@ -60,11 +64,12 @@ class RunProcess(Work):
     ) -> None:
         super().__init__(run, stop)
         self.run, self.spec, self.tracks = run, spec_of(run), tracks
+        self._changes = ChangeQueue()  # of the member that trains
         self.setup = TrainingSetup(
             self.spec,
             emit=self.log.emit,
             emit_teacher=MemberLog(self.log, "teacher").emit,
-            stop=stop,
+            stop=self._looks,
         )
         self.pools = Pools(run, self.setup, self.log.emit, stop, pool)
         self.student_costs = StudentCosts(self.setup)
@@ -95,9 +100,9 @@ class RunProcess(Work):
 
     def _member(self, member: Member) -> MemberResult:
         folder = self.run.member(member.name)
-        kept = MemberResult.read(folder)
-        if kept is not None:
-            return kept
+        before = MemberResult.read(folder)
+        if before is not None:
+            return before
         if self.stop():
             raise RunStopped("stopped by the user between two trainings")
         result = self._train(member, folder)
@@ -124,7 +129,7 @@ class RunProcess(Work):
         shares = shares_cores(self.spec, source)
         log.emit(MemberStarted(source=source, seed=seed, shares_cores=shares))
         begin = time.monotonic()
-        trained = method.train(training)
+        trained = self._trained(training)
         result = replace(
             trained,
             source=source,
@@ -139,6 +144,37 @@ class RunProcess(Work):
         artifacts += method.artifacts(folder)
         log.emit(MemberDone(result=plain(result), artifacts=sorted(set(artifacts))))
         return result
+
+    def _trained(self, training: MemberTraining) -> MemberResult:
+        """A member to its end; from an earlier checkpoint as often as somebody asks for it."""
+        try:
+            while True:
+                self._go_back(training)
+                try:
+                    return method_of(self.spec).train(training)
+                except KdlabError:  # to go back, or ruined by what is to be undone
+                    if self.stop() or self._changes.look(now=True).back is None:
+                        raise
+        finally:
+            self._changes = ChangeQueue()
+
+    def _go_back(self, training: MemberTraining) -> None:
+        """Where somebody asked for it, have the method find that checkpoint as the newest."""
+        place = kept.place(training.folder)
+        path, since = self.run.path / CONTROL, kept.WayBack.of(place).gone
+        order = ChangeQueue(path, training.member.name, since).look(now=True).back
+        if order is not None:
+            why, since = checkpoint.go_back(place, order), order.time
+            said = f"No way back: the checkpoint of step {order.step} is damaged ({why})."
+            taken = TakenBack(step=order.step, values=order.set)
+            training.emit(Warned(message=said) if why else taken)
+        self._changes = ChangeQueue(path, training.member.name, since)
+
+    def _looks(self) -> bool:
+        """What loops ask between steps: whether to stop."""
+        if self._changes.look().back is not None:
+            raise KdlabError("It goes on from an earlier checkpoint.")  # saves nothing
+        return self.stop()
 
     # Surroundings
 

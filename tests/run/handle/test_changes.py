@@ -232,6 +232,20 @@ def test_a_run_of_another_format_cannot_be_changed(folder):
         Run(run).pause()
 
 
+@pytest.mark.parametrize("name", ["none", "ensemble"])
+def test_without_a_checkpoint_of_the_training_there_is_no_way_back(folder, name):
+    run = folder(name)
+    for to, which in ((None, "from before a change of settings"), (9, "up to step 9")):
+        with pytest.raises(
+            BadInput, match=f"{which} .*several local models each has its own"
+        ):
+            Run(run).back(to)
+    run.write_status(state="finished", result={})
+    with pytest.raises(BadInput, match="is finished; only a running one"):
+        Run(run).back()
+    assert given(run) == []
+
+
 # Another number of ranks
 
 GROUP = {"type": "train/aggregation/all_reduce", "ranks": 3, "least": 2}

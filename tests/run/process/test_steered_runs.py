@@ -1,16 +1,19 @@
 """A run that goes on is paused, saved and changed: by a user who is asked after each step."""
 
+import time
+
 import pytest
-from runs_here import steps
+from runs_here import Killed, losses, steps
 
 import kdlab
 from kdlab.changes import queue
-from kdlab.changes.change import SetValues, append
-from kdlab.errors import BadInput
-from kdlab.events.log import select
+from kdlab.changes.change import Back, SetValues, append
+from kdlab.errors import BadInput, Diverged
+from kdlab.events.log import EventLog, read_all, select
+from kdlab.events.training import TakenBack
 from kdlab.run.handle.run import Run, resume
 from kdlab.soft_labels.source import LocalSource
-from kdlab.train import loop_control
+from kdlab.train import kept, loop_control
 
 SMALL = {
     "student": {"type": "models/patch_net", "patch": 8, "width": 8},
@@ -233,3 +236,183 @@ def test_thresholds_go_to_the_source_once_and_a_refusal_is_said(user, steerable)
     assert second.values == {"soft_labels.lt": 16.0, "soft_labels.ut": 600.0}
     (warned,) = events(run, "warned")
     assert warned.message == "The thresholds stay as they are. ut is more than memory has."
+
+
+# Going back
+
+
+LEFT = {"train.epochs": 3, "train.evaluate_every": 1}
+
+
+def ruined(run, at=10, factor=50.0):
+    """It is changed so that it learns nothing any more, and trains on for a while."""
+    yield from until(lambda: last(run) >= at)
+    run.set(lr_factor=factor)
+    yield from until(lambda: events(run, "steered"))
+    yield from until(lambda: last(run) >= at + 5)
+
+
+def weights(run):
+    (path,) = run.path.rglob("student.safetensors")
+    return path.read_bytes()
+
+
+def as_if_never_changed(run, quiet):
+    """Same weights, same losses, and each sample once along the lineage that goes on."""
+    assert run.state == "finished", run.folder.log.read_text()
+    assert weights(run) == weights(quiet)
+    assert losses(run.folder) == losses(quiet.folder)
+    (taken,) = events(run, "taken_back")
+    assert taken.values == {"lr_factor": 1.0}
+    assert events(run, "resumed")[-1].step == taken.step == events(run, "steered")[0].step
+    result = run.result
+    assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
+    assert result["samples_seen"] == quiet.result["samples_seen"]
+    assert result["samples_rolled_back"] >= 3 * 32
+    assert {one.name: one.value for one in run.knobs()}["lr_factor"] == 1.0
+
+
+@pytest.mark.parametrize("source", ["none", "in_process"])
+@pytest.mark.long
+def test_taken_back_it_ends_as_one_that_was_never_changed(user, source):
+    quiet = started(LEFT, source=source)
+
+    def script(run):
+        yield from ruined(run)
+        assert run.back() == events(run, "steered")[0].step
+
+    user(script)
+    as_if_never_changed(started(LEFT, source=source), quiet)
+
+
+@pytest.mark.parametrize("at", ["asked", "renamed", "noted", "resumed"])
+@pytest.mark.long
+def test_killed_while_it_goes_back_it_is_resumed_and_does(user, here, monkeypatch, at):
+    """Wherever: what is done by then is done once, what is not when it is resumed."""
+    quiet = started(LEFT)
+
+    def script(run):
+        yield from ruined(run)
+        run.checkpoint()
+        yield from until(lambda: len(events(run, "checkpoint_saved")) == 2)
+        run.back()
+        if at == "asked":
+            raise Killed
+        yield from until(lambda: at == "resumed" and events(run, "resumed"))
+        raise Killed
+
+    def killed(**_):
+        raise Killed
+
+    user(script)
+    with monkeypatch.context() as patch:
+        if at == "renamed":
+            patch.setattr(kept.WayBack, "write", kept_until(kept.WayBack.write))
+        elif at == "noted":
+            patch.setattr("kdlab.run.process.run_process.TakenBack", killed)
+        run = started(LEFT)
+    assert run.state == "lost"
+    here.stop = lambda folder: False
+    resume(run.id)
+    if at == "noted":  # only the word of it is missing
+        told = TakenBack(member="none/seed0", step=events(run, "steered")[0].step,
+                         values={"lr_factor": 1.0})  # fmt: skip
+        EventLog(run.folder.events).emit(told)
+    as_if_never_changed(run, quiet)
+
+
+def kept_until(write):
+    """Writes what a change leaves; killed where it is noted that the run went back."""
+
+    def until_gone(way, folder):
+        if way.gone:
+            raise Killed
+        write(way, folder)
+
+    return until_gone
+
+
+@pytest.mark.long
+def test_one_that_has_failed_goes_back_when_it_is_resumed(user, here):
+    quiet = started(LEFT)
+
+    def script(run):
+        yield from ruined(run)
+        raise Diverged("The loss is nan.")
+
+    user(script)
+    run = started(LEFT)
+    assert run.state == "failed"
+    run.back()
+    assert not events(run, "taken_back")
+    here.stop = lambda folder: False
+    resume(run.id)
+    as_if_never_changed(run, quiet)
+
+
+def test_undone_first_it_goes_back_all_the_same_and_only_once(user):
+    def script(run):
+        yield from ruined(run)
+        run.set(lr_factor=1.0)
+        yield from until(lambda: len(events(run, "steered")) == 2)
+        step = last(run)
+        assert run.back() == events(run, "steered")[0].step < step
+        yield from until(lambda: events(run, "taken_back"))
+        yield from until(lambda: last(run) > step)
+        with pytest.raises(BadInput, match="no checkpoint from before a change"):
+            run.back()
+        yield True
+
+    user(script)
+    run = started()
+    assert run.state == "stopped", run.folder.log.read_text()
+    assert events(run, "taken_back")[0].values == {}
+    (taken,) = [k for k, one in enumerate(read_all(run.folder.events))
+                if one.KIND == "taken_back"]  # fmt: skip
+    after = read_all(run.folder.events)[taken:]
+    assert {one.lr for one in after if one.KIND == "step_logged"} == {0.1}
+
+
+def test_it_goes_back_to_a_step_that_is_named(user):
+    def script(run):
+        for step in (3, 6):
+            yield from until(lambda step=step: last(run) >= step)
+            run.checkpoint()
+            count = len(events(run, "checkpoint_saved"))
+            yield from until(lambda n=count: len(events(run, "checkpoint_saved")) > n)
+        first, second = (one.step for one in events(run, "checkpoint_saved"))
+        with pytest.raises(BadInput, match=rf"up to step 1 .*steps: {first}, {second}"):
+            run.back(to=1)
+        assert run.back(to=second - 1) == first
+        yield from until(lambda: events(run, "resumed"))
+        assert events(run, "resumed")[0].step == first
+        yield from until(lambda: last(run) > second)
+        yield True
+
+    user(script)
+    run = started()
+    assert run.state == "stopped", run.folder.log.read_text()
+
+
+def test_a_checkpoint_that_is_damaged_is_no_way_back(user):
+    def script(run):
+        yield from ruined(run, factor=2.0)
+        (path,) = run.path.rglob("step_*")
+        (path / "state.safetensors").write_bytes(b"")
+        with pytest.raises(BadInput, match=r"is damaged .*0 bytes"):
+            run.back()
+        run.checkpoint()
+        yield from until(lambda: len(events(run, "checkpoint_saved")) == 2)
+        step = events(run, "steered")[0].step
+        order = Back(time=time.time(), member="none/seed0", step=step, set={})
+        append(run.path, order)  # of somebody who does not look
+        yield from until(lambda: events(run, "warned"))
+        yield from until(lambda: events(run, "resumed"))
+        yield True
+
+    user(script)
+    run = started()
+    assert run.state == "stopped", run.folder.log.read_text()
+    assert "No way back: the checkpoint of step" in events(run, "warned")[0].message
+    assert events(run, "resumed")[0].step == events(run, "checkpoint_saved")[1].step
+    assert not events(run, "taken_back")
