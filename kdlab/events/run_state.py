@@ -13,13 +13,14 @@ from kdlab.events.checks import CheckMade
 from kdlab.events.curve import Curve, CurvePoints, thinned
 from kdlab.events.ensemble import ErrorsMeasured, LocalStep, WorkerResumed
 from kdlab.events.event import Event
-from kdlab.events.runs import MemberDone, MemberStarted, RunDone, RunStarted
+from kdlab.events.runs import MachineUsed, MemberDone, MemberStarted, RunDone, RunStarted
 from kdlab.events.teacher_rows import TeacherRows
 from kdlab.events.teachers import TeachersGone
 from kdlab.events.training import EpochDone, Resumed, StepLogged
 
 LOSS, SPEED, BUFFER = "loss", "speed", "unused soft labels"
 TOP1, ERROR = "top-1 on validation", "test error"
+MACHINE, MEMORY = "machine", "memory"  # of all processes of the run
 # Unit of y, and what x is, in the order in which panels are drawn.
 PANELS: Mapping[str, tuple[str, str]] = {
     LOSS: ("", "step"),
@@ -27,6 +28,8 @@ PANELS: Mapping[str, tuple[str, str]] = {
     ERROR: ("%", "iteration"),
     SPEED: ("samples/s", "step"),
     BUFFER: ("samples", "step"),
+    MACHINE: ("%", "step"),
+    MEMORY: ("GiB", "step"),
 }
 SECONDS, COUNT = 1, 2  # columns of a point: x, seconds, samples or iterations, y
 
@@ -103,6 +106,8 @@ class TrainingState:
                 self._point(SPEED, "student", steps + event.step, self.rate)
                 volume = event.figures.get("volume")
                 self._point(BUFFER, "volume", steps + event.step, volume)
+            case MachineUsed():
+                self._used(event, steps + self.step)
             case LocalStep():
                 self.counted = "iterations"
                 self._stepped(event)
@@ -119,6 +124,16 @@ class TrainingState:
                 self._point(ERROR, "local (_L)", event.iterations, event.chosen)
                 self._point(ERROR, "global (_G)", event.iterations, event.global_)
 
+    def _used(self, event: MachineUsed, step: int) -> None:
+        """Drawn over steps: while none is done there is no place for it."""
+        before = self.curves.get((MACHINE, "CPU"))
+        if step > (before.last[0] if before and before.last else 0):
+            self._point(MACHINE, "CPU", step, event.cpu)
+            self._point(MEMORY, "processes", step, event.memory)
+            for number, (percent, memory) in enumerate(event.gpus):
+                self._point(MACHINE, f"GPU {number}", step, percent)
+                self._point(MEMORY, f"GPU {number}", step, memory)
+
     def _stepped(self, event: StepLogged | LocalStep) -> None:
         self.step, self.of_steps = event.step, event.of_steps
         self.rate, self.loss = event.samples_per_second, event.loss
@@ -131,7 +146,8 @@ class TrainingState:
             blocks = (
                 self._whole if self._whole and not steps else (inf, inf)
             )  # they end there
-            self._undo((LOSS, SPEED, BUFFER), steps + event.step, blocks[0])
+            by_step = LOSS, SPEED, BUFFER, MACHINE, MEMORY
+            self._undo(by_step, steps + event.step, blocks[0])
             self._undo((TOP1,), epochs + event.epoch, blocks[1])
             return
         self.rounds = [one for one in self.rounds if one.round < event.epoch]
@@ -162,8 +178,8 @@ class TrainingState:
 
     @property
     def panels(self) -> list[str]:
-        """In the order they are drawn; only those that have a curve."""
-        present = {panel for panel, _ in self.curves}
+        """Those of a picture, in the order they are drawn; only those that have a curve."""
+        present = {panel for panel, _ in self.curves} - {MACHINE, MEMORY}
         return [panel for panel in PANELS if panel in present]
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import field
+
 from kdlab.events.event import Event
 
 
@@ -56,6 +58,14 @@ class RunDone(Event):
     state: str  # finished, failed, stopped, lost
     result: Mapping[str, Any] | None = None
     error: str | None = None
+
+
+class MachineUsed(Event):
+    """What the processes of a run took of this machine since the last look."""
+
+    cpu: float  # percent of all cores that it may use
+    memory: float  # GiB, without what several processes share
+    gpus: list[tuple[float, float]] = field(default_factory=list)  # percent and GiB of each
 
 
 class RunRestarted(

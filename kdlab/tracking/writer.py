@@ -16,6 +16,7 @@ from kdlab.events.event import Event
 from kdlab.events.images import ImagesAnswered, ImagesChosen
 from kdlab.events.log import parse
 from kdlab.events.runs import (
+    MachineUsed,
     MemberDone,
     MemberStarted,
     MethodsCompared,
@@ -130,6 +131,11 @@ class Writer(EventWriter):
                 }
                 self._add(runs[event.member], counts, event.time, event.iterations)
                 self._add_above(event, "loss", event.loss, event.iterations)
+            case MachineUsed():  # in a tab of MLflow's own
+                used = {"system/cpu_percent": event.cpu, "system/memory_gib": event.memory}
+                for k, (percent, gib) in enumerate(event.gpus):
+                    used |= {f"system/gpu_{k}_percent": percent, f"system/gpu_{k}_gib": gib}
+                self._add(runs[""], used, event.time, int(event.time - self.state["began"]))
             case TeacherMeasured(split="test"):
                 self._add(runs[""], {METRICS["teacher_top1"]: event.top1}, event.time, 0)
             case Steered():
@@ -141,6 +147,7 @@ class Writer(EventWriter):
 
     def _on_run_started(self, event: RunStarted) -> None:
         self.state |= {"members": event.members, "started": event.facts()}
+        self.state.setdefault("began", event.time)
         if "" in self.state["runs"]:  # resumed, or tried again: the same MLflow run goes on
             self.client.update_run(self.state["runs"][""], status="RUNNING")
         else:

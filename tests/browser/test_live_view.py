@@ -345,6 +345,33 @@ def test_a_spike_does_not_flatten_the_curve_and_is_said(view):
     assert not [words for words in drawn if "beyond" in words]
 
 
+def test_machine_and_memory_stand_last_and_folded(view):
+    live = view("running")
+    live.page.evaluate(WRITTEN)
+    watch = trained()
+    for cpu in (70.0, 90.0):
+        watch.see(event("machine_used", 62.0, cpu=cpu, memory=1.5, gpus=[(30.0, 4.0)]))
+        told = {"member": "served/seed0", "of_steps": 600, "epoch": 3, "loss": 0.5}
+        step = watch.now.step + 1
+        watch.see(event("step_logged", 63.0, step=step, samples_per_second=800.0, **told))
+    live.widget.reset(curves({"": watch}))
+    live.push(live_state.of_run(watch, "r"))
+    folded = live.page.locator("details")
+    folded.wait_for()
+    below = "(a, b) => a.getBoundingClientRect().top > b.getBoundingClientRect().bottom"
+    ticker = live.page.locator(".kd-ticker").element_handle()
+    assert folded.evaluate(below, ticker)
+    assert not folded.locator(".kd-plot").first.is_visible()
+    folded.locator("summary").press("Enter")
+    folded.locator(".kd-plot").first.wait_for()
+    until(lambda: "80" in live.page.evaluate("window.written"))  # of its axis
+    said = folded.locator(".kd-plot").evaluate_all(
+        "all => all.map((one) => one.getAttribute('aria-label'))"
+    )
+    assert "newest: CPU 90, GPU 0 30" in said[0]
+    assert "newest: processes 1.5, GPU 0 4" in said[1]
+
+
 def test_many_checkpoints_are_ticks_at_the_foot(view):
     live, watch = view("running"), trained()
     plot = live.page.locator("canvas.kdlab-curves").first

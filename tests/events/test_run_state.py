@@ -8,7 +8,16 @@ from tests_support import event
 
 from kdlab.events.curve import thinned
 from kdlab.events.log import parse
-from kdlab.events.run_state import COUNT, LOSS, SECONDS, SPEED, TOP1, run_state
+from kdlab.events.run_state import (
+    COUNT,
+    LOSS,
+    MACHINE,
+    MEMORY,
+    SECONDS,
+    SPEED,
+    TOP1,
+    run_state,
+)
 from kdlab.events.teacher_rows import TeacherRows
 from kdlab.notebook.watch import Watch
 from kdlab.report.progress import Progress
@@ -52,6 +61,31 @@ def test_thinned_curves_keep_their_end_and_mean():
     assert few[-1] == points[-1]
     assert abs(few[50][0] - few[50][1]) < 1e-9
     assert thinned(points[:5], 100) == points[:5]
+
+
+def used(time, cpu, gpus=()):
+    return event("machine_used", time, None, cpu=cpu, memory=cpu / 10, gpus=list(gpus))
+
+
+def test_what_a_run_takes_is_drawn_over_steps_and_undone_with_them():
+    told = [
+        *RESUMED[:3],
+        used(11, 90.0),  # no step is done yet
+        step(12, 2, 3.0),
+        used(13, 50.0, [(20.0, 3.0)]),
+        used(18, 60.0),  # no step since: it waits
+        step(19, 4, 2.0),
+        used(20, 70.0),
+    ]
+    before = run_state(told).now
+    assert list(before.curves[MACHINE, "CPU"]) == [(2.0, 50.0), (4.0, 70.0)]
+    assert list(before.curves[MEMORY, "processes"]) == [(2.0, 5.0), (4.0, 7.0)]
+    assert list(before.curves[MACHINE, "GPU 0"]) == [(2.0, 20.0)]
+    assert list(before.curves[MEMORY, "GPU 0"]) == [(2.0, 3.0)]
+    assert before.undone == 0
+    assert before.panels == [LOSS, SPEED]  # those of a picture
+    after = run_state([*told, of_m("resumed", 21, epoch=0, step=2), used(22, 80.0)]).now
+    assert list(after.curves[MACHINE, "CPU"]) == [(2.0, 50.0)]
 
 
 def test_time_between_sessions_and_undone_steps_do_not_count():

@@ -114,6 +114,7 @@ def tell(folder, members, state="finished", uri=None):
             say(log, "step_logged", member=member, epoch=0, step=step, loss=1 / step, lr=0.1,
                 samples_per_second=10.0, volume=64,
             )  # fmt: skip
+        say(log, "machine_used", cpu=80.0, memory=1.5, gpus=[(40.0, 2.5)])
         say(log, "epoch_done", member=member, epoch=1, step=20, validation_top1=92.0,
                  samples_lost=0, samples_repeated=0)  # fmt: skip
         artifacts = [str(folder / "student.safetensors")]
@@ -155,6 +156,12 @@ def test_one_member_is_one_run(folder):
     assert [(m.step, round(m.value * m.step, 6)) for m in history] == [
         (s, 1) for s in range(1, 21)
     ]
+    used = {
+        name: client.get_metric_history(run.info.run_id, f"system/{name}")[0]
+        for name in ("cpu_percent", "memory_gib", "gpu_0_percent", "gpu_0_gib")
+    }
+    assert [one.value for one in used.values()] == [80.0, 1.5, 40.0, 2.5]
+    assert {one.step for one in used.values()} <= {0, 1, 2}  # seconds since it began
     names = {a.path for a in client.list_artifacts(run.info.run_id)}
     assert {"spec.yaml", "student.safetensors", "result.json"} <= names
 
@@ -165,6 +172,7 @@ def test_several_members_are_children(folder):
     _, found = all_runs(folder)
     assert set(found) == {"r1", "none/seed0", "served/seed0"}
     parent = found["r1"].info.run_id
+    assert found["r1"].data.metrics["system/cpu_percent"] == 80.0
     assert [found[name].info.run_name for name in ("r1", "none/seed0", "served/seed0")] == [
         "quickstart · r1", "plain resnet10t", "resnet10t taught by cifar_resnet-14"
     ]  # fmt: skip

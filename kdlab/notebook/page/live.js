@@ -1,6 +1,7 @@
 // The live view: a head that says where the run stands, then cards in one or two columns.
 // Python sends `state` as a trait, and points as binary rows (curve, x, y).
 
+const ASIDE = ["machine", "memory"]; // panels of what is no part of learning
 const REDRAW_MS = 180; // between drawings while points come; what a person does is drawn at once
 
 function badge(state) {
@@ -38,13 +39,16 @@ class View {
     this.tools = this.toolbar();
     this.cards = div("kd-cards");
     this.wide = div("kd-cards kd-more");
+    this.aside = div("kd-cards kd-more");
+    this.folded = tag("details", "kd-card kd-more",
+      [tag("summary", "", "machine and memory"), this.aside], { hidden: "" });
     const results = new Table("results", "Test results");
     this.parts = [new Parallel(), new Importance(), new Table("trials", "Best trials so far"),
       new Film(), new Lanes(), new Gantt(), new Rounds(), new Checks(), new Events()];
     this.wide.append(...this.parts.map(({ card }) => card));
     this.parts.push(results);
     this.root.append(this.gone, this.head, this.verdict, results.card, this.controls.card, this.runs, this.tools,
-      this.cards, this.wide);
+      this.cards, this.wide, this.folded);
   }
 
   toolbar() {
@@ -130,8 +134,12 @@ class View {
       chart.setCurves(this.panels.get(panel.title));
       this.dress(chart);
     }
-    this.cards.replaceChildren(...wanted.map(({ title }) => this.charts.get(title).card));
-    if (!wanted.length) this.cards.append(this.waiting());
+    const cards = (folded) => wanted.filter(({ title }) => ASIDE.includes(title) === folded)
+      .map(({ title }) => this.charts.get(title).card);
+    this.cards.replaceChildren(...cards(false));
+    this.aside.replaceChildren(...cards(true));
+    this.folded.hidden = !this.aside.childElementCount;
+    if (!this.cards.childElementCount) this.cards.append(this.waiting());
     this.tools.hidden = !wanted.length;
     this.draw();
   }

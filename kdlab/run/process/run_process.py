@@ -39,6 +39,7 @@ from kdlab.run.outputs.documents import (
     write_card,
 )
 from kdlab.run.process.execution import Work
+from kdlab.run.process.machine_use import MachineUse
 from kdlab.run.process.outcome import RunOutcome, outcome, shares_cores
 from kdlab.run.rates import machine_facts
 from kdlab.soft_labels.source import TeacherPool
@@ -65,6 +66,7 @@ class RunProcess(Work):
         super().__init__(run, stop)
         self.run, self.spec, self.tracks = run, spec_of(run), tracks
         self._changes = ChangeQueue()  # of the member that trains
+        self._use = MachineUse(self.log.emit)
         self.setup = TrainingSetup(
             self.spec,
             emit=self.log.emit,
@@ -174,6 +176,8 @@ class RunProcess(Work):
         """What loops ask between steps: whether to stop."""
         if self._changes.look().back is not None:
             raise KdlabError("It goes on from an earlier checkpoint.")  # saves nothing
+        if self.tracks:  # the trials of a sweep have one machine
+            self._use.look()
         return self.stop()
 
     # Surroundings
