@@ -255,6 +255,11 @@ class Writer(EventWriter):
             values = {METRICS[k]: facts[k] for k in keys if facts.get(k) is not None}
             if verdict:
                 self.client.set_tag(parent, "kdlab.verdict", verdict["sentence"])
+            issues = [
+                one["code"] for one in result.get("checks", ()) if one["result"] == "issue"
+            ]
+            if issues:
+                self.client.set_tag(parent, "kdlab.checks", " ".join(issues))
             self._add(parent, values, event.time, 0)
             self.client.log_dict(parent, result, "result.json")
         if event.error:

@@ -102,6 +102,11 @@ def test_images_that_are_watched_are_pictures_of_steps(folder):
 
 
 VERDICT = {"before": 60.0, "after": 90.0, "gained": 30.0, "sentence": "the teacher helped"}
+CHECKS = [
+    {"code": "KD-D01", "result": "issue"},
+    {"code": "KD-D08", "result": "tip"},
+    {"code": "KD-T02", "result": "issue"},
+]
 ENDED = {"student_top1": 90.0, "teacher_top1": 95.0, "wall_seconds": 7.0}
 
 
@@ -124,7 +129,7 @@ def tell(folder, members, state="finished", uri=None):
         log,
         "run_done",
         state=state,
-        result={"student_top1": 90.0} if state == "finished" else None,
+        result={"student_top1": 90.0, "checks": CHECKS} if state == "finished" else None,
     )
     log.close()
 
@@ -151,6 +156,7 @@ def test_one_member_is_one_run(folder):
     assert run.data.metrics["what_it_costs/student_parameters"] == 31_434
     assert run.data.tags["mlflow.source.git.commit"] == "f" * 40
     assert run.data.tags["kdlab.version.torch"] == "2"
+    assert run.data.tags["kdlab.checks"] == "KD-D01 KD-T02"
     assert run.inputs.dataset_inputs[0].dataset.digest == "d1"
     history = client.get_metric_history(run.info.run_id, "learning/loss")
     assert [(m.step, round(m.value * m.step, 6)) for m in history] == [

@@ -1,10 +1,12 @@
 """What people make of a run or a sweep that has ended: tags, a note, out of sight, or gone."""
 
+import logging
 import os
 import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from kdlab.codec import plain
 from kdlab.config.home import make_private, never_anew, recall_as, runs_folder, write_json
@@ -12,6 +14,9 @@ from kdlab.config.limits import refusal
 from kdlab.errors import BadInput, short
 from kdlab.experiment.folder import UNDER_WAY, RunFolder
 from kdlab.tracking.in_mlflow import InMlflow
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 _FILE, _TAG = "marks.json", re.compile(r"[\w.:+-]{1,40}")
 
@@ -45,6 +50,16 @@ def mark(run: RunFolder, **changes: object) -> None:
         write_json(run.path / _FILE, plain(new))
     except (ValueError, OSError) as error:
         raise BadInput(f"Run {run.run_id} is not marked: {error}.") from error
+    if changes.keys() & {"tags", "note"}:
+        try:
+            mlflow, own = _of_mlflow(run)
+            for one in own:
+                assert mlflow is not None
+                mlflow.set_tag(one, "kdlab.tags", " ".join(new.tags))
+                mlflow.set_tag(one, "kdlab.note", new.note)
+        except Exception as error:  # MLflow's, SQLAlchemy's or the system's
+            said = f"MLflow has not what run {run.run_id} is marked with: {error}"
+            logging.getLogger("kdlab").warning(said)
 
 
 def delete(run: RunFolder, sure: Callable[[str], bool]) -> str:
@@ -71,18 +86,24 @@ def delete(run: RunFolder, sure: Callable[[str], bool]) -> str:
     return f"deleted: {words}"
 
 
+def _of_mlflow(run: RunFolder) -> "tuple[MlflowClient | None, list[str]]":
+    """The client, and ids of the runs of its own there: the file may come from somebody else."""
+    known = InMlflow.read(run.path)
+    if known.uri is None:
+        return None, []
+    from kdlab.tracking.store import client  # 2 s
+
+    mlflow = client(known.uri)
+    tags = {one: mlflow.get_run(one).data.tags for one in known.runs.values()}
+    return mlflow, [one for one in tags if tags[one].get("kdlab.run_id") == run.run_id]
+
+
 def _forgotten(run: RunFolder) -> str:
     """Have MLflow mark its runs as deleted; what is to be said of it."""
     try:
-        known = InMlflow.read(run.path)
-        if known.uri is None:
+        mlflow, own = _of_mlflow(run)
+        if mlflow is None:
             return ""
-        from kdlab.tracking.store import client  # 2 s
-
-        mlflow = client(known.uri)
-        tags = {one: mlflow.get_run(one).data.tags for one in known.runs.values()}
-        # Its own alone: the file may come from somebody else.
-        own = [one for one in tags if tags[one].get("kdlab.run_id") == run.run_id]
         for one in own:
             mlflow.delete_run(one)
     except Exception as error:  # MLflow's, SQLAlchemy's or the system's
