@@ -61,7 +61,7 @@ def test_what_is_broken_or_double_is_named(photos, kdlab_home, kdlab_cli):
 def test_small_sets_are_looked_at_as_they_are_decoded(kdlab_home, kdlab_cli):
     code, out, _ = kdlab_cli("data", "data/digits")
     assert code == 0
-    assert "model input 8 × 8, grey; decoded once into memory" in out
+    assert "model input 16 × 16, grey; decoded once into memory" in out
     assert out.count("\n") > 12  # ten classes
 
 
