@@ -88,7 +88,8 @@ def test_the_controls_follow_the_run(monitor, run):
     run.say("steered", step=5, values={"lr_factor": 0.25})
     run.say("paused", step=5)
     monitor.after()
-    assert shown(monitor)[:2] == (["go on", "checkpoint", "stop"], {"lr_factor": 0.25})
+    buttons = ["go on", "checkpoint", "stop", "back to the last good checkpoint"]
+    assert shown(monitor)[:2] == (buttons, {"lr_factor": 0.25})
     press(monitor, "go on")
     assert [type(order) for order in run.changes()] == [GoOn]
     run.say("went_on", step=5)
