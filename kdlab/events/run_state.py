@@ -16,7 +16,7 @@ from kdlab.events.event import Event
 from kdlab.events.runs import MachineUsed, MemberDone, MemberStarted, RunDone, RunStarted
 from kdlab.events.teacher_rows import TeacherRows
 from kdlab.events.teachers import TeachersGone
-from kdlab.events.training import EpochDone, Resumed, StepLogged
+from kdlab.events.training import EpochDone, Resumed, StepLogged, TakenBack
 
 LOSS, SPEED, BUFFER = "loss", "speed", "unused soft labels"
 TOP1, ERROR = "top-1 on validation", "test error"
@@ -86,6 +86,8 @@ class TrainingState:
                 self.figures["teachers"] = 0.0
             case WorkerResumed():
                 self._undo((LOSS,), event.step, name=f"worker {event.worker}")
+            case TakenBack():  # its next reader asks for teachers anew
+                self.teachers.end(event.time)
             case Resumed():
                 self._undo_after(event)
             case MemberDone():

@@ -171,9 +171,11 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
     field.press("Enter")
     steered = until(lambda: events("steered"))
     assert steered[0].values["loss.temperature"] == 7.0
+    joined = len(events("teacher_joined"))
     pressed(page, "back to the last good checkpoint")
     (taken,) = until(lambda: events("taken_back"))
     assert (taken.step, taken.values) == (steered[0].step, {"loss.temperature": 4.0})
+    until(lambda: len(events("teacher_joined")) > joined)
     until(lambda: events("step_logged")[-1].step > taken.step)
     until(lambda: float(field.input_value()) == 4.0)
     canvas.scroll_into_view_if_needed()  # typing has moved the page
