@@ -154,8 +154,9 @@ class Watch(RunState):
                 said = ", ".join(
                     f"{name} = {value:g}" for name, value in event.values.items()
                 )
-                self._mark(f"set: {said}", "set")
                 self.ruined = not isinstance(event, TakenBack)
+                if self.ruined:  # else it stands at a step that is undone next
+                    self._mark(f"set: {said}", "set")
                 for name, value in event.values.items():
                     part, _, key = name.partition(".")
                     if part == "soft_labels" and (BUFFER, key) in self.levels:

@@ -191,3 +191,14 @@ def test_what_devices_did_is_drawn_as_it_came_last():
     assert 'alt="Gantt" src="data:image/svg+xml' in picture.static(watch)
     watch.see(event("member_started", time=3.0, member="dp/seed0"))
     assert "Gantt" not in picture.static(watch)
+
+
+def test_there_is_a_way_back_from_what_was_set_until_it_is_gone():
+    watch = Watch()
+    watch.see(event("member_started", 0.0, source="none", seed=0))
+    watch.see(event("steered", 1.0, step=4, values={"lr_factor": 9.0}))
+    assert watch.ruined
+    watch.see(event("taken_back", 2.0, step=4, values={"lr_factor": 1.0}))
+    assert not watch.ruined
+    assert watch.values == {"lr_factor": 1.0}
+    assert [mark.text for mark in watch.marks] == ["set: lr_factor = 9"]
