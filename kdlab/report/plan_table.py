@@ -26,6 +26,8 @@ def plan_table(made: ExecutionPlan, costs: StageCosts, cuts: Sequence[str] = ())
     rows = [
         _row(stage, costs, memory, plan) for plan in made.plans for stage in plan.stages
     ]
+    if idle := made.idle(costs.devices):
+        rows.append(["idle", ", ".join(map(str, idle)), *[""] * (len(_HEAD) - 2)])
     ideal = 1e3 * costs.ideal_s()
     ends = ", ".join(cuts) or "none"
     return (

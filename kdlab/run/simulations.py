@@ -190,15 +190,23 @@ def _pipe_table(outcomes: Sequence[pipe_bd.PipelineOutcome]) -> str:
                     number(told),
                 ]
             )
-        plans.append(f"{outcome.case.name}: {described(outcome.plan)}")
+        plans.append(
+            f"{outcome.case.name}: {described(outcome.plan, len(outcome.case.devices))}"
+        )
     return "\n".join([text_table(head, rows), "", "Plans of TR+DPU+AHD:", *plans])
 
 
-def described(plan: Plan) -> str:
-    """A plan on one line: which blocks on which devices."""
+def described(plan: Plan, devices: int) -> str:
+    """A plan on one line: which blocks on which of so many devices."""
+    idle = sorted({*range(devices)} - {*plan.devices})
     return "blocks " + ", ".join(
-        f"{_span(s.first, s.stop - 1)} on {_span(s.devices[0], s.devices[-1])}"
-        for s in plan.stages
+        [
+            *(
+                f"{_span(s.first, s.stop - 1)} on {_span(s.devices[0], s.devices[-1])}"
+                for s in plan.stages
+            ),
+            *(f"device {device} idle" for device in idle),
+        ]
     )
 
 

@@ -13,8 +13,7 @@ from kdlab.config import Fault, Range, register
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE, Spec
 from kdlab.papers.pipe_bd import relay
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts, at
-from kdlab.papers.pipe_bd.execution_plan import internal_relaying
-from kdlab.papers.pipe_bd.hybrid_plan import best_plan, relaying
+from kdlab.papers.pipe_bd.hybrid_plan import best_plan, internal_relaying, relaying
 from kdlab.papers.pipe_bd.layerwise import packed
 from kdlab.papers.pipe_bd.relay import Span, Transfer, edges, instructions
 from kdlab.papers.pipe_bd.stages import Plan, Stage
@@ -189,8 +188,9 @@ class Relay:
             return False
         device.now = max(there.values())
         if shares:
-            kinds = [self.costs.profile.devices[d] for d in all_of]
-            device.now += self.costs.all_reduce_s(stage.first, stage.stop, kinds)
+            types = {self.costs.profile.devices[d] for d in all_of}
+            among = stage.first, stage.stop, types, len(all_of)
+            device.now += self.costs.all_reduce_s(*among)
         return True
 
 

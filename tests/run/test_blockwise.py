@@ -294,3 +294,27 @@ def test_a_profile_of_another_batch_is_refused_and_the_right_one_is_used(
     assert again.state == "finished"
     notes = [e.message for e in select(again.folder.events, "note")]
     assert not any("measuring" in note for note in notes)
+
+
+def test_a_device_that_does_not_make_it_faster_is_left_idle(
+    wherever, kdlab_home, elsewhere
+):
+    """A profile of links so slow that one device is quicker alone; the student is that of two."""
+    first = started("train.epochs=1").wait(timeout_s=600)
+    profile = json.loads((first.path / "profile.json").read_text())
+    for link in profile["links"].values():
+        link |= {"latency_s": 100.0, "meet_s": 100.0}
+    (elsewhere / "slow.json").write_text(json.dumps(profile))
+    run = started(
+        "train.epochs=1", "method.plan=ahd", "method.replan=false",
+        f"method.profile={elsewhere / 'slow.json'}",
+    ).wait(timeout_s=600)  # fmt: skip
+    assert run.state == "finished"
+    plan = json.loads((run.path / "members" / "ahd" / "seed0" / "plan.json").read_text())
+    (pipeline,) = plan["programme"]["plans"]
+    (stage,) = pipeline["stages"]
+    assert stage["devices"] == [0]
+    assert "device 1 idle: no plan" in plan["table"]
+    assert any(line.split() == ["idle", "1"] for line in plan["table"].splitlines())
+    assert (run.result["samples_lost"], run.result["samples_repeated"]) == (0, 0)
+    assert apart(weights(run, "ahd"), weights(first, "tr")) == 0

@@ -20,7 +20,7 @@ _DRAWING = ("DropPath", "DropBlock2d", "StochasticDepth")  # of timm and torchvi
 
 
 class DeviceStages:
-    """Every rank must make its own at the same time."""
+    """Every rank must make its own at the same time; one that is left idle has no workers."""
 
     def __init__(self, job: BlockwiseJob, loop: PlanLoop) -> None:
         self.job, self._loop = job, loop
@@ -44,6 +44,8 @@ class DeviceStages:
             for pair, own in zip(job.cutting.pairs, self.optimizers, strict=True)
         ]
         self.loaders: list[Loader] = []  # one for each worker
+        self.sizes: list[int] = []  # samples of each batch that is left of the epoch
+        self._first = 0  # batch of the epoch that steps count from
         self._losses: dict[int, Tensor] = {}  # sums by block since the last word
         self._reported = 0  # step of the last word
         self.groups = stage_groups(job.programme.plans)
@@ -57,16 +59,13 @@ class DeviceStages:
 
     def begin(self, first: int) -> None:
         """An epoch, from its batch `first` on."""
+        epoch, self._first = self._loop.position.epoch, first
         for loader in self.loaders:
-            loader.begin(self._loop.position.epoch, first)
+            loader.begin(epoch, first)
+        self.sizes = [len(ids) for ids in self.job.samples.batches(epoch)[first:]]
         for worker in self.workers:
             worker.spans.clear()  # after a pause steps count from there
         self._reported, self._losses = self._loop.position.step, {}
-
-    @property
-    def sizes(self) -> list[int]:
-        """Samples of each batch that is left of the epoch."""
-        return [len(ids) for ids in self.loaders[0].ids]
 
     def mean_losses(self) -> dict[int, float]:
         """Mean loss of each of this device's blocks, over the steps since the last call."""
@@ -114,7 +113,7 @@ class DeviceStages:
                 if stage.from_data
                 else (),
                 batch_of=lambda step: len(loader.ids[step]),
-                schedule=self._schedule,
+                schedule=self.schedule,
                 on_step=on_step,
                 before_block=self._random_states(stage.first),
                 norm=job.norm,
@@ -140,11 +139,12 @@ class DeviceStages:
     def _done(self, step: int) -> int:
         """This step's number, counted over all epochs."""
         epochs = self._loop.position.epoch * self.job.samples.plan.batches
-        return epochs + self.loaders[0].first + step
+        return epochs + self._first + step
 
-    def _schedule(self, step: int) -> None:
+    def schedule(self, step: int) -> None:
+        """Before a step of the epoch: the rate of learning, and whose round it is."""
         steps = self.job.samples.plan.batches
-        epoch = self._loop.position.epoch + (self.loaders[0].first + step) / steps
+        epoch = self._loop.position.epoch + (self._first + step) / steps
         for train_step in self.train_steps:
             train_step.at(epoch, steps, self._loop.control.lr_factor)
         if self.rounds is not None:

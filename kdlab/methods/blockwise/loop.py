@@ -133,6 +133,10 @@ class BlockwiseLoop(PlanLoop):
             for worker in workers:
                 # Waiting for a GPU after every part costs time: in the first epoch alone.
                 worker.exact = position.epoch == 0 and step >= steps - _TRACED
+            if (
+                not workers
+            ):  # a plan may leave a device idle; what it logs is of this step, too
+                self.stages.schedule(step)
             for one in running:
                 next(one)
             position.step += 1

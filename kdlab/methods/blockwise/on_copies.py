@@ -63,10 +63,13 @@ class OnCopies:
         return max(_STEPS, paths.turn if paths else 1)
 
     @contextmanager
-    def worker(self, plan: Plan) -> Iterator[Worker]:
-        """Every rank must enter this at the same time."""
-        stage = plan.stages[plan.stage_of(self.rank)]
+    def worker(self, plan: Plan) -> Iterator[Worker | None]:
+        """Every rank must enter this at the same time; None where the plan leaves it idle."""
         groups = stage_groups([plan])
+        if self.rank not in plan.devices:
+            yield None
+            return
+        stage = plan.stages[plan.stage_of(self.rank)]
         taught = [self.cutting.pairs[b] for b in stage.blocks]
         own = [replace(p, student=copy.deepcopy(p.student)) for p in taught]
         paths = paths_of(nn.ModuleList([pair.student for pair in own]))
@@ -90,12 +93,14 @@ class OnCopies:
 
 def step_s(plan: Plan, copies: OnCopies) -> float:
     """Seconds of a step of this plan, by its slowest device; every rank must call this."""
+    took = 0.0
     with copies.worker(plan) as worker:
-        begin = 0.0
-        for step in worker.advance(_WARM_UP + copies.counted):
-            if step == _WARM_UP - 1:
-                begin = _now(worker)
-        took = (_now(worker) - begin) / copies.counted
+        if worker is not None:
+            begin = 0.0
+            for step in worker.advance(_WARM_UP + copies.counted):
+                if step == _WARM_UP - 1:
+                    begin = _now(worker)
+            took = (_now(worker) - begin) / copies.counted
     return max(from_all(took, float))
 
 
@@ -154,6 +159,7 @@ def measured_sharing(costs: StageCosts, copies: OnCopies) -> float:
     except NoPlan:
         return 1.0  # nobody will share all blocks then
     with copies.worker(plan) as worker:
+        assert worker is not None  # of IR nobody is left out
         worker.exact = True
         worker.run(_WARM_UP + copies.counted)
         spans = [span for span in worker.spans if span.step >= _WARM_UP]

@@ -86,6 +86,7 @@ class Worker:
         self.plan, self.device, self.job = plan, device, job
         self.stage = plan.stages[number]
         self.group = groups.get(self.stage.devices)  # none for a device alone
+        self.everyone = groups.get(plan.devices)  # that waits for each other
         self.shape = tuple(shape)
         self._rows: dict[int, _Rows] = {}
         self.spans: deque[Span] = deque(maxlen=_MAX_SPANS)
@@ -183,8 +184,8 @@ class Worker:
                 self._student(step)
             case relay.ReduceGradients():
                 self._all_reduce()
-            case relay.Barrier():
-                dist.barrier(group=self.job.relay)
+            case relay.Barrier() if self.everyone is not None:
+                dist.barrier(group=self.everyone)
             case relay.Update():
                 self._update()
 
@@ -302,14 +303,14 @@ class Worker:
 
 
 def stage_groups(plans: Sequence[Plan]) -> DpGroups:
-    """A process group for each set of devices that share a stage.
+    """A process group for each set of devices that share a stage, or meet at a barrier.
 
     Every rank must call this, at the same time, with the same plans.
     """
-    shared = dict.fromkeys(
-        stage.devices for plan in plans for stage in plan.stages if len(stage.devices) > 1
-    )
-    made = {devices: new_group(devices) for devices in shared}
+    stages = [stage.devices for plan in plans for stage in plan.stages]
+    stages += [plan.devices for plan in plans if not plan.decoupled]
+    shared = dict.fromkeys(devices for devices in stages if len(devices) > 1)
+    made = {devices: new_group(sorted(devices)) for devices in shared}
     return {devices: own for devices, own in made.items() if own is not None}
 
 

@@ -84,12 +84,11 @@ def best(
         ([o.parameters for o in options], parameters),
     ):
         if most is not None:
-            scale = max(1e-12, *amounts)  # tolerances of the solver are absolute
-            limits.append(
-                LinearConstraint([a / scale for a in amounts], -np.inf, most / scale)
-            )
+            scaled, scale = _scaled(amounts)
+            limits.append(LinearConstraint(scaled, -np.inf, most / scale))
+    scores, _ = _scaled([option.score for option in options])
     found = milp(
-        [option.score for option in options],
+        scores,
         integrality=np.ones(len(options)),
         bounds=Bounds(0, 1),
         constraints=limits,
@@ -99,6 +98,12 @@ def best(
         return None
     taken = [o for o, x in zip(options, found.x, strict=True) if x > 0.5]
     return sorted(taken, key=lambda o: o.block)
+
+
+def _scaled(amounts: Sequence[float]) -> tuple[list[float], float]:
+    """At most 1, and what they were divided by: tolerances and gaps of the solver are absolute."""
+    scale = max(map(abs, amounts)) or 1.0
+    return [amount / scale for amount in amounts], scale
 
 
 def cheapest(options: Sequence[Option], parameters: float | None) -> list[Option] | None:

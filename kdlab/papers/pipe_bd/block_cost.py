@@ -17,7 +17,7 @@ send to fewer, whose ports take longer than theirs.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
@@ -135,6 +135,15 @@ class Kind(NamedTuple):
     memory: float  # bytes; infinite is no limit
 
 
+class DeviceTurn(NamedTuple):
+    """A device's part of a step, in seconds; the all-reduce is left out."""
+
+    busy: float  # what its processor does
+    beside: float  # what goes on beside that: the step is at least as long
+    # From its input until the next stage has its output: what a barrier makes count
+    relay: float
+
+
 class StageCosts:
     """Costs of stages, for one batch size, on the devices of a profile."""
 
@@ -156,23 +165,14 @@ class StageCosts:
         self._row = sums([b.row_bytes for b in blocks])
         self._norms = sums([b.norms if sync_norms else 0 for b in blocks])
         self._summed: dict[tuple[str, int], tuple[list[float], list[float]]] = {}
-        self.kinds = self._kinds()  # of each device, in their order
-
-    def _kinds(self) -> list[Kind]:
-        """Memory counts where not everything fits; what differs by next to nothing is alike."""
-        limits = self.profile.memory_bytes or [inf] * self.devices
+        limits = profile.memory_bytes or [inf] * self.devices
         # No stage needs more, whatever its blocks and rows.
-        most = self._fixed[-1] + self.batch * (
-            self._row[-1] + self.lead * max(self.crossing)
-        )
-        alike: dict[tuple[str, float], float] = {}
-        keys = []
-        for kind, memory in zip(self.profile.devices, limits, strict=True):
-            fits = memory >= most
-            key = kind, inf if fits else _floored(memory)
-            keys.append(key)
-            alike[key] = inf if fits else min(memory, alike.get(key, inf))
-        return [Kind(kind, alike[kind, memory]) for kind, memory in keys]
+        most = self._fixed[-1] + batch * (self._row[-1] + lead * max(self.crossing))
+        # Of each device, in their order; memory counts where not everything fits
+        self.kinds = [
+            Kind(kind, inf if memory >= most else memory)
+            for kind, memory in zip(profile.devices, limits, strict=True)
+        ]
 
     # Memory, in bytes
 
@@ -208,10 +208,24 @@ class StageCosts:
             )
         return found
 
-    def work_s(self, first: int, stop: int, kind: str, rows: int) -> float:
-        """Seconds of computing alone: grows with every block, a bound for `device_s`."""
-        teacher, student = self._sums(kind, rows)
-        return teacher[stop] - teacher[first] + student[stop] - student[first]
+    def work_s(self, block: int, kind: str, rows: int) -> float:
+        """Seconds of computing a block alone: what no `turn` is below."""
+        return self.teacher_s(block, kind, rows) + at(
+            self.profile.types[kind][block].student_s, rows
+        )
+
+    def teacher_s(self, block: int, kind: str, rows: int) -> float:
+        return at(self.profile.types[kind][block].teacher_s, rows)
+
+    def measured(self, block: int, kind: str) -> list[tuple[int, float, float]]:
+        """Rows, the seconds of computing them and of the teacher's part; lines between these."""
+        own = self.profile.types[kind][block]
+        some = {*own.teacher_s, *own.student_s, self.batch, 1}
+        return [
+            (r, self.work_s(block, kind, r), self.teacher_s(block, kind, r))
+            for r in sorted(some)
+            if r <= self.batch
+        ]
 
     def parts(
         self, first: int, stop: int, kind: str, rows: int, *, task: bool = False
@@ -240,54 +254,44 @@ class StageCosts:
             0.0 if first else self.profile.load_s * rows / self.batch,
         )
 
-    def device_s(
+    def turn(
         self,
         first: int,
         stop: int,
         kind: str,
         rows: int,
         *,
-        shared: float = 0.0,
         decoupled: bool = True,
         task: bool = False,
-    ) -> float:
-        """Seconds of a step of blocks [first, stop) with so many rows.
+    ) -> DeviceTurn:
+        """A device's part of a step of blocks [first, stop) with so many rows.
 
-        The all-reduce takes `shared` of them. With a barrier (not decoupled) they count from when
-        its input has come.
+        With a barrier (not decoupled) it counts from when its input has come.
         """
         taught, learned, came, left, loads = self.parts(first, stop, kind, rows, task=task)
         overlap = self.profile.link_of(kind).overlap
-        busy = (
-            taught
-            + learned
-            + (1 - overlap) * (came + left)
-            + (1 - self.profile.load_overlap) * loads
-            + shared
-        )
-        if not decoupled:  # Algorithm 1, line 15: all wait for each other
-            return max(busy, loads)
+        own_came, own_loads = (1 - overlap) * came, (1 - self.profile.load_overlap) * loads
+        busy = taught + learned + own_came + (1 - overlap) * left + own_loads
+        # Algorithm 1, line 9 to 11: the teacher's blocks alone stand before the next stage
+        relay = taught + own_came + left + own_loads
+        if not decoupled:  # line 15: all wait for each other, so nothing goes on beside it
+            return DeviceTurn(busy, loads, relay)
         left *= overlap
-        # Of a lead of one step the next one waits until the last has left.
-        behind = busy + max(0.0, left - learned) if self.lead == 1 else busy
-        return max(behind, loads, overlap * came, left)
-
-    def relay_s(self, first: int, stop: int, kind: str, rows: int) -> float:
-        """Seconds from its input until the next stage has its output, with a barrier."""
-        taught, _, came, left, loads = self.parts(first, stop, kind, rows)
-        own_came = (1 - self.profile.link_of(kind).overlap) * came
-        return taught + own_came + left + (1 - self.profile.load_overlap) * loads
+        if self.lead == 1:  # the next step waits until the last output has left
+            busy += max(0.0, left - learned)
+        return DeviceTurn(busy, max(loads, overlap * came, left), relay)
 
     # A stage
 
-    def all_reduce_s(self, first: int, stop: int, kinds: Sequence[str]) -> float:
-        """Seconds of sharing gradients and norms among devices of these types."""
-        devices = len(kinds)
+    def all_reduce_s(
+        self, first: int, stop: int, types: Collection[str], devices: int
+    ) -> float:
+        """Seconds of sharing gradients and norms among so many devices of these types."""
         if devices == 1:
             return 0.0
         shared = self._gradient[stop] - self._gradient[first]
         norms = self._norms[stop] - self._norms[first]
-        links = [self.profile.link_of(kind) for kind in set(kinds)]
+        links = [self.profile.link_of(kind) for kind in types]
         slowest = max(link.all_reduce_s(shared, devices) for link in links)
         norm_s = max(link.norm_s(devices) for link in links)
         return self.profile.sharing * (slowest + norms * norm_s)
@@ -297,12 +301,13 @@ class StageCosts:
     ) -> StageCost:
         """What a step of a stage takes with the rows that its devices have; or of a `task`."""
         kinds = [self.profile.devices[d] for d in stage.devices]
-        shared = self.all_reduce_s(stage.first, stage.stop, kinds)
+        shared = self.all_reduce_s(stage.first, stage.stop, {*kinds}, len(kinds))
         costs = []
         for kind, rows in {*zip(kinds, stage.rows, strict=True)}:
             where = (stage.first, stage.stop, kind, rows)
             taught, learned, *_ = self.parts(*where, task=task)
-            seconds = self.device_s(*where, shared=shared, decoupled=decoupled, task=task)
+            turn = self.turn(*where, decoupled=decoupled, task=task)
+            seconds = max(turn.busy + shared, turn.beside)
             exposed = seconds - taught - learned - shared
             costs.append(StageCost(taught, learned, shared, exposed))
         return max(costs, key=lambda cost: cost.seconds)
@@ -322,7 +327,7 @@ class StageCosts:
         for stage, cost in zip(plan.stages, costs, strict=True):
             yield relayed + cost.seconds
             relayed += max(
-                self.relay_s(stage.first, stage.stop, self.profile.devices[d], rows)
+                self.turn(stage.first, stage.stop, self.profile.devices[d], rows).relay
                 for d, rows in zip(stage.devices, stage.rows, strict=True)
             )
 
@@ -332,7 +337,8 @@ class StageCosts:
 
     def _alone_s(self, kind: str) -> float:
         load_s, beside = self.profile.load_s, self.profile.load_overlap
-        busy = self.work_s(0, self.blocks, kind, self.batch) + (1 - beside) * load_s
+        alone = (self.work_s(b, kind, self.batch) for b in range(self.blocks))
+        busy = sum(alone) + (1 - beside) * load_s
         return max(busy, load_s)
 
     # Baselines
@@ -360,19 +366,13 @@ class StageCosts:
 
     def own_s(self, block: int, device: int) -> float:
         """A block's own work on a device, the teacher's blocks before it left out."""
-        return self.work_s(block, block + 1, self.profile.devices[device], self.batch)
+        teacher, student = self._sums(self.profile.devices[device], self.batch)
+        stop = block + 1
+        return teacher[stop] - teacher[block] + student[stop] - student[block]
 
     def task_s(self, block: int, device: int) -> float:
         """LS: one step of a block's task on one device, with the whole batch."""
         return self.of_stage(self.task(block, [device]), task=True).seconds
-
-
-def _floored(memory: float) -> float:
-    """To two digits, downwards: devices whose free memory differs by next to nothing are alike."""
-    if memory in (0.0, inf):
-        return memory
-    digits = f"{memory:.17e}"
-    return float(f"{digits[:3]}e{digits.partition('e')[2]}")
 
 
 def sums(values: Sequence[float]) -> list[float]:

@@ -11,11 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from kdlab.papers.pipe_bd.block_cost import StageCosts
-from kdlab.papers.pipe_bd.group_rows import Groups
-from kdlab.papers.pipe_bd.hybrid_plan import best_plan, count, relaying
+from kdlab.papers.pipe_bd.hybrid_plan import best_plan, count, internal_relaying
 from kdlab.papers.pipe_bd.layerwise import packed
-from kdlab.papers.pipe_bd.stages import Plan, Stage
-from kdlab.papers.shares import shared_rows
+from kdlab.papers.pipe_bd.stages import Plan
 
 PlanName = Literal["tr", "ahd", "ir", "dp", "ls"]
 RELAYED: frozenset[str] = frozenset({"tr", "ahd", "ir"})  # one pipeline of all devices
@@ -45,6 +43,10 @@ class ExecutionPlan:
         """The device whose copy of a student block counts."""
         stages = (stage for plan in self.plans for stage in plan.stages)
         return next(stage.devices[0] for stage in stages if block in stage.blocks)
+
+    def idle(self, devices: int) -> list[int]:
+        """Those of so many devices that train nothing."""
+        return [device for device in range(devices) if not self.of(device)]
 
     @property
     def widest(self) -> int:
@@ -76,18 +78,15 @@ def programme(
         plans = [Plan(costs.batch, (task,)) for task in tasks]
     else:
         packing = packed(blocks, devices, costs.own_s, costs.task_s)
-        if idle := [d for d, some in enumerate(packing.tasks) if not some]:
-            raise NoPlan(
-                f"plan: ls leaves {len(idle)} of {devices} devices without a task (the first is "
-                f"device {idle[0]}): others are so much faster that they do all {blocks} blocks "
-                "sooner. Leave it out, or take plan: ahd."
-            )
         tasks = [costs.task(b, [d]) for d, some in enumerate(packing.tasks) for b in some]
         why = "the block with most work first"
         plans = [Plan(costs.batch, (task,)) for task in tasks]
     made = ExecutionPlan(name, tuple(plans), 0.0, why)
     _check_memory(made, costs)
-    return replace(made, predicted_s=predicted_s(made, costs))
+    if idle := made.idle(devices):
+        named = f"device{'s' * (len(idle) > 1)} {', '.join(map(str, idle))}"
+        why += f"; {named} idle: no plan of this kind that uses more devices is as fast"
+    return replace(made, predicted_s=predicted_s(made, costs), why=why)
 
 
 def _check_sizes(name: PlanName, blocks: int, devices: int, batch: int) -> None:
@@ -106,39 +105,24 @@ def _check_sizes(name: PlanName, blocks: int, devices: int, batch: int) -> None:
             f"plan: ls has one task for each block, and {blocks} blocks leave "
             f"{devices - blocks} of {devices} devices without any. Take at most {blocks}."
         )
-    if name == "ahd" and devices > blocks * batch:
-        raise NoPlan(
-            f"{devices} devices are more than {blocks} blocks times {batch} rows: some would "
-            "have nothing to do. Take fewer devices."
-        )
-
-
-def internal_relaying(costs: StageCosts, *, decoupled: bool = True) -> Plan:
-    """IR (section VII-A): every device trains every block, on its rows."""
-    kinds = list(dict.fromkeys(costs.kinds))
-    counts = tuple(costs.kinds.count(kind) for kind in kinds)
-    group = Groups(costs, kinds, decoupled=decoupled).of(0, costs.blocks, counts)
-    rows = group.rows_of(costs.kinds, kinds) or shared_rows(
-        costs.batch, [1] * costs.devices
-    )
-    stage = Stage(0, costs.blocks, tuple(range(costs.devices)), rows, from_data=True)
-    return Plan(costs.batch, (stage,), decoupled, costs.lead)
 
 
 def _searched(name: PlanName, costs: StageCosts, *, decoupled: bool) -> tuple[Plan, str]:
-    if name == "tr":
-        found = relaying(costs, decoupled=decoupled)
-        why = "best of the plans with one device for each stage"
-    else:
-        found = best_plan(costs, decoupled=decoupled)
-        kinds = len(set(costs.kinds))
-        of = f" of {count(costs.blocks, costs.devices)}" if kinds == 1 else ""
-        why = f"best{of} plans" if of else f"best of all plans for {kinds} kinds of devices"
+    one = name == "tr"
+    found = best_plan(costs, decoupled=decoupled, widest=1 if one else None)
+    kinds = len(set(costs.profile.devices))
     if found.step_s > found.bound_s * (1 + 1e-9):
         why = (
-            f"of neighbours among {len(set(costs.kinds))} kinds of devices; no plan is faster "
+            f"the best that was found for {kinds} kinds of devices; no plan is faster "
             f"than {1e3 * found.bound_s:.1f} ms a step"
         )
+    elif one:
+        why = "best of the plans with one device for each stage"
+    elif kinds == 1:
+        plans = sum(count(costs.blocks, used + 1) for used in range(costs.devices))
+        why = f"best of {plans} plans"
+    else:
+        why = f"best of all plans for {kinds} kinds of devices"
     if found.plan is None:
         limits = sorted(costs.profile.memory_bytes or [0.0])
         given = f"{limits[0] / 1e9:.3g} GB"
@@ -190,7 +174,7 @@ def _check_memory(made: ExecutionPlan, costs: StageCosts) -> None:
     if limits is None:
         return
     for device, needed in enumerate(memory_bytes(made, costs)):
-        if needed > limits[device]:
+        if needed > limits[device] * (1 + 1e-9):  # sums in another order end in other bits
             raise NoPlan(
                 f"plan: {made.name} needs {needed / 1e9:.3g} GB on device {device}, which has "
                 f"{limits[device] / 1e9:.3g} GB. Take a smaller batch, more devices, or plan: "

@@ -3,34 +3,41 @@
 A plan cuts the blocks, in their order, into stages, and gives each some of the devices; rows
 are shared out in each stage for itself. Of devices that are alike only the number counts, so a
 stage is blocks [first, stop) and how many devices of each kind it has. The best way to put the
-blocks from `first` on, on the devices that are left, begins with some stage, and what stands
-behind it is the best way for fewer of both:
+blocks from `first` on, on the devices that are left, leaves one of these idle or begins with some
+stage, and what stands behind it is the best way for fewer of both:
 
-    best(first, left) = min over (stop, taken) of
+    best(first, left) = min over idle devices of best(first, left - idle), and (stop, taken) of
         max(seconds(first, stop, taken), relay + best(stop, left - taken))
 
-where `relay` is 0 with DPU, and with a barrier the time until the next stage has its input.
-The paper searches all plans; this finds one that is as good without looking at all. Where kinds
-and devices are so many that it would take long, the kinds are put in an order, stages take
-neighbours, and what is found comes with a bound that no plan can be below.
+where `relay` is 0 with DPU (Fig. 3c), and with a barrier (Fig. 3b) the time until the next stage
+has its input. The paper searches all plans; this finds one that is as good without looking at
+all: it looks for plans below a limit, from one on that no plan can be below (device_prices.py),
+and the first that it finds are the best. Where kinds and devices are so many that this would take
+long, the kinds are put in an order and stages take neighbours, and the plan comes with a bound.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product
-from math import comb, inf, nextafter, prod
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate, islice, permutations, product
+from math import comb, floor, inf, log10, nextafter, prod
 from operator import sub
-from typing import TypeVar
 
-from kdlab.papers.pipe_bd.block_cost import Kind, StageCosts, sums
-from kdlab.papers.pipe_bd.group_rows import Groups, least
-from kdlab.papers.pipe_bd.stages import Plan, Stage
+from kdlab.papers.pipe_bd.block_cost import Kind, StageCosts
+from kdlab.papers.pipe_bd.device_prices import DevicePrices
+from kdlab.papers.pipe_bd.group_rows import Counts, Groups
+from kdlab.papers.pipe_bd.placement import placed, stage_of
+from kdlab.papers.pipe_bd.stages import Plan
+from kdlab.papers.shares import shared_rows
 
-_MOST_LOOKS = 300_000  # stages that are looked at: about a second's worth
-_MOST_GROUPS = 1_000  # of three kinds and more
-
-Counts = tuple[int, ...]  # devices of each kind
-_State = TypeVar("_State", int, Counts)  # devices that are left
+_MOST_STATES = 20_000  # numbers of devices of each kind that can be left
+_MOST_TURNS = 300_000  # of the search through all plans: about half a second's worth
+_MOST_ORDERED = 3  # kinds of which all orders are tried
+_MOST_CLOSELY = 2  # orders in which all stages are looked at
+# Seconds over those that no plan can be below: where the search begins, and what is too much
+_NEARLY, _FAR = 1 / 32, 1e3
+_ALIKE = 1 + 1e-12  # seconds that differ by less are as good
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +48,29 @@ class PlanFound:
     looked_at: int  # stages, for the record
 
 
-_NOTHING = PlanFound(None, inf, inf, 0)
+class _TooMany(Exception):
+    """More stages than are looked at."""
+
+
+class _Row:
+    """The best plans of the blocks from each one on, on some devices that are left."""
+
+    __slots__ = ("picked", "seconds", "soonest")
+
+    def __init__(self, blocks: int, none: Counts, end: float) -> None:
+        self.seconds = [inf] * blocks + [end]
+        # Where the next stage begins, what is left for it, and what this one took; or nobody
+        self.picked: list[tuple[int, Counts, Counts]] = [(0, none, ())] * blocks
+        self.soonest: list[float] = []
+
+    def close(self) -> None:
+        """Before each stage: the least time behind it or an earlier one, with its sign turned."""
+        self.soonest = [-least for least in accumulate(self.seconds, min)]
+
+
+# What can be left, from nothing to all, and of such a state and the highest price of a stage what
+# the next stage may leave and take
+_Way = tuple[Sequence[Counts], Callable[[Counts, float], Iterable[tuple[Counts, Counts]]]]
 
 
 def count(blocks: int, devices: int) -> int:
@@ -52,236 +81,283 @@ def count(blocks: int, devices: int) -> int:
 def best_plan(
     costs: StageCosts, *, decoupled: bool = True, widest: int | None = None
 ) -> PlanFound:
-    """The plan of all devices with the shortest step, of stages of so many devices at most.
+    """The plan with the shortest step, of stages of so many devices at most.
+
+    A device is left idle only where no plan that uses it is as fast.
 
     Args:
         costs: of the blocks on the devices.
         decoupled: DPU; else all devices wait for each other before they update.
         widest: devices of a stage at most; None is any number. 1 is TR.
     """
-    search = _Search(costs, decoupled=decoupled, widest=widest or costs.devices)
-    if len(search.kinds) == 1:
-        return search.in_order([0] * costs.devices)
-    if search.is_small:
-        best = search.of_all()
-        # With a barrier the rows of a stage are those that end it first: others might let the
-        # next one begin earlier.
-        bound = best.step_s if decoupled else _bound_s(costs, search.kinds)
-        return PlanFound(best.plan, best.step_s, min(bound, best.step_s), search.looked_at)
-    best = _NOTHING
-    for order in search.orders():
-        found = search.in_order(search.ordered(order), best.step_s)
-        best = min(best, found, key=lambda one: one.step_s)
-    bound = min(_bound_s(costs, search.kinds), best.step_s)
-    return PlanFound(best.plan, best.step_s, bound, search.looked_at)
+
+    def found(kinds: Sequence[Kind]) -> PlanFound:
+        return _Search(costs, kinds, decoupled=decoupled, widest=widest).best()
+
+    # As if each device had the memory of the largest of its type: a plan that fits into what
+    # they have is the best, and memory makes no kinds. One that does not is a bound.
+    most: dict[str, float] = {}
+    for kind, memory in costs.kinds:
+        most[kind] = max(memory, most.get(kind, 0.0))
+    roomy = found([Kind(kind, most[kind]) for kind, _ in costs.kinds])
+    if roomy.plan is None:
+        return roomy
+    if (fits := placed(roomy.plan, costs)) is not None:
+        return replace(roomy, plan=fits)
+    kinds = costs.kinds
+    if prod(kinds.count(kind) + 1 for kind in set(kinds)) > _MOST_STATES:
+        kinds = [Kind(kind, _floored(memory)) for kind, memory in kinds]
+    tight = found(kinds)
+    exact = kinds is costs.kinds and tight.step_s <= tight.bound_s
+    bound = tight.step_s if exact else min(roomy.bound_s, tight.step_s)
+    return replace(tight, bound_s=bound, looked_at=roomy.looked_at + tight.looked_at)
 
 
 def relaying(costs: StageCosts, *, decoupled: bool = True) -> PlanFound:
-    """TR: one device per stage, balanced as well as its cuts allow.
-
-    With more devices than blocks there is no such plan.
-    """
+    """TR: one device per stage, balanced as well as its cuts allow."""
     return best_plan(costs, decoupled=decoupled, widest=1)
 
 
+def internal_relaying(costs: StageCosts, *, decoupled: bool = True) -> Plan:
+    """IR (section VII-A): every device trains every block, on its rows."""
+    search = _Search(costs, costs.kinds, decoupled=decoupled, widest=None)
+    return search.plan([(0, costs.blocks, search.numbers, 0.0)])
+
+
 class _Search:
-    def __init__(self, costs: StageCosts, *, decoupled: bool, widest: int) -> None:
-        self.costs, self.decoupled, self.widest = costs, decoupled, widest
-        self.kinds: list[Kind] = list(dict.fromkeys(costs.kinds))
-        self.numbers = tuple(costs.kinds.count(kind) for kind in self.kinds)
+    """Search for devices of these kinds, whatever the profile says of their memory."""
+
+    def __init__(
+        self,
+        costs: StageCosts,
+        own: Sequence[Kind],
+        *,
+        decoupled: bool,
+        widest: int | None,
+    ) -> None:
+        self.costs, self.own, self.decoupled = costs, own, decoupled
+        self.widest = widest or costs.devices
+        self.kinds: list[Kind] = list(dict.fromkeys(own))
+        self.numbers = tuple(own.count(kind) for kind in self.kinds)
         self.groups = Groups(costs, self.kinds, decoupled=decoupled)
         self.looked_at = 0
-        self._works: dict[tuple[frozenset[str], int], list[float]] = {}
+        self.prices = DevicePrices(self.groups, self.numbers, self.widest)
+        self._turns = 0.0  # that are left
 
-    @property
-    def is_small(self) -> bool:
-        """Few enough stages for `of_all`, and few groups where each takes milliseconds."""
-        pairs = self.costs.blocks * (self.costs.blocks + 1) // 2
-        looks = pairs * prod((n + 1) * (n + 2) // 2 for n in self.numbers)
-        groups = pairs * prod(n + 1 for n in self.numbers) if len(self.kinds) > 2 else 0
-        return looks <= _MOST_LOOKS and groups <= _MOST_GROUPS
+    def best(self) -> PlanFound:
+        """The best plan, or one of fewer plans that are looked at where these are too many."""
+        found, bound = self._first(self.prices.bound_s(), mixed=True)
+        if found is not None:
+            return replace(found, bound_s=found.step_s)
+        # With a barrier stages are few, and have devices of several kinds.
+        if self.decoupled:
+            found, _ = self._first(bound, mixed=False)
+        for limit in _limits(bound, 1.0) if found is None else ():
+            # What stages of 1, 2, 4 ... devices come to limits all others.
+            steps = {
+                order: self._below(limit, self._in_order(order, coarse=True)).step_s
+                for order in self._orders()
+            }
+            nearest = min(limit, min(steps.values()) * _ALIKE)
+            nearest_first = sorted(steps, key=steps.__getitem__)[:_MOST_CLOSELY]
+            ways = [self._in_order(order) for order in nearest_first]
+            found = self._found(nearest, ways)
+            if found.plan is not None:
+                break
+        assert found is not None
+        return replace(found, bound_s=bound)
 
-    def orders(self) -> list[list[int]]:
-        """Orders of the kinds that are tried: both of two; else by speed and as they stand."""
-        own = list(range(len(self.kinds)))
-        rows = -(-self.costs.batch // self.costs.devices)
-        by_speed = sorted(
-            own,
-            key=lambda k: self.costs.work_s(0, self.costs.blocks, self.kinds[k].type, rows),
-        )
-        tried = [own, own[::-1], by_speed, by_speed[::-1]]
-        return [list(order) for order in dict.fromkeys(map(tuple, tried))]
+    def _first(self, bound: float, *, mixed: bool) -> tuple[PlanFound | None, float]:
+        """The best plan below the first limit that there is one for.
 
-    def ordered(self, order: Sequence[int]) -> list[int]:
-        """Kinds of the devices when they stand in this order of their kinds."""
-        return [kind for kind in order for _ in range(self.numbers[kind])]
+        Returns:
+            It, or None where that takes too many turns; and what no such plan is below.
+        """
+        try:
+            way = self._every_way(mixed=mixed)
+            # Of devices of one kind whatever is looked at is soon looked at.
+            turns = _MOST_TURNS if mixed else 3 * _MOST_TURNS
+            self._turns = turns if len(self.kinds) > 1 else inf
+            for limit in _limits(bound):
+                found = self._found(limit, [way])
+                if found.plan is not None or limit == inf:
+                    return found, bound
+                bound = limit
+        except _TooMany:
+            self._turns = inf
+        return None, bound
 
-    def of_all(self) -> PlanFound:
-        """Whatever devices a stage has."""
+    def _found(self, limit: float, ways: Sequence[_Way]) -> PlanFound:
+        """The best plan below the limit; of those that are as good one that leaves nobody idle."""
+        best = PlanFound(None, inf, inf, 0)
+        for way in ways:
+            found = self._below(min(limit, best.step_s), way)
+            if found.plan is not None and len(found.plan.devices) < self.costs.devices:
+                every = self._below(found.step_s * _ALIKE, way, idle=False)
+                found = replace(found, plan=every.plan or found.plan)
+            best = min(best, found, key=lambda one: one.step_s)
+        return replace(best, looked_at=self.looked_at)
+
+    def _every_way(self, *, mixed: bool) -> _Way:
+        """Whatever devices a stage has, or of one kind where they are not mixed.
+
+        Raises:
+            _TooMany: devices of several kinds are so many that it would take long.
+        """
+        if prod(n + 1 for n in self.numbers) > _MOST_STATES:
+            raise _TooMany
         states = list(product(*(range(n + 1) for n in self.numbers)))
-        takes = [t for t in states if 0 < sum(t) <= self.widest]
+        every = (
+            t for t in states if 0 < sum(t) <= self.widest and (mixed or max(t) == sum(t))
+        )
+        takes = sorted((self.prices.price(taken), taken) for taken in every)
 
-        def stages(left: Counts) -> Iterator[tuple[Counts, Counts]]:
-            rests = ((tuple(map(sub, left, taken)), taken) for taken in takes)
+        def stages(left: Counts, dearest: float) -> Iterator[tuple[Counts, Counts]]:
+            some = islice(takes, bisect_right(takes, (dearest, self.numbers)))
+            rests = ((tuple(map(sub, left, taken)), taken) for _, taken in some)
             return (one for one in rests if min(one[0]) >= 0)
 
-        return self._best(states, stages, inf, shorter=True)
+        return states, stages
 
-    def in_order(self, order: Sequence[int], limit: float = inf) -> PlanFound:
-        """Stages of neighbours among devices of these kinds in this order, below the limit.
+    def _orders(self) -> list[tuple[int, ...]]:
+        """Orders of the kinds: all of three; of more as they stand and by what they are worth."""
+        own = range(len(self.kinds))
+        if len(own) <= _MOST_ORDERED:
+            return list(permutations(own))
+        by_price = tuple(sorted(own, key=self.prices.of.__getitem__))
+        return [tuple(own), by_price, by_price[::-1]]
 
-        First of 1, 2, 4 ... devices: what that finds limits the second search, since no part
-        of a better plan takes longer than the whole of a worse one.
+    def _in_order(self, order: Sequence[int], *, coarse: bool = False) -> _Way:
+        """Stages of neighbours, where devices stand in an order of their kinds."""
+        left = [0] * len(order)
+        states = [tuple(left)]
+        for kind in order:
+            for _ in range(self.numbers[kind]):
+                left[kind] += 1
+                states.append(tuple(left))
+        every = range(1, self.widest + 1)
+        widths = [w for w in every if not coarse or w & (w - 1) == 0]
+        return states, partial(self._neighbours, states, widths)
+
+    def _neighbours(
+        self, states: Sequence[Counts], widths: Sequence[int], left: Counts, dearest: float
+    ) -> Iterator[tuple[Counts, Counts]]:
+        devices = sum(left)
+        for rest in (states[devices - own] for own in widths if own <= devices):
+            taken = tuple(map(sub, left, rest))
+            if self.prices.price(taken) > dearest:
+                return
+            yield rest, taken
+
+    def _below(self, limit: float, way: _Way, *, idle: bool = True) -> PlanFound:
+        """The best plan below the limit; with `idle` devices may be left out.
+
+        Raises:
+            _TooMany: it takes more turns than are left.
         """
-        devices = len(order)
-        every = set(range(1, min(self.widest, devices) + 1))
-        coarse = {1 << k for k in range(devices.bit_length())} & every | {max(every)}
-        begun = self._in_order(order, limit, coarse)
-        if coarse == every:
-            return begun
-        found = self._in_order(order, min(limit, nextafter(begun.step_s, inf)), every)
-        return min(found, begun, key=lambda one: one.step_s)
+        (states, stages), blocks = way, self.costs.blocks
+        none, every = states[0], states[-1]
+        rows: dict[Counts, _Row] = {}
+        for left in states:
+            row = rows[left] = _Row(blocks, none, 0.0 if idle or left == none else inf)
+            # A barrier makes all wait for the relay that is before them
+            relay = self.groups.relay_until(sum(self.numbers) - sum(left))
+            below = [limit - each for each in relay]
+            firsts, dearest = self.prices.part(left, limit)
+            for rest, taken in stages(left, dearest) if firsts else ():
+                if idle and sum(taken) == 1:
+                    for first in firsts:
+                        if rows[rest].seconds[first] < row.seconds[first]:
+                            row.seconds[first] = rows[rest].seconds[first]
+                            row.picked[first] = first, rest, ()
+                self._begin(row, rest, rows[rest], taken, firsts, below)
+            row.close()
+        if rows[every].seconds[0] >= limit:
+            return PlanFound(None, inf, inf, 0)
+        made, first, left = list[tuple[int, int, Counts, float]](), 0, every
+        while first < blocks:
+            stop, rest, taken = rows[left].picked[first]
+            if taken:
+                made.append((first, stop, taken, rows[rest].seconds[stop]))
+            first, left = stop, rest
+        return PlanFound(self.plan(made), rows[every].seconds[0], 0.0, 0)
 
-    def _in_order(self, order: Sequence[int], limit: float, widths: set[int]) -> PlanFound:
-        """The best plan below the limit, of stages of so many neighbours."""
-        devices = len(order)
-
-        def stages(start: int) -> Iterator[tuple[int, Counts]]:
-            ends = (start + width for width in sorted(widths))
-            return ((e, self._counts(order[start:e])) for e in ends if e <= devices)
-
-        return self._best(range(devices, -1, -1), stages, limit)
-
-    def _best(
+    def _begin(
         self,
-        states: Sequence[_State],
-        stages: Callable[[_State], Iterable[tuple[_State, Counts]]],
-        limit: float,
-        *,
-        shorter: bool = False,
-    ) -> PlanFound:
-        """The best plan below the limit.
+        row: _Row,
+        rest: Counts,
+        behind: _Row,
+        taken: Counts,
+        firsts: range,
+        limits: Sequence[float],
+    ) -> None:
+        """Stages on what is taken, before the best plans of what rests: where they are better."""
+        work, relay = self.groups.least_work(taken), self.groups.relay_until(sum(taken))
+        for first in firsts:
+            # Rather than to leave devices idle for the same
+            known = row.seconds[first]
+            below = min(
+                known if row.picked[first][2] else nextafter(known, inf), limits[first]
+            )
+            begin = max(first + 1, bisect_right(behind.soonest, -below))
+            # Stages from the short ones on: once computing alone takes longer than
+            # the best so far, every longer one does too.
+            for stop in range(begin, self.costs.blocks + 1):
+                if work[stop] - work[first] >= below:
+                    break
+                if relay[stop] - relay[first] + behind.seconds[stop] >= below:
+                    continue
+                self.looked_at += 1
+                self._turns -= 1
+                # IV-C: a step is as long as its longest stage
+                seconds = self.groups.seconds(
+                    first, stop, taken, behind.seconds[stop], below
+                )
+                if seconds < below:
+                    row.seconds[first] = below = seconds
+                    row.picked[first] = stop, rest, taken
+        self._turns -= 1 + len(firsts)
+        if self._turns < 0:
+            raise _TooMany
+
+    def plan(self, stages: Iterable[tuple[int, int, Counts, float]]) -> Plan:
+        """With the devices of each kind given out from the first on.
 
         Args:
-            states: the devices that are left: first none, last all.
-            stages: that may come next: what each leaves, and its devices of each kind.
-            limit: seconds.
-            shorter: of plans that are as good, the one whose first stage has fewer blocks.
+            stages: their first block, the one they stop before, their devices of each kind, and
+                the time of all that is behind them.
         """
-        blocks, none, every = self.costs.blocks, states[0], states[-1]
-        # By the devices and the first block that are left: the time of the best plan.
-        best: dict[_State, list[float]] = {}
-        chosen: dict[_State, list[tuple[int, _State, Counts]]] = {}
-        reached: dict[_State, list[int]] = {}  # blocks from which on there is a plan
-        for left in states:
-            row = best[left] = [limit] * blocks + [0.0 if left == none else limit]
-            picked = chosen[left] = [(0, none, ())] * blocks
-            for rest, counts in stages(left):
-                if not reached[rest]:
-                    continue
-                behind, work = best[rest], self._least_work(counts)
-                for first in range(blocks - 1, -1, -1):
-                    below = nextafter(row[first], inf) if shorter else row[first]
-                    # Stages from the short ones on: once computing alone takes longer than
-                    # the best so far, every longer one does too.
-                    for stop in reached[rest]:
-                        if stop <= first or behind[stop] >= below:
-                            continue
-                        if work[stop] - work[first] >= below:
-                            break
-                        self.looked_at += 1
-                        group = self.groups.of(first, stop, counts)
-                        # IV-C: a step is as long as its longest stage
-                        seconds = max(group.seconds, group.relay_s + behind[stop])
-                        if seconds < row[first] or (
-                            seconds < below and stop < picked[first][0]
-                        ):
-                            row[first], picked[first] = seconds, (stop, rest, counts)
-                            below = nextafter(seconds, inf) if shorter else seconds
-            reached[left] = [first for first in range(blocks + 1) if row[first] < limit]
-        if best[every][0] >= limit:
-            return PlanFound(None, inf, inf, self.looked_at)
-        made, first, left = list[tuple[int, int, Counts]](), 0, every
-        while first < blocks:
-            stop, rest, counts = chosen[left][first]
-            made.append((first, stop, counts))
-            first, left = stop, rest
-        return PlanFound(self._plan(made), best[every][0], best[every][0], self.looked_at)
-
-    def _counts(self, kinds: Sequence[int]) -> Counts:
-        return tuple(kinds.count(k) for k in range(len(self.kinds)))
-
-    def _least_work(self, counts: Counts) -> list[float]:
-        """What a group cannot be below, before each boundary: computing alone.
-
-        Some device has at least as many rows as if all had as many, on each block's best type.
-        """
-        rows = -(-self.costs.batch // sum(counts))
-        key = (
-            frozenset(self.kinds[k].type for k, number in enumerate(counts) if number),
-            rows,
-        )
-        if key not in self._works:
-            each = [
-                [self.costs.work_s(b, b + 1, kind, rows) for b in range(self.costs.blocks)]
-                for kind in key[0]
-            ]
-            # A hair less: sums in another order end in other bits.
-            self._works[key] = sums(
-                [min(own) * (1 - 1e-12) for own in zip(*each, strict=True)]
-            )
-        return self._works[key]
-
-    def _plan(self, stages: Sequence[tuple[int, int, Counts]]) -> Plan:
-        """With the devices of each kind given out from the first on."""
         free = [
-            iter([d for d, own in enumerate(self.costs.kinds) if own == kind])
-            for kind in self.kinds
+            iter([d for d, k in enumerate(self.own) if k == kind]) for kind in self.kinds
         ]
         made = []
-        for first, stop, taken in stages:
-            own = sorted(
-                next(free[kind]) for kind, number in enumerate(taken) for _ in range(number)
-            )
-            group = self.groups.of(first, stop, taken)
-            rows = group.rows_of([self.costs.kinds[d] for d in own], self.kinds)
-            made.append(Stage(first, stop, tuple(own), rows, from_data=first == 0))
-        costs = self.costs
-        return Plan(costs.batch, tuple(made), self.decoupled, costs.lead)
+        for first, stop, counts, behind in stages:
+            _, shares = self.groups.shared(first, stop, counts, behind)
+            devices = [
+                d for own, n in zip(free, counts, strict=True) for d in islice(own, n)
+            ]
+            every = zip(counts, shares, strict=True) if shares else ()
+            rows = [r for n, own in every if n for r in shared_rows(own, [1] * n)]
+            # Where they do not fit, whoever checks the memory says so with numbers.
+            rows = rows or list(shared_rows(self.costs.batch, [1] * len(devices)))
+            made.append(stage_of(first, stop, zip(devices, rows, strict=True)))
+        return Plan(self.costs.batch, tuple(made), self.decoupled, self.costs.lead)
 
 
-def _bound_s(costs: StageCosts, kinds: Sequence[Kind]) -> float:
-    """No step is shorter, whatever the plan: computing alone, shared without any loss.
+def _limits(least: float, over: float = _NEARLY) -> Iterator[float]:
+    """Seconds a little longer than these, longer, and at last any.
 
-    Of two types of devices blocks go in parts to the one that is better at them (a fractional
-    knapsack, which is exact); of more each block counts on the type that is best at it.
+    The nearer a limit is to what no plan can be below, the fewer stages can be part of one.
     """
-    types = list(dict.fromkeys(kind.type for kind in kinds))
-    numbers = [list(costs.profile.devices).count(kind) for kind in types]
-    # Device seconds of each block's whole batch, at the rows where that is cheapest
-    needs = [[_cheapest_s(costs, kind, b) for b in range(costs.blocks)] for kind in types]
-    if len(types) != 2:
-        return sum(min(own[b] for own in needs) for b in range(costs.blocks)) / sum(numbers)
-    by_gain = sorted(
-        range(costs.blocks), key=lambda b: needs[0][b] / max(needs[1][b], 1e-12)
-    )
-
-    def enough(step: float) -> bool:
-        room, rest = step * numbers[0], 0.0
-        for block in by_gain:  # what the first type is best at, as far as it goes
-            share = min(1.0, room / max(needs[0][block], 1e-12))
-            room -= share * needs[0][block]
-            rest += (1 - share) * needs[1][block]
-        return rest <= step * numbers[1]
-
-    return least(enough, sum(needs[0]) / numbers[0])[0]
+    while over < _FAR:
+        yield least * (1 + over)
+        over *= 2
+    yield inf
 
 
-def _cheapest_s(costs: StageCosts, kind: str, block: int) -> float:
-    """Device seconds of a block's whole batch, in parts of the rows that suit this type best."""
-    batch, found = costs.batch, inf
-    for rows in sorted({*costs.profile.types[kind][block].teacher_s, batch, 1}):
-        if rows <= batch:
-            seconds = costs.work_s(block, block + 1, kind, rows)
-            found = min(found, seconds * batch / rows)
-    return found
+def _floored(memory: float) -> float:
+    """To two digits, downwards: devices whose memory differs by next to nothing are alike."""
+    if memory in (0.0, inf):
+        return memory
+    digit = 10.0 ** (floor(log10(memory)) - 1)
+    return memory // digit * digit

@@ -52,8 +52,11 @@ def sharing_of(stage: Stage, costs: StageCosts, took: Sequence[DeviceTook]) -> f
     if len(stage.devices) < 2 or len(took) < 2:
         return None
     profile = costs.profile
-    kinds = [profile.devices[d] for d in stage.devices]
-    predicted = costs.all_reduce_s(stage.first, stage.stop, kinds) / profile.sharing
+    kinds = {profile.devices[d] for d in stage.devices}
+    predicted = (
+        costs.all_reduce_s(stage.first, stage.stop, kinds, len(stage.devices))
+        / profile.sharing
+    )
     if predicted <= 0:
         return None
     met = []

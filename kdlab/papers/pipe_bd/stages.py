@@ -3,7 +3,7 @@
 TR, TR+IR and AHD are plans of the same form (Fig. 3):
 
     TR      every stage has one device                      -> hybrid_plan.relaying()
-    IR      one stage with all blocks and all devices       -> execution_plan.internal_relaying()
+    IR      one stage with all blocks and all devices       -> hybrid_plan.internal_relaying()
     AHD     whatever hybrid_plan.py finds                   -> Stage by Stage
     DP, LS  one plan for each block, alone                  -> block_cost.StageCosts.task()
 

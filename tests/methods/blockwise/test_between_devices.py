@@ -197,3 +197,6 @@ def test_sharing_is_measured_on_copies_where_it_can_be():
         assert took[0] == took[1] > 0
     assert alive.count(0) == alive.count(1) == 2 * 8
     assert all(torch.equal(v, before[k]) for k, v in weights(cuts[0]).items())
+    took = in_threads(2, lambda rank: step_s(pipeline(8, [3], [1]), copies(rank)))
+    assert took[0] == took[1] > 0  # known to the one that is idle, too
+    assert (alive.count(0), alive.count(1)) == (3 * 8, 2 * 8)

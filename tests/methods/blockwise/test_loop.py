@@ -12,6 +12,8 @@ from kdlab.data.samples import planned
 from kdlab.errors import Diverged, RunStopped
 from kdlab.methods.blockwise.job import BlockwiseFacts
 from kdlab.methods.blockwise.loop import BlockwiseLoop
+from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
+from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import GenerationEnds
 
@@ -71,6 +73,32 @@ def test_a_pipeline_trains_what_one_device_does_to_the_last_bit(
     assert all(len(e.block_losses) == 3 for e in steps)
     first, last = steps[0].block_losses, steps[-1].block_losses
     assert sum(last[:2]) < sum(first[:2])  # blocks learn their teacher's
+
+
+@pytest.mark.parametrize(
+    ("used", "decoupled"), [((0,), True), ((1,), False), ((1, 2), False), ((2, 0), True)]
+)
+@pytest.mark.long
+def test_devices_that_are_left_idle_change_nothing(
+    samples, tmp_path, quiet, used, decoupled
+):
+    """Three ranks, of which one or two train; the first is the master all the same."""
+    cuts = [0, 3] if len(used) == 1 else [0, 1, 3]
+    stages = [
+        Stage(first, stop, (device,), (16,), from_data=first == 0)
+        for first, stop, device in zip(cuts, cuts[1:], used, strict=False)
+    ]
+    plan = Plan(16, tuple(stages), decoupled, lead=1)
+    recorders = [Recorder() for _ in range(3)]
+    found, result = trained(
+        samples, tmp_path / "some", 3, recorders,
+        programme=ExecutionPlan("ahd", (plan,), 0.01, "as told"),
+    )  # fmt: skip
+    assert same(found, quiet)
+    assert (result.lost, result.repeated, result.seen) == (0, 0, 2 * 240)
+    steps = [e for e in recorders[0].events if e.KIND == "step_logged"]
+    assert steps
+    assert all(len(e.block_losses) == 3 and e.lr > 0 for e in steps)
 
 
 @pytest.mark.long

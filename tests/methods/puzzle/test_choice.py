@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -69,6 +70,16 @@ def test_no_other_choice_within_the_budgets_is_better():
         least = min(sum(o.score for o in picks) for picks in every)
         assert sum(o.score for o in found) == pytest.approx(least, abs=1e-6)
     assert 10 < none < 290
+
+
+@pytest.mark.parametrize("size", [1e-9, 1e9])
+def test_scores_of_any_size_are_told_apart(size):
+    """The solver stops within 1e-6 of the best, whatever that is a part of."""
+    rng = random.Random(2)
+    options = table(rng, blocks=8, names=4)
+    other = [replace(option, score=size * option.score) for option in options]
+    plain, found = (best(some, latency_ms=8.0) for some in (options, other))
+    assert [o.name for o in found] == [o.name for o in plain]
 
 
 def test_thirty_blocks_of_eight_are_chosen_among_at_once():

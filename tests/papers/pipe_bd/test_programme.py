@@ -66,7 +66,6 @@ def test_without_decoupling_a_step_waits():
         ("ls", {"blocks": 2, "devices": 3}, "leave 1 of 3 devices without any"),
         ("ir", {"devices": 9}, "8 rows are fewer than 9 devices"),
         ("dp", {"devices": 9}, "8 rows are fewer than 9 devices"),
-        ("ahd", {"blocks": 1, "devices": 9}, "more than 1 blocks times 8 rows"),
         ("ir", {"memory": 4500.0}, "needs 5.6e-06 GB on device 0, which has 4.5e-06"),
         ("ahd", {"memory": 900.0}, "No plan of 4 blocks and 8 rows fits"),
     ],
@@ -74,6 +73,12 @@ def test_without_decoupling_a_step_waits():
 def test_what_cannot_be_is_said_with_numbers(name, sizes, why):
     with pytest.raises(NoPlan, match=why):
         programme(name, costs(**sizes))
+
+
+def test_a_device_without_rows_is_left_idle():
+    made = programme("ahd", costs(blocks=1, devices=9))
+    assert made.idle(9) == [8]
+    assert "device 8 idle" in made.why
 
 
 def test_memory_decides_between_plans():
