@@ -1,25 +1,18 @@
 """What no plan can be below: a price of each kind of device, and what stages cost at least.
 
-Of every block some share of the rows is done on each type of device, in so many seconds of such a
-device at least. All of them have no more than the step to give. So for any prices
-
-    step >= sum over blocks of min over types(price * seconds) / sum over devices of price
-
-and the best prices come as near to the shortest step as computing alone can say, shared without
-any loss (they are the dual of that linear program). With these prices a stage that is to be done
-in a step needs devices of some price at least, its all-reduce and its transfers counted. Where the
-stages need more than all devices are worth, however the blocks are cut, no plan is as fast.
+A device is worth what it does of all blocks in a second, so that one of a quick kind is dearer. A
+stage that is to be done in a step needs devices of some price at least, its all-reduce and its
+transfers counted. Where all stages need more than all devices are worth, however the blocks are
+cut, no plan has so short a step.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import exp, inf, sqrt
+from math import inf, sqrt
 
-from kdlab.papers.pipe_bd.block_cost import StageCosts
 from kdlab.papers.pipe_bd.group_rows import Counts, Groups
 
-_TURNS = 100
 _HALVINGS = 4  # between a step that is too short and one that may be long enough
 _SHORT = 1e-12  # seconds
 _LESS = 1 - 1e-9  # a hair: sums in another order end in other bits
@@ -35,7 +28,7 @@ class Needed:
 
 
 class DevicePrices:
-    """DevicePrices of the devices of each kind, for stages of these groups.
+    """Prices of the devices of each kind, for stages of these groups.
 
     Attributes:
         of: a device of each kind.
@@ -44,7 +37,11 @@ class DevicePrices:
     def __init__(self, groups: Groups, numbers: Counts, widest: int) -> None:
         self.groups, self.costs, self.numbers = groups, groups.costs, numbers
         self.widest = widest  # devices of a stage at most
-        self.of, self._computing_s = self._best()
+        blocks, batch = range(self.costs.blocks), self.costs.batch
+        works = [
+            [self.costs.work_s(b, k.type, batch) for b in blocks] for k in groups.kinds
+        ]
+        self.of = [1 / max(_SHORT, sum(own)) for own in works]
         self.worth = self.price(numbers)
         self.needed = cache(self._needed)
 
@@ -76,7 +73,10 @@ class DevicePrices:
         """Seconds; no step is shorter, whatever the plan. Infinite where nothing fits."""
         if any(kind.memory < inf for kind in self.groups.kinds) and not self._may_be(inf):
             return inf
-        low = high = max(self._computing_s, _SHORT)
+        # No stage is done before the mean of the blocks is, shared by all
+        low = high = max(
+            self.groups.least_work(self.numbers)[-1] / self.costs.blocks, _SHORT
+        )
         while not self._may_be(high):
             low, high = high, 1.5 * high
         for _ in range(_HALVINGS if low < high else 0):
@@ -148,33 +148,3 @@ class DevicePrices:
 
         take(0, self.costs.batch, 0.0)
         return least
-
-    def _best(self) -> tuple[list[float], float]:
-        """The prices with the highest bound, and it."""
-        groups = self.groups
-        needs = [
-            [_least_s(groups.costs, b, kind.type) for b in range(self.costs.blocks)]
-            for kind in groups.kinds
-        ]
-        prices = best = [1 / max(1e-12, sum(own)) for own in needs]
-        bound = 0.0
-        for turn in range(_TURNS if len(needs) > 1 else 1):
-            loads, total = [0.0] * len(needs), 0.0
-            for own in zip(*needs, strict=True):
-                kind = min(range(len(needs)), key=lambda k: prices[k] * own[k])
-                loads[kind] += own[kind] / self.numbers[kind]
-                total += prices[kind] * own[kind]
-            paid = sum(p * n for p, n in zip(prices, self.numbers, strict=True))
-            if total / paid > bound:
-                bound, best = total / paid, prices
-            # What is wanted more than others becomes dearer, by less in each turn.
-            most = (max(loads) or 1.0) * (1 + turn / 4)
-            prices = [p * exp(load / most) for p, load in zip(prices, loads, strict=True)]
-        return best, bound * _LESS
-
-
-def _least_s(costs: StageCosts, block: int, kind: str) -> float:
-    """Device seconds of a block's whole batch, in parts of the rows that suit it best."""
-    least = min(s * costs.batch / rows for rows, s, _ in costs.measured(block, kind))
-    loads = 0.0 if block else (1 - costs.profile.load_overlap) * costs.profile.load_s
-    return least + loads

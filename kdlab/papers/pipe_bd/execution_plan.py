@@ -8,6 +8,7 @@ All train every block once with every batch, so they differ in nothing but time.
 """
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal
 
 from kdlab.papers.pipe_bd.block_cost import StageCosts
@@ -131,8 +132,9 @@ def _searched(name: PlanName, costs: StageCosts, *, decoupled: bool) -> tuple[Pl
         alone = costs.fixed_bytes(0, costs.blocks) + costs.batch * costs.row_bytes(
             0, costs.blocks
         )
+        fits = "fits" if found.bound_s == inf else "was found that fits"
         raise NoPlan(
-            f"No plan of {costs.blocks} blocks and {costs.batch} rows fits into the memory of "
+            f"No plan of {costs.blocks} blocks and {costs.batch} rows {fits} into the memory of "
             f"{costs.devices} devices ({given} each). A step of all on "
             f"one device needs {alone / 1e9:.3g} GB. Take a smaller batch or "
             "more devices."

@@ -20,7 +20,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, islice, permutations, product
+from itertools import accumulate, islice, product
 from math import comb, floor, inf, log10, nextafter, prod
 from operator import sub
 
@@ -33,8 +33,6 @@ from kdlab.papers.shares import shared_rows
 
 _MOST_STATES = 20_000  # numbers of devices of each kind that can be left
 _MOST_TURNS = 300_000  # of the search through all plans: about half a second's worth
-_MOST_ORDERED = 3  # kinds of which all orders are tried
-_MOST_CLOSELY = 2  # orders in which all stages are looked at
 # Seconds over those that no plan can be below: where the search begins, and what is too much
 _NEARLY, _FAR = 1 / 32, 1e3
 _ALIKE = 1 + 1e-12  # seconds that differ by less are as good
@@ -152,15 +150,16 @@ class _Search:
         # With a barrier stages are few, and have devices of several kinds.
         if self.decoupled:
             found, _ = self._first(bound, mixed=False)
-        for limit in _limits(bound, 1.0) if found is None else ():
+        by_price = sorted(range(len(self.kinds)), key=self.prices.of.__getitem__)
+        none = found is None or found.plan is None
+        for limit in _limits(bound, 1.0) if none else ():
             # What stages of 1, 2, 4 ... devices come to limits all others.
-            steps = {
-                order: self._below(limit, self._in_order(order, coarse=True)).step_s
-                for order in self._orders()
-            }
-            nearest = min(limit, min(steps.values()) * _ALIKE)
-            nearest_first = sorted(steps, key=steps.__getitem__)[:_MOST_CLOSELY]
-            ways = [self._in_order(order) for order in nearest_first]
+            steps = [
+                (self._below(limit, self._in_order(order, coarse=True)).step_s, order)
+                for order in (by_price, by_price[::-1])
+            ]
+            nearest = min(limit, min(steps)[0] * _ALIKE)
+            ways = [self._in_order(order) for _, order in sorted(steps)]
             found = self._found(nearest, ways)
             if found.plan is not None:
                 break
@@ -218,14 +217,6 @@ class _Search:
             return (one for one in rests if min(one[0]) >= 0)
 
         return states, stages
-
-    def _orders(self) -> list[tuple[int, ...]]:
-        """Orders of the kinds: all of three; of more as they stand and by what they are worth."""
-        own = range(len(self.kinds))
-        if len(own) <= _MOST_ORDERED:
-            return list(permutations(own))
-        by_price = tuple(sorted(own, key=self.prices.of.__getitem__))
-        return [tuple(own), by_price, by_price[::-1]]
 
     def _in_order(self, order: Sequence[int], *, coarse: bool = False) -> _Way:
         """Stages of neighbours, where devices stand in an order of their kinds."""
