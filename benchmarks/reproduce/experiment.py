@@ -93,17 +93,22 @@ class Trained(MeasurementSpec):
             values |= one.values
             for panel, lines in one.curves.items():
                 curves.setdefault(panel, {}).update(lines)
-        facts = {"seeds": found[0].facts["seeds"]}
+        facts, undefined = {"seeds": found[0].facts["seeds"]}, dict[str, str]()
         if self.best_of:
             chosen = best_candidates(values, self.best_of, self.within)
             facts["chosen"] = "; ".join(f"{name} {one}" for name, one in chosen.items())
             say(f"chosen on validation: {facts['chosen']}")
             values |= _of_the_best(values, chosen)
+            some = self.best_of if self.within else ()
+            dear = [one for one in some if f"{one}{_AT_EQUAL_BYTES}" not in chosen]
+            why = f"all its candidates take in more than {self.within}"
+            undefined = {f"global/best of {one}{_AT_EQUAL_BYTES}": why for one in dear}
         for name in ("run", "spec_hash"):
             several = [one.facts[name] for one in found]
             facts[name] = several[0] if len(several) == 1 else several
         return Measured(
             values=values | _differences(values),
+            undefined=undefined,
             pictures=[picture for one in found for picture in one.pictures],
             curves=curves,
             facts=facts,
@@ -195,6 +200,7 @@ class Trained(MeasurementSpec):
 
 
 _VALIDATED = "global_validation_top1/"  # as methods/ensemble reports it
+_AT_EQUAL_BYTES = " at equal bytes"
 _OF_A_ROW = {
     "top1": "student_top1",
     "best": "student_top1_best",
@@ -238,7 +244,7 @@ def best_candidates(
     for name in names:
         own = [one for one in score if one == name or one.startswith(f"{name}_")]
         few = [one for one in own if within and taken_in[one] <= taken_in[within]]
-        for label, those in ((name, own), (f"{name} at equal bytes", few)):
+        for label, those in ((name, own), (f"{name}{_AT_EQUAL_BYTES}", few)):
             if those:
                 chosen[label] = max(those, key=lambda one: score[one])
     return chosen
@@ -250,7 +256,7 @@ def _of_the_best(
     return {
         f"{kind}/best of {label}": own
         for label, one in chosen.items()
-        for kind in ("global", "top1", "exchanged_mb", "seconds")
+        for kind in ("global", "exchanged_mb", "seconds")
         if (own := values.get(f"{kind}/{one}"))
     }
 
