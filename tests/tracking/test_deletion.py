@@ -50,9 +50,9 @@ def test_what_it_is_marked_with_are_tags_of_its_runs_alone(made):
 
 def test_where_mlflow_is_away_it_is_marked_all_the_same(made, caplog):
     run, _, _ = made
-    write_json(
-        run.path / "tracking.json", {"uri": "sqlite:////nowhere/x", "runs": {"": "1"}}
-    )
+    (run.path / "file").touch()  # a folder cannot be made there, whoever asks
+    away = {"uri": f"sqlite:///{run.path}/file/x", "runs": {"": "1"}}
+    write_json(run.path / "tracking.json", away)
     run.tag("good")
     assert run.marks.tags == ("good",)
     assert "MLflow has not what run r1 is marked with" in caplog.text
