@@ -4,10 +4,9 @@ import re
 
 import pytest
 from tests_support import until
+from widget_page import open_page, run_script
 
 import kdlab
-from benchmarks import live as bench
-from kdlab.notebook.live_widget import script, style
 
 pytest.importorskip("playwright.sync_api")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
@@ -24,15 +23,9 @@ class Shown:
 
     def __init__(self, page, name="quickstart", dark=False, width=1200):
         self.page, self.builder = page, kdlab.load(name).edit()
-        page.set_viewport_size({"width": width, "height": 1000})
-        ground, ink = ("#111", "#eee") if dark else ("#fff", "#111")
-        page.set_content(
-            f'<html lang="en"><title>form</title><body style="background:{ground};color:{ink}">'
-            "<main><h1>form</h1><h2>view</h2><div id=here></div></main></body></html>"
-        )
-        page.add_style_tag(content=style())
+        open_page(page, "form", dark=dark, width=width, height=1000)
         page.evaluate("traits => { window.first = traits }", self.traits())
-        page.evaluate(bench._HARNESS, script())
+        run_script(page)
         page.locator(".kd[data-theme]").wait_for()
 
     def traits(self):

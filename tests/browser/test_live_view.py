@@ -6,6 +6,7 @@ import io
 import pytest
 from PIL import Image
 from tests_support import event, until
+from widget_page import open_page, run_script
 from written_runs import WrittenRun
 
 import kdlab
@@ -15,7 +16,7 @@ from kdlab.config import Range
 from kdlab.events.run_state import PANELS
 from kdlab.notebook import live_state
 from kdlab.notebook.controls import dial
-from kdlab.notebook.live_widget import LiveWidget, script, style
+from kdlab.notebook.live_widget import LiveWidget
 from kdlab.notebook.sweep_watch import SweepWatch
 from kdlab.notebook.watch import Mark, Watch
 
@@ -191,14 +192,8 @@ class Shown:
         self.widget = LiveWidget("r", "", lambda: None)
         self.widget.send = lambda message, buffers: self.sent.append((message, buffers[0]))
         self.widget.reset(points)
-        page.set_viewport_size({"width": width, "height": 900})
-        ground, ink = ("#111", "#eee") if dark else ("#fff", "#111")
-        page.set_content(
-            f'<html lang="en"><title>live</title><body style="background:{ground};color:{ink}">'
-            "<main><h1>live</h1><h2>view</h2><div id=here></div></main></body></html>"
-        )
-        page.add_style_tag(content=style())
-        page.evaluate(bench._HARNESS, script())
+        open_page(page, "live", dark=dark, width=width, height=900)
+        run_script(page)
         page.evaluate(
             "messages => { window.play(messages) }", bench.packed(state, self.sent, STRIP)
         )
