@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 from kdlab.cluster.coordination.coordinator_messages import WeightsSource
@@ -23,8 +24,12 @@ class WeightsShelf:
     """Files by their sha256, on the machine of the scheduler."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="kdlab-weights-"))
         self._streams: dict[str, float] = {}  # teachers that get some: when last
+
+    @cached_property
+    def folder(self) -> Path:
+        """Made for the first file: a scheduler that is killed cannot take it away."""
+        return Path(tempfile.mkdtemp(prefix="kdlab-weights-"))
 
     async def put(self, sha256: str, offset: int, chunk: bytes) -> int:
         """Take the next piece of a file that a run sends; how much there is of it now."""
@@ -78,7 +83,8 @@ class WeightsShelf:
         return self.folder / sha256
 
     async def close(self) -> None:
-        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+        if "folder" in vars(self):
+            await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
 
 
 def _append(path: Path, chunk: bytes) -> None:
