@@ -97,7 +97,7 @@ class SeparableConv(nn.Sequential):
         return own == theirs and depthwise.stride == conv.stride and conv.groups == 1
 
     @torch.no_grad()
-    def inherit(self, conv: nn.Conv2d, views: Tensor) -> None:
+    def inherit(self, conv: nn.Conv2d, views: Tensor, wanted: Tensor | None = None) -> None:
         """Begin as what is nearest to a trained convolution.
 
         Of each input channel the kernels to all outputs are one kernel times a factor for each
@@ -107,7 +107,8 @@ class SeparableConv(nn.Sequential):
 
         Args:
             conv: of the same channels, kernel and stride.
-            views: (N, C, H, W) that it gets in its network.
+            views: (N, C, H, W) that this one gets in its network.
+            wanted: what the convolution puts out in its own network; as of the same views.
         """
         depthwise, norm, pointwise = self._parts()
         kernels = conv.weight.flatten(2).transpose(0, 1)  # (in, out, pixels)
@@ -123,9 +124,10 @@ class SeparableConv(nn.Sequential):
         norm.weight.copy_(std)
         norm.bias.copy_(mean.maximum(_ABOVE * std))
         passed = (made + (norm.bias - mean).view(-1, 1, 1)).relu()
-        given, wanted = (_rows(found) for found in (passed, conv(views)))
-        middle, target = given.mean(0), wanted.mean(0)
-        given, rest = given - middle, wanted - target
+        wanted = conv(views) if wanted is None else wanted
+        given, rest = _rows(passed), _rows(wanted)
+        middle, target = given.mean(0), rest.mean(0)
+        given, rest = given - middle, rest - target
         rest -= given @ factors
         square = given.T @ given
         square.diagonal().add_(_RIDGE * square.diagonal().mean().clamp_min(_TINY))
