@@ -8,6 +8,7 @@ import torch
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.data.images import DataSpec
+from kdlab.data.samples import planned
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.patch_net import PatchNet
 from kdlab.train.recalibration import take_statistics_again
@@ -15,10 +16,12 @@ from kdlab.train.recalibration import take_statistics_again
 
 @pytest.fixture(scope="module")
 def tiny():
-    return construct(DataSpec, compose_card("data/digits_tiny")).load()
+    spec = construct(DataSpec, compose_card("data/digits_tiny"))
+    return planned(spec.load(), spec.to_dict(), batch=32, seed=0, epochs=1)
 
 
-def test_they_are_plain_means_over_the_images_and_weights_stay(tiny):
+def test_they_are_plain_means_over_the_views_and_weights_stay(tiny):
+    """Of a training, which here crops: the plain images have other statistics."""
     torch.manual_seed(0)
     model = CifarResNet(depth=8, width=(4, 4, 8, 8)).build(10, 1).train()
     for name, buffer in model.named_buffers():
@@ -30,9 +33,11 @@ def test_they_are_plain_means_over_the_images_and_weights_stay(tiny):
     seen = []
     first.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     with torch.no_grad():
-        model.eval()(torch.from_numpy(tiny.inputs[tiny.train]))
+        model.eval()(torch.from_numpy(tiny.views(tiny.train_ids(), 0)))
+        model(torch.from_numpy(tiny.data.inputs[tiny.train_ids()]))
     assert torch.allclose(first.running_mean, seen[0].mean((0, 2, 3)), atol=1e-5)
     assert torch.allclose(first.running_var, seen[0].var((0, 2, 3)), rtol=1e-3)
+    assert not torch.allclose(first.running_mean, seen[1].mean((0, 2, 3)), atol=1e-5)
     assert first.momentum == 0.1
     assert all(torch.equal(v, before[k]) for k, v in model.named_parameters())
 
@@ -42,7 +47,7 @@ def test_it_is_the_same_wherever_it_begins(tiny):
     torch.manual_seed(0)
     model = CifarResNet(depth=8, width=(4, 4, 8, 8)).build(10, 1)
     other = copy.deepcopy(model)
-    other.train()(torch.from_numpy(tiny.inputs[tiny.test]))
+    other.train()(torch.from_numpy(tiny.data.inputs[tiny.data.test]))
     for one in (model, other):
         take_statistics_again(one, tiny, 64, 32)
     pairs = zip(model.state_dict().values(), other.state_dict().values(), strict=True)

@@ -223,7 +223,7 @@ class BlockwiseLoop(PlanLoop):
             job, batch = self.job, self.job.recipe.evaluate_batch
             take_statistics_again(
                 self.results.model,
-                job.samples.data,
+                job.samples,
                 job.recalibrate,
                 batch,
                 self.results.alive,

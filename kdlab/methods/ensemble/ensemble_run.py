@@ -303,7 +303,7 @@ class EnsembleRun:
         model.to(recipe.chosen_device()).eval()
         if self.variant.aggregation.averages and (as_global or not whole):
             images, batch = self.method.recalibrate, recipe.evaluate_batch
-            take_statistics_again(model, self.setup.data, images, batch)
+            take_statistics_again(model, self.samples(file.worker), images, batch)
         return model
 
     def _global(self, models: list[ModelFile], folder: Path) -> torch.nn.Module:

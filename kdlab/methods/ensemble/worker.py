@@ -354,9 +354,8 @@ class LocalWorker:
         """A network with these weights, and with statistics that are of them."""
         job, sgd, scratch = self.job, self.sgd, self.job.scratch(self.job.worker)
         scratch.net.load_state_dict(dict(weights))
-        data, batch = job.samples.data, job.recipe.evaluate_batch
-        alive = partial(job.pulse, sgd.steps)
-        take_statistics_again(scratch, data, job.recalibrate, batch, alive)
+        alive, batch = partial(job.pulse, sgd.steps), job.recipe.evaluate_batch
+        take_statistics_again(scratch, job.samples, job.recalibrate, batch, alive)
         return scratch
 
     def _reset(self, round_: Round, begin: float, parts: WorkParts) -> RoundWork:

@@ -114,7 +114,8 @@ class Puzzle(Blockwise, BlockChoice):
         model = spec.build(len(data.classes), data.shape[0])
         model.net.load_state_dict(parts.network(made.chosen).state_dict())
         model.to(recipe.chosen_device())
-        take_statistics_again(model, data, self.recalibrate, recipe.batch, alive)
+        samples = training.setup.samples(training.member)
+        take_statistics_again(model, samples, self.recalibrate, recipe.batch, alive)
         # What is trained on is no student yet: another name, which no export takes for one.
         names = [folder / "chosen.safetensors"]
         if self.fine_tune is None:

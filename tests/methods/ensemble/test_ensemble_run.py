@@ -247,7 +247,7 @@ NORMED = "student={type: models/cifar_resnet, depth: 8, width: [4, 4, 8, 8]}"
 
 
 def of_all_images(own, weights):
-    """A network whose batch norms have statistics of all training images: taken in one batch."""
+    """A network whose batch norms have statistics of all training views: taken in one batch."""
     data = own.setup.data
     model = own.model_spec(0).build(10, 1)
     model.net.load_state_dict(weights)
@@ -255,7 +255,7 @@ def of_all_images(own, weights):
         norm.reset_running_stats()
         norm.momentum = 1.0
     with torch.no_grad():
-        model.train()(torch.from_numpy(data.inputs[data.train]))
+        model.train()(torch.from_numpy(own.samples(0).views(data.train, 0)))
     return model.eval()
 
 
