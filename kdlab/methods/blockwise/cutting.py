@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import log
 from typing import Literal
 
@@ -30,6 +30,7 @@ class Cuts:
     inherits: bool = False  # a student of the teacher's family begins with what it shares
     # of the others: each channel's error over its variance, or all as they are
     block_loss: Literal["relative", "mse"] = "mse"
+    inputs: Literal["teacher", "student"] = "teacher"  # whose outputs student blocks get
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,11 @@ class Cutting:
     def same(self) -> list[int]:
         """Blocks that are the teacher's own, which nobody trains."""
         return [number for number, pair in enumerate(self.pairs) if pair.same]
+
+    @property
+    def follows(self) -> bool:
+        """Whether student blocks get each other's outputs."""
+        return self.pairs[0].relayed > 1
 
 
 def cut_both(
@@ -93,6 +99,11 @@ def cut_both(
     pairs = pairs_of(teachers, students, views, last_loss=cuts.last_loss)
     for pair in pairs if inherited else ():
         pair.same = _is_same(pair.teacher, pair.student)
+    if cuts.inputs == "student":
+        for before, pair in pairwise(pairs):
+            pair.follows = before.follows or not before.same
+        for pair in pairs:
+            pair.relayed = 2
     net: nn.Module = student.net
     mean, std = ((s.flatten() / 255).tolist() for s in (teacher.mean, teacher.std))
     spec = replace(spec, mean=tuple(mean), std=tuple(std))

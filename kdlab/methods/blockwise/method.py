@@ -24,7 +24,7 @@ from kdlab.methods.blockwise.whole import train_whole
 from kdlab.models.proxyless import mixed_blocks
 from kdlab.papers.edl_dist.generations import Generations
 from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts
-from kdlab.papers.pipe_bd.execution_plan import NoPlan, PlanName, programme
+from kdlab.papers.pipe_bd.execution_plan import RELAYED, NoPlan, PlanName, programme
 from kdlab.papers.pipe_bd.stages import LEAD
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import SourceSpec
@@ -65,6 +65,8 @@ class Blockwise(MethodSpec):
         to what they replace; blocks that are wholly the teacher's are not trained.
     block_loss: of all blocks but the last: the squared error over the variance of each of the
         teacher's channels (`relative`), or as it is.
+    block_inputs: a student block gets the outputs of the teacher's block before it (section
+        II-A), or of the `student`'s, so that it makes up for the errors before it.
     last_loss: of the last block, whose outputs are logits.
     bn: `sync` takes batch statistics over the whole batch of a shared stage.
     recalibrate: training images that the batch norms of the whole student are shown before it is
@@ -103,6 +105,7 @@ class Blockwise(MethodSpec):
     blocks: Annotated[int, _POSITIVE] = 4
     inherit: bool = True
     block_loss: Literal["relative", "mse"] = "mse"
+    block_inputs: Literal["teacher", "student"] = "teacher"
     last_loss: Literal["soft_cross_entropy", "mse"] = "soft_cross_entropy"
     bn: Literal["sync", "local"] = "sync"
     recalibrate: Annotated[int, Range(ge=0)] = 1024
@@ -133,12 +136,33 @@ class Blockwise(MethodSpec):
             yield Fault("fine_tune", "is of no use after a search; retrain what was found")
         if len(set(self.compare)) < len(self.compare):
             yield Fault("compare", f"is {list(self.compare)}; name each plan once")
+        if self.block_inputs == "student":
+            yield from self._following_faults()
+
+    def _following_faults(self) -> Iterator[Fault]:
+        """What does not go with student blocks that get each other's outputs."""
+        apart = [name for name in self.plans() if name not in RELAYED]
+        why = (
+            (self.search is not None, "a search draws another path in each step"),
+            (not self.decoupled, "without DPU devices would wait for each other in a row"),
+            (bool(apart), f"plan {', '.join(apart)} trains blocks apart, with no relay"),
+        )
+        for hinders, reason in why:
+            if hinders:
+                yield Fault("block_inputs", f"is student, and {reason}; use: teacher")
 
     @property
     def cuts(self) -> Cuts:
         """Where both networks are cut."""
         names = self.teacher_cuts, self.student_cuts
-        return Cuts(*names, self.blocks, self.last_loss, self.inherit, self.block_loss)
+        return Cuts(
+            *names,
+            self.blocks,
+            self.last_loss,
+            self.inherit,
+            self.block_loss,
+            self.block_inputs,
+        )
 
     @property
     def shown_whole(self) -> int:

@@ -32,15 +32,36 @@ class BlockPair:
     same: bool = (
         False  # the student's is the teacher's, weights and all: nothing is left to learn
     )
+    # Gets the outputs of the student's block before it, and these are not the teacher's
+    follows: bool = False
+    relayed: int = (
+        1  # outputs that the next stage gets: the teacher's, or the student's too
+    )
 
 
 def block_loss(
-    train_step: TrainStep, pair: BlockPair, source: Tensor, target: Tensor, rows: slice
+    train_step: TrainStep,
+    pair: BlockPair,
+    source: Tensor,
+    target: Tensor,
+    rows: slice,
+    outputs: list[Tensor] | None = None,
 ) -> Tensor:
-    """What a pair's student is to make smaller on these rows, in the recipe's precision."""
+    """Loss of a pair's student on these rows, in the recipe's precision.
+
+    Args:
+        train_step: of the student.
+        pair: of blocks.
+        source: (N, ...) inputs of the student.
+        target: (N, ...) outputs of the teacher.
+        rows: of both.
+        outputs: the student's outputs on these rows are put here.
+    """
     with train_step.precision():
-        output = pair.student(source[rows])
-    return pair.loss(_as_exact_as(target, output), target[rows])
+        output = _as_exact_as(target, pair.student(source[rows]))
+    if outputs is not None:
+        outputs.append(output.detach())
+    return pair.loss(output, target[rows])
 
 
 def _as_exact_as(target: Tensor, output: Tensor | Sequence[Tensor]) -> Any:

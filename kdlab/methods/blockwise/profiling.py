@@ -116,7 +116,9 @@ def _timed(
         for r in rows:
             taken = _seconds(partial(_forward, pair, views[:r]), views)
             work = partial(_train, pair, train_step, views[:r], output[:r])
-            spent = 0.0 if pair.same else _seconds(work, views)
+            if pair.same:
+                work = partial(_forward, pair, views[:r])
+            spent = 0.0 if pair.same and not pair.follows else _seconds(work, views)
             if step >= 0:
                 teacher[r].append(taken)
                 whole[r].append(spent)
@@ -154,7 +156,10 @@ def unmeasured(
         views = torch.zeros((1, *shape), dtype=reference.dtype, device=reference.device)
         with torch.no_grad():
             output = pair.teacher(views)
-        times = {"teacher_s": {batch: 1.0}, "student_s": {batch: float(not pair.same)}}
+        times = {
+            "teacher_s": {batch: 1.0},
+            "student_s": {batch: float(pair.follows or not pair.same)},
+        }
         found.append(_sized(pair, views, output, paths, **times))
     return found
 
@@ -168,7 +173,7 @@ def _sized(
     learnt = 0 if pair.same else parameters
     return Block(
         **times,
-        output_bytes=output[0].numel() * output.element_size(),
+        output_bytes=pair.relayed * output[0].numel() * output.element_size(),
         gradient_bytes=learnt,
         fixed_bytes=frozen + max(parameters, _COPIES * learnt),
         row_bytes=_row_bytes(pair, views[:1], paths),

@@ -65,6 +65,8 @@ def identity_of(
     }
     if cutting.same:
         model["same"] = cutting.same  # as the teacher's: they cost nothing
+    if cutting.follows:
+        model["follows"] = True  # twice as much is relayed
     plain = Recipe()
     for name in ("precision", "accumulate"):
         # Where it is not as it always was: profiles of before are of that.

@@ -40,6 +40,7 @@ class StageJob:
     load: Callable[[int, int, int], Tensor]
     # The teacher's blocks before a first stage that does not begin with block 0
     prefix: Sequence[nn.Module] = ()
+    follows: bool = False  # student blocks get each other's outputs, which are relayed too
     # Rows of a step's batch; None is the plan's for every step
     batch_of: Callable[[int], int] | None = None
     schedule: Callable[[int], None] = lambda step: None  # called before a step
@@ -95,6 +96,9 @@ class Worker:
         self._receives: dict[int, _UnderWay] = {}
         self._sends: dict[int, _UnderWay] = {}
         self._input: Tensor | None = None
+        self._own: Tensor | None = (
+            None  # where students follow: output of the student so far
+        )
         self._targets: list[Tensor] = []
         self._losses: list[Tensor] = []
         # All-reduces of this step's blocks: the sums, and where they go
@@ -130,7 +134,8 @@ class Worker:
         """
         for student in self.students:
             student.train()
-        for instruction in instructions(self.plan, self.device, steps):
+        follows = self.job.follows
+        for instruction in instructions(self.plan, self.device, steps, follows=follows):
             begin = time.monotonic()  # one clock for all processes of a machine
             self._execute(instruction)
             if instruction.part not in (None, "student"):  # that has noted its own
@@ -171,7 +176,12 @@ class Worker:
                 received, works = self._receives.pop(step)
                 _wait(works)
                 # From pinned memory the host does not wait for the copy.
-                self._input = received.to(self.memory, non_blocking=True)
+                arrived = received.to(self.memory, non_blocking=True)
+                self._input, self._own = (
+                    (part.contiguous() for part in arrived.unbind(1))
+                    if self.job.follows
+                    else (arrived, None)
+                )
             case relay.AwaitSends(step):
                 _, works = self._sends.pop(step)
                 _wait(works)
@@ -194,9 +204,8 @@ class Worker:
         rows = self.rows(step)
         start, size = rows.start, rows.stop - rows.start
         staged = self.memory.type == "cuda" and self.wire.type == "cpu"
-        buffer = torch.empty(
-            (size, *self.shape), dtype=self.dtype, device=self.wire, pin_memory=staged
-        )
+        shape = (size, 2, *self.shape) if self.job.follows else (size, *self.shape)
+        buffer = torch.empty(shape, dtype=self.dtype, device=self.wire, pin_memory=staged)
         works = [
             dist.irecv(
                 buffer[t.start - start : t.stop - start],
@@ -211,6 +220,7 @@ class Worker:
     def _load(self, step: int) -> None:
         rows = self.rows(step)
         self._input = self.job.load(step, rows.start, rows.stop)
+        self._own = self._input if self.job.follows else None
 
     @torch.no_grad()
     def _teacher(self) -> None:
@@ -225,8 +235,10 @@ class Worker:
 
     def _send(self, step: int) -> None:
         """Line 11, while the student works. The targets are never written again."""
-        rows = self.rows(step)
-        sent = self._targets[-1].contiguous().to(self.wire)
+        rows, output = self.rows(step), self._targets[-1]
+        if self._own is not None:
+            output = torch.stack([output, self._own], 1)
+        sent = output.contiguous().to(self.wire)
         works = []
         for t in rows.outgoing:
             part = sent[t.start - rows.start : t.stop - rows.start]
@@ -260,11 +272,17 @@ class Worker:
             if pair.same:
                 self._losses.append(torch.zeros((), device=self.memory))
                 source = target
+                if self._own is not None:
+                    self._own = _frozen(pair, self._own) if pair.follows else target
                 continue
             if self.job.before_block is not None:
                 self.job.before_block(step, number, rows.start)
+            given, outputs = source, None
+            if self._own is not None:
+                given, outputs = self._own, list[Tensor]()
             loss_of = partial(
-                forward, partial(block_loss, train_step, pair, source, target)
+                forward,
+                partial(block_loss, train_step, pair, given, target, outputs=outputs),
             )
             parts = train_step.parts(rows.least)
             self._losses.append(train_step.gradients(own, parts, loss_of, weigh))
@@ -272,6 +290,8 @@ class Worker:
                 self._share(pair.student)
             now = self._note("backward", step, now)
             source = target
+            if outputs is not None:
+                self._own = torch.cat(outputs)
 
     def _update(self) -> None:
         """Line 16, for each of its blocks."""
@@ -300,6 +320,14 @@ class Worker:
             for gradient, part in zip(gradients, parts, strict=True):
                 gradient.copy_(part.view_as(gradient))
         self._shared.clear()
+
+
+@torch.no_grad()
+def _frozen(pair: BlockPair, source: Tensor) -> Tensor:
+    """Output of a student block that is the teacher's."""
+    output = pair.teacher(source)
+    assert isinstance(output, Tensor)
+    return output
 
 
 def stage_groups(plans: Sequence[Plan]) -> DpGroups:

@@ -30,6 +30,7 @@ _NOT_CHOSEN = {
     "student_cuts": "a library is cut as its network is",
     "search": "a student is searched or chosen",
 }
+_OF_ONE = ("block_loss", "block_inputs")  # settings for a student that is there once
 
 
 @register("methods/puzzle")
@@ -52,6 +53,10 @@ class Puzzle(Blockwise, BlockChoice):
         for name, why in _NOT_CHOSEN.items():
             if getattr(self, name):
                 yield Fault(name, f"is set with {self.component}; {why}")
+        for name in _OF_ONE:
+            if (value := getattr(self, name)) != getattr(Blockwise, name):
+                why = "stand-ins of a block learn behind the teacher's, by relative errors"
+                yield Fault(name, f"is {value} with {self.component}; {why}")
 
     @property
     def cuts(self) -> Cuts:

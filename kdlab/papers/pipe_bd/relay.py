@@ -132,12 +132,13 @@ def edges(plan: Plan) -> list[Transfer]:
 
 
 def instructions(
-    plan: Plan, device: int, steps: int | Callable[[], int]
+    plan: Plan, device: int, steps: int | Callable[[], int], *, follows: bool = False
 ) -> Iterator[Instruction]:
     """What one device does in `steps` steps, lines 7 to 16, in order.
 
     A function is asked before each step how many there are: an epoch may end early when
-    all devices learn of it `plan.lead` + 2 steps before.
+    all devices learn of it `plan.lead` + 2 steps before. Where student blocks get each other's
+    outputs (`follows`; not in the paper) these are sent too, so line 11 comes behind 13.
     """
     lead = plan.lead
     total = steps if callable(steps) else lambda: steps
@@ -157,9 +158,11 @@ def instructions(
         if not is_last and step >= lead:
             yield AwaitSends(step - lead)
         yield TeacherForward(step)  # line 10
-        if not is_last:
+        if not is_last and not follows:
             yield SendOutput(step)  # line 11
         yield StudentStep(step)  # lines 12 and 13
+        if not is_last and follows:
+            yield SendOutput(step)
         if len(stage.devices) > 1:
             yield ReduceGradients(step)  # line 14
         if not plan.decoupled:

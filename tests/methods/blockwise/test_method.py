@@ -19,6 +19,7 @@ from kdlab.methods.blockwise.setup import (
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.papers.pipe_bd.stages import pipeline
 
+FOLLOWS = "method.block_inputs=student"
 LIBRARY = (
     "student={type: models/block_library, cuts: [blocks.0, blocks.1],"
     " of: {type: models/cifar_resnet, depth: 8, width: [8, 8, 16, 16]}}"
@@ -49,6 +50,9 @@ CUTS = "method.teacher_cuts=[blocks.0, blocks.1]"
             "layers of a whole network",
         ),
         (["train.ema=0.9"], "the mean of a block is nobody's input"),
+        ([FOLLOWS, "method.plan=ls"], "plan ls trains blocks apart, with no relay"),
+        ([FOLLOWS, "method.decoupled=false"], "devices would wait for each other in a row"),
+        ([FOLLOWS, "method.search={}"], "a search draws another path"),
     ],
     ids=lambda w: w[-1] if isinstance(w, list) else None,
 )

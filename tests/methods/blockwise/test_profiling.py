@@ -1,5 +1,7 @@
 """Blocks are measured at every feasible share, and come out as they went in."""
 
+import copy
+
 import torch
 from torch import nn
 
@@ -42,3 +44,22 @@ def test_a_profile_has_every_block_and_size_and_changes_nothing():
     assert [b.norms for b in blocks] == [1, 0]
     for pair, kept in zip(pairs, before, strict=True):
         assert all(torch.equal(v, kept[k]) for k, v in pair.student.state_dict().items())
+
+
+def test_a_block_that_follows_has_its_costs():
+    """Both outputs are relayed; one that is the teacher's is asked for the student's, too."""
+    blocks = {}
+    for follows in (False, True):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5))
+        views = torch.randn(2, 3, 6, 6)
+        pairs = pairs_of(cut(net, ["1"]), cut(copy.deepcopy(net), ["1"]), views)
+        pairs[1].same, pairs[1].follows = True, follows
+        for pair in pairs:
+            pair.relayed = 1 + follows
+        recipe = Recipe(lr=0.1, device="cpu")
+        blocks[follows] = profiled(pairs, views, [2], steps=2, recipe=recipe)
+    assert blocks[False][1].student_s == {2: 0.0}
+    assert blocks[True][1].student_s[2] > 0
+    assert [b.output_bytes for b in blocks[False]] == [4 * 4 * 4 * 4, 5 * 4]
+    assert [b.output_bytes for b in blocks[True]] == [2 * 4 * 4 * 4 * 4, 2 * 5 * 4]

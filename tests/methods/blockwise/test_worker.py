@@ -64,28 +64,31 @@ def state(pairs):
     return [{k: v.clone() for k, v in p.student.state_dict().items()} for p in pairs]
 
 
-def one_after_another(norm, steps, dtype=torch.float32):
+def one_after_another(norm, steps, dtype=torch.float32, follows=False):
     """The same training in one process, without the engine."""
     torch.set_num_threads(1)
     pairs = made(norm, dtype)
     optimizers = optimizers_of(pairs)
     for step in range(steps):
-        source = batch(step, dtype)
+        source = own = batch(step, dtype)
         for pair, optimizer in zip(pairs, optimizers, strict=True):
             pair.student.train()
             with torch.no_grad():
                 target = pair.teacher(source)
             optimizer.zero_grad()
-            pair.loss(pair.student(source), target).backward()
+            output = pair.student(own)
+            pair.loss(output, target).backward()
             optimizer.step()
-            source = target
+            source, own = target, output.detach() if follows else target
     return state(pairs)
 
 
 SHAPES = {0: (3, 8, 8), 1: (8, 8, 8), 2: (8, 4, 4), 3: (12, 4, 4)}
 
 
-def rank(number, plan, norm, steps, dtype, how, made_first=None, **recipe):
+def rank(
+    number, plan, norm, steps, dtype, how, made_first=None, *, follows=False, **recipe
+):
     """One device in a group that is up: (its blocks' state, the parts it did)."""
     stage = plan.stages[plan.stage_of(number)]
     pairs = (made_first or made(norm, dtype))[stage.first : stage.stop]
@@ -97,6 +100,7 @@ def rank(number, plan, norm, steps, dtype, how, made_first=None, **recipe):
         ],
         load=lambda step, start, stop: batch(step, dtype)[start:stop],
         norm=how,
+        follows=follows,
     )
     worker = Worker(plan, number, job, stage_groups([plan]), SHAPES[stage.first])
     worker.run(steps)
@@ -173,6 +177,41 @@ def test_relaying_with_and_without_a_barrier_is_bit_identical_to_one_process():
     waiting, parts = trained(replace(plan, decoupled=False))
     same(waiting, expected)
     assert parts[1].count("barrier") == STEPS
+
+
+def test_students_that_follow_each_other_are_relayed_to_the_last_bit():
+    """They learn something else than behind the teacher's blocks."""
+    expected = one_after_another(norm=True, steps=4, follows=True)
+    found, parts = trained(pipeline(BATCH, [1, 3, 4], [1, 1, 1]), steps=4, follows=True)
+    same(found, expected)
+    assert parts[1].count("receive") == 4
+    with pytest.raises(AssertionError):
+        same(found, one_after_another(norm=True, steps=4))
+
+
+def test_students_that_follow_each_other_share_a_batch_in_parts():
+    expected = one_after_another(False, 2, torch.float64, follows=True)
+    told = {"norm": False, "steps": 2, "dtype": torch.float64, "follows": True}
+    found, _ = trained(UNEVEN, **told, accumulate=2)
+    same(found, expected, tolerance=1e-6)
+
+
+def test_a_block_that_is_the_teachers_passes_on_what_the_student_makes():
+    pairs, seen, made_of = made(norm=True), [], []
+    pairs[2].same = pairs[2].follows = True
+    pairs[2].teacher = nn.Sequential(nn.Conv2d(8, 12, 1), nn.ReLU()).eval()
+    pairs[1].student.register_forward_hook(lambda m, given, out: made_of.append(out))
+    pairs[3].student.register_forward_pre_hook(lambda m, given: seen.append(given[0]))
+    plan = Plan(BATCH, (Stage(0, 4, (0,), (BATCH,), from_data=True),))
+    kept = state(pairs[2:3])
+    in_threads(
+        1, lambda r: rank(r, plan, True, 2, torch.float32, "sync", pairs, follows=True)
+    )
+    with torch.no_grad():
+        wanted = [pairs[2].teacher(output) for output in made_of]
+    assert len(seen) == 2
+    assert all(map(torch.equal, seen, wanted))
+    same(state(pairs[2:3]), kept)
 
 
 def test_a_batch_in_parts_is_the_whole_batch_for_blocks_whose_rows_do_not_meet():
