@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import permutations
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from kdlab.events.event import Event
 from kdlab.events.log import select
 from kdlab.events.runs import MemberStarted
 from kdlab.events.training import EpochDone
+from kdlab.papers.ec_dnn.metrics import Point, time_to
 from kdlab.report.chart import Points
 from kdlab.report.costs import CostOfEach, times_smaller
 from kdlab.report.figures import Say
@@ -40,8 +42,10 @@ class Trained(MeasurementSpec):
     several local models' global one, `seconds/` and `exchanged_mb/` what they took side by side
     and each took in from the others, `wall/` seconds with all that belongs to a training.
     `beyond/SOURCE-OTHER` is the difference of the means, less the sum of both standard
-    deviations; `kept_pct/` is top1 in percent of the teacher's. What a method reports beside has
-    its own name: `faster_than_teacher/SOURCE`.
+    deviations; `kept_pct/` is top1 in percent of the teacher's. With
+    curves `time/SOURCE-OTHER` is the share of OTHER's time after which SOURCE is as good on
+    validation as OTHER ends. What a method reports beside has its own name, such as
+    `faster_than_teacher/SOURCE`.
     `cost/student/latency_ms` and the like is what a model costs, `smaller/latency_ms` the
     teacher's over the student's; `apart/onnx` how far the scores of an export are from the
     student's on real images, `same_top1/onnx` on how many its top-1 is the same, in percent.
@@ -89,11 +93,15 @@ class Trained(MeasurementSpec):
         found = [self._trained(changes, folder, say, name) for name, changes in variants]
         values: dict[str, Sequence[float]] = {}
         curves: dict[str, dict[str, Points]] = {}
+        seen: dict[str, Sequence[Points]] = {}
         for one in found:
             values |= one.values
+            seen |= one.seen
             for panel, lines in one.curves.items():
                 curves.setdefault(panel, {}).update(lines)
-        facts, undefined = {"seeds": found[0].facts["seeds"]}, dict[str, str]()
+        facts = {"seeds": found[0].facts["seeds"]}
+        shares, undefined = shares_of_time(seen)
+        values |= shares
         if self.best_of:
             chosen = best_candidates(values, self.best_of, self.within)
             facts["chosen"] = "; ".join(f"{name} {one}" for name, one in chosen.items())
@@ -102,13 +110,14 @@ class Trained(MeasurementSpec):
             some = self.best_of if self.within else ()
             dear = [one for one in some if f"{one}{_AT_EQUAL_BYTES}" not in chosen]
             why = f"all its candidates take in more than {self.within}"
-            undefined = {f"global/best of {one}{_AT_EQUAL_BYTES}": why for one in dear}
+            undefined |= {f"global/best of {one}{_AT_EQUAL_BYTES}": why for one in dear}
         for name in ("run", "spec_hash"):
             several = [one.facts[name] for one in found]
             facts[name] = several[0] if len(several) == 1 else several
         return Measured(
             values=values | _differences(values),
             undefined=undefined,
+            seen=seen,
             pictures=[picture for one in found for picture in one.pictures],
             curves=curves,
             facts=facts,
@@ -147,10 +156,13 @@ class Trained(MeasurementSpec):
         values |= _costs(result["costs"]) | self._exported(run, rows[-1], folder, say)
         for picture in self.pictures:
             shutil.copyfile(run.path / picture, folder / picture)
+        seen = curves_of(run, variant) if self.curves else {}
+        first = {name: of_seeds[0] for name, of_seeds in seen.items()}
         return Measured(
             values=values,
             pictures=[folder / picture for picture in self.pictures],
-            curves=curves_of(run, variant) if self.curves else {},
+            curves={"top-1 on validation, %": first} if first else {},
+            seen=seen,
             facts={
                 "seeds": sorted({row["seed"] for row in rows}),
                 "spec_hash": experiment.hash,
@@ -298,23 +310,57 @@ def _differences(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]
     return found
 
 
-def curves_of(run: Run, variant: str | None) -> dict[str, dict[str, Points]]:
-    """Top-1 on validation over seconds, with all that belongs to a training, of the first seed."""
+def curves_of(run: Run, variant: str | None) -> dict[str, list[Points]]:
+    """Top-1 on validation over seconds, with all that belongs to a training, of each seed."""
     curves: dict[str, list[tuple[float, float]]] = {}
     began: dict[str, float] = {}
     kinds = (MemberStarted.KIND, EpochDone.KIND, BlocksChosen.KIND)
     for event in select(run.folder.events, *kinds):
         member = event.member or ""
-        name = variant or member.split("/")[0]
         if isinstance(event, MemberStarted):
             began.setdefault(member, event.time)
         elif isinstance(event, BlocksChosen):  # until now there was no student yet
-            curves.pop(name, None)
-        elif isinstance(event, EpochDone) and member.endswith("/seed0"):
-            top1 = event.validation_top1
-            if top1 is not None:
-                curves.setdefault(name, []).append((event.time - began[member], top1))
-    return {"top-1 on validation, %": dict(curves)}
+            curves.pop(member, None)
+        elif isinstance(event, EpochDone) and event.validation_top1 is not None:
+            point = event.time - began[member], event.validation_top1
+            curves.setdefault(member, []).append(point)
+    found: dict[str, list[Points]] = {}
+    for member in sorted(curves, key=lambda name: int(name.rpartition("seed")[2])):
+        name = variant or member.split("/")[0]
+        found.setdefault(name, []).append(curves[member])
+    return found
+
+
+def shares_of_time(
+    seen: Mapping[str, Sequence[Points]],
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """`time/A-B`: share of B's time after which A is as good as B ends, of each seed.
+
+    Args:
+        seen: (seconds, top-1 in percent) of each seed, by source.
+
+    Returns:
+        The shares, and why there are none where A does not get there with a seed.
+    """
+    courses = {
+        name: [[Point(at, 100 - top1) for at, top1 in curve] for curve in of_seeds]
+        for name, of_seeds in seen.items()
+    }
+    found, undefined = dict[str, list[float]](), dict[str, str]()
+    for one, other in permutations(courses, 2):
+        shares = [
+            (own and own / theirs[-1].seconds)
+            for curve, theirs in zip(courses[one], courses[other], strict=False)
+            for own in [time_to(curve, theirs[-1].error)]
+        ]
+        name, known = f"time/{one}-{other}", [share for share in shares if share]
+        if len(known) == len(shares):
+            found[name] = known
+        else:
+            undefined[name] = (
+                f"{len(shares) - len(known)} of {len(shares)} seeds do not get there"
+            )
+    return found, undefined
 
 
 def _say_epoch(event: Event, say: Say) -> None:

@@ -16,7 +16,7 @@ from benchmarks.reproduce.command import (
     known,
     reproduce,
 )
-from benchmarks.reproduce.experiment import Trained, best_candidates
+from benchmarks.reproduce.experiment import Trained, best_candidates, shares_of_time
 from benchmarks.reproduce.freshness import changed_since
 from benchmarks.reproduce.shares import Shares, Teachers
 from benchmarks.reproduce.table import MeasuredRow, Row, printed
@@ -210,6 +210,20 @@ def test_the_best_candidate_is_that_of_validation_and_of_equal_bytes():
     assert best_candidates(values, ["ma"], None) == {"ma": "ma_10"}
     with pytest.raises(BadInput, match=r"within is ma, and was not trained"):
         best_candidates(values, ["ma"], "ma")
+
+
+def test_a_share_of_time_is_to_where_the_other_ends():
+    """Between looks along a line, of the best so far; both seeds or none."""
+    seen = {
+        "blocks": [
+            [(10.0, 40.0), (20.0, 60.0), (30.0, 55.0)],
+            [(10.0, 50.0), (20.0, 70.0)],
+        ],
+        "whole": [[(25.0, 45.0), (40.0, 50.0)], [(20.0, 45.0), (50.0, 60.0)]],
+    }
+    shares, undefined = shares_of_time(seen)
+    assert shares == {"time/blocks-whole": [15.0 / 40.0, 15.0 / 50.0]}
+    assert undefined == {"time/whole-blocks": "2 of 2 seeds do not get there"}
 
 
 def test_what_is_undefined_is_kept_with_its_reason(tmp_path):
