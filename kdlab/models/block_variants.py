@@ -11,8 +11,8 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import ceil, prod
-from typing import Literal, get_args
+from math import ceil
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from kdlab.errors import ModelError
 from kdlab.models.blocks import cut
 from kdlab.models.cifar_resnet import he_init
+from kdlab.models.inherited import inherit_layers
 from kdlab.models.model import ModelSpec, evaluating
 from kdlab.models.separable import SeparableConv, like
 
@@ -144,16 +145,36 @@ def _cheaper(conv: nn.Conv2d, name: str) -> nn.Module | None:
         rank = conv.out_channels // int(name.removeprefix(_RANK))
         if rank < 1:
             return None
-        made = _low_rank(conv, rank)
+        made = LowRankConv(conv, rank)
     return made if sum(p.numel() for p in made.parameters()) < own else None
 
 
-def _low_rank(conv: nn.Conv2d, rank: int) -> nn.Sequential:
-    narrow = like(conv, out_channels=rank)
-    wide = nn.Conv2d(rank, conv.out_channels, 1, bias=conv.bias is not None)
-    made = nn.Sequential(narrow, wide)
-    he_init(made)
-    return made
+class LowRankConv(nn.Sequential):
+    """Some of the channels, then a 1×1 convolution to all, in place of one convolution."""
+
+    def __init__(self, conv: nn.Conv2d, rank: int) -> None:
+        wide = nn.Conv2d(rank, conv.out_channels, 1, bias=conv.bias is not None)
+        super().__init__(like(conv, out_channels=rank), wide)
+        he_init(self)
+
+    def stands_for(self, conv: nn.Conv2d) -> bool:
+        """Whether it gets and puts out what this one does."""
+        narrow, wide = cast(tuple[nn.Conv2d, nn.Conv2d], tuple(self))
+        return narrow.weight[0].shape == conv.weight[0].shape and (
+            wide.out_channels == conv.out_channels
+        )
+
+    @torch.no_grad()
+    def inherit(self, conv: nn.Conv2d, views: Tensor, wanted: Tensor | None = None) -> None:
+        """Begin as the nearest convolution of this rank (Eckart and Young), whatever it gets."""
+        narrow, wide = cast(tuple[nn.Conv2d, nn.Conv2d], tuple(self))
+        rank = narrow.out_channels
+        left, values, right = torch.linalg.svd(conv.weight.flatten(1), full_matrices=False)
+        root = values[:rank].sqrt()
+        narrow.weight.copy_((root[:, None] * right[:rank]).view_as(narrow.weight))
+        wide.weight.copy_((left[:, :rank] * root).view_as(wide.weight))
+        if conv.bias is not None and wide.bias is not None:
+            wide.bias.copy_(conv.bias)
 
 
 def _linear(piece: Piece) -> nn.Module | None:
@@ -194,39 +215,10 @@ class VariantBlock(nn.Module):
         out: Tensor = self.variants[self.shown](x)
         return out
 
-    @torch.no_grad()
-    def inherit(self, block: nn.Module) -> None:
-        """Take over what each stand-in shares with a trained block.
-
-        Tensors of the same name and shape are copied; a convolution of low rank begins as the
-        nearest one of that rank (Eckart and Young).
-        """
-        own = block.state_dict()
-        for name, variant in self.variants.items():
-            for key, tensor in variant.state_dict().items():
-                if key in own and own[key].shape == tensor.shape:
-                    tensor.copy_(own[key])
-            if name.startswith(_RANK):
-                for path, pair in variant.named_modules():
-                    weight = own.get(f"{path}.weight")
-                    if weight is not None and isinstance(pair, nn.Sequential):
-                        _nearest(pair, weight, own.get(f"{path}.bias"))
-
-
-def _nearest(pair: nn.Sequential, weight: Tensor, bias: Tensor | None) -> None:
-    """The two convolutions whose product is nearest to one of this weight (out, in, k, k)."""
-    narrow, wide = pair
-    assert isinstance(narrow, nn.Conv2d)
-    assert isinstance(wide, nn.Conv2d)
-    rank = narrow.out_channels
-    left, values, right = torch.linalg.svd(
-        weight.reshape(weight.shape[0], prod(weight.shape[1:])), full_matrices=False
-    )
-    root = values[:rank].sqrt()
-    narrow.weight.copy_((root[:, None] * right[:rank]).view_as(narrow.weight))
-    wide.weight.copy_((left[:, :rank] * root).view_as(wide.weight))
-    if bias is not None and wide.bias is not None:
-        wide.bias.copy_(bias)
+    def inherit(self, block: nn.Module, views: Tensor) -> None:
+        """Take over what each stand-in shares with a trained block, which gets these views."""
+        for variant in self.variants.values():
+            inherit_layers(variant, block, views)
 
 
 @contextmanager

@@ -1,142 +1,33 @@
-"""What a student takes over from a teacher of its family."""
+"""Whose tensors a student begins with."""
 
 import pytest
 import torch
-from torch import nn
 
+from kdlab.data.synthetic import Synthetic
 from kdlab.models.cifar_resnet import CifarResNet
-from kdlab.models.separable import Separable, SeparableConv
-from kdlab.train.inherited import inherit_layers
+from kdlab.models.separable import Separable
+from kdlab.train.inherited import inherit
 
 RESNET = CifarResNet(depth=8, width=(8, 8, 16, 16))
-_TAKEN = ("mean", "var")
-
-
-@pytest.fixture(autouse=True)
-def _same_chances():
-    torch.manual_seed(3)
-
-
-def views(channels=3, side=8, count=16):
-    return torch.randn(count, channels, side, side)
-
-
-def teacher():
-    """Its batch norms have seen something."""
-    net = RESNET.architecture(10, 3).train()
-    for _ in range(5):
-        net(views() * 3)
-    return net.eval()
-
-
-def state(net):
-    return {k: v.clone() for k, v in net.state_dict().items()}
-
-
-def test_layers_that_both_have_are_the_teachers():
-    theirs = teacher()
-    student = Separable(of=RESNET, only=(2, 5)).architecture(10, 3)
-    assert inherit_layers(student, theirs, views())
-    own, names = student.state_dict(), [n for n, m in student.named_modules() if _made(m)]
-    assert len(names) == 2
-    shared = [k for k in own if not k.startswith(tuple(f"{n}." for n in names))]
-    other = {k for k in shared if not own[k].equal(theirs.state_dict()[k])}
-    behind = {f"{n.replace('conv', 'bn')}.running_{what}" for n in names for what in _TAKEN}
-    assert other == behind  # norms take their statistics of what now comes to them
-    assert len(shared) > 20
-
-
-def test_the_student_answers_like_its_teacher():
-    """Much nearer than a fresh one, and than where each stand-in knows its own layer alone."""
-    theirs, student = teacher(), Separable(of=RESNET).architecture(10, 3).eval()
-    seen, new = views(count=64), views(count=64)
-    fresh = _apart(student, theirs, new)
-    assert inherit_layers(student, theirs, seen)
-    begun = _apart(student, theirs, new)
-    for name, conv in _replaced(student, theirs):
-        student.get_submodule(name).inherit(conv, _input(theirs, conv, seen))
-    alone = _apart(student, theirs, new)
-    assert begun < 0.8 * min(alone, fresh)
-
-
-def test_a_kernel_that_is_separable_is_found():
-    """Its outputs but for what the ReLU between cuts off: beyond two standard deviations."""
-    conv = nn.Conv2d(6, 9, 3, padding=1)
-    across, each = torch.randn(9, 6, 1, 1), torch.randn(1, 6, 3, 3)
-    conv.weight.data = across * each
-    made, seen = SeparableConv(conv).eval(), views(6, 12, 64)
-    made.inherit(conv, seen)
-    wanted = conv(seen)
-    apart = (made(seen) - wanted).square().mean() / wanted.var()
-    assert apart < 0.02
-    kernel = made[0].weight[:, 0]
-    cosine = torch.cosine_similarity(kernel.flatten(1), each[0].flatten(1)).abs()
-    assert torch.allclose(cosine, torch.ones(6), atol=1e-5)
-
-
-def test_a_channel_that_is_silent_or_few_images_are_no_trouble():
-    conv = nn.Conv2d(40, 5, 3, bias=False)
-    made, seen = SeparableConv(conv), views(40, 3, 2)  # two pixels for forty channels
-    seen[:, 0] = 0
-    made.inherit(conv, seen)
-    assert all(t.isfinite().all() for t in made.state_dict().values())
-    assert made.eval()(seen).isfinite().all()
+OTHER = CifarResNet(depth=8, width=(4, 4, 8, 8))
 
 
 @pytest.mark.parametrize(
-    "student",
+    ("student", "begins_so"),
     [
-        RESNET,  # nothing would be left to learn
-        CifarResNet(depth=8, width=(4, 4, 8, 8)),
-        Separable(of=CifarResNet(depth=8, width=(4, 4, 8, 8))),
+        (Separable(of=RESNET), True),
+        (RESNET, False),  # nothing would be left to learn
+        (OTHER, False),
+        (Separable(of=OTHER), False),
     ],
-    ids=["the same network", "other widths", "separable and of other widths"],
+    ids=["separable", "the same network", "other widths", "separable and of other widths"],
 )
-def test_another_family_and_the_network_itself_begin_afresh(student):
-    net = student.architecture(10, 3)
-    before = state(net)
-    assert not inherit_layers(net, teacher(), views())
-    assert all(v.equal(before[k]) for k, v in net.state_dict().items())
-
-
-def test_a_teacher_stays_as_it_is():
-    theirs = teacher()
-    before = state(theirs)
-    inherit_layers(Separable(of=RESNET).architecture(10, 3), theirs, views())
-    assert all(v.equal(before[k]) for k, v in theirs.state_dict().items())
-    assert not theirs.training
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in theirs.modules())
-
-
-def _made(module):
-    return isinstance(module, SeparableConv)
-
-
-def _replaced(student, theirs):
-    return [(n, theirs.get_submodule(n)) for n, m in student.named_modules() if _made(m)]
-
-
-def _input(theirs, conv, seen):
-    got = []
-    handle = conv.register_forward_pre_hook(lambda module, given: got.append(given[0]))
-    with torch.no_grad():
-        theirs(seen)
-    handle.remove()
-    return got[0]
-
-
-def _apart(student, theirs, seen):
-    """Squared difference of what the last block puts out, over its variance in the teacher."""
-    with torch.no_grad():
-        found, wanted = (_maps(net, seen) for net in (student.eval(), theirs))
-    return float((found - wanted).square().mean() / wanted.var())
-
-
-def _maps(net, seen):
-    got = []
-    handle = net.blocks[-1].register_forward_hook(
-        lambda module, given, out: got.append(out)
+def test_another_family_and_the_network_itself_begin_afresh(student, begins_so):
+    data = Synthetic(samples=40, size=8).load()
+    net, teacher = student.build(len(data.classes), 3), RESNET.build(len(data.classes), 3)
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    assert inherit(net, teacher, data) == begins_so
+    stays = all(
+        torch.equal(v, before[k]) for k, v in net.net.state_dict(prefix="net.").items()
     )
-    net(seen)
-    handle.remove()
-    return got[0]
+    assert stays == (not begins_so)

@@ -126,8 +126,7 @@ def pairs_of(
 ) -> list[BlockPair]:
     """Teacher and student blocks that belong together, checked on some views.
 
-    The teacher's are frozen here; `views` are (N, C, H, W) float, already normalised. Of a block
-    that there are several of, each begins with what it shares with its teacher's.
+    The teacher's are frozen here; `views` are (N, C, H, W) float, already normalised.
 
     Raises:
         ModelError: their numbers differ, or a pair's outputs cannot meet.
@@ -155,13 +154,25 @@ def pairs_of(
         loss: BlockLoss = soft_cross_entropy if soft else mse_loss
         if variants := variant_blocks(block):
             loss = SumOverVariants(soft_cross_entropy if soft else relative_mse)
-        for several in variants:
-            several.inherit(teacher)
         if variants:
             _check_variants(block, number, before_it, wanted)
         found.append(BlockPair(teacher, student, loss))
         views, own = wanted, got
     return found
+
+
+@torch.no_grad()
+def inherit_variants(pairs: Sequence[BlockPair], views: Tensor) -> None:
+    """Have all stand-ins of a block begin with what they share with their teacher's.
+
+    Args:
+        pairs: of all blocks.
+        views: (N, C, H, W) images, which stand-ins are fitted to.
+    """
+    for pair in pairs:
+        for several in variant_blocks(pair.student):
+            several.inherit(pair.teacher, views)
+        views = pair.teacher(views)
 
 
 @torch.no_grad()

@@ -13,7 +13,8 @@ from kdlab.data.images import ImageData
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cuts, Cutting, cut_both
-from kdlab.methods.blockwise.pairs import weigh_channels
+from kdlab.methods.blockwise.pairs import inherit_variants, weigh_channels
+from kdlab.models.block_variants import variant_blocks
 from kdlab.models.model import ModelSpec, Normalised
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
@@ -43,6 +44,8 @@ def cutting_of(
     cutting = cut_both(
         cuts, teacher, student, spec.student, data.shape, device, inherited=inherited
     )
+    if variant_blocks(student):
+        inherit_variants(cutting.pairs, some_views(teacher, data))
     if cuts.block_loss == "relative":
         weigh_channels(cutting.pairs, some_views(teacher, data))
     return cutting

@@ -3,13 +3,17 @@
 import pytest
 import torch
 from small_pipelines import cutting
+from torch import nn
 from torch.nn.functional import mse_loss
 
 from kdlab.methods.blockwise.pairs import (
     RelativeToChannels,
+    inherit_variants,
+    pairs_of,
     soft_cross_entropy,
     weigh_channels,
 )
+from kdlab.models.block_variants import VariantBlock
 
 
 @pytest.mark.parametrize(
@@ -50,3 +54,14 @@ def test_all_blocks_but_the_last_are_weighed():
         assert float(pair.loss(half, wanted)) == pytest.approx(0.25, rel=0.5)
         assert float(mse_loss(half, wanted)) != pytest.approx(0.25, rel=0.5)
         views = wanted
+
+
+def test_stand_ins_begin_with_what_they_share_behind_other_blocks_too():
+    torch.manual_seed(0)
+    teachers = [nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 5, 3, padding=1)]
+    several = VariantBlock({"same": nn.Conv2d(4, 5, 3, padding=1)})
+    pairs = pairs_of(
+        teachers, [nn.Conv2d(3, 4, 3, padding=1), several], torch.randn(2, 3, 6, 6)
+    )
+    inherit_variants(pairs, torch.randn(8, 3, 6, 6))
+    assert several.variants["same"].weight.equal(teachers[1].weight)
