@@ -1,14 +1,16 @@
 """One device of `kdlab bench pipe_bd`: all variants alive at once, advanced in turns.
 
-All ranks do the same slices in the same order (A B C C B A in each round), and a slice is
-timed from a barrier to a barrier. So a variant's time is that of its slowest device, and
-noise of the machine meets all variants alike. The pipelines stay full between slices.
+All ranks do the same slices in the same order (A B C C B A in each round), all begin together, and
+a variant's time is that of its slowest device. So noise of the machine meets all variants alike,
+and rounds in which other processes had some of the cores do not count. The pipelines stay full
+between slices, and all variants of a supernet draw the same paths.
 """
 
 import copy
 import math
 import resource
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,13 +42,15 @@ from kdlab.papers.pipe_bd.execution_plan import (
 )
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.supervision.children import announce
-from kdlab.supervision.process_groups import of_all
+from kdlab.supervision.process_groups import from_all, from_first, of_all
 from kdlab.train.step import TrainStep
 
 Variant = Literal["dp", "ls", "tr", "tr_dpu", "tr_dpu_ahd", "tr_ir", "ideal"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 _FOREVER = 1_000_000
-_AGAIN = 15  # steps of the profile in each round, or whole turns of about so many
+_AGAIN = 7  # steps of the profile in each round, or whole turns of about so many
+_FEWEST = 2  # rounds, however long they take
+_QUIET = 0.1  # cores that other processes may have in a round that counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +64,8 @@ class SlicesOfRanks:
     batch: int
     profile_s: float  # at most for the profile
     variants: tuple[Variant, ...] = VARIANTS  # to be timed
-    rounds: int = 1
+    rounds: int = 1  # that nobody disturbs, where there is time for them
+    budget_s: float = math.inf  # of all rounds; two are made anyway
     steps: int
     warm_up: int = 0  # steps before, not timed
 
@@ -76,8 +81,12 @@ class SliceTimes:
     seconds: dict[Variant, list[float]]  # of a step of each variant, in each round
     predicted: dict[Variant, list[float]]  # the same by the planner
     parts: dict[Variant, dict[str, float]]  # seconds of a step by part, of each variant
-    bound_over_dp: float  # how many times DP the planner's bound is
+    bound_over_dp: list[float]  # how many times DP the planner's bound is, in each round
     programmes: dict[Variant, ExecutionPlan]  # what each variant carried out
+    others: list[float]  # cores that other processes had in each round
+    disturbed: (
+        int  # rounds in which they had too much; these count where there are no others
+    )
 
 
 @dataclass(slots=True)
@@ -180,41 +189,107 @@ def _joined(told: SlicesOfRanks, rank: int) -> Iterator[_Cut]:
     dist.destroy_process_group()
 
 
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """Seconds of a step of each variant, forth and back, with the profile of the same minute."""
+
+    seconds: dict[Variant, float]  # of the slower device
+    predicted: dict[Variant, float]
+    bound_over_dp: float
+    others: float  # cores that processes of others had
+
+
 def timed_slices(told: SlicesOfRanks, rank: int) -> SliceTimes:
     """Seconds per step of every variant in every round, and what they are made of."""
     with _joined(told, rank) as own:
+        _does(rank, "profiling the blocks")
         first = told.costs(own.profile(told.batch, steps=100, max_s=told.profile_s))
         names = told.variants
         programmes = {name: made(name, first) for name in names}
         alike = same_plan(programmes)
-        say = partial(_say, rank)
         for line in plan_lines(programmes, alike):
-            say(line)
+            _say(rank, line)
         order = [name for name in names if alike[name] == name]  # that are timed
         variants = {name: running(programmes[name], own) for name in order}
-        for one in variants.values():
-            # Filled: each stage finds its next input there when a slice begins.
+        for name, one in variants.items():
+            _does(rank, f"filling {name}")
+            # Each stage finds its next input there when a slice begins.
             one.advance(told.warm_up + one.ahead)
             for worker in one.workers:
                 worker.spans.clear()
-        works = {n: partial(_between, v, told.steps) for n, v in variants.items()}
-        predicted: dict[Variant, list[float]] = {name: [] for name in names}
-        found: dict[Variant, list[float]] = {name: [] for name in order}
-        for _ in range(told.rounds):
-            # Beside the steps it speaks of: a host drifts by tens of percent within minutes.
-            now = told.costs(own.profile(told.batch, steps=_AGAIN, max_s=math.inf))
-            for name in names:
-                if name != "ideal":
-                    predicted[name].append(predicted_s(programmes[name], now))
-            for which, seconds in in_turns(works, 2, say, "s per step").items():
-                found[which].append(fmean(seconds))
+        rounds: list[_Round] = []
+        begin, spare = time.monotonic(), max(0, (psutil.cpu_count() or 1) - told.world)
+        while from_first(_goes_on(told, rounds, time.monotonic() - begin, spare), bool):
+            rounds.append(_round(told, own, variants, programmes))
+        kept = quiet_rounds(rounds, spare)
         return SliceTimes(
-            seconds={name: found[alike[name]] for name in names},
-            predicted=predicted,
+            seconds={name: [r.seconds[alike[name]] for r in kept] for name in names},
+            predicted={
+                name: [r.predicted[name] for r in kept] for name in names if name != "ideal"
+            },
             parts={name: _parts(variants[alike[name]]) for name in names},
-            bound_over_dp=first.data_parallel_s() / first.ideal_s(),
+            bound_over_dp=[r.bound_over_dp for r in kept],
             programmes=programmes,
+            others=[r.others for r in kept],
+            disturbed=sum(r.others > _QUIET + spare for r in rounds),
         )
+
+
+def _goes_on(
+    told: SlicesOfRanks, rounds: Sequence[_Round], spent_s: float, spare: float
+) -> bool:
+    """Whether there are too few rounds that nobody disturbed, and time for another one."""
+    count = len(rounds)
+    if count < min(_FEWEST, told.rounds):
+        return True
+    enough = sum(r.others <= _QUIET + spare for r in rounds) >= told.rounds
+    late = count == 2 * told.rounds or spent_s * (count + 1) / count > told.budget_s
+    return not enough and not late
+
+
+def quiet_rounds(rounds: Sequence[_Round], spare: float) -> list[_Round]:
+    """Those in which other processes had next to nothing of these cores; at least two.
+
+    What others took says which, whatever the figures are.
+
+    Args:
+        rounds: all that were made.
+        spare: cores that nobody here needs.
+    """
+    quiet = [r for r in rounds if r.others <= _QUIET + spare]
+    if len(quiet) >= min(_FEWEST, len(rounds)):
+        return quiet
+    return sorted(rounds, key=lambda r: r.others)[:_FEWEST]
+
+
+def _round(
+    told: SlicesOfRanks,
+    own: _Cut,
+    variants: Mapping[Variant, Running],
+    programmes: Mapping[Variant, ExecutionPlan],
+) -> _Round:
+    begin, busy, used = time.monotonic(), _busy_s(), time.process_time()
+    _does(own.rank, "profiling beside the steps")
+    # Beside the steps it speaks of: a host drifts by tens of percent within minutes.
+    now = told.costs(own.profile(told.batch, steps=_AGAIN, max_s=math.inf))
+    works = {n: partial(_slice, n, v, told.steps, own.rank) for n, v in variants.items()}
+    turns = in_turns(works, 2, partial(_say, own.rank), "s per step")
+    means = {name: fmean(seconds) for name, seconds in turns.items()}
+    each = from_all(means, dict[Variant, float])
+    busy, wall = _busy_s() - busy, time.monotonic() - begin
+    ours = sum(from_all(time.process_time() - used, float))
+    return _Round(
+        {name: max(one[name] for one in each) for name in means},
+        {n: predicted_s(p, now) for n, p in programmes.items() if n != "ideal"},
+        now.data_parallel_s() / now.ideal_s(),
+        from_first(max(0.0, busy - ours) / wall, float),
+    )
+
+
+def _busy_s() -> float:
+    """Seconds of all cores that some process had, or another machine on this host."""
+    took = psutil.cpu_times()
+    return float(took.user + took.nice + took.system + getattr(took, "steal", 0.0))
 
 
 def _say(rank: int, line: str) -> None:
@@ -222,15 +297,28 @@ def _say(rank: int, line: str) -> None:
         announce(say=line)
 
 
-def _between(one: Running, steps: int) -> float:
-    """Seconds of a step, from a barrier to a barrier."""
+def _does(rank: int, what: str) -> None:
+    if rank == 0:
+        announce(doing=what)
+
+
+def _slice(name: str, one: Running, steps: int, rank: int) -> float:
+    """Seconds of a step of this device, from a barrier until its own part is done.
+
+    A device waits for inputs in there, and at the end for nobody: in a run it would go on. The
+    slower one of a round decides.
+    """
     dist.barrier()
+    _does(rank, f"{steps} steps of {name}")
 
     def work() -> None:
         one.advance(steps)
-        dist.barrier()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
 
-    return timed(work) / steps
+    seconds = timed(work)
+    dist.barrier()
+    return seconds / steps
 
 
 def same_plan(programmes: Mapping[Variant, ExecutionPlan]) -> dict[Variant, Variant]:
@@ -290,6 +378,7 @@ def memory_mb(told: SlicesOfRanks, rank: int, programme: ExecutionPlan) -> float
             for p in (*module.parameters(), *module.buffers())
         }
         before = psutil.Process().memory_info().rss
+        _does(rank, "taking some steps")
         one.advance(told.steps)
         dist.barrier()
         if own.device.type == "cuda":

@@ -35,6 +35,7 @@ Parts = Mapping[str, Callable[[], list[Figure]]]
 _ROWS = Path(__file__).parent / "results" / "rows.csv"
 _ALSO = {"teacher": "engines"}  # claims that a bench measures under another name
 _TICK_S = 0.05
+_SILENT_S = 8.0  # nobody waits for longer without hearing what goes on
 _END_S = 20.0  # so long what a run started has, to end with it
 
 
@@ -51,7 +52,7 @@ def report(name: str, found: Sequence[Figure]) -> Report:
     for one in found:
         goals = (goal for pattern, goal in promised if _fits(one["name"], pattern))
         if goal := next(goals, None):
-            one["goal"], one["holds"] = goal, _holds(one["value"], goal)
+            one["goal"], one["holds"] = goal, figures.meets(one["value"], goal)
     return figures.report(name, list(found))
 
 
@@ -73,11 +74,6 @@ def _fits(name: str, pattern: str) -> bool:
     pairs = list(zip(name.split("/"), pattern.split("/"), strict=False))
     alike = name.count("/") == pattern.count("/")
     return alike and all(fnmatchcase(part, like) for part, like in pairs)
-
-
-def _holds(value: float, goal: str) -> bool:
-    low, between, high = goal.partition(" to ")
-    return float(low) <= value <= float(high) if between else figures.meets(value, goal)
 
 
 def of_parts(name: str, parts: Parts, only: Collection[str]) -> Report:
@@ -157,6 +153,27 @@ def until(
         time.sleep(tick_s)  # between looks
 
 
+class Pulse:
+    """Says what goes on, and again where nothing was said for a while."""
+
+    def __init__(self, say: Say, now: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._now = say, now
+        self._doing, self._since = "starting", now()
+        self._last = self._since
+
+    def say(self, line: str) -> None:
+        self._last = self._now()
+        self._say(line)
+
+    def does(self, doing: str) -> None:
+        """From now on; it is said if it takes long."""
+        self._doing, self._since = doing, self._now()
+
+    def beat(self) -> None:
+        if (now := self._now()) - self._last >= _SILENT_S:
+            self.say(f"{self._doing}, for {now - self._since:.0f} s")
+
+
 # Processes
 
 
@@ -204,7 +221,7 @@ class Scratch(ExitStack):
             each: arguments of one process.
             at_once: so many are there at a time.
             patience_s: for all together.
-            say: told what one announces as `say`.
+            say: told what one announces as `say`, and in long silences what it is `doing`.
 
         Raises:
             ClusterError: one ended before it was done, or they take too long.
@@ -214,6 +231,7 @@ class Scratch(ExitStack):
         going: dict[int, Child] = {}
         waiting = list(enumerate(each))
         missing = f"processes of {function.__name__} are not done"
+        pulse = Pulse(say)
 
         def done() -> bool:
             while waiting and len(going) < at_once:
@@ -225,11 +243,14 @@ class Scratch(ExitStack):
                     if "done" in message:
                         found[number] = typed(kind, message["done"])
                     elif "say" in message:
-                        say(str(message["say"]))
+                        pulse.say(str(message["say"]))
+                    elif "doing" in message:
+                        pulse.does(str(message["doing"]))
                 if ended and number not in found:
                     raise ClusterError(child.exit_report("ended before it was done"))
                 if ended:
                     going.pop(number).stop()
+            pulse.beat()
             return not waiting and not going
 
         until(done, patience_s=patience_s, missing=missing, tick_s=_TICK_S)

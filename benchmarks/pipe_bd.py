@@ -9,13 +9,15 @@
 
 *Ideal* is measured too: every device does all blocks by itself, with the whole batch, while
 the others do; that divided by their number is a step without waiting or sharing. Variants whose
-plan is the same are timed once, and said to be.
+plan is the same are timed once, and said to be. Each part has so many seconds for its rounds that
+all take less than ten minutes on two quiet cores.
 """
 
 import random
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 from typing import TypeVar
 
 import torch
@@ -31,58 +33,53 @@ from benchmarks.block_rank import (
 from benchmarks.block_workloads import Name
 from benchmarks.harness import Scratch, of_parts, quiet, timed
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
-from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.papers.pipe_bd.hybrid_plan import best_plan
 from kdlab.report.figures import Figure, Report, Say, at, figure, over
 
 T = TypeVar("T")
-Plans = dict[Name, dict[Variant, ExecutionPlan]]
-"""What each variant of a workload carries out, where that was measured already."""
+Known = dict[Name, SliceTimes]
+"""Workloads whose variants were timed already."""
 
 WORKLOADS: tuple[Name, ...] = ("compression", "nas")
 DEVICES = 2
 BATCH = 32
 BATCHES = (8, 16, 32, 64)
-PROFILE_S = 15.0
-# Steps of a slice. A supernet's steps differ by their paths, and devices wait for each other at
-# a slice's end, as they do not in a run: in short slices one always has drawn more work.
-SLICES: dict[Name, int] = {"compression": 2, "nas": 16, "stages": 4}
+PROFILE_S = 12.0
+# Steps of a slice: as many as the lead at least. A supernet's steps differ by their paths, and in
+# short slices one device always has drawn more work.
+SLICES: dict[Name, int] = {"compression": 2, "nas": 8, "stages": 4}
+ROUNDS_S: dict[Name, float] = {"compression": 60.0, "nas": 90.0, "stages": 40.0}
+_BATCH_S = 10.0  # for the rounds of a batch size
 _PATIENCE_S = 1800.0
 
 
 def measure(repeats: int = 6, say: Say = quiet, only: Collection[str] = ()) -> Report:
     """All figures, or those of some parts; `repeats` rounds for each ratio."""
-    plans: Plans = {}
+    known: Known = {}
     parts = {
-        "compression": lambda: speed("compression", repeats, say, plans),
-        "nas": lambda: speed("nas", repeats, say, plans),
-        "stages": lambda: speed("stages", repeats, say, plans),
-        "batches": lambda: batches(max(2, repeats // 2), say),
-        "memory": lambda: memory(say, plans),
-        "planner": planner,
+        "compression": lambda: speed("compression", repeats, say, known),
+        "nas": lambda: speed("nas", repeats, say, known),
+        "stages": lambda: speed("stages", repeats, say, known),
+        "batches": lambda: batches(max(2, repeats // 2), say, known),
+        "memory": lambda: memory(say, known),
+        "planner": lambda: planner(say),
     }
     return of_parts("pipe_bd", parts, only)
 
 
-def speed(workload: Name, rounds: int, say: Say, plans: Plans) -> list[Figure]:
-    told = replace(_told(workload), rounds=_rounds(workload, rounds), warm_up=2)
+def speed(workload: Name, rounds: int, say: Say, known: Known) -> list[Figure]:
+    told = replace(_told(workload), rounds=rounds, warm_up=2, budget_s=ROUNDS_S[workload])
     times = _ranks(timed_slices, told, say)
-    plans[workload] = times[0].programmes
+    known[workload] = times[0]
     return _speed_figures(workload, times)
 
 
-def _rounds(workload: Name, repeats: int) -> int:
-    """Long slices are fewer."""
-    return repeats if SLICES[workload] < 4 else max(2, repeats // 2)
-
-
 def _speed_figures(workload: str, times: list[SliceTimes]) -> list[Figure]:
-    seconds = times[0].seconds  # barrier to barrier: the same at every rank
+    seconds = times[0].seconds  # of the slower device: the same at every rank
     pipe = seconds["tr_dpu_ahd"]
     ideal = [s / DEVICES for s in seconds["ideal"]]
 
     over_dp = over(seconds["dp"], pipe)
-    bound = times[0].bound_over_dp
     # Over tr_dpu: as good as what it could have chosen, within what is to be gained by another
     # plan; where a pipeline cannot be balanced it must share.
     found = at(
@@ -91,7 +88,9 @@ def _speed_figures(workload: str, times: list[SliceTimes]) -> list[Figure]:
         figure("over_tr_dpu", over(seconds["tr_dpu"], pipe), "times"),
         figure("over_dp", over_dp, "times"),
         figure("over_ls", over(seconds["ls"], pipe), "times"),
-        figure("over_dp_of_bound", [value / bound for value in over_dp], "ratio"),
+        figure("others_cores", times[0].others, "cores"),
+        figure("disturbed", times[0].disturbed, "rounds"),
+        figure("over_dp_of_bound", over(over_dp, times[0].bound_over_dp), "ratio"),
     )
     for name in ("tr_dpu_ahd", "dp", "ls", "tr", "tr_dpu", "tr_ir"):
         # The planner's step time over the measured one; 1 is right, whichever side it is off. By
@@ -111,7 +110,7 @@ def _speed_figures(workload: str, times: list[SliceTimes]) -> list[Figure]:
     return found
 
 
-def batches(rounds: int, say: Say) -> list[Figure]:
+def batches(rounds: int, say: Say, known: Known) -> list[Figure]:
     found = []
     for workload in WORKLOADS:
         for batch in BATCHES:
@@ -120,34 +119,40 @@ def batches(rounds: int, say: Say) -> list[Figure]:
                 variants=("dp", "tr_dpu_ahd"),
                 batch=batch,
                 warm_up=1,
-                rounds=_rounds(workload, rounds),
-                profile_s=PROFILE_S / 2,
+                rounds=rounds,
+                budget_s=_BATCH_S,
+                profile_s=PROFILE_S / 3,
             )
-            seconds = _ranks(timed_slices, told, say)[0].seconds
+            before = known.get(workload) if batch == BATCH else None
+            seconds = (before or _ranks(timed_slices, told, say)[0]).seconds
             times = over(seconds["dp"], seconds["tr_dpu_ahd"])
             label = f"speed_over_dp_at_batch/{workload}/tr_dpu_ahd/{batch}"
             found.append(figure(label, times, "times"))
     return found
 
 
-def memory(say: Say, plans: Plans) -> list[Figure]:
+def memory(say: Say, known: Known) -> list[Figure]:
     """Each variant in processes of its own, since a process does not give memory back."""
     found: list[Figure] = []
     for workload in WORKLOADS:
         told = replace(_told(workload), variants=("dp", "tr_dpu_ahd"), steps=1)
-        known = plans.get(workload) or _ranks(timed_slices, told, say)[0].programmes
+        times = known.get(workload) or _ranks(timed_slices, told, say)[0]
         largest: dict[Variant, float] = {}
+        mean: dict[Variant, float] = {}
         for name in told.variants:
-            each = _ranks(memory_mb, replace(told, steps=4), say, programme=known[name])
-            largest[name] = max(each)
+            each = _ranks(
+                memory_mb, replace(told, steps=4), say, programme=times.programmes[name]
+            )
+            largest[name], mean[name] = max(each), fmean(each)
             found.append(figure(f"memory_mb/{workload}/{name}", each, "MB"))
             say(f"memory {workload} {name}: {', '.join(f'{mb:.0f} MB' for mb in each)}")
-        ratio = largest["tr_dpu_ahd"] / largest["dp"]
-        found.append(figure(f"memory_over_dp/{workload}", ratio, "ratio"))
+        for label, of in (("memory_over_dp", largest), ("mean_memory_over_dp", mean)):
+            ratio = of["tr_dpu_ahd"] / of["dp"]
+            found.append(figure(f"{label}/{workload}", ratio, "ratio"))
     return found
 
 
-def planner() -> list[Figure]:
+def planner(say: Say) -> list[Figure]:
     """64 blocks of random costs on 64 devices; with and without transfers that show."""
     found = []
     for label, overlap in (("64x64", 1.0), ("64x64/exposed", 0.5)):
@@ -168,6 +173,7 @@ def planner() -> list[Figure]:
             link = DeviceLink(bytes_per_s=1e9, overlap=overlap)
             profile = Profile(types={"gpu": blocks}, devices=("gpu",) * 64, link=link)
             took.append(timed(partial(best_plan, StageCosts(profile, 256))))
+        say(f"planner {label}: {', '.join(f'{s:.2f}' for s in took)} s")
         found.append(figure(f"plan_seconds/{label}", took, "s"))
     return found
 

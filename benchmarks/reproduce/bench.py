@@ -25,6 +25,7 @@ class Bench(MeasurementSpec):
 
     only: parts of it; none are all.
     repeats: of each ratio, or seeds; null takes the benchmark's own.
+    runs: of all of it, one after the other; a row of several has the median of each.
     images: class folders or zips of CIFAR-10, for a benchmark that trains on images.
     without_images: its settings where there are none.
     experiment: of bench ec_dnn, the config that it trains by; null takes its own.
@@ -46,6 +47,7 @@ class Bench(MeasurementSpec):
     ]
     only: tuple[str, ...] = ()
     repeats: Annotated[int, Range(ge=1)] | None = None
+    runs: Annotated[int, Range(ge=1)] = 1
     images: tuple[str, ...] = ()
     without_images: tuple[str, ...] = ()
     experiment: str | None = None
@@ -76,9 +78,14 @@ class Bench(MeasurementSpec):
         }
         options = {name: value for name, value in asked.items() if value}
         # The name is one of the literals above.
-        found: Report = import_module(f"benchmarks.{self.name}").measure(**options, say=say)
+        measure = import_module(f"benchmarks.{self.name}").measure
+        reports: list[Report] = [measure(**options, say=say) for _ in range(self.runs)]
+        found, values = reports[-1], dict[str, list[float]]()
+        for figure in (f for one in reports for f in one["figures"]):
+            own = figure["values"] if self.runs == 1 else [figure["value"]]
+            values.setdefault(figure["name"], []).extend(own)
         return Measured(
-            values={f["name"]: f["values"] for f in found["figures"]},
+            values=values,
             undefined=found.get("undefined", {}),
             seen=found.get("curves", {}),
         )

@@ -102,6 +102,8 @@ class Trained(MeasurementSpec):
         facts = {"seeds": found[0].facts["seeds"]}
         shares, undefined = shares_of_time(seen)
         values |= shares
+        if puzzles := [one.facts["chosen"] for one in found if "chosen" in one.facts]:
+            facts["chosen"] = "; ".join(puzzles)
         if self.best_of:
             chosen = best_candidates(values, self.best_of, self.within)
             facts["chosen"] = "; ".join(f"{name} {one}" for name, one in chosen.items())
@@ -153,7 +155,8 @@ class Trained(MeasurementSpec):
         say("looking at calibration on test images")
         for member, error in run.examine(most=10_000).calibration().items():
             values.setdefault(f"ece/{shown(member.split('/')[0])}", []).append(error)
-        values |= _costs(result["costs"]) | self._exported(run, rows[-1], folder, say)
+        values |= _costs(result["costs"], variant)
+        values |= self._exported(run, rows[-1], folder, say)
         for picture in self.pictures:
             shutil.copyfile(run.path / picture, folder / picture)
         seen = curves_of(run, variant) if self.curves else {}
@@ -167,6 +170,7 @@ class Trained(MeasurementSpec):
                 "seeds": sorted({row["seed"] for row in rows}),
                 "spec_hash": experiment.hash,
                 "run": run.id,
+                **_choices(run),
             },
         )
 
@@ -285,14 +289,24 @@ def _beside(
     return kept | {f"top1/{label}": [teacher]}
 
 
-def _costs(costs: CostOfEach) -> dict[str, list[float]]:
+def _choices(run: Run) -> dict[str, str]:
+    """The stand-ins that a Puzzle chose, by its trainings."""
+    every = select(run.folder.events, BlocksChosen)
+    said = [f"{event.member} {', '.join(event.choices)}" for event in every]
+    return {"chosen": "; ".join(said)} if said else {}
+
+
+def _costs(costs: CostOfEach, variant: str | None = None) -> dict[str, list[float]]:
+    """Of a variant they have its name: `cost/VARIANT/latency_ms`, `smaller/VARIANT/latency_ms`."""
+    own = {variant or who if who != TEACHER else who: cost for who, cost in costs.items()}
     each = {
         f"cost/{who}/{name}": [float(value)]
-        for who, cost in costs.items()
+        for who, cost in own.items()
         for name, value in cost.items()
     }
+    where = f"smaller/{variant}" if variant else "smaller"
     ratios = times_smaller(costs)
-    return each | {f"smaller/{name}": [value] for name, value in ratios.items()}
+    return each | {f"{where}/{name}": [value] for name, value in ratios.items()}
 
 
 def _differences(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:

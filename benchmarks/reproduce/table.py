@@ -22,7 +22,8 @@ from kdlab.report.machine import git_commit, machine, versions
 from kdlab.report.table import text_table
 
 Origin = Literal["input", "fitted", "predicted"]
-_GOAL = re.compile(r"(>=|<=) -?\d+(\.\d+)?")
+_NUMBER = r"-?\d+(\.\d+)?"
+_GOAL = re.compile(rf"(>=|<=) {_NUMBER}|{_NUMBER} to {_NUMBER}")
 _HEAD = ("", "", "published", "simulated", "is", "off", "measured", "")
 
 
@@ -37,7 +38,7 @@ class Row(Spec):
     marked: what the simulated number is, or the published one where nothing is simulated.
     measured: name of a value of the measurement.
     within_pct: promised of a predicted one.
-    goal: promised of the measured one, such as ">= 0.95".
+    goal: promised of the measured one, such as ">= 0.95" or "0.9 to 1.1".
     """
 
     row: str
@@ -53,7 +54,10 @@ class Row(Spec):
 
     def cross_faults(self) -> Iterator[Fault]:
         if self.goal is not None and not _GOAL.fullmatch(self.goal):
-            yield Fault("goal", f"is {self.goal!r}; it must be such as '>= 0.95' or '<= 0'")
+            yield Fault(
+                "goal",
+                f"is {self.goal!r}; it must be such as '>= 0.95', '<= 0' or '0.9 to 1.1'",
+            )
         if self.within_pct is not None and self.marked != "predicted":
             yield Fault("within_pct", f"is promised of a number that is {self.marked}")
         if self.simulated is not None and self.marked is None:
@@ -154,9 +158,9 @@ def holds(spec: Row, found: FoundNumbers) -> bool | None:
         return False
     if goal is None or found["measured"] is None:
         return None if within is None or off is None else True
-    worst = "low" if goal.startswith(">=") else "high"
-    judged = found[worst if is_mean(spec.quantity) else "measured"]
-    return judged is not None and meets(judged, goal)
+    ends = {">=": ("low",), "<=": ("high",)}.get(goal[:2], ("low", "high"))
+    judged = [found[end] for end in (ends if is_mean(spec.quantity) else ("measured",))]
+    return all(each is not None and meets(each, goal) for each in judged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

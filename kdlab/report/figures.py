@@ -63,6 +63,10 @@ def over(ones: Sequence[float], others: Sequence[float]) -> list[float]:
 
 
 def meets(value: float, goal: str) -> bool:
+    """Whether a value is as ">= 0.97", "<= 1" or "0.9 to 1.1" has it."""
+    low, between, high = goal.partition(" to ")
+    if between:
+        return float(low) <= value <= float(high)
     sign, bound = goal.split()
     return value >= float(bound) if sign == ">=" else value <= float(bound)
 

@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 from benchmarks import harness
-from benchmarks.harness import Scratch, check_parts, in_turns, of_parts, report
+from benchmarks.harness import Pulse, Scratch, check_parts, in_turns, of_parts, report
 from kdlab.config import evidence
 from kdlab.errors import BadInput, ClusterError
 from kdlab.report.figures import figure
@@ -31,6 +31,22 @@ def test_turns_go_forth_and_back_and_the_first_may_be_for_warming_up():
     assert "".join(order) == "abccbaabc"
     assert found == {"a": [6.0, 7.0], "b": [5.0, 8.0], "c": [4.0, 9.0]}
     assert said == ["1/2: a 6, b 5, c 4 ms", "2/2: a 7, b 8, c 9 ms"]
+
+
+def test_where_nothing_is_said_for_long_what_goes_on_is():
+    said, now = [], [0.0]
+    pulse = Pulse(said.append, lambda: now[0])
+    for second in range(20):
+        now[0] = float(second)
+        if second == 1:
+            pulse.does("8 steps of dp")
+        if second == 12:
+            pulse.say("done")
+        pulse.beat()
+    assert said == ["8 steps of dp, for 7 s", "done"]
+    now[0] = 20.0
+    pulse.beat()
+    assert said[-1] == "8 steps of dp, for 19 s"
 
 
 def goals(name, *names):

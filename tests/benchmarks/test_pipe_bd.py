@@ -4,7 +4,16 @@ import pytest
 import torch
 
 from benchmarks import pipe_bd
-from benchmarks.block_rank import VARIANTS, made, plan_lines, same_plan
+from benchmarks.block_rank import (
+    VARIANTS,
+    SlicesOfRanks,
+    _goes_on,
+    _Round,
+    made,
+    plan_lines,
+    quiet_rounds,
+    same_plan,
+)
 from benchmarks.block_workloads import workload
 from kdlab.papers.pipe_bd.block_cost import Block, Profile, StageCosts
 from kdlab.papers.pipe_bd.stages import LEAD
@@ -62,3 +71,38 @@ def test_workloads_are_cut_into_the_blocks_of_the_paper():
     names = ("compression", "nas", "stages")
     cut = [workload(name).cutting(torch.device("cpu")) for name in names]
     assert [len(cutting.pairs) for cutting in cut] == [13, 6, 2]
+
+
+def rounds(*others):
+    """In which other processes had so many cores."""
+    return [_Round({"tr": float(k)}, {}, 1.0, had) for k, had in enumerate(others)]
+
+
+def test_rounds_that_others_disturbed_do_not_count():
+    """By what others took, whatever the figures are; with cores to spare others may have these."""
+    assert quiet_rounds(every := rounds(0.02, 0.9, 0.05, 0.3), 0) == [every[0], every[2]]
+    assert quiet_rounds(every, 1) == every
+    assert quiet_rounds(every := rounds(0.8, 0.9, 0.3), 0) == [every[2], every[0]]
+    assert quiet_rounds(every := rounds(0.8), 0) == every
+
+
+@pytest.mark.parametrize(
+    ("others", "spent_s", "goes_on"),
+    [
+        ((), 0.0, True),
+        ((0.0,), 90.0, True),  # two are made, however long they take
+        ((0.0, 0.0), 40.0, True),
+        ((0.0, 0.0), 41.0, False),  # a third would end behind 60 s
+        ((0.0, 0.0, 0.0), 1.0, False),
+        ((0.0, 0.0, 0.5), 1.0, True),
+        ((0.5,) * 6, 1.0, False),  # it will not be quiet
+    ],
+)
+def test_rounds_go_on_until_enough_are_quiet_or_their_time_is_over(
+    others, spent_s, goes_on
+):
+    told = SlicesOfRanks(
+        workload="stages", world=2, device="cpu", batch=8, profile_s=1.0, rounds=3, steps=2,
+        budget_s=60.0,
+    )  # fmt: skip
+    assert _goes_on(told, rounds(*others), spent_s, 0) == goes_on
