@@ -42,7 +42,8 @@ class Trained(MeasurementSpec):
     several local models' global one, `seconds/` and `exchanged_mb/` what they took side by side
     and each took in from the others, `wall/` seconds with all that belongs to a training.
     `beyond/SOURCE-OTHER` is the difference of the means, less the sum of both standard
-    deviations; `kept_pct/` is top1 in percent of the teacher's. With
+    deviations; `kept_pct/` is top1 in percent of the
+    teacher's, `over_teacher/` the difference. With
     curves `time/SOURCE-OTHER` is the share of OTHER's time after which SOURCE is as good on
     validation as OTHER ends. What a method reports beside has its own name, such as
     `faster_than_teacher/SOURCE`.
@@ -280,13 +281,18 @@ def _of_the_best(
 def _beside(
     teacher: float, label: str, values: Mapping[str, Sequence[float]]
 ) -> dict[str, list[float]]:
-    """The teacher's top-1 under its label, and what the others keep of it in percent."""
+    """The teacher's top-1 under its label; what others keep of it in percent, and are ahead."""
     kept = {
         name.replace("top1", "kept_pct", 1): [100 * own / teacher for own in every]
         for name, every in values.items()
         if name.startswith("top1/") and teacher > 0
     }
-    return kept | {f"top1/{label}": [teacher]}
+    ahead = {
+        name.replace("top1", "over_teacher", 1): [own - teacher for own in every]
+        for name, every in values.items()
+        if name.startswith(("top1/", "blocks_top1/"))
+    }
+    return kept | ahead | {f"top1/{label}": [teacher]}
 
 
 def _choices(run: Run) -> dict[str, str]:
@@ -335,7 +341,9 @@ def curves_of(run: Run, variant: str | None) -> dict[str, list[Points]]:
             began.setdefault(member, event.time)
         elif isinstance(event, BlocksChosen):  # until now there was no student yet
             curves.pop(member, None)
-        elif isinstance(event, EpochDone) and event.validation_top1 is not None:
+        elif not isinstance(event, EpochDone) or member not in began:
+            continue  # a teacher's
+        elif event.validation_top1 is not None:
             point = event.time - began[member], event.validation_top1
             curves.setdefault(member, []).append(point)
     found: dict[str, list[Points]] = {}

@@ -29,7 +29,8 @@ def train_whole(
     """Train on from the distilled weights, or what a search found from fresh ones.
 
     Returns:
-        Weights and accuracy of the end, times and counts of the distillation.
+        Weights and accuracy of the end, times and counts of the distillation; `blocks_top1` is
+        the accuracy of blocks alone, in percent.
     """
     training.emit(
         WholeStudentStarted(epochs=recipe.epochs, distilled=plain(distilled.last))
@@ -59,5 +60,6 @@ def train_whole(
         distilled,
         distilled=distilled.last,
         whole_seconds=whole.train_seconds,
+        more=distilled.more | {"blocks_top1": distilled.last.top1},
         **{name: getattr(whole, name) for name in _ANEW},
     )
