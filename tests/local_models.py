@@ -38,7 +38,7 @@ class Case:
         self.folder, self.aggregation, self.table = folder, aggregation, table
         self.workers, self.events = workers, Events()
         options = {"batch": 20, "lr": 0.1, "device": "cpu", "threads": 1, "epochs": 4}
-        self.recipe = Recipe(**options | recipe)
+        self.recipe = aggregation.local_recipe(Recipe(**options | recipe))
         self.start_equal = aggregation.averages
         self.prices: Prices | None = None
         self.made: dict[int, LocalWorker] = {}

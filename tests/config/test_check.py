@@ -135,6 +135,7 @@ LEGAL = {
         "bmuf",
         "dart",
         "soup",
+        "muloco",
         "codistillation",
     },
 }

@@ -346,6 +346,7 @@ RIVALS = {
     "bmuf": "{type: train/aggregation/bmuf, tau: 4}",
     "dart": "{type: train/aggregation/dart, tau: 4}",
     "soup": "{type: train/aggregation/soup}",
+    "muloco": "{type: train/aggregation/muloco, tau: 4}",
     "codistillation": "{type: train/aggregation/codistillation, tau: 4}",
 }
 

@@ -1,5 +1,7 @@
 """Aggregations of weights, three communications each, against their papers' formulae in NumPy."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from kdlab.train.aggregation.diloco import DiLoCo
 from kdlab.train.aggregation.easgd import Easgd
 from kdlab.train.aggregation.easgd_async import EasgdAsync
 from kdlab.train.aggregation.model_average import ModelAverage
+from kdlab.train.aggregation.muloco import MuLoCo, packed, quantised, unpacked
 from kdlab.train.aggregation.papa import Papa
 from kdlab.train.aggregation.soup import Soup
 from kdlab.train.aggregation.streaming_diloco import StreamingDiLoCo
@@ -120,6 +123,72 @@ def test_fragments_take_turns_in_streaming_diloco():
         close(found, own)
 
 
+def by_hand(delta, bits):
+    """Equal parts of the sorted numbers, each its mean: the lossy delta, in NumPy."""
+    flat, found = delta.ravel(), np.empty(delta.size)
+    edges = [-(-k * delta.size // 2**bits) for k in range(2**bits + 1)]
+    order = np.argsort(flat, kind="stable")
+    for begin, end in pairwise(edges):
+        part = order[begin:end]
+        found[part] = flat[part].mean() if len(part) else 0.0
+    return found.reshape(delta.shape)
+
+
+@pytest.mark.parametrize(("bits", "feedback"), [(2, 1.0), (1, 0.9), (3, 0.0)])
+def test_muloco_is_diloco_on_what_of_each_delta_travels(bits, feedback):
+    """Four rounds of three workers: each sends, all decode, and an outer Nesterov moves them."""
+    spec = MuLoCo(bits=bits, feedback=feedback)
+    trained, shapes = frozenset({"a", "b"}), {"a": (5, 4), "b": (7,)}
+    random = np.random.default_rng(3)
+    centre = {name: random.normal(size=shape) for name, shape in shapes.items()}
+    speed = {name: np.zeros(shape) for name, shape in shapes.items()}
+    lost = [
+        {name: np.zeros(shape) for name, shape in shapes.items()} for _ in range(WORKERS)
+    ]
+    begin = {name: torch.tensor(value) for name, value in centre.items()}
+    memories = [spec.memory(begin, trained)] * WORKERS
+    for number in range(ROUNDS):
+        deltas = [{n: random.normal(size=s) for n, s in shapes.items()} for _ in lost]
+        own = [{n: centre[n] - d[n] for n in shapes} for d in deltas]
+        states = [{n: torch.tensor(v) for n, v in w.items()} for w in own]
+        coded = [spec.encode(s, m, trained) for s, m in zip(states, memories, strict=True)]
+        for name in shapes:
+            kept = [d[name] + feedback * e[name] for d, e in zip(deltas, lost, strict=True)]
+            sent = [by_hand(value, bits) for value in kept]
+            for e, value, told in zip(lost, kept, sent, strict=True):
+                e[name] = value - told
+            delta = np.mean(sent, axis=0)
+            speed[name] = 0.6 * speed[name] + delta
+            centre[name] = centre[name] - 0.7 * (delta + 0.6 * speed[name])
+        memories = []
+        for k, (_, memory) in enumerate(coded):
+            made = spec.merge(
+                Merging(
+                    states=[spec.decode(sent, memory) for sent, _ in coded],
+                    own=states[k], memory=memory, parameters=trained,
+                    round=number, rounds=ROUNDS, error=lambda w: 0.0,
+                )
+            )  # fmt: skip
+            memories.append(made.memory)
+            for name in shapes:
+                np.testing.assert_allclose(made.weights[name], centre[name], atol=1e-6)
+                found = made.memory[f"own.lost.{name}"]
+                np.testing.assert_allclose(found, lost[k][name], atol=1e-6)
+
+
+def test_quantising_loses_no_more_than_all_and_packs_every_bit():
+    torch.manual_seed(1)
+    for bits, count in ((1, 9), (2, 5), (2, 3), (3, 64), (8, 700)):
+        delta = torch.randn(count) ** 3
+        codes, levels = quantised(delta, bits)
+        assert float((delta - levels[codes]).norm()) <= float(delta.norm())
+        line = packed(codes, bits)
+        assert (line.dtype, line.nbytes) == (torch.uint8, -(-count * bits // 8))
+        assert torch.equal(unpacked(line, bits, count), codes)
+    codes, levels = quantised(torch.zeros(6), 2)
+    assert float(levels[codes].abs().max()) == 0
+
+
 def test_papa_pulls_each_a_little_to_the_mean():
     own = np.array([np.linspace(-1, 1, len(NAMES))] * WORKERS)
     for (found, whole), g in zip(played(Papa(keep=0.8)), gradients(), strict=True):
@@ -187,7 +256,7 @@ def test_soups_take_all_or_those_that_help():
     "spec",
     [
         ModelAverage(), DiLoCo(), StreamingDiLoCo(tau=4), Papa(), Easgd(), Bmuf(), Dart(),
-        Soup(recipe="uniform"), Soup(), EasgdAsync(),
+        Soup(recipe="uniform"), Soup(), EasgdAsync(), MuLoCo(),
     ],
     ids=lambda s: s.component,
 )  # fmt: skip

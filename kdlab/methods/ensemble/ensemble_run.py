@@ -65,8 +65,9 @@ class EnsembleRun:
 
     @property
     def recipe(self) -> Recipe:
-        recipe, epochs = self.spec.train, self.variant.epochs
-        return recipe if epochs is None else replace(recipe, epochs=epochs)
+        variant = self.variant
+        recipe = variant.aggregation.local_recipe(self.spec.train)
+        return recipe if variant.epochs is None else replace(recipe, epochs=variant.epochs)
 
     def samples(self, worker: int, epochs: int | None = None) -> PlannedSamples:
         """A worker's local data."""
@@ -209,7 +210,7 @@ class EnsembleRun:
                 pool=pool,
                 report=job.emit,
                 stop=stop or self.setup.stop,
-                student_rate=worker.measure_rate,
+                student_rate=worker.sgd.measure_rate,
                 start=worker.stream.start(),
                 in_group=True,
             )

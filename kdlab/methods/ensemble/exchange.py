@@ -23,7 +23,8 @@ from kdlab.train.checkpoint import OptimizerFacts
 from kdlab.train.step import TrainStep
 
 # Beside a model: what its aggregation remembers, and the global model where it is another.
-MEMORY, WHOLE = "memory//", "whole//"
+# What travels in its place, where that is encoded, too.
+MEMORY, WHOLE, SENT = "memory//", "whole//", "sent//"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,14 @@ def publish(
 ) -> ModelFile:
     """Write weights and buffers, whole or not at all; with others `beside`, by their names.
 
-    What is beside is for whoever comes back; of the model all travels, or what is `travelling`.
+    What is beside is for whoever comes back; all of the model travels, or what is `travelling`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {k: v.detach().contiguous().cpu() for k, v in net.state_dict().items()}
-    size = sum(state[name].nbytes for name in (state if travelling is None else travelling))
+    names = list(state) if travelling is None else travelling
     # Copies: what is remembered may be the same tensor as what is global.
     state |= {k: v.detach().cpu().contiguous().clone() for k, v in (beside or {}).items()}
+    size = sum(state[name].nbytes for name in names)
     write_whole(path, lambda temporary: save_file(state, temporary))
     return ModelFile(worker, str(path), file_sha256(path), size)
 
@@ -78,7 +80,7 @@ def fetch(file: ModelFile, beside: str | None = None) -> dict[str, Tensor]:
         )
     found = from_bytes(content)
     if beside is None:
-        return {k: v for k, v in found.items() if not k.startswith((MEMORY, WHOLE))}
+        return {k: v for k, v in found.items() if not k.startswith((MEMORY, WHOLE, SENT))}
     return {k.removeprefix(beside): v for k, v in found.items() if k.startswith(beside)}
 
 

@@ -1,5 +1,6 @@
 """SGD of one local model: its steps, and what happens between them."""
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from kdlab.train.hard_loss import hard_loss
 from kdlab.train.job import begin_process
 from kdlab.train.lineage import Odometer
 from kdlab.train.loop_control import LoopControl, alone
-from kdlab.train.step import TrainStep, compiled, placed, seed_by
+from kdlab.train.step import TrainStep, compiled, placed, seed_by, steps_per_second
 
 _LOG_EVERY_S = 0.5
 
@@ -197,6 +198,21 @@ class LocalSgd:
         self.refuse_bad_loss()
         losses, self._losses = self._losses, []
         return float(torch.stack(losses).mean()) if losses else float("nan")
+
+    def measure_rate(self, seconds: float = 0.3) -> float:
+        """Samples/s of local steps when nothing is waited for; leaves no trace."""
+        ids = self.job.samples.batches(0)[0]
+        device = self.device
+        views = torch.from_numpy(self.job.samples.views(ids, 0)).to(device)
+        labels = torch.from_numpy(self.job.samples.labels(ids)).to(device)
+        with torch.random.fork_rng():
+            model = copy.deepcopy(self.model).train()
+            own = TrainStep(self.job.recipe, model, model, device)
+
+            def step() -> None:
+                own(hard_loss(self.job.recipe, own.scores(views), labels), 1e-3)
+
+            return len(ids) * steps_per_second(step, least=3, seconds=seconds)
 
     # What the model says
 

@@ -9,13 +9,11 @@ It knows neither processes nor the other workers, only files of models. Every ch
 from seed, worker and step, so it does not matter where it runs or whether it came back.
 """
 
-import copy
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from kdlab.events.ensemble import WorkerResumed
@@ -29,6 +27,7 @@ from kdlab.methods.ensemble.compression import (
 )
 from kdlab.methods.ensemble.exchange import (
     MEMORY,
+    SENT,
     WHOLE,
     ModelFile,
     fetch,
@@ -49,11 +48,9 @@ from kdlab.papers.ec_dnn.round_schedule import Round
 from kdlab.soft_labels.source import Batch, SoftLabelSource
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.kind import Weights
-from kdlab.train.aggregation.weights import Merging, WeightAggregation
+from kdlab.train.aggregation.weights import OWN, Merging, WeightAggregation
 from kdlab.train.cadence import Cadence
-from kdlab.train.hard_loss import hard_loss
 from kdlab.train.recalibration import take_statistics_again
-from kdlab.train.step import TrainStep, steps_per_second
 
 
 class LocalWorker:
@@ -138,21 +135,6 @@ class LocalWorker:
         checkpoint.save(self.checkpoints, number, tensors, facts)
         self.saves.done(self.sgd.steps)
 
-    def measure_rate(self, seconds: float = 0.3) -> float:
-        """Samples/s of local steps when nothing is waited for; leaves no trace."""
-        ids = self.job.samples.batches(0)[0]
-        device = self.sgd.device
-        views = torch.from_numpy(self.job.samples.views(ids, 0)).to(device)
-        labels = torch.from_numpy(self.job.samples.labels(ids)).to(device)
-        with torch.random.fork_rng():
-            model = copy.deepcopy(self.model).train()
-            own = TrainStep(self.job.recipe, model, model, device)
-
-            def step() -> None:
-                own(hard_loss(self.job.recipe, own.scores(views), labels), 1e-3)
-
-            return len(ids) * steps_per_second(step, least=3, seconds=seconds)
-
     # Local training
 
     def train(
@@ -231,7 +213,11 @@ class LocalWorker:
         mine = [file for file in models if file.worker == self.job.worker]
         for file in mine or models[: int(self.job.aggregation.averages)]:
             self.model.net.load_state_dict(fetch(file))
-            self.memory = fetch(file, MEMORY) or self.memory
+            remembered = fetch(file, MEMORY)
+            own = {k for k in remembered if k.startswith(OWN) and not mine}
+            self.memory = {
+                k: v for k, v in remembered.items() if k not in own
+            } or self.memory
             if mine:
                 take_momentum(file, self.sgd.train_step)
 
@@ -251,7 +237,7 @@ class LocalWorker:
         if spec is None or batch.soft is None:
             return loss
         batch.refuse_nonsense()
-        teacher = batch.soft[rows].to(device, torch.float32)
+        teacher = batch.soft[rows].to(device).float()
         labels = batch.labels[rows].to(device)
         weight = spec.soft_weight_at(self.sgd.epoch)
         return spec.hard_weight * loss + weight * spec.soft(scores, teacher, labels)
@@ -306,7 +292,12 @@ class LocalWorker:
         own = {k: v.detach().cpu() for k, v in self.model.net.state_dict().items()}
         merged = aggregation.merge(
             Merging(
-                states=[fetch(file) for file in models],
+                states=[
+                    aggregation.decode(fetch(file, SENT), self.memory)
+                    if aggregation.encodes
+                    else fetch(file)
+                    for file in models
+                ],
                 own=own,
                 memory=self.memory,
                 parameters=self._trained_names(),
@@ -327,10 +318,19 @@ class LocalWorker:
         """Where its model goes, what is beside it for whoever comes back, and what travels."""
         name = f"worker-{self.job.worker}.{what}.safetensors"
         path = self.job.folder / "rounds" / f"{round_.number:05d}" / name
-        beside = {MEMORY + k: v for k, v in self.memory.items()}
-        beside |= {WHOLE + k: v for k, v in (whole or {}).items()}
         state, trained = self.model.net.state_dict(), self._trained_names()
-        return path, beside, self.job.aggregation.travelling(round_.number, state, trained)
+        aggregation, sent = self.job.aggregation, dict[str, Tensor]()
+        if isinstance(aggregation, WeightAggregation) and aggregation.encodes:
+            if what == "local":
+                host = {k: v.detach().cpu() for k, v in state.items()}
+                sent, self.memory = aggregation.encode(host, self.memory, trained)
+            travelling: Collection[str] = [SENT + k for k in sent]
+        else:
+            travelling = aggregation.travelling(round_.number, state, trained)
+        beside = {MEMORY + k: v for k, v in self.memory.items()}
+        beside |= {SENT + k: v for k, v in sent.items()}
+        beside |= {WHOLE + k: v for k, v in (whole or {}).items()}
+        return path, beside, travelling
 
     def _trained_names(self) -> frozenset[str]:
         return frozenset(name for name, _ in self.model.net.named_parameters())

@@ -15,6 +15,7 @@ from kdlab.losses.local import diversity_regularised
 from kdlab.papers.ec_dnn.parallel import Combining
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.train.compression.kind import CompressionSpec
+from kdlab.train.recipe import Recipe
 
 Weights = Mapping[str, Tensor]
 
@@ -54,6 +55,10 @@ class AggregationSpec(Spec, ABC):
     def compresses_in_line(self) -> bool:
         """Whether compressions take their batches from those of the training."""
         return self.compressing is not None and self.compressing.in_line
+
+    def local_recipe(self, recipe: Recipe) -> Recipe:
+        """How local models are trained, where the experiment has this recipe."""
+        return recipe
 
     def timetable(self, iterations: int, looks: int) -> RoundSchedule:
         """The rounds of so many local iterations; without communications, `looks` of them."""

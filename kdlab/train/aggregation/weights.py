@@ -7,7 +7,7 @@ each worker, in its checkpoints and beside the weights that it publishes.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor
 
@@ -15,6 +15,9 @@ from kdlab.config import Range
 from kdlab.papers.ec_dnn.parallel import Combining
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.train.aggregation.kind import AggregationSpec, Weights
+
+# Begins the names of what a worker remembers for itself; all else is alike with all.
+OWN = "own."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,9 @@ class WeightAggregation(AggregationSpec):
     optimizer: Literal["keep", "reset"] = "keep"
 
     averages = True
+    encodes: ClassVar[bool] = (
+        False  # what travels is no tensors of the model, but `encode`d
+    )
 
     @property
     def combining(self) -> Combining:
@@ -95,6 +101,16 @@ class WeightAggregation(AggregationSpec):
                 f"({self.tau}) or fragments, or train longer."
             )
         return super().unfit(table, validation)
+
+    def encode(
+        self, state: Weights, memory: Weights, parameters: frozenset[str]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """What travels of a local model, where the aggregation `encodes`, and its memory then."""
+        raise NotImplementedError
+
+    def decode(self, sent: Weights, memory: Weights) -> dict[str, Tensor]:
+        """The local model as whoever took in its code sees it."""
+        raise NotImplementedError
 
     def merge(self, merging: Merging) -> Merged:
         """One communication.

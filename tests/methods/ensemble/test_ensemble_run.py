@@ -193,6 +193,7 @@ RIVALS = {
     "bmuf": "bmuf, tau: 3",
     "dart": "dart, tau: 3",
     "soup": "soup",
+    "muloco": "muloco, tau: 3",
     "codistillation": "codistillation, tau: 3",
 }
 
@@ -220,6 +221,9 @@ def test_every_rival_leaves_a_student_and_a_global_model(rivals, name):
     assert (folder / kept).is_file()
 
 
+COUNTS = (32 * 8 * 8, 32, 32 * 32, 32, 10 * 32, 10)  # numbers of each of its tensors
+
+
 @pytest.mark.long
 def test_rivals_exchange_the_bytes_that_one_counts_by_hand(rivals):
     """Of two workers each takes in one model's, in a ring (2 (K - 1) / K) and of the other."""
@@ -241,6 +245,10 @@ def test_rivals_exchange_the_bytes_that_one_counts_by_hand(rivals):
     # The first of two fragments is the stem, and has its turn twice.
     assert sent["streaming_diloco"] == stem + (layer + head) + stem
     assert sent["soup"] == model  # once, in the end
+    # Two bits of each number and four levels of each tensor, in bytes of their own.
+    coded = [count // 4 + (count % 4 > 0) + 4 * 4 for count in COUNTS]
+    assert sent["muloco"] == 2 * sum(coded)
+    assert rivals["muloco"][2].figures["fetched_bytes"] == 2 * 2 * sum(coded)
 
 
 NORMED = "student={type: models/cifar_resnet, depth: 8, width: [4, 4, 8, 8]}"

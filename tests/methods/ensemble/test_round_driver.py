@@ -27,6 +27,7 @@ from kdlab.train.aggregation.easgd import Easgd
 from kdlab.train.aggregation.easgd_async import EasgdAsync
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.aggregation.model_average import ModelAverage
+from kdlab.train.aggregation.muloco import MuLoCo
 from kdlab.train.aggregation.none import NoAggregation
 from kdlab.train.aggregation.papa import Papa
 from kdlab.train.aggregation.streaming_diloco import StreamingDiLoCo
@@ -178,6 +179,7 @@ RIVALS = (
     Easgd(tau=5),
     Bmuf(tau=5),
     Dart(tau=5),
+    MuLoCo(tau=5),
     Codistillation(tau=5),
     EasgdAsync(tau=5),  # the last: each has the centre of its own last exchange
 )
@@ -276,10 +278,10 @@ def test_whatever_a_lost_worker_was_doing_the_round_goes_on(digits, tmp_path, at
 
 def comings_back():
     """One in CI for each that remembers; all of them nightly."""
-    for number, spec in enumerate(RIVALS[:5]):
+    for number, spec in enumerate((*RIVALS[:5], MuLoCo(tau=5))):
         name = spec.component.rpartition("/")[2]
         for at in (1, 2, 5, 8):
-            marks = () if at == (8, 5, 2, 1, 5)[number] else pytest.mark.nightly
+            marks = () if at == (8, 5, 2, 1, 5, 2)[number] else pytest.mark.nightly
             yield pytest.param(spec, at, id=f"{name}-{at}", marks=marks)
 
 
@@ -300,6 +302,7 @@ WAITED_FOR = {
     "ec in line": ec(30, 10, p_iterations=3, mu=1.0),
     "ma": (ModelAverage(tau=10), RoundSchedule(iterations=30, tau=10, averages=True)),
     "diloco": (DiLoCo(tau=10), DiLoCo(tau=10).timetable(30, 3)),
+    "muloco": (MuLoCo(tau=10), MuLoCo(tau=10).timetable(30, 3)),
 }
 
 
