@@ -308,6 +308,7 @@ def trained(by: TrainedBy, method: BenchedMethod, seed: int, prices: Prices) -> 
     processes = WorkersHere(
         lambda number: run.worker(number, folder, unheard),
         lambda worker: run.source(worker, "bench", None),
+        stacked=run.method.stacked,
     )
     driver = RoundDriver(run.training(folder, unheard), processes)
     try:

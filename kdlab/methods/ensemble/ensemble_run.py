@@ -23,6 +23,7 @@ from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch
 from kdlab.methods.ensemble.local_job import LocalJob, Prices, own_folder
 from kdlab.methods.ensemble.round_driver import Training, TrainingOutcome
 from kdlab.methods.ensemble.settings import EnsembleSettings
+from kdlab.methods.ensemble.stacked import check_stackable
 from kdlab.methods.ensemble.variant import Variant
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.models.ensemble import Combination, combined
@@ -104,6 +105,8 @@ class EnsembleRun:
             )
         if why is not None:
             raise BadInput(f"{self.member.source_name}: {why}")
+        if self.method.stacked:
+            check_stackable(self.fresh(0), self.setup.data.shape)
 
     def warn_of_unseen_classes(self, emit: Emit) -> None:
         """Which workers' local data lacks some classes, and how many."""

@@ -68,27 +68,38 @@ class LocalSgd:
 
     def one(self, batch: Batch, loss_of: LossOf = lambda scores, hard, rows: hard) -> None:
         """A step; without a loss of its own one of plain local training."""
-        recipe, train_step, rows = self.job.recipe, self.train_step, len(batch.ids)
+        train_step, rows = self.train_step, len(batch.ids)
         # Dropout depends on these alone.
         seed_by(self.job.seed, self.job.worker, self.steps)
         views, labels = batch.views.to(self.device), batch.labels.to(self.device)
-        batches, factor = self.job.samples.plan.batches, self.control.lr_factor
-        train_step.at(self.epoch, batches, factor)
+        self.schedule()
         seen = list[Tensor]()
 
         def loss(part: slice) -> Tensor:
             scores = train_step.scores(views[part])
             seen.append(scores.detach())
-            return loss_of(scores, hard_loss(recipe, scores, labels[part]), part)
+            return loss_of(scores, self.hard_loss(scores, labels[part]), part)
 
         train_step.gradients(rows, train_step.parts(rows), loss)
-        train_step.update()
+        self.update(torch.cat(seen), labels)
+
+    def schedule(self) -> None:
+        """The rate of the next step."""
+        batches, factor = self.job.samples.plan.batches, self.control.lr_factor
+        self.train_step.at(self.epoch, batches, factor)
+
+    def hard_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return hard_loss(self.job.recipe, scores, labels)
+
+    def update(self, scores: Tensor, labels: Tensor) -> None:
+        """Down the gradients that are there, of a batch that had these scores."""
+        self.train_step.update()
         self.steps += 1
         self.odometer.value = self.steps
         if self.job.prices is not None:
             self._priced_s += self.job.prices.step_s
         # Not the objective: that of Eq. 5 is smallest for the model that differs most.
-        self._losses.append(cross_entropy(torch.cat(seen), labels))
+        self._losses.append(cross_entropy(scores, labels))
 
     @property
     def epoch(self) -> float:

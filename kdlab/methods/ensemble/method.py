@@ -64,6 +64,7 @@ class Ensemble(EnsembleSettings, MethodSpec):
                     number, training.folder, training.emit, training.changes
                 ),
                 lambda worker: own.source(worker, training.run.run_id, training.pool),
+                stacked=self.stacked,
             )
         with training.chaos(training.pool, ranks):
             job = own.training(training.folder, training.emit)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from kdlab.data.images import ImageData
 from kdlab.methods.ensemble.exchange import ModelFile, keep_momentum
 from kdlab.methods.ensemble.local_job import RoundWork
+from kdlab.methods.ensemble.stacked import StackedSgd
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.models.model import Normalised
 from kdlab.papers.ec_dnn.round_schedule import Round
@@ -83,6 +84,10 @@ def execute(worker: LocalWorker, order: RoundOrder, source: SoftLabelSource) -> 
         done = worker.train(order.round, order.models, source)
     else:
         done = worker.combine(order.round, order.models, order.keep, order.centre)
+    return _report(worker, order, done)
+
+
+def _report(worker: LocalWorker, order: RoundOrder, done: RoundWork) -> RoundReport:
     if order.look is not None:
         model = worker.global_model() if order.what == "combine" else worker.model
         look(worker, model, Path(order.look))
@@ -109,14 +114,20 @@ def looked_at(data: ImageData) -> NDArray[np.int64]:
 
 
 class WorkersHere:
-    """All workers here, one after the other, each with whatever it left in its folder."""
+    """All workers here, one after the other, each with whatever it left in its folder.
+
+    With `stacked` they take the local steps of a round at once, on stacked weights.
+    """
 
     def __init__(
         self,
         make: Callable[[int], LocalWorker],
         source: Callable[[LocalWorker], SoftLabelSource],
+        *,
+        stacked: bool = False,
     ) -> None:
-        self._make, self._source = make, source
+        self._make, self._source, self._stacked = make, source, stacked
+        self._at_once: StackedSgd | None = None
         self.workers: dict[int, LocalWorker] = {}
         self._sources: dict[int, SoftLabelSource] = {}
         self._orders: deque[RoundOrder] = deque()
@@ -132,10 +143,33 @@ class WorkersHere:
     def events(self) -> Iterator[WorkerEvent]:
         while self._news:
             yield self._news.popleft()
-        if self._orders:
+        first = self._orders[0] if self._orders else None
+        alike = first is not None and all(
+            (o.what, o.round) == ("train", first.round) for o in self._orders
+        )
+        if self._stacked and alike and len(self._orders) > 1:
+            yield from self._train_at_once()
+        elif first is not None:
             order = self._orders.popleft()
             worker = self.workers[order.worker]
             yield execute(worker, order, self._source_of(worker, order))
+
+    def _train_at_once(self) -> Iterator[WorkerEvent]:
+        orders = list(self._orders)
+        self._orders.clear()
+        workers = [self.workers[order.worker] for order in orders]
+        sources = [self._source_of(*pair) for pair in zip(workers, orders, strict=True)]
+        sgds = [worker.sgd for worker in workers]
+        if self._at_once is None or self._at_once.sgds != sgds:
+            self._at_once = StackedSgd(sgds)
+        done = self._at_once.round(
+            [
+                worker.steps(order.round, order.models, source)
+                for worker, order, source in zip(workers, orders, sources, strict=True)
+            ]
+        )
+        for worker, order, work in zip(workers, orders, done, strict=True):
+            yield _report(worker, order, work)
 
     def _source_of(self, worker: LocalWorker, order: RoundOrder) -> SoftLabelSource:
         number = worker.job.worker

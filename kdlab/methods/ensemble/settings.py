@@ -36,6 +36,8 @@ class EnsembleSettings(MethodSettings):
         them.
     processes: each worker in a process of its own; false trains them one after the other
         in the run's process. Results are the same.
+    stacked: workers in one process take their local steps at once, on stacked weights (vmap): for
+        a GPU, which small networks leave idle; slower on CPUs. Equal but for rounding, and dropout.
     gbit_per_s: between machines, for the modelled time of a communication.
     hang_s: a worker without a sign of life for so long (two minutes while it starts) is
         killed and started again.
@@ -54,6 +56,7 @@ class EnsembleSettings(MethodSettings):
     looks: Annotated[int, _POSITIVE] = 20
     recalibrate: Annotated[int, Range(ge=0)] = 1024
     processes: bool = True
+    stacked: bool = False
     gbit_per_s: Annotated[float, POSITIVE] = 1.0
     hang_s: Annotated[float, POSITIVE] = 60.0
     wait_for_lost: bool = True
@@ -130,7 +133,28 @@ class EnsembleSettings(MethodSettings):
                     f"are served batch by batch, and {name} compresses on the batches of its "
                     "training in between (mu: 1); give it mu below 1",
                 )
+        if self.stacked:
+            yield from self._unstackable(spec)
         yield from recipe_faults(spec.train, _NOT_LOCAL, "methods/ensemble")
+
+    def _unstackable(self, spec: ExperimentSpec) -> Iterator[Fault]:
+        if self.processes:
+            yield Fault(
+                "method.stacked", "is true, and processes too: set processes: false"
+            )
+        if len(set(self.models)) > 1:
+            yield Fault("method.stacked", "is true, and models differ")
+        without = {
+            "accumulate": 1,
+            "compile": False,
+            "precision": "fp32",
+            "quantise_after": None,
+        }
+        for name, only in without.items():
+            if (value := getattr(spec.train, name)) != only:
+                yield Fault(
+                    f"train.{name}", f"is {value}; with stacked weights it is {only}"
+                )
 
     def compared(self, spec: ExperimentSpec) -> dict[str, SourceSpec]:
         return dict.fromkeys(self.variants(spec.aggregation), spec.soft_labels)

@@ -9,7 +9,7 @@ It knows neither processes nor the other workers, only files of models. Every ch
 from seed, worker and step, so it does not matter where it runs or whether it came back.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ from kdlab.methods.ensemble.local_job import (
     WorkParts,
     own_folder,
 )
-from kdlab.methods.ensemble.local_sgd import LocalSgd
+from kdlab.methods.ensemble.local_sgd import LocalSgd, LossOf
 from kdlab.methods.ensemble.stream import Stream
 from kdlab.models.model import Normalised
 from kdlab.papers.ec_dnn.round_schedule import Round
@@ -138,13 +138,23 @@ class LocalWorker:
     # Local training
 
     def train(
-        self,
-        round_: Round,
-        latest: Sequence[ModelFile],
-        source: SoftLabelSource,
+        self, round_: Round, latest: Sequence[ModelFile], source: SoftLabelSource
     ) -> RoundWork:
+        """All of `steps`, one after the other."""
+        steps = self.steps(round_, latest, source)
+        while True:
+            try:
+                self.sgd.one(*next(steps))
+            except StopIteration as end:
+                done: RoundWork = end.value
+                return done
+
+    def steps(
+        self, round_: Round, latest: Sequence[ModelFile], source: SoftLabelSource
+    ) -> Generator[tuple[Batch, LossOf], None, RoundWork]:
         """The rest of a round's local iterations (Eq. 5); publishes the model.
 
+        Whoever iterates takes the step of each batch, by itself or with those of others.
         The mean of `latest`, the compressed models of the round before, is z-bar.
 
         Raises:
@@ -168,7 +178,7 @@ class LocalWorker:
         self.model.train()
         for number, batch in enumerate(self.stream.take(source, steps)):
             z = None if away is None else away.made.of(number, len(batch.ids))
-            sgd.one(batch, partial(self._local_loss, z, round_, batch))
+            yield batch, partial(self._local_loss, z, round_, batch)
             self.round_samples += len(batch.ids)
             self.round_steps = before + number + 1
             self._between()
@@ -213,11 +223,8 @@ class LocalWorker:
         mine = [file for file in models if file.worker == self.job.worker]
         for file in mine or models[: int(self.job.aggregation.averages)]:
             self.model.net.load_state_dict(fetch(file))
-            remembered = fetch(file, MEMORY)
-            own = {k for k in remembered if k.startswith(OWN) and not mine}
-            self.memory = {
-                k: v for k, v in remembered.items() if k not in own
-            } or self.memory
+            kept = {k: v for k, v in fetch(file, MEMORY).items() if mine or OWN not in k}
+            self.memory = kept or self.memory
             if mine:
                 take_momentum(file, self.sgd.train_step)
 
