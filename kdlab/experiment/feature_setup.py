@@ -1,6 +1,6 @@
-"""What an experiment's `features` come to for its two networks: taps, shapes, misfits."""
+"""What an experiment's `features` come to for its networks: taps, shapes, misfits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import torch
@@ -14,10 +14,13 @@ from kdlab.models.model import Normalised
 from kdlab.models.with_features import shapes_of, tap_of
 from kdlab.train.feature_teaching import FeatureJob
 
+Networks = Mapping[str, Normalised]
+"""The teachers by their names, in their order."""
+
 
 def feature_job(
     losses: Sequence[FeatureLossSpec],
-    teacher: Normalised,
+    teachers: Networks,
     student: Normalised,
     data: ImageData,
 ) -> FeatureJob:
@@ -28,30 +31,46 @@ def feature_job(
     """
     views = two_images(data)
     device = next(student.parameters()).device
-    taps = [tap_of(student, loss.student, views.to(device)) for loss in losses]
+    order = [number for name in teachers for number in _numbers(losses, name, teachers)]
+    sorted_losses = [losses[number] for number in order]
+    taps = [tap_of(student, loss.student, views.to(device)) for loss in sorted_losses]
     own = shapes_of(student, taps, views.to(device))
-    theirs = shapes_of(teacher, teacher_taps(losses, teacher, data), views)
-    for number, loss in enumerate(losses):
-        if why := loss.misfit(own[number], theirs[number]):
+    found = zip(teachers.values(), teacher_taps(losses, teachers, data), strict=True)
+    theirs = [shape for one, taps in found for shape in shapes_of(one, taps, views)]
+    for number, loss, mine, right in zip(order, sorted_losses, own, theirs, strict=True):
+        if why := loss.misfit(mine, right):
+            whose = f" of {loss.of}" if loss.of else ""
             raise ModelError(
                 f"features.{number} ({loss.component}) compares {loss.student} with "
-                f"{loss.teacher}: {why}."
+                f"{loss.teacher}{whose}: {why}."
             )
     return FeatureJob(
-        losses=tuple(losses),
+        losses=tuple(sorted_losses),
         taps=tuple(taps),
         own=tuple(own),
         theirs=tuple(theirs),
-        classes=len(data.classes),
+        classes=max(network.num_classes for network in teachers.values()),
     )
 
 
+def _numbers(losses: Sequence[FeatureLossSpec], name: str, teachers: Networks) -> list[int]:
+    """Which losses are of this teacher."""
+    only = len(teachers) == 1
+    return [n for n, loss in enumerate(losses) if loss.of == name or (only and not loss.of)]
+
+
 def teacher_taps(
-    losses: Sequence[FeatureLossSpec], teacher: Normalised, data: ImageData
-) -> tuple[str, ...]:
-    """Where the teacher's outputs are taken, for each loss."""
+    losses: Sequence[FeatureLossSpec], teachers: Networks, data: ImageData
+) -> list[tuple[str, ...]]:
+    """Where the outputs of each teacher are taken, for each loss that is of it."""
     views = two_images(data)
-    return tuple(tap_of(teacher, loss.teacher, views) for loss in losses)
+    return [
+        tuple(
+            tap_of(network, losses[n].teacher, views)
+            for n in _numbers(losses, name, teachers)
+        )
+        for name, network in teachers.items()
+    ]
 
 
 def two_images(data: ImageData) -> Tensor:
@@ -59,7 +78,12 @@ def two_images(data: ImageData) -> Tensor:
     return torch.from_numpy(probe_images(data.shape))[:2]
 
 
-def row_of(taps: Sequence[str], teacher: Normalised, data: ImageData) -> int:
-    """Numbers of an answer: logits, and the outputs at these taps."""
-    views = two_images(data)
-    return len(data.classes) + sum(map(prod, shapes_of(teacher, taps, views)))
+def row_of(taps: Sequence[Sequence[str]], teachers: Networks, data: ImageData) -> int:
+    """Numbers of an answer: logits, and the outputs of each teacher at its taps."""
+    views, networks = two_images(data), teachers.values()
+    shapes = [
+        shape
+        for network, own in zip(networks, taps, strict=True)
+        for shape in shapes_of(network, own, views)
+    ]
+    return max(network.num_classes for network in networks) + sum(map(prod, shapes))

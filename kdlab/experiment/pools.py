@@ -1,11 +1,11 @@
 """The machines of a run: its teacher pools, and where its ranks are started."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kdlab.changes.change import CONTROL
 from kdlab.cluster import notebook_components
@@ -21,7 +21,7 @@ from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.teacher_changes import TeacherChanges
 from kdlab.models.headless import Headless, without_head
-from kdlab.models.model import ModelSpec, Normalised
+from kdlab.models.model import ModelSpec
 from kdlab.soft_labels.source import SourceSpec, TeacherPool
 
 
@@ -94,8 +94,8 @@ class Pools:
         if source.gives_hidden:
             return self._hidden(batch, source)
         if self.spec.features:
-            spec, model, fingerprint = self.setup.tapped()
-            return self._inner(model, spec, fingerprint, batch, source)
+            specs, model, row, fingerprint = self.setup.tapped()
+            return self._inner(model, specs, row, fingerprint, batch, source)
         with torch.random.fork_rng():
             answers = self.setup.load_teacher().infer
         return self.deployment(answers, batch, source)
@@ -109,26 +109,28 @@ class Pools:
         )
         whole = self.setup.whole()
         without_head(whole.net, name)
-        whole.num_classes = head.in_features
-        return self._inner(whole, spec, f"{teacher.fingerprint}-hidden", batch, source)
+        by = f"{teacher.fingerprint}-hidden"
+        return self._inner(whole, [spec], head.in_features, by, batch, source)
 
     def _inner(
         self,
-        model: Normalised,
-        spec: ModelSpec,
+        model: nn.Module,
+        specs: Sequence[ModelSpec],
+        row: int,
         fingerprint: str,
         batch: int,
         source: SourceSpec,
     ) -> Deployment:
-        """The teacher with other answers than its logits, or more of them."""
+        """The teachers with other answers than their logits, or more of them: `row` numbers."""
         with torch.inference_mode():
             made = self.deployment(model, batch, source)
-        (member,) = made.members
+        both, teachers = zip(made.members, specs, strict=True), self.setup.teacher
         return replace(
             made,
-            members=(replace(member, model=spec.to_dict()),),
+            members=tuple(replace(one, model=spec.to_dict()) for one, spec in both),
+            combination=teachers.combination if len(specs) > 1 else None,
             teacher=fingerprint,
-            num_classes=model.num_classes,
+            num_classes=row,
             engine="eager",  # engines are held to probabilities, and these are none
         )
 

@@ -5,7 +5,7 @@ Used by the run's own process and, when a student has several ranks, by each of 
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from kdlab.experiment.teacher_check import (
     check_validation,
     validated,
 )
+from kdlab.models.ensemble import combined
 from kdlab.models.headless import last_linear
 from kdlab.models.model import Normalised, load_weights
 from kdlab.models.pixel_mean import fit_pixel_mean
@@ -50,15 +51,25 @@ def head_of(teacher: Normalised, data: ImageData) -> tuple[str, nn.Linear]:
     return name, head.requires_grad_(requires_grad=False)
 
 
-def short_hash(taps: tuple[str, ...]) -> str:
-    """A hash of where inner outputs are taken: labels with others are others."""
-    return hashlib.sha256(json.dumps(taps).encode()).hexdigest()[:8]
+def short_hash(taps: Sequence[tuple[str, ...]]) -> str:
+    """A hash of where inner outputs are taken of each: labels with others are others."""
+    return hashlib.sha256(
+        json.dumps(taps[0] if len(taps) == 1 else taps).encode()
+    ).hexdigest()[:8]
 
 
 def network_of(spec: ExperimentSpec, data: ImageData) -> Normalised:
     """The network of the only teacher, with made-up weights."""
-    (teacher,) = spec.teachers()
-    return teacher.model.without_weights().build(len(data.classes), data.shape[0])
+    (network,) = networks_of(spec, data).values()
+    return network
+
+
+def networks_of(spec: ExperimentSpec, data: ImageData) -> dict[str, Normalised]:
+    """The networks of all teachers by their names, with made-up weights."""
+    return {
+        one.called: one.model.without_weights().build(len(data.classes), data.shape[0])
+        for one in spec.teachers()
+    }
 
 
 class TrainingSetup:
@@ -146,29 +157,43 @@ class TrainingSetup:
         # not depend on whether that happened before or after a resume.
         with torch.random.fork_rng():
             if self.spec.features and not logits:
-                _, model, fingerprint = self.tapped()
+                _, model, _, fingerprint = self.tapped()
                 return loaded(model, fingerprint, device)
             return self.teacher.load(self.data, device)
 
-    def tapped(self) -> tuple[WithFeatures, Normalised, str]:
-        """The teacher with its inner outputs: its spec, itself, and its fingerprint."""
-        (teacher,), data, losses = self.teacher.members, self.data, self.spec.features
-        whole = self.whole()
-        spec = WithFeatures(
-            model=teacher.spec.model.without_weights(),
-            taps=teacher_taps(losses, whole, data),
-            classes=len(data.classes),
-        )
+    def tapped(self) -> tuple[list[WithFeatures], nn.Module, int, str]:
+        """The teachers with their inner outputs.
+
+        The spec of each, all as one network, the numbers of its answer, and its fingerprint.
+        """
+        data, teachers, networks = self.data, self.teacher, self.networks()
+        taps = teacher_taps(self.spec.features, networks, data)
+        row = row_of(taps, networks, data)
+        specs, made = list[WithFeatures](), list[Normalised]()
+        for member, whole, own in zip(
+            teachers.members, networks.values(), taps, strict=True
+        ):
+            bare = member.spec.model.without_weights()
+            specs.append(WithFeatures(model=bare, taps=own, classes=whole.num_classes))
+            with torch.random.fork_rng():
+                made.append(specs[-1].build(row, data.shape[0]))
+            load_weights(made[-1].net, member.weights, member.sha256)
+        together = frozen(combined(made, teachers.combination))
+        return specs, together, row, f"{teachers.fingerprint}-{short_hash(taps)}"
+
+    def networks(self) -> dict[str, Normalised]:
+        """All teachers by their names, with their weights: no chance of the student's is spent."""
+        data = self.data
         with torch.random.fork_rng():
-            model = spec.build(row_of(spec.taps, whole, data), data.shape[0])
-        load_weights(model.net, teacher.weights, teacher.sha256)
-        return spec, frozen(model), f"{teacher.fingerprint}-{short_hash(spec.taps)}"
+            return {
+                member.spec.called: member.build(len(data.classes), data.shape[0])
+                for member in self.teacher.members
+            }
 
     def whole(self) -> Normalised:
-        """The only teacher with its weights: no chance of the student's is spent on it."""
-        (teacher,), data = self.teacher.members, self.data
-        with torch.random.fork_rng():
-            return teacher.build(len(data.classes), data.shape[0])
+        """The only teacher with its weights."""
+        (network,) = self.networks().values()
+        return network
 
     @cached_property
     def teacher_head(self) -> tuple[str, nn.Linear]:
@@ -224,8 +249,7 @@ class TrainingSetup:
         if member.source.gives_hidden:
             fields["head"] = self.teacher_head[1]
         if spec.features and taught:
-            whole = self.whole()
-            fields["features"] = feature_job(spec.features, whole, model, data)
+            fields["features"] = feature_job(spec.features, self.networks(), model, data)
         job = StudentJob(
             model_spec=model_spec,
             samples=samples or self.samples(member),

@@ -11,6 +11,7 @@ from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import PoolSpec
 from kdlab.config import Fault, Range, Spec
 from kdlab.config.check import construct
+from kdlab.config.folders import nearest
 from kdlab.config.load import from_dict
 from kdlab.config.registry import find
 from kdlab.data.images import DataSpec
@@ -120,7 +121,8 @@ class ExperimentSpec(Spec):
     expects: what others had with it.
     teacher: one, or several that `combine` makes one. A model alone is trained on
         `data` as `train` says.
-    features: losses between inner outputs of teacher and student, beside that of their logits.
+    features: losses between inner outputs of teacher and student, beside that of their logits;
+        of several teachers each says whose (`of`).
     soft_labels: where nothing is said, a teacher that is named is asked in the student's process.
     teacher_pool: of served soft labels; null is teachers on this machine (cluster/local_pool).
     workers: of a Dask cluster, where a student with several ranks is trained; null is this
@@ -208,7 +210,6 @@ class ExperimentSpec(Spec):
         of_hidden = (
             (not by.one_student, f"{by.component} takes logits alone"),
             (self.workers is not None, "ranks on workers do not have the teacher"),
-            (count > 1, f"there are {count} teachers: whose?"),
         )
         if self.compare:
             silent = type(by).compared is MethodSettings.compared
@@ -216,7 +217,8 @@ class ExperimentSpec(Spec):
             unheard = (not by.one_student or silent, own)
             yield from _lacks("compare", "is of soft labels", unheard)
         if hidden:
-            yield from _lacks("soft_labels.sends", "is hidden", *of_hidden)
+            many = (count > 1, f"there are {count} teachers: whose?")
+            yield from _lacks("soft_labels.sends", "is hidden", *of_hidden, many)
         if self.features:
             taught = any(source.needs_teacher != "none" for source in sources)
             yield from _lacks(
@@ -227,6 +229,7 @@ class ExperimentSpec(Spec):
                 (recipe.compile, "train.compile leaves no way to inner outputs"),
                 (hidden, "soft_labels.sends is hidden"),
             )
+            yield from self._nameless()
         keeping = [source.component for source in sources if source.keeps_labels]
         if self.data.sampling.active and keeping:
             yield Fault(
@@ -249,6 +252,24 @@ class ExperimentSpec(Spec):
             )
         if self.workers is not None:
             yield from _lacks("workers", "is set", self._no_ranks())
+
+    def _nameless(self) -> Iterator[Fault]:
+        """Where `features` do not say plainly whose they are."""
+        names = [teacher.called for teacher in self.teachers()]
+        for name in dict.fromkeys(n for n in names if names.count(n) > 1):
+            yield Fault(
+                "teacher",
+                f"has {names.count(name)} called {name!r}; give each a name of its own "
+                "(name: ...), by which features say whose they are",
+            )
+        for number, loss in enumerate(self.features if names else ()):
+            if loss.of is None:
+                if len(names) > 1:
+                    say = f"is missing, and there are {len(names)} teachers: {', '.join(names)}"
+                    yield Fault(f"features.{number}.of", say)
+            elif loss.of not in names:
+                has = f"is {loss.of!r}, and no teacher is called so."
+                yield Fault(f"features.{number}.of", has + nearest(loss.of, names))
 
     def _no_ranks(self) -> tuple[bool, str]:
         return not self.method.has_ranks(self), (

@@ -20,6 +20,7 @@ class FeatureLossSpec(Spec, ABC):
 
     teacher, student: modules by name whose outputs are compared, such as layer3 or
         blocks.5.norm1; `penultimate` is what the last linear layer is given.
+    of: the teacher by its name, where there are several (`teacher.name`).
     weight: on top of the hard and the soft loss.
     projector: where the student's output has another width, `linear` learns to bring it to
         the teacher's (1x1 convolutions of maps); `none` refuses that.
@@ -30,6 +31,7 @@ class FeatureLossSpec(Spec, ABC):
 
     teacher: str = "penultimate"
     student: str = "penultimate"
+    of: str | None = None
     weight: Annotated[float, NOT_NEGATIVE] = 1.0
     projector: Literal["linear", "none"] = "linear"
 

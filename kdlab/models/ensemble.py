@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 from kdlab.models.model import Normalised
+from kdlab.models.with_features import Tapped
 
 CombinedBy = Literal["probabilities", "logits", "best"]
 
@@ -36,20 +37,40 @@ class EnsembleModel(nn.Module):
 
     Of mean probabilities it answers with the log: their softmax is the mean itself, and a
     temperature works on them as on the logits of one model.
+
+    Args:
+        members: the models.
+        combination: of those that have logits.
+        logits: of each member, where inner outputs stand behind them: those come behind the
+            logits of all, member by member. None: there are no others.
     """
 
     shares: Tensor  # (members, 1, classes or 1); the members' sum to 1
 
-    def __init__(self, members: Sequence[Normalised], combination: Combination) -> None:
+    def __init__(
+        self,
+        members: Sequence[Normalised],
+        combination: Combination,
+        logits: Sequence[int] | None = None,
+    ) -> None:
         super().__init__()
-        self.members = nn.ModuleList(members)
+        self.members, self.logits = nn.ModuleList(members), logits
         weights = torch.tensor(combination.weights, dtype=torch.float32)
         self.by = combination.by
         self.register_buffer("shares", (weights / weights.sum(0))[:, None])
 
     def forward(self, views: Tensor) -> Tensor:
-        """(N, C, H, W) uint8 -> (N, classes) logits."""
-        each = torch.stack([member(views).float() for member in self.members])
+        """(N, C, H, W) uint8 -> (N, classes) logits, and what stands behind them."""
+        rows = [member(views).float() for member in self.members]
+        if self.logits is None:
+            return self._as_one(rows)
+        known = [row[:, :own] for row, own in zip(rows, self.logits, strict=True) if own]
+        inner = [row[:, own:] for row, own in zip(rows, self.logits, strict=True)]
+        said = known if len(known) < 2 else [self._as_one(known)]
+        return torch.cat([*said, *inner], dim=1)
+
+    def _as_one(self, logits: Sequence[Tensor]) -> Tensor:
+        each = torch.stack([*logits])
         if self.by == "logits":  # a number added to all of a member's says nothing
             centred = each - each.mean(dim=2, keepdim=True)
             return (centred * self.shares).sum(0)
@@ -63,4 +84,7 @@ class EnsembleModel(nn.Module):
 
 def combined(members: Sequence[Normalised], combination: Combination) -> nn.Module:
     """The only member itself, or the ensemble of all."""
-    return members[0] if len(members) == 1 else EnsembleModel(members, combination)
+    if len(members) == 1:
+        return members[0]
+    tapped = [member.net for member in members if isinstance(member.net, Tapped)]
+    return EnsembleModel(members, combination, [net.classes for net in tapped] or None)

@@ -1,46 +1,55 @@
-"""A student that looks at the same views as its teacher, with fewer pixels."""
+"""Networks that look at the same views with other numbers of pixels than these have."""
 
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self
 
 from torch import Tensor, nn
-from torch.nn.functional import avg_pool2d
+from torch.nn.functional import avg_pool2d, interpolate
 
 from kdlab.config import Range, register
-from kdlab.errors import ModelError
 from kdlab.models.model import ModelSpec
+
+_INNER = "inner."
 
 
 class Shrunk(nn.Module):
-    """A network behind the mean of k by k pixels; takes views of k times its own size."""
+    """A network behind views of its own size: the mean of k by k pixels, or else bilinear."""
 
     def __init__(self, inner: nn.Module, size: int) -> None:
         super().__init__()
         self.inner, self.size = inner, size
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, C, k size, k size) -> (N, classes)."""
-        side = x.shape[-1]
-        if side % self.size:
-            near = max(1, round(side / self.size)) * self.size
-            raise ModelError(
-                f"Views of {side} pixels cannot be shrunk to {self.size}: the mean is of 4, 9, 16 "
-                f"... pixels. Set data.size to {near}, or student.size to a divisor of {side}."
-            )
-        k = side // self.size
-        return self.inner(avg_pool2d(x, k)) if k > 1 else self.inner(x)
+        """(N, C, H, H) -> (N, classes)."""
+        k, rest = divmod(x.shape[-1], self.size)
+        if rest or not k:
+            size = self.size, self.size
+            x = interpolate(x, size, mode="bilinear", align_corners=False, antialias=True)
+        elif k > 1:
+            x = avg_pool2d(x, k)
+        return self.inner(x)
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load its own state, or that of the network inside."""
+        if not any(name.startswith(_INNER) for name in state_dict):
+            state_dict = {_INNER + name: own for name, own in state_dict.items()}
+        return super().load_state_dict(state_dict, strict, assign)
 
 
 @register("models/shrunk")
 @dataclass(frozen=True, kw_only=True)
 class ShrunkModel(ModelSpec):
-    """A network beside a teacher of larger images: each view is shrunk before it.
+    """A network beside others that look at the same view with more pixels, or fewer.
 
-    Teacher and student see one view, of `data.size` pixels: the teacher's size. The student gets
-    the mean of 2 by 2, 3 by 3, ... pixels of it, and costs what it costs at its own size.
+    Teacher and student see one view, of `data.size` pixels: the largest size of all. A network gets
+    the mean of 2 by 2, 3 by 3, ... pixels of it (bilinear, with antialiasing, where its size is no
+    divisor), and costs what it costs at its own size.
 
     model: the network.
-    size: pixels of a side that it is given; data.size is a multiple of it.
+    size: pixels of a side that it is given.
     """
 
     model: ModelSpec
@@ -57,3 +66,9 @@ class ShrunkModel(ModelSpec):
     def origin(self) -> str | None:
         """Its file's, else that of the network inside."""
         return self.weights or self.model.origin()
+
+    @classmethod
+    def of(cls, model: ModelSpec, size: int) -> Self:
+        """A network at a size; a file of its weights stays that of the whole."""
+        bare = replace(model, weights=None, sha256=None)
+        return cls(model=bare, size=size, weights=model.weights, sha256=model.sha256)

@@ -27,6 +27,8 @@ def tap_of(model: Normalised, name: str, views: Tensor) -> str:
     if name == "penultimate":
         return last_linear(model, views, "features ask for penultimate") + _INPUT
     modules = dict(model.net.named_modules())
+    if name not in modules and f"inner.{name}" in modules:
+        return f"inner.{name}"  # of a network that looks at views at a size of its own
     if name not in modules or not name:
         raise ModelError(
             f"{type(model.net).__name__} has no module {name!r}."
@@ -133,15 +135,16 @@ class WithFeatures(ModelSpec):
     classes: int
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
-        return Tapped(self.model.architecture(self.classes, in_chans), self.taps)
+        whole = self.model.architecture(self.classes, in_chans)
+        return Tapped(whole, self.taps, self.classes)
 
 
 class Tapped(nn.Module):
     """(N, C, H, W) -> (N, classes + D). Its weights have the whole network's names."""
 
-    def __init__(self, whole: nn.Module, taps: Sequence[str]) -> None:
+    def __init__(self, whole: nn.Module, taps: Sequence[str], classes: int) -> None:
         super().__init__()
-        self.whole = whole
+        self.whole, self.classes = whole, classes
         self._taps = Taps(whole, taps)
 
     def forward(self, views: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from kdlab.cluster.pool import ComputingPoolSpec, TeachersHere
 from kdlab.data.images import ImageData
 from kdlab.errors import BadInput
 from kdlab.experiment.feature_setup import row_of, teacher_taps
-from kdlab.experiment.setup import head_of, network_of
+from kdlab.experiment.setup import head_of, network_of, networks_of
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.report import page
 from kdlab.report.table import NAMES, duration, text_table_left
@@ -252,9 +252,9 @@ class _Reckoning:
         if source.gives_hidden:
             return head_of(network_of(self.spec, self.data), self.data)[1].in_features
         if self.spec.features and source.needs_teacher != "none":
-            network = network_of(self.spec, self.data)
-            taps = teacher_taps(self.spec.features, network, self.data)
-            return row_of(taps, network, self.data)
+            networks = networks_of(self.spec, self.data)
+            taps = teacher_taps(self.spec.features, networks, self.data)
+            return row_of(taps, networks, self.data)
         return len(self.data.classes)
 
     def _disk_mb(self) -> float:

@@ -12,13 +12,13 @@ from kdlab.errors import BadInput, DataError, ModelError
 from kdlab.events.checks import CheckMade
 from kdlab.experiment.feature_setup import feature_job
 from kdlab.experiment.method import method_of
-from kdlab.experiment.setup import TrainingSetup, head_of, network_of
+from kdlab.experiment.setup import TrainingSetup, head_of, network_of, networks_of
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.models.model import check_fit
 from kdlab.report.check_table import worst_first
 from kdlab.run.outputs.data_facts import facts_of
 from kdlab.run.rates import machine_facts
-from kdlab.train import teacher
+from kdlab.train import teacher_fit
 
 
 def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
@@ -43,7 +43,7 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
     with torch.random.fork_rng():
         teachers = needs - {"none"} or spec.method.needs_teacher
         for member in spec.teachers() if teachers else ():
-            teacher.check(member, data)
+            teacher_fit.check(member, data)
         if teachers:  # says itself which classes it cannot compare
             blank = torch.zeros((2, len(data.classes)))
             spec.loss.soft(blank, blank, torch.zeros(2, dtype=torch.long))
@@ -60,7 +60,7 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
                     f"{spec.student.component} does not say what its layers are; timm's models do."
                 )
             if spec.features:
-                feature_job(spec.features, network_of(spec, data), student, data)
+                feature_job(spec.features, networks_of(spec, data), student, data)
         except (MemoryError, RuntimeError) as error:  # PyTorch has no memory for it
             raise ModelError(
                 f"The student {spec.student.component} cannot be built: {error}. Nothing was "

@@ -13,7 +13,7 @@ from kdlab.models.with_features import Taps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureJob:
-    """What is compared, and where: one entry of each for every loss."""
+    """What is compared, and where: one entry of each for every loss, in the order of a row."""
 
     losses: tuple[FeatureLossSpec, ...]
     taps: tuple[str, ...]  # of the student

@@ -22,14 +22,15 @@ from kdlab.config.seal import file_sha256
 from kdlab.config.spec import POSITIVE, Spec
 from kdlab.data.images import DataSpec, ImageData
 from kdlab.data.samples import planned
-from kdlab.errors import Fault, ModelError, RunStopped, TeacherRefused
+from kdlab.errors import Fault, RunStopped, TeacherRefused
 from kdlab.events.event import Emit
 from kdlab.events.general import Note
 from kdlab.events.runs import TeacherReady, TeacherTraining
 from kdlab.models.ensemble import Combination, CombinedBy, combined
 from kdlab.models.headless import last_linear
-from kdlab.models.model import ModelSpec, Normalised, check_fit, export, load_weights
+from kdlab.models.model import ModelSpec, Normalised, export, load_weights
 from kdlab.models.pixel_mean import fit_pixel_mean
+from kdlab.models.shrunk import ShrunkModel
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.soft_labels.source import LoadedTeacher
 from kdlab.train.evaluate import evaluate
@@ -37,7 +38,7 @@ from kdlab.train.linear_probe import fit_last_layer
 from kdlab.train.recipe import Recipe
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
-from kdlab.train.teacher_classes import cut, cut_to, named, names_beside
+from kdlab.train.teacher_classes import cut, named, names_beside
 from kdlab.train.teacher_hash import hash_of
 
 _FACTS = "facts.json"
@@ -56,6 +57,9 @@ class TeacherSpec(Spec):
         training images: seconds. For `pretrained: true`, or a `backbone`.
     min_top1: percent on validation; a teacher that stays below is refused.
     weight: of this teacher's answers when it is one of several (an ensemble).
+    name: by which `features` say whose they are; null is the last part of its network's type.
+    size: pixels of a side that it looks at; views are brought to it (models/shrunk). null is as
+        they come.
     classes: what its outputs are, where they are not the data's classes in the data's order: a list
         of names, a file with a name a line, or a mapping of its names to the data's. More than
         the data has are cut off.
@@ -70,9 +74,14 @@ class TeacherSpec(Spec):
     min_top1: Annotated[float, Range(ge=0, le=100)] | None = None
     weight: Annotated[float, POSITIVE] = 1.0
     classes: tuple[str, ...] | Mapping[str, str] | str | None = None
+    name: str | None = None
+    size: Annotated[int, Range(ge=1, le=4096)] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.size is not None:
+            object.__setattr__(self, "model", ShrunkModel.of(self.model, self.size))
+            object.__setattr__(self, "size", None)  # the network says it now
         if self.data is not None:
             shown = self.data.shown_as(self.model.evaluation)
             object.__setattr__(self, "data", shown)
@@ -83,6 +92,14 @@ class TeacherSpec(Spec):
         own = {k: v for k, v in given.items() if k in cls.__dataclass_fields__}
         model = {k: v for k, v in given.items() if k not in own}
         return {"type": cls.component, "model": model} | own
+
+    @property
+    def called(self) -> str:
+        """Its name, where features are of several teachers."""
+        network = self.model
+        while isinstance(network, ShrunkModel):
+            network = network.model
+        return self.name or str(network.to_dict()["type"]).rpartition("/")[2]
 
     @property
     def trainable(self) -> bool:
@@ -189,39 +206,6 @@ def frozen(model: M) -> M:
 def recipe_hash(spec: TeacherSpec) -> str:
     """Hash of all that the weights depend on; cadence of logs and checkpoints does not count."""
     return hash_of(spec.to_dict(), spec.data.identity() if spec.data else "")
-
-
-def check(spec: TeacherSpec, data: ImageData) -> None:
-    """Whether the teacher can serve this data, before anything is started.
-
-    Raises:
-        ModelError: another number of classes, or images it cannot take.
-        WeightsError: a weights file that is missing, damaged or foreign.
-    """
-    own = None if spec.data is None else spec.data.load()
-    known = () if own is None else own.classes
-    if spec.model.weights is not None:
-        known = names_beside(spec.model.weights_path())
-    names = named(spec.classes, known, data)
-    if own is not None:
-        if names is None and len(own.classes) != len(data.classes):
-            raise ModelError(
-                f"The teacher is trained on {own.name} with {len(own.classes)} classes, the "
-                f"student's data {data.name} has {len(data.classes)}: the number of classes "
-                "differs, so its soft labels mean nothing here. Choose a teacher of the "
-                "same data set, or say what its classes are (teacher.classes)."
-            )
-        if own.shape[0] != data.shape[0]:
-            raise ModelError(
-                f"The teacher is trained on {own.name} with {own.shape[0]} channels, the "
-                f"student's data {data.name} has {data.shape[0]}. Give both the same channels."
-            )
-    count = len(names or data.classes)
-    model = spec.model.build(count, data.shape[0])
-    check_fit(model, data.shape, count, "the teacher")
-    begin_with(spec, model, data)
-    if names is not None:
-        cut_to(model, names, data)
 
 
 def begin_with(spec: TeacherSpec, model: Normalised, data: ImageData) -> None:

@@ -50,7 +50,13 @@ def _without_drops(tree: Any) -> None:
 
 def hash_of(parts: dict[str, Any], identity: str) -> str:
     """Hash of a teacher's spec as plain data, which is changed, and of its images."""
-    for name in ("min_top1", "weight", "classes"):  # they say nothing about the weights
+    for name in (
+        "min_top1",
+        "weight",
+        "classes",
+        "name",
+        "size",
+    ):  # they say nothing about the weights
         parts.pop(name)
     recipe = parts["recipe"] or {}
     # Teachers that were trained before stay what they are.

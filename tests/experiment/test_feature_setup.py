@@ -35,15 +35,15 @@ def test_a_job_has_taps_and_shapes_of_both_networks(digits, networks):
         Hint(teacher="blocks.2", student="blocks.1"),
         Attention(teacher="blocks.0", student="blocks.0"),
     ]
-    job = feature_job(losses, teacher, student, data)
+    job = feature_job(losses, {"one": teacher}, student, data)
     assert job.classes == 10
     assert len(job.taps) == len(job.own) == len(job.theirs) == 2
     assert [shape[0] for shape in job.theirs] == [16, 8]  # channels
     assert [shape[0] for shape in job.own] == [4 * 2, 4]
     numbers = 10 + sum(int(np.prod(shape)) for shape in job.theirs)
     assert job.outputs == numbers
-    taps = teacher_taps(losses, teacher, data)
-    assert row_of(taps, teacher, data) == numbers
+    taps = teacher_taps(losses, {"one": teacher}, data)
+    assert row_of(taps, {"one": teacher}, data) == numbers
     assert student.training  # it was looked at, and is as it was
 
 
@@ -54,7 +54,26 @@ def test_outputs_that_cannot_be_compared_are_named_with_their_loss(digits, netwo
         Attention(teacher="penultimate", student="blocks.1"),
     ]
     with pytest.raises(ModelError) as caught:
-        feature_job(losses, teacher, student, data)
+        feature_job(losses, {"one": teacher}, student, data)
     said = str(caught.value)
     assert said.startswith("features.1 (features/attention) compares blocks.1")
     assert "with penultimate" in said
+
+
+def test_of_several_teachers_the_losses_stand_in_the_order_of_their_row(digits, networks):
+    data, (first, student) = digits[0], networks
+    teachers = {"one": first, "two": CifarResNet(depth=8, width=(4, 4, 8, 12)).build(10, 1)}
+    losses = [
+        Hint(of="two"),
+        Hint(of="one", teacher="blocks.0", student="blocks.0"),
+        Attention(of="two", teacher="blocks.1", student="blocks.0"),
+    ]
+    job = feature_job(losses, teachers, student, data)
+    assert [loss.of for loss in job.losses] == ["one", "two", "two"]
+    assert job.theirs[0] == (8, 8, 8)
+    assert job.theirs[1] == (12,)
+    taps = teacher_taps(losses, teachers, data)
+    assert [len(own) for own in taps] == [1, 2]
+    assert row_of(taps, teachers, data) == job.outputs
+    with pytest.raises(ModelError, match=r"features\.0 .* with penultimate of two"):
+        feature_job([Attention(of="two")], teachers, student, data)

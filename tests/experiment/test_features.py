@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 import kdlab
 from kdlab.errors import ModelError, SpecError
 from kdlab.events.log import select
+from kdlab.experiment.setup import TrainingSetup
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.torchvision import TorchvisionModel
 from kdlab.models.with_features import Taps, WithFeatures, shapes_of, tap_of
@@ -146,6 +147,79 @@ def test_features_served_are_features_online_to_the_bit(in_process):
     assert all(torch.equal(ends[0][k], ends[1][k]) for k in ends[0])
     first = losses_of(in_process("smoke/in_process"), "in_process")[0]
     assert losses[0][0] > first  # the inner losses were added
+
+
+def two_teachers(size=12):
+    """Of unlike depth and width, one of which looks at views of another size."""
+    recipe = {"epochs": 1, "batch": 64, "threads": 1}
+    kind = "models/cifar_resnet"
+    first = {"type": kind, "depth": 8, "width": [8, 8, 16, 16]}
+    second = {"type": kind, "depth": 14, "width": [4, 4, 8, 8]}
+    teachers = [
+        {"type": "train/teacher", "model": first, "name": "wide", "recipe": recipe},
+        {"type": "train/teacher", "model": second, "name": "deep", "recipe": recipe,
+         "size": size},
+    ]  # fmt: skip
+    features = [
+        {"type": "features/cosine", "of": "deep"},
+        {
+            "type": "features/hint",
+            "of": "wide",
+            "teacher": "blocks.1",
+            "student": "blocks.1",
+        },
+    ]
+    return f"teacher={json.dumps(teachers)}", f"features={json.dumps(features)}"
+
+
+def test_several_teachers_give_one_logits_and_the_features_of_each(kdlab_home, elsewhere):
+    words = two_teachers()
+    setup = TrainingSetup(kdlab.load("smoke/in_process", *words).spec)
+    specs, model, row, _ = setup.tapped()
+    wide, deep = setup.networks().values()
+    x = torch.randint(0, 256, (3, *setup.data.shape), dtype=torch.uint8)
+    answer = model(x)
+    assert answer.shape == (3, row)
+    assert [spec.taps for spec in specs] == [("blocks.1",), ("inner.head:input",)]
+    alone = setup.load_teacher(logits=True).infer(x)
+    assert torch.equal(answer[:, :10], alone)
+    taps = Taps(wide.net, ["blocks.1"]), Taps(deep.net, ["inner.head:input"])
+    wide(x), deep(x)
+    (maps,), (hidden,) = (own.taken() for own in taps)
+    assert torch.equal(answer[:, 10:-8], maps.flatten(1))
+    assert torch.equal(answer[:, -8:], hidden)
+
+
+@pytest.mark.parametrize(
+    ("features", "said"),
+    [
+        ([{"type": "features/cosine"}], r"features\.0\.of: is missing, .* wide, deep"),
+        ([{"type": "features/cosine", "of": "dep"}], r"is 'dep'.*Nearest: deep"),
+    ],
+)
+def test_whose_features_are_meant_is_asked_before_the_start(features, said):
+    with pytest.raises(SpecError, match=said):
+        kdlab.load(
+            "smoke/in_process", two_teachers()[0], f"features={json.dumps(features)}"
+        )
+
+
+def test_two_teachers_of_one_name_are_refused():
+    teachers = ["models/cifar_resnet", {"type": "models/cifar_resnet", "depth": 14}]
+    with pytest.raises(SpecError, match="has 2 called 'cifar_resnet'"):
+        kdlab.load("smoke/in_process", f"teacher={json.dumps(teachers)}", two_teachers()[1])
+
+
+@pytest.mark.processes("a served run, with its pool")
+def test_features_of_two_teachers_served_are_those_of_in_process_to_the_bit(in_process):
+    more = two_teachers()
+    online = in_process("smoke/in_process", *more)
+    served = finished("smoke/served", "soft_labels.order=strict", *more)
+    assert served.result["samples_lost"] == served.result["samples_repeated"] == 0
+    assert losses_of(online, "in_process") == losses_of(served, "served")
+    kept = in_process("smoke/cached", *more)
+    first = losses_of(kept, "cached")[0]
+    assert first == pytest.approx(losses_of(online, "in_process")[0], rel=1e-2)
 
 
 HINT = json.dumps([{"type": "features/hint", "teacher": "blocks.2", "student": "blocks.2"}])

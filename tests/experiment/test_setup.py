@@ -163,10 +163,11 @@ def test_a_loop_with_features_has_the_teachers_outputs_behind_its_logits(
     answer = setup.load_teacher().infer(views)
     assert answer.shape == (2, row)
     assert torch.allclose(answer[:, :10], setup.load_teacher(logits=True).infer(views))
-    tapped, _, fingerprint = setup.tapped()
+    (tapped,), _, numbers, fingerprint = setup.tapped()
+    assert numbers == row
     assert fingerprint.startswith(setup.teacher.members[0].fingerprint)
-    assert fingerprint.endswith(short_hash(tapped.taps))
-    assert short_hash(("blocks.1",)) != short_hash(tapped.taps)
+    assert fingerprint.endswith(short_hash([tapped.taps]))
+    assert short_hash([("blocks.1",)]) != short_hash([tapped.taps])
 
 
 def test_who_has_no_teacher_has_no_features_to_compare(spec, kdlab_home, tmp_path):

@@ -8,8 +8,8 @@ from torch.nn.functional import interpolate
 
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
-from kdlab.errors import ModelError
 from kdlab.models.model import ModelSpec, check_fit
+from kdlab.models.shrunk import ShrunkModel
 
 BLOCK = {"type": "models/shrunk", "model": "timm/test_resnet", "size": 32}
 
@@ -74,14 +74,29 @@ def test_it_is_normalised_and_shown_as_its_network_is():
     assert own.evaluation(96) == other.evaluation(96)
 
 
-def test_sizes_that_are_no_multiple_are_a_sentence():
-    model = spec().build(5, 3)
-    with pytest.raises(
-        ModelError, match=r"80 pixels cannot be shrunk to 32.*data\.size to 64"
-    ):
-        check_fit(model, (3, 80, 80), 5, "the student")
-    with pytest.raises(ModelError, match=r"data\.size to 32"):
-        check_fit(model, (3, 20, 20), 5, "the student")
+@pytest.mark.parametrize("side", [80, 20])
+def test_views_of_any_size_are_brought_to_its_own(side):
+    model = spec().build(5, 3).eval()
+    check_fit(model, (3, side, side), 5, "the student")
+    views = torch.randint(0, 256, (4, 3, side, side), dtype=torch.uint8)
+    model.eval()
+    small = (views.float() - model.mean) / model.std
+    small = interpolate(small, (32, 32), mode="bilinear", antialias=True)
+    assert torch.equal(model(views), model.net.inner(small))
+
+
+def test_a_network_at_a_size_takes_the_file_of_the_bare_one(tmp_path):
+    bare, path = spec().model.build(5, 3), tmp_path / "bare.safetensors"
+    save_file(bare.net.state_dict(), path)
+    named = construct(
+        ModelSpec, from_dict({"type": "timm/test_resnet", "weights": str(path)}, "t")
+    )
+    sized = ShrunkModel.of(named, 48)
+    assert sized.weights == str(path)
+    assert sized.model.weights is None
+    model = sized.build(5, 3)
+    for name, tensor in bare.net.state_dict().items():
+        assert torch.equal(model.net.inner.state_dict()[name], tensor)
 
 
 def test_nothing_is_fetched_for_the_network_inside_one_that_was_exported():

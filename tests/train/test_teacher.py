@@ -6,7 +6,8 @@ from kdlab.errors import ModelError, TeacherRefused, WeightsError
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.timm import TimmModel
 from kdlab.train.recipe import Recipe
-from kdlab.train.teacher import PreparedTeachers, TeacherSpec, check, prepare, recipe_hash
+from kdlab.train.teacher import PreparedTeachers, TeacherSpec, prepare, recipe_hash
+from kdlab.train.teacher_fit import check
 
 MODEL = CifarResNet(depth=8, width=(4, 4, 8, 8))
 
@@ -90,3 +91,11 @@ def test_what_a_teacher_lacks_is_taken_from_its_experiment():
     assert own.trainable
     assert own.recipe.epochs == 3
     assert own.in_experiment(Synthetic(), Recipe(epochs=4)) is own
+
+
+def test_a_teacher_has_a_name_and_a_size_of_its_own():
+    plain = TeacherSpec(model=TimmModel(variant="test_resnet"))
+    assert plain.called == "test_resnet"
+    sized = TeacherSpec(model=TimmModel(variant="test_resnet"), size=48, name="small")
+    assert (sized.called, sized.model.size, sized.size) == ("small", 48, None)
+    assert TeacherSpec(model=sized.model).called == "test_resnet"

@@ -12,8 +12,9 @@ from kdlab.config.load import from_dict
 from kdlab.errors import ModelError
 from kdlab.events.event import unheard
 from kdlab.models.cifar_resnet import CifarResNet
-from kdlab.train.teacher import PreparedTeachers, TeacherSpec, check, prepare
+from kdlab.train.teacher import PreparedTeachers, TeacherSpec, prepare
 from kdlab.train.teacher_classes import named
+from kdlab.train.teacher_fit import check
 
 CARD = {"type": "models/cifar_resnet", "depth": 14, "width": [16, 32, 64, 96]}
 MEAN = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
