@@ -1,18 +1,28 @@
 """What an experiment's `features` come to for its networks: taps, shapes, misfits."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
+import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from kdlab.cluster.teachers.probe import probe_images
+from kdlab.config.home import home, locked, write_whole
+from kdlab.config.kept import key_of
 from kdlab.data.images import ImageData
 from kdlab.errors import ModelError
+from kdlab.features.balance import Statistics
 from kdlab.features.feature_loss import FeatureLossSpec
 from kdlab.models.model import Normalised
 from kdlab.models.with_features import shapes_of, tap_of
+from kdlab.soft_labels.source import LoadedTeacher
+from kdlab.train.evaluate import in_batches
 from kdlab.train.feature_teaching import FeatureJob
+
+_IMAGES, _BATCH = 1024, 64  # that statistics are taken of, at most, and at once
 
 Networks = Mapping[str, Normalised]
 """The teachers by their names, in their order."""
@@ -24,7 +34,7 @@ def feature_job(
     student: Normalised,
     data: ImageData,
 ) -> FeatureJob:
-    """Where inner outputs are taken, and their shapes.
+    """Where inner outputs are taken, and their shapes; without statistics of the teachers'.
 
     Raises:
         ModelError: a module that is not there, or outputs that cannot be compared.
@@ -50,6 +60,45 @@ def feature_job(
         own=tuple(own),
         theirs=tuple(theirs),
         classes=max(network.num_classes for network in teachers.values()),
+    )
+
+
+def balanced(job: FeatureJob, teacher: LoadedTeacher, data: ImageData) -> FeatureJob:
+    """The job with statistics of those outputs that are to be balanced.
+
+    They are of some training images without augmentation, made once for these teachers and images
+    and kept: a resumed run, and each of several ranks, has the same to the bit.
+
+    Args:
+        job: of `feature_job`.
+        teacher: all teachers, with their inner outputs.
+        data: whose images are looked at.
+    """
+    rows = np.sort(data.train)[:: -(-len(data.train) // _IMAGES)]
+    parts = [teacher.fingerprint, data.digest, str(data.shape), str(rows.tolist())]
+    path = home() / "teachers" / "balance" / f"{key_of('|'.join(parts))}.safetensors"
+    with locked(path.with_suffix(".lock")):
+        if not path.is_file():
+            found = [Statistics() for _ in job.losses]
+            for shown in data.shown_ahead(in_batches(rows, _BATCH)):
+                answers = job.features_of(teacher.infer(torch.from_numpy(shown)))
+                for own, features in zip(found, answers, strict=True):
+                    own.add(features)
+            made = {
+                f"{n}.{name}": getattr(own, name).contiguous()
+                for n, own in enumerate(found)
+                for name in ("total", "squares")
+            }
+            made |= {f"{n}.count": torch.tensor(own.count) for n, own in enumerate(found)}
+            write_whole(path, lambda temporary: save_file(made, temporary))
+        kept = load_file(path)
+    statistics = [
+        Statistics(int(kept[f"{n}.count"]), kept[f"{n}.total"], kept[f"{n}.squares"])
+        for n in range(len(job.losses))
+    ]
+    chosen = zip(job.losses, statistics, strict=True)
+    return replace(
+        job, statistics=tuple(None if loss.balance == "none" else s for loss, s in chosen)
     )
 
 

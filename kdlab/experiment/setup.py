@@ -20,7 +20,13 @@ from kdlab.data.samples import PlannedSamples, RankPart, Shard, planned
 from kdlab.data.watched import watched_rows
 from kdlab.events.event import Emit, unheard
 from kdlab.events.general import Note
-from kdlab.experiment.feature_setup import feature_job, row_of, teacher_taps, two_images
+from kdlab.experiment.feature_setup import (
+    balanced,
+    feature_job,
+    row_of,
+    teacher_taps,
+    two_images,
+)
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.experiment.teacher_check import (
     check_teacher,
@@ -249,7 +255,10 @@ class TrainingSetup:
         if member.source.gives_hidden:
             fields["head"] = self.teacher_head[1]
         if spec.features and taught:
-            fields["features"] = feature_job(spec.features, self.networks(), model, data)
+            made = feature_job(spec.features, self.networks(), model, data)
+            if any(loss.balance != "none" for loss in made.losses):
+                made = balanced(made, self.load_teacher(), data)
+            fields["features"] = made
         job = StudentJob(
             model_spec=model_spec,
             samples=samples or self.samples(member),

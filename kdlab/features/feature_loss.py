@@ -1,6 +1,7 @@
 """The base of all losses between inner outputs: where they are taken, and what they weigh."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -8,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
+from kdlab.config import Fault
 from kdlab.config.spec import NOT_NEGATIVE, Spec
+from kdlab.features.balance import BalanceBy, core_of
 
 Shape = tuple[int, ...]
 """Of one image: (D,) of a vector, (tokens, D), or (C, H, W) of a map, channels first."""
@@ -23,7 +26,13 @@ class FeatureLossSpec(Spec, ABC):
     of: the teacher by its name, where there are several (`teacher.name`).
     weight: on top of the hard and the soft loss.
     projector: where the student's output has another width, `linear` learns to bring it to
-        the teacher's (1x1 convolutions of maps); `none` refuses that.
+        the teacher's (1x1 convolutions of maps); `mlp` does it in two layers, at any width; `none`
+        refuses that.
+    balance: the teacher's features less their mean, over their spread: `overall` over one,
+        `channel` each channel over its own, `phi` over one after a rotation that makes it every
+        channel's own. Taken of some training images before the start.
+    learn_weight: of several losses each weight is learned, from `weight` on (Kendall et al. 2018,
+        arXiv:1705.07115): exp(-s) times the loss, and s.
     """
 
     needs_width: ClassVar[bool] = True  # the same on both sides
@@ -33,7 +42,13 @@ class FeatureLossSpec(Spec, ABC):
     student: str = "penultimate"
     of: str | None = None
     weight: Annotated[float, NOT_NEGATIVE] = 1.0
-    projector: Literal["linear", "none"] = "linear"
+    projector: Literal["linear", "mlp", "none"] = "linear"
+    balance: BalanceBy = "none"
+    learn_weight: bool = False
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if self.learn_weight and not self.weight:
+            yield Fault("weight", "is 0, and learn_weight begins with it; 1 is usual")
 
     @abstractmethod
     def distance(self, student: Tensor, teacher: Tensor) -> Tensor:
@@ -61,16 +76,28 @@ class FeatureLossSpec(Spec, ABC):
         own, theirs = _width(student), _width(teacher)
         if self.needs_width and self.projector == "none" and own != theirs:
             return f"{own} of the student, {theirs} of the teacher, and no projector"
+        if self.balance == "phi" and core_of(theirs) is None:
+            return (
+                f"balance is phi, and no Hadamard matrix of order {theirs} is known here (of most "
+                "multiples of 4 there is one); channel takes any width"
+            )
         return ""
 
     def projection(self, student: Shape, teacher: Shape) -> nn.Module:
         """What brings the student's output to the teacher's width."""
         own, theirs = _width(student), _width(teacher)
-        if not self.needs_width or own == theirs:
+        if not self.needs_width or (own == theirs and self.projector != "mlp"):
             return nn.Identity()
-        if len(student) == 3:
-            return nn.Conv2d(own, theirs, 1, bias=False)
-        return nn.Linear(own, theirs)
+        is_map, widest = len(student) == 3, max(own, theirs)
+        if self.projector != "mlp":
+            return (
+                nn.Conv2d(own, theirs, 1, bias=False) if is_map else nn.Linear(own, theirs)
+            )
+        first, last = (
+            nn.Conv2d(a, b, 1) if is_map else nn.Linear(a, b)
+            for a, b in ((own, widest), (widest, theirs))
+        )
+        return nn.Sequential(first, nn.GELU(), last)
 
 
 def _width(shape: Shape) -> int:

@@ -1,12 +1,12 @@
 """A student's inner outputs beside its teacher's: projectors, and the losses between them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import log, prod
 
 import torch
 from torch import Tensor, nn
 
+from kdlab.features.balance import Balance, Statistics
 from kdlab.features.feature_loss import FeatureLossSpec, Shape, meeting
 from kdlab.models.with_features import Taps
 
@@ -20,11 +20,42 @@ class FeatureJob:
     own: tuple[Shape, ...]  # of the student's outputs
     theirs: tuple[Shape, ...]  # of the teacher's
     classes: int  # logits before them in a row of the source
+    # Of each teacher's outputs; None where they are not balanced
+    statistics: tuple[Statistics | None, ...] = ()
 
     @property
     def outputs(self) -> int:
         """Numbers that the source gives of each sample."""
         return self.classes + sum(map(prod, self.theirs))
+
+    def features_of(self, rows: Tensor) -> list[Tensor]:
+        """(N, D) of the source -> (N, ...) for each loss."""
+        sizes = [self.classes, *map(prod, self.theirs)]
+        _, *flat = rows.split(sizes, dim=1)
+        shapes = zip(flat, self.theirs, strict=True)
+        return [part.reshape(-1, *shape) for part, shape in shapes]
+
+
+class FeatureHead(nn.Module):
+    """What one loss has at the student: a projector, its teacher's balance, its learned weight."""
+
+    def __init__(
+        self, loss: FeatureLossSpec, own: Shape, theirs: Shape, found: Statistics | None
+    ) -> None:
+        super().__init__()
+        self.loss = loss
+        self.project = loss.projection(own, theirs)
+        self.balance = nn.Identity() if found is None else Balance(found, loss.balance)
+        # s of Kendall et al.; exp(-s) is the weight
+        start = torch.tensor(-log(loss.weight)) if loss.learn_weight else None
+        self.log_variance = None if start is None else nn.Parameter(start)
+
+    def forward(self, own: Tensor, theirs: Tensor) -> Tensor:
+        student, teacher = meeting(self.project(own), self.balance(theirs))
+        distance = self.loss.distance(student, teacher)
+        if self.log_variance is None:
+            return self.loss.weight * distance
+        return torch.exp(-self.log_variance) * distance + self.log_variance
 
 
 class FeatureTeaching:
@@ -42,31 +73,25 @@ class FeatureTeaching:
         device = next(model.parameters()).device
         with torch.random.fork_rng():
             torch.manual_seed(seed)
+            statistics = job.statistics or (None,) * len(job.losses)
             made = [
-                loss.projection(own, theirs)
-                for loss, own, theirs in zip(job.losses, job.own, job.theirs, strict=True)
+                FeatureHead(*parts)
+                for parts in zip(job.losses, job.own, job.theirs, statistics, strict=True)
             ]
         self.projectors = nn.ModuleList(made).to(device)
 
-    def __call__(self, features: Tensor) -> Tensor:
+    def __call__(self, rows: Tensor) -> Tensor:
         """The sum of all losses, each times its weight.
 
         Args:
-            features: (N, D) of the teacher, all flat, one behind the other; the student has
-                just computed the same samples.
+            rows: (N, D) of the source; the student has just computed the same samples.
         """
         if (
-            features.is_inference()
+            rows.is_inference()
         ):  # of a teacher in this process: autograd keeps none of those
-            features = features.clone()
-        total = features.new_zeros(())
-        found: Sequence[Tensor] = self._taps.taken()
-        at = 0
-        for loss, own, shape, project in zip(
-            self.job.losses, found, self.job.theirs, self.projectors, strict=True
-        ):
-            theirs = features[:, at : at + prod(shape)].reshape(-1, *shape)
-            at += prod(shape)
-            student, teacher = meeting(project(own.float()), theirs)
-            total = total + loss.weight * loss.distance(student, teacher)
+            rows = rows.clone()
+        both = zip(self._taps.taken(), self.job.features_of(rows), strict=True)
+        total = rows.new_zeros(())
+        for head, (own, theirs) in zip(self.projectors, both, strict=True):
+            total = total + head(own.float(), theirs)
         return total

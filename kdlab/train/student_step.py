@@ -93,9 +93,8 @@ class BatchStep:
             teacher = self.head(teacher)
         inner = scores.new_zeros(())
         if self.features is not None:
-            classes = self.features.job.classes
-            teacher, features = teacher[:, :classes], teacher[:, classes:]
-            inner = self.features(features)
+            inner, classes = self.features(teacher), self.features.job.classes
+            teacher = teacher[:, :classes]
         soft = spec.soft(taught, teacher, labels)
         return torch.add(
             spec.hard_weight * hard + inner, soft, alpha=spec.soft_weight_at(epoch)

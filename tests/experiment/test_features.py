@@ -161,14 +161,10 @@ def two_teachers(size=12):
          "size": size},
     ]  # fmt: skip
     features = [
-        {"type": "features/cosine", "of": "deep"},
-        {
-            "type": "features/hint",
-            "of": "wide",
-            "teacher": "blocks.1",
-            "student": "blocks.1",
-        },
-    ]
+        {"type": "features/cosine", "of": "deep", "projector": "mlp", "balance": "phi"},
+        {"type": "features/hint", "of": "wide", "teacher": "blocks.1", "student": "blocks.1",
+         "balance": "channel", "learn_weight": True},
+    ]  # fmt: skip
     return f"teacher={json.dumps(teachers)}", f"features={json.dumps(features)}"
 
 
@@ -210,6 +206,27 @@ def test_two_teachers_of_one_name_are_refused():
         kdlab.load("smoke/in_process", f"teacher={json.dumps(teachers)}", two_teachers()[1])
 
 
+def test_statistics_are_taken_once_of_what_the_teachers_say(
+    kdlab_home, elsewhere, monkeypatch
+):
+    setup = TrainingSetup(kdlab.load("smoke/in_process", *two_teachers()).spec)
+    (member,) = setup.spec.members()
+
+    def statistics():
+        return setup.loop(member, elsewhere, lambda event: None).job.features.statistics
+
+    maps, hidden = statistics()  # in the order of the teachers
+    answers = setup.load_teacher().infer(
+        torch.from_numpy(setup.data.inputs[setup.data.train])
+    )
+    assert torch.allclose(hidden.mean, answers[:, -8:].double().mean(0))
+    assert maps.count == 16 * hidden.count == 16 * len(setup.data.train)
+    monkeypatch.setattr("kdlab.experiment.feature_setup.in_batches", None)  # asked no more
+    again = statistics()
+    assert torch.equal(again[0].covariance, maps.covariance)
+    assert torch.equal(again[1].total, hidden.total)
+
+
 @pytest.mark.processes("a served run, with its pool")
 def test_features_of_two_teachers_served_are_those_of_in_process_to_the_bit(in_process):
     more = two_teachers()
@@ -220,6 +237,20 @@ def test_features_of_two_teachers_served_are_those_of_in_process_to_the_bit(in_p
     kept = in_process("smoke/cached", *more)
     first = losses_of(kept, "cached")[0]
     assert first == pytest.approx(losses_of(online, "in_process")[0], rel=1e-2)
+
+
+@pytest.mark.slow("a served run of some thousand steps, whose teachers are killed")
+def test_features_of_two_teachers_outlive_kills(in_process):
+    """Each worker of the pool serves both: one that is killed takes the answers of both along."""
+    long = (*two_teachers(), "train.epochs=100")
+    online = in_process("smoke/in_process", *long)
+    served = finished(
+        "smoke/served", "soft_labels.order=strict", *long,
+        "chaos={kill_teacher: 1, events: 9, every_s: 1.0}", "teacher_pool.teachers=2",
+    )  # fmt: skip
+    assert served.result["samples_lost"] == served.result["samples_repeated"] == 0
+    assert len(list(select(served.folder.events, "chaos_caused")))
+    assert losses_of(online, "in_process") == losses_of(served, "served")
 
 
 HINT = json.dumps([{"type": "features/hint", "teacher": "blocks.2", "student": "blocks.2"}])
