@@ -227,6 +227,9 @@ class _Checker:
             rest = [o for o in options if o not in (*lists, *tables)]
             found = tables if isinstance(data, dict) else lists
             options = found if isinstance(data, dict | list | tuple) and found else rest
+            options.sort(
+                key=lambda o: o is bool and not isinstance(data, bool)
+            )  # bool | str
         return self.value(options[0], data, key)
 
     def _sequence(self, args: tuple[Any, ...], data: Any, key: str) -> Any:

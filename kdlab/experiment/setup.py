@@ -6,6 +6,7 @@ Used by the run's own process and, when a student has several ranks, by each of 
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,9 @@ def network_of(spec: ExperimentSpec, data: ImageData) -> Normalised:
 def networks_of(spec: ExperimentSpec, data: ImageData) -> dict[str, Normalised]:
     """The networks of all teachers by their names, with made-up weights."""
     return {
-        one.called: one.model.without_weights().build(len(data.classes), data.shape[0])
+        one.called: one.model.without_weights().build(
+            0 if one.headless else len(data.classes), data.shape[0]
+        )
         for one in spec.teachers()
     }
 
@@ -118,21 +121,24 @@ class TrainingSetup:
         """These teachers as one, as the experiment combines them."""
         combine, train = self.spec.combine, self.spec.train
         teachers = PreparedTeachers(members, combine.by)
-        if len(members) == 1 or combine.weigh == "cards":
+        if len(teachers.knowing.members) < 2 or combine.weigh == "cards":
             return teachers
         device = train.chosen_device()
-        return validated(teachers, self.data, device, train.evaluate_batch)
+        known = validated(teachers.knowing, self.data, device, train.evaluate_batch)
+        return replace(known, members=members)
 
     @cached_property
-    def teacher_measure(self) -> TeacherMeasure:
-        """What the teacher, or the ensemble as one, is worth on this data.
+    def teacher_measure(self) -> TeacherMeasure | None:
+        """What the teacher, or the ensemble as one, is worth on this data; None: it has no classes.
 
         Raises:
             TeacherRefused: less than its card demands.
         """
-        train = self.spec.train
+        train, teachers = self.spec.train, self.teacher.knowing
+        if not teachers.members:
+            return None
         return check_teacher(
-            self.teacher,
+            teachers,
             self.data,
             train.chosen_device(),
             train.evaluate_batch,
@@ -165,7 +171,7 @@ class TrainingSetup:
             if self.spec.features and not logits:
                 _, model, _, fingerprint = self.tapped()
                 return loaded(model, fingerprint, device)
-            return self.teacher.load(self.data, device)
+            return self.teacher.knowing.load(self.data, device)
 
     def tapped(self) -> tuple[list[WithFeatures], nn.Module, int, str]:
         """The teachers with their inner outputs.

@@ -230,6 +230,7 @@ class ExperimentSpec(Spec):
                 (hidden, "soft_labels.sends is hidden"),
             )
             yield from self._nameless()
+        yield from self._headless()
         keeping = [source.component for source in sources if source.keeps_labels]
         if self.data.sampling.active and keeping:
             yield Fault(
@@ -252,6 +253,21 @@ class ExperimentSpec(Spec):
             )
         if self.workers is not None:
             yield from _lacks("workers", "is set", self._no_ranks())
+
+    def _headless(self) -> Iterator[Fault]:
+        """Where teachers that know no classes are asked for logits, or for nothing."""
+        every = self.teachers()
+        without = [one.called for one in every if one.headless]
+        said = {loss.of or every[0].called for loss in self.features}
+        for name in without:
+            if name not in said:
+                has = f"has {name}, which is headless, and no loss of features is of it"
+                yield Fault("teacher", has)
+        if without and len(without) == len(every) and self.loss.soft_weight:
+            weight = (
+                f"is {self.loss.soft_weight:g}, and no teacher knows classes; 0 learns from"
+            )
+            yield Fault("loss.soft_weight", f"{weight} features alone")
 
     def _nameless(self) -> Iterator[Fault]:
         """Where `features` do not say plainly whose they are."""

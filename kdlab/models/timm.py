@@ -27,7 +27,8 @@ class TimmModel(ModelSpec):
     """Any model of timm by its name, with its own normalisation.
 
     pretrained: its published weights: of an installed package (`kdlab[pretrained]` has those of
-        tf_efficientnet_lite0), of KDLAB_HOME/pretrained/NAME.safetensors, or of the hub.
+        tf_efficientnet_lite0), of KDLAB_HOME/pretrained/NAME.safetensors, or of the hub; or the
+        path of their file, as timm or their authors publish it, or of its folder.
     drop_rate: dropout before the last layer; null is the model's own.
     drop_path_rate: stochastic depth, of the deepest block; null is the model's own.
     options: further arguments of this model in timm, such as img_size, dynamic_img_size or
@@ -35,7 +36,7 @@ class TimmModel(ModelSpec):
     """
 
     variant: str
-    pretrained: bool = False
+    pretrained: bool | str = False
     drop_rate: Annotated[float, SHARE] | None = None
     drop_path_rate: Annotated[float, SHARE] | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -59,7 +60,9 @@ class TimmModel(ModelSpec):
     def origin(self) -> str | None:
         if self.weights is not None or not self.pretrained:
             return self.weights
-        place = published(self.variant).place
+        place = published(self.variant, self.pretrained).place
+        if isinstance(self.pretrained, str):
+            return place
         return f"timm/{self.variant} from {place} (a last layer of other classes begins afresh)"
 
     def evaluation(self, size: int) -> Mapping[str, Any]:
@@ -72,14 +75,22 @@ class TimmModel(ModelSpec):
 
 
 def _made(
-    name: str, asked: Mapping[str, Any], pretrained: bool, classes: int, channels: int
+    name: str,
+    asked: Mapping[str, Any],
+    pretrained: bool | str,
+    classes: int,
+    channels: int,
 ) -> nn.Module:
     kind: dict[str, Any] = {"num_classes": classes, "in_chans": channels}
     if pretrained:
-        overlay = dict(published(name).overlay())
+        overlay = dict(published(name, pretrained).overlay())
         kind |= {"pretrained": True, "pretrained_cfg_overlay": overlay}
+        if not classes:  # of as many classes as the file has, timm loads all or nothing
+            kind["num_classes"] = timm.get_pretrained_cfg(name).num_classes
     try:
-        model: nn.Module = timm.create_model(name, **kind, **asked)
+        model: Any = timm.create_model(name, **kind, **asked)
+        if kind["num_classes"] != classes:
+            model.reset_classifier(classes)
     except (OSError, RuntimeError) as error:
         raise ModelError(f"timm could not make {name!r}: {error}") from error
     except Exception as error:  # of any kind: its classes check nothing
@@ -87,6 +98,7 @@ def _made(
             raise
         named = ", ".join(f"{k}={v}" for k, v in asked.items())
         raise ModelError(f"timm's {name!r} does not take {named}: {error}") from error
+    assert isinstance(model, nn.Module)
     return model
 
 

@@ -162,8 +162,10 @@ class _Reckoning:
 
     def _taught(self, teacher: TeacherSpec) -> list[StageEstimate]:
         """The training of a teacher that has no weights yet."""
-        if not self.taught or teacher.probe or prepared(teacher) is not None:
-            return []  # a probe takes seconds
+        if not self.taught or teacher.probe or teacher.headless:
+            return []  # takes seconds
+        if prepared(teacher) is not None:
+            return []
         recipe, data = teacher.recipe, teacher.data
         assert recipe is not None
         assert data is not None

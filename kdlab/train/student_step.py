@@ -94,6 +94,8 @@ class BatchStep:
         inner = scores.new_zeros(())
         if self.features is not None:
             inner, classes = self.features(teacher), self.features.job.classes
+            if not classes:  # of foundation models, which know none
+                return spec.hard_weight * hard + inner
             teacher = teacher[:, :classes]
         soft = spec.soft(taught, teacher, labels)
         return torch.add(

@@ -26,6 +26,7 @@ from kdlab.errors import Fault, RunStopped, TeacherRefused
 from kdlab.events.event import Emit
 from kdlab.events.general import Note
 from kdlab.events.runs import TeacherReady, TeacherTraining
+from kdlab.models.bare import bare_file
 from kdlab.models.ensemble import Combination, CombinedBy, combined
 from kdlab.models.headless import last_linear
 from kdlab.models.model import ModelSpec, Normalised, export, load_weights
@@ -53,6 +54,8 @@ class TeacherSpec(Spec):
     data, recipe: needed to train it when it has no weights; null is the experiment's own.
     backbone: a weights file of the same network with another last layer, where training or
         probing begins: a foundation model, or one of other classes.
+    headless: a foundation model without a last layer: its weights are taken as they are, nothing is
+        learned, and its features alone teach (`features`).
     probe: only the last layer is learned, by logistic regression on what the rest makes of the
         training images: seconds. For `pretrained: true`, or a `backbone`.
     min_top1: percent on validation; a teacher that stays below is refused.
@@ -70,6 +73,7 @@ class TeacherSpec(Spec):
     recipe: Recipe | None = None
     seed: int = 0
     backbone: str | None = None
+    headless: bool = False
     probe: bool = False
     min_top1: Annotated[float, Range(ge=0, le=100)] | None = None
     weight: Annotated[float, POSITIVE] = 1.0
@@ -104,11 +108,14 @@ class TeacherSpec(Spec):
     @property
     def trainable(self) -> bool:
         """Whether it says how it comes by its weights."""
-        if self.model.weights is not None:
+        if self.model.weights is not None or self.headless:
             return True
         return self.data is not None and (self.probe or self.recipe is not None)
 
     def cross_faults(self) -> Iterator[Fault]:
+        for name in ("backbone", "probe", "min_top1", "classes") if self.headless else ():
+            if getattr(self, name):
+                yield Fault(name, "is set, and headless is true: it knows no classes")
         if self.model.weights is None:
             return
         for name in ("backbone", "probe"):
@@ -137,7 +144,8 @@ class PreparedTeacher:
 
     def build(self, num_classes: int, in_chans: int) -> Normalised:
         """The frozen model in eval mode, on the CPU."""
-        model = self.spec.model.without_weights().build(num_classes, in_chans)
+        classes = 0 if self.spec.headless else num_classes
+        model = self.spec.model.without_weights().build(classes, in_chans)
         load_weights(model.net, self.weights, self.sha256)
         return frozen(model)
 
@@ -152,10 +160,18 @@ class PreparedTeachers:
     validated: tuple[tuple[float, ...], ...] | None = None
 
     @property
+    def knowing(self) -> Self:
+        """Those that know the data's classes."""
+        known = tuple(one for one in self.members if not one.spec.headless)
+        return replace(self, members=known)
+
+    @property
     def combination(self) -> Combination:
         if self.validated is not None:
             return Combination(self.validated, self.by)
-        return replace(Combination.of([m.spec.weight for m in self.members]), by=self.by)
+        return replace(
+            Combination.of([m.spec.weight for m in self.knowing.members]), by=self.by
+        )
 
     @property
     def is_plain(self) -> bool:
@@ -221,7 +237,7 @@ def begin_with(spec: TeacherSpec, model: Normalised, data: ImageData) -> None:
 
 def prepared(spec: TeacherSpec) -> PreparedTeacher | None:
     """The teacher, if its weights are on this machine; it is not trained for that."""
-    if spec.model.weights is not None:
+    if spec.model.weights is not None and not spec.headless:
         path = spec.model.weights_path()
         return (
             PreparedTeacher(spec, path, file_sha256(path), None) if path.is_file() else None
@@ -265,6 +281,9 @@ def prepare(
         TeacherRefused: trained, and below `min_top1`.
         RunStopped: the user asked; training goes on from there the next time.
     """
+    if spec.headless:
+        path = bare_file(spec.model, 3 if data is None else data.shape[0])
+        return PreparedTeacher(spec, path, file_sha256(path), None)
     if spec.model.weights is not None:
         return _fitted(spec, spec.model.weights_path(), None, data)
     folder = _folder(spec)

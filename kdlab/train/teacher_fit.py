@@ -2,6 +2,7 @@
 
 from kdlab.data.images import ImageData
 from kdlab.errors import ModelError
+from kdlab.models.bare import bare
 from kdlab.models.model import check_fit
 from kdlab.train.teacher import TeacherSpec, begin_with
 from kdlab.train.teacher_classes import cut_to, named, names_beside
@@ -14,6 +15,11 @@ def check(spec: TeacherSpec, data: ImageData) -> None:
         ModelError: another number of classes, or images it cannot take.
         WeightsError: a weights file that is missing, damaged or foreign.
     """
+    if spec.headless:
+        check_fit(
+            bare(spec.model, data.shape[0]), data.shape, 0, f"the teacher {spec.called}"
+        )
+        return
     own = None if spec.data is None else spec.data.load()
     known = () if own is None else own.classes
     if spec.model.weights is not None:

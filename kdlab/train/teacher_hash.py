@@ -12,7 +12,11 @@ from kdlab.config.registry import component_names
 from kdlab.config.seal import file_sha256
 
 # Fields that were added, and what was done before.
-_ADDED_TO_TEACHERS: Mapping[str, object] = {"backbone": None, "probe": False}
+_ADDED_TO_TEACHERS: Mapping[str, object] = {
+    "backbone": None,
+    "probe": False,
+    "headless": False,
+}
 _ADDED_TO_TIMMS: Mapping[str, object] = {
     "drop_rate": None,
     "drop_path_rate": None,

@@ -3,9 +3,10 @@
 import json
 
 import pytest
+import timm
 import torch
 from runs_here import RunsHere
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import kdlab
 from kdlab.errors import ModelError, SpecError
@@ -239,6 +240,73 @@ def test_features_of_two_teachers_served_are_those_of_in_process_to_the_bit(in_p
     assert first == pytest.approx(losses_of(online, "in_process")[0], rel=1e-2)
 
 
+@pytest.fixture
+def foundation(tmp_path):
+    """Two published networks without classes, as their files: a transformer and a CNN."""
+    torch.manual_seed(3)
+    options = {"img_size": 32, "depth": 1, "embed_dim": 48, "num_heads": 3}
+    vit = timm.create_model("vit_small_patch16_dinov3", **options)
+    cnn = timm.create_model("test_resnet")
+    teachers = []
+    for name, net in (("vit_small_patch16_dinov3", vit), ("test_resnet", cnn)):
+        path = tmp_path / f"{name}.safetensors"
+        save_file(net.state_dict(), path)
+        teachers.append({"type": f"timm/{name}", "pretrained": str(path), "headless": True,
+                         "size": 32})  # fmt: skip
+    teachers[0] |= {"options": options, "name": "dinov3"}
+    features = [
+        {"type": "features/cosine", "of": "dinov3", "balance": "phi", "projector": "mlp"},
+        {
+            "type": "features/hint",
+            "of": "dinov3",
+            "teacher": "patches",
+            "student": "blocks.2",
+        },
+        {"type": "features/cosine", "of": "test_resnet", "balance": "overall"},
+    ]
+    return f"teacher={json.dumps(teachers)}", f"features={json.dumps(features)}"
+
+
+ALONE = ("loss.soft_weight=0", "loss.hard_weight=0")
+
+
+def test_foundation_models_need_losses_of_features_and_no_logits(foundation):
+    teachers, features = foundation
+    with pytest.raises(SpecError, match="dinov3, which is headless, and no loss"):
+        kdlab.load("smoke/in_process", teachers, *ALONE)
+    with pytest.raises(SpecError, match=r"loss\.soft_weight: is 0.5, and no teacher knows"):
+        kdlab.load("smoke/in_process", teachers, features)
+
+
+def test_foundation_models_alone_teach_without_labels(foundation, in_process):
+    """Their features are learned; nobody measures how well they know classes."""
+    words = (*foundation, *ALONE, "train.epochs=4")
+    kdlab.load("smoke/in_process", *words, "tracking.enabled=false").check(
+        lambda line: None
+    )
+    run = in_process("smoke/in_process", *words)
+    losses = losses_of(run, "in_process")
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+    assert not any(select(run.folder.events, "teacher_measured"))
+
+
+@pytest.mark.processes("a served run, with its pool")
+def test_a_foundation_model_is_served_beside_a_teacher_of_classes(foundation, in_process):
+    """Logits of the one, features of both; to the bit as in process."""
+    teachers = json.loads(foundation[0].partition("=")[2])
+    own = json.loads(two_teachers()[0].partition("=")[2])[0]
+    features = json.loads(foundation[1].partition("=")[2])[:2]
+    features.append({"type": "features/hint", "of": "wide"})
+    words = (
+        f"teacher={json.dumps([teachers[0], own])}",
+        f"features={json.dumps(features)}",
+    )
+    online = in_process("smoke/in_process", *words)
+    served = finished("smoke/served", "soft_labels.order=strict", *words)
+    assert losses_of(online, "in_process") == losses_of(served, "served")
+    assert any(select(served.folder.events, "teacher_measured"))
+
+
 @pytest.mark.slow("a served run of some thousand steps, whose teachers are killed")
 def test_features_of_two_teachers_outlive_kills(in_process):
     """Each worker of the pool serves both: one that is killed takes the answers of both along."""
@@ -249,7 +317,7 @@ def test_features_of_two_teachers_outlive_kills(in_process):
         "chaos={kill_teacher: 1, events: 9, every_s: 1.0}", "teacher_pool.teachers=2",
     )  # fmt: skip
     assert served.result["samples_lost"] == served.result["samples_repeated"] == 0
-    assert len(list(select(served.folder.events, "chaos_caused")))
+    assert any(select(served.folder.events, "chaos_caused"))
     assert losses_of(online, "in_process") == losses_of(served, "served")
 
 

@@ -349,7 +349,7 @@ def examine(
     ids, _ = by_class(ids, data.labels, most, 0)  # files are sorted by class
     batches = in_batches(ids)
     answers: dict[str, Probabilities] = {}
-    if was_taught(run):
+    if was_taught(run) and own.teacher.knowing.members:
         infer = own.load_teacher(logits=True).infer
         answers[TEACHER] = probabilities(infer, data.shown_ahead(batches))
     for member in own.spec.members():

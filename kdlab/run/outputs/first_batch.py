@@ -29,7 +29,7 @@ def show_batch(
     ids = own.samples(spec.members()[0]).batches(0)[0][:count]
     views = data.views(ids, 0)
     lines = [[data.label_name(int(k))] for k in data.rows(ids)]
-    if teacher and spec.teachers():
+    if teacher and not all(one.headless for one in spec.teachers()):
         answers = probabilities(own.load_teacher(logits=True).infer, [views])
         for words, row in zip(lines, answers, strict=True):
             words += [f"{data.classes[k]} {row[k]:.0%}" for k in np.argsort(-row)[:3]]

@@ -132,6 +132,7 @@ class RunProcess(Work):
         log.emit(MemberStarted(source=source, seed=seed, shares_cores=shares))
         begin = time.monotonic()
         trained = self._trained(training)
+        measure = self.setup.teacher_measure if taught else None
         result = replace(
             trained,
             source=source,
@@ -139,7 +140,7 @@ class RunProcess(Work):
             shares_cores=shares,
             member=member.name,
             wall_seconds=time.monotonic() - begin,
-            teacher_top1=self.setup.teacher_measure.top1 if taught else None,
+            teacher_top1=None if measure is None else measure.top1,
             costs=self.student_costs(Path(trained.model_path), log.emit, taught=taught),
         )
         artifacts = write_card(result, self.setup, self.name, self.run.run_id, folder)
