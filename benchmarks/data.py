@@ -5,6 +5,9 @@ cut, resize, flip, with the same parts as kdlab cuts; on one thread, in processo
 torch's DataLoader with timm's and with torchvision's transforms, as many workers as kdlab has
 threads, over the same files in folders. Repeats alternate.
 
+The same photos are written anew at the size that views need (`kdlab data --store`), and views of
+both are made in turns, on one thread.
+
 A set of a million small JPEGs in zips is made, indexed and opened, each time in a process of its
 own, where its memory is measured.
 """
@@ -26,11 +29,16 @@ from PIL import Image
 
 from benchmarks.harness import Scratch, in_turns, quiet, report, runs_apart, timed
 from benchmarks.many_files import opened
-from kdlab.config.load import merged
+from kdlab.config.check import construct
+from kdlab.config.load import from_dict, merged
 from kdlab.data.augment import Augment
 from kdlab.data.encoded.decode import Box, head, resized
 from kdlab.data.encoded.pictures import EncodedData
+from kdlab.data.encoded.reencoded import TABLE
 from kdlab.data.image_folder import ImageFolder
+from kdlab.data.image_list import ImageList
+from kdlab.data.images import PHOTO_VIEWS
+from kdlab.data.smaller_set import write_smaller
 from kdlab.errors import BadInput
 from kdlab.report.figures import Figure, Report, Say, at, figure, over
 
@@ -67,6 +75,8 @@ def measure(overrides: Iterable[str] = (), repeats: int = 5, say: Say = quiet) -
         figures = [f for size in (224, 128) for f in _over_limit(root, size, repeats, say)]
         figures += _over_peers(root, Path(folder), repeats, say)
         figures += _waits(root, repeats, say)
+        for size in (96, 128, 224):
+            figures += _over_originals(root, Path(folder), size, repeats, say)
         if files:
             figures += _many_files(Path(folder), files, say)
     return report("data", figures)
@@ -112,6 +122,33 @@ def _over_limit(root: str, size: int, repeats: int, say: Say) -> list[Figure]:
         figure("rand_augment_over_limit", over(found["augmented"], bare), "ratio"),
         figure("views_per_core_s", found["ours"], "views/s"),
     )
+
+
+def _over_originals(
+    root: str, folder: Path, size: int, repeats: int, say: Say
+) -> list[Figure]:
+    """Views of photos that were written anew at the size needed, over those of the originals."""
+    fields = {"size": size, "kept": "encoded", "augment": PHOTO_VIEWS}
+    folders = {"type": "data/image_folder", "root": root, **fields}
+    spec = construct(ImageFolder, from_dict(folders, "photos"))
+    place = folder / f"store_{size}"
+    written = write_smaller(spec, place, say=say)
+    table = {"type": "data/image_list", "root": str(place / TABLE), **fields}
+    small = construct(ImageList, from_dict(table, "store"))
+    sets = {"originals": spec.load(), "store": small.load()}
+    works = {}
+    for name, data in sets.items():
+        assert isinstance(data, EncodedData)
+        works[name] = partial(_ours, _with_threads(data, 1), count())
+    say(f"store of {size} pixels: {written}")
+    rates = in_turns(works, repeats, say, "views/s", warm_up=1)
+    found = [
+        figure("views_over_originals", over(rates["store"], rates["originals"]), "ratio"),
+        figure("bytes_over_originals", written.bytes_after / written.bytes_before, "ratio"),
+    ]
+    if written.psnr_db is not None:
+        found.append(figure("psnr_db", written.psnr_db, "dB"))
+    return at(f"store_{size}", *found)
 
 
 def _ours(

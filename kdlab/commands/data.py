@@ -1,10 +1,12 @@
 """`kdlab data NAME`."""
 
 import argparse
+from pathlib import Path
 
 from kdlab.commands.command import CLOSELY, json_flag, say, show, tell
 from kdlab.config import registry
 from kdlab.config.folders import names, require_path
+from kdlab.errors import BadInput
 
 ABOUT = "a data set before training: classes, broken and duplicate images, views, speed"
 
@@ -17,6 +19,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
     parser.add_argument("--html", default=None, help="write it with its views as a page")
     parser.add_argument("--closely", action="store_true", help=CLOSELY)
+    new = "write its images into a new folder at the size that views need, say size=96"
+    parser.add_argument("--store", type=Path, metavar="FOLDER", help=new)
+    parser.add_argument("--quality", type=int, default=85, help="of --store: of JPEG")
+    parser.add_argument("--lossless", action="store_true", help="of --store: WebP")
+    side = "of --store: pixels of shorter sides for each of a view's"
+    parser.add_argument("--factor", type=float, help=side)
     json_flag(parser)
 
 
@@ -26,6 +34,8 @@ def do(arguments: argparse.Namespace) -> int:
     known = [*names("configs"), *(card for card in cards if card.startswith("data/"))]
     if name not in known:
         require_path(arguments.name, known)
+    if arguments.store is not None:
+        return _store(arguments)
     from kdlab.run.outputs.data_sheet import look_at  # imports torch
 
     looks = {"say": say, "closely": arguments.closely}
@@ -34,3 +44,33 @@ def do(arguments: argparse.Namespace) -> int:
     if arguments.html:
         tell(f"written to {sheet.save(arguments.html)}", as_json=arguments.json)
     return 1 if sheet.broken else 0
+
+
+def _store(arguments: argparse.Namespace) -> int:
+    """A path alone is taken as in a config: with the views of photos."""
+    from kdlab.codec import plain
+    from kdlab.data.encoded.formats import kind_of
+    from kdlab.data.image_files import ImageFiles
+    from kdlab.data.images import PHOTO_SIZE, PHOTO_VIEWS
+    from kdlab.data.smaller_set import write_smaller
+    from kdlab.run.outputs.data_sheet import data_spec
+
+    name, folder, crop = (
+        arguments.name,
+        arguments.store.resolve(),
+        PHOTO_VIEWS["resized_crop"],
+    )
+    photos = (f"size={PHOTO_SIZE}", f"augment.resized_crop={crop}") if kind_of(name) else ()
+    spec = data_spec(name, *photos, *arguments.overrides)
+    if not isinstance(spec, ImageFiles):
+        raise BadInput(f"{name} is no set of image files: its images are small already.")
+    quality = None if arguments.lossless else arguments.quality
+    made = write_smaller(spec, folder, quality, arguments.factor, say)
+    sizes = f"{made.bytes_before / 1e6:,.1f} MB before, {made.bytes_after / 1e6:,.1f} after"
+    use = f"use it: data.type=data/image_list data.root={folder}/images.csv"
+    show(
+        f"{made.images:,} images {made}\n{sizes}\n{use}",
+        plain(made),
+        as_json=arguments.json,
+    )
+    return 0

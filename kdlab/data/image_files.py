@@ -167,7 +167,7 @@ class ImageFiles(DataSpec):
 
     def load(self, say: Say = lambda line: None, *, verify: bool = False) -> ImageData:
         store = self.store(say, verify=verify)
-        self._refuse_broken(store.index.facts.broken, store, say)
+        self.refuse_broken(store.index.facts.broken, store, say)
         untold = int((_untold(store) & (store.index.height >= 0)).sum())
         if untold:
             say(f"{untold:,} images of validation and test have no label and are left out.")
@@ -187,7 +187,7 @@ class ImageFiles(DataSpec):
             sampling=self.sampling,
         )
 
-    def _refuse_broken(self, broken: Sequence[str], store: Store, say: Say) -> None:
+    def refuse_broken(self, broken: Sequence[str], store: Store, say: Say) -> None:
         """Unless they are to be skipped, which is said; names the first of them."""
         what = f"{len(broken)} of {len(store):,} images cannot be decoded"
         if broken and self.broken == "skip":
@@ -216,7 +216,7 @@ class ImageFiles(DataSpec):
         labels = store.index.label.astype(np.int64)
         every = np.arange(len(store))
         inputs, bad = EncodedPictures(store, self.shown()).tried(every, say)
-        self._refuse_broken(sorted(bad.values()), store, say)
+        self.refuse_broken(sorted(bad.values()), store, say)
         splits = self._splits(store, sorted(bad))
         return Decoded(inputs, labels, splits, store.index.facts.classes)
 

@@ -14,6 +14,7 @@ from kdlab.data.encoded import remote
 from kdlab.data.encoded.holders import look, read_file, reading
 from kdlab.data.encoded.inventory import FoundImage, Inventory, first_of
 from kdlab.data.encoded.layout import SPLITS, lay_out
+from kdlab.data.encoded.reencoded import ARCHIVE, Reencoded, reencoded
 from kdlab.data.encoded.walk import TARS, walk
 from kdlab.data.image_files import ImageFiles, class_of, expanded
 from kdlab.data.parquet import batches, column, needed
@@ -34,7 +35,8 @@ class ImageList(ImageFiles):
 
     root: a .csv, .tsv or .parquet file with a row for each image, or a .txt file with a path in
         each line. An empty label leaves an image without one: it is trained on with soft labels.
-    images: the folder, zip, tar or URL that paths are relative to; null is the table's folder.
+    images: the folder, zip, tar or URL that paths are relative to; null is the table's folder, or
+        the zip that `kdlab data --store` wrote with it.
     path_column: null takes path, file, file_name, filename or image.
     label_column: null takes label, class, target or category; without any, labels are the paths'
         folders.
@@ -47,6 +49,7 @@ class ImageList(ImageFiles):
     split_column: str | None = None
 
     def find(self, root: str, found: Inventory) -> None:
+        written = reencoded(root)
         rows = list(_rows(root))
         if not rows:
             raise DataError(f"{root} has no rows.")
@@ -56,7 +59,10 @@ class ImageList(ImageFiles):
         label = column(root, names, self.label_column, _LABELS)
         part = column(root, names, self.split_column, _PARTS)
         found.looks[root] = look(root)
-        known, begin = _Known(self._base(root), found), len(found.images)
+        known, begin = _Known(self._base(root, written), found), len(found.images)
+        if written is not None:
+            found.put(str(written), root, written.images)
+            found.classes = written.classes if len(self.roots()) == 1 else None
         listed, missing = dict[str, FoundImage](), list[str]()
         for row in rows:
             name = str(row[path] or "")
@@ -85,10 +91,10 @@ class ImageList(ImageFiles):
         if label is None and part is None and not any(map(os.path.isabs, listed)):
             lay_out(found, begin)  # a list of paths alone says no more than its folders do
 
-    def _base(self, root: str) -> str:
+    def _base(self, root: str, written: Reencoded | None) -> str:
         base = os.path.dirname(root)
         if self.images is None:
-            return base
+            return base if written is None else os.path.join(base, ARCHIVE)
         relative = not (remote.is_url(self.images) or os.path.isabs(self.images))
         (base,) = expanded(os.path.join(base, self.images) if relative else self.images)
         return base

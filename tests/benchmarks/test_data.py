@@ -28,6 +28,8 @@ def test_all_figures(tmp_path, kdlab_home):
         "open_s/3k_files",
         "rss_mb/3k_files",
         "student_waits_share",
+        "views_over_originals/store_96",
+        "bytes_over_originals/store_224",
         "samples_per_s_of_training/3k_files",
     } <= set(found)
     differences = {"more_rss_mb_of_training/3k_files"}  # of two processes: any sign
