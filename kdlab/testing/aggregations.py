@@ -21,6 +21,9 @@ def check_aggregation(aggregation: WeightAggregation) -> None:
         other, _ = _whole(aggregation, states[::-1], memory, number, own=states[0])
         assert _close(other, merged), "it depends on the order of the workers"
         memory = after
+    if aggregation.encodes:
+        sent, _ = aggregation.encode(states[1], memory, _TRAINED)
+        _fits(aggregation.decode(sent, memory), states[1])
     for number in (1, _WORKERS):
         begun = aggregation.memory(states[0], _TRAINED)
         alike, _ = _whole(aggregation, [states[0]] * number, begun, 0)
