@@ -22,6 +22,8 @@ from kdlab.events.event import Event
 from kdlab.events.log import select
 from kdlab.events.runs import MemberStarted
 from kdlab.events.training import EpochDone
+from kdlab.experiment.spec import ExperimentSpec
+from kdlab.models.exported import load_exported
 from kdlab.papers.ec_dnn.metrics import Point, time_to
 from kdlab.report.chart import Points
 from kdlab.report.costs import CostOfEach, times_smaller
@@ -30,6 +32,8 @@ from kdlab.run.experiment import load
 from kdlab.run.handle.run import Run
 from kdlab.run.outputs.examination import TEACHER
 from kdlab.run.outputs.export_formats import Beside, ship
+from kdlab.train.evaluate import evaluate
+from kdlab.train.linear_probe import fit_last_layer
 
 
 @register("reproduce/experiment")
@@ -60,6 +64,8 @@ class Trained(MeasurementSpec):
     best_of: names of methods. Of the sources that begin with one, the one whose global model is
         best on validation in the mean of the seeds is `KIND/best of NAME`; that is followed by
         ` at equal bytes` for the best of those that take in no more than the source `within`.
+    by_linear_layer: top1 and top5 are of a linear layer that is learned of the labelled training
+        images on the student's features (train/linear_probe), which stay as they are.
     variants: runs of the experiment that differ in these; a row names one instead of a source,
         and has the teacher's accuracy as `top1/teacher of VARIANT`.
     """
@@ -73,6 +79,7 @@ class Trained(MeasurementSpec):
     exports: tuple[Literal["pt2", "onnx"], ...] = ()
     best_of: tuple[str, ...] = ()
     within: str | None = None
+    by_linear_layer: bool = False
     variants: Mapping[str, Any] | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
@@ -149,7 +156,8 @@ class Trained(MeasurementSpec):
             return f"teacher of {variant}" if source == TEACHER else variant
 
         for row in rows:
-            for name, value in _of_a_row(row).items():
+            judged = _by_linear_layer(row, experiment.spec) if self.by_linear_layer else {}
+            for name, value in (_of_a_row(row) | judged).items():
                 values.setdefault(f"{name}/{shown(row['source'])}", []).append(value)
         if result["teacher_top1"] is not None:
             values |= _beside(float(result["teacher_top1"]), shown(TEACHER), values)
@@ -203,7 +211,8 @@ class Trained(MeasurementSpec):
         teacher = known.get("teacher")
         if isinstance(teacher, list):
             own["teacher"] = [
-                one | {"data": self._of_images(one["data"])} for one in teacher
+                one | {"data": self._of_images(one["data"])} if one["data"] else one
+                for one in teacher
             ]
         elif teacher is not None and teacher["data"] is not None:  # else it has its weights
             own["teacher.data"] = self._of_images(teacher["data"])
@@ -212,6 +221,7 @@ class Trained(MeasurementSpec):
     def _of_images(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """The same part of other data, with the same augmentation."""
         kept = ("augment", "train_samples", "test_samples", "validation_share", "size")
+        kept += ("labels_per_class",)
         told = {key: own[key] for key in kept if key in own}
         return {"type": "data/image_folder", "root": roots_of(self.images)} | told
 
@@ -237,6 +247,14 @@ def _of_a_row(row: Mapping[str, Any]) -> dict[str, float]:
     known = {name: float(value) for name, value in named.items() if value is not None}
     more: Mapping[str, float] = row["more"]
     return known | dict(more)
+
+
+def _by_linear_layer(row: Mapping[str, Any], spec: ExperimentSpec) -> dict[str, float]:
+    data, batch = spec.data.load(), spec.train.evaluate_batch
+    student = load_exported(row["student_path"])
+    fit_last_layer(student, data, "cpu", batch)
+    found = evaluate(student, data, data.test, batch)
+    return {"top1": found.top1, "top5": found.top5}
 
 
 def best_candidates(
