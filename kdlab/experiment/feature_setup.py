@@ -14,7 +14,7 @@ from kdlab.config.home import home, locked, write_whole
 from kdlab.config.kept import key_of
 from kdlab.data.images import ImageData
 from kdlab.errors import ModelError
-from kdlab.features.balance import Statistics
+from kdlab.features.balance import moments
 from kdlab.features.feature_loss import FeatureLossSpec
 from kdlab.models.model import Normalised
 from kdlab.models.with_features import shapes_of, tap_of
@@ -79,26 +79,16 @@ def balanced(job: FeatureJob, teacher: LoadedTeacher, data: ImageData) -> Featur
     path = home() / "teachers" / "balance" / f"{key_of('|'.join(parts))}.safetensors"
     with locked(path.with_suffix(".lock")):
         if not path.is_file():
-            found = [Statistics() for _ in job.losses]
+            found = dict[str, Tensor]()
             for shown in data.shown_ahead(in_batches(rows, _BATCH)):
                 answers = job.features_of(teacher.infer(torch.from_numpy(shown)))
-                for own, features in zip(found, answers, strict=True):
-                    own.add(features)
-            made = {
-                f"{n}.{name}": getattr(own, name).contiguous()
-                for n, own in enumerate(found)
-                for name in ("total", "squares")
-            }
-            made |= {f"{n}.count": torch.tensor(own.count) for n, own in enumerate(found)}
-            write_whole(path, lambda temporary: save_file(made, temporary))
+                for n, features in enumerate(map(moments, answers)):
+                    found[str(n)] = found.get(str(n), 0) + features
+            write_whole(path, lambda temporary: save_file(found, temporary))
         kept = load_file(path)
-    statistics = [
-        Statistics(int(kept[f"{n}.count"]), kept[f"{n}.total"], kept[f"{n}.squares"])
-        for n in range(len(job.losses))
-    ]
-    chosen = zip(job.losses, statistics, strict=True)
+    wanted = enumerate(loss.balance != "none" for loss in job.losses)
     return replace(
-        job, statistics=tuple(None if loss.balance == "none" else s for loss, s in chosen)
+        job, statistics=tuple(kept[str(n)] if yes else None for n, yes in wanted)
     )
 
 

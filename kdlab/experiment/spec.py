@@ -273,17 +273,17 @@ class ExperimentSpec(Spec):
         """Where `features` do not say plainly whose they are."""
         names = [teacher.called for teacher in self.teachers()]
         for name in dict.fromkeys(n for n in names if names.count(n) > 1):
+            several = (
+                f"has {names.count(name)} called {name!r}; give each a name of its own"
+            )
             yield Fault(
-                "teacher",
-                f"has {names.count(name)} called {name!r}; give each a name of its own "
-                "(name: ...), by which features say whose they are",
+                "teacher", f"{several} (name: ...): features say by it whose they are"
             )
         for number, loss in enumerate(self.features if names else ()):
-            if loss.of is None:
-                if len(names) > 1:
-                    say = f"is missing, and there are {len(names)} teachers: {', '.join(names)}"
-                    yield Fault(f"features.{number}.of", say)
-            elif loss.of not in names:
+            if loss.of is None and len(names) > 1:
+                say = f"is missing, and there are {len(names)} teachers: {', '.join(names)}"
+                yield Fault(f"features.{number}.of", say)
+            elif loss.of is not None and loss.of not in names:
                 has = f"is {loss.of!r}, and no teacher is called so."
                 yield Fault(f"features.{number}.of", has + nearest(loss.of, names))
 

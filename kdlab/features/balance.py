@@ -4,7 +4,6 @@ A teacher whose numbers are large, or a channel whose are, would count for most 
 (arXiv:2408.05088), Theia (arXiv:2407.20179) and PHI-S (arXiv:2410.01680) standardise each first.
 """
 
-from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Literal
 
@@ -15,27 +14,14 @@ BalanceBy = Literal["none", "overall", "channel", "phi"]
 _LEAST = 1e-6  # of a spread: a channel that never changes says nothing
 
 
-@dataclass(slots=True)
-class Statistics:
-    """Mean and covariance of a teacher's features, float64, from sums over batches."""
+def moments(features: Tensor) -> Tensor:
+    """(C + 1, C + 1) sums over rows, of products of channels with each other and with 1; float64.
 
-    count: int = 0
-    total: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
-    squares: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
-
-    def add(self, batch: Tensor) -> None:
-        """Count (N, C), (N, tokens, C) or (N, C, H, W) features in."""
-        rows = channels_last(batch).flatten(0, -2).double().cpu()
-        self.count, self.total = self.count + len(rows), self.total + rows.sum(0)
-        self.squares = self.squares + rows.T @ rows
-
-    @property
-    def mean(self) -> Tensor:
-        return self.total / self.count
-
-    @property
-    def covariance(self) -> Tensor:
-        return self.squares / self.count - torch.outer(self.mean, self.mean)
+    Those of several batches are added.
+    """
+    rows = channels_last(features).flatten(0, -2).double().cpu()
+    rows = torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1)
+    return rows.T @ rows
 
 
 def channels_last(features: Tensor) -> Tensor:
@@ -46,7 +32,7 @@ class Balance(nn.Module):
     """Features less their mean, over their spread; its buffers lie in checkpoints.
 
     Args:
-        found: of the teacher.
+        found: moments of the teacher's features over images.
         by: `overall` divides by one spread, `channel` each channel by its own; `phi` turns the
             principal axes by a Hadamard matrix, so that one spread is every channel's own.
     """
@@ -54,16 +40,18 @@ class Balance(nn.Module):
     mean: Tensor
     turn: Tensor  # (C,) that channels are multiplied by, or (C, C)
 
-    def __init__(self, found: Statistics, by: BalanceBy) -> None:
+    def __init__(self, found: Tensor, by: BalanceBy) -> None:
         super().__init__()
-        variances = found.covariance.diagonal().clamp_min(_LEAST**2)
+        mean = found[-1, :-1] / found[-1, -1]
+        covariance = found[:-1, :-1] / found[-1, -1] - torch.outer(mean, mean)
+        variances = covariance.diagonal().clamp_min(_LEAST**2)
         turn = variances.rsqrt()
         if by != "channel":
             turn = variances.mean().rsqrt().expand(len(variances))
         if by == "phi":  # (1/φ) H Uᵀ of PHI-S, φ² the mean eigenvalue
-            _, axes = torch.linalg.eigh(found.covariance)
+            _, axes = torch.linalg.eigh(covariance)
             turn = (axes @ hadamard(len(axes))) * turn
-        self.register_buffer("mean", found.mean.float())
+        self.register_buffer("mean", mean.float())
         self.register_buffer("turn", turn.float())
 
     def forward(self, features: Tensor) -> Tensor:

@@ -355,8 +355,6 @@ def check_fit(
 ) -> None:
     """One forward pass of two blank images, so that a misfit is found before a run.
 
-    With 0 classes it has no last layer, and puts out whatever it puts out.
-
     Raises:
         ModelError: the model cannot take the shape, or has another number of classes.
     """
@@ -371,8 +369,7 @@ def check_fit(
             "another size of the data (data.size) or another model; a transformer of timm takes "
             f"options={{img_size: {shape[1]}}}, most of its networks any size."
         ) from error
-    wrong = tuple(scores.shape) != (2, classes) if classes else scores.ndim != 2
-    if wrong:
+    if classes and tuple(scores.shape) != (2, classes):  # 0: it has no last layer
         raise ModelError(
             f"{who} answers with shape {tuple(scores.shape)} for two images; the data has "
             f"{classes} classes, so (2, {classes}) was expected. Its number of classes "

@@ -6,7 +6,7 @@ from math import log, prod
 import torch
 from torch import Tensor, nn
 
-from kdlab.features.balance import Balance, Statistics
+from kdlab.features.balance import Balance
 from kdlab.features.feature_loss import FeatureLossSpec, Shape, meeting
 from kdlab.models.with_features import Taps
 
@@ -20,8 +20,8 @@ class FeatureJob:
     own: tuple[Shape, ...]  # of the student's outputs
     theirs: tuple[Shape, ...]  # of the teacher's
     classes: int  # logits before them in a row of the source
-    # Of each teacher's outputs; None where they are not balanced
-    statistics: tuple[Statistics | None, ...] = ()
+    # Moments of each teacher's outputs; None where they are not balanced
+    statistics: tuple[Tensor | None, ...] = ()
 
     @property
     def outputs(self) -> int:
@@ -40,7 +40,7 @@ class FeatureHead(nn.Module):
     """What one loss has at the student: a projector, its teacher's balance, its learned weight."""
 
     def __init__(
-        self, loss: FeatureLossSpec, own: Shape, theirs: Shape, found: Statistics | None
+        self, loss: FeatureLossSpec, own: Shape, theirs: Shape, found: Tensor | None
     ) -> None:
         super().__init__()
         self.loss = loss

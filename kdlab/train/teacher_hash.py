@@ -54,13 +54,8 @@ def _without_drops(tree: Any) -> None:
 
 def hash_of(parts: dict[str, Any], identity: str) -> str:
     """Hash of a teacher's spec as plain data, which is changed, and of its images."""
-    for name in (
-        "min_top1",
-        "weight",
-        "classes",
-        "name",
-        "size",
-    ):  # they say nothing about the weights
+    # They say nothing about the weights
+    for name in ("min_top1", "weight", "classes", "name", "size"):
         parts.pop(name)
     recipe = parts["recipe"] or {}
     # Teachers that were trained before stay what they are.

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from kdlab.errors import SpecError
-from kdlab.features.balance import Statistics
+from kdlab.features.balance import moments
 from kdlab.features.hint import Hint
 from kdlab.models.model import Normalised
 from kdlab.train.feature_teaching import FeatureHead, FeatureJob, FeatureTeaching
@@ -33,9 +33,8 @@ def test_a_learned_weight_begins_where_it_is_set_and_learns():
 
 
 def test_a_balance_lies_in_the_state_and_comes_back_from_it():
-    first, other = Statistics(), Statistics()
-    first.add(THEIRS), other.add(THEIRS * 3)
-    heads = [FeatureHead(Hint(balance="phi"), (4,), (4,), own) for own in (first, other)]
+    loss, both = Hint(balance="phi"), (THEIRS, THEIRS * 3)
+    heads = [FeatureHead(loss, (4,), (4,), moments(own)) for own in both]
     before = [float(head(OWN, THEIRS)) for head in heads]
     assert before[0] != before[1]
     heads[1].load_state_dict(heads[0].state_dict())
