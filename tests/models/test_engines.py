@@ -15,7 +15,7 @@ from kdlab.config.load import compose_card
 from kdlab.data.images import DataSpec
 from kdlab.events.event import unheard
 from kdlab.models.cifar_resnet import CifarResNet
-from kdlab.models.engines import Engine, choose, installed
+from kdlab.models.engines import Engine, choose, exported, installed
 from kdlab.models.engines.choose import Tally, prepared
 from kdlab.models.engines.in_torch import folded
 from kdlab.models.model import Normalised
@@ -221,6 +221,53 @@ def test_every_engine_of_this_machine_agrees_or_says_why_not():
     for views in sizes:
         furthest, _ = agreement(model(views), choice.ask(views))
         assert furthest < 1e-2
+
+
+def test_int8_is_judged_as_half_precision_is():
+    for pair in (scores(1000, wrong=6), scores(1000, moved=0.3), scores(1000, wrong=5)):
+        tally = Tally()
+        tally.add(*pair)
+        assert tally.trouble("int8") == tally.trouble("bf16").replace("bf16", "int8")
+
+
+@pytest.mark.parametrize(
+    ("here", "shown", "there"),
+    [
+        (("openvino", "nncf"), lambda: VIEWS, True),
+        (("openvino", "nncf"), None, False),  # made-up images tell no ranges
+        (("openvino",), lambda: VIEWS, False),
+        (("nncf",), lambda: VIEWS, False),
+    ],
+)
+def test_int8_is_there_with_its_libraries_and_views(here, shown, there, monkeypatch):
+    monkeypatch.setattr(exported, "find_spec", lambda name: name in here or None)
+    assert ("int8" in {e.precision for e in installed("cpu", shown)}) == there
+    assert "int8" not in {e.precision for e in installed("cuda:0", shown)}
+
+
+@pytest.mark.skipif(not find_spec("nncf"), reason="kdlab[int8] is not installed")
+@pytest.mark.long
+def test_a_network_in_int8_is_kept_for_the_next_teacher(kdlab_home, monkeypatch):
+    import nncf
+
+    model, asked = network(), []
+    monkeypatch.setattr(nncf, "quantize", tracked(nncf.quantize, asked))
+    for shown in (VIEWS, VIEWS, VIEWS.flip(0)):
+        engine = next(e for e in exported.engines(lambda: shown) if e.precision == "int8")  # noqa: B023
+        with torch.inference_mode():
+            furthest, _ = agreement(
+                model(VIEWS), engine.prepare(model, VIEWS[:2], 1)(VIEWS)
+            )
+        assert furthest < 0.2
+    assert len(asked) == 2  # other views are another calibration
+
+
+def tracked(call, asked):
+    def tracking(*given, **named):
+        asked.append(given)
+        return call(*given, **named)
+
+    return tracking
 
 
 @pytest.mark.parametrize("error", [AssertionError(), RuntimeError("\n")])

@@ -34,6 +34,7 @@ class EnginesOfTeacher:
         views: (N, C, H, W) uint8 that engines are measured with.
         on_change: called where real requests refuse the engine, with how many times as fast the
             network as it is computes.
+        shown: makes the views that int8 takes its ranges of; None where there are none.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class EnginesOfTeacher:
         threads: int,
         views: Tensor,
         on_change: Callable[[float], None],
+        shown: Callable[[], Tensor] | None = None,
     ) -> None:
         self._network: dict[str, object] = {
             "teacher": deployment.teacher,
@@ -51,7 +53,8 @@ class EnginesOfTeacher:
             "device": views.device.type,
         }
         # A compiler takes a minute, while nobody is served.
-        engines = [e for e in installed(str(views.device)) if e.name != "compiled"]
+        here = installed(str(views.device), shown)
+        engines = [e for e in here if e.name != "compiled"]
         known = recall(self._network)
         self._known = (
             known if known in {"eager fp32", *(e.label for e in engines)} else None

@@ -19,6 +19,7 @@ from kdlab.cluster.teachers.engines_of_teacher import EnginesOfTeacher, few_enou
 from kdlab.cluster.teachers.kept_answers import KeptAnswers
 from kdlab.cluster.teachers.probe import probe_images, proof_of
 from kdlab.data.images import ImageData
+from kdlab.data.splits import by_class
 from kdlab.errors import DataError, TeacherRefused
 from kdlab.models.device_feed import DeviceFeed, OnItsWay
 from kdlab.models.engines import Asked
@@ -31,6 +32,7 @@ _MEASURE_S = 0.4  # at least once each size
 _KEPT_BYTES = 2**28  # of answers, at most, and this share of the memory that is free
 _KEPT_SHARE = 0.1
 _EXAMPLES = 32  # views that engines are measured with, at most
+_RANGES = 300  # views that int8 takes its ranges of
 _AS_GOOD = 0.95  # of the rate: then the larger batch wins
 _NEW = 0.1  # weight of the newest in a running rate
 _GATHERED = 1024  # samples of several students together, at most
@@ -132,6 +134,7 @@ class LoadedModel:
             torch.get_num_threads(),
             few_enough(self.model, views),
             changed,
+            None if self.data is None else self._shown,
         )
         self._ask = self.engines.in_use
         say(f"computes with {self.engine}")
@@ -144,6 +147,12 @@ class LoadedModel:
             return np.resize(probe_images(shape), (count, *shape))
         views: NDArray[np.uint8] = self.data.views(self.data.train[:count], 0)
         return views
+
+    def _shown(self) -> torch.Tensor:
+        """Views that int8 takes its ranges of, of all classes: rows of folders lie by class."""
+        assert self.data is not None
+        rows, _ = by_class(self.data.train, self.data.labels, _RANGES, 0)
+        return torch.from_numpy(self.data.views(rows, 0))
 
     def probe(self) -> list[list[float]]:
         """Its answer to the probe images: the proof that it is the right model."""

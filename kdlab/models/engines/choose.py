@@ -7,7 +7,7 @@ by 0.02 to 0.03; the largest of some hundreds alone says nothing of what is lear
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
 from statistics import median
@@ -19,8 +19,8 @@ from kdlab.codec import Amount
 from kdlab.models.engines import exported, in_torch
 from kdlab.models.engines.engine import Asked, Engine, Precision
 
-# What a probability may differ by: in fp32 any, in half precision 99.9 % of the views' furthest.
-_ALLOWED: dict[Precision, float] = {"fp32": 1e-4, "bf16": 0.05, "fp16": 0.05}
+# What a probability may differ by: in fp32 any, in fewer bits 99.9 % of the views' furthest.
+_ALLOWED: dict[Precision, float] = {"fp32": 1e-4, "bf16": 0.05, "fp16": 0.05, "int8": 0.05}
 _NATS = 1e-3  # mean divergence: soft labels differ from true ones by 0.1 to 1
 _OTHERS = 5  # of so many views may have another likeliest class:
 JUDGED = 1000
@@ -78,15 +78,17 @@ class ChosenEngine:
         return "; ".join([*words, *refused])
 
 
-def installed(device: str) -> Iterator[Engine]:
+def installed(device: str, shown: Callable[[], Tensor] | None = None) -> Iterator[Engine]:
     """Those that this machine has, the quickest to prepare first.
 
     Args:
         device: "cpu", or "cuda" with or without a number.
+        shown: makes some hundred views of the data, which int8 takes its ranges of; without them
+            there is no int8.
     """
     yield from in_torch.folded_engines(device)
     if device == "cpu":
-        yield from exported.engines()
+        yield from exported.engines(shown)
     yield from in_torch.compiled_engines(device)
 
 

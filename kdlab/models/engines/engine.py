@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from kdlab.errors import KdlabError
 
-Precision = Literal["fp32", "bf16", "fp16"]
+Precision = Literal["fp32", "bf16", "fp16", "int8"]
 # (N, C, H, W) uint8 or float, 0 to 255 -> (N, classes) float32
 Asked = Callable[[Tensor], Tensor]
 

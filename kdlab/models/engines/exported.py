@@ -1,9 +1,12 @@
 """Engines of other libraries: ONNX Runtime and OpenVINO, where they are installed."""
 
+import hashlib
+import io
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,12 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kdlab.config.home import home
+from kdlab.config.kept import kept
+from kdlab.config.seal import damage, seal
 from kdlab.models.engines.engine import Asked, Engine, Precision
 from kdlab.models.engines.in_torch import folded, in_hardware
 
 
-def engines() -> Iterator[Engine]:
-    """Those that are installed: kdlab[onnx], kdlab[openvino]."""
+def engines(shown: Callable[[], Tensor] | None = None) -> Iterator[Engine]:
+    """Those that are installed: kdlab[onnx], kdlab[openvino], and kdlab[int8] with views."""
     if find_spec("openvino") is not None:
         precisions: tuple[Precision, ...] = ("fp32", "bf16")
         for precision in precisions:
@@ -28,20 +34,26 @@ def engines() -> Iterator[Engine]:
                     partial(_openvino, precision),
                     slow_to_prepare=True,
                 )
+        if shown is not None and find_spec("nncf") is not None:
+            prepare = partial(_openvino, "int8", shown=shown)
+            yield Engine("openvino", "int8", prepare, slow_to_prepare=True)
     if find_spec("onnxruntime") is not None and find_spec("onnxscript") is not None:
         yield Engine("onnxruntime", "fp32", _onnxruntime, slow_to_prepare=True)
 
 
-def _openvino(precision: Precision, model: nn.Module, views: Tensor, threads: int) -> Asked:
+def _openvino(
+    precision: Precision,
+    model: nn.Module,
+    views: Tensor,
+    threads: int,
+    shown: Callable[[], Tensor] | None = None,
+) -> Asked:
     os.environ.setdefault("OPENVINO_TELEMETRY_DISABLE", "1")
     import openvino
 
-    shape = [-1, *views.shape[1:]]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of the tracer that OpenVINO uses
-        network = openvino.convert_model(
-            folded(model, views), example_input=views.float(), input=shape
-        )
+    network = _converted(model, views) if shown is None else _in_int8(model, views, shown())
+    if precision == "int8":  # of what is not in int8
+        precision = "bf16" if in_hardware("bf16", "cpu") else "fp32"
     hints = {
         "INFERENCE_PRECISION_HINT": "f32" if precision == "fp32" else precision,
         "INFERENCE_NUM_THREADS": threads,
@@ -55,6 +67,47 @@ def _openvino(precision: Precision, model: nn.Module, views: Tensor, threads: in
         return torch.from_numpy(answer[compiled.output(0)].copy())
 
     return ask
+
+
+def _converted(model: nn.Module, views: Tensor) -> Any:
+    import openvino
+
+    shape = [-1, *views.shape[1:]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of the tracer that OpenVINO uses
+        return openvino.convert_model(
+            folded(model, views), example_input=views.float(), input=shape
+        )
+
+
+def _in_int8(model: nn.Module, views: Tensor, shown: Tensor) -> Any:
+    """OpenVINO's network by nncf's quantisation after training, kept for the next teacher.
+
+    Kept by what it follows from: weights and layers, the views that ranges are of, and libraries.
+    """
+    import nncf
+    import openvino
+
+    told = hashlib.sha256(repr((model, nncf.__version__, openvino.__version__)).encode())
+    for values in (*model.state_dict().values(), shown):
+        told.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    folder = home() / "engines" / f"{told.hexdigest()[:16]}.int8"
+
+    def find() -> Any:
+        if damage(folder, hashes=True) is not None:
+            return None
+        return openvino.Core().read_model(folder / "network.xml")
+
+    def make() -> Any:
+        given = nncf.Dataset(list(shown.split(1)), lambda view: view.float().numpy())
+        with redirect_stdout(io.StringIO()):  # bars of progress
+            made = nncf.quantize(_converted(model, views), given, subset_size=len(shown))
+        folder.mkdir(parents=True, exist_ok=True)
+        openvino.save_model(made, folder / "network.xml", compress_to_fp16=False)
+        seal(folder, ("network.xml", "network.bin"), {})
+        return made
+
+    return kept(folder, find, make)
 
 
 def _onnxruntime(model: nn.Module, views: Tensor, threads: int) -> Asked:

@@ -18,7 +18,7 @@ from kdlab.config.home import home, recall_as, write_json
 from kdlab.config.kept import key_of
 from kdlab.models.engines.choose import Trial, fastest
 
-_LIBRARIES = ("kdlab", "torch", "onnxruntime", "openvino")
+_LIBRARIES = ("kdlab", "torch", "onnxruntime", "openvino", "nncf")
 
 
 def recall(network: Mapping[str, object]) -> str | None:
