@@ -36,6 +36,13 @@ _COMPILED = ("resnet50_224", "mobilenetv3_224")  # half a minute each, in bf16
 _ENGINES_S = 45.0  # for each network
 _TAUGHT = 80  # steps of a network that has to be sure of what it says
 _UNDER_WAY = 2  # batches, in a teacher
+_DEVICE = "cuda"
+# Networks whose images/s timm publishes, how they are taught here, and views at once.
+PUBLISHED: Mapping[str, tuple[str, float, int]] = {
+    "resnet50": ("timm/resnet50", 1e-3, 256),
+    "vit_base": ("timm/vit_base_patch16_224", 1e-4, 256),
+    "vit_large": ("timm/vit_large_patch16_224", 1e-4, 256),
+}
 _QUICK: Mapping[str, object] = {"precision": "bf16", "channels_last": True}
 _RECIPES: Mapping[str, Mapping[str, object]] = {
     "fp32": {},
@@ -48,6 +55,8 @@ _RECIPES: Mapping[str, Mapping[str, object]] = {
 
 def measure(repeats: int = 1, only: Collection[str] = (), say: Say = quiet) -> Report:
     """`student_over_fp32`, `labels_per_s_over_eager`, `fed_over_resident`, `teacher_over_engine`.
+
+    And `labels_per_s`, bare and served, of networks whose rate timm publishes.
 
     Raises:
         BadInput: PyTorch sees no GPU.
@@ -63,6 +72,7 @@ def measure(repeats: int = 1, only: Collection[str] = (), say: Say = quiet) -> R
         "feed": partial(_feed, repeats, say),
         "teachers": partial(_teachers, repeats, say),
         "served": partial(_served, repeats, say),
+        "labels": partial(_labels_per_s, repeats, say),
     }
     return of_parts("gpu", parts, only)
 
@@ -111,15 +121,39 @@ def _tried(engine: Engine, network: str) -> bool:
 
 def _served(repeats: int, say: Say) -> list[Figure]:
     """A teacher's whole way from views in the host's memory to labels there, over its engine."""
-    on_device, labels = _kinds(_BATCH)
-    model = _taught(_network({"type": "timm/resnet50"}), on_device, labels)
+    steps = _ways({"type": "timm/resnet50"}, 1e-3, _BATCH, say)
+    return _compared("teacher_over_engine", steps, "bare", "ratio", repeats, say)
+
+
+def _labels_per_s(
+    repeats: int, say: Say, published: Mapping[str, tuple[str, float, int]] = PUBLISHED
+) -> list[Figure]:
+    """In absolute numbers: by the engine alone, and served."""
+    figures = []
+    for name, (variant, rate, batch) in published.items():
+        steps = _ways({"type": variant}, rate, batch, say)
+        steps = {"bare": steps["bare"], "served": steps["pipelined"]}
+        found = _rates(f"labels_per_s/{name}", steps, batch, repeats, say)
+        figures += [
+            figure(f"labels_per_s/{name}/{label}", own, "labels/s")
+            for label, own in found.items()
+        ]
+    return figures
+
+
+def _ways(
+    block: Mapping[str, object], rate: float, batch: int, say: Say
+) -> Mapping[str, Callable[[], object]]:
+    """A batch by the engine that a teacher of this network takes, and by the teacher itself."""
+    on_device, labels = _kinds(batch)
+    model = _taught(_network(block), on_device, labels, rate)
     views = on_device.cpu()
     deployment = Deployment(
         members=(),
         teacher="bench",
         num_classes=10,
         shape=(3, _SIDE, _SIDE),
-        batch=_BATCH,
+        batch=batch,
         data={},
         identity=DataIdentity(digest="", images=0, classes=(), augment="", views=""),
         by_reference=False,
@@ -131,10 +165,10 @@ def _served(repeats: int, say: Say) -> list[Figure]:
         def _load(self, weights: object) -> nn.Module:
             return model
 
-    inference = Made(deployment, [], 1, "cuda")
+    inference = Made(deployment, [], 1, _DEVICE)
     inference.choose_engine(say)
     assert inference.engines is not None
-    ask, here, given = inference.engines.in_use.alone, views.cuda(), views.numpy()
+    ask, here, given = inference.engines.in_use.alone, on_device, views.numpy()
     asked = partial(Request, 0, None, given, lambda answer: None, inference)
     under_way = list[UnderWay]()
 
@@ -147,29 +181,30 @@ def _served(repeats: int, say: Say) -> list[Figure]:
         inference.finish(*inference.begun([asked()]))
 
     bare: Callable[[], object] = partial(ask, here)
-    steps = {"bare": bare, "pipelined": request, "in_turn": in_turn}
-    return _compared("teacher_over_engine", steps, "bare", "ratio", repeats, say)
+    return {"bare": bare, "pipelined": request, "in_turn": in_turn}
 
 
 def _network(block: Mapping[str, object]) -> Normalised:
     torch.manual_seed(0)
     spec = construct(ModelSpec, from_dict(block, "network"))
-    return spec.build(10, 3).cuda()
+    return spec.build(10, 3).to(_DEVICE)
 
 
 def _kinds(count: int, side: int = _SIDE) -> tuple[Tensor, Tensor]:
     """Views of ten kinds, and which each is of, on the device."""
-    labels = torch.arange(count, device="cuda") % 10
-    coarse = torch.rand((10, 3, 4, 4), device="cuda")[labels]
+    labels = torch.arange(count, device=_DEVICE) % 10
+    coarse = torch.rand((10, 3, 4, 4), device=_DEVICE)[labels]
     kinds = interpolate(coarse, size=(side, side), mode="bilinear")
     return (200 * kinds + 50 * torch.rand_like(kinds)).to(torch.uint8), labels
 
 
-def _taught(model: Normalised, views: Tensor, labels: Tensor) -> Normalised:
+def _taught(
+    model: Normalised, views: Tensor, labels: Tensor, rate: float = 1e-3
+) -> Normalised:
     """Sure of its answers, as teachers are: made-up weights tie classes, and bf16 decides."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     for step in range(_TAUGHT):
-        some = torch.arange(step, step + 64, device="cuda") % len(views)
+        some = torch.arange(step, step + 64, device=_DEVICE) % len(views)
         optimizer.zero_grad()
         cross_entropy(model(views[some]), labels[some]).backward()
         optimizer.step()
@@ -205,17 +240,33 @@ def _compared(
     say: Say,
 ) -> list[Figure]:
     """`name/STEP`, the rate of each over that of `base`, in turns."""
+    found = _rates(name, steps, _BATCH, repeats, say)
+    return [
+        figure(f"{name}/{label}", over(own, found[base]), unit)
+        for label, own in found.items()
+        if label != base
+    ]
+
+
+def _rates(
+    name: str,
+    steps: Mapping[str, Callable[[], object]],
+    batch: int,
+    repeats: int,
+    say: Say,
+) -> dict[str, list[float]]:
+    """Rows/s of each, in turns."""
     for step in steps.values():
         for _ in range(3):  # compiles, chooses kernels
             step()
 
     def seconds(step: Callable[[], object]) -> float:
-        torch.cuda.synchronize()
+        _finish()
 
         def work() -> None:
             for _ in range(_STEPS):
                 step()
-            torch.cuda.synchronize()
+            _finish()
 
         return timed(work)
 
@@ -223,11 +274,12 @@ def _compared(
     found: dict[str, list[float]] = {label: [] for label in steps}
     for _ in range(repeats):
         for label, each in in_turns(works, _TURNS).items():
-            found[label].append(_STEPS * _BATCH / median(each))
+            found[label].append(_STEPS * batch / median(each))
     rates = (f"{label} {median(own):,.0f}" for label, own in found.items())
     say(f"{name}: {', '.join(rates)} rows/s")
-    return [
-        figure(f"{name}/{label}", over(own, found[base]), unit)
-        for label, own in found.items()
-        if label != base
-    ]
+    return found
+
+
+def _finish() -> None:
+    if _DEVICE == "cuda":
+        torch.cuda.synchronize()
