@@ -23,8 +23,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", type=Path, metavar="FOLDER", help=new)
     parser.add_argument("--quality", type=int, default=85, help="of --store: of JPEG")
     parser.add_argument("--lossless", action="store_true", help="of --store: WebP")
-    side = "of --store: pixels of shorter sides for each of a view's"
-    parser.add_argument("--factor", type=float, help=side)
+    parser.add_argument("--factor", type=float, help="of --store: shorter sides / a view's")
     json_flag(parser)
 
 

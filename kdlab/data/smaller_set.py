@@ -17,14 +17,13 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-import simplejpeg
 from PIL import Image
 
 from kdlab.codec import plain
 from kdlab.config.home import home, locked
 from kdlab.config.kept import key_of
 from kdlab.config.seal import seal
-from kdlab.data.encoded.decode import Pixels, decoded, head, resized
+from kdlab.data.encoded.decode import decoded, head, resized
 from kdlab.data.encoded.formats import readable, suffix_of
 from kdlab.data.encoded.index import NO_SPLIT
 from kdlab.data.encoded.inventory import Inventory
@@ -90,19 +89,25 @@ def write_smaller(
             spec.refuse_broken(store.index.facts.broken, store, say)
             one = partial(_one, store, side, quality, spec.broken == "skip")
             after, psnr_db = _fill(half, store, one, say)
-            facts = Reencoded(
-                reencoded=store.index.facts.digest,
-                classes=store.index.facts.classes,
-                images=len(store),
-                size=spec.size,
-                side=side,
-                form="WebP lossless" if quality is None else f"JPEG {quality}",
-                bytes_before=int(store.index.size.sum()),
-                bytes_after=after,
-                psnr_db=psnr_db,
+            form, index = (
+                "WebP lossless" if quality is None else f"JPEG {quality}",
+                store.index,
             )
+            made = (
+                index.facts.digest,
+                index.facts.classes,
+                len(store),
+                spec.size,
+                side,
+                form,
+            )
+            facts = Reencoded(*made, int(index.size.sum()), after, psnr_db)
             seal(half, (ARCHIVE, TABLE), plain(facts))
-            _read_again(str(half / TABLE), store)
+            found, table = Inventory(), str(half / TABLE)
+            ImageList(root=table).find(table, found)
+            images = sorted(found.images, key=lambda image: image.name)
+            if [(image.label, image.split) for image in images] != _meant(store):
+                raise DataError("A table cannot say the names of these classes.")
             os.rename(half, folder)
         except OSError as error:
             raise BadInput(f"{folder} cannot be written: {error}.") from error
@@ -120,46 +125,37 @@ def _fill(
         zipfile.ZipFile(folder / ARCHIVE, "w") as archive,
         open(folder / TABLE, "w", encoding="utf-8", errors="replace", newline="") as file,
     ):
-        table = csv.writer(file)
+        table, meant = csv.writer(file), _meant(store)
         table.writerow(("path", "label", "split", "original"))
         for first in range(0, len(store), _AT_ONCE):
             rows = np.arange(first, min(first + _AT_ONCE, len(store)))
             store.expect(rows)
-            in_threads(
-                lambda some, at=first: made.update((at + k, one(at + k)) for k in some),  # type: ignore[misc]  # mypy knows no default
-                len(rows),
-            )
+            in_threads(partial(_some, made, one, first), len(rows))
             for row in rows.tolist():
                 raw, suffix, psnr = made.pop(row)
-                label, split = _meant(store, row)
+                label, split = meant[row]
                 name, part = f"{row:09}{suffix}", "" if split is None else NAMES[split]
                 archive.writestr(name, raw)
                 table.writerow((name, label or "", part, store.index.name(row)))
                 after += len(raw)
                 apart += [psnr] if psnr < math.inf else []
             if time.monotonic() - told > _SAY_S:
-                told = time.monotonic()
-                say(
-                    f"encoded {first + len(rows):,} of {len(store):,}, {after / 1e6:,.0f} MB"
-                )
+                told, ready = time.monotonic(), first + len(rows)
+                say(f"encoded {ready:,} of {len(store):,} images, {after / 1e6:,.0f} MB")
     return after, median(apart) if apart else None
 
 
-def _meant(store: Store, row: int) -> tuple[str | None, int | None]:
-    """Class and split of an image; None where it has none."""
-    label, split = int(store.index.label[row]), int(store.index.split[row])
-    named = store.index.facts.classes[label] if label >= 0 else None
-    return named, None if split == NO_SPLIT else split
+def _some(
+    made: dict[int, _Written], one: "partial[_Written]", first: int, numbers: range
+) -> None:
+    made.update((first + k, one(first + k)) for k in numbers)
 
 
-def _read_again(table: str, store: Store) -> None:
-    found = Inventory()
-    ImageList(root=table).find(table, found)
-    read = [(one.label, one.split) for one in sorted(found.images, key=lambda i: i.name)]
-    if read != [_meant(store, row) for row in range(len(store))]:
-        raise DataError(
-            "A table cannot say the names of these classes. Nothing was written."
-        )
+def _meant(store: Store) -> list[tuple[str | None, int | None]]:
+    """Class and split of each image; None where it has none."""
+    named = dict(enumerate(store.index.facts.classes))
+    both = zip(store.index.label.tolist(), store.index.split.tolist(), strict=True)
+    return [(named.get(label), {NO_SPLIT: None}.get(k, k)) for label, k in both]
 
 
 def _one(store: Store, side: int, quality: int | None, skip: bool, row: int) -> _Written:
@@ -173,9 +169,12 @@ def _one(store: Store, side: int, quality: int | None, skip: bool, row: int) -> 
         scale = side / min(known[:2])
         size = round(scale * known.height), round(scale * known.width)
         small = decoded(raw, known, lambda whole: resized(whole, size, "bicubic"))
-        ours, psnr = _encoded(np.ascontiguousarray(small), quality), math.inf
+        out, psnr = io.BytesIO(), math.inf
         if quality is None:
-            return ours, ".webp", psnr
+            Image.fromarray(small).save(out, "WEBP", lossless=True)
+            return out.getvalue(), ".webp", psnr
+        Image.fromarray(small).save(out, "JPEG", quality=quality, subsampling="4:2:0")
+        ours = out.getvalue()
         if row % max(1, len(store) // _COMPARED) == 0:
             apart = np.square(decoded(ours, head(ours), np.copy) - small.astype(np.float32))
             psnr = 10 * math.log10(255**2 / max(1e-9, float(apart.mean())))
@@ -184,11 +183,3 @@ def _one(store: Store, side: int, quality: int | None, skip: bool, row: int) -> 
         if skip:  # the others keep their rows
             return as_it_was
         raise DataError(f"{store.shown(row)} {error}.") from error
-
-
-def _encoded(pixels: Pixels, quality: int | None) -> bytes:
-    if quality is not None:
-        return simplejpeg.encode_jpeg(pixels, quality, colorsubsampling="420")
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "WEBP", lossless=True)
-    return out.getvalue()

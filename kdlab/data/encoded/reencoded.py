@@ -10,7 +10,7 @@ from kdlab.errors import DataError
 TABLE, ARCHIVE = "images.csv", "images.zip"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Reencoded:
     """Facts of such a set."""
 
