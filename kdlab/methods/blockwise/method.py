@@ -292,7 +292,22 @@ def check(method: Blockwise, setup: TrainingSetup) -> Cutting:
                 f"train.batch is {spec.train.batch} and plan: {name} may share a batch by "
                 f"{made.widest} devices; each needs at least two rows: {least}."
             )
+    _check_whole_fits(method, costs)
     return cutting
+
+
+def _check_whole_fits(method: Blockwise, costs: StageCosts) -> None:
+    """Refuse to train the whole student behind its blocks where a device may not be so large."""
+    if method.fine_tune is None or method.memory_gb is None:
+        return
+    rows, fixed = method.fine_tune.batch, costs.fixed_bytes(0, costs.blocks)
+    needed = (fixed + rows * costs.row_bytes(0, costs.blocks)) / 1e9
+    if needed > method.memory_gb:
+        raise BadInput(
+            f"method.fine_tune trains the whole student on one device: with its teacher and {rows} "
+            f"rows that needs {needed:.3g} GB, and method.memory_gb is {method.memory_gb:g}. Leave "
+            "fine_tune out, give it a smaller batch, or train the whole where it fits."
+        )
 
 
 def _known_memory(method: Blockwise, spec: ExperimentSpec) -> tuple[float, ...] | None:

@@ -86,6 +86,36 @@ def test_what_data_and_models_do_not_allow_is_found_before_a_start(
     assert message in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        (["method.devices=1"], "on one device needs 0.821 GB"),
+        ([], ""),
+        (["method.devices=4", "method.memory_gb=0.35"], ""),
+        (["method.fine_tune={epochs: 1, batch: 64}"], "the whole student on one device"),
+        (["method.fine_tune={epochs: 1, batch: 32}"], ""),
+    ],
+    ids=[
+        "one device",
+        "two",
+        "four of half the size",
+        "the whole",
+        "fewer rows of the whole",
+    ],
+)
+@pytest.mark.long
+def test_a_student_that_does_not_fit_one_device_is_trained_by_blocks_on_several(
+    words, refused
+):
+    spec = kdlab.load("pipe_bd/beyond_one_device", *words).spec
+    setup = TrainingSetup(spec)
+    if not refused:
+        check(spec.method, setup)
+        return
+    with pytest.raises(BadInput, match=refused):
+        check(spec.method, setup)
+
+
 def test_the_smoke_experiment_is_fine(elsewhere):
     spec = kdlab.load("smoke/blockwise").spec
     check(spec.method, TrainingSetup(spec))
