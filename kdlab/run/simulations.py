@@ -1,7 +1,7 @@
 """`kdlab simulate NAME`: a table of the papers or a plan, predicted without the machines."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from kdlab.config import load as loader
 from kdlab.config.check import construct
@@ -126,7 +126,20 @@ def _pipe_bd(spec: PipeBd, say: Callable[[str], None]) -> tuple[list[Figure], st
     for case in spec.cases:
         outcomes.append(pipe_bd.simulated(spec, case))
         say(f"{case.name}: {outcomes[-1].looked_at} plans or stages looked at")
-    return [f for o in outcomes for f in _pipe_figures(o)], _pipe_table(outcomes)
+    figures = [f for o in outcomes for f in _pipe_figures(o)]
+    return figures + [f for c in spec.cases for f in _ranges(spec, c)], _pipe_table(
+        outcomes
+    )
+
+
+def _ranges(spec: PipeBd, case: pipe_bd.PipelineCase) -> Iterator[Figure]:
+    """What the other profiles of a case come to."""
+    every = [pipe_bd.simulated(spec, other) for other in case.fitted()]
+    for baseline in _published(every[0]) if every else ():
+        found = sorted(_ratio(outcome, baseline) for outcome in every)
+        label = f"pipe_bd_over_{baseline}/{case.name}"
+        yield figure(f"lowest/{label}", found[0], "times")
+        yield figure(f"highest/{label}", found[-1], "times")
 
 
 def _pipe_figures(outcome: pipe_bd.PipelineOutcome) -> list[Figure]:

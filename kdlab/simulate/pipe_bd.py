@@ -6,7 +6,7 @@ more devices than there are, or for other ones (Figs 4 to 6, Table II).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from kdlab.config import Fault, Range, register
@@ -212,6 +212,19 @@ class BlockFacts(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StudentFit(Spec):
+    """A profile for another cost of a student, which is not published.
+
+    times: how much longer each student block takes than its teacher's.
+    floor, scale: of the profile then; `scale` is of the teacher's times.
+    """
+
+    times: Annotated[float, POSITIVE]
+    floor: Annotated[float, SHARE]
+    scale: Annotated[float, POSITIVE]
+
+
+@dataclass(frozen=True, kw_only=True)
 class PipelineCase(Spec):
     """A workload on a machine.
 
@@ -220,6 +233,7 @@ class PipelineCase(Spec):
     load_ms: loading a whole batch in one device's process, beside the computing.
     gb_per_s, latency_ms: of the link; overlap: share of a transfer that costs nothing.
     published: epoch times of the paper in seconds, by dp, ls, pipe_bd.
+    fits: other profiles that the paper does not rule out; what they come to is a range.
     """
 
     name: str
@@ -233,6 +247,17 @@ class PipelineCase(Spec):
     latency_ms: Annotated[float, NOT_NEGATIVE] = 0.02
     overlap: Annotated[float, Range(ge=0, le=1)] = 1.0
     published: Mapping[str, float] = field(default_factory=dict)
+    fits: tuple[StudentFit, ...] = ()
+
+    def fitted(self) -> Iterator["PipelineCase"]:
+        """The case with each of the other profiles."""
+        for fit in self.fits:
+            taught = [fit.scale * block.teacher_ms for block in self.blocks]
+            blocks = tuple(
+                replace(block, teacher_ms=ms, student_ms=fit.times * ms)
+                for block, ms in zip(self.blocks, taught, strict=True)
+            )
+            yield replace(self, blocks=blocks, floor=fit.floor, fits=())
 
     def cross_faults(self) -> Iterator[Fault]:
         if not self.blocks:

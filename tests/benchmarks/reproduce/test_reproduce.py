@@ -70,11 +70,11 @@ def assert_kept_as_simulated(name, result):
 
 
 def test_only_predictions_count():
-    """Consistent rows within 5 % (EDL-Dist Tables 2, 3; Pipe-BD Table II)."""
+    """Consistent rows within 5 %: EDL-Dist Tables 2, 3; of Pipe-BD's Table II one search."""
     for name, count, within in (
         ("edl_dist/table2", 5, 5),
         ("edl_dist/table3", 2, 5),
-        ("pipe_bd/table2", 5, 5),
+        ("pipe_bd/table2", 1, 5),
     ):
         promised = [row for row in card(name)[1].rows if row.within_pct]
         assert len(promised) == count, name
