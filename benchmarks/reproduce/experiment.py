@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import permutations
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Literal
@@ -15,16 +14,15 @@ from benchmarks.reproduce.measurement import (
     missing_images,
     roots_of,
 )
+from benchmarks.reproduce.over_time import curves_of, shares_of_time
 from kdlab.config import Fault, register
 from kdlab.errors import BadInput, ModelError
 from kdlab.events.blockwise import BlocksChosen
 from kdlab.events.event import Event
 from kdlab.events.log import select
-from kdlab.events.runs import MemberStarted
 from kdlab.events.training import EpochDone
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.models.exported import load_exported
-from kdlab.papers.ec_dnn.metrics import Point, time_to
 from kdlab.report.chart import Points
 from kdlab.report.costs import CostOfEach, times_smaller
 from kdlab.report.figures import Say
@@ -220,8 +218,8 @@ class Trained(MeasurementSpec):
 
     def _of_images(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """The same part of other data, with the same augmentation."""
-        kept = ("augment", "train_samples", "test_samples", "validation_share", "size")
-        kept += ("labels_per_class",)
+        counts = ("train_samples", "test_samples", "validation_share", "labels_per_class")
+        kept = ("augment", "size", *counts)
         told = {key: own[key] for key in kept if key in own}
         return {"type": "data/image_folder", "root": roots_of(self.images)} | told
 
@@ -346,61 +344,6 @@ def _differences(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]
                     beyond = mean(a) - mean(b) - stdev(a) - stdev(b)
                     found[f"beyond/{one}-{other}"] = [beyond]
     return found
-
-
-def curves_of(run: Run, variant: str | None) -> dict[str, list[Points]]:
-    """Top-1 on validation over seconds, with all that belongs to a training, of each seed."""
-    curves: dict[str, list[tuple[float, float]]] = {}
-    began: dict[str, float] = {}
-    kinds = (MemberStarted.KIND, EpochDone.KIND, BlocksChosen.KIND)
-    for event in select(run.folder.events, *kinds):
-        member = event.member or ""
-        if isinstance(event, MemberStarted):
-            began.setdefault(member, event.time)
-        elif isinstance(event, BlocksChosen):  # until now there was no student yet
-            curves.pop(member, None)
-        elif not isinstance(event, EpochDone) or member not in began:
-            continue  # a teacher's
-        elif event.validation_top1 is not None:
-            point = event.time - began[member], event.validation_top1
-            curves.setdefault(member, []).append(point)
-    found: dict[str, list[Points]] = {}
-    for member in sorted(curves, key=lambda name: int(name.rpartition("seed")[2])):
-        name = variant or member.split("/")[0]
-        found.setdefault(name, []).append(curves[member])
-    return found
-
-
-def shares_of_time(
-    seen: Mapping[str, Sequence[Points]],
-) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """`time/A-B`: share of B's time after which A is as good as B ends, of each seed.
-
-    Args:
-        seen: (seconds, top-1 in percent) of each seed, by source.
-
-    Returns:
-        The shares, and why there are none where A does not get there with a seed.
-    """
-    courses = {
-        name: [[Point(at, 100 - top1) for at, top1 in curve] for curve in of_seeds]
-        for name, of_seeds in seen.items()
-    }
-    found, undefined = dict[str, list[float]](), dict[str, str]()
-    for one, other in permutations(courses, 2):
-        shares = [
-            (own and own / theirs[-1].seconds)
-            for curve, theirs in zip(courses[one], courses[other], strict=False)
-            for own in [time_to(curve, theirs[-1].error)]
-        ]
-        name, known = f"time/{one}-{other}", [share for share in shares if share]
-        if len(known) == len(shares):
-            found[name] = known
-        else:
-            undefined[name] = (
-                f"{len(shares) - len(known)} of {len(shares)} seeds do not get there"
-            )
-    return found, undefined
 
 
 def _say_epoch(event: Event, say: Say) -> None:

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 import kdlab
-from benchmarks.reproduce.experiment import curves_of
+from benchmarks.reproduce.over_time import curves_of
 from kdlab.errors import NotFoundError
 from kdlab.events.blockwise import BlocksChosen
 from kdlab.events.log import select

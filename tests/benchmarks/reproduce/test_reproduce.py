@@ -16,8 +16,9 @@ from benchmarks.reproduce.command import (
     known,
     reproduce,
 )
-from benchmarks.reproduce.experiment import Trained, best_candidates, shares_of_time
+from benchmarks.reproduce.experiment import Trained, best_candidates
 from benchmarks.reproduce.freshness import changed_since
+from benchmarks.reproduce.over_time import shares_of_time
 from benchmarks.reproduce.shares import Shares, Teachers
 from benchmarks.reproduce.table import MeasuredRow, Row, printed
 from kdlab.errors import BadInput, NotFoundError, SpecError
