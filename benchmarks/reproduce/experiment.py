@@ -154,7 +154,9 @@ class Trained(MeasurementSpec):
             return f"teacher of {variant}" if source == TEACHER else variant
 
         for row in rows:
-            judged = _by_linear_layer(row, experiment.spec) if self.by_linear_layer else {}
+            judged: dict[str, float] = {}
+            if self.by_linear_layer:
+                judged = _by_linear_layer(row["student_path"], experiment.spec)
             for name, value in (_of_a_row(row) | judged).items():
                 values.setdefault(f"{name}/{shown(row['source'])}", []).append(value)
         if result["teacher_top1"] is not None:
@@ -247,9 +249,9 @@ def _of_a_row(row: Mapping[str, Any]) -> dict[str, float]:
     return known | dict(more)
 
 
-def _by_linear_layer(row: Mapping[str, Any], spec: ExperimentSpec) -> dict[str, float]:
+def _by_linear_layer(path: str, spec: ExperimentSpec) -> dict[str, float]:
     data, batch = spec.data.load(), spec.train.evaluate_batch
-    student = load_exported(row["student_path"])
+    student = load_exported(path)
     fit_last_layer(student, data, "cpu", batch)
     found = evaluate(student, data, data.test, batch)
     return {"top1": found.top1, "top5": found.top5}

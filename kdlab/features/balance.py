@@ -82,7 +82,7 @@ def _is_prime(n: int) -> bool:
 
 
 def _paley(order: int) -> Tensor:
-    """Of order q + 1 for a prime q that is 3 modulo 4: I + S, S skew of Legendre symbols."""
+    """Paley's matrix of order q + 1, q a prime that is 3 modulo 4: I + S, S of Legendre symbols."""
     if order < 3:
         return torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)[:order, :order]
     q = order - 1
