@@ -34,9 +34,8 @@ from kdlab.config.load import from_dict, merged
 from kdlab.data.augment import Augment
 from kdlab.data.encoded.decode import Box, head, resized
 from kdlab.data.encoded.pictures import EncodedData
-from kdlab.data.encoded.reencoded import TABLE
 from kdlab.data.image_folder import ImageFolder
-from kdlab.data.image_list import ImageList
+from kdlab.data.image_list import TABLE, ImageList
 from kdlab.data.images import PHOTO_VIEWS
 from kdlab.data.smaller_set import write_smaller
 from kdlab.errors import BadInput

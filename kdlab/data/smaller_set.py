@@ -27,11 +27,10 @@ from kdlab.data.encoded.decode import decoded, head, resized
 from kdlab.data.encoded.formats import readable, suffix_of
 from kdlab.data.encoded.index import NO_SPLIT
 from kdlab.data.encoded.inventory import Inventory
-from kdlab.data.encoded.reencoded import ARCHIVE, TABLE, Reencoded
 from kdlab.data.encoded.store import Store
 from kdlab.data.encoded.view_threads import in_threads
 from kdlab.data.image_files import ImageFiles
-from kdlab.data.image_list import ImageList
+from kdlab.data.image_list import ARCHIVE, TABLE, ImageList, Reencoded
 from kdlab.data.images import Say
 from kdlab.data.splits import NAMES
 from kdlab.errors import BadInput, DataError
@@ -68,7 +67,7 @@ def write_smaller(
         spec: its images; its size, crops and `broken` count.
         folder: that does not exist yet.
         quality: of JPEG (4:2:0), 1 to 100; None is WebP without loss.
-        factor: see `side_for`; 1 to 16.
+        factor: of `side_for`, 1 to 16.
         say: gets a line every few seconds.
 
     Raises:
