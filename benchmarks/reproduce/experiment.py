@@ -321,7 +321,7 @@ def _choices(run: Run) -> dict[str, str]:
 
 
 def _costs(costs: CostOfEach, variant: str | None = None) -> dict[str, list[float]]:
-    """Of a variant they have its name: `cost/VARIANT/latency_ms`, `smaller/VARIANT/latency_ms`."""
+    """Costs by name; a variant's are `cost/VARIANT/latency_ms`, `smaller/VARIANT/latency_ms`."""
     own = {variant or who if who != TEACHER else who: cost for who, cost in costs.items()}
     each = {
         f"cost/{who}/{name}": [float(value)]
