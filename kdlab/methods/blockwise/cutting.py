@@ -100,10 +100,7 @@ def cut_both(
     for pair in pairs if inherited else ():
         pair.same = _is_same(pair.teacher, pair.student)
     if cuts.inputs == "student":
-        for before, pair in pairwise(pairs):
-            pair.follows = before.follows or not before.same
-        for pair in pairs:
-            pair.relayed = 2
+        _follow(pairs)
     net: nn.Module = student.net
     mean, std = ((s.flatten() / 255).tolist() for s in (teacher.mean, teacher.std))
     spec = replace(spec, mean=tuple(mean), std=tuple(std))
@@ -121,6 +118,14 @@ def cut_both(
         tuple(cut.after for cut in at_teacher),
         names,
     )
+
+
+def _follow(pairs: Sequence[BlockPair]) -> None:
+    """Have student blocks get each other's outputs, from the first that is trained on."""
+    for before, pair in pairwise(pairs):
+        pair.follows = before.follows or not before.same
+    for pair in pairs:
+        pair.relayed = 2
 
 
 def _is_same(teacher: nn.Module, student: nn.Module) -> bool:
