@@ -258,7 +258,7 @@ class ExperimentSpec(Spec):
         """Where teachers that know no classes are asked for logits, or for nothing."""
         every = self.teachers()
         without = [one.called for one in every if one.headless]
-        said = {loss.of or every[0].called for loss in self.features}
+        said = {loss.of or one.called for loss in self.features for one in every[:1]}
         for name in without:
             if name not in said:
                 has = f"has {name}, which is headless, and no loss of features is of it"
