@@ -52,12 +52,14 @@ def shares_of_time(
     }
     found, undefined = dict[str, list[float]](), dict[str, str]()
     for one, other in permutations(courses, 2):
-        shares = [
-            (own and own / theirs[-1].seconds)
-            for curve, theirs in zip(courses[one], courses[other], strict=False)
-            for own in [time_to(curve, theirs[-1].error)]
+        if len(courses[one]) != len(courses[other]):
+            continue  # of other seeds
+        times = [
+            (time_to(curve, theirs[-1].error), theirs[-1].seconds)
+            for curve, theirs in zip(courses[one], courses[other], strict=True)
         ]
-        name, known = f"time/{one}-{other}", [share for share in shares if share]
+        shares = [None if own is None else own / whole for own, whole in times]
+        name, known = f"time/{one}-{other}", [s for s in shares if s is not None]
         if len(known) == len(shares):
             found[name] = known
         else:

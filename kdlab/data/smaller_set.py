@@ -74,7 +74,7 @@ def write_smaller(
         BadInput: a setting is out of its range, the folder exists or cannot be written to.
         DataError: an image cannot be read or decoded, or a table cannot say the labels.
     """
-    if not (1 <= (quality or 1) <= 100 and quality != 0 and 1 <= (factor or 1) <= 16):
+    if not (quality in (None, *range(1, 101)) and (factor is None or 1 <= factor <= 16)):
         raise BadInput("A store has a quality of 1 to 100 and a factor of 1 to 16.")
     folder = folder.expanduser().absolute()
     half = folder.with_name(f".{folder.name}.partial")  # of one that was killed, too

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 BalanceBy = Literal["none", "overall", "channel", "phi"]
 _LEAST = 1e-6  # of a spread: a channel that never changes says nothing
+_SILENT = 1e-6  # of the mean variance: less is rounding, not news
 
 
 def moments(features: Tensor) -> Tensor:
@@ -45,7 +46,9 @@ class Balance(nn.Module):
         mean = found[-1, :-1] / found[-1, -1]
         covariance = found[:-1, :-1] / found[-1, -1] - torch.outer(mean, mean)
         variances = covariance.diagonal().clamp_min(_LEAST**2)
-        turn = variances.rsqrt()
+        # A channel that hardly varied would be all that counts, once it does
+        silent = variances <= _SILENT * variances.mean()
+        turn = variances.rsqrt().masked_fill(silent, 0.0)
         if by != "channel":
             turn = variances.mean().rsqrt().expand(len(variances))
         if by == "phi":  # (1/φ) H Uᵀ of PHI-S, φ² the mean eigenvalue

@@ -59,6 +59,10 @@ class EnsembleModel(nn.Module):
         self.by = combination.by
         self.register_buffer("shares", (weights / weights.sum(0))[:, None])
 
+    def extra_repr(self) -> str:
+        """How it combines: kept engines go by what a network says of itself."""
+        return f"by={self.by}, logits={self.logits}"
+
     def forward(self, views: Tensor) -> Tensor:
         """(N, C, H, W) uint8 -> (N, classes) logits, and what stands behind them."""
         rows = [member(views).float() for member in self.members]

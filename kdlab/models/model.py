@@ -203,13 +203,8 @@ def load_weights(
             f"{path} has sha256 {found}, expected {sha256}. It was not loaded: another "
             "file, or a damaged download. Fetch it again, or correct the hash in the card."
         )
-    state: dict[str, Tensor] = {}
+    state = read_tensors(path)
     try:
-        if path.suffix == ".safetensors":
-            state = load_file(path)
-        else:  # weights_only: a pickle from outside must not run code
-            _check_unpacked(path)
-            state = torch.load(path, map_location="cpu", weights_only=True)
         state = {k.removeprefix("net."): v for k, v in state.items()}
         state = {k: v for k, v in state.items() if k not in ("mean", "std")}
         own, anew = net.state_dict(), ""
@@ -221,15 +216,31 @@ def load_weights(
             state |= {k: v for k, v in own.items() if k.startswith(f"{but}.")}
         net.load_state_dict(state)
         return anew
+    except RuntimeError as error:
+        why = (_difference(net.state_dict(), state) if state else "") or str(error)
+        raise WeightsError(f"{path} does not fit {type(net).__name__}: {why}") from error
+    except (ValueError, AttributeError) as error:
+        raise WeightsError(f"{path} cannot be read: {error}") from error
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Tensors of a file by name: safetensors, or PyTorch's without anything that could run code.
+
+    Raises:
+        WeightsError: unreadable, or more than plain tensors.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        _check_unpacked(path)  # weights_only: a pickle from outside must not run code
+        state: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+        return state
     except pickle.UnpicklingError as error:
         raise WeightsError(
             f"{path} holds more than plain tensors and is not read: a pickle from outside "
             "could run code. Save its state_dict as safetensors."
         ) from error
-    except RuntimeError as error:
-        why = (_difference(net.state_dict(), state) if state else "") or str(error)
-        raise WeightsError(f"{path} does not fit {type(net).__name__}: {why}") from error
-    except (SafetensorError, ValueError, AttributeError, EOFError, BadZipFile) as error:
+    except (SafetensorError, RuntimeError, ValueError, EOFError, BadZipFile) as error:
         raise WeightsError(f"{path} cannot be read: {error}") from error
 
 

@@ -19,6 +19,7 @@ from kdlab.config.home import home
 from kdlab.config.seal import file_sha256
 from kdlab.errors import ModelError, WeightsError
 from kdlab.lazy import lazy
+from kdlab.models.model import read_tensors
 
 timm = lazy("timm")
 
@@ -83,8 +84,11 @@ def published(variant: str, where: bool | str = True) -> Published:
     """
     facts = timm.get_pretrained_cfg(variant)
     if isinstance(where, str):
-        file = str(_file_at(Path(located(where)).expanduser(), variant))
-        return Published(file, lambda: {"file": file})
+        path = _file_at(Path(located(where)).expanduser(), variant)
+        file = str(path)
+        if path.suffix in (".safetensors", ".npz"):
+            return Published(file, lambda: {"file": file})
+        return Published(file, lambda: {"state_dict": _of_pickle(path)})
     known, tag = variant.partition(".")[::2]
     package = PACKAGES.get(known) if tag in ("", "in1k") else None
     if package is not None and package.path is not None:
@@ -124,6 +128,15 @@ def _file_at(path: Path, variant: str) -> Path:
             f"There are no weights of timm/{variant} at {path}: neither is it a file, nor a folder "
             f"with {' or '.join(names)}."
         )
+    return found
+
+
+def _of_pickle(path: Path) -> Mapping[str, Any]:
+    """The tensors of a file of PyTorch's; authors put them below a name of their own."""
+    found: Mapping[str, Any] = read_tensors(path)
+    for name in ("state_dict", "model", "teacher"):
+        if isinstance(inner := found.get(name), dict):
+            return inner
     return found
 
 

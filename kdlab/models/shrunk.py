@@ -20,6 +20,10 @@ class Shrunk(nn.Module):
         super().__init__()
         self.inner, self.size = inner, size
 
+    def extra_repr(self) -> str:
+        """Its size: kept engines go by what a network says of itself."""
+        return f"size={self.size}"
+
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, H) -> (N, classes)."""
         k, rest = divmod(x.shape[-1], self.size)

@@ -104,12 +104,14 @@ class TrainStep:
 
     def add(self, module: nn.Module) -> None:
         """Train its parameters too."""
-        parameters = list(module.parameters())
-        if parameters:
-            decay = self.recipe.weight_decay
-            group: dict[str, object] = {"params": parameters, "weight_decay": decay}
-            cast(torch.optim.Optimizer, self.optimizer).add_param_group(group)
-            self.others += parameters
+        every, decay = list(module.parameters()), self.recipe.weight_decay
+        several = [p for p in every if p.ndim > 1]
+        single = [p for p in every if p.ndim <= 1]  # as of the model, they are not decayed
+        for parameters, own in ((several, decay), (single, 0.0)):
+            if parameters:
+                group: dict[str, object] = {"params": parameters, "weight_decay": own}
+                cast(torch.optim.Optimizer, self.optimizer).add_param_group(group)
+        self.others += every
 
     def forget(self) -> None:
         """Go on with an optimiser that remembers nothing."""

@@ -5,6 +5,7 @@ same share one file, and a changed recipe is another teacher.
 """
 
 import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +19,7 @@ from kdlab.codec import Amount, plain
 from kdlab.config import Range, register
 from kdlab.config.folders import located
 from kdlab.config.home import find_as, home, locked, write_json
+from kdlab.config.kept import key_of
 from kdlab.config.seal import file_sha256
 from kdlab.config.spec import POSITIVE, Spec
 from kdlab.data.images import DataSpec, ImageData
@@ -140,6 +142,10 @@ class PreparedTeacher:
 
     @property
     def fingerprint(self) -> str:
+        """16 hex digits of the weights; of the network too where the same weights have several."""
+        if isinstance(self.spec.model, ShrunkModel) or self.spec.headless:
+            told = json.dumps(self.spec.model.without_weights().to_dict(), sort_keys=True)
+            return key_of(f"{self.sha256} {told}")
         return self.sha256[:16]
 
     def build(self, num_classes: int, in_chans: int) -> Normalised:
@@ -184,7 +190,10 @@ class PreparedTeachers:
         """16 hex digits of the weights, and of their shares in an ensemble."""
         if len(self.members) == 1:
             return self.members[0].fingerprint
-        parts = [f"{m.sha256}*{m.spec.weight:g}" for m in self.members]
+        parts = [
+            f"{m.sha256}{m.fingerprint.removeprefix(m.sha256[:16])}*{m.spec.weight:g}"
+            for m in self.members
+        ]
         if not self.is_plain:
             parts.append(repr(self.combination))
         return hashlib.sha256("+".join(parts).encode()).hexdigest()[:16]

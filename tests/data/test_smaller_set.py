@@ -152,7 +152,9 @@ def test_broken_images_are_refused_or_keep_their_rows(photos, tmp_path):
     assert np.array_equal(skipping.load().train, after.train)
 
 
-@pytest.mark.parametrize("wrong", [{"quality": 0}, {"quality": 101}, {"factor": 0.5}])
+@pytest.mark.parametrize(
+    "wrong", [{"quality": 0}, {"quality": 101}, {"factor": 0.5}, {"factor": 0}]
+)
 def test_settings_are_held_to_their_ranges(wrong, photos, tmp_path):
     with pytest.raises(BadInput, match="quality of 1 to 100 and a factor"):
         write_smaller(photos, tmp_path / "small", **wrong)

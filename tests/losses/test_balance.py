@@ -55,6 +55,14 @@ def test_a_channel_that_never_changes_does_no_harm():
     statistics = moments(torch.ones(5, 4))
     for by in ("overall", "channel", "phi"):
         assert torch.isfinite(Balance(statistics, by)(torch.ones(2, 4))).all()
+    # One that was silent over all images, and answers later: it is left out
+    seen = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+    seen[:, 1] = 0.37
+    later = seen[:8].clone()
+    later[:, 1] = 0.4
+    made = Balance(moments(seen), "channel")(later)
+    assert made[:, 1].abs().max() == 0
+    assert 0.3 < float(made[:, 2].abs().max()) < 5
 
 
 @pytest.mark.parametrize("order", [1, 2, 4, 12, 20, 48, 192, 320, 384, 576])

@@ -108,3 +108,27 @@ def test_another_file_in_a_package_is_refused(tmp_path, monkeypatch):
     )  # nothing is read
     with pytest.raises(WeightsError, match="is not the file that pytest is known for"):
         spec.build(10, 3)
+
+
+@pytest.mark.parametrize("below", [None, "model"])
+def test_a_file_of_pytorch_is_read_without_running_anything(tmp_path, below):
+    torch.manual_seed(1)
+    state = timm.create_model("test_resnet").state_dict()
+    path = tmp_path / "pytorch_model.bin"
+    torch.save(state if below is None else {below: state, "epoch": 3}, path)
+    built = TimmModel(variant="test_resnet", pretrained=str(tmp_path)).build(5, 3)
+    key = "conv1.0.weight"
+    assert torch.equal(built.net.state_dict()[key], state[key])
+
+
+class _Runs:
+    def __reduce__(self):
+        return print, ("it ran",)
+
+
+def test_a_pickle_that_would_run_something_is_refused(tmp_path, capsys):
+    path = tmp_path / "weights.pt"
+    torch.save({"conv1.0.weight": _Runs()}, path)
+    with pytest.raises(WeightsError, match="could run code"):
+        TimmModel(variant="test_resnet", pretrained=str(path)).build(5, 3)
+    assert "it ran" not in capsys.readouterr().out

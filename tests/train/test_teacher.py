@@ -1,4 +1,7 @@
+from pathlib import Path
+
 import pytest
+import torch
 
 from kdlab.data.digits import Digits
 from kdlab.data.synthetic import Synthetic
@@ -6,7 +9,14 @@ from kdlab.errors import ModelError, TeacherRefused, WeightsError
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.timm import TimmModel
 from kdlab.train.recipe import Recipe
-from kdlab.train.teacher import PreparedTeachers, TeacherSpec, prepare, recipe_hash
+from kdlab.train.step import TrainStep
+from kdlab.train.teacher import (
+    PreparedTeacher,
+    PreparedTeachers,
+    TeacherSpec,
+    prepare,
+    recipe_hash,
+)
 from kdlab.train.teacher_fit import check
 
 MODEL = CifarResNet(depth=8, width=(4, 4, 8, 8))
@@ -99,3 +109,27 @@ def test_a_teacher_has_a_name_and_a_size_of_its_own():
     sized = TeacherSpec(model=TimmModel(variant="test_resnet"), size=48, name="small")
     assert (sized.called, sized.model.size, sized.size) == ("small", 48, None)
     assert TeacherSpec(model=sized.model).called == "test_resnet"
+
+
+def test_the_same_weights_at_another_size_are_another_teacher(tmp_path):
+    """So neither labels nor a measure of one is taken for the other's."""
+    weights = Path("w"), "0" * 64
+    plain, *sized = (
+        PreparedTeacher(TeacherSpec(model=MODEL, size=size), *weights, None)
+        for size in (None, 12, 16)
+    )
+    assert plain.fingerprint == "0" * 16  # as it always was
+    assert len({one.fingerprint for one in (plain, *sized)}) == 3
+    pairs = [PreparedTeachers((plain, one)).fingerprint for one in sized]
+    assert pairs[0] != pairs[1]
+
+
+def test_biases_and_weights_of_losses_do_not_decay():
+    """As of a model: a learned weight of a loss would be pulled to where it began."""
+    step = TrainStep(Recipe(lr=0.1, weight_decay=0.5), torch.nn.Linear(3, 2))
+    before = len(step.optimizer.param_groups)
+    added = torch.nn.Linear(4, 2)
+    step.add(added)
+    groups = step.optimizer.param_groups[before:]
+    decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    assert decays == {id(added.weight): 0.5, id(added.bias): 0.0}

@@ -21,6 +21,7 @@ from kdlab.methods.blockwise.profiling import paths_of, unmeasured
 from kdlab.methods.blockwise.search import ArchitectureSearch
 from kdlab.methods.blockwise.setup import cutting_of, identity_of, memory_of, smallest_batch
 from kdlab.methods.blockwise.whole import train_whole
+from kdlab.models.block_variants import variant_blocks
 from kdlab.models.proxyless import mixed_blocks
 from kdlab.papers.edl_dist.generations import Generations
 from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts
@@ -292,7 +293,8 @@ def check(method: Blockwise, setup: TrainingSetup) -> Cutting:
                 f"train.batch is {spec.train.batch} and plan: {name} may share a batch by "
                 f"{made.widest} devices; each needs at least two rows: {least}."
             )
-    _check_whole_fits(method, costs)
+    if not any(variant_blocks(pair.student) for pair in cutting.pairs):
+        _check_whole_fits(method, costs)  # of a library one of each is trained
     return cutting
 
 
@@ -300,13 +302,14 @@ def _check_whole_fits(method: Blockwise, costs: StageCosts) -> None:
     """Refuse to train the whole student behind its blocks where a device may not be so large."""
     if method.fine_tune is None or method.memory_gb is None:
         return
-    rows, fixed = method.fine_tune.batch, costs.fixed_bytes(0, costs.blocks)
+    recipe, fixed = method.fine_tune, costs.fixed_bytes(0, costs.blocks)
+    rows = -(-recipe.batch // recipe.accumulate)  # at a time
     needed = (fixed + rows * costs.row_bytes(0, costs.blocks)) / 1e9
     if needed > method.memory_gb:
         raise BadInput(
             f"method.fine_tune trains the whole student on one device: with its teacher and {rows} "
             f"rows that needs {needed:.3g} GB, and method.memory_gb is {method.memory_gb:g}. Leave "
-            "fine_tune out, give it a smaller batch, or train the whole where it fits."
+            "it out, give it a smaller batch or accumulate, or train the whole where it fits."
         )
 
 

@@ -176,7 +176,9 @@ def _sized(
         output_bytes=pair.relayed * output[0].numel() * output.element_size(),
         gradient_bytes=learnt,
         fixed_bytes=frozen + max(parameters, _COPIES * learnt),
-        row_bytes=_row_bytes(pair, views[:1], paths),
+        row_bytes=_row_bytes(pair, views[:1], paths)
+        + (pair.relayed - 1)
+        * sum(t[0].numel() * t.element_size() for t in (views, output)),
         norms=0 if pair.same else _norms(student, views[:1]),
     )
 

@@ -9,6 +9,7 @@ are equal to rounding (without dropout), not bit for bit.
 
 import copy
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -105,6 +106,11 @@ class StackedSgd:
                 except RunStopped as error:
                     stopped = error
             if stopped is not None:
+                for (
+                    number
+                ) in asked:  # they have a batch, and keep their state from before it
+                    with suppress(RunStopped):
+                        each[number].throw(stopped)
                 raise stopped
             alike = len({tuple(batch.views.shape) for batch, _ in asked.values()}) == 1
             if alike and len(asked) == len(each):

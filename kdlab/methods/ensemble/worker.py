@@ -16,6 +16,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from kdlab.errors import RunStopped
 from kdlab.events.ensemble import WorkerResumed
 from kdlab.events.general import Warned
 from kdlab.events.training import CheckpointSaved
@@ -178,7 +179,12 @@ class LocalWorker:
         self.model.train()
         for number, batch in enumerate(self.stream.take(source, steps)):
             z = None if away is None else away.made.of(number, len(batch.ids))
-            yield batch, partial(self._local_loss, z, round_, batch)
+            try:
+                yield batch, partial(self._local_loss, z, round_, batch)
+            except RunStopped:  # another one was, with which it takes its steps
+                self.stream.taken -= 1
+                self._save()
+                raise
             self.round_samples += len(batch.ids)
             self.round_steps = before + number + 1
             self._between()
@@ -223,7 +229,11 @@ class LocalWorker:
         mine = [file for file in models if file.worker == self.job.worker]
         for file in mine or models[: int(self.job.aggregation.averages)]:
             self.model.net.load_state_dict(fetch(file))
-            kept = {k: v for k, v in fetch(file, MEMORY).items() if mine or OWN not in k}
+            kept = {
+                k: v
+                for k, v in fetch(file, MEMORY).items()
+                if mine or not k.startswith(OWN)
+            }
             self.memory = kept or self.memory
             if mine:
                 take_momentum(file, self.sgd.train_step)
@@ -296,6 +306,12 @@ class LocalWorker:
         begin, fetched = self.sgd.clock(), round_.exchanged * others_bytes(self.job, models)
         if centre is not None:
             self.memory, fetched = fetch(centre, MEMORY), fetched + centre.bytes
+        elif (
+            aggregation.encodes
+        ):  # as it was behind its code: a checkpoint may be of before
+            mine = [file for file in models if file.worker == self.job.worker]
+            for file in mine:
+                self.memory = fetch(file, MEMORY)
         own = {k: v.detach().cpu() for k, v in self.model.net.state_dict().items()}
         merged = aggregation.merge(
             Merging(

@@ -77,12 +77,22 @@ def test_dropout_is_another_one_for_each_model():
 
 
 @pytest.mark.long
-def test_a_stopped_stack_goes_on_to_the_same_bits(digits, tmp_path):
+@pytest.mark.parametrize(
+    "at", [1, 2]
+)  # the second one is asked after the first has a batch
+def test_a_stopped_stack_goes_on_to_the_same_bits(digits, tmp_path, at):
     spec, table = SPECS["ma"]
     quiet = Case(digits, tmp_path / "quiet", spec, table, 2)
     undisturbed = quiet.direction(stacked(quiet)).run()
     case = Case(digits, tmp_path / "stopped", spec, table, 2)
-    case.stop = lambda: len(case.made) == 2 and case.made[1].sgd.steps == 6
+    asked = []
+
+    def stop():
+        if len(case.made) == 2 and case.made[1].sgd.steps == 6:
+            asked.append(None)
+        return len(asked) >= at
+
+    case.stop = stop
     with pytest.raises(KdlabError, match="stopped by the user"):
         case.direction(stacked(case)).run()
     assert [worker.sgd.steps for worker in case.made.values()] == [6, 6]
