@@ -1,6 +1,5 @@
 """The base of all models: architecture, weights, and the normalisation it was made for."""
 
-import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,11 +7,9 @@ from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol
-from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from kdlab.codec import MessageError, typed
@@ -21,6 +18,7 @@ from kdlab.config.home import read_object, write_json, write_whole
 from kdlab.config.seal import file_sha256
 from kdlab.config.spec import Range, Spec
 from kdlab.errors import ModelError, NotFoundError, WeightsError
+from kdlab.models.tensor_files import read_tensors
 
 Statistics = tuple[Sequence[float], Sequence[float]]  # mean and std per channel, of 0..1
 _MOST_CLASSES, _MOST_CHANNELS = 1_000_000, 1024
@@ -223,27 +221,6 @@ def load_weights(
         raise WeightsError(f"{path} cannot be read: {error}") from error
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Tensors of a file by name: safetensors, or PyTorch's without anything that could run code.
-
-    Raises:
-        WeightsError: unreadable, or more than plain tensors.
-    """
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        _check_unpacked(path)  # weights_only: a pickle from outside must not run code
-        state: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-        return state
-    except pickle.UnpicklingError as error:
-        raise WeightsError(
-            f"{path} holds more than plain tensors and is not read: a pickle from outside "
-            "could run code. Save its state_dict as safetensors."
-        ) from error
-    except (SafetensorError, RuntimeError, ValueError, EOFError, BadZipFile) as error:
-        raise WeightsError(f"{path} cannot be read: {error}") from error
-
-
 def _other_head(network: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> str | None:
     """The only layer that differs, and in its outputs alone: the last. None: it is not so."""
     other = [k for k, v in network.items() if k in file and file[k].shape != v.shape]
@@ -253,15 +230,6 @@ def _other_head(network: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> st
         return None
     (layer,) = layers
     return layer if f"{layer}.weight" in other else None
-
-
-def _check_unpacked(path: Path) -> None:
-    """PyTorch stores what it writes as it is; a packed file may be of any size in memory."""
-    if is_zipfile(path):
-        with ZipFile(path) as archive:
-            whole, size = sum(m.file_size for m in archive.infolist()), path.stat().st_size
-        if whole > size:
-            raise ValueError(f"its {size:,} bytes unpack to {whole:,}; save it anew")
 
 
 def _difference(network: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> str:

@@ -19,7 +19,7 @@ from kdlab.config.home import home
 from kdlab.config.seal import file_sha256
 from kdlab.errors import ModelError, WeightsError
 from kdlab.lazy import lazy
-from kdlab.models.model import read_tensors
+from kdlab.models.tensor_files import read_tensors
 
 timm = lazy("timm")
 

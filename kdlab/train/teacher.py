@@ -5,7 +5,6 @@ same share one file, and a changed recipe is another teacher.
 """
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -19,13 +18,12 @@ from kdlab.codec import Amount, plain
 from kdlab.config import Range, register
 from kdlab.config.folders import located
 from kdlab.config.home import find_as, home, locked, write_json
-from kdlab.config.kept import key_of
 from kdlab.config.seal import file_sha256
 from kdlab.config.spec import POSITIVE, Spec
 from kdlab.data.images import DataSpec, ImageData
 from kdlab.data.samples import planned
 from kdlab.errors import Fault, RunStopped, TeacherRefused
-from kdlab.events.event import Emit
+from kdlab.events.event import Emit, unheard
 from kdlab.events.general import Note
 from kdlab.events.runs import TeacherReady, TeacherTraining
 from kdlab.models.bare import bare_file
@@ -42,7 +40,7 @@ from kdlab.train.recipe import Recipe
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
 from kdlab.train.teacher_classes import cut, named, names_beside
-from kdlab.train.teacher_hash import hash_of
+from kdlab.train.teacher_hash import hash_of, network_key
 
 _FACTS = "facts.json"
 
@@ -143,10 +141,8 @@ class PreparedTeacher:
     @property
     def fingerprint(self) -> str:
         """16 hex digits of the weights; of the network too where the same weights have several."""
-        if isinstance(self.spec.model, ShrunkModel) or self.spec.headless:
-            told = json.dumps(self.spec.model.without_weights().to_dict(), sort_keys=True)
-            return key_of(f"{self.sha256} {told}")
-        return self.sha256[:16]
+        one = isinstance(self.spec.model, ShrunkModel) or self.spec.headless
+        return network_key(self.spec.model, self.sha256) if one else self.sha256[:16]
 
     def build(self, num_classes: int, in_chans: int) -> Normalised:
         """The frozen model in eval mode, on the CPU."""
@@ -190,10 +186,8 @@ class PreparedTeachers:
         """16 hex digits of the weights, and of their shares in an ensemble."""
         if len(self.members) == 1:
             return self.members[0].fingerprint
-        parts = [
-            f"{m.sha256}{m.fingerprint.removeprefix(m.sha256[:16])}*{m.spec.weight:g}"
-            for m in self.members
-        ]
+        parts = [f"{m.sha256}*{m.spec.weight:g}" for m in self.members]
+        parts += [m.fingerprint for m in self.members if m.fingerprint not in m.sha256]
         if not self.is_plain:
             parts.append(repr(self.combination))
         return hashlib.sha256("+".join(parts).encode()).hexdigest()[:16]
@@ -233,7 +227,9 @@ def recipe_hash(spec: TeacherSpec) -> str:
     return hash_of(spec.to_dict(), spec.data.identity() if spec.data else "")
 
 
-def begin_with(spec: TeacherSpec, model: Normalised, data: ImageData) -> None:
+def begin_with(
+    spec: TeacherSpec, model: Normalised, data: ImageData, emit: Emit = unheard
+) -> None:
     """Load the backbone, if there is one, into a model that was just built.
 
     Raises:
@@ -242,6 +238,8 @@ def begin_with(spec: TeacherSpec, model: Normalised, data: ImageData) -> None:
     if spec.backbone is not None:
         head = last_linear(model, torch.from_numpy(data.inputs[data.train[:2]]))
         load_weights(model.net, Path(located(spec.backbone)).expanduser(), but=head)
+    if origin := spec.model.origin():
+        emit(Note(message=f"the teacher begins with the weights of {origin}"))
 
 
 def prepared(spec: TeacherSpec) -> PreparedTeacher | None:
@@ -359,8 +357,7 @@ def _train(
     )
     model = spec.model.build(len(data.classes), data.shape[0])
     fit_pixel_mean(model, data.inputs, data.train)
-    begin_with(spec, model, data)
-    _say_origin(spec.model, emit)
+    begin_with(spec, model, data, emit)
     job = StudentJob(
         recipe=recipe,
         model_spec=spec.model,
@@ -381,11 +378,6 @@ def _train(
     return _Trained(result.validation_best, test.top1, test.top5, *more).write(folder)
 
 
-def _say_origin(model: ModelSpec, emit: Emit) -> None:
-    if origin := model.origin():
-        emit(Note(message=f"the teacher begins with the weights of {origin}"))
-
-
 def _probe(spec: TeacherSpec, folder: Path, emit: Emit) -> _Trained:
     """Learn the last layer alone."""
     assert spec.data is not None
@@ -394,8 +386,7 @@ def _probe(spec: TeacherSpec, folder: Path, emit: Emit) -> _Trained:
     torch.manual_seed(spec.seed)
     model = spec.model.build(len(data.classes), data.shape[0])
     fit_pixel_mean(model, data.inputs, data.train)
-    begin_with(spec, model, data)
-    _say_origin(spec.model, emit)
+    begin_with(spec, model, data, emit)
     begin, batch = time.perf_counter(), recipe.evaluate_batch
     count = fit_last_layer(model, data, recipe.chosen_device(), batch)
     seconds = time.perf_counter() - begin

@@ -8,8 +8,10 @@ from typing import Any
 
 from kdlab.config import registry
 from kdlab.config.folders import located
+from kdlab.config.kept import key_of
 from kdlab.config.registry import component_names
 from kdlab.config.seal import file_sha256
+from kdlab.models.model import ModelSpec
 
 # Fields that were added, and what was done before.
 _ADDED_TO_TEACHERS: Mapping[str, object] = {
@@ -34,6 +36,12 @@ _ADDED_TO_RECIPES: Mapping[str, object] = {
     "ema": None,
     "quantise_after": None,
 }
+
+
+def network_key(model: ModelSpec, sha256: str) -> str:
+    """16 hex digits of weights and of the network that has them: a size, options of timm."""
+    told = json.dumps(model.without_weights().to_dict(), sort_keys=True)
+    return key_of(f"{sha256} {told}")
 
 
 def _without(block: dict[str, Any], added: Mapping[str, object]) -> None:

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,11 +23,13 @@ from kdlab.methods.ensemble.local_job import LocalJob, own_folder
 from kdlab.methods.ensemble.relabel import probabilities
 from kdlab.models.model import Normalised
 from kdlab.soft_labels.source import Batch
+from kdlab.train.aggregation.kind import Weights
 from kdlab.train.cadence import logging
 from kdlab.train.hard_loss import hard_loss
 from kdlab.train.job import begin_process
 from kdlab.train.lineage import Odometer
 from kdlab.train.loop_control import LoopControl, alone
+from kdlab.train.recalibration import take_statistics_again
 from kdlab.train.step import TrainStep, compiled, placed, seed_by, steps_per_second
 
 _LOG_EVERY_S = 0.5
@@ -252,3 +255,18 @@ class LocalSgd:
         return log_loss(
             self.probabilities(data.inputs[ids]), torch.from_numpy(data.labels[ids])
         )
+
+    def average_of(self, weights: Weights) -> Normalised:
+        """A network with averaged weights, and with statistics that are of them."""
+        job, scratch = self.job, self.job.scratch(self.job.worker)
+        scratch.net.load_state_dict(dict(weights))
+        alive, batch = partial(job.pulse, self.steps), job.recipe.evaluate_batch
+        take_statistics_again(scratch, job.samples, job.recalibrate, batch, alive)
+        return scratch
+
+    def error_of(self, weights: Weights) -> float:
+        """Percent of the validation images that a network with these weights takes for others."""
+        data = self.job.samples.data
+        said = self.probabilities(data.inputs[data.validation], self.average_of(weights))
+        wrong = said.argmax(1).numpy() != data.labels[data.validation]
+        return 100 * float(wrong.mean())

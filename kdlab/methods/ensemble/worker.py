@@ -51,7 +51,6 @@ from kdlab.train import checkpoint
 from kdlab.train.aggregation.kind import Weights
 from kdlab.train.aggregation.weights import OWN, Merging, WeightAggregation
 from kdlab.train.cadence import Cadence
-from kdlab.train.recalibration import take_statistics_again
 
 
 class LocalWorker:
@@ -326,7 +325,7 @@ class LocalWorker:
                 parameters=self._trained_names(),
                 round=round_.number,
                 rounds=len(self.job.timetable.rounds),
-                error=self._error,
+                error=self.sgd.error_of,
             )
         )
         self.model.net.load_state_dict(merged.weights)
@@ -358,28 +357,11 @@ class LocalWorker:
     def _trained_names(self) -> frozenset[str]:
         return frozenset(name for name, _ in self.model.net.named_parameters())
 
-    def _error(self, weights: Weights) -> float:
-        """Percent of the validation images that a network with these weights takes for others."""
-        data = self.job.samples.data
-        said = self.sgd.probabilities(
-            data.inputs[data.validation], self._average_of(weights)
-        )
-        wrong = said.argmax(1).numpy() != data.labels[data.validation]
-        return 100 * float(wrong.mean())
-
     def global_model(self) -> Normalised:
         """What it has of the global model after a combination."""
         if not self.job.aggregation.averages:
             return self.model
-        return self._average_of(self.whole or self.model.net.state_dict())
-
-    def _average_of(self, weights: Weights) -> Normalised:
-        """A network with these weights, and with statistics that are of them."""
-        job, sgd, scratch = self.job, self.sgd, self.job.scratch(self.job.worker)
-        scratch.net.load_state_dict(dict(weights))
-        alive, batch = partial(job.pulse, sgd.steps), job.recipe.evaluate_batch
-        take_statistics_again(scratch, job.samples, job.recalibrate, batch, alive)
-        return scratch
+        return self.sgd.average_of(self.whole or self.model.net.state_dict())
 
     def _reset(self, round_: Round, begin: float, parts: WorkParts) -> RoundWork:
         """The new starting point: kept, and published for z-bar."""
