@@ -23,7 +23,7 @@ def test_what_there_is(kdlab_home, elsewhere, answer):
     assert {"field": "temperature", "default": "4.0", "range": "> 0"} in card["rows"]
     assert "name" in answer("show", "sweeps/quickstart")
     sheet = answer("data", "data/digits")
-    assert set(sheet) <= documented("kdlab data")
+    assert set(sheet) <= documented("kdlab data NAME --json")
     assert sum(row["train"] for row in sheet["classes"].values()) > 1000
 
 
