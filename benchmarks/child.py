@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import get_type_hints
 
-from kdlab.codec import plain, typed
+from kdlab.codec import from_builtins, to_builtins
 from kdlab.supervision.children import announce, configured
 
 
@@ -26,8 +26,8 @@ def main() -> None:
     module, _, name = call.function.partition(":")
     function = getattr(import_module(module), name)
     kinds = get_type_hints(function)
-    told = {key: typed(kinds[key], value) for key, value in call.arguments.items()}
-    announce(done=plain(function(**told)))
+    told = {key: from_builtins(kinds[key], value) for key, value in call.arguments.items()}
+    announce(done=to_builtins(function(**told)))
 
 
 if __name__ == "__main__":

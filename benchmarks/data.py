@@ -39,7 +39,7 @@ from kdlab.data.image_list import TABLE, ImageList
 from kdlab.data.images import PHOTO_VIEWS
 from kdlab.data.smaller_set import write_smaller
 from kdlab.errors import BadInput
-from kdlab.report.figures import Figure, Report, Say, at, figure, over
+from kdlab.report.figures import EmitLine, Figure, Report, at, figure, over
 
 _VIEWS = 768  # of each measurement
 _BATCH = 64
@@ -54,7 +54,9 @@ _PATIENCE_S = 1800.0  # for all processes of a kind
 _CROP = 0.25  # smallest share of the area
 
 
-def measure(overrides: Iterable[str] = (), repeats: int = 5, say: Say = quiet) -> Report:
+def measure(
+    overrides: Iterable[str] = (), repeats: int = 5, say: EmitLine = quiet
+) -> Report:
     """`root=photos.zip` names the photos; `files=0` leaves the million files out.
 
     Raises:
@@ -97,7 +99,7 @@ def _with_threads(data: EncodedData, threads: int) -> EncodedData:
     return replace(data, inputs=replace(data.inputs, threads=threads))
 
 
-def _over_limit(root: str, size: int, repeats: int, say: Say) -> list[Figure]:
+def _over_limit(root: str, size: int, repeats: int, say: EmitLine) -> list[Figure]:
     """Figures of one thread, in processor time."""
     plain = _with_threads(_opened(root, size), 1)
     random = _with_threads(_opened(root, size, policy="rand_augment"), 1)
@@ -124,7 +126,7 @@ def _over_limit(root: str, size: int, repeats: int, say: Say) -> list[Figure]:
 
 
 def _over_originals(
-    root: str, folder: Path, size: int, repeats: int, say: Say
+    root: str, folder: Path, size: int, repeats: int, say: EmitLine
 ) -> list[Figure]:
     """Views of photos that were written anew at the size needed, over those of the originals."""
     fields = {"size": size, "kept": "encoded", "augment": PHOTO_VIEWS}
@@ -173,7 +175,7 @@ def _bare(raws: list[bytes], parts: list[Box], size: int) -> float:
     return len(raws) / (time.process_time() - begin)
 
 
-def _over_peers(root: str, folder: Path, repeats: int, say: Say) -> list[Figure]:
+def _over_peers(root: str, folder: Path, repeats: int, say: EmitLine) -> list[Figure]:
     """Wall-clock views a second with two workers, of 224 pixels."""
     data = _with_threads(_opened(root, 224), _WORKERS)
     ids = data.train[:_VIEWS]
@@ -205,7 +207,7 @@ def _over_peers(root: str, folder: Path, repeats: int, say: Say) -> list[Figure]
     ]
 
 
-def _waits(root: str, repeats: int, say: Say) -> list[Figure]:
+def _waits(root: str, repeats: int, say: EmitLine) -> list[Figure]:
     """A student on an accelerator, which leaves the processor alone while it computes."""
     data, epochs = _with_threads(_opened(root, 224), _WORKERS), count()
     batches = [data.train[at : at + _BATCH] for at in range(0, _VIEWS, _BATCH)]
@@ -271,7 +273,7 @@ def _loader(dataset: object) -> "torch.utils.data.DataLoader[object]":
     )
 
 
-def _many_files(folder: Path, files: int, say: Say) -> list[Figure]:
+def _many_files(folder: Path, files: int, say: EmitLine) -> list[Figure]:
     """Indexed by a process of its own, opened by another."""
     say(f"making {files:,} small JPEGs")
     shards = [str(path) for path in _shards(folder, files)]

@@ -24,15 +24,15 @@ from typing import Literal
 from benchmarks.curves import compared, errors_and_costs, points_of
 from benchmarks.harness import Scratch, quiet, report
 from kdlab.errors import Diverged
-from kdlab.events.event import unheard
+from kdlab.events.event import discard_event
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
-from kdlab.methods.ensemble.local_job import Prices
+from kdlab.methods.ensemble.local_job import UnitCosts
 from kdlab.methods.ensemble.method import Ensemble
-from kdlab.methods.ensemble.model_workers import WorkersHere
+from kdlab.methods.ensemble.model_workers import InProcessWorkers
 from kdlab.methods.ensemble.round_driver import RoundDriver
 from kdlab.methods.ensemble.worker import LocalWorker
-from kdlab.report.figures import Figure, Report, Say, figure
+from kdlab.report.figures import EmitLine, Figure, Report, figure
 from kdlab.report.methods import ErrorCurve
 from kdlab.run.experiment import load
 from kdlab.supervision.children import announce
@@ -61,7 +61,7 @@ _PRICED_STEPS, _PRICED_ROWS = 40, 2048  # that say what a step and a row cost
 class MeasuredSeconds:
     """Measured, with nothing beside it."""
 
-    prices: Prices
+    prices: UnitCosts
     batch: int
     workers: int
 
@@ -118,7 +118,7 @@ class TrainedBy:
     folder: Path  # of all
 
     def run(
-        self, method: BenchedMethod, seed: int, prices: Prices | None = None
+        self, method: BenchedMethod, seed: int, prices: UnitCosts | None = None
     ) -> EnsembleRun:
         own = {"method.compare": {"own": method.variant()}, "method.processes": False}
         spec = load(self.experiment, *self.overrides, own).spec
@@ -130,7 +130,7 @@ class TrainedBy:
 
 def measure(
     repeats: int = 5,
-    say: Say = quiet,
+    say: EmitLine = quiet,
     overrides: Sequence[str] = (),
     experiment: str = EXPERIMENT,
     budget_s: float = BUDGET_S,
@@ -170,7 +170,7 @@ def measure(
 
 
 def _train_all(
-    scratch: Scratch, by: TrainedBy, prices: Prices, say: Say, cases: Cases
+    scratch: Scratch, by: TrainedBy, prices: UnitCosts, say: EmitLine, cases: Cases
 ) -> list[ErrorCurve]:
     """As many side by side as there are cores."""
     own = {"by": by, "prices": prices}
@@ -187,7 +187,7 @@ def _report(
     found: Mapping[tuple[str, float, int], ErrorCurve],
     repeats: int,
     settings: list[Figure],
-    say: Say,
+    say: EmitLine,
 ) -> Report:
     """All figures, from trainings by name, share of the budget and seed."""
     lost = {seed for (_, _, seed), training in found.items() if not training.looks}
@@ -227,7 +227,7 @@ def candidates(costs: MeasuredSeconds, budget_s: float) -> list[tuple[str, Bench
 def chosen(
     cases: Sequence[tuple[str, BenchedMethod]],
     found: Sequence[ErrorCurve],
-    say: Say = quiet,
+    say: EmitLine = quiet,
 ) -> dict[str, int]:
     """The number of the setting with the smallest validation error, of each name.
 
@@ -301,16 +301,18 @@ def _settings(best: Mapping[str, BenchedMethod]) -> list[Figure]:
 # One training
 
 
-def trained(by: TrainedBy, method: BenchedMethod, seed: int, prices: Prices) -> ErrorCurve:
+def trained(
+    by: TrainedBy, method: BenchedMethod, seed: int, prices: UnitCosts
+) -> ErrorCurve:
     """What a training came to; one that diverged has no looks."""
     run = by.run(method, seed, prices)
     folder = Path(mkdtemp(dir=by.folder))
-    processes = WorkersHere(
-        lambda number: run.worker(number, folder, unheard),
+    processes = InProcessWorkers(
+        lambda number: run.worker(number, folder, discard_event),
         lambda worker: run.source(worker, "bench", None),
         stacked=run.method.stacked,
     )
-    driver = RoundDriver(run.training(folder, unheard), processes)
+    driver = RoundDriver(run.training(folder, discard_event), processes)
     try:
         driver.run()
     except Diverged as error:
@@ -322,7 +324,7 @@ def trained(by: TrainedBy, method: BenchedMethod, seed: int, prices: Prices) -> 
 def priced(by: TrainedBy) -> MeasuredSeconds:
     """Medians of the seconds its device is busy, on the images themselves."""
     run = by.run(BenchedMethod(name="costs"), seed=0)
-    worker = run.worker(0, Path(mkdtemp(dir=by.folder)), unheard)
+    worker = run.worker(0, Path(mkdtemp(dir=by.folder)), discard_event)
     with closing(run.source(worker, "bench", None)) as source:
         steps = []
         worker.model.train()
@@ -331,7 +333,7 @@ def priced(by: TrainedBy) -> MeasuredSeconds:
             worker.sgd.one(batch)
             steps.append(worker.sgd.cpu() - begin)
     return MeasuredSeconds(
-        prices=Prices(step_s=median(steps[5:]), row_s=_forward_s(worker)),
+        prices=UnitCosts(step_s=median(steps[5:]), row_s=_forward_s(worker)),
         batch=run.recipe.batch,
         workers=run.method.workers,
     )

@@ -32,7 +32,7 @@ from benchmarks.slices import (
 )
 from benchmarks.students import ImageCase, calibrated, samples_of
 from kdlab.cluster.served import Served
-from kdlab.report.figures import Figure, Report, Say, at, figure
+from kdlab.report.figures import EmitLine, Figure, Report, at, figure
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.remembered import Remembered
 from kdlab.soft_labels.source import SourceSpec
@@ -47,7 +47,7 @@ _WHO = ("student", "reader")
 WAYS: tuple[Literal["reference", "value_uint8"], ...] = ("reference", "value_uint8")
 
 
-def measure(repeats: int = 8, say: Say = quiet, only: Collection[str] = ()) -> Report:
+def measure(repeats: int = 8, say: EmitLine = quiet, only: Collection[str] = ()) -> Report:
     """All figures, or those of some parts; `repeats` rounds of slices for each ratio."""
     torch.set_num_threads(1)
     parts = {
@@ -59,7 +59,7 @@ def measure(repeats: int = 8, say: Say = quiet, only: Collection[str] = ()) -> R
     return of_parts("edl_dist", parts, only)
 
 
-def served(rounds: int, say: Say) -> list[Figure]:
+def served(rounds: int, say: EmitLine) -> list[Figure]:
     """The four cases; for each size of image the worse step counts."""
     each: list[Figure] = []
     for case in CASES:
@@ -78,7 +78,7 @@ def served(rounds: int, say: Say) -> list[Figure]:
     return worst + each
 
 
-def _case(case: ImageCase, rounds: int, say: Say) -> list[Figure]:
+def _case(case: ImageCase, rounds: int, say: EmitLine) -> list[Figure]:
     samples = samples_of(case)
     spec, rate = calibrated(case, samples)
     steps, ut = max(6, round(SLICE_MS / case.step_ms)), BUFFER * case.batch

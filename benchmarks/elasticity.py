@@ -16,7 +16,7 @@ from kdlab.cluster.pool import RunningPool
 from kdlab.cluster.schedulers import status_of
 from kdlab.cluster.served import Served
 from kdlab.models.cifar_resnet import CifarResNet
-from kdlab.report.figures import Figure, Say, at, figure
+from kdlab.report.figures import EmitLine, Figure, at, figure
 from kdlab.soft_labels.source import Batch
 
 _MOST = 4
@@ -25,7 +25,7 @@ _SLOW_S = 15.0  # so long the student is the bottleneck
 _SLOW = 0.25  # of what one teacher could give it
 
 
-def elastic(repeats: int, say: Say) -> list[Figure]:
+def elastic(repeats: int, say: EmitLine) -> list[Figure]:
     """Seconds until teachers are there and gone; how many came that were not needed."""
     found = [_grown_and_gone(say) for _ in range(repeats)]
     return at(
@@ -39,7 +39,7 @@ def elastic(repeats: int, say: Say) -> list[Figure]:
     )
 
 
-def _grown_and_gone(say: Say) -> dict[str, float]:
+def _grown_and_gone(say: EmitLine) -> dict[str, float]:
     case = ImageCase(32, 32, 1)
     samples = samples_of(case)
     with Scene(samples) as scene:

@@ -23,11 +23,11 @@ from kdlab.cluster.served import Served, ServedSource
 from kdlab.data.samples import PlannedSamples
 from kdlab.errors import ClusterError, RunFailed
 from kdlab.events.log import LineReader, select
-from kdlab.events.ranks import GenerationBegun, TrainingAgain
+from kdlab.events.ranks import GenerationStarted, GroupRecovered
 from kdlab.events.teachers import ChaosCaused
 from kdlab.events.training import StepLogged
 from kdlab.models.patch_net import PatchNet
-from kdlab.report.figures import Figure, Say, at, figure
+from kdlab.report.figures import EmitLine, Figure, at, figure
 from kdlab.run import Run, load
 from kdlab.soft_labels.source import Batch
 from kdlab.train import checkpoint
@@ -39,14 +39,14 @@ _REPEATS = 3
 _CHAOS_EVENTS = 200
 
 
-def measure(say: Say) -> list[Figure]:
+def measure(say: EmitLine) -> list[Figure]:
     return [*resends(say), failover(say), memory_growth(say), *chaos(say)]
 
 
 # Teachers
 
 
-def resends(say: Say) -> list[Figure]:
+def resends(say: EmitLine) -> list[Figure]:
     samples = samples_of(ImageCase(8, 32, 1))
     each = [_one_of_each(samples) for _ in range(_REPEATS)]
     found = {name: [one[name] for one in each] for name in each[0]}
@@ -148,7 +148,7 @@ def _recorded(source: ServedSource) -> list[_Recorded]:
     entries = LineReader(source.log.with_suffix(".jsonl"))()
     for entry in (one for one in entries if "on" in one):
         told = entry["told"] or []
-        said = [i["event"]["event"] for i in told if i["kind"] == "Say"]
+        said = [i["event"]["event"] for i in told if i["kind"] == "EmitLine"]
         # Every event's time is its last argument, or the keyword.
         at = entry["kwargs"].get("time", entry["args"][-1] if entry["args"] else -1.0)
         sent_to = [i["teacher"] for i in told if i["kind"] == "Send"]
@@ -159,7 +159,7 @@ def _recorded(source: ServedSource) -> list[_Recorded]:
 # Memory
 
 
-def memory_growth(say: Say) -> Figure:
+def memory_growth(say: EmitLine) -> Figure:
     """Growth of trainer and reader together, over 50,000 batches of emulated teachers."""
     samples = samples_of(ImageCase(8, 16, 1, batches=500))
     with Scene(samples) as scene:
@@ -197,7 +197,7 @@ def _run(*overrides: str) -> Iterator[Run]:
         yield run
 
 
-def failover(say: Say) -> Figure:
+def failover(say: EmitLine) -> Figure:
     with _run() as run:
         seconds = [_failover(run, repeat) for repeat in range(_REPEATS)]
     say(f"failover of a rank: {', '.join(f'{s:.2f} s' for s in seconds)}")
@@ -208,11 +208,11 @@ def _failover(run: Run, before: int) -> float:
     """Kill the master and the other one in turn; the group's own account of the time."""
 
     def again() -> list[float]:
-        return [e.seconds for e in select(run.folder.events, TrainingAgain)]
+        return [e.seconds for e in select(run.folder.events, GroupRecovered)]
 
     until(lambda: _trains(run, before + 1))
     until(lambda: _standby_is_ready(run, before))
-    *_, generation = select(run.folder.events, GenerationBegun)
+    *_, generation = select(run.folder.events, GenerationStarted)
     os.kill(list(generation.pids().values())[before % 2], signal.SIGKILL)
     until(lambda: len(again()) > before)
     return again()[-1]
@@ -220,7 +220,7 @@ def _failover(run: Run, before: int) -> float:
 
 def _trains(run: Run, generation: int) -> bool:
     events = list(run.events())
-    begun = [i for i, e in enumerate(events) if isinstance(e, GenerationBegun)]
+    begun = [i for i, e in enumerate(events) if isinstance(e, GenerationStarted)]
     if len(begun) < generation:
         return False
     return any(isinstance(e, StepLogged) for e in events[begun[-1] :])
@@ -243,7 +243,7 @@ def lineage_of(run: Run) -> LineageCounts:
     return found.facts.lineage
 
 
-def chaos(say: Say, events: int = _CHAOS_EVENTS) -> list[Figure]:
+def chaos(say: EmitLine, events: int = _CHAOS_EVENTS) -> list[Figure]:
     """200 kills, stops, cuts, withdrawals and joins in one run, ranks among them."""
     weights = (
         # A rank is hit every eleven seconds: a failover takes four, on a busy machine more.

@@ -25,7 +25,7 @@ from kdlab.models.device_feed import DeviceFeed
 from kdlab.models.engines import Engine, installed
 from kdlab.models.model import ModelSpec, Normalised
 from kdlab.models.timm import TimmModel
-from kdlab.report.figures import Figure, Report, Say, figure, over
+from kdlab.report.figures import EmitLine, Figure, Report, figure, over
 from kdlab.train.recipe import Recipe
 from kdlab.train.step import TrainStep
 
@@ -53,7 +53,7 @@ _RECIPES: Mapping[str, Mapping[str, object]] = {
 }
 
 
-def measure(repeats: int = 1, only: Collection[str] = (), say: Say = quiet) -> Report:
+def measure(repeats: int = 1, only: Collection[str] = (), say: EmitLine = quiet) -> Report:
     """`student_over_fp32`, `labels_per_s_over_eager`, `fed_over_resident`, `teacher_over_engine`.
 
     And `labels_per_s`, bare and served, of networks whose rate timm publishes.
@@ -77,14 +77,14 @@ def measure(repeats: int = 1, only: Collection[str] = (), say: Say = quiet) -> R
     return of_parts("gpu", parts, only)
 
 
-def _students(repeats: int, say: Say) -> list[Figure]:
+def _students(repeats: int, say: EmitLine) -> list[Figure]:
     """Steps of ResNet-18 at 224 pixels, views and labels on the device."""
     views, labels = _photos().cuda(), torch.arange(_BATCH, device="cuda") % 10
     steps = {name: partial(_step, _train_step(name), views, labels) for name in _RECIPES}
     return _compared("student_over_fp32", steps, "fp32", "times", repeats, say)
 
 
-def _feed(repeats: int, say: Say) -> list[Figure]:
+def _feed(repeats: int, say: EmitLine) -> list[Figure]:
     """Views from the host's memory, over views that lie on the device already."""
     train_step = _train_step("bf16_channels_last")
     feed, labels = DeviceFeed(train_step.device), torch.arange(_BATCH) % 10
@@ -102,7 +102,7 @@ def _feed(repeats: int, say: Say) -> list[Figure]:
     return _compared("fed_over_resident", steps, "resident", "ratio", repeats, say)
 
 
-def _teachers(repeats: int, say: Say) -> list[Figure]:
+def _teachers(repeats: int, say: EmitLine) -> list[Figure]:
     """Each network of `bench teacher` by the engines of a GPU."""
     figures = []
     for name, (block, side, _) in NETWORKS.items():
@@ -119,14 +119,16 @@ def _tried(engine: Engine, network: str) -> bool:
     )
 
 
-def _served(repeats: int, say: Say) -> list[Figure]:
+def _served(repeats: int, say: EmitLine) -> list[Figure]:
     """A teacher's whole way from views in the host's memory to labels there, over its engine."""
     steps = _ways({"type": "timm/resnet50"}, 1e-3, _BATCH, say)
     return _compared("teacher_over_engine", steps, "bare", "ratio", repeats, say)
 
 
 def _labels_per_s(
-    repeats: int, say: Say, published: Mapping[str, tuple[str, float, int]] = PUBLISHED
+    repeats: int,
+    say: EmitLine,
+    published: Mapping[str, tuple[str, float, int]] = PUBLISHED,
 ) -> list[Figure]:
     """In absolute numbers: by the engine alone, and served."""
     figures = []
@@ -142,7 +144,7 @@ def _labels_per_s(
 
 
 def _ways(
-    block: Mapping[str, object], rate: float, batch: int, say: Say
+    block: Mapping[str, object], rate: float, batch: int, say: EmitLine
 ) -> Mapping[str, Callable[[], object]]:
     """A batch by the engine that a teacher of this network takes, and by the teacher itself."""
     on_device, labels = _kinds(batch)
@@ -237,7 +239,7 @@ def _compared(
     base: str,
     unit: str,
     repeats: int,
-    say: Say,
+    say: EmitLine,
 ) -> list[Figure]:
     """`name/STEP`, the rate of each over that of `base`, in turns."""
     found = _rates(name, steps, _BATCH, repeats, say)
@@ -253,7 +255,7 @@ def _rates(
     steps: Mapping[str, Callable[[], object]],
     batch: int,
     repeats: int,
-    say: Say,
+    say: EmitLine,
 ) -> dict[str, list[float]]:
     """Rows/s of each, in turns."""
     for step in steps.values():

@@ -18,12 +18,12 @@ from typing import Any, TypeVar, get_type_hints
 import psutil
 
 from benchmarks.child import Call
-from kdlab.codec import typed
+from kdlab.codec import from_builtins
 from kdlab.errors import BadInput, ClusterError, RunFailed
 from kdlab.events.log import select
 from kdlab.events.training import StepLogged
 from kdlab.report import figures
-from kdlab.report.figures import Figure, Report, Say
+from kdlab.report.figures import EmitLine, Figure, Report
 from kdlab.run.experiment import Experiment
 from kdlab.run.handle.run import Run
 from kdlab.supervision.children import Child
@@ -106,7 +106,7 @@ def check_parts(name: str, parts: Collection[str], only: Collection[str]) -> Non
 def in_turns(
     works: Mapping[Name, Callable[[], float]],
     rounds: int,
-    say: Say = quiet,
+    say: EmitLine = quiet,
     unit: str = "",
     *,
     warm_up: int = 0,
@@ -156,7 +156,7 @@ def until(
 class Pulse:
     """Says what goes on, and again where nothing was said for a while."""
 
-    def __init__(self, say: Say, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, say: EmitLine, now: Callable[[], float] = time.monotonic) -> None:
         self._say, self._now = say, now
         self._doing, self._since = "starting", now()
         self._last = self._since
@@ -212,7 +212,7 @@ class Scratch(ExitStack):
         *,
         at_once: int = 1,
         patience_s: float,
-        say: Say = quiet,
+        say: EmitLine = quiet,
     ) -> list[T]:
         """Results of a function, called in a process for each of these arguments, in their order.
 
@@ -241,7 +241,7 @@ class Scratch(ExitStack):
                 ended = not child.alive()  # first: what it said before its end counts
                 for message in child.messages():
                     if "done" in message:
-                        found[number] = typed(kind, message["done"])
+                        found[number] = from_builtins(kind, message["done"])
                     elif "say" in message:
                         pulse.say(str(message["say"]))
                     elif "doing" in message:

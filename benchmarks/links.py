@@ -21,10 +21,10 @@ from benchmarks.students import ImageCase, calibrated, deployment_for, samples_o
 from kdlab.cluster.child_configs import EmulatedTeachersConfig
 from kdlab.cluster.schedulers import start_scheduler, status_of
 from kdlab.cluster.served import Served
-from kdlab.cluster.wires.messages import Inputs
-from kdlab.codec import typed
+from kdlab.cluster.transport.messages import Inputs
+from kdlab.codec import from_builtins
 from kdlab.models.patch_net import PatchNet
-from kdlab.report.figures import Figure, Report, Say, at, figure
+from kdlab.report.figures import EmitLine, Figure, Report, at, figure
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.children import announce
@@ -49,7 +49,7 @@ class OverLink:
     mbit_per_s: list[float] = field(default_factory=list)  # both ways
 
 
-def measure(repeats: int = 3, say: Say = quiet) -> Report:
+def measure(repeats: int = 3, say: EmitLine = quiet) -> Report:
     """`of_n_training/WAY/LINK` and `bytes_per_sample/WAY/LINK`.
 
     Raises:
@@ -89,7 +89,7 @@ def _over(link: MachineLink, repeats: int) -> dict[Inputs, OverLink]:
         )
         scratch.child("kdlab.testing.emulated_teachers", own, "teachers", within=far)
         found = student.answer(_PATIENCE_S)["done"]
-        return typed(dict[Inputs, OverLink], found)
+        return from_builtins(dict[Inputs, OverLink], found)
 
 
 def near_side(

@@ -32,7 +32,7 @@ from kdlab.notebook.live_state import of_run
 from kdlab.notebook.live_widget import LiveWidget, script, style
 from kdlab.notebook.monitor import Monitor
 from kdlab.notebook.watch import Watch
-from kdlab.report.figures import Figure, Report, Say, figure, over
+from kdlab.report.figures import EmitLine, Figure, Report, figure, over
 from kdlab.run.experiment import load
 from kdlab.run.handle.run import Run
 
@@ -45,7 +45,7 @@ _HZ = 10
 _TICK_S = 5.0  # at the page
 
 
-def measure(repeats: int = 8, say: Say = quiet) -> Report:
+def measure(repeats: int = 8, say: EmitLine = quiet) -> Report:
     """All figures; those of the page only where Chromium and playwright are."""
     ratios, sizes = _watched(repeats, say)
     figures = [
@@ -58,7 +58,7 @@ def measure(repeats: int = 8, say: Say = quiet) -> Report:
 # The run
 
 
-def _watched(repeats: int, say: Say) -> tuple[list[float], list[float]]:
+def _watched(repeats: int, say: EmitLine) -> tuple[list[float], list[float]]:
     options = {"compare": ["none"], "train.epochs": 1_000_000, "tracking.enabled": False}
     sizes = list[float]()
     with runs_apart(), going(load("quickstart", options)) as run:
@@ -104,7 +104,7 @@ def _counting(sizes: list[float]) -> Callable[..., None]:
 # The page
 
 
-def _page(say: Say) -> list[Figure]:
+def _page(say: EmitLine) -> list[Figure]:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     try:
         from playwright.sync_api import sync_playwright

@@ -27,7 +27,7 @@ from kdlab.data.digits import Digits
 from kdlab.data.samples import PlannedSamples, planned
 from kdlab.events.log import EventLog, MemberLog
 from kdlab.models.cifar_resnet import CifarResNet
-from kdlab.report.figures import Figure, Report, Say, figure, over
+from kdlab.report.figures import EmitLine, Figure, Report, figure, over
 from kdlab.run.experiment import load
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.soft_labels.source import Batch
@@ -60,7 +60,7 @@ _IMPORT = (
 )
 
 
-def measure(repeats: int = 15, say: Say = quiet) -> Report:
+def measure(repeats: int = 15, say: EmitLine = quiet) -> Report:
     """`n_training_over_bare_loop` (samples/s over samples/s), `import_s`, CPU of small commands."""
     torch.set_num_threads(1)
     # Steps of a few milliseconds: the shorter the step, the more bookkeeping weighs.
@@ -81,7 +81,7 @@ def measure(repeats: int = 15, say: Say = quiet) -> Report:
     )
 
 
-def _small_commands(say: Say) -> list[Figure]:
+def _small_commands(say: EmitLine) -> list[Figure]:
     """CPU seconds of what should answer at once, the second time it is asked."""
     with runs_apart(), tempfile.TemporaryDirectory() as folder:
         env = os.environ | {"KDLAB_HOME": folder}

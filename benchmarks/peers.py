@@ -38,7 +38,7 @@ from kdlab.data.samples import PlannedSamples, planned
 from kdlab.losses.hinton import Hinton
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.model import Normalised
-from kdlab.report.figures import Figure, Report, Say, figure
+from kdlab.report.figures import EmitLine, Figure, Report, figure
 from kdlab.soft_labels.cached import Cached
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
@@ -160,7 +160,7 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(1)
 
 
-def measure(repeats: int = 6, say: Say = quiet) -> Report:
+def measure(repeats: int = 6, say: EmitLine = quiet) -> Report:
     """Samples/s of all, loss after as many steps, memory, and lines one writes."""
     with PeerScene() as scene:
         variants = [scene.kdlab(name) for name in KDLAB]
@@ -204,7 +204,7 @@ def _figures(variants: dict[str, Turn], scene: PeerScene, steps: int) -> list[Fi
     return found
 
 
-def _overhead(variants: dict[str, Turn], repeats: int, say: Say) -> Figure:
+def _overhead(variants: dict[str, Turn], repeats: int, say: EmitLine) -> Figure:
     """Rate without a teacher, measured alone: a few percent are looked for."""
     own, bare = variants["kdlab_n_training"], variants["bare_n_training"]
     rounds = 4 * repeats

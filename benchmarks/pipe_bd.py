@@ -34,7 +34,7 @@ from benchmarks.block_workloads import Name
 from benchmarks.harness import Scratch, of_parts, quiet, timed
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.hybrid_plan import best_plan
-from kdlab.report.figures import Figure, Report, Say, at, figure, over
+from kdlab.report.figures import EmitLine, Figure, Report, at, figure, over
 
 T = TypeVar("T")
 Known = dict[Name, SliceTimes]
@@ -53,7 +53,7 @@ _BATCH_S = 10.0  # for the rounds of a batch size
 _PATIENCE_S = 1800.0
 
 
-def measure(repeats: int = 6, say: Say = quiet, only: Collection[str] = ()) -> Report:
+def measure(repeats: int = 6, say: EmitLine = quiet, only: Collection[str] = ()) -> Report:
     """All figures, or those of some parts; `repeats` rounds for each ratio."""
     known: Known = {}
     parts = {
@@ -67,7 +67,7 @@ def measure(repeats: int = 6, say: Say = quiet, only: Collection[str] = ()) -> R
     return of_parts("pipe_bd", parts, only)
 
 
-def speed(workload: Name, rounds: int, say: Say, known: Known) -> list[Figure]:
+def speed(workload: Name, rounds: int, say: EmitLine, known: Known) -> list[Figure]:
     told = replace(_told(workload), rounds=rounds, warm_up=2, budget_s=ROUNDS_S[workload])
     times = _ranks(timed_slices, told, say)
     known[workload] = times[0]
@@ -110,7 +110,7 @@ def _speed_figures(workload: str, times: list[SliceTimes]) -> list[Figure]:
     return found
 
 
-def batches(rounds: int, say: Say, known: Known) -> list[Figure]:
+def batches(rounds: int, say: EmitLine, known: Known) -> list[Figure]:
     found = []
     for workload in WORKLOADS:
         for batch in BATCHES:
@@ -131,7 +131,7 @@ def batches(rounds: int, say: Say, known: Known) -> list[Figure]:
     return found
 
 
-def memory(say: Say, known: Known) -> list[Figure]:
+def memory(say: EmitLine, known: Known) -> list[Figure]:
     """Each variant in processes of its own, since a process does not give memory back."""
     found: list[Figure] = []
     for workload in WORKLOADS:
@@ -152,7 +152,7 @@ def memory(say: Say, known: Known) -> list[Figure]:
     return found
 
 
-def planner(say: Say) -> list[Figure]:
+def planner(say: EmitLine) -> list[Figure]:
     """64 blocks of random costs on 64 devices; with and without transfers that show."""
     found = []
     for label, overlap in (("64x64", 1.0), ("64x64/exposed", 0.5)):
@@ -191,7 +191,7 @@ def _told(workload: Name) -> SlicesOfRanks:
 
 
 def _ranks(
-    function: Callable[..., T], told: SlicesOfRanks, say: Say, **more: object
+    function: Callable[..., T], told: SlicesOfRanks, say: EmitLine, **more: object
 ) -> list[T]:
     """What each of the ranks found; they are processes of their own."""
     with Scratch() as scratch:

@@ -23,13 +23,13 @@ from benchmarks.unlike import held_back
 from kdlab.cluster.pool import RunningPool
 from kdlab.cluster.schedulers import start_scheduler, status_of
 from kdlab.cluster.served import Served
-from kdlab.cluster.wires.wire import ask
+from kdlab.cluster.transport.wire import ask
 from kdlab.codec import part_of
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.errors import SchedulerUnreachable
 from kdlab.models.patch_net import PatchNet
-from kdlab.report.figures import Figure, Say, at, figure
+from kdlab.report.figures import EmitLine, Figure, at, figure
 from kdlab.simulate.edl_dist import EdlDist, Fleet, PoolCase
 from kdlab.simulate.mishaps import Behaviour, Move, to_be_had
 from kdlab.simulate.pool_simulation import PoolOutcome, Simulation, in_vain, settled_at
@@ -99,13 +99,13 @@ UNLIKE = (
 )
 
 
-def measure(say: Say) -> list[Figure]:
+def measure(say: EmitLine) -> list[Figure]:
     figures = [f for setting in CALM for f in calm(setting, say)]
     figures += [f for one in (*UNLIKE, from_card("unlike")) for f in unlike(one, say)]
     return [*figures, *churn(say), *restart(say), real_teachers(say)]
 
 
-def calm(setting: Setting, say: Say) -> list[Figure]:
+def calm(setting: Setting, say: EmitLine) -> list[Figure]:
     """A pool that nothing happens to, simulated and with real processes."""
     alone, found = simulated(setting), watched(setting, _MEASURE_S)
     say(f"{found.line}; simulated {alone.samples_per_second / setting.demand:.3f}")
@@ -141,7 +141,7 @@ def calm(setting: Setting, say: Say) -> list[Figure]:
     ]
 
 
-def unlike(setting: Setting, say: Say) -> list[Figure]:
+def unlike(setting: Setting, say: EmitLine) -> list[Figure]:
     """A pool of unlike teachers, or one that something happens to, likewise."""
     outcome = simulated(setting)
     alone = outcome.samples_per_second / outcome.to_be_had
@@ -261,7 +261,7 @@ def watched(setting: Setting, seconds: float) -> SeenOutcome:
     return SeenOutcome(rate / could, settled, seen, line)
 
 
-def churn(say: Say, seconds: float = 60.0) -> list[Figure]:
+def churn(say: EmitLine, seconds: float = 60.0) -> list[Figure]:
     """One teacher ends without a word and one joins, each second."""
     setting = CALM[0]
     with up(setting) as pair:
@@ -283,7 +283,7 @@ def churn(say: Say, seconds: float = 60.0) -> list[Figure]:
     )
 
 
-def restart(say: Say) -> list[Figure]:
+def restart(say: EmitLine) -> list[Figure]:
     """The scheduler is killed and started again at its address."""
     setting = CALM[1]
     with up(setting) as pair:
@@ -334,7 +334,7 @@ def _renewed(pool: RunningPool, up_s: float) -> int:
     )
 
 
-def real_teachers(say: Say) -> Figure:
+def real_teachers(say: EmitLine) -> Figure:
     """Two that compute on a thread each; the kernel lets one run for a part of the time."""
     with Scene(samples_of(_PHOTOS)) as scene:
         pool = scene.local(PatchNet(patch=4, depth=24, width=128), teachers=2, threads=1)

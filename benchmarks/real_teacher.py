@@ -34,23 +34,23 @@ from kdlab.data.samples import PlannedSamples
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import Normalised
 from kdlab.models.patch_net import PatchNet
-from kdlab.report.figures import Figure, Say, at, figure
+from kdlab.report.figures import EmitLine, Figure, at, figure
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.remembered import Remembered
-from kdlab.supervision.children import Child, announce, give_way
+from kdlab.supervision.children import Child, announce, lower_priority
 
 CASES = (ImageCase(32, 40, 5), ImageCase(32, 64, 80))
 
 
-def measure(rounds: int, say: Say) -> list[Figure]:
+def measure(rounds: int, say: EmitLine) -> list[Figure]:
     figures: list[Figure] = []
     for case in CASES:
         figures += _case(case, rounds, say)
     return [worst_of(figures, "gain_over_online_of_limit", min), *figures]
 
 
-def _case(case: ImageCase, rounds: int, say: Say) -> list[Figure]:
+def _case(case: ImageCase, rounds: int, say: EmitLine) -> list[Figure]:
     samples = samples_of(case)
     spec, rate = calibrated(case, samples)
     teacher_spec = PatchNet(patch=spec.patch, depth=max(1, round(1.2 * spec.depth)))
@@ -159,7 +159,7 @@ def kept_busy(
 
     shape: of a view, (C, H, W).
     """
-    give_way()  # as the teacher does
+    lower_priority()  # as the teacher does
     keep_freed_memory()
     torch.set_num_threads(1)
     model = PatchNet(patch=patch, depth=depth).build(classes, shape[0]).eval()

@@ -12,10 +12,10 @@ from benchmarks.slices import cpu_seconds
 from benchmarks.students import ImageCase, samples_of
 from kdlab.cluster.child_configs import EmulatedStudentsConfig
 from kdlab.cluster.pool import RunningPool
-from kdlab.codec import typed
+from kdlab.codec import from_builtins
 from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
 from kdlab.papers.edl_dist.reader_rules import Rules
-from kdlab.report.figures import Figure, Say, at, figure
+from kdlab.report.figures import EmitLine, Figure, at, figure
 from kdlab.supervision.children import Child
 
 TEACHERS, STUDENTS = 614, 32
@@ -78,7 +78,7 @@ class TeachersSeen:
     capacities: list[tuple[float, float]]
 
 
-def measure(say: Say) -> list[Figure]:
+def measure(say: EmitLine) -> list[Figure]:
     samples = samples_of(ImageCase(8, _BATCH, 1))
     with Scene(samples) as scene:
         base_mb = _mb(scene.emulated(_BEST_BATCH, teachers=_FEW, t_t=_T_T))
@@ -123,14 +123,14 @@ def emulated_students(
         replies="full",
         top_k=1,
         inputs="reference",
-        rules=typed(Rules, {"t_s": t_s, "lt": lt, "ut": ut, **rules}),
+        rules=from_builtins(Rules, {"t_s": t_s, "lt": lt, "ut": ut, **rules}),
     )
     child = scene.child("kdlab.testing.emulated_students", config, "students")
     child.answer(60.0)
     return child
 
 
-def _measured(pool: RunningPool, students: Child, say: Say) -> list[Figure]:
+def _measured(pool: RunningPool, students: Child, say: EmitLine) -> list[Figure]:
     assert pool.scheduler is not None
     scheduler = psutil.Process(pool.scheduler.pid)
     asked_of(pool.machines.children[0], TeachersSeen)  # what was before does not count
@@ -155,7 +155,7 @@ def _measured(pool: RunningPool, students: Child, say: Say) -> list[Figure]:
 
 def asked_of(child: Child, kind: type[T]) -> T:
     child.send(figures=True)
-    return typed(kind, child.answer(60.0))
+    return from_builtins(kind, child.answer(60.0))
 
 
 def _mb(pool: RunningPool) -> float:

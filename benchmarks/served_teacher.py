@@ -19,16 +19,16 @@ import torch
 from benchmarks.harness import in_turns, quiet, runs_apart
 from benchmarks.sweep import carried_out
 from kdlab.cluster.schedulers import status_of
-from kdlab.cluster.wires.security import remembered
+from kdlab.cluster.transport.security import remembered
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec
 from kdlab.errors import RunFailed
-from kdlab.events.event import unheard
+from kdlab.events.event import discard_event
 from kdlab.events.teachers import PoolReady
 from kdlab.events.training import EpochDone
 from kdlab.models.model import Normalised
-from kdlab.report.figures import Figure, Say, figure, over
+from kdlab.report.figures import EmitLine, Figure, figure, over
 from kdlab.run.experiment import Experiment
 from kdlab.train.teacher import TeacherSpec, prepare
 
@@ -59,7 +59,7 @@ _FROM, _UNTIL = {"auto": 16, "eager": 1}, {"auto": 24, "eager": 4}
 _TRIALS = 8
 
 
-def gains(repeats: int, say: Say) -> list[Figure]:
+def gains(repeats: int, say: EmitLine) -> list[Figure]:
     """`gain_end_to_end` and `served_over_engine`: samples/s of runs, in turns."""
     shares: dict[str, list[float]] = {"auto": [], "eager": []}
     with _teacher() as samples:
@@ -71,7 +71,7 @@ def gains(repeats: int, say: Say) -> list[Figure]:
     ]
 
 
-def shared(repeats: int, say: Say) -> list[Figure]:
+def shared(repeats: int, say: EmitLine) -> list[Figure]:
     """`shared_over_alone`: a sweep of eight trials with answers that are shared, and without."""
     with _teacher():
         each, number = {"alone": False, "shared": True}, count()
@@ -85,7 +85,7 @@ def _teacher() -> Iterator[int]:
     """While it has learned these photos: the samples of an epoch."""
     with runs_apart():
         data = construct(DataSpec, from_dict(_PHOTOS, "data")).load()
-        prepare(construct(TeacherSpec, from_dict(_TEACHER, "teacher")), unheard)
+        prepare(construct(TeacherSpec, from_dict(_TEACHER, "teacher")), discard_event)
         yield len(data.train)
 
 

@@ -16,7 +16,7 @@ from functools import partial
 import psutil
 
 from benchmarks.harness import in_turns, timed
-from kdlab.report.figures import Figure, Say, figure, over
+from kdlab.report.figures import EmitLine, Figure, figure, over
 from kdlab.soft_labels.source import SoftLabelSource
 from kdlab.train.student import StudentLoop
 
@@ -88,7 +88,7 @@ class TimedTraining(Turn):
 
 
 def compare(
-    variants: Sequence[Turn], *, rounds: int, steps: int, warm_up: int, say: Say
+    variants: Sequence[Turn], *, rounds: int, steps: int, warm_up: int, say: EmitLine
 ) -> None:
     """Fill each variant's `rates`, one per round of two slices in opposite orders.
 

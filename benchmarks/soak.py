@@ -25,10 +25,10 @@ from benchmarks.harness import (
 )
 from kdlab.config.load import merged
 from kdlab.errors import BadInput
-from kdlab.report.figures import Figure, Report, Say, figure
+from kdlab.report.figures import EmitLine, Figure, Report, figure
 from kdlab.run.experiment import load
 from kdlab.run.handle.run import Run
-from kdlab.run.reach import program_of
+from kdlab.run.port_audit import program_of
 
 _MINUTES = 30.0
 _LOOKS = 400  # over the whole time
@@ -58,7 +58,7 @@ class SeenOfProcess:
         self.looks.append((hours, memory, descriptors, threads))
 
 
-def measure(overrides: Iterable[str] = (), say: Say = quiet) -> Report:
+def measure(overrides: Iterable[str] = (), say: EmitLine = quiet) -> Report:
     """`mb_per_hour/PROGRAM` and what it has more of at the end; `minutes=5` is shorter.
 
     Raises:
@@ -77,7 +77,7 @@ def measure(overrides: Iterable[str] = (), say: Say = quiet) -> Report:
     return report("soak", [*_figures(seen.values()), figure("steps", steps, "steps")])
 
 
-def _watched(run: Run, seconds: float, say: Say) -> dict[int, SeenOfProcess]:
+def _watched(run: Run, seconds: float, say: EmitLine) -> dict[int, SeenOfProcess]:
     """By process, of those that lived to the end."""
     until(lambda: run.state != "starting", tick_s=0.2)
     seen: dict[int, SeenOfProcess] = {}

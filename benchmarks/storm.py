@@ -47,10 +47,10 @@ from benchmarks.harness import (
 from benchmarks.storm_peer import FIRST, StormPeer, pid_file, steps_file
 from kdlab.errors import BadInput, RunFailed
 from kdlab.events.log import select
-from kdlab.events.ranks import GenerationBegun
+from kdlab.events.ranks import GenerationStarted
 from kdlab.events.teachers import TeacherJoined
 from kdlab.events.training import StepLogged
-from kdlab.report.figures import Figure, Report, Say, at, figure, over
+from kdlab.report.figures import EmitLine, Figure, Report, at, figure, over
 from kdlab.run import Run, load
 from kdlab.train.teacher import TeacherSpec
 
@@ -96,7 +96,7 @@ class _Outcome:
     samples_undone: int  # that were trained on, and once more since that was undone
 
 
-Job = tuple[str, float]  # a way, and seconds between two failures
+Drill = tuple[str, float]  # a way, and seconds between two failures
 _UNITS = {
     "seconds": "s",
     "steps": "steps",
@@ -107,7 +107,7 @@ _UNITS = {
 }
 
 
-def measure(repeats: int = 1, say: Say = quiet, only: Collection[str] = ()) -> Report:
+def measure(repeats: int = 1, say: EmitLine = quiet, only: Collection[str] = ()) -> Report:
     """Seconds, and samples lost, repeated and undone, of each way in each weather.
 
     Raises:
@@ -131,9 +131,9 @@ def measure(repeats: int = 1, say: Say = quiet, only: Collection[str] = ()) -> R
         for name in ways
         if (not only or name in only) and (name != "ranks" or every_s == min(_EVERY_S[1:]))
     ]
-    found: dict[Job, list[_Outcome]] = {}
+    found: dict[Drill, list[_Outcome]] = {}
 
-    def one_after_the_other(own: Sequence[Job]) -> None:
+    def one_after_the_other(own: Sequence[Drill]) -> None:
         for name, every_s in own:
             found[name, every_s] = [ways[name](every_s, seed) for seed in range(repeats)]
             for outcome in found[name, every_s]:
@@ -154,7 +154,7 @@ def _weather(every_s: float) -> str:
 
 
 def _figures(
-    name: str, every_s: float, found: Mapping[Job, Sequence[_Outcome]]
+    name: str, every_s: float, found: Mapping[Drill, Sequence[_Outcome]]
 ) -> list[Figure]:
     own = found[name, every_s]
     figures = [
@@ -215,7 +215,7 @@ def _logged(run: Run, step: int) -> float:
 def _kill(run: Run, kind: str) -> bool:
     """The newest rank, or the teacher that joined last; another one comes for it."""
     if kind == "rank":
-        *_, generation = select(run.folder.events, GenerationBegun)
+        *_, generation = select(run.folder.events, GenerationStarted)
         pids = list(generation.pids().values())
     else:
         pids = [e.pid for e in select(run.folder.events, TeacherJoined) if e.pid]

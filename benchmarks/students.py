@@ -11,7 +11,7 @@ from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.teachers.probe import identity_of
 from kdlab.data.samples import PlannedSamples, planned
 from kdlab.data.synthetic import Synthetic
-from kdlab.events.event import Emit, unheard
+from kdlab.events.event import Emit, discard_event
 from kdlab.losses.hinton import Hinton
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.models.model import ModelSpec
@@ -62,7 +62,7 @@ def loop_of(
     folder: Path,
     loss: LossSpec | None = HINTON,
     recipe: Recipe = ENDLESS,
-    emit: Emit = unheard,
+    emit: Emit = discard_event,
 ) -> StudentLoop:
     """A loop with batches of the samples' plan; without end, if the recipe says no other."""
     torch.manual_seed(0)

@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any
 
 from benchmarks.harness import in_turns, quiet, report, runs_apart, until
-from kdlab.cluster.wires.security import remembered
-from kdlab.cluster.wires.wire import ask
+from kdlab.cluster.transport.security import remembered
+from kdlab.cluster.transport.wire import ask
 from kdlab.config.load import from_dict
 from kdlab.errors import ClusterError, SchedulerUnreachable
 from kdlab.events.sweeps import TrialDone, TrialStarted, TrialStopping
 from kdlab.events.teachers import PoolReady
-from kdlab.report.figures import Report, Say, figure, over
+from kdlab.report.figures import EmitLine, Report, figure, over
 from kdlab.tuning.checked import CheckedSweep
 
 _TRIALS = 12
@@ -43,7 +43,7 @@ _SWEEP: dict[str, object] = {
 }
 
 
-def measure(repeats: int = 3, say: Say = quiet, trials: int = _TRIALS) -> Report:
+def measure(repeats: int = 3, say: EmitLine = quiet, trials: int = _TRIALS) -> Report:
     """Driver time per trial, and the speed-up by a second worker over two.
 
     Raises:

@@ -16,15 +16,15 @@ import torch
 
 from benchmarks import elasticity, served_teacher
 from benchmarks.harness import of_parts, quiet
-from kdlab.cluster.wires.frames import size_of
-from kdlab.cluster.wires.messages import Replies, Took, encode
+from kdlab.cluster.transport.frames import size_of
+from kdlab.cluster.transport.messages import Replies, RequestTimes, encode
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card, from_dict
 from kdlab.data.images import DataSpec
-from kdlab.events.event import unheard
+from kdlab.events.event import discard_event
 from kdlab.models.engines import ChosenEngine, Engine, Trial, choose, installed
 from kdlab.models.model import ModelSpec, Normalised
-from kdlab.report.figures import Figure, Report, Say, figure
+from kdlab.report.figures import EmitLine, Figure, Report, figure
 from kdlab.train.teacher import TeacherSpec, prepare
 
 _SECONDS = 60.0  # for each network
@@ -42,7 +42,7 @@ NETWORKS: Mapping[str, _Case] = {
 }
 
 
-def measure(repeats: int = 1, only: Collection[str] = (), say: Say = quiet) -> Report:
+def measure(repeats: int = 1, only: Collection[str] = (), say: EmitLine = quiet) -> Report:
     """`labels_per_s_over_eager` of each network, then bytes and whole runs; `repeats` times."""
     torch.set_num_threads(1)
     parts = {n: partial(_gains, n, repeats, say) for n in ("clothes", *NETWORKS)}
@@ -53,7 +53,7 @@ def measure(repeats: int = 1, only: Collection[str] = (), say: Say = quiet) -> R
     return of_parts("teacher", parts, only)
 
 
-def _gains(name: str, repeats: int, say: Say) -> list[Figure]:
+def _gains(name: str, repeats: int, say: EmitLine) -> list[Figure]:
     model, views = _clothes() if name == "clothes" else _untrained(name)
     # All but those that take a minute or more to be ready; int8 takes its ranges of every third.
     here = installed("cpu", lambda: views[::3] if name == "clothes" else views)
@@ -67,7 +67,7 @@ def by_engine(
     views: torch.Tensor,
     engines: Sequence[Engine],
     repeats: int,
-    say: Say,
+    say: EmitLine,
     seconds: float,
     *,
     alone: bool = False,
@@ -94,7 +94,7 @@ def _clothes() -> tuple[Normalised, torch.Tensor]:
     """The teacher that comes with kdlab, and views of the photos that it was trained on."""
     data = construct(DataSpec, compose_card("data/clothes")).load()
     spec = construct(TeacherSpec, compose_card("teachers/clothes_resnet"))
-    model = prepare(spec, unheard).build(len(data.classes), data.shape[0]).eval()
+    model = prepare(spec, discard_event).build(len(data.classes), data.shape[0]).eval()
     return model, torch.from_numpy(data.views(data.train[:_PHOTOS], 0))
 
 
@@ -108,14 +108,14 @@ def _untrained(name: str) -> tuple[Normalised, torch.Tensor]:
     return model, views
 
 
-def _bytes_per_label(say: Say) -> list[Figure]:
+def _bytes_per_label(say: EmitLine) -> list[Figure]:
     """How many an answer of 64 labels takes on the wire, with all that is around them."""
     chance = np.random.default_rng(0)
     figures = []
     for classes in (100, 1000):
         logits = chance.normal(0, 3, (_LABELS, classes)).astype(np.float32)
         for replies, k in _REPLIES.items():
-            answer = Took().beside(encode(logits, replies, k), "eager fp32")
+            answer = RequestTimes().beside(encode(logits, replies, k), "eager fp32")
             each = size_of({"number": 10**6}, answer) / _LABELS
             name = f"{replies}{k or ''}".replace("top_k", "top")
             label = f"bytes_per_label/{name}" + ("" if classes == 100 else f"/{classes}")

@@ -14,28 +14,28 @@ import psutil
 from benchmarks.harness import in_turns, quiet, report, timed
 from benchmarks.scene import Scene
 from benchmarks.students import ImageCase, samples_of
-from kdlab.cluster.child_configs import WiresConfig
-from kdlab.cluster.reader.reader_wires import Wires
-from kdlab.cluster.wires import security
-from kdlab.cluster.wires.messages import Inputs
-from kdlab.cluster.wires.security import Files
-from kdlab.cluster.wires.wire import settle
+from kdlab.cluster.child_configs import PoolConnectionConfig
+from kdlab.cluster.reader.pool_connection import PoolConnection
+from kdlab.cluster.transport import security
+from kdlab.cluster.transport.messages import Inputs
+from kdlab.cluster.transport.security import Files
+from kdlab.cluster.transport.wire import settle
 from kdlab.data.samples import PlannedSamples
 from kdlab.papers.edl_dist.reader_rules import Rules
-from kdlab.report.figures import Figure, Report, Say, at, figure
+from kdlab.report.figures import EmitLine, Figure, Report, at, figure
 
 WAYS: tuple[Inputs, ...] = ("reference", "value_uint8", "value_float32")
 SIZES = {32: 64, 224: 32}  # pixels of a side: samples of a batch
 _REQUESTS = 40  # per way and repeat, one after the other
 
 
-def measure(repeats: int = 5, say: Say = quiet) -> Report:
+def measure(repeats: int = 5, say: EmitLine = quiet) -> Report:
     settle()
     each = [_of_size(size, batch, repeats, say) for size, batch in SIZES.items()]
     return report("transport", [one for figures in each for one in figures])
 
 
-def _of_size(size: int, batch: int, repeats: int, say: Say) -> list[Figure]:
+def _of_size(size: int, batch: int, repeats: int, say: EmitLine) -> list[Figure]:
     samples = samples_of(ImageCase(size, batch, 1, batches=8))
     ids, carried = samples.batches(0)[0], {way: list[float]() for way in WAYS}
     with Scene(samples) as scene, asyncio.Runner() as runner:
@@ -44,13 +44,13 @@ def _of_size(size: int, batch: int, repeats: int, say: Say) -> list[Figure]:
         assert teacher.facts is not None
         where = {teacher.address: teacher.facts.wire_port}
 
-        async def ask(wires: Wires, way: Inputs) -> None:
+        async def ask(wires: PoolConnection, way: Inputs) -> None:
             for _ in range(_REQUESTS):
                 views = None if way == "reference" else samples.views(ids, 0)
                 answer = await wires.soft_labels(teacher.address, 0, ids, views)
                 assert answer.dtype == np.float32
 
-        def ms(wires: Wires, way: Inputs) -> float:
+        def ms(wires: PoolConnection, way: Inputs) -> float:
             before = _loopback_bytes()
             took = timed(lambda: runner.run(ask(wires, way)))
             carried[way].append((_loopback_bytes() - before) / _REQUESTS / batch)
@@ -59,7 +59,7 @@ def _of_size(size: int, batch: int, repeats: int, say: Say) -> list[Figure]:
         with security.used(pool.tls):
             works = {}
             for way in WAYS:
-                wires = runner.run(Wires.open(_config(samples, way, pool.tls)))
+                wires = runner.run(PoolConnection.open(_config(samples, way, pool.tls)))
                 wires.follow(where, (), full=True)
                 works[way] = partial(ms, wires, way)
             say(f"{size} pixels")
@@ -77,8 +77,10 @@ def _of_size(size: int, batch: int, repeats: int, say: Say) -> list[Figure]:
     ]
 
 
-def _config(samples: PlannedSamples, way: Inputs, tls: Files | None) -> WiresConfig:
-    return WiresConfig(
+def _config(
+    samples: PlannedSamples, way: Inputs, tls: Files | None
+) -> PoolConnectionConfig:
+    return PoolConnectionConfig(
         classes=samples.classes,
         replies="full",
         top_k=1,

@@ -17,8 +17,8 @@ from statistics import median
 
 from benchmarks.harness import going, in_turns, quiet, report, runs_apart, steps_of, until
 from kdlab.events.log import select
-from kdlab.events.ranks import BatchShared, GenerationBegun
-from kdlab.report.figures import Figure, Report, Say, at, figure, over
+from kdlab.events.ranks import BatchShared, GenerationStarted
+from kdlab.report.figures import EmitLine, Figure, Report, at, figure, over
 from kdlab.run.experiment import load
 from kdlab.run.handle.run import Run
 
@@ -41,7 +41,7 @@ _SERVED: Mapping[str, object] = {
 }
 
 
-def measure(repeats: int = 2, say: Say = quiet) -> Report:
+def measure(repeats: int = 2, say: EmitLine = quiet) -> Report:
     """`over_fast_alone/SHARES` with and without soft labels; 1 is the faster rank alone.
 
     `slow_rank_rows/SHARES` is the slower rank's part of each batch.
@@ -102,7 +102,7 @@ def _slowed(run: Run) -> AbstractContextManager[None]:
 
     def second() -> int | None:
         # Said before the ranks measure how fast they are.
-        first = next(select(run.folder.events, GenerationBegun), None)
+        first = next(select(run.folder.events, GenerationStarted), None)
         return None if first is None else list(first.pids().values())[1]
 
     return held_back(second, SPEED, _PERIOD_S)

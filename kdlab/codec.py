@@ -28,18 +28,18 @@ class MessageError(KdlabError):
     """What another process, or a file, says cannot be read as what it should be."""
 
 
-def plain(value: object) -> Any:
+def to_builtins(value: object) -> Any:
     """A dataclass or struct (or what holds some) as JSON has it."""
     return msgspec.to_builtins(value, enc_hook=_written)
 
 
-def told(value: object) -> dict[str, object]:
+def to_dict(value: object) -> dict[str, object]:
     """A dataclass or struct as JSON, without what is not known."""
-    return {name: fact for name, fact in plain(value).items() if fact is not None}
+    return {name: fact for name, fact in to_builtins(value).items() if fact is not None}
 
 
-def typed(kind: type[T], facts: object) -> T:
-    """The inverse of `plain`.
+def from_builtins(kind: type[T], facts: object) -> T:
+    """The inverse of `to_builtins`.
 
     Raises:
         MessageError: a field is missing or of another type; names it.
@@ -50,11 +50,11 @@ def typed(kind: type[T], facts: object) -> T:
         raise MessageError(f"This is no {kind.__name__}: {error}") from error
 
 
-def parsed(kind: type[T], said: bytes) -> T:
-    """The inverse of `plain`, from JSON in UTF-8 of whoever wrote it.
+def from_json(kind: type[T], said: bytes) -> T:
+    """The inverse of `to_builtins`, from JSON in UTF-8 of whoever wrote it.
 
     Raises:
-        MessageError: it is too long, nested too deeply or no JSON; or as of `typed`.
+        MessageError: it is too long, nested too deeply or no JSON; or as of `from_builtins`.
     """
     try:
         if len(said) > LARGEST:
@@ -66,7 +66,7 @@ def parsed(kind: type[T], said: bytes) -> T:
         raise MessageError("It is nested too deeply") from None
     except ValueError as error:
         raise MessageError(f"It is no JSON: {error}") from error
-    return typed(kind, facts)
+    return from_builtins(kind, facts)
 
 
 def _depth(facts: Any) -> int:
@@ -80,13 +80,13 @@ def _depth(facts: Any) -> int:
     return depth
 
 
-def packed(value: object) -> bytes:
-    """What `plain` takes, as MessagePack: small, and exact for every float."""
+def to_msgpack(value: object) -> bytes:
+    """What `to_builtins` takes, as MessagePack: small, and exact for every float."""
     return msgspec.msgpack.encode(value, enc_hook=_written)
 
 
-def unpacked(kind: type[T], said: bytes) -> T:
-    """The inverse of `packed`.
+def from_msgpack(kind: type[T], said: bytes) -> T:
+    """The inverse of `to_msgpack`.
 
     Raises:
         MessageError: it is no MessagePack, a field is missing or of another type; names it.
@@ -126,7 +126,7 @@ class TaggedMeta(msgspec.StructMeta):
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Tagged(msgspec.Struct, metaclass=TaggedMeta, frozen=True, tag_field="kind", tag=True):
-    """What travels under the name of its class beside its fields, as `plain` has it.
+    """What travels under the name of its class beside its fields, as `to_builtins` has it.
 
     Classes below one of these are told apart by it.
     """
@@ -135,8 +135,8 @@ class Tagged(msgspec.Struct, metaclass=TaggedMeta, frozen=True, tag_field="kind"
     KINDS: ClassVar[dict[str, type[Any]]]  # below it, by their tags
 
     @classmethod
-    def typed(cls, facts: Mapping[str, object]) -> Self:
-        """The inverse of `plain`, of whichever class below this one it was.
+    def from_builtins(cls, facts: Mapping[str, object]) -> Self:
+        """The inverse of `to_builtins`, of whichever class below this one it was.
 
         Raises:
             MessageError: it is none of these, or lacks a field.
@@ -147,7 +147,7 @@ class Tagged(msgspec.Struct, metaclass=TaggedMeta, frozen=True, tag_field="kind"
                 f"{name!r} is none of {', '.join(cls.KINDS)}: the two processes "
                 "are of different versions of kdlab."
             )
-        found: Self = typed(cls.KINDS[name], facts)
+        found: Self = from_builtins(cls.KINDS[name], facts)
         return found
 
 

@@ -14,8 +14,8 @@ from kdlab.errors import BadInput
 from kdlab.lazy import lazy
 from kdlab.run import Run
 from kdlab.run.catalogue import Registry
-from kdlab.run.handle.watched import viewers
-from kdlab.run.wishes import MINUTES, Wishes
+from kdlab.run.handle.job_handle import viewers
+from kdlab.run.new_run_options import MINUTES, NewRunOptions
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kdlab.notebook.live_view import LiveView
     from kdlab.run import new
     from kdlab.run.handle import chaos as trouble
-    from kdlab.run.handle.watched import Watched
+    from kdlab.run.handle.job_handle import JobHandle
     from kdlab.run.outputs import data_sheet
 else:
     tuning, new = lazy("kdlab.tuning"), lazy("kdlab.run.new")
@@ -81,7 +81,7 @@ def distil(
     Raises:
         BadInput: no such data or network.
     """
-    wishes = Wishes(
+    wishes = NewRunOptions(
         data=str(data),
         student=student,
         teacher=teacher,
@@ -133,7 +133,9 @@ def _builder(asked: str, changes: Mapping[str, object]) -> "builder.Builder":
 
 
 def _sweep_view(
-    sweep: "Watched", page: Callable[[], str], importance: Callable[[], Mapping[str, float]]
+    sweep: "JobHandle",
+    page: Callable[[], str],
+    importance: Callable[[], Mapping[str, float]],
 ) -> "sweep_view.SweepView":
     return sweep_view.SweepView(sweep, page, importance).show()
 

@@ -135,7 +135,7 @@ def elsewhere(tmp_path, monkeypatch):
 @pytest.fixture
 def with_token(tmp_path):
     """Both ends of a label wire in this process know the token of a local pool."""
-    from kdlab.cluster.wires import security
+    from kdlab.cluster.transport import security
 
     path = tmp_path / "token"
     path.write_text("secret")
@@ -147,7 +147,7 @@ def with_token(tmp_path):
 @pytest.fixture
 def filled_here(monkeypatch):
     """A folder that was written by hand is filled by this process, which may be signalled."""
-    monkeypatch.setattr("kdlab.run.handle.watched._fills", lambda process, folder: True)
+    monkeypatch.setattr("kdlab.run.handle.job_handle._fills", lambda process, folder: True)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from kdlab.codec import plain, typed
+from kdlab.codec import from_builtins, to_builtins
 
 # What a running process has read of its environment once and for all.
 _FIXED = ("PYTHON", "LD_", "MKL_", "CUDA_", "TORCH_", "MALLOC_")
@@ -237,7 +237,7 @@ class _Connection:
 
     def start(self, request: _ForkRequest, fds: list[int]) -> ForkedProcess | None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        message = json.dumps(plain(request)).encode()
+        message = json.dumps(to_builtins(request)).encode()
         if len(message) > _MESSAGE:
             return None
         try:
@@ -285,7 +285,7 @@ def _serve(control: socket.socket) -> None:
             request, fds, _, _ = socket.recv_fds(control, _MESSAGE, _MAX_FDS + 1)
             if not request:
                 os._exit(0)
-            asked = typed(_ForkRequest, json.loads(request))
+            asked = from_builtins(_ForkRequest, json.loads(request))
             _fork(asked, fds, news, (control.fileno(), waking, woken))
 
 

@@ -8,8 +8,8 @@ from kdlab.data.samples import Shard, planned
 from kdlab.data.shards import Shards
 from kdlab.events.log import parse
 from kdlab.methods.ensemble.exchange import fetch
-from kdlab.methods.ensemble.local_job import LocalJob, Prices
-from kdlab.methods.ensemble.model_workers import WorkersHere
+from kdlab.methods.ensemble.local_job import LocalJob, UnitCosts
+from kdlab.methods.ensemble.model_workers import InProcessWorkers
 from kdlab.methods.ensemble.round_driver import RoundDriver, Training
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.models.patch_net import PatchNet
@@ -40,7 +40,7 @@ class Case:
         options = {"batch": 20, "lr": 0.1, "device": "cpu", "threads": 1, "epochs": 4}
         self.recipe = aggregation.local_recipe(Recipe(**options | recipe))
         self.start_equal = aggregation.averages
-        self.prices: Prices | None = None
+        self.prices: UnitCosts | None = None
         self.made: dict[int, LocalWorker] = {}
         self.stop = lambda: False  # in the middle of a round
 
@@ -89,7 +89,7 @@ class Case:
         return RoundDriver(training, model_workers or self.model_workers())
 
     def model_workers(self):
-        return WorkersHere(self.make, lambda w: NoTeacherSource(w.job.samples))
+        return InProcessWorkers(self.make, lambda w: NoTeacherSource(w.job.samples))
 
     def run(self, **rest):
         return self.direction(**rest).run()

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.coordination.coordinator import Coordinator
-from kdlab.cluster.reader.reader_wires import Wires
+from kdlab.cluster.reader.pool_connection import PoolConnection
 from kdlab.cluster.reader.ring import Ring
 from kdlab.cluster.reader.student_reader import StudentReader
 from kdlab.cluster.teachers.teacher import TeacherServer
-from kdlab.cluster.wires.security import NoHttp
+from kdlab.cluster.transport.security import NoHttp
 from kdlab.testing.emulated_teachers import EmulatedTeacher
 
 
@@ -186,7 +186,7 @@ class PoolInProcess:
     # The reader
 
     def wires(self, config):
-        return Wires(Connections(self.remote), config)
+        return PoolConnection(Connections(self.remote), config)
 
     def start_reader(self, module, config, log, *, fds):
         """Stands for `Child`: the reader's work, in this process."""

@@ -21,7 +21,7 @@ class Killed(BaseException):
 
 
 class RunsHere:
-    """Stands where `kdlab.run.handle.watched.spawn` does.
+    """Stands where `kdlab.run.handle.job_handle.spawn` does.
 
     `stop` is asked by the run whether somebody wants its end, with its folder, after each
     step and wherever else it looks; it may give orders, or raise `Killed`.

@@ -7,7 +7,7 @@ from pathlib import Path
 from optuna.trial import TrialState
 from small_sweeps import searched
 
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder, sweeps_folder
 from kdlab.run.process.execution import execute
@@ -30,9 +30,9 @@ class TrialChild(ScriptedChild):
     def send(self, **order):
         heard = super().send(**order)
         if heard and "end" not in order:
-            answer = self.work(self, TrialWorkerOrder.typed(order))
+            answer = self.work(self, TrialWorkerOrder.from_builtins(order))
             if answer is not None:
-                self.say(**plain(answer))
+                self.say(**to_builtins(answer))
         return heard
 
 

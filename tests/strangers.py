@@ -21,11 +21,11 @@ from distributed.protocol.utils import pack_frames_prelude
 from tests_support import free_port, listens, until
 
 import kdlab
-from kdlab.cluster.wires.security import Tls
+from kdlab.cluster.transport.security import Tls
 from kdlab.config.home import runs_folder
 from kdlab.experiment.folder import ENDED
-from kdlab.run import reach
-from kdlab.run.handle.watched import Watched
+from kdlab.run import port_audit
+from kdlab.run.handle.job_handle import JobHandle
 from kdlab.tracking import store
 
 NOBODY = 65534
@@ -190,7 +190,7 @@ KINDS = (*RUNS, "sweep")
 class Begun:
     """A run or a sweep, and what was started for it."""
 
-    run: Watched
+    run: JobHandle
     pool: Sequence["subprocess.Popen[bytes]"] = ()
     folders: Sequence[Path] = ()  # with secrets
 
@@ -212,7 +212,7 @@ class Begun:
                 if run.state in ENDED:  # a pool may live on
                     break
                 before = memory_of({pid: processes[pid]})
-                self._attacked(strangers, port, pid, reach.program_of(words))
+                self._attacked(strangers, port, pid, port_audit.program_of(words))
                 if (port, pid) in seen:  # at the first time it may just begin its work
                     most = max(most, memory_of({pid: processes[pid]}) - before)
                 seen.add((port, pid))
@@ -221,7 +221,7 @@ class Begun:
     def attacked_after_its_end(self, *strangers):
         """Programs of a pool that lives on, where the run was over before they were tried."""
         for port, pid, words in ports_of(self.processes()):
-            program = reach.program_of(words)
+            program = port_audit.program_of(words)
             if any(program not in stranger.programs for stranger in strangers):
                 self._attacked(strangers, port, pid, program)
 

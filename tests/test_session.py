@@ -7,7 +7,7 @@ import pytest
 import kdlab
 from kdlab import session
 from kdlab.errors import BadInput
-from kdlab.run.handle.watched import viewers
+from kdlab.run.handle.job_handle import viewers
 
 
 class Started:

@@ -163,7 +163,7 @@ class ThreadedRank:
         if "end" in order:
             self._orders.put(None)
             return self.alive()
-        match RankOrder.typed(order):
+        match RankOrder.from_builtins(order):
             case CarryOut(told):
                 self.number, self.generation = told["rank"], told["generation"]
                 self._orders.put(told)

@@ -4,7 +4,7 @@ from tests_support import event, hold
 
 import kdlab
 from kdlab.changes.change import CONTROL, ChangeReader
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.config.home import write_json
 from kdlab.events.log import EventLog
 from kdlab.run.handle.run import Run, made
@@ -22,7 +22,7 @@ class WrittenRun:
         self.log = EventLog(self.folder.events)
         self.handle = Run(self.folder)
         self.member, self.steps = "none/seed0", 0
-        write_json(self.folder.tunables, {self.member: plain(list(tunables))})
+        write_json(self.folder.tunables, {self.member: to_builtins(list(tunables))})
 
     def say(self, kind, **facts):
         """An event; of its member, where none is named."""

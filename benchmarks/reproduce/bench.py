@@ -15,7 +15,7 @@ from benchmarks.reproduce.measurement import (
 )
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
-from kdlab.report.figures import Report, Say
+from kdlab.report.figures import EmitLine, Report
 
 
 @register("reproduce/bench")
@@ -63,7 +63,7 @@ class Bench(MeasurementSpec):
             yield Fault("experiment", f"has no effect on bench {self.name}")
         yield from missing_images(self.images)
 
-    def measure(self, folder: Path, say: Say) -> Measured:
+    def measure(self, folder: Path, say: EmitLine) -> Measured:
         overrides = [*self.settings]
         if self.images:
             overrides.append(f"data.root=[{', '.join(roots_of(self.images))}]")

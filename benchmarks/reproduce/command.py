@@ -24,7 +24,7 @@ from kdlab.config import load as loader
 from kdlab.config.check import construct
 from kdlab.config.home import write_json
 from kdlab.errors import BadInput, NotFoundError
-from kdlab.report.figures import Say
+from kdlab.report.figures import EmitLine
 from kdlab.report.page import markdown, markdown_table
 
 _SHELF = "claims/"
@@ -84,7 +84,7 @@ def reproduce(
     to: str | Path | None = None,
     measures: bool = True,
     keeps: bool = False,
-    say: Say = lambda line: None,
+    say: EmitLine = lambda line: None,
 ) -> list[Reproduction]:
     """Tables or figures. Writes result.json, table.md and pictures of each.
 
@@ -134,7 +134,7 @@ def reproduce(
 
 
 def _reproduced(
-    name: str, spec: Table, folder: Path, made: dict[str, Measured], say: Say
+    name: str, spec: Table, folder: Path, made: dict[str, Measured], say: EmitLine
 ) -> Reproduction:
     """Simulate, measure (what is in `made` was already), compare, draw."""
     simulated: dict[str, float] = {}

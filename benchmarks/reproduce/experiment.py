@@ -25,11 +25,11 @@ from kdlab.experiment.spec import ExperimentSpec
 from kdlab.models.exported import load_exported
 from kdlab.report.chart import Points
 from kdlab.report.costs import CostOfEach, times_smaller
-from kdlab.report.figures import Say
+from kdlab.report.figures import EmitLine
 from kdlab.run.experiment import load
 from kdlab.run.handle.run import Run
 from kdlab.run.outputs.examination import TEACHER
-from kdlab.run.outputs.export_formats import Beside, ship
+from kdlab.run.outputs.export_formats import StudentWithTeacher, ship
 from kdlab.train.evaluate import evaluate
 from kdlab.train.linear_probe import fit_last_layer
 
@@ -92,7 +92,7 @@ class Trained(MeasurementSpec):
                 "variants", "cannot be with exports or pictures: these have one name"
             )
 
-    def measure(self, folder: Path, say: Say) -> Measured:
+    def measure(self, folder: Path, say: EmitLine) -> Measured:
         variants: list[tuple[str | None, Any]] = [(None, {})]
         if self.variants is not None:
             variants = [*self.variants.items()]
@@ -132,7 +132,7 @@ class Trained(MeasurementSpec):
         )
 
     def _trained(
-        self, changes: Mapping[str, Any], folder: Path, say: Say, variant: str | None
+        self, changes: Mapping[str, Any], folder: Path, say: EmitLine, variant: str | None
     ) -> Measured:
         """One run; with a variant its sources go by that name."""
         experiment = load(*self._named(changes))
@@ -184,12 +184,12 @@ class Trained(MeasurementSpec):
         )
 
     def _exported(
-        self, run: Run, row: Mapping[str, Any], folder: Path, say: Say
+        self, run: Run, row: Mapping[str, Any], folder: Path, say: EmitLine
     ) -> dict[str, list[float]]:
         values: dict[str, list[float]] = {}
         if not self.exports:
             return values
-        beside = Beside(run.folder, Path(row["student_path"]))
+        beside = StudentWithTeacher(run.folder, Path(row["student_path"]))
         for form in self.exports:
             try:
                 path = folder / f"student.{form}"
@@ -348,7 +348,7 @@ def _differences(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]
     return found
 
 
-def _say_epoch(event: Event, say: Say) -> None:
+def _say_epoch(event: Event, say: EmitLine) -> None:
     if isinstance(event, EpochDone):
         top1 = event.validation_top1
         shown = "" if top1 is None else f", top-1 on validation {top1:.2f} %"

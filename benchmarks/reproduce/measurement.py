@@ -9,7 +9,7 @@ from typing import Any
 from kdlab.config import Fault
 from kdlab.config.spec import Spec
 from kdlab.report.chart import Points
-from kdlab.report.figures import Say
+from kdlab.report.figures import EmitLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,5 +46,5 @@ class MeasurementSpec(Spec, ABC):
     """How the measured column of a reproduction comes about."""
 
     @abstractmethod
-    def measure(self, folder: Path, say: Say) -> Measured:
+    def measure(self, folder: Path, say: EmitLine) -> Measured:
         """Measure; pictures go into `folder`."""

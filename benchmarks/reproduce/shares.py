@@ -23,7 +23,7 @@ from kdlab.cluster.served import Served
 from kdlab.config import Range, register
 from kdlab.config.spec import POSITIVE, Spec
 from kdlab.models.patch_net import PatchNet
-from kdlab.report.figures import Say
+from kdlab.report.figures import EmitLine
 from kdlab.soft_labels.none import NoTeacher
 
 _CASE = ImageCase(size=32, batch=64, step_ms=20)
@@ -53,7 +53,7 @@ class Shares(MeasurementSpec):
     cases: Mapping[str, Teachers]
     repeats: Annotated[int, Range(ge=1)] = 3
 
-    def measure(self, folder: Path, say: Say) -> Measured:
+    def measure(self, folder: Path, say: EmitLine) -> Measured:
         torch.set_num_threads(1)
         samples = samples_of(_CASE)
         spec, _ = calibrated(_CASE, samples)

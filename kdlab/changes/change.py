@@ -16,7 +16,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from kdlab.codec import MessageError, Tagged, plain, snake
+from kdlab.codec import MessageError, Tagged, snake, to_builtins
 from kdlab.events.log import LineReader, behind_torn
 
 LR_FACTOR = "lr_factor"
@@ -94,7 +94,7 @@ def append(folder: Path, change: Change) -> None:
     Raises:
         OSError: the disk did not take it.
     """
-    line = (json.dumps(plain(change)) + "\n").encode()
+    line = (json.dumps(to_builtins(change)) + "\n").encode()
     file = os.open(folder / CONTROL, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         line = behind_torn(file) + line
@@ -114,5 +114,5 @@ class ChangeReader:
         found = list[Change]()
         for line in self._lines():
             with suppress(MessageError):
-                found.append(Change.typed(line))
+                found.append(Change.from_builtins(line))
         return found

@@ -6,7 +6,7 @@ from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
-class ControlRequest:
+class ChangeRequest:
     """What one rank asks for, or what all agreed on."""
 
     stop: bool = False  # the user asked for the end; the state is saved before it
@@ -33,8 +33,8 @@ class ControlRequest:
         stop, save, leave, pause, *values = sums
         return cls(stop > 0, save > 0, leave > 0, pause > 0, tuple(values))
 
-    def __or__(self, later: "ControlRequest") -> "ControlRequest":
-        return ControlRequest(
+    def __or__(self, later: "ChangeRequest") -> "ChangeRequest":
+        return ChangeRequest(
             self.stop or later.stop,
             self.save or later.save,
             self.leave or later.leave,

@@ -22,8 +22,8 @@ from typing import Annotated, Protocol
 
 import psutil
 
-from kdlab.cluster.wires.security import Files
-from kdlab.cluster.wires.wire import ask
+from kdlab.cluster.transport.security import Files
+from kdlab.cluster.transport.wire import ask
 from kdlab.config import Fault, Range
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, Spec, hints_of
 from kdlab.errors import SchedulerUnreachable

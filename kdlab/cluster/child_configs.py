@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from kdlab.cluster.reader.ring import Layout
-from kdlab.cluster.wires.messages import Inputs, Replies
-from kdlab.cluster.wires.security import Files
+from kdlab.cluster.transport.messages import Inputs, Replies
+from kdlab.cluster.transport.security import Files
 from kdlab.config import Fault
 from kdlab.data.samples import SampleDescription
 from kdlab.papers.edl_dist.reader_rules import Rules
@@ -114,7 +114,7 @@ class EmulatedTeachersConfig(EmulatedTeachers):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WireSettings:
+class TransportSettings:
     """What is chosen of how a student speaks to its pool.
 
     inputs: `reference` sends sample ids (teachers must be able to read the data),
@@ -137,7 +137,7 @@ class WireSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WiresConfig(WireSettings):
+class PoolConnectionConfig(TransportSettings):
     """How a student speaks to its pool.
 
     Attributes:
@@ -166,7 +166,7 @@ class ReaderStart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReaderConfig(WiresConfig):
+class ReaderConfig(PoolConnectionConfig):
     """The DistilReader of one student.
 
     Attributes:
@@ -190,7 +190,7 @@ class ReaderConfig(WiresConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmulatedStudentsConfig(WiresConfig):
+class EmulatedStudentsConfig(PoolConnectionConfig):
     """Students that train on nothing, all alike but for their names.
 
     Attributes:

@@ -8,7 +8,7 @@ from kdlab.cluster.coordination.coordinator_messages import PoolStatus, TeacherS
 from kdlab.cluster.machines import Machines
 from kdlab.cluster.teachers.teacher_host import machine_of
 from kdlab.errors import SchedulerUnreachable
-from kdlab.papers.edl_dist.beyond.pool_size import PoolLevel, PoolSize
+from kdlab.papers.edl_dist.beyond.pool_size import PoolSize, PoolState
 from kdlab.supervision.backoff import Backoff
 
 _LONGEST_PAUSE_S = 60.0  # until machines that could not be had are asked for again
@@ -75,7 +75,7 @@ class DemandFollower:
             self._rest -= min(self._rest, count)
 
 
-def level_of(status: PoolStatus, alive: int, now: float) -> PoolLevel:
+def level_of(status: PoolStatus, alive: int, now: float) -> PoolState:
     """What `PoolSize` looks at.
 
     Args:
@@ -88,7 +88,7 @@ def level_of(status: PoolStatus, alive: int, now: float) -> PoolLevel:
         if teacher.facts is not None and teacher.state in ("free", "assigned"):
             teachers[machine_of(teacher.facts.name)].append(teacher)
     t_t = {name: sum(t.t_t for t in these) for name, these in teachers.items()}
-    return PoolLevel(
+    return PoolState(
         time=now,
         missing=status.missing,
         t_t=sum(t_t.values()) / len(t_t) if t_t else 0.0,

@@ -18,10 +18,10 @@ from kdlab.cluster.coordination.coordinator import Coordinator
 from kdlab.cluster.demand import DemandFollower
 from kdlab.cluster.deployers.deployer import DaskMachines, Deployer
 from kdlab.cluster.keeper import PoolKeeper
-from kdlab.cluster.pool import TICK_S, ComputingPoolSpec, PoolParts, TeachersHere
+from kdlab.cluster.pool import TICK_S, ComputingPoolSpec, LocalTeacherCount, PoolParts
 from kdlab.cluster.schedulers import install, status_of
 from kdlab.cluster.teachers.teacher_host import host_teachers
-from kdlab.cluster.wires.security import Files, Tls
+from kdlab.cluster.transport.security import Files, Tls
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.papers.edl_dist.beyond.pool_size import PoolSize
@@ -81,11 +81,11 @@ class DeployedPool(ComputingPoolSpec):
             hosted=(self.teachers, self.threads),
         )
 
-    def here(self) -> TeachersHere:
+    def here(self) -> LocalTeacherCount:
         if not self.machines.here:
-            return TeachersHere()
+            return LocalTeacherCount()
         first, most = (max(1, n) * self.teachers for n in (self.least, self.most))
-        return TeachersHere(first, most, self.threads)
+        return LocalTeacherCount(first, most, self.threads)
 
 
 @contextmanager

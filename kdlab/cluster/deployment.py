@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kdlab.cluster.teachers.probe import DataIdentity, identity_of, other_data
-from kdlab.codec import plain, typed
+from kdlab.codec import from_builtins, to_builtins
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec, ImageData
@@ -77,14 +77,16 @@ class Deployment:
             ],
             "num_classes": self.num_classes,
             "shape": self.shape,
-            "identity": plain(replace(self.identity, made_by="")),  # that is for people
+            "identity": to_builtins(
+                replace(self.identity, made_by="")
+            ),  # that is for people
             "components": self._used_components(),
         }
         # What served before there were engines and combinations is still the same.
         if self.engine != "eager":
             counted["engine"] = self.engine
         if self.combination is not None:
-            counted["combination"] = plain(self.combination)
+            counted["combination"] = to_builtins(self.combination)
         text = json.dumps(counted, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -104,11 +106,13 @@ class Deployment:
         return replace(self, engine=engine, teacher=f"{self.teacher}+{engine}")
 
     def to_json(self) -> dict[str, object]:
-        return {**plain(self), "fingerprint": self.fingerprint}
+        return {**to_builtins(self), "fingerprint": self.fingerprint}
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> "Deployment":
-        return typed(cls, json.loads(json.dumps(data)))  # Dask makes tuples of lists
+        return from_builtins(
+            cls, json.loads(json.dumps(data))
+        )  # Dask makes tuples of lists
 
     def model_specs(self) -> list[ModelSpec]:
         return [

@@ -11,8 +11,8 @@ from pathlib import Path
 from kdlab.cluster.child_configs import EmulatedTeachers, EmulatedTeachersConfig
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.machines import Machines
-from kdlab.cluster.pool import PoolParts, PoolSpec, RunningPool, TeachersHere
-from kdlab.cluster.wires.security import own_files
+from kdlab.cluster.pool import LocalTeacherCount, PoolParts, PoolSpec, RunningPool
+from kdlab.cluster.transport.security import own_files
 from kdlab.codec import part_of
 from kdlab.config import register
 
@@ -50,5 +50,5 @@ class EmulatedPool(PoolSpec, EmulatedTeachers):
         host.children = [pool.start_child("kdlab.testing.emulated_teachers", config, log)]
         return host
 
-    def here(self) -> TeachersHere:
-        return TeachersHere(first=self.teachers, rate=self.t_t)
+    def here(self) -> LocalTeacherCount:
+        return LocalTeacherCount(first=self.teachers, rate=self.t_t)

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from kdlab.cluster.chaos import Target
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.errors import ClusterError, RunStopped
 from kdlab.events.event import Emit
 from kdlab.events.ranks import (
-    GenerationBegun,
+    GenerationStarted,
+    GroupRecovered,
     RankGaveUp,
     RankHangs,
     RankKilled,
     RankLost,
-    TrainingAgain,
 )
 from kdlab.papers.edl_dist.generations import (
     Generations,
@@ -46,7 +46,7 @@ from kdlab.supervision.rank_messages import (
     SaveGeneration,
     StopTraining,
 )
-from kdlab.supervision.supervisor import ChildLost, ChildReady, ChildSaid, Supervisor
+from kdlab.supervision.supervisor import ChildLost, ChildMessage, ChildReady, Supervisor
 
 _TICK_S = 0.02
 _START_S = 60.0  # of a generation, until every rank has done a step
@@ -146,8 +146,8 @@ class StudentGroup:
             match event:
                 case ChildReady(name):
                     self._do(self.machine.on_ready(name, now))
-                case ChildSaid(name, message):
-                    self._on_message(name, RankAnswer.typed(message), now)
+                case ChildMessage(name, message):
+                    self._on_message(name, RankAnswer.from_builtins(message), now)
                 case ChildLost():
                     self._on_death(event, now)
         self._check_heartbeats(now)
@@ -214,7 +214,7 @@ class StudentGroup:
         if self.lost_at is not None and all_step:
             self.failovers.append(now - self.lost_at)
             self.report(
-                TrainingAgain(seconds=self.failovers[-1], generation=machine.generation)
+                GroupRecovered(seconds=self.failovers[-1], generation=machine.generation)
             )
             self.lost_at = None
         # Loading data and waiting for the first soft labels may take longer than a step.
@@ -250,7 +250,7 @@ class StudentGroup:
         if self.told_to_stop is None:
             self.told_to_stop = now
             for child in self.supervisor.children.values():
-                child.send(**plain(StopTraining()))
+                child.send(**to_builtins(StopTraining()))
         ranks = self.machine.ranks if self.machine.state in ("training", "saving") else ()
         late = now - self.told_to_stop > (self.hang_s if self.stop_heard else _STOP_S)
         if not ranks or late:
@@ -269,7 +269,7 @@ class StudentGroup:
                     self._start_generation(instruction)
                 case SaveAndStop():
                     for name in self.machine.ranks:
-                        self.supervisor.send(name, **plain(SaveGeneration()))
+                        self.supervisor.send(name, **to_builtins(SaveGeneration()))
                 case Kill(rank) if rank in self.killed:
                     continue  # its death is seen a moment later
                 case Kill(rank):
@@ -289,7 +289,7 @@ class StudentGroup:
         self.begun_at = self._now
         shared, children = self.order(generation), self.supervisor.children
         self.report(
-            GenerationBegun(
+            GenerationStarted(
                 number=generation.generation,
                 ranks={n: children[n].pid for n in generation.ranks},
             )
@@ -304,7 +304,7 @@ class StudentGroup:
                 local_rank=places[:number].count(places[number]),
                 local_world=max(map(places.count, places)),
             )
-            self.supervisor.send(name, **plain(CarryOut(plain(own))))
+            self.supervisor.send(name, **to_builtins(CarryOut(to_builtins(own))))
 
     def close(self) -> None:
         self.supervisor.close(_END_S)

@@ -22,11 +22,17 @@ from urllib.parse import urlsplit
 
 from distributed.core import ConnectionPool
 
-from kdlab.cluster.rank_host import RankHost, RankNews
-from kdlab.cluster.wires.roles import RANK, TEACHER
-from kdlab.cluster.wires.security import Files
-from kdlab.cluster.wires.wire import CALL_S, check_address, register_plugin, secured, settle
-from kdlab.codec import plain, typed
+from kdlab.cluster.rank_host import RankHost, RankUpdate
+from kdlab.cluster.transport.roles import RANK, TEACHER
+from kdlab.cluster.transport.security import Files
+from kdlab.cluster.transport.wire import (
+    CALL_S,
+    check_address,
+    register_plugin,
+    secured,
+    settle,
+)
+from kdlab.codec import from_builtins, to_builtins
 from kdlab.errors import BadInput, ClusterError
 from kdlab.supervision.heartbeat import Heartbeat
 
@@ -49,7 +55,7 @@ def for_ranks(workers: object) -> list[str]:
     Args:
         workers: by address, as the scheduler describes them.
     """
-    known = typed(dict[str, WorkerRoles], workers)
+    known = from_builtins(dict[str, WorkerRoles], workers)
     roles = {worker: about.resources or {} for worker, about in known.items()}
     named = sorted(w for w, has in roles.items() if RANK in has)
     return named or sorted(w for w, has in roles.items() if TEACHER not in has)
@@ -97,7 +103,7 @@ class HostedRank:
         self._sign = Heartbeat(0, 0, 0.0)
         self._exit_report = ""
 
-    def hear(self, news: RankNews) -> None:
+    def hear(self, news: RankUpdate) -> None:
         """In the listening thread."""
         self._words.extend(news.messages)
         generation, step, ago = news.sign
@@ -178,7 +184,7 @@ class DaskHosts:
                 "kdlab_rank_start",
                 name=name,
                 module=module,
-                config=plain(config),
+                config=to_builtins(config),
                 log=str(log),
                 pulse=str(pulse),
             )
@@ -198,7 +204,7 @@ class DaskHosts:
     def meeting(self, first: HostedRank) -> str:
         """Where a generation meets: at the host of its first rank."""
         said = self.ask(first.worker, "kdlab_rank_port") or ("127.0.0.1", 0)
-        host, port = typed(tuple[str, int], said)
+        host, port = from_builtins(tuple[str, int], said)
         return f"tcp://{host}:{port}"
 
     def forget(self, rank: HostedRank) -> None:
@@ -257,7 +263,7 @@ class DaskHosts:
             return
         try:
             said = await self._once(worker, "kdlab_rank_news", {"names": list(ranks)})
-            news = typed(dict[str, RankNews], said)
+            news = from_builtins(dict[str, RankUpdate], said)
         except Exception as error:  # of whatever kind: the others must go on being heard
             if self._is_lost(worker):
                 for rank in ranks.values():

@@ -13,10 +13,10 @@ from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.coordination.lease_store import store_faults
 from kdlab.cluster.limits import free_memory, usable_cores
 from kdlab.cluster.machines import Machines
-from kdlab.cluster.pool import ComputingPoolSpec, PoolParts, RunningPool, TeachersHere
+from kdlab.cluster.pool import ComputingPoolSpec, LocalTeacherCount, PoolParts, RunningPool
 from kdlab.cluster.teachers.teacher_host import start_teacher
-from kdlab.cluster.wires.roles import MEANT_TO_END
-from kdlab.cluster.wires.security import Tls, own_files
+from kdlab.cluster.transport.roles import MEANT_TO_END
+from kdlab.cluster.transport.security import Tls, own_files
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.errors import BadInput
@@ -101,15 +101,17 @@ class LocalPool(ComputingPoolSpec):
             replaces=self.replace_lost,
         )
 
-    def here(self) -> TeachersHere:
+    def here(self) -> LocalTeacherCount:
         gpu = {"cuda": True, "cpu": False}.get(self.device)
-        return TeachersHere(self.teachers, self.most or self.teachers, self.threads, gpu)
+        return LocalTeacherCount(
+            self.teachers, self.most or self.teachers, self.threads, gpu
+        )
 
 
 class LocalTeachers(Machines):
     """Processes on this machine, each a teacher of a pool, whose size is `size`."""
 
-    steered = True
+    adjustable = True
     at_once = 4  # starting takes much memory and all cores
 
     def __init__(self, pool: RunningPool, spec: LocalPool, size: PoolSize) -> None:

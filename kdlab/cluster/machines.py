@@ -13,7 +13,7 @@ class Machines:
     Those that can be had answer the same; their unit is what `PoolSize` counts.
     """
 
-    steered: ClassVar[bool] = False  # add, drain and kill are possible
+    adjustable: ClassVar[bool] = False  # add, drain and kill are possible
     outlive_scheduler: ClassVar[bool] = True  # they wait for one at the same address
     at_once: ClassVar[int] = 1 << 30  # that may start at the same time
     address: str = ""  # of a scheduler that they bring

@@ -23,8 +23,8 @@ from kdlab.cluster.keeper import PoolKeeper
 from kdlab.cluster.machines import Machines
 from kdlab.cluster.schedulers import deploy, install, start_scheduler, status_of
 from kdlab.cluster.teachers.teacher_host import host_teachers
-from kdlab.cluster.wires.security import Files, Tls, forget, remember
-from kdlab.cluster.wires.wire import check_address
+from kdlab.cluster.transport.security import Files, Tls, forget, remember
+from kdlab.cluster.transport.wire import check_address
 from kdlab.codec import MessageError
 from kdlab.config import Range
 from kdlab.config.spec import POSITIVE, Spec
@@ -51,7 +51,7 @@ class Pool(Protocol):
     def close(self) -> None: ...
 
 
-class TeachersHere(NamedTuple):
+class LocalTeacherCount(NamedTuple):
     """Teachers of a pool that compute on this machine, as far as its spec tells."""
 
     first: int = 0  # when it begins
@@ -110,9 +110,9 @@ class PoolSpec(Spec, ABC):
             SchedulerUnreachable: for a pool that should be up already.
         """
 
-    def here(self) -> TeachersHere:
+    def here(self) -> LocalTeacherCount:
         """Those that compete with a student for this machine."""
-        return TeachersHere()
+        return LocalTeacherCount()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import psutil
 from distributed import Worker, WorkerPlugin
 
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.supervision.children import Child, StartChild
 
 _UNASKED_S = 10.0  # after which a keeper ends ranks whose run does not ask any more:
@@ -22,7 +22,7 @@ _WATCH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankNews:
+class RankUpdate:
     """What became of a rank since it was last asked for."""
 
     alive: bool
@@ -91,7 +91,7 @@ class RankHost(WorkerPlugin):
         self.ranks.pop(name).stop()
 
     def news(self, names: list[str]) -> dict[str, object]:
-        """`RankNews` of each of these that is here."""
+        """`RankUpdate` of each of these that is here."""
         found: dict[str, object] = {}
         for name in names:
             rank = self.ranks.get(name)
@@ -100,7 +100,7 @@ class RankHost(WorkerPlugin):
             self.asked[name] = time.monotonic()
             alive = rank.alive()  # asked first: last words are read after it
             sign = rank.sign()
-            news = RankNews(
+            news = RankUpdate(
                 alive=alive,
                 messages=tuple(rank.messages()),
                 exit_code=rank.exit_code,
@@ -108,7 +108,7 @@ class RankHost(WorkerPlugin):
                 sign=(sign.generation, sign.step, time.monotonic() - sign.time),
                 exit_report="" if alive else rank.exit_report("ended"),
             )
-            found[name] = plain(news)
+            found[name] = to_builtins(news)
         return found
 
     def port(self) -> tuple[str, int]:

@@ -13,9 +13,9 @@ from kdlab.cluster.coordination.coordinator import Coordinator
 from kdlab.cluster.coordination.lease_store import store_faults
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.pool import ComputingPoolSpec, PoolParts, RunningPool
-from kdlab.cluster.wires.known_schedulers import require_known
-from kdlab.cluster.wires.security import Files, Tls, address_faults
-from kdlab.cluster.wires.wire import check_address
+from kdlab.cluster.transport.known_schedulers import require_known
+from kdlab.cluster.transport.security import Files, Tls, address_faults
+from kdlab.cluster.transport.wire import check_address
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 

@@ -7,9 +7,9 @@ from kdlab.cluster.child_configs import SchedulerConfig
 from kdlab.cluster.coordination.coordinator import Coordinator
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.wires.security import Files
-from kdlab.cluster.wires.wire import ask, check_address, register_plugin
-from kdlab.codec import typed
+from kdlab.cluster.transport.security import Files
+from kdlab.cluster.transport.wire import ask, check_address, register_plugin
+from kdlab.codec import from_builtins
 from kdlab.errors import ClusterError, TeacherRefused
 from kdlab.supervision.children import Child
 
@@ -133,4 +133,4 @@ def status_of(address: str, tls: Files | None) -> PoolStatus:
     Raises:
         SchedulerUnreachable: nobody answers there.
     """
-    return typed(PoolStatus, ask(address, "kdlab_status", tls=tls))
+    return from_builtins(PoolStatus, ask(address, "kdlab_status", tls=tls))

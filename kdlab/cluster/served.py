@@ -8,15 +8,21 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from kdlab.changes.tunable import Tunable
-from kdlab.cluster.child_configs import ReaderConfig, ReaderStart, WireSettings
+from kdlab.cluster.child_configs import ReaderConfig, ReaderStart, TransportSettings
 from kdlab.cluster.limits import free_memory
 from kdlab.cluster.notebook_components import pack
-from kdlab.cluster.reader.held_reader import HeldReader
+from kdlab.cluster.reader.reader_process import ReaderProcess
 from kdlab.cluster.reader.ring import Layout
 from kdlab.cluster.reader.student_reader import FIGURES
-from kdlab.cluster.wires.frames import size_of
-from kdlab.cluster.wires.messages import ENCODINGS, Encoding, LabelRequest, Took, request
-from kdlab.codec import part_of, told
+from kdlab.cluster.transport.frames import size_of
+from kdlab.cluster.transport.messages import (
+    ENCODINGS,
+    Encoding,
+    LabelRequest,
+    RequestTimes,
+    request,
+)
+from kdlab.codec import part_of, to_dict
 from kdlab.config import Fault, Range, register
 from kdlab.config.registry import known_names
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE
@@ -34,7 +40,7 @@ _IN_FLIGHT_MEMORY = 0.25  # of what is free: for inputs and answers under way
 
 @register("cluster/served")
 @dataclass(frozen=True, kw_only=True)
-class Served(SourceSpec, WireSettings, ReaderSettings):
+class Served(SourceSpec, TransportSettings, ReaderSettings):
     """EDL-Dist: soft labels from a pool of teachers that may come and go.
 
     lt, ut: lower and upper threshold of unused soft labels, as they will be when what is
@@ -103,10 +109,10 @@ class Served(SourceSpec, WireSettings, ReaderSettings):
         by_ids = self.inputs in ("reference", "auto")
         asked = request(self.inputs, np.zeros(batch, np.int64), None if by_ids else views)
         numbers = self.encoding.encode(np.zeros((batch, classes), np.float32), self.top_k)
-        header = told(LabelRequest(epoch=0, replies=self.replies, top_k=self.top_k))
+        header = to_dict(LabelRequest(epoch=0, replies=self.replies, top_k=self.top_k))
         return (
             size_of(header | {"number": 0}, asked)
-            + size_of({"number": 0}, Took().beside(numbers, "eager fp32"))
+            + size_of({"number": 0}, RequestTimes().beside(numbers, "eager fp32"))
         ) / batch
 
     @property
@@ -208,7 +214,7 @@ class ServedSource:
         start = ReaderStart(epoch=context.start["epoch"], done=tuple(context.start["done"]))
         config = self._reader_config(start, max(context.student_rate(), ulp(1.0)))
         self.log = context.folder / "reader.log"
-        self.reader = HeldReader(
+        self.reader = ReaderProcess(
             config,
             self.log,
             context.report,
@@ -266,7 +272,7 @@ class ServedSource:
             layout=layout,
             ring_fd=-1,
             socket_fd=-1,
-            **vars(part_of(spec, WireSettings)),
+            **vars(part_of(spec, TransportSettings)),
         )
 
     def _max_in_flight(self, view_bytes: int, answer_bytes: int) -> int:

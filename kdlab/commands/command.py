@@ -18,10 +18,10 @@ from kdlab.run import attach
 
 if TYPE_CHECKING:
     from kdlab.run import Run
-    from kdlab.run.handle.watched import Watched
+    from kdlab.run.handle.job_handle import JobHandle
     from kdlab.tuning import Sweep
 
-Followed = TypeVar("Followed", bound="Watched")  # a run or a sweep
+FollowedJob = TypeVar("FollowedJob", bound="JobHandle")  # a run or a sweep
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -85,18 +85,18 @@ def found(name: str) -> "Run | Sweep":
 
 
 def started(
-    start: Callable[[], Followed],
+    start: Callable[[], FollowedJob],
     see: Callable[[Event], None],
     arguments: argparse.Namespace,
     since: float = 0.0,
-    before: Callable[[Followed], object] = lambda run: None,
-) -> tuple[Followed | None, int]:
+    before: Callable[[FollowedJob], object] = lambda run: None,
+) -> tuple[FollowedJob | None, int]:
     """Start and watch to the end; how often Ctrl-C was pressed. None when it is detached.
 
     Ctrl-C stops gracefully, a second one ends it at once. Events before `since` are of an earlier
     session, and are not shown again; `before` is called with what is going to be watched.
     """
-    run: Followed | None = None
+    run: FollowedJob | None = None
     pressed = 0
 
     def on_interrupt(*_: object) -> None:
@@ -176,7 +176,7 @@ def start_run(
     return report_run(run, as_json=arguments.json)
 
 
-def tell_tracking(run: "Watched") -> None:
+def tell_tracking(run: "JobHandle") -> None:
     """Whether MLflow has it."""
     if run.status.tracking:
         say(f"MLflow: {run.status.tracking}")

@@ -47,7 +47,7 @@ def do(arguments: argparse.Namespace) -> int:
 
 def _store(arguments: argparse.Namespace) -> int:
     """A path alone is taken as in a config: with the views of photos."""
-    from kdlab.codec import plain
+    from kdlab.codec import to_builtins
     from kdlab.data.encoded.formats import kind_of
     from kdlab.data.image_files import ImageFiles
     from kdlab.data.images import PHOTO_SIZE, PHOTO_VIEWS
@@ -69,7 +69,7 @@ def _store(arguments: argparse.Namespace) -> int:
     use = f"use it: data.type=data/image_list data.root={folder}/images.csv"
     show(
         f"{made.images:,} images {made}\n{sizes}\n{use}",
-        plain(made),
+        to_builtins(made),
         as_json=arguments.json,
     )
     return 0

@@ -3,7 +3,7 @@
 import argparse
 
 from kdlab.commands.command import json_flag, say, show
-from kdlab.run.wishes import MINUTES, Wishes, places
+from kdlab.run.new_run_options import MINUTES, NewRunOptions, places
 
 ABOUT = "a commented config and a notebook for your own photos, chosen for this machine"
 
@@ -26,7 +26,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    wishes = Wishes(
+    wishes = NewRunOptions(
         data=arguments.data,
         student=arguments.student,
         teacher=arguments.teacher,

@@ -36,7 +36,7 @@ def do(arguments: argparse.Namespace) -> int:
     # First: a mistyped name is said at once.
     read_sweep(arguments.sweep, arguments.overrides)
     from kdlab.tuning import search
-    from kdlab.tuning.handle import Lines, check_name
+    from kdlab.tuning.handle import ProgressLines, check_name
 
     numbers = {"trials": arguments.trials, "jobs": arguments.jobs}
     given = {key: value for key, value in numbers.items() if value is not None}
@@ -44,7 +44,7 @@ def do(arguments: argparse.Namespace) -> int:
         check_name(arguments.save)
     wanted = search(arguments.sweep, *arguments.overrides, given)
     sweep, pressed = started(
-        lambda: wanted.start(arguments.study, say), Lines().see, arguments
+        lambda: wanted.start(arguments.study, say), ProgressLines().see, arguments
     )
     if sweep is None:
         return 0

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kdlab.codec import LARGEST, MessageError, parsed
+from kdlab.codec import LARGEST, MessageError, from_json
 
 T = TypeVar("T")
 never_anew = set[Path]()  # folders that this process fills: once deleted they stay so
@@ -97,9 +97,9 @@ def read_object(path: Path) -> dict[str, object]:
 
     Raises:
         OSError, ValueError: as of `read_plain`.
-        MessageError: as of `parsed`.
+        MessageError: as of `from_json`.
     """
-    return parsed(dict[str, object], read_plain(path, LARGEST))
+    return from_json(dict[str, object], read_plain(path, LARGEST))
 
 
 def find_as(kind: type[T], path: Path, cure: str = "") -> T | None:
@@ -109,7 +109,7 @@ def find_as(kind: type[T], path: Path, cure: str = "") -> T | None:
         MessageError: it cannot be read, or is no such thing; names it, and says the `cure`.
     """
     try:
-        return parsed(kind, read_plain(path, LARGEST))
+        return from_json(kind, read_plain(path, LARGEST))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, MessageError) as error:

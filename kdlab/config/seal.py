@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from kdlab.codec import Count, MessageError, typed
+from kdlab.codec import Count, MessageError, from_builtins
 from kdlab.config.home import read_as, read_object, write_json
 from kdlab.errors import KdlabError
 
@@ -23,7 +23,7 @@ _CHECKED = "checked.json"  # when all hashes held last, and what the files looke
 _HOLDS_S = 600.0  # so long a check of hashes counts for other processes of a run too
 
 
-class Damaged(KdlabError):
+class DamagedFolder(KdlabError):
     """A sealed folder whose files are not what the seal says."""
 
 
@@ -66,17 +66,17 @@ def check(folder: Path, *, hashes: bool) -> dict[str, object]:
         try:
             size = (folder / name).stat().st_size
         except OSError:
-            raise Damaged(f"{name} is missing, it had {known.size:,}") from None
+            raise DamagedFolder(f"{name} is missing, it had {known.size:,}") from None
         if size != known.size:
-            raise Damaged(f"{name} has {size:,} bytes, it had {known.size:,}")
+            raise DamagedFolder(f"{name} has {size:,} bytes, it had {known.size:,}")
     if hashes and not _checked_lately(folder, files):
         for name, known in files.items():
             try:
                 same = file_sha256(folder / name) == known.sha256
             except OSError as error:
-                raise Damaged(f"{name} cannot be read: {error}") from error
+                raise DamagedFolder(f"{name} cannot be read: {error}") from error
             if not same:
-                raise Damaged(f"{name} differs from its hash")
+                raise DamagedFolder(f"{name} differs from its hash")
         _note_checked(folder, files)
     return facts
 
@@ -85,7 +85,7 @@ def damage(folder: Path, *, hashes: bool) -> str | None:
     """What `check` would raise, as words; None where the files are what they were."""
     try:
         check(folder, hashes=hashes)
-    except Damaged as error:
+    except DamagedFolder as error:
         return str(error)
     return None
 
@@ -95,13 +95,15 @@ def _read(folder: Path) -> tuple[dict[str, object], dict[str, _File]]:
         body = read_object(folder / META)
         seal = body.pop("seal", None)
         if seal is None:
-            raise Damaged(f"{META} has no seal: another version of kdlab wrote it")
+            raise DamagedFolder(f"{META} has no seal: another version of kdlab wrote it")
         if seal != hash_of(body):
-            raise Damaged(f"{META} differs from its hash")
+            raise DamagedFolder(f"{META} differs from its hash")
         facts, files = body.get("facts"), body.get("files")
-        return typed(dict[str, object], facts), typed(dict[str, _File], files)
+        return from_builtins(dict[str, object], facts), from_builtins(
+            dict[str, _File], files
+        )
     except (OSError, ValueError, MessageError) as error:
-        raise Damaged(f"{META} cannot be read: {error}") from error
+        raise DamagedFolder(f"{META} cannot be read: {error}") from error
 
 
 def hash_of(body: object) -> str:

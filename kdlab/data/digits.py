@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from kdlab.config import Range, register
-from kdlab.data.images import DataSpec, Decoded, Say
+from kdlab.data.images import DataSpec, Decoded, Notify
 from kdlab.data.splits import TEST, TRAIN, by_class
 
 
@@ -29,7 +29,7 @@ class Digits(DataSpec):
     def expected_bytes(self) -> int:
         return 1797 * self.channels * self.size**2
 
-    def decode(self, say: Say) -> Decoded:
+    def decode(self, say: Notify) -> Decoded:
         from PIL import Image
         from sklearn.datasets import load_digits
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kdlab.data.images import DataSpec, Decoded, Say
+from kdlab.data.images import DataSpec, Decoded, Notify
 from kdlab.data.splits import TEST, TRAIN
 from kdlab.errors import DataError
 
@@ -69,7 +69,7 @@ class TorchvisionArrays(DataSpec):
                 f"{self.folder()}: {error}. {allowed} Or set `data.root` to where it is."
             ) from error
 
-    def decode(self, say: Say) -> Decoded:
+    def decode(self, say: Notify) -> Decoded:
         both = self.open_both()
         pixels = np.concatenate([np.asarray(one.data) for one in both])
         inputs = pixels.transpose(0, 3, 1, 2) if pixels.ndim == 4 else pixels[:, None]

@@ -25,7 +25,7 @@ from kdlab.data.encoded.inventory import Inventory
 from kdlab.data.encoded.layout import SPLITS, composed, split_of
 from kdlab.data.encoded.pictures import EncodedData, EncodedPictures
 from kdlab.data.encoded.store import Store, indexed
-from kdlab.data.images import PIXELS, Configuration, DataSpec, Decoded, ImageData, Say
+from kdlab.data.images import PIXELS, Configuration, DataSpec, Decoded, ImageData, Notify
 from kdlab.data.shown import CropMode, InputSpec
 from kdlab.data.splits import NO_LABEL, TEST, TRAIN, VALIDATION, origin
 from kdlab.errors import DataError
@@ -116,7 +116,7 @@ class ImageFiles(DataSpec):
             for place in expanded(roots)
         ]
 
-    def store(self, say: Say = lambda line: None, *, verify: bool = False) -> Store:
+    def store(self, say: Notify = lambda line: None, *, verify: bool = False) -> Store:
         """Its images, by their place in the order of names.
 
         Raises:
@@ -165,7 +165,7 @@ class ImageFiles(DataSpec):
     def expected_bytes(self) -> int:
         return len(self.store()) * self.channels * self.size**2
 
-    def load(self, say: Say = lambda line: None, *, verify: bool = False) -> ImageData:
+    def load(self, say: Notify = lambda line: None, *, verify: bool = False) -> ImageData:
         store = self.store(say, verify=verify)
         self.refuse_broken(store.index.facts.broken, store, say)
         untold = int((_untold(store) & (store.index.height >= 0)).sum())
@@ -187,7 +187,7 @@ class ImageFiles(DataSpec):
             sampling=self.sampling,
         )
 
-    def refuse_broken(self, broken: Sequence[str], store: Store, say: Say) -> None:
+    def refuse_broken(self, broken: Sequence[str], store: Store, say: Notify) -> None:
         """Unless they are to be skipped, which is said; names the first of them."""
         what = f"{len(broken)} of {len(store):,} images cannot be decoded"
         if broken and self.broken == "skip":
@@ -211,7 +211,7 @@ class ImageFiles(DataSpec):
         parts = (facts.digest, self.shown().to_dict(), PIXELS, len(facts.broken))
         return key_of(repr(parts))
 
-    def decode(self, say: Say) -> Decoded:
+    def decode(self, say: Notify) -> Decoded:
         store = self.store(say)
         labels = store.index.label.astype(np.int64)
         every = np.arange(len(store))

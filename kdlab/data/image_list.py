@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from kdlab.codec import Amount, Count, MessageError, typed
+from kdlab.codec import Amount, Count, MessageError, from_builtins
 from kdlab.config import register
-from kdlab.config.seal import Damaged, check, sealed
+from kdlab.config.seal import DamagedFolder, check, sealed
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.holders import look, read_file, reading
 from kdlab.data.encoded.inventory import FoundImage, Inventory, first_of
@@ -62,8 +62,8 @@ def reencoded(table: str) -> Reencoded | None:
     if Path(table).name != TABLE or "://" in table or not sealed(folder):
         return None
     try:
-        return typed(Reencoded, check(folder, hashes=True))
-    except (Damaged, MessageError) as error:
+        return from_builtins(Reencoded, check(folder, hashes=True))
+    except (DamagedFolder, MessageError) as error:
         raise DataError(
             f"{folder}, written by `kdlab data --store`, is damaged: {error}. Write it anew."
         ) from error

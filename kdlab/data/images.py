@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from kdlab.codec import plain, typed
+from kdlab.codec import from_builtins, to_builtins
 from kdlab.config.home import home
 from kdlab.config.kept import kept, key_of
 from kdlab.config.seal import check, damage, sealed
@@ -32,7 +32,7 @@ from kdlab.data.shown import InputSpec
 from kdlab.data.splits import NO_LABEL, by_class, completed
 from kdlab.errors import DataError
 
-Say = Callable[[str], None]  # one line for the user
+Notify = Callable[[str], None]  # one line for the user
 PHOTO_SIZE = 96  # pixels of a side, where nothing is said: what a CPU trains on in minutes
 PHOTO_VIEWS: Mapping[str, object] = {"flip": True, "resized_crop": 0.35}
 PIXELS = 3  # raise when a view changes for the same set: caches of labels depend on it
@@ -249,9 +249,9 @@ class DataSpec(Spec, ABC):
         """Size in host memory, known before anything is decoded."""
 
     @abstractmethod
-    def decode(self, say: Say) -> Decoded: ...
+    def decode(self, say: Notify) -> Decoded: ...
 
-    def load(self, say: Say = lambda line: None, *, verify: bool = False) -> ImageData:
+    def load(self, say: Notify = lambda line: None, *, verify: bool = False) -> ImageData:
         """The set, decoded now if it was not before, or if what is there is damaged.
 
         Args:
@@ -270,7 +270,7 @@ class DataSpec(Spec, ABC):
             make=lambda: self._decoded_into(folder, say),
         )
 
-    def _decoded_into(self, folder: Path, say: Say) -> ImageData:
+    def _decoded_into(self, folder: Path, say: Notify) -> ImageData:
         if sealed(folder):
             say(
                 f"The decoded images of {self.component} in {folder} are damaged "
@@ -287,7 +287,7 @@ class DataSpec(Spec, ABC):
         meta = _DecodedMeta(decoded.classes, digest.hexdigest()[:16])
         labels, split = decoded.labels.astype(np.int64), decoded.split.astype(np.uint8)
         arrays: dict[str, NDArray[Any]] = {"labels": labels, "split": split}
-        keep_arrays(folder, {"inputs": decoded.inputs} | arrays, plain(meta))
+        keep_arrays(folder, {"inputs": decoded.inputs} | arrays, to_builtins(meta))
         return self._open(folder)
 
     def _refuse_if_too_large(self, need: int, folder: Path) -> None:
@@ -303,7 +303,7 @@ class DataSpec(Spec, ABC):
             )
 
     def _open(self, folder: Path) -> ImageData:
-        meta = typed(_DecodedMeta, check(folder, hashes=False))
+        meta = from_builtins(_DecodedMeta, check(folder, hashes=False))
         inputs, digest = np.load(folder / "inputs.npy", mmap_mode="r"), meta.digest
         _, channels, size, _ = inputs.shape
         shown = self.shown() or InputSpec(size=size, channels=1 if channels == 1 else 3)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.codec import MessageError, parsed
+from kdlab.codec import MessageError, from_json
 from kdlab.config import register
 from kdlab.config.home import home, read_object, write_whole
 from kdlab.config.kept import key_of
@@ -268,7 +268,7 @@ def _class_names(schema: "pa.Schema", label: str) -> list[str]:
     if raw is None:
         return []
     try:
-        features = parsed(dict[str, Any], raw)["info"]["features"]
+        features = from_json(dict[str, Any], raw)["info"]["features"]
         return [str(name) for name in features[label]["names"]]
     except (KeyError, TypeError, MessageError):  # labels of another kind
         return []

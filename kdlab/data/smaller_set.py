@@ -19,7 +19,7 @@ from statistics import median
 import numpy as np
 from PIL import Image
 
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.config.home import home, locked
 from kdlab.config.kept import key_of
 from kdlab.config.seal import seal
@@ -31,7 +31,7 @@ from kdlab.data.encoded.store import Store
 from kdlab.data.encoded.view_threads import in_threads
 from kdlab.data.image_files import ImageFiles
 from kdlab.data.image_list import ARCHIVE, TABLE, ImageList, Reencoded
-from kdlab.data.images import Say
+from kdlab.data.images import Notify
 from kdlab.data.splits import NAMES
 from kdlab.errors import BadInput, DataError
 
@@ -59,7 +59,7 @@ def write_smaller(
     folder: Path,
     quality: int | None = 85,
     factor: float | None = None,
-    say: Say = lambda line: None,
+    say: Notify = lambda line: None,
 ) -> Reencoded:
     """Write a set into a new folder, which appears once it is whole.
 
@@ -101,7 +101,7 @@ def write_smaller(
                 form,
             )
             facts = Reencoded(*made, int(index.size.sum()), after, psnr_db)
-            seal(half, (ARCHIVE, TABLE), plain(facts))
+            seal(half, (ARCHIVE, TABLE), to_builtins(facts))
             found, table = Inventory(), str(half / TABLE)
             ImageList(root=table).find(table, found)
             images = sorted(found.images, key=lambda image: image.name)
@@ -116,7 +116,7 @@ def write_smaller(
 
 
 def _fill(
-    folder: Path, store: Store, one: "partial[_Written]", say: Say
+    folder: Path, store: Store, one: "partial[_Written]", say: Notify
 ) -> tuple[int, float | None]:
     """Write archive and table, some images at a time; bytes of all images, and the PSNR."""
     after, told, apart, made = 0, time.monotonic(), list[float](), dict[int, _Written]()

@@ -7,7 +7,7 @@ import numpy as np
 
 from kdlab.config import Range, register
 from kdlab.data.counter_random import words
-from kdlab.data.images import DataSpec, Decoded, Say
+from kdlab.data.images import DataSpec, Decoded, Notify
 from kdlab.data.splits import TEST, TRAIN
 
 
@@ -29,7 +29,7 @@ class Synthetic(DataSpec):
     def expected_bytes(self) -> int:
         return self.samples * self.channels * self.size**2
 
-    def decode(self, say: Say) -> Decoded:
+    def decode(self, say: Notify) -> Decoded:
         ids = np.arange(self.samples)
         pixels = self.channels * self.size**2
         noise = words(self.seed, 0, ids, -(-pixels // 8)).view(np.uint8)[:, :pixels]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
-from kdlab.codec import MessageError, parsed
+from kdlab.codec import MessageError, from_json
 from kdlab.config import register
 from kdlab.data.encoded.formats import hidden
 from kdlab.data.encoded.holders import Holder, opened, reading
@@ -84,7 +84,7 @@ class WebDataset(ImageFiles):
         said: object = raw
         if entry:
             try:
-                said = parsed(dict[str, object], raw)[entry]
+                said = from_json(dict[str, object], raw)[entry]
             except (KeyError, MessageError) as error:
                 raise DataError(f"{root}: {key}.{suffix} has no entry {entry}.") from error
         text = class_of(said)

@@ -21,16 +21,26 @@ from msgspec.structs import fields, replace
 
 from kdlab.codec import Tagged, TaggedMeta, snake
 
-BEFORE = {  # names of kinds in the logs of kdlab 0.2
+BEFORE = {  # earlier names of kinds, as logs may have them
     "chaos": "chaos_caused",
     "communication": "round_closed",
-    "generation": "generation_begun",
+    "generation": "generation_started",
+    "generation_begun": "generation_started",
+    "labels_kept": "labels_stored",
     "look": "errors_measured",
-    "no_teacher": "teachers_gone",
+    "no_teacher": "all_teachers_lost",
+    "overview_made": "overview_written",
     "plan": "plan_chosen",
+    "steered": "settings_changed",
     "step": "step_logged",
+    "taken_back": "settings_reverted",
+    "teacher_lied": "labels_disagree",
+    "teachers_gone": "all_teachers_lost",
     "trace": "trace_recorded",
+    "training_again": "group_recovered",
+    "trial_again": "trial_requeued",
     "warning": "warned",
+    "went_on": "continued",
     "whole_student": "whole_student_started",
     "worker_lost": "local_model_lost",
 }
@@ -122,7 +132,7 @@ class OtherEvent(Event, kind=None):
 Emit = Callable[[Event], None]
 
 
-def unheard(event: Event) -> None:
+def discard_event(event: Event) -> None:
     """An `Emit` for what nobody needs to know."""
 
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from kdlab.codec import LARGEST, MessageError, parsed, typed
+from kdlab.codec import LARGEST, MessageError, from_builtins, from_json
 from kdlab.errors import BadInput
 from kdlab.events.event import BEFORE, Event, OtherEvent
 from kdlab.events.general import LogOpened
@@ -94,7 +94,7 @@ def parse(facts: Mapping[str, Any], number: int = 0) -> Event:
             more = {k: v for k, v in rest.items() if k not in kind.__struct_fields__}
             own = rest | {kind.SPREAD: more}
         try:
-            return typed(kind, own)
+            return from_builtins(kind, own)
         except MessageError as error:
             # What lacks a field is of an older kdlab: nothing is wrong with it.
             if "missing required field" not in str(error):
@@ -137,7 +137,7 @@ class LineReader:
                 self.offset, self.number = file.tell(), self.number + 1
                 with suppress(MessageError):
                     if rest is line:
-                        found.append((self.number, parsed(dict[str, Any], line)))
+                        found.append((self.number, from_json(dict[str, Any], line)))
         return found
 
 

@@ -7,7 +7,7 @@ from msgspec import field
 from kdlab.events.event import Event
 
 
-class GenerationBegun(Event):
+class GenerationStarted(Event):
     """The ranks begin together, each from the newest checkpoint (EDL-Dist, section 3.4)."""
 
     number: int
@@ -55,7 +55,7 @@ class RankKilled(Event, line="{rank} is killed: {why}"):
     why: str
 
 
-class TrainingAgain(Event, line="all train again, {seconds:.1f} s after the loss"):
+class GroupRecovered(Event, line="all train again, {seconds:.1f} s after the loss"):
     """All ranks have done a step of the generation after a loss."""
 
     seconds: float  # since the loss

@@ -15,8 +15,8 @@ from kdlab.events.ensemble import ErrorsMeasured, LocalStep, WorkerResumed
 from kdlab.events.event import Event
 from kdlab.events.runs import MachineUsed, MemberDone, MemberStarted, RunDone, RunStarted
 from kdlab.events.teacher_rows import TeacherRows
-from kdlab.events.teachers import TeachersGone
-from kdlab.events.training import EpochDone, Resumed, StepLogged, TakenBack
+from kdlab.events.teachers import AllTeachersLost
+from kdlab.events.training import EpochDone, Resumed, SettingsReverted, StepLogged
 
 LOSS, SPEED, BUFFER = "loss", "speed", "unused soft labels"
 TOP1, ERROR = "top-1 on validation", "test error"
@@ -82,11 +82,11 @@ class TrainingState:
             case WholeStudentStarted():  # it counts from 0 again
                 self._whole = self._whole or (self.step, self.epoch, self._samples)
                 self._before, self._samples = self._whole, 0.0
-            case TeachersGone():  # no step follows that would say it
+            case AllTeachersLost():  # no step follows that would say it
                 self.figures["teachers"] = 0.0
             case WorkerResumed():
                 self._undo((LOSS,), event.step, name=f"worker {event.worker}")
-            case TakenBack():  # its next reader asks for teachers anew
+            case SettingsReverted():  # its next reader asks for teachers anew
                 self.teachers.end(event.time)
             case Resumed():
                 self._undo_after(event)

@@ -46,7 +46,7 @@ class MethodsCompared(Event, line="compared in {artifacts}"):
     artifacts: list[str]
 
 
-class OverviewMade(Event):
+class OverviewWritten(Event):
     """The pictures and the note that MLflow shows of the run."""
 
     files: list[str]

@@ -14,15 +14,15 @@ from kdlab.events.sweeps import (
     Searched,
     SweepDone,
     SweepStarted,
-    TrialAgain,
     TrialDone,
+    TrialRequeued,
     TrialStarted,
     TrialStopping,
 )
 
 
 @dataclass(slots=True)
-class TrialSeen:
+class TrialState:
     """One trial."""
 
     number: int
@@ -50,8 +50,8 @@ class SweepState:
     ended: int = 0
     began: float = 0.0  # seconds since 1970
     time: float = 0.0
-    trials: dict[int, TrialSeen] = field(default_factory=dict)
-    best: TrialSeen | None = None
+    trials: dict[int, TrialState] = field(default_factory=dict)
+    best: TrialState | None = None
 
     def see(self, event: Event) -> None:
         """One event of `events.jsonl`."""
@@ -65,10 +65,10 @@ class SweepState:
                 self.began = self.began or event.time
             case TrialStarted():
                 values = event.values
-                self.trials[event.number] = TrialSeen(event.number, values, event.why)
+                self.trials[event.number] = TrialState(event.number, values, event.why)
             case TrialStopping() if event.number in self.trials:
                 self.trials[event.number].value = event.value
-            case TrialAgain():  # under another number
+            case TrialRequeued():  # under another number
                 self.trials.pop(event.number, None)
             case TrialDone():
                 self._ended(event)
@@ -79,7 +79,9 @@ class SweepState:
                 self.result = event.result or {}
 
     def _ended(self, event: TrialDone) -> None:
-        trial = self.trials.setdefault(event.number, TrialSeen(event.number, event.set, ""))
+        trial = self.trials.setdefault(
+            event.number, TrialState(event.number, event.set, "")
+        )
         trial.state, trial.seconds = event.state, event.seconds
         trial.feasible = event.feasible is not False
         trial.values = event.set or trial.values
@@ -107,7 +109,7 @@ class SweepState:
         return self.signs[0]
 
     @property
-    def unchanged(self) -> TrialSeen | None:
+    def unchanged(self) -> TrialState | None:
         """The trial of the experiment as it is, when it is complete."""
         own = [t for t in self.trials.values() if t.why == AS_IT_IS]
         return own[0] if own and own[0].state == "complete" else None

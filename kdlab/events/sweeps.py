@@ -45,7 +45,7 @@ class TrialStopping(
     value: float
 
 
-class TrialAgain(Event, line="trial {number} is tried again: {why}"):
+class TrialRequeued(Event, line="trial {number} is tried again: {why}"):
     """Its worker was lost, or the sweep stopped."""
 
     number: int

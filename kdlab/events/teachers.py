@@ -74,7 +74,7 @@ class TeacherLost(Event, line="{teacher} is lost: {why}. {resent} batches are se
     resent: int
 
 
-class TeacherLied(
+class LabelsDisagree(
     Event,
     line="{teacher} gave other soft labels than the other teachers and is left out: "
     "{sent_again} samples are asked again, {trained} were trained on (batches "
@@ -101,7 +101,7 @@ class TeacherRequested(Event):
         return f"the student starves: asked for one more teacher ({got})"
 
 
-class TeachersGone(
+class AllTeachersLost(
     Event,
     line="no teacher is left for {unplaced} samples; the student waits up to "
     "{wait_s:.0f} s. Start one:\n    {join}",

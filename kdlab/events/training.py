@@ -60,7 +60,7 @@ class Resumed(Event, line="resumed after {epoch} epochs, {step} steps"):
     rolled_back: int  # steps that were done and are done again
 
 
-class Steered(LoopEvent, line="{who}from step {step} on: "):
+class SettingsChanged(LoopEvent, line="{who}from step {step} on: "):
     """Somebody changed settings; they hold from the next step on."""
 
     values: Mapping[str, float]
@@ -70,7 +70,9 @@ class Steered(LoopEvent, line="{who}from step {step} on: "):
         return f"{super().text()}{values}".removesuffix(": ")
 
 
-class TakenBack(Steered, line="taken back to the checkpoint of step {step}: "):
+class SettingsReverted(
+    SettingsChanged, line="taken back to the checkpoint of step {step}: "
+):
     """Somebody had it go on from there; `values` are those that were others then."""
 
 
@@ -78,7 +80,7 @@ class Paused(LoopEvent, line="{who}paused after step {step}; kdlab control RUN g
     """Somebody asked for it; memory and teachers are kept."""
 
 
-class WentOn(LoopEvent, line="{who}goes on from step {step}"):
+class Continued(LoopEvent, line="{who}goes on from step {step}"):
     """A pause is over."""
 
 
@@ -95,7 +97,7 @@ class CacheStarted(
     views: int  # of each sample
 
 
-class LabelsKept(Event):
+class LabelsStored(Event):
     """All soft labels of a served run are on disk, from now on or from a run before."""
 
     folder: str

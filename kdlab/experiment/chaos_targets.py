@@ -9,7 +9,7 @@ from kdlab.cluster.chaos import Chaos, ChaosRunner, Target
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.pool import Pool
 from kdlab.cluster.schedulers import status_of
-from kdlab.cluster.wires.security import Files
+from kdlab.cluster.transport.security import Files
 from kdlab.errors import SchedulerUnreachable
 from kdlab.events.event import Emit
 from kdlab.soft_labels.source import TeacherPool
@@ -46,13 +46,13 @@ class OwnTargets:
     def teachers(self) -> list[Target]:
         """Those that serve or load; one that just ended is none."""
         pool = self.pool
-        if not (isinstance(pool, Pool) and pool.machines.steered):
+        if not (isinstance(pool, Pool) and pool.machines.adjustable):
             return []
         known = self.known(pool.address, pool.tls)
         return [t for pid, t in known.items() if pool.machines.has(t.name, pid)]
 
     def add_teacher(self) -> None:
-        if isinstance(self.pool, Pool) and self.pool.machines.steered:
+        if isinstance(self.pool, Pool) and self.pool.machines.adjustable:
             self.pool.machines.add()
 
     # A spec that asks for more is refused: the timetable would end with what it hits.

@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 import yaml
 
-from kdlab.codec import MessageError, plain, typed
+from kdlab.codec import MessageError, from_builtins, to_builtins
 from kdlab.config.folders import nearest, wrong_path
 from kdlab.config.home import never_anew, read_object, read_plain, runs_folder, write_json
 from kdlab.config.seal import hash_of
@@ -133,7 +133,7 @@ class RunFolder:
             BadInput: the file is damaged.
         """
         with self._reading("experiment.json") as path:
-            return typed(RunOrigin, _read(path))
+            return from_builtins(RunOrigin, _read(path))
 
     @contextmanager
     def _reading(self, file: str) -> Iterator[Path]:
@@ -150,7 +150,7 @@ class RunFolder:
         origin = RunOrigin(
             format=FORMAT, experiment=experiment, spec_hash=spec_hash, cwd=os.getcwd()
         )
-        write_json(self.path / "experiment.json", plain(origin))
+        write_json(self.path / "experiment.json", to_builtins(origin))
 
     def components(self) -> dict[str, dict[str, str]]:
         """Components of notebook cells that it needs: source and hash of each, by name.
@@ -159,7 +159,7 @@ class RunFolder:
             BadInput: the file is damaged.
         """
         with self._reading("components.json") as path:
-            return typed(dict[str, dict[str, str]], _read(path))
+            return from_builtins(dict[str, dict[str, str]], _read(path))
 
     def resolved(self) -> dict[str, Any]:
         """The resolved spec, as it was written.
@@ -196,7 +196,7 @@ class RunFolder:
     def raw_status(self) -> RunStatus:
         """As written; where the file is damaged, as the log tells."""
         try:
-            status = typed(RunStatus, self._written_status())
+            status = from_builtins(RunStatus, self._written_status())
             if status.state == "finished" and status.result is None:
                 raise ValueError("it is finished, and has no result")
         except (OSError, ValueError, MessageError) as error:

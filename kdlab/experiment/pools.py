@@ -13,7 +13,7 @@ from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.hosted_ranks import DaskHosts
 from kdlab.cluster.pool import Pool
 from kdlab.cluster.teachers.probe import probe_images, proof_of
-from kdlab.cluster.wires.known_schedulers import require_known
+from kdlab.cluster.transport.known_schedulers import require_known
 from kdlab.events.event import Emit
 from kdlab.events.teachers import PoolReady, PoolStarting
 from kdlab.experiment.deployed import deployment_of
@@ -70,7 +70,7 @@ class Pools:
             self._emit(PoolStarting(pool=self.spec.teacher_pool.component))
             pool = self.spec.teacher_pool.start(deployment(), self.run.path / folder)
             self._up[folder] = pool
-            if pool.machines.steered:
+            if pool.machines.adjustable:
                 path, since = self.run.path / CONTROL, self.run.since
                 self._changes.append(TeacherChanges(path, pool, self._emit, since).start())
             said = [teacher.said() for teacher in pool.wait(self._stop).teachers]

@@ -25,12 +25,12 @@ from torch.distributed.rendezvous import rendezvous
 
 from kdlab.changes.change import CONTROL
 from kdlab.changes.queue import ChangeQueue
-from kdlab.codec import plain, typed
+from kdlab.codec import from_builtins, to_builtins
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.events.event import Emit, Event
 from kdlab.events.general import Warned
 from kdlab.events.log import EventLog, MemberLog
-from kdlab.events.teachers import TeacherJoined, TeacherLeft, TeacherLost, TeachersGone
+from kdlab.events.teachers import AllTeachersLost, TeacherJoined, TeacherLeft, TeacherLost
 from kdlab.experiment.components import accept_components
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
@@ -59,7 +59,7 @@ OrderType = TypeVar("OrderType")
 
 PATIENCE = timedelta(minutes=30)  # for the others; the supervisor sees a hang much sooner
 _LOST = 70  # exit code of a rank whose machine failed it
-_TOLD_BY_ALL = (TeacherLost, TeachersGone, Warned, TeacherJoined, TeacherLeft)
+_TOLD_BY_ALL = (TeacherLost, AllTeachersLost, Warned, TeacherJoined, TeacherLeft)
 
 
 class RankProcess(ABC, Generic[OrderType]):
@@ -190,8 +190,8 @@ def serve(
     """Carry out orders until the end; every way a generation ends is announced."""
     say(ready=True)
     while (order := orders.get()) is not None:
-        answer = _carried_out(rank, typed(rank.takes, order))
-        say(**plain(answer))
+        answer = _carried_out(rank, from_builtins(rank.takes, order))
+        say(**to_builtins(answer))
         if isinstance(answer, MachineFailed):
             # A rank that is lost: another process, maybe elsewhere, takes its place.
             end(_LOST)
@@ -202,7 +202,7 @@ def serve(
 def _carried_out(rank: RankProcess[OrderType], order: OrderType) -> RankAnswer:
     try:
         result = rank.generation(order)
-        return RankDone(None if result is None else plain(result))
+        return RankDone(None if result is None else to_builtins(result))
     except GenerationEnds:
         return RankSaved(rank.leaving)
     except RunStopped as error:
@@ -227,7 +227,7 @@ def main(kind: type[RankProcess[Any]]) -> None:
         if "end" in message:
             orders.put(None)
             return
-        match RankOrder.typed(message):
+        match RankOrder.from_builtins(message):
             case CarryOut(order):
                 orders.put(order)
             case StopTraining():

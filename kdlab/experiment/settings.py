@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from kdlab.cluster.wires.known_schedulers import require_known
-from kdlab.cluster.wires.security import Files, Tls, address_faults
-from kdlab.cluster.wires.wire import check_address
+from kdlab.cluster.transport.known_schedulers import require_known
+from kdlab.cluster.transport.security import Files, Tls, address_faults
+from kdlab.cluster.transport.wire import check_address
 from kdlab.config import Fault, Range, Spec, credentials
 from kdlab.config.spec import POSITIVE
 from kdlab.models.ensemble import CombinedBy

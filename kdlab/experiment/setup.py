@@ -19,7 +19,7 @@ from kdlab.config.load import spec_hash
 from kdlab.data.images import ImageData
 from kdlab.data.samples import PlannedSamples, RankPart, Shard, planned
 from kdlab.data.watched import watched_rows
-from kdlab.events.event import Emit, unheard
+from kdlab.events.event import Emit, discard_event
 from kdlab.events.general import Note
 from kdlab.experiment.feature_setup import (
     balanced,
@@ -91,8 +91,8 @@ class TrainingSetup:
         self,
         spec: ExperimentSpec,
         *,
-        emit: Emit = unheard,
-        emit_teacher: Emit = unheard,
+        emit: Emit = discard_event,
+        emit_teacher: Emit = discard_event,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.spec, self.stop = spec, stop

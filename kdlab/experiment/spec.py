@@ -214,8 +214,8 @@ class ExperimentSpec(Spec):
         if self.compare:
             silent = type(by).compared is MethodSettings.compared
             own = f"{by.component} learns one alone; what it compares is method.compare, if any"
-            unheard = (not by.one_student or silent, own)
-            yield from _lacks("compare", "is of soft labels", unheard)
+            discard_event = (not by.one_student or silent, own)
+            yield from _lacks("compare", "is of soft labels", discard_event)
         if hidden:
             many = (count > 1, f"there are {count} teachers: whose?")
             yield from _lacks("soft_labels.sends", "is hidden", *of_hidden, many)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kdlab.checks import checked
 from kdlab.checks.teacher import TeacherMeasure
-from kdlab.codec import plain, typed
+from kdlab.codec import from_builtins, to_builtins
 from kdlab.config.home import home, recall_as, write_json
 from kdlab.config.kept import key_of
 from kdlab.data.images import ImageData
@@ -50,7 +50,7 @@ def measured(
             infer, data, in_batches(test, batch), in_batches(validation, batch)
         )
         kept.parent.mkdir(parents=True, exist_ok=True)
-        write_json(kept, plain(known))
+        write_json(kept, to_builtins(known))
     return known
 
 
@@ -197,7 +197,7 @@ def check_teacher(
         TeacherRefused: it stays below its `min_top1`.
     """
     found = measured(teacher, data, device, batch)
-    emit(typed(TeacherMeasured, plain(found)))
+    emit(from_builtins(TeacherMeasured, to_builtins(found)))
     emit(ImagesAnswered(step=0, epoch=0, said=found.said, shares=found.shares))
     for finding in checked(found):
         emit(finding)

@@ -57,7 +57,7 @@ class DeviceFeed:
             self._copied.synchronize()
 
 
-class OnItsWay:
+class PendingResult:
     """A result that the device may still be at work on.
 
     Args:

@@ -18,7 +18,7 @@ _TINY = 1e-12  # variance of a channel that is silent
 
 
 @runtime_checkable
-class StandsIn(Protocol):
+class Replacement(Protocol):
     """A module in the place of a convolution."""
 
     def stands_for(self, conv: nn.Conv2d) -> bool:
@@ -35,7 +35,7 @@ class StandsIn(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Common:
+class SharedLayers:
     """What a network has in common with one of its family.
 
     Attributes:
@@ -46,16 +46,16 @@ class Common:
 
     wanted: int
     same: dict[str, Tensor]
-    replaced: dict[str, tuple[StandsIn, nn.Conv2d]]
+    replaced: dict[str, tuple[Replacement, nn.Conv2d]]
 
 
-def in_common(net: nn.Module, other: nn.Module) -> Common:
+def in_common(net: nn.Module, other: nn.Module) -> SharedLayers:
     """Layers of a network that one of its family has too."""
     layers = dict(other.named_modules())
     replaced = {
         name: (made, conv)
         for name, made in net.named_modules()
-        if isinstance(made, StandsIn)
+        if isinstance(made, Replacement)
         and isinstance(conv := layers.get(name), nn.Conv2d)
         and made.stands_for(conv)
     }
@@ -64,7 +64,7 @@ def in_common(net: nn.Module, other: nn.Module) -> Common:
     same = {
         k: theirs[k] for k, v in own.items() if k in theirs and theirs[k].shape == v.shape
     }
-    return Common(len(own) + len(replaced), same, replaced)
+    return SharedLayers(len(own) + len(replaced), same, replaced)
 
 
 @torch.no_grad()
@@ -90,7 +90,7 @@ class _Fitting:
     mean and variance to the teacher's.
     """
 
-    def __init__(self, pairs: dict[str, tuple[StandsIn, nn.Conv2d]]) -> None:
+    def __init__(self, pairs: dict[str, tuple[Replacement, nn.Conv2d]]) -> None:
         self.pairs = pairs
         self._outputs: dict[str, Tensor] = {}  # of the teacher's convolutions
         # Output of the last stand-in, and as it should be

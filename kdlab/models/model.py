@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from kdlab.codec import MessageError, typed
+from kdlab.codec import MessageError, from_builtins
 from kdlab.config.folders import located
 from kdlab.config.home import read_object, write_json, write_whole
 from kdlab.config.seal import file_sha256
@@ -320,7 +320,7 @@ def read_card(path: Path) -> dict[str, Any]:
     card = path.with_suffix(".json")
     try:
         found = read_object(card)
-        typed(StudentCard, found)
+        from_builtins(StudentCard, found)
     except (OSError, ValueError, MessageError) as error:
         raise WeightsError(
             f"{card}, which says what the network beside it is, cannot be read: {error}. Export "

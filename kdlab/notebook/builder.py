@@ -25,7 +25,7 @@ from kdlab.notebook.live_state import LiveState
 from kdlab.notebook.live_widget import LiveWidget
 from kdlab.run.experiment import Experiment
 from kdlab.run.experiment import load as load_experiment
-from kdlab.run.handle.watched import in_marimo
+from kdlab.run.handle.job_handle import in_marimo
 
 if TYPE_CHECKING:
     from kdlab.run.handle.run import Run

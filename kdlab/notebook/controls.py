@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from kdlab.changes.tunable import Tunable
-from kdlab.codec import typed
+from kdlab.codec import from_builtins
 from kdlab.config.limits import TEXT
 from kdlab.errors import BadInput, KdlabError
 from kdlab.experiment.folder import ENDED
@@ -57,7 +57,7 @@ class Controls:
     def take(self, message: object) -> None:
         """Carry out one order of the page, or say why not."""
         try:
-            order = typed(PageOrder, message)
+            order = from_builtins(PageOrder, message)
             if order.do not in self._actions:
                 known = ", ".join(self._actions)
                 raise BadInput(f"{order.do!r} is nothing that a page can ask for: {known}.")
@@ -126,7 +126,7 @@ class RunControls(Controls):
             if self._heard.get(name) != value:
                 self._heard[name] = self._values[name] = value
         begin = {one.name: one.value for one in self._tunables.values()}
-        stands = standing(watch.steered, begin)
+        stands = standing(watch.settings_set, begin)
         self._back = stands[-1] if stands else {}
         teachers = watch.now.teachers
         self.show(
@@ -154,17 +154,17 @@ def _words(values: Mapping[str, float]) -> str:
 
 
 def standing(
-    steered: Iterable[Mapping[str, float]], begin: Mapping[str, float]
+    settings_set: Iterable[Mapping[str, float]], begin: Mapping[str, float]
 ) -> list[dict[str, float]]:
     """The numbers before each change that still stands, oldest first.
 
     Args:
-        steered: numbers that were set, oldest first. One that goes back to what was before the
-            newest change takes that away.
+        settings_set: numbers that were set, oldest first. One that goes back to what was before
+            the newest change takes that away.
         begin: all numbers before any was set.
     """
     now, found = dict(begin), list[dict[str, float]]()
-    for values in steered:
+    for values in settings_set:
         before = {name: now[name] for name in values if name in now}
         if before == values:  # each of several local models says it
             continue

@@ -11,7 +11,7 @@ from IPython.display import HTML, display
 
 from kdlab.experiment.folder import ENDED
 from kdlab.notebook.live_widget import LiveWidget
-from kdlab.run.handle.watched import in_marimo
+from kdlab.run.handle.job_handle import in_marimo
 
 if TYPE_CHECKING:
     from IPython.core.display_functions import DisplayHandle

@@ -8,7 +8,7 @@ from kdlab.experiment.folder import ENDED
 from kdlab.notebook.controls import Controls
 from kdlab.notebook.live_view import LiveView
 from kdlab.notebook.sweep_watch import SweepWatch
-from kdlab.run.handle.watched import Watched
+from kdlab.run.handle.job_handle import JobHandle
 
 _IMPORTANCE_S = 10.0  # between looks at the study
 _DOTS = ("complete", "pruned")
@@ -25,7 +25,7 @@ class SweepView(LiveView):
 
     def __init__(
         self,
-        sweep: Watched,
+        sweep: JobHandle,
         drawn: Callable[[], str],
         importance: Callable[[], Mapping[str, float]],
     ) -> None:

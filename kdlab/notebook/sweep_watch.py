@@ -8,7 +8,7 @@ from typing import Any
 
 from kdlab.events.curve import Curve, CurveKey
 from kdlab.events.event import Event
-from kdlab.events.sweep_state import SweepState, TrialSeen
+from kdlab.events.sweep_state import SweepState, TrialState
 from kdlab.events.sweeps import TrialDone
 from kdlab.report.table import duration, number
 from kdlab.report.verdict import shown
@@ -39,7 +39,7 @@ class SweepWatch(SweepState):
         if line := event.text():
             self.ticker.append((event.time, line))
 
-    def _draw(self, trial: TrialSeen, *, new: bool) -> None:
+    def _draw(self, trial: TrialState, *, new: bool) -> None:
         if trial.state == "failed":
             self._mark(trial, "bad", f"trial {trial.number} failed, {_words(trial.values)}")
         if trial.value is None or not math.isfinite(trial.value):
@@ -51,7 +51,7 @@ class SweepWatch(SweepState):
         if self.best is not None:
             self._point("best so far", self.best, trial.number)
 
-    def _point(self, name: str, trial: TrialSeen, x: int | None = None) -> None:
+    def _point(self, name: str, trial: TrialState, x: int | None = None) -> None:
         assert trial.value is not None
         key, at = (self.metric, name, ""), float(trial.number if x is None else x)
         curve = self.curves.setdefault(key, Curve())
@@ -61,7 +61,7 @@ class SweepWatch(SweepState):
         curve.add(at, trial.value)
         self.news.append((key, at, trial.value))
 
-    def _mark(self, trial: TrialSeen, kind: str, text: str) -> None:
+    def _mark(self, trial: TrialState, kind: str, text: str) -> None:
         self.marks.append({"step": trial.number, "text": text, "kind": kind})
 
     def take_news(self) -> list[tuple[CurveKey, float, float]]:
@@ -173,19 +173,19 @@ class SweepWatch(SweepState):
             else [],
         }
 
-    def _score(self, trial: TrialSeen, low: float, high: float) -> float:
+    def _score(self, trial: TrialState, low: float, high: float) -> float:
         """1 for the best of the values between these ends, 0 for the worst."""
         if trial.value is None or high == low:
             return 1.0
         share = (trial.value - low) / (high - low)
         return 1 - share if self.sign > 0 else share
 
-    def _said(self, trial: TrialSeen) -> str:
+    def _said(self, trial: TrialState) -> str:
         words = [f"{k} {number(v)}" for k, v in trial.values.items()]
         return ", ".join([f"{self.metric} {number(trial.value)}", *words])
 
 
-def _cells(trial: TrialSeen, space: Iterable[str]) -> list[str]:
+def _cells(trial: TrialState, space: Iterable[str]) -> list[str]:
     seconds = "-" if trial.seconds is None else duration(trial.seconds)
     name = str(trial.number) + ("" if trial.feasible else " (breaks a constraint)")
     tried = [number(trial.values.get(key)) for key in space]
@@ -196,7 +196,7 @@ class _Axis:
     """One setting: where on a line of 0 to 1 a value lies."""
 
     def __init__(
-        self, name: str, dimension: Mapping[str, Any], trials: Sequence[TrialSeen]
+        self, name: str, dimension: Mapping[str, Any], trials: Sequence[TrialState]
     ) -> None:
         self.name = name
         self.log = bool(dimension.get("log"))

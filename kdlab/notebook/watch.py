@@ -18,20 +18,20 @@ from kdlab.events.images import ImagesAnswered, ImagesChosen
 from kdlab.events.run_state import BUFFER, SPEED, RunState
 from kdlab.events.runs import MemberStarted, RunStarted
 from kdlab.events.teachers import (
+    AllTeachersLost,
     MemoryLimits,
     Scheduled,
     TeacherJoined,
     TeacherLost,
-    TeachersGone,
     ThresholdLimits,
 )
 from kdlab.events.training import (
     CheckpointSaved,
+    Continued,
     Paused,
-    Steered,
+    SettingsChanged,
+    SettingsReverted,
     StepLogged,
-    TakenBack,
-    WentOn,
 )
 from kdlab.notebook.pace import Pace
 from kdlab.report.table import not_trained_on
@@ -70,7 +70,7 @@ class Watch(RunState):
     answers: dict[str, ImagesAnswered] = field(default_factory=dict)
     spans: list[BarRow] = field(default_factory=list)  # what devices did, of blockwise runs
     values: dict[str, float] = field(default_factory=dict)  # that were set from outside
-    steered: deque[Mapping[str, float]] = field(
+    settings_set: deque[Mapping[str, float]] = field(
         default_factory=lambda: deque(maxlen=_MARKS)
     )
     ruined: bool = False  # perhaps: numbers were set, and not taken back
@@ -94,7 +94,7 @@ class Watch(RunState):
         """Another training: its own curves; those of the others stay in `trainings`."""
         for of_the_other in (
             self.values,
-            self.steered,
+            self.settings_set,
             self.levels,
             self.marks,
             self.spans,
@@ -118,7 +118,7 @@ class Watch(RunState):
                 self.pace.step(event.time, event.step, event.figures)
             case LocalStep() if event.worker == 0:
                 self.pace.step(event.time, event.step, {})
-            case Paused() | WentOn():
+            case Paused() | Continued():
                 self.paused = isinstance(event, Paused)
                 self.pace.forget()
                 self._mark("paused" if self.paused else "went on", "warn")
@@ -148,13 +148,13 @@ class Watch(RunState):
             # share its cores it would have those, too.
             case Scheduled() if not self.now.shares_cores:
                 self._level(SPEED, "without a teacher", event.t_s)
-            case Steered():
+            case SettingsChanged():
                 self.values |= event.values
-                self.steered.append(event.values)
+                self.settings_set.append(event.values)
                 said = ", ".join(
                     f"{name} = {value:g}" for name, value in event.values.items()
                 )
-                self.ruined = not isinstance(event, TakenBack)
+                self.ruined = not isinstance(event, SettingsReverted)
                 if self.ruined:  # else it stands at a step that is undone next
                     self._mark(f"set: {said}", "set")
                 for name, value in event.values.items():
@@ -169,7 +169,7 @@ class Watch(RunState):
                     self._mark(f"{event.name} joined", "good")
             case TeacherLost():
                 self._mark(f"{event.teacher} is lost: {event.why}", "bad")
-            case TeachersGone():
+            case AllTeachersLost():
                 self.stranded = event.text()
                 self._mark("no teacher is left", "bad")
             case ThresholdLimits() | MemoryLimits():

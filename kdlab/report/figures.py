@@ -7,7 +7,7 @@ from typing import Any, NotRequired, TypedDict
 from kdlab.report.machine import machine, versions
 from kdlab.report.table import text_table
 
-Say = Callable[[str], None]  # takes a line about how it goes
+EmitLine = Callable[[str], None]  # takes a line about how it goes
 
 
 class Figure(TypedDict):

@@ -11,13 +11,13 @@ from rich.text import Text
 from kdlab.events.event import Event
 from kdlab.events.run_state import RunState
 from kdlab.events.runs import TeacherTraining
-from kdlab.events.teachers import PoolStarting, TeachersGone
+from kdlab.events.teachers import AllTeachersLost, PoolStarting
 from kdlab.events.training import CheckpointSaved, EpochDone, StepLogged
 from kdlab.report.table import visible
 
 # They come often; the block says where the training stands.
 _SEEN_OTHERWISE = (CheckpointSaved,)
-_MOVES = (StepLogged, EpochDone, TeachersGone)  # the block
+_MOVES = (StepLogged, EpochDone, AllTeachersLost)  # the block
 
 
 def people() -> Console:

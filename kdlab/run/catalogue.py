@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import fill, wrap
 from typing import Any
 
-from kdlab.codec import MessageError, plain
+from kdlab.codec import MessageError, to_builtins
 from kdlab.config import evidence, folders, load, registry, source_index
 from kdlab.config.folders import nearest
 from kdlab.config.home import find_as, home, write_json
@@ -311,7 +311,7 @@ def _kept(of: str, make: Callable[[], Sheet]) -> Sheet:
         if found := find_as(Sheet, path):
             return found
     made = make()
-    write_json(path, plain(made))
+    write_json(path, to_builtins(made))
     known = sorted(path.parent.glob("*.txt"), key=lambda one: one.stat().st_mtime)
     for old in known[:-_MOST_KEPT]:
         old.unlink(missing_ok=True)

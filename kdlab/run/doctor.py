@@ -15,7 +15,7 @@ from kdlab.config.credentials import WEBHOOK, webhook
 from kdlab.config.home import home, runs_folder
 from kdlab.errors import KdlabError
 from kdlab.report.table import folded_table
-from kdlab.run import reach
+from kdlab.run import port_audit
 from kdlab.run.handle.alerts import send
 
 
@@ -90,7 +90,7 @@ def _writable(what: str, folder: Path, variable: str) -> Finding:
 
 def _within_reach() -> Iterator[Finding]:
     """Who could reach what: each port that is open now, and folders of runs."""
-    ports = list(reach.listening())
+    ports = list(port_audit.listening())
     if not ports:
         yield _finding("ports", True, "no process of kdlab listens now", "")
     for port in ports:
@@ -101,7 +101,7 @@ def _within_reach() -> Iterator[Finding]:
         found = f"ANSWERS ANYBODY among {port.within_reach_of} (process {port.pid})"
         advice = "end it, or give it certificates: docs/cluster.md"
         yield _finding(what, False, found, advice, "limited")
-    shown = reach.readable()
+    shown = port_audit.readable()
     found = (
         f"others may read {len(shown)}, such as {shown[0]}" if shown else "for you alone"
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from kdlab.cluster.pool import ComputingPoolSpec, TeachersHere
+from kdlab.cluster.pool import ComputingPoolSpec, LocalTeacherCount
 from kdlab.data.images import ImageData
 from kdlab.errors import BadInput
 from kdlab.experiment.feature_setup import row_of, teacher_taps
@@ -136,7 +136,7 @@ class _Reckoning:
             self.teacher = rates[0] if len(rates) == 1 else _one_after_the_other(rates)
         self.views = views_per_second(data, spec.train.batch, _VIEWS_S)
         pool = spec.teacher_pool if self._is_served() else None
-        self.here = TeachersHere() if pool is None else pool.here()
+        self.here = LocalTeacherCount() if pool is None else pool.here()
 
     def estimate(self) -> Estimate:
         stages = [s for one in self.spec.teachers() for s in self._taught(one)]

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kdlab.cluster.wires.known_schedulers import trust_named
+from kdlab.cluster.transport.known_schedulers import trust_named
 from kdlab.config import load as loader
 from kdlab.config import yaml_text
 from kdlab.config.check import construct, unknown_keys
@@ -14,8 +14,8 @@ from kdlab.errors import SpecError
 from kdlab.lazy import lazy
 from kdlab.report import page
 from kdlab.report.page import Card, CardPage
+from kdlab.run.handle.job_handle import viewers
 from kdlab.run.handle.run import Run, start
-from kdlab.run.handle.watched import viewers
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

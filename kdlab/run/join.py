@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.limits import usable_cores
-from kdlab.cluster.wires.roles import REFUSED
-from kdlab.cluster.wires.security import remembered
+from kdlab.cluster.transport.roles import REFUSED
+from kdlab.cluster.transport.security import remembered
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.errors import BadInput, TeacherRefused

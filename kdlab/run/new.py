@@ -13,9 +13,9 @@ from kdlab.config import load as loader
 from kdlab.config.home import write_whole
 from kdlab.data.images import PHOTO_SIZE
 from kdlab.run.experiment import Experiment, load
+from kdlab.run.new_run_options import NewRunOptions, places
 from kdlab.run.outputs.data_sheet import DataSheet, look_at
 from kdlab.run.recommend import Recommendation, recommend, summary
-from kdlab.run.wishes import Wishes, places
 
 _WIDE = 100  # characters of a line
 _MORE = (
@@ -45,7 +45,7 @@ class NewExperiment:
 
 def new(
     name: str,
-    wishes: Wishes,
+    wishes: NewRunOptions,
     *,
     force: bool = False,
     say: Callable[[str], None] = lambda line: None,
@@ -73,7 +73,7 @@ def new(
 
 
 def looked_and_chosen(
-    wishes: Wishes, say: Callable[[str], None]
+    wishes: NewRunOptions, say: Callable[[str], None]
 ) -> tuple[DataSheet, Recommendation]:
     """What the photos are, and an experiment for them.
 
@@ -88,7 +88,7 @@ def looked_and_chosen(
 
 
 def experiment_for(
-    wishes: Wishes,
+    wishes: NewRunOptions,
     overrides: tuple[str | Mapping[str, object], ...],
     say: Callable[[str], None],
 ) -> Experiment:

@@ -20,10 +20,10 @@ from kdlab.errors import BadInput
 from kdlab.models.model import ModelSpec
 from kdlab.models.published import hub_answers, packaged, published
 from kdlab.report.table import duration
+from kdlab.run.new_run_options import NewRunOptions
 from kdlab.run.outputs.data_sheet import DataSheet
 from kdlab.run.rates import NetworkRates, machine_facts, network_rates
 from kdlab.run.time_plan import FEW, TimedWork, TimePlan, time_plan
-from kdlab.run.wishes import Wishes
 from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import TeacherSpec
 
@@ -72,7 +72,7 @@ class Recommendation:
 
 
 def recommend(
-    wishes: Wishes, sheet: DataSheet, say: Callable[[str], None] = lambda line: None
+    wishes: NewRunOptions, sheet: DataSheet, say: Callable[[str], None] = lambda line: None
 ) -> Recommendation:
     """A first experiment.
 
@@ -91,7 +91,7 @@ def recommend(
 
 class _Choice:
     def __init__(
-        self, wishes: Wishes, sheet: DataSheet, say: Callable[[str], None]
+        self, wishes: NewRunOptions, sheet: DataSheet, say: Callable[[str], None]
     ) -> None:
         self.wishes, self.sheet, self.say = wishes, sheet, say
         self.device = "cuda" if torch.cuda.is_available() else "cpu"

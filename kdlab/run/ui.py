@@ -15,13 +15,13 @@ from http.client import HTTPException
 from types import FrameType
 from urllib.error import HTTPError
 
-from kdlab.cluster.wires.security import write_private
+from kdlab.cluster.transport.security import write_private
 from kdlab.config import credentials
 from kdlab.config.home import home, recall_as, runs_folder
 from kdlab.errors import BadInput, KdlabError, NotFoundError
 from kdlab.supervision.children import tail
 from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN, VIEW, ui_address, ui_note
-from kdlab.tracking.in_mlflow import TRACKING, InMlflow
+from kdlab.tracking.in_mlflow import TRACKING, MlflowLocation
 
 # Of MLflow's two views the one of training.
 _TRAINING = "workflowType=machine_learning"
@@ -152,7 +152,7 @@ def _newest_experiment() -> str:
     folder = runs_folder()
     kept = [*folder.glob(f"*/{TRACKING}"), *folder.glob(f"sweeps/*/{TRACKING}")]
     for path in sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True):
-        facts = recall_as(InMlflow, path, "It is passed over.")
+        facts = recall_as(MlflowLocation, path, "It is passed over.")
         if facts and (found := facts.experiment_id or facts.experiment) is not None:
             shown = f"&viewStateShareKey={VIEW}" if facts.view else ""
             return f"/{found}/runs?{_TRAINING}{shown}"

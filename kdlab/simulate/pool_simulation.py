@@ -15,10 +15,10 @@ from kdlab.papers.edl_dist.reader_instructions import (
     AskTeacher,
     Check,
     Deliver,
-    GiveBack,
     Instructions,
     Need,
     Release,
+    ReturnTeacher,
     Send,
 )
 from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
@@ -230,7 +230,7 @@ class Simulation(Mishaps[SimulatedTeacher]):
                     student.released.append(now)
                     self.table.on_release(student.name, address, epoch, need, now)
                     self._send_to_all()
-                case GiveBack(address, epoch, _):
+                case ReturnTeacher(address, epoch, _):
                     self.table.on_release(student.name, address, epoch, None, now)
                     self._send_to_all()
 

@@ -49,7 +49,7 @@ class TopK(NamedTuple):
         return ""
 
 
-class Drawn(NamedTuple):
+class SampledLabels(NamedTuple):
     """k draws of each label: how often which class; those that are not needed are drawn 0 times."""
 
     drawn: NDArray[np.integer]  # (N, k) classes, the most frequent first
@@ -112,7 +112,7 @@ def class_type(num_classes: int) -> type[np.integer]:
     return np.uint16 if num_classes <= 2**16 else np.int32
 
 
-def draw(logits: NDArray[np.floating], k: int) -> Drawn:
+def draw(logits: NDArray[np.floating], k: int) -> SampledLabels:
     """(N, C) logits to k draws of each, 1 <= k <= 255; the same logits are drawn alike.
 
     Raises:
@@ -132,10 +132,10 @@ def draw(logits: NDArray[np.floating], k: int) -> Drawn:
     found = np.zeros((len(rows), k), class_type(logits.shape[1]))
     count = np.zeros((len(rows), k), np.uint8)
     found[:, :width], count[:, :width] = often, np.take_along_axis(times, often, axis=1)
-    return Drawn(found, count)
+    return SampledLabels(found, count)
 
 
-def expand_drawn(drawn: Drawn, num_classes: int) -> NDArray[np.float32]:
+def expand_drawn(drawn: SampledLabels, num_classes: int) -> NDArray[np.float32]:
     """(N, num_classes) logits whose softmax is how often each class was drawn."""
     k = drawn.times.shape[1]
     full = np.zeros((len(drawn.times), num_classes), np.float32)

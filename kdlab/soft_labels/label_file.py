@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.config.home import home, locked
 from kdlab.config.kept import key_of
-from kdlab.config.seal import META, Damaged, check, seal, sealed
+from kdlab.config.seal import META, DamagedFolder, check, seal, sealed
 from kdlab.errors import CacheError
 from kdlab.soft_labels.compressed import TopK, expand
 
@@ -63,7 +63,7 @@ def meta_for(samples: "Samples", teacher: str, views: int, top_k: int | None) ->
 
 
 def own_folder(meta: LabelMeta) -> Path:
-    return home() / "soft_labels" / key_of(json.dumps(plain(meta), sort_keys=True))
+    return home() / "soft_labels" / key_of(json.dumps(to_builtins(meta), sort_keys=True))
 
 
 def usable(folder: Path, meta: LabelMeta, say: Callable[[str], None]) -> bool:
@@ -75,9 +75,9 @@ def usable(folder: Path, meta: LabelMeta, say: Callable[[str], None]) -> bool:
     if not sealed(folder):
         return False
     try:
-        _refuse_other(folder, check(folder, hashes=False), plain(meta))
+        _refuse_other(folder, check(folder, hashes=False), to_builtins(meta))
         check(folder, hashes=True)
-    except Damaged as error:
+    except DamagedFolder as error:
         say(f"The soft labels in {folder} are damaged ({error}); they are made again.")
         (folder / META).unlink()
         return False
@@ -102,7 +102,11 @@ def _refuse_other(
 
 def write_meta(folder: Path, meta: LabelMeta) -> None:
     """The last of all: its presence means complete."""
-    seal(folder, [*(f"{name}.npy" for name in _of_a_label(meta, 0)), _MADE_BY], plain(meta))
+    seal(
+        folder,
+        [*(f"{name}.npy" for name in _of_a_label(meta, 0)), _MADE_BY],
+        to_builtins(meta),
+    )
 
 
 def write_made_by(folder: Path, meta: LabelMeta, count: int, engine: str) -> None:

@@ -20,7 +20,7 @@ from kdlab.changes.tunable import Tunable
 from kdlab.config import Fault
 from kdlab.config.spec import Spec
 from kdlab.errors import TeacherRefused
-from kdlab.events.event import Emit, unheard
+from kdlab.events.event import Emit, discard_event
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class SourceContext:
     folder: Path  # of this member of the run, for logs
     load_teacher: Callable[[], LoadedTeacher] | None = None
     pool: TeacherPool | None = None
-    report: Emit = unheard
+    report: Emit = discard_event
     stop: Callable[[], bool] = lambda: False  # the user asked to stop
     student_rate: Callable[[], float] | None = None  # t_s in samples/s, measured
     start: dict[str, Any] = field(default_factory=dict)  # {"epoch": 0, "done": []}

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 import psutil
 
-from kdlab.codec import parsed, plain
+from kdlab.codec import from_json, to_builtins
 from kdlab.errors import ClusterError
 from kdlab.supervision import lifeline
 from kdlab.supervision.heartbeat import Heartbeat, HeartbeatFile
@@ -67,7 +67,7 @@ class Child:
             )
         self._received = b""
         try:
-            self._tell(plain(config) | ({"pulse": str(pulse)} if pulse else {}))
+            self._tell(to_builtins(config) | ({"pulse": str(pulse)} if pulse else {}))
         except BrokenPipeError as error:
             why = self.exit_report("ended before it was configured")
             raise ClusterError(why) from error
@@ -94,7 +94,7 @@ class Child:
         while select.select([end], [], [], 0)[0] and (chunk := os.read(end, 1 << 16)):
             self._received += chunk
         whole, _, self._received = self._received.rpartition(b"\n")
-        return [parsed(dict[str, object], line) for line in whole.split(b"\n") if line]
+        return [from_json(dict[str, object], line) for line in whole.split(b"\n") if line]
 
     @property
     def pid(self) -> int:
@@ -203,7 +203,7 @@ def tail(log: Path, lines: int = 15) -> str:
 _parent = 1  # where `announce` writes; `configured` moves it off standard output
 
 
-def give_way() -> None:
+def lower_priority() -> None:
     """This process serves a trainer on the same machine, and the trainer comes first.
 
     Else each message that arrives here may push the trainer off its core. What that costs
@@ -231,7 +231,7 @@ def configured(
         if not byte:
             raise SystemExit("this module is started by kdlab, which tells it what to do")
         line += byte
-    config = parsed(kind, line)
+    config = from_json(kind, line)
     # What anything prints goes to the log: nobody reads the pipe after `announce`.
     global _parent  # noqa: PLW0603  # the one pipe of this process
     _parent = os.dup(1)
@@ -249,7 +249,7 @@ def _follow_parent(on_order: Callable[[dict[str, object]], None] | None) -> None
         whole, _, rest = (rest + chunk).rpartition(b"\n")
         for line in whole.split(b"\n"):
             if line and on_order is not None:
-                on_order(parsed(dict[str, object], line))
+                on_order(from_json(dict[str, object], line))
     os._exit(0)
 
 

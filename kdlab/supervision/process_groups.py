@@ -21,7 +21,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d
 
-from kdlab.codec import packed, unpacked
+from kdlab.codec import from_msgpack, to_msgpack
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ _SAY_S = 15.0  # for their word on it
 _BYTES = 32  # of a nonce, and of a proof
 
 
-class Unproved(RuntimeError):
+class UnauthenticatedPeer(RuntimeError):
     """Somebody who does not know the secret takes part in each group that is made."""
 
 
@@ -78,7 +78,7 @@ def begin(
             return
         if dist.is_initialized():
             dist.destroy_process_group()
-    raise Unproved(_words())
+    raise UnauthenticatedPeer(_words())
 
 
 def new_group(
@@ -109,7 +109,7 @@ def new_group(
             return own
         if own is not None:
             dist.destroy_process_group(own)
-    raise Unproved(_words())
+    raise UnauthenticatedPeer(_words())
 
 
 def of_all(backend: str | None = None) -> dist.ProcessGroup:
@@ -202,7 +202,7 @@ def from_all(own: T, kind: type[T], group: dist.ProcessGroup | None = None) -> l
         every, torch.nn.functional.pad(said, (0, room - len(said))), group=group
     )
     return [
-        unpacked(kind, bytes(one[: int(size)].cpu().numpy()))
+        from_msgpack(kind, bytes(one[: int(size)].cpu().numpy()))
         for one, size in zip(every, sizes, strict=True)
     ]
 
@@ -218,7 +218,7 @@ def from_first(own: T, kind: type[T]) -> T:
     size = int(_from_first(torch.tensor([len(said)])))
     if dist.get_rank():
         said = torch.empty(size, dtype=torch.uint8, device=device)
-    return unpacked(kind, bytes(_from_first(said).cpu().numpy()))
+    return from_msgpack(kind, bytes(_from_first(said).cpu().numpy()))
 
 
 def _from_first(own: Tensor) -> Tensor:
@@ -228,7 +228,7 @@ def _from_first(own: Tensor) -> Tensor:
 
 
 def _bytes_of(own: object, device: torch.device) -> Tensor:
-    return torch.frombuffer(bytearray(packed(own)), dtype=torch.uint8).to(device)
+    return torch.frombuffer(bytearray(to_msgpack(own)), dtype=torch.uint8).to(device)
 
 
 def _device(group: dist.ProcessGroup | None = None) -> torch.device:

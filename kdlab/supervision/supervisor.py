@@ -28,7 +28,7 @@ class ChildReady(Generic[Name]):
 
 
 @dataclass(frozen=True, slots=True)
-class ChildSaid(Generic[Name]):
+class ChildMessage(Generic[Name]):
     """One line of JSON from it."""
 
     name: Name
@@ -54,7 +54,7 @@ class ChildLost(Generic[Name]):
     again_s: float = inf  # until it is started again by itself; infinite: it is given up
 
 
-ChildEvent = ChildReady[Name] | ChildSaid[Name] | ChildSilent[Name] | ChildLost[Name]
+ChildEvent = ChildReady[Name] | ChildMessage[Name] | ChildSilent[Name] | ChildLost[Name]
 
 
 class Supervisor(Generic[Name]):
@@ -120,7 +120,7 @@ class Supervisor(Generic[Name]):
                     self.ready.add(name)
                     yield ChildReady(name)
                 else:
-                    yield ChildSaid(name, message)
+                    yield ChildMessage(name, message)
             if not alive:
                 was_ready = name in self.ready
                 what = "ended" if was_ready else "ended before it was ready"

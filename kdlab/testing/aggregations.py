@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kdlab.train.aggregation.weights import Merging, WeightAggregation
+from kdlab.train.aggregation.weights import MergeInputs, WeightAggregation
 
 _WORKERS = 4
 _TRAINED = frozenset(("0.weight", "0.bias", "1.weight", "1.bias"))
@@ -40,7 +40,7 @@ def _whole(
     """The global model after one communication, and what is remembered."""
     before = {name: tensor.clone() for name, tensor in memory.items()}
     made = aggregation.merge(
-        Merging(
+        MergeInputs(
             states=states,
             own=own or states[0],
             memory=memory,

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.cluster.child_configs import EmulatedStudentsConfig
+from kdlab.cluster.reader.pool_connection import PoolConnection
 from kdlab.cluster.reader.reader_loop import ReaderLoop
-from kdlab.cluster.reader.reader_wires import Wires
-from kdlab.cluster.wires import security
-from kdlab.cluster.wires.wire import settle
-from kdlab.events.teachers import TeacherLied
+from kdlab.cluster.transport import security
+from kdlab.cluster.transport.wire import settle
+from kdlab.events.teachers import LabelsDisagree
 from kdlab.papers.edl_dist import reader_instructions as tell
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.in_flight import Part
@@ -26,7 +26,9 @@ from kdlab.supervision.children import announce, configured
 
 
 class EmulatedStudent(ReaderLoop):
-    def __init__(self, name: str, config: EmulatedStudentsConfig, wires: Wires) -> None:
+    def __init__(
+        self, name: str, config: EmulatedStudentsConfig, wires: PoolConnection
+    ) -> None:
         super().__init__()
         self.name, self.config, self.wires = name, config, wires
         self.steps = self.slots = 0
@@ -53,7 +55,7 @@ class EmulatedStudent(ReaderLoop):
                 self.delivered[epoch, batch] += 1
                 self.slots += 1
                 self.arrived.set()
-            case tell.Say(TeacherLied(teacher=teacher)):
+            case tell.EmitEvent(LabelsDisagree(teacher=teacher)):
                 self.lied_at = self.answers[teacher]
                 self.lied_of = self.answers.total()
             case tell.Fail(_, _, why):
@@ -109,7 +111,7 @@ async def main() -> None:
     students = []
     for number in range(config.students):
         own = replace(config, student=f"emulated-student-{number}")
-        student = EmulatedStudent(own.student, own, await Wires.open(own))
+        student = EmulatedStudent(own.student, own, await PoolConnection.open(own))
         students.append(student)
         for work in (student.watch(), student.look(), student.train()):
             student.spawn(work)

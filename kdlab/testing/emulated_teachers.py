@@ -25,13 +25,13 @@ from kdlab.cluster.coordination.coordinator_messages import (
     Refusal,
     Welcome,
 )
-from kdlab.cluster.wires import security
-from kdlab.cluster.wires.frames import Arrays
-from kdlab.cluster.wires.label_wire import Reply, listen, port_of
-from kdlab.cluster.wires.messages import LabelRequest, Took, encode, samples_in
-from kdlab.cluster.wires.roles import TEACHER, TeacherWorker
-from kdlab.cluster.wires.wire import CALL_S, call_coordinator, settle
-from kdlab.codec import told, typed
+from kdlab.cluster.transport import security
+from kdlab.cluster.transport.frames import Arrays
+from kdlab.cluster.transport.label_wire import Reply, listen, port_of
+from kdlab.cluster.transport.messages import LabelRequest, RequestTimes, encode, samples_in
+from kdlab.cluster.transport.roles import TEACHER, TeacherWorker
+from kdlab.cluster.transport.wire import CALL_S, call_coordinator, settle
+from kdlab.codec import from_builtins, to_dict
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 from kdlab.simulate.mishaps import Mishaps, Move, TimedTeacher
 from kdlab.supervision.children import announce, configured
@@ -85,8 +85,8 @@ class EmulatedTeacher(TimedTeacher, WorkerPlugin):
 
     async def _join(self) -> None:
         assert self.wire is not None
-        welcome = typed(Welcome, await self.ask("hello"))
-        deployment = typed(Deployed, welcome.deployment)
+        welcome = from_builtins(Welcome, await self.ask("hello"))
+        deployment = from_builtins(Deployed, welcome.deployment)
         self.classes, self.renew_s = deployment.num_classes, welcome.renew_s
         best, least = self.config.sizes(self.t_t, deployment.batch)
         facts = TeacherInfo(
@@ -105,10 +105,10 @@ class EmulatedTeacher(TimedTeacher, WorkerPlugin):
             t_t=self.t_t / self.times,
             batch_s=best / self.t_t,
             answer=[],
-            facts=told(facts),
+            facts=to_dict(facts),
         )
         if answered:
-            why = typed(Refusal, answered).refused
+            why = from_builtins(Refusal, answered).refused
             raise ConnectionError(f"emulated teacher {self.number} was refused: {why}")
 
     async def _serve(self) -> None:
@@ -136,15 +136,17 @@ class EmulatedTeacher(TimedTeacher, WorkerPlugin):
     def infer(self, asked: dict[str, object], inputs: Arrays, reply: Reply) -> None:
         """Zeros, after the service time of the requests before and of this one."""
         self.asked()
-        count, wanted = samples_in(inputs), typed(LabelRequest, asked)
+        count, wanted = samples_in(inputs), from_builtins(LabelRequest, asked)
         loop = asyncio.get_running_loop()
         arrived = loop.time() + self.config.latency_s
         begin = self.begun(count, arrived)
-        took = Took(queued_s=begin - arrived, computed_s=self.free_at - begin)
+        took = RequestTimes(queued_s=begin - arrived, computed_s=self.free_at - begin)
         back_at = self.free_at + self.config.latency_s
         loop.call_at(back_at, self._answer, count, wanted, took, reply)
 
-    def _answer(self, count: int, asked: LabelRequest, took: Took, reply: Reply) -> None:
+    def _answer(
+        self, count: int, asked: LabelRequest, took: RequestTimes, reply: Reply
+    ) -> None:
         loop = asyncio.get_running_loop()
         if not self.alive:
             return  # nobody is there to answer
@@ -251,7 +253,7 @@ async def main() -> None:
     orders: asyncio.Queue[EmulationOrder] = asyncio.Queue()
 
     def hear(order: dict[str, object]) -> None:
-        loop.call_soon_threadsafe(orders.put_nowait, typed(EmulationOrder, order))
+        loop.call_soon_threadsafe(orders.put_nowait, from_builtins(EmulationOrder, order))
 
     config = configured(EmulatedTeachersConfig, hear)
     settle()

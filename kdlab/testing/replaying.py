@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from kdlab.cluster.coordination.recording import FORMAT
-from kdlab.codec import plain, typed
+from kdlab.codec import from_builtins, to_builtins
 from kdlab.errors import BadInput
 from kdlab.events.log import LineReader
 from kdlab.papers.edl_dist.distil_reader import DistilReader
@@ -106,9 +106,11 @@ def _feed(made: Replay, number: int, entry: dict[str, Any]) -> None:
     call = getattr(machine, on)
     given = signature(call).bind(*entry["args"], **entry["kwargs"]).arguments
     hints = get_type_hints(call)
-    told = call(**{name: typed(hints[name], value) for name, value in given.items()})
+    told = call(
+        **{name: from_builtins(hints[name], value) for name, value in given.items()}
+    )
     made.events[on] += 1
-    now: object = json.loads(json.dumps(plain(told)))
+    now: object = json.loads(json.dumps(to_builtins(told)))
     then = entry["told"]
     if isinstance(machine, LeaseTable):
         then = [then, entry["state"]]

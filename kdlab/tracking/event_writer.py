@@ -18,7 +18,7 @@ from kdlab.events.log import EventReader
 from kdlab.events.runs import RunDone, RunStarted
 from kdlab.events.sweeps import SweepDone, SweepStarted
 from kdlab.tracking import store
-from kdlab.tracking.in_mlflow import TRACKING, InMlflow
+from kdlab.tracking.in_mlflow import TRACKING, MlflowLocation
 from kdlab.tracking.names import VIEW_SAVED, VIEW_TAG
 
 STATES = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "lost": "FAILED"}
@@ -34,7 +34,7 @@ class EventWriter(ABC):
         self.folder = folder
         self.path = folder / TRACKING
         self.state: dict[str, Any] = {
-            "offset": InMlflow.read(folder).offset,
+            "offset": MlflowLocation.read(folder).offset,
             "off": False,  # nobody wants it tracked
             "done": False,
         } | state

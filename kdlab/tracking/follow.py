@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kdlab.config.home import never_anew
 from kdlab.supervision.children import configured
-from kdlab.tracking.in_mlflow import InMlflow
+from kdlab.tracking.in_mlflow import MlflowLocation
 
 if TYPE_CHECKING:
     from kdlab.tracking.event_writer import EventWriter
@@ -22,7 +22,7 @@ _GIVE_UP_AT_END_S = 5.0  # the run is over and somebody waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Followed:
+class FollowedJob:
     """Whose events are written."""
 
     folder: Path  # of a run or a sweep
@@ -57,7 +57,7 @@ def sync(folder: Path) -> int:
     return writer_of(folder).step()
 
 
-def log_page(states: Sequence[InMlflow], name: str, text: str) -> list[str]:
+def log_page(states: Sequence[MlflowLocation], name: str, text: str) -> list[str]:
     """A text as an artifact of these MLflow runs; returns their ids."""
     quiet()
     from kdlab.tracking.store import client  # 2 s
@@ -68,7 +68,7 @@ def log_page(states: Sequence[InMlflow], name: str, text: str) -> list[str]:
 
 
 def main() -> None:
-    config = configured(Followed)
+    config = configured(FollowedJob)
     never_anew.add(config.folder)
     os.nice(10)  # training comes first, also before what the next line imports
     follow(writer_of(config.folder))

@@ -40,7 +40,7 @@ Scope = MutableMapping[str, Any]
 AsgiChannel = Callable[..., Awaitable[Any]]
 
 
-class Guarded:
+class AuthenticatedUi:
     """An ASGI application in front of MLflow's.
 
     Args:
@@ -106,4 +106,6 @@ def _same(said: str, secret: str) -> bool:
     return hmac.compare_digest(said.encode(), secret.encode())
 
 
-app = Guarded(mlflow_app, os.environ[UI_TOKEN], os.environ[UI_ONCE], os.environ[UI_HOST])
+app = AuthenticatedUi(
+    mlflow_app, os.environ[UI_TOKEN], os.environ[UI_ONCE], os.environ[UI_HOST]
+)

@@ -11,7 +11,7 @@ TRACKING = "tracking.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InMlflow:
+class MlflowLocation:
     """Where a run or a sweep is in MLflow: what all need of its `tracking.json`."""
 
     offset: Count = 0  # in events.jsonl: all before it is in MLflow
@@ -22,7 +22,7 @@ class InMlflow:
     runs: Mapping[str, str] = field(default_factory=dict)  # by member; "" is the run itself
 
     @classmethod
-    def read(cls, folder: Path) -> "InMlflow":
+    def read(cls, folder: Path) -> "MlflowLocation":
         """Empty where nothing was written."""
         cure = "Delete it, and kdlab runs --sync writes all to MLflow once more."
         return find_as(cls, folder / TRACKING, cure) or cls()

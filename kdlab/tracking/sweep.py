@@ -17,8 +17,8 @@ from kdlab.events.sweeps import (
     RepeatStarted,
     SweepDone,
     SweepStarted,
-    TrialAgain,
     TrialDone,
+    TrialRequeued,
     TrialStarted,
 )
 from kdlab.tracking.event_writer import STATES, EventWriter
@@ -62,7 +62,7 @@ class SweepWriter(EventWriter):
                 self._on_repeat_done(event)
             case TrialDone():
                 self._on_trial_done(event)
-            case TrialAgain():
+            case TrialRequeued():
                 number = str(event.number)
                 run = self.state["trials"].get(number) or self._ended(number)
                 if run is not None:

@@ -20,12 +20,12 @@ from kdlab.events.runs import (
     MemberDone,
     MemberStarted,
     MethodsCompared,
-    OverviewMade,
+    OverviewWritten,
     RunDone,
     RunStarted,
     TeacherMeasured,
 )
-from kdlab.events.training import EpochDone, Paused, Steered, StepLogged, WentOn
+from kdlab.events.training import Continued, EpochDone, Paused, SettingsChanged, StepLogged
 from kdlab.tracking import names
 from kdlab.tracking.event_writer import STATES, EventWriter
 from kdlab.tracking.logged_model import log_student
@@ -95,7 +95,7 @@ class Writer(EventWriter):
                 self.flush()
                 for path in event.artifacts:
                     self.client.log_artifact(self.state["runs"][""], path)
-            case OverviewMade():
+            case OverviewWritten():
                 self._on_overview_made(event)
             case ImagesChosen():
                 self.state["images"] = event.facts()
@@ -138,10 +138,10 @@ class Writer(EventWriter):
                 self._add(runs[""], used, event.time, int(event.time - self.state["began"]))
             case TeacherMeasured(split="test"):
                 self._add(runs[""], {METRICS["teacher_top1"]: event.top1}, event.time, 0)
-            case Steered():
+            case SettingsChanged():
                 values = {f"control/{name}": value for name, value in event.values.items()}
                 self._add(runs[event.member], values, event.time, event.step)
-            case Paused() | WentOn():
+            case Paused() | Continued():
                 paused = {"control/paused": float(isinstance(event, Paused))}
                 self._add(runs[event.member], paused, event.time, event.step)
 
@@ -233,7 +233,7 @@ class Writer(EventWriter):
         self.state["drawn"][run] = event.step
         self.save()
 
-    def _on_overview_made(self, event: OverviewMade) -> None:
+    def _on_overview_made(self, event: OverviewWritten) -> None:
         """The description shows it; its pictures are taken out of the artifacts."""
         parent = self.state["runs"][""]
         files = {Path(path).name: Path(path) for path in event.files}

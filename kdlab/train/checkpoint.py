@@ -20,11 +20,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from kdlab.changes.change import Back
-from kdlab.codec import Count, MessageError, plain, typed
+from kdlab.codec import Count, MessageError, from_builtins, to_builtins
 from kdlab.config.home import find_as, make_private, read_as, read_object, write_json
-from kdlab.config.seal import Damaged, check, damage, seal, sealed
+from kdlab.config.seal import DamagedFolder, check, damage, seal, sealed
 from kdlab.errors import CheckpointError
-from kdlab.train.kept import WayBack, step_of, steps
+from kdlab.train.kept import RevertPoint, step_of, steps
 from kdlab.train.recipe import OptimizerState, Stepper
 
 KEEP = 2
@@ -32,7 +32,7 @@ FORMAT = 2  # of a checkpoint's folder; one of another format is refused
 _FENCE = "fence.json"
 
 
-class OfSpec(Protocol):
+class SpecFacts(Protocol):
     """What any loop says in its checkpoint beside tensors: a dataclass."""
 
     @property
@@ -49,11 +49,11 @@ class OptimizerFacts:
     scaler: dict[str, int | float] = field(default_factory=dict)
 
 
-Facts = TypeVar("Facts", bound=OfSpec)
+Facts = TypeVar("Facts", bound=SpecFacts)
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[Facts]):
+class LoadedCheckpoint(Generic[Facts]):
     """A checkpoint that was loaded, and notes on newer ones that are damaged."""
 
     tensors: dict[str, Tensor]
@@ -80,7 +80,7 @@ def raise_fence(folder: Path) -> int:
     """
     make_private(folder)
     number = _fence(folder) + 1
-    write_json(folder / _FENCE, plain(_Fence(number)))
+    write_json(folder / _FENCE, to_builtins(_Fence(number)))
     return number
 
 
@@ -104,7 +104,7 @@ def _check_fence(folder: Path, number: int) -> None:
 
 
 def save(
-    folder: Path, step: int, tensors: dict[str, Tensor], facts: OfSpec, fence: int = 0
+    folder: Path, step: int, tensors: dict[str, Tensor], facts: SpecFacts, fence: int = 0
 ) -> Path:
     """Write one checkpoint and remove the oldest beyond two, but for that to go back to.
 
@@ -123,16 +123,16 @@ def save(
         state = temporary / "state.safetensors"
         save_file({k: v.detach().contiguous().cpu() for k, v in tensors.items()}, state)
         meta = temporary / "state.json"
-        meta.write_text(json.dumps(plain(facts) | {"step": step}))
+        meta.write_text(json.dumps(to_builtins(facts) | {"step": step}))
         head = _Head(spec_hash=facts.spec_hash, format=FORMAT)
-        seal(temporary, (state.name, meta.name), plain(head))
+        seal(temporary, (state.name, meta.name), to_builtins(head))
     except BaseException:  # a full disk: half a checkpoint would keep the room for itself
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     _check_fence(folder, fence)  # as late as can be: another may have begun
     shutil.rmtree(final, ignore_errors=True)
     temporary.rename(final)
-    good = WayBack.of(folder).good
+    good = RevertPoint.of(folder).good
     for old in steps(folder)[:-KEEP]:
         if step_of(old) != good:
             shutil.rmtree(old, ignore_errors=True)
@@ -144,7 +144,7 @@ def load_newest(
     spec_hash: str,
     kind: type[Facts],
     fits: Callable[[Facts], bool] = lambda facts: True,
-) -> Found[Facts] | None:
+) -> LoadedCheckpoint[Facts] | None:
     """The newest complete checkpoint, with facts of this kind.
 
     `fits` may pass over those that are too new.
@@ -156,8 +156,8 @@ def load_newest(
     damaged: dict[Path, str] = {}
     for path in reversed(steps(folder)):
         try:
-            head = typed(_Head, _checked(path))
-        except (Damaged, MessageError) as error:
+            head = from_builtins(_Head, _checked(path))
+        except (DamagedFolder, MessageError) as error:
             damaged[path] = str(error)
             continue
         if head.format != FORMAT:
@@ -174,7 +174,7 @@ def load_newest(
         facts = read_as(kind, path / "state.json")
         if fits(facts):
             tensors = load_file(path / "state.safetensors")
-            return Found(tensors, facts, _notes(damaged, step_of(path)))
+            return LoadedCheckpoint(tensors, facts, _notes(damaged, step_of(path)))
     if damaged:
         listed = "".join(f"\n  {path.name}: {why}" for path, why in damaged.items())
         raise CheckpointError(
@@ -227,9 +227,9 @@ def go_back(folder: Path, order: Back) -> str | None:
     for path in [] if why else reversed(steps(folder)):
         if step_of(path) > order.step:
             path.rename(path.with_name(f".{path.name}.undone"))
-    way = WayBack.of(folder)
+    way = RevertPoint.of(folder)
     if not why and order.step <= way.good:
-        way = WayBack(values={**way.values, **order.set})
+        way = RevertPoint(values={**way.values, **order.set})
     replace(way, gone=order.time).write(folder)
     return why
 

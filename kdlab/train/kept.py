@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kdlab.codec import Count, plain
+from kdlab.codec import Count, to_builtins
 from kdlab.config.home import recall_as, write_json
 
 _FILE = "way_back.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WayBack:
+class RevertPoint:
     """To the last checkpoint before somebody changed what the training goes by.
 
     before, values: the numbers that can be set, before that change and after it.
@@ -27,15 +27,15 @@ class WayBack:
     gone: float = 0.0
 
     @classmethod
-    def of(cls, folder: Path) -> "WayBack":
+    def of(cls, folder: Path) -> "RevertPoint":
         return recall_as(cls, folder / _FILE, "What it says is forgotten.") or cls()
 
     def write(self, folder: Path) -> None:
-        write_json(folder / _FILE, plain(self))
+        write_json(folder / _FILE, to_builtins(self))
 
     def changed(
         self, begin: Mapping[str, float], values: Mapping[str, float], good: int, best: int
-    ) -> "WayBack":
+    ) -> "RevertPoint":
         """After another change; what takes the last one back leaves the way as it is."""
         before = self.values or begin
         if values in (before, self.before):

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 
 from kdlab.changes.change import LR_FACTOR
-from kdlab.changes.request import ControlRequest
+from kdlab.changes.request import ChangeRequest
 from kdlab.changes.tunable import Tunable
 from kdlab.config.spec import Range, Spec, ranges_of
-from kdlab.events.training import Paused, Steered, WentOn
+from kdlab.events.training import Continued, Paused, SettingsChanged
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.soft_labels.source import Steerable
 from kdlab.train.job import LoopJob
@@ -37,7 +37,7 @@ def in_each_step(loss: LossSpec | None) -> list[Tunable]:
     return found
 
 
-def alone(request: ControlRequest) -> ControlRequest:
+def alone(request: ChangeRequest) -> ChangeRequest:
     """How a loop without other ranks agrees."""
     return request
 
@@ -75,10 +75,10 @@ class LoopControl:
     def lr_factor(self) -> float:
         return self.values[LR_FACTOR]
 
-    def request(self, *, save: bool = False) -> ControlRequest:
+    def request(self, *, save: bool = False) -> ChangeRequest:
         """What this rank wants of all; a checkpoint that was asked for is wanted once."""
         values = self.wanted_values().values
-        return ControlRequest(
+        return ChangeRequest(
             stop=self.job.stop(),
             save=self.is_first and (self.changes.take_checkpoint() or save),
             leave=self.job.leave(),
@@ -86,18 +86,18 @@ class LoopControl:
             values=values,
         )
 
-    def wanted_values(self, *, now: bool = False) -> ControlRequest:
+    def wanted_values(self, *, now: bool = False) -> ChangeRequest:
         """Values alone; before the first step, `now`, those that were set before a resume."""
         of = self.changes.look(now=now).values
         found = [of.get(name, value) for name, value in self._begin.items()]
-        return ControlRequest(values=tuple(found if self.is_first else [0.0] * len(found)))
+        return ChangeRequest(values=tuple(found if self.is_first else [0.0] * len(found)))
 
-    def news(self, agreed: ControlRequest) -> TunedValues:
+    def news(self, agreed: ChangeRequest) -> TunedValues:
         """All values as they are to be, if any of them is another one."""
         wanted = dict(zip(self._begin, agreed.values, strict=False))
         return wanted if any(agreed.values) and wanted != self.values else {}
 
-    def apply(self, agreed: ControlRequest) -> bool:
+    def apply(self, agreed: ChangeRequest) -> bool:
         """Values for the next step on; whether any of them is new."""
         if not (wanted := self.news(agreed)):
             return False
@@ -111,14 +111,16 @@ class LoopControl:
             kept = {k: type(getattr(self.loss, k))(value) for k, value in own.items()}
             self.loss = replace(self.loss, **kept)
         if self.is_first:
-            self.job.emit(Steered(step=self._step(), worker=self._worker, values=new))
+            self.job.emit(
+                SettingsChanged(step=self._step(), worker=self._worker, values=new)
+            )
         return True
 
     def pause(
         self,
         *sources: object,
-        agree: Callable[[ControlRequest], ControlRequest],
-        act: Callable[[ControlRequest], None],
+        agree: Callable[[ChangeRequest], ChangeRequest],
+        act: Callable[[ChangeRequest], None],
     ) -> None:
         """Stand still until the first rank says go on, or any rank stop or leave.
 
@@ -144,4 +146,4 @@ class LoopControl:
             for source in still:
                 source.pause(paused=False)
         if self.is_first:
-            self.job.emit(WentOn(step=self._step(), worker=self._worker))
+            self.job.emit(Continued(step=self._step(), worker=self._worker))

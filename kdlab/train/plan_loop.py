@@ -17,15 +17,15 @@ from kdlab.train import checkpoint
 from kdlab.train.cadence import logging
 from kdlab.train.evaluate import Accuracy, answers
 from kdlab.train.job import LoopJob, begin_process
-from kdlab.train.kept import WayBack
+from kdlab.train.kept import RevertPoint
 from kdlab.train.lineage import Lineage, Odometer
 from kdlab.train.loop_control import LoopControl, TunedValues
-from kdlab.train.position import Position, SavedPlan, Standing
+from kdlab.train.position import LoopFacts, Position, SavedPlan
 from kdlab.train.result import MemberResult
 from kdlab.train.results import Results
 
 _LOG_EVERY_S = 0.2
-_At = TypeVar("_At", bound=Standing)
+_At = TypeVar("_At", bound=LoopFacts)
 
 
 class PlanLoop:
@@ -69,7 +69,7 @@ class PlanLoop:
         plan = self.job.samples.plan
         return None if plan.sampler is None else plan.order(self.position.epoch)
 
-    def _count_from(self, found: checkpoint.Found[_At] | None) -> None:
+    def _count_from(self, found: checkpoint.LoadedCheckpoint[_At] | None) -> None:
         """Count from where this checkpoint was made; None is the start."""
         if found is not None:
             self.position = found.facts.restored(self.job.samples.plan.batch)
@@ -156,12 +156,12 @@ class PlanLoop:
         """To the newest checkpoint, from what somebody has set."""
         folder, best = self.job.folder / "checkpoints", self.position.best_epoch
         newest = checkpoint.newest_step(folder)
-        WayBack.of(folder).changed(now, then, newest, best).write(folder)
+        RevertPoint.of(folder).changed(now, then, newest, best).write(folder)
 
     def _write_checkpoint(
-        self, kind: type[Standing], tensors: dict[str, Tensor], **own: Any
+        self, kind: type[LoopFacts], tensors: dict[str, Tensor], **own: Any
     ) -> None:
-        """The master's work; `own` are the facts that `kind` has beside those of `Standing`."""
+        """The master's work; `own` are the facts that `kind` has beside those of `LoopFacts`."""
         job, step = self.job, self.position.step
         facts = kind(
             position=self.position,

@@ -46,7 +46,7 @@ class Position:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class LoopFacts:
     """What the checkpoint of any loop over a plan says."""
 
     position: Position

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from kdlab.codec import Count, plain
+from kdlab.codec import Count, to_builtins
 from kdlab.config.home import find_as, write_json
 from kdlab.train.evaluate import Accuracy
 
@@ -70,4 +70,4 @@ class MemberResult:
 
     def write(self, folder: Path) -> None:
         """Last of all: its presence means that the member has ended."""
-        write_json(folder / _KEPT, plain(self))
+        write_json(folder / _KEPT, to_builtins(self))

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from kdlab.data.images import ImageData
 from kdlab.models.model import ModelSpec, Normalised, export, parameters
 from kdlab.train.evaluate import Accuracy, evaluate
-from kdlab.train.kept import WayBack
+from kdlab.train.kept import RevertPoint
 from kdlab.train.lineage import Lineage
 from kdlab.train.position import Position
 from kdlab.train.result import MemberResult
@@ -51,7 +51,7 @@ class Results:
         epoch = position.best_epoch
         export(self.model, self.spec, path, self.data, epoch=epoch, validation_top1=top1)
         every = sorted(self.folder.glob("best_*.safetensors"))
-        own, held = every.index(path) + 1, WayBack.of(self.folder / "checkpoints").best
+        own, held = every.index(path) + 1, RevertPoint.of(self.folder / "checkpoints").best
         # Too many, or of epochs that were undone.
         for old in [*every[: max(0, own - _KEEP_BEST)], *every[own:]]:
             if old != self._best_path(held):

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from kdlab.changes.request import ControlRequest
+from kdlab.changes.request import ChangeRequest
 from kdlab.errors import BadInput, ClusterError, Diverged, KdlabError, RunStopped
 from kdlab.events.general import Warned
-from kdlab.events.training import Steered
+from kdlab.events.training import SettingsChanged
 from kdlab.soft_labels.source import Batch, SoftLabelSource, Steerable
 from kdlab.train import checkpoint
-from kdlab.train.aggregation.ranks import Agreed, GenerationEnds
+from kdlab.train.aggregation.ranks import GenerationEnds, StepAgreement
 from kdlab.train.alive import alive
 from kdlab.train.cadence import Cadence
 from kdlab.train.evaluate import Accuracy
@@ -82,7 +82,7 @@ class StudentLoop(PlanLoop):
         newest = checkpoint.load_newest(folder, self.job.spec_hash, StudentFacts)
         return self.go_to(newest)
 
-    def go_to(self, found: checkpoint.Found[StudentFacts] | None) -> bool:
+    def go_to(self, found: checkpoint.LoadedCheckpoint[StudentFacts] | None) -> bool:
         """Go to a checkpoint that was loaded; False for None, which is the start."""
         if found is not None:
             rank = self.job.ranks.rank
@@ -187,12 +187,12 @@ class StudentLoop(PlanLoop):
             self._log()
         self._act(job.ranks.agreed())
 
-    def _request(self) -> ControlRequest:
+    def _request(self) -> ChangeRequest:
         request = self.control.request(save=self.is_master and self.saves.seconds_due())
         self._set_thresholds(self.job.changes.thresholds())
         return request
 
-    def _act(self, agreed: list[Agreed]) -> None:
+    def _act(self, agreed: list[StepAgreement]) -> None:
         """What all ranks do after the same step."""
         wanted = [a.all for a in agreed]
         leave, stop = any(w.leave for w in wanted), any(w.stop for w in wanted)
@@ -228,13 +228,13 @@ class StudentLoop(PlanLoop):
             return
         if self.is_master:
             named = {f"soft_labels.{k}": v for k, v in values.items()}
-            self.job.emit(Steered(step=self.position.step, values=named))
+            self.job.emit(SettingsChanged(step=self.position.step, values=named))
 
-    def _changes_first(self, agreed: ControlRequest) -> bool:
+    def _changes_first(self, agreed: ChangeRequest) -> bool:
         """Whether numbers change, and what they were changed from is not saved yet."""
         return bool(self.control.news(agreed)) and self.saves.step < self.position.step
 
-    def _apply(self, agreed: ControlRequest) -> None:
+    def _apply(self, agreed: ChangeRequest) -> None:
         if self.control.apply(agreed):
             self.step.loss = self.control.loss
 
@@ -242,7 +242,7 @@ class StudentLoop(PlanLoop):
         """It is no training time."""
         ranks = self.job.ranks
 
-        def act(now: ControlRequest) -> None:
+        def act(now: ChangeRequest) -> None:
             if now.save or self._changes_first(now):
                 self._save()
             self._apply(now)

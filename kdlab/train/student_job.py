@@ -10,7 +10,7 @@ from kdlab.train.aggregation.ranks import Ranks
 from kdlab.train.checkpoint import OptimizerFacts
 from kdlab.train.feature_teaching import FeatureJob
 from kdlab.train.job import LoopJob
-from kdlab.train.position import Standing
+from kdlab.train.position import LoopFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class StudentJob(LoopJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudentFacts(Standing, OptimizerFacts):
+class StudentFacts(LoopFacts, OptimizerFacts):
     """A checkpoint's facts."""
 
     shares: dict[str, float]  # of each rank in a batch, by its name

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from kdlab.codec import Amount, plain
+from kdlab.codec import Amount, to_builtins
 from kdlab.config import Range, register
 from kdlab.config.folders import located
 from kdlab.config.home import find_as, home, locked, write_json
@@ -23,7 +23,7 @@ from kdlab.config.spec import POSITIVE, Spec
 from kdlab.data.images import DataSpec, ImageData
 from kdlab.data.samples import planned
 from kdlab.errors import Fault, RunStopped, TeacherRefused
-from kdlab.events.event import Emit, unheard
+from kdlab.events.event import Emit, discard_event
 from kdlab.events.general import Note
 from kdlab.events.runs import TeacherReady, TeacherTraining
 from kdlab.models.bare import bare_file
@@ -228,7 +228,7 @@ def recipe_hash(spec: TeacherSpec) -> str:
 
 
 def begin_with(
-    spec: TeacherSpec, model: Normalised, data: ImageData, emit: Emit = unheard
+    spec: TeacherSpec, model: Normalised, data: ImageData, emit: Emit = discard_event
 ) -> None:
     """Load the backbone, if there is one, into a model that was just built.
 
@@ -310,7 +310,7 @@ def prepare(
             f"min_top1. It is kept in {folder}."
         )
     weights = folder / "best.safetensors"
-    emit(TeacherReady(folder=str(folder), **plain(known)))
+    emit(TeacherReady(folder=str(folder), **to_builtins(known)))
     return _fitted(spec, weights, known.test_top1, data)
 
 
@@ -333,7 +333,7 @@ class _Trained:
 
     def write(self, folder: Path) -> Self:
         """Last: its presence means complete."""
-        write_json(folder / _FACTS, plain(self))
+        write_json(folder / _FACTS, to_builtins(self))
         return self
 
 

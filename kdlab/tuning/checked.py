@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kdlab.cluster.notebook_components import pack
-from kdlab.cluster.wires.known_schedulers import trust_named
+from kdlab.cluster.transport.known_schedulers import trust_named
 from kdlab.config import load as loader
 from kdlab.config import yaml_text
 from kdlab.config.check import construct
@@ -16,7 +16,7 @@ from kdlab.errors import BadInput, ClusterError
 from kdlab.experiment.folder import sweeps_folder
 from kdlab.report import page
 from kdlab.run.experiment import Experiment
-from kdlab.run.handle.watched import Components, spawn
+from kdlab.run.handle.job_handle import Components, spawn
 from kdlab.run.preflight import refuse_cells
 from kdlab.tuning import samplers, simulated
 from kdlab.tuning.best import earlier

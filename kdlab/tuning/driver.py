@@ -25,7 +25,7 @@ from kdlab.tuning.metrics import ResultFacts
 from kdlab.tuning.plan import described
 from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import TRIALS
-from kdlab.tuning.trial_workers import Shift, TrialEnded, TrialOrder, TrialWorkers
+from kdlab.tuning.trial_workers import TrialEnded, TrialOrder, TrialWorkers, WorkQueue
 from kdlab.tuning.verdicts import (
     PARAMETERS,
     RETRY_OF,
@@ -41,7 +41,7 @@ _ENQUEUED = "kdlab.enqueued"  # of the study
 _WATCH_S = 0.1  # between looks at the events of running trials
 
 
-class Driver(Shift[RunningTrial]):
+class Driver(WorkQueue[RunningTrial]):
     """`run()` it once; nobody else writes to the study.
 
     Args:

@@ -10,7 +10,7 @@ from pathlib import Path
 import optuna
 from rich.text import Text
 
-from kdlab.codec import typed
+from kdlab.codec import from_builtins
 from kdlab.config import folders
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.events.event import Event
@@ -20,7 +20,7 @@ from kdlab.experiment.folder import RunStatus
 from kdlab.report import chart, page
 from kdlab.report.progress import people
 from kdlab.report.table import number, text_table_left
-from kdlab.run.handle.watched import Watched, viewers
+from kdlab.run.handle.job_handle import JobHandle, viewers
 from kdlab.tuning.best import row
 from kdlab.tuning.figures import importance
 from kdlab.tuning.folder import SweepFolder, find, read_study
@@ -46,7 +46,7 @@ def attach_sweep(study: str = "last") -> "Sweep":
     return Sweep(find(study))
 
 
-class Sweep(Watched):
+class Sweep(JobHandle):
     """Watch, wait for and stop a sweep. Several of these may look at the same one."""
 
     folder: SweepFolder
@@ -57,7 +57,7 @@ class Sweep(Watched):
 
     @contextmanager
     def lines(self) -> Iterator[Callable[[Event], None]]:
-        yield Lines().see
+        yield ProgressLines().see
 
     @property
     def spec(self) -> SweepSpec:
@@ -75,7 +75,7 @@ class Sweep(Watched):
     @property
     def outcome(self) -> SweepOutcome:
         """The same, checked; in words where it is printed."""
-        return typed(SweepOutcome, self.result)
+        return from_builtins(SweepOutcome, self.result)
 
     def _why_no_result(self, status: RunStatus) -> str:
         again = f"    {self.folder.resume_command}"
@@ -191,7 +191,7 @@ class Sweep(Watched):
         return page.CardPage(f"Sweep {self.id}", cards, said, detail, self.state).html()
 
 
-class Lines:
+class ProgressLines:
     """What happens, in a terminal; feed it events with `see`."""
 
     def __init__(self) -> None:

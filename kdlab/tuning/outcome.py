@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from textwrap import fill
 from typing import Any
 
-from kdlab.codec import typed
+from kdlab.codec import from_builtins
 from kdlab.events.checks import CheckMade
 from kdlab.report import page
 from kdlab.report.table import number
@@ -113,7 +113,7 @@ class SweepOutcome:
             f"{count.total} trials: {count.complete} complete, {count.pruned} pruned, "
             f"{count.failed} failed; {count.tried_again} were lost and tried again"
         )
-        checks = [typed(CheckMade, one) for one in self.checks]
+        checks = [from_builtins(CheckMade, one) for one in self.checks]
         lines += [one.text() for one in checks if one.text()]
         lines += [f"Saved: {path}" for path in self.saved]
         return "\n".join(lines)
@@ -123,7 +123,7 @@ class SweepResult(dict[str, Any]):
     """The keys of `kdlab sweep --json`; a notebook shows them in words."""
 
     def _repr_html_(self) -> str:
-        words = html.escape(str(typed(SweepOutcome, self)))
+        words = html.escape(str(from_builtins(SweepOutcome, self)))
         keys = "wall_seconds", "storage", "sweep_dir"
         facts = [[key, number(self[key])] for key in keys]
         return page.shown(page.Card("", f"<pre>{words}</pre>{page.table((), facts)}"))

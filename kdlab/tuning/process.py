@@ -12,8 +12,8 @@ import optuna
 
 from kdlab.checks import checked
 from kdlab.cluster.hosted_ranks import DaskHosts
-from kdlab.cluster.wires.known_schedulers import require_known
-from kdlab.cluster.wires.wire import ask
+from kdlab.cluster.transport.known_schedulers import require_known
+from kdlab.cluster.transport.wire import ask
 from kdlab.config.check import construct
 from kdlab.config.home import runs_folder
 from kdlab.errors import SchedulerUnreachable
@@ -25,7 +25,7 @@ from kdlab.experiment.spec import ExperimentSpec
 from kdlab.report.check_table import worst_first
 from kdlab.run.experiment import Experiment
 from kdlab.run.handle.run import made
-from kdlab.run.process.execution import Work, execute
+from kdlab.run.process.execution import Job, execute
 from kdlab.simulate.kind import SimulationSpec
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.children import Child
@@ -34,13 +34,13 @@ from kdlab.tuning.driver import Driver
 from kdlab.tuning.folder import SweepFolder, open_study, sweep_hash
 from kdlab.tuning.outcome import BestTrial, SweepOutcome
 from kdlab.tuning.plan import gpus, jobs_of, shares_pool
-from kdlab.tuning.repeat import Repeats
+from kdlab.tuning.repeat import Confirmation
 from kdlab.tuning.space import Space, Values
 from kdlab.tuning.trial_workers import StartWorker, TrialOrder, TrialWorkers
 from kdlab.tuning.verdicts import metrics_of
 
 
-class SweepProcess(Work):
+class SweepProcess(Job):
     """Search, then confirm, draw, save. Each of these is skipped if it is there already."""
 
     done, late = SweepDone, "MLflow is slow; the rest is not written"
@@ -87,7 +87,7 @@ class SweepProcess(Work):
             drawn = figures.draw(study, self.spec, pictures, self.log.emit)
             again, wanted = None, self.spec.confirm
             if wanted is not None and not self.spec.simulated:
-                repeats = Repeats(
+                repeats = Confirmation(
                     self.run_order, workers, self.folder, self.log.emit, self.stop
                 )
                 again = repeats.confirmed(chosen, wanted.seeds)

@@ -14,14 +14,14 @@ from kdlab.tuning.driver import kept
 from kdlab.tuning.folder import SweepFolder
 from kdlab.tuning.metrics import ResultFacts, measured
 from kdlab.tuning.outcome import Confirmed, Spread
-from kdlab.tuning.trial_workers import Shift, TrialEnded, TrialOrder, TrialWorkers
+from kdlab.tuning.trial_workers import TrialEnded, TrialOrder, TrialWorkers, WorkQueue
 from kdlab.tuning.verdicts import values_of
 
 _FIRST_ORDER = 1_000_000  # above all trials
 
 
 @dataclass(slots=True)
-class Again:
+class RepeatRun:
     """A run with a fresh seed."""
 
     of: str  # "best" or "as_it_is"
@@ -32,7 +32,7 @@ class Again:
     path: Path = Path()  # of the newest of them
 
 
-class Repeats(Shift[Again]):
+class Confirmation(WorkQueue[RepeatRun]):
     """One run for each seed, so that all workers have something to do.
 
     What has ended is not done again when a sweep goes on.
@@ -53,7 +53,7 @@ class Repeats(Shift[Again]):
         self.make, self.emit, self.spec = make, emit, sweep.sweep()
         self.folder, self.metric = sweep.path / "confirm", self.spec.objectives[0].metric
         self.done, self.failed = dict[str, float | None](), dict[str, str]()
-        self.waiting: list[Again] = []
+        self.waiting: list[RepeatRun] = []
         self._orders = _FIRST_ORDER
 
     def confirmed(self, chosen: FrozenTrial, seeds: Sequence[int]) -> Confirmed:
@@ -65,7 +65,7 @@ class Repeats(Shift[Again]):
         names = {"best": f"best-{chosen.number}", "as_it_is": "as-it-is"}
         sets = {"best": values_of(chosen), "as_it_is": {}}
         wanted = [
-            Again(of, seed, f"{name}-seed{seed}", sets[of])
+            RepeatRun(of, seed, f"{name}-seed{seed}", sets[of])
             for of, name in names.items()
             for seed in seeds
         ]
@@ -88,7 +88,7 @@ class Repeats(Shift[Again]):
             as_it_is=_spread(values["as_it_is"]),
         )
 
-    def _keep(self, again: Again, run: Path, result: ResultFacts | None) -> None:
+    def _keep(self, again: RepeatRun, run: Path, result: ResultFacts | None) -> None:
         if result is not None:
             self.done[again.name] = measured(result, run, simulated=False)[self.metric]
 

@@ -18,8 +18,8 @@ from kdlab.config.spec import Spec
 from kdlab.errors import Fault, NotFoundError, SpecError
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.simulate.kind import SimulationSpec
-from kdlab.tuning.leaf import Leaf, leaf_of
 from kdlab.tuning.spec import Dimension, SweepSpec
+from kdlab.tuning.spec_field import SpecField, leaf_of
 
 _MAX_GRID = 10_000
 Values = dict[str, object]  # dotted key -> what it is set to, as YAML holds it
@@ -35,7 +35,7 @@ class Space:
 
     def __init__(self, spec: SweepSpec) -> None:
         self.spec = spec
-        self.leaves: dict[str, Leaf] = {}
+        self.leaves: dict[str, SpecField] = {}
         self.base = self._built({})
         self.flat = dict(loader.flat(self.base.to_dict()))
         faults = list[Fault]()
@@ -196,7 +196,7 @@ class Space:
         for choice in dimension.choices or ():
             yield from self._choice_faults(leaf, choice, conditions)
 
-    def _range_faults(self, leaf: Leaf, dimension: Dimension) -> Iterator[str]:
+    def _range_faults(self, leaf: SpecField, dimension: Dimension) -> Iterator[str]:
         if leaf.kinds not in ((int,), (float,)):
             takes = ", ".join(map(str, leaf.choices)) or _words(leaf.kinds)
             yield f"takes {takes}, and the space gives a range of numbers; give choices"
@@ -225,7 +225,7 @@ class Space:
             yield f"is a factor of {dimension.times}, whose low is {other.low:g}, not above 0"
 
     def _choice_faults(
-        self, leaf: Leaf, choice: object, conditions: Mapping[str, object]
+        self, leaf: SpecField, choice: object, conditions: Mapping[str, object]
     ) -> Iterator[str]:
         if leaf.choices:
             if choice not in leaf.choices:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Container, Mapping
 from functools import partial
 from pathlib import Path
 
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.errors import KdlabError, is_full
 from kdlab.experiment.folder import RunFolder
-from kdlab.run.process.execution import Work, execute
+from kdlab.run.process.execution import Job, execute
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.children import announce, configured
 from kdlab.tuning.simulated import simulate
@@ -30,10 +30,10 @@ from kdlab.tuning.trial_workers import (
 )
 
 RunTrial = Callable[[TrialOrder], TrialEnded]
-MakeTrial = Callable[[RunFolder, Callable[[], bool], PoolAddress | None], Work]
+MakeTrial = Callable[[RunFolder, Callable[[], bool], PoolAddress | None], Job]
 
 
-class Orders:
+class OrderQueue:
     """What the driver has told; it comes on another thread."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Orders:
         if "end" in message:
             self._waiting.put(None)
             return
-        match TrialWorkerOrder.typed(message):
+        match TrialWorkerOrder.from_builtins(message):
             case StopTrial(number):
                 self.stopped.add(number)
             case TrialOrder() as order:
@@ -54,11 +54,11 @@ class Orders:
         """One after the other, until the end is told."""
         say(ready=True)
         while (order := self._waiting.get()) is not None:
-            say(**plain(_guarded(work, order)))
+            say(**to_builtins(_guarded(work, order)))
 
 
 def main() -> None:
-    orders = Orders()
+    orders = OrderQueue()
     config = configured(TrialWorkerConfig, orders.hear)
     logging.getLogger("distributed").setLevel(logging.ERROR)
     if config.gpu is not None:  # before anything looks for one
@@ -106,7 +106,7 @@ def trained(order: TrialOrder, stopped: Container[int], process: MakeTrial) -> T
             full.append(error)
         return bool(full)
 
-    def work() -> Work:
+    def work() -> Job:
         return process(run, lambda: order.number in stopped, order.pool)
 
     with run.held():

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from kdlab.codec import Tagged, plain, typed
+from kdlab.codec import Tagged, from_builtins, to_builtins
 from kdlab.errors import ClusterError, RunStopped
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.children import Child, RankChild
-from kdlab.supervision.supervisor import ChildLost, ChildReady, ChildSaid, Supervisor
+from kdlab.supervision.supervisor import ChildLost, ChildMessage, ChildReady, Supervisor
 
 _MODULE = "kdlab.tuning.trial_worker"
 _END_S = 10.0
@@ -98,7 +98,7 @@ class TrialWorkers:
 
     def send(self, worker: int, order: TrialOrder) -> None:
         self.orders[worker] = order.number
-        if not self.supervisor.send(worker, **plain(order)):
+        if not self.supervisor.send(worker, **to_builtins(order)):
             # Whether it heard is not known; its loss is an event.
             self.supervisor.children[worker].kill()
 
@@ -106,7 +106,7 @@ class TrialWorkers:
         """Have a trial save and end."""
         for worker, at in self.orders.items():
             if at == order:
-                self.supervisor.send(worker, **plain(StopTrial(order)))
+                self.supervisor.send(worker, **to_builtins(StopTrial(order)))
 
     def events(self) -> Iterator[TrialEnded]:
         """What ended since the last call; ClusterError where a worker never comes up."""
@@ -114,9 +114,9 @@ class TrialWorkers:
             match event:
                 case ChildReady(worker):
                     self._starts[worker] = 0
-                case ChildSaid(worker, message):
+                case ChildMessage(worker, message):
                     self.orders[worker] = None
-                    yield typed(TrialEnded, message)
+                    yield from_builtins(TrialEnded, message)
                 case ChildLost(worker, _, why):
                     yield TrialEnded(self.orders[worker], "lost", why)
                     if self._starts[worker] >= _MAX_STARTS:
@@ -127,7 +127,7 @@ class TrialWorkers:
         self.supervisor.close(_END_S)
 
 
-class Shift(ABC, Generic[T]):
+class WorkQueue(ABC, Generic[T]):
     """Orders that workers carry out until there is none left; `running` by their number."""
 
     saves_s = 0.0  # that those under way have to save and end when it is stopped

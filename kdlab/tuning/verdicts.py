@@ -9,7 +9,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from kdlab.events.event import Emit
 from kdlab.events.log import EventReader
-from kdlab.events.sweeps import TrialAgain, TrialDone
+from kdlab.events.sweeps import TrialDone, TrialRequeued
 from kdlab.tuning.metrics import ResultFacts, measured
 from kdlab.tuning.space import Values
 from kdlab.tuning.spec import TRIALS, SweepSpec
@@ -109,7 +109,7 @@ class Verdicts:
         # First the new one: killed in between, the old one is seen to have a follower.
         self.study.enqueue_trial(parameters, user_attrs=attributes)
         self.given_up(trial, f"{reason}; tried again")
-        self.emit(TrialAgain(number=trial.number, why=reason, tries=tries))
+        self.emit(TrialRequeued(number=trial.number, why=reason, tries=tries))
 
     def _done(self, state: RunningTrial, how: str) -> TrialDone:
         self.ended += 1

@@ -10,7 +10,7 @@ import yaml
 from PIL import Image
 
 import kdlab
-from kdlab.cluster.wires.known_schedulers import require_known
+from kdlab.cluster.transport.known_schedulers import require_known
 from kdlab.errors import BadInput
 from kdlab.run.experiment import loaded
 from kdlab.run.handle.run import made, resume

@@ -48,7 +48,7 @@ from kdlab.data.shown import InputSpec
 from kdlab.data.webdataset import WebDataset
 from kdlab.errors import ClusterError, KdlabError
 from kdlab.experiment.folder import RunFolder
-from kdlab.cluster.wires.frames import Frames
+from kdlab.cluster.transport.frames import Frames
 from kdlab.events.log import read_all
 from kdlab.codec import unpacked
 from kdlab.models.engines.remembered import Trial

@@ -506,7 +506,7 @@ def test_odd_folders_are_words_and_signals_to_nobody(
 ):
     """Copied, moved and foreign ones whose files name a stranger that lives, and held locks."""
     pid, sent = somebody
-    for module in ("experiment.folder", "run.handle.watched"):
+    for module in ("experiment.folder", "run.handle.job_handle"):
         monkeypatch.setattr(f"kdlab.{module}.PATIENCE_S", 0.2)
     monkeypatch.setattr("kdlab.run.handle.run.spawn", lambda *_: None)
     template = made(kdlab.load("smoke/none"), "stopped")[0].path

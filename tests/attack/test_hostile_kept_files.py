@@ -13,10 +13,10 @@ from tests_support import student_card
 
 from kdlab.changes.change import ChangeReader
 from kdlab.checks.teacher import TeacherMeasure
-from kdlab.cluster.coordination.lease_store import InFile, KeptRows
+from kdlab.cluster.coordination.lease_store import InFile, StoredRows
 from kdlab.cluster.reader.ring import Channel
-from kdlab.cluster.wires import security
-from kdlab.codec import MessageError, parsed
+from kdlab.cluster.transport import security
+from kdlab.codec import MessageError, from_json
 from kdlab.config import seal
 from kdlab.config.home import find_as, read_as, recall_as
 from kdlab.errors import BadInput, KdlabError
@@ -24,7 +24,7 @@ from kdlab.events.log import read_all
 from kdlab.experiment.folder import RunFolder
 from kdlab.methods.blockwise.planning import Identity, KeptPlan, read_profile
 from kdlab.methods.ensemble.exchange import ModelFile, take_momentum
-from kdlab.methods.ensemble.round_driver import Direction
+from kdlab.methods.ensemble.round_driver import RoundCheckpoint
 from kdlab.methods.puzzle.chosen import MeasuredChoice
 from kdlab.methods.student.method import ranks_before
 from kdlab.models.engines import remembered
@@ -35,9 +35,9 @@ from kdlab.run.handle.run import Run
 from kdlab.run.outputs import comparison
 from kdlab.run.ui import _newest_experiment
 from kdlab.testing import replay
-from kdlab.tracking.in_mlflow import InMlflow
+from kdlab.tracking.in_mlflow import MlflowLocation
 from kdlab.train import checkpoint
-from kdlab.train.position import Standing
+from kdlab.train.position import LoopFacts
 from kdlab.train.result import MemberResult
 from kdlab.train.teacher import _Trained
 
@@ -60,7 +60,7 @@ async def leases(path):
     store = InFile(path)
     found = await store.load()
     await store.close()
-    return None if found == KeptRows() else found
+    return None if found == StoredRows() else found
 
 
 def moved(path, to, read):
@@ -76,7 +76,7 @@ SAID = {
     "profile.json": (lambda at: read_profile(at, HERE), PROFILE),
     "choice.json": (lambda at: find_as(MeasuredChoice, at), {"teacher_ms": NAN}),
     "direction.json": (
-        lambda at: Direction.read(at.parent),
+        lambda at: RoundCheckpoint.read(at.parent),
         {"round": -1, "latest": [], "account": {}, "looks": []}),
     "ranks.json": (lambda at: ranks_before(RunFolder(at.parent)), {"ranks": 0}),
     "facts.json": (
@@ -85,9 +85,9 @@ SAID = {
                        "samples_per_second"), NAN) | {"epoch": 1, "test": {}}),
     "result.json": (lambda at: MemberResult.read(at.parent), {"member": "a", "steps": -1}),
     "fence.json": (lambda at: checkpoint.raise_fence(at.parent), {"number": -3}),
-    "state.json": (lambda at: read_as(Standing, at), {"position": {"epoch": -1}}),
+    "state.json": (lambda at: read_as(LoopFacts, at), {"position": {"epoch": -1}}),
     "meta.json": (lambda at: seal.check(at.parent, hashes=False), {"files": {"a": [NAN, ""]}}),
-    "tracking.json": (lambda at: InMlflow.read(at.parent), {"offset": -5}),
+    "tracking.json": (lambda at: MlflowLocation.read(at.parent), {"offset": -5}),
     "student.json": (read_card, student_card(num_classes=10**9)),
     "config.json": (
         lambda at: SavedModel(place=str(at.parent))._facts, {"architecture_": "resnet18"}),
@@ -95,7 +95,7 @@ SAID = {
 # ... and what can be made anew is, with a line.
 ANEW = {
     "plan.json": (lambda at: recall_as(KeptPlan, at, "It is made anew."), PLAN),
-    "measured.json": (lambda at: recall_as(TeacherMeasure, at, "Again."), {"images": -1}),
+    "measured.json": (lambda at: recall_as(TeacherMeasure, at, "RepeatRun."), {"images": -1}),
     "leases.json": (
         lambda at: asyncio.run(leases(at)),
         {"student": {}, "pool": {}, "teacher": {"a": {
@@ -231,7 +231,7 @@ BYTES = {said: damage for said, damage in DAMAGES.items() if isinstance(damage, 
 @pytest.mark.parametrize("damage", BYTES.values(), ids=BYTES)
 def test_a_damaged_message_is_one_error(tmp_path, damage):
     with pytest.raises(MessageError):
-        parsed(dict[str, object], damage)
+        from_json(dict[str, object], damage)
     ours, theirs = socket.socketpair()
     theirs.sendall(damage[:9_000] + b"\n")
     with pytest.raises(MessageError):

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from kdlab.cluster.wires import label_wire
+from kdlab.cluster.transport import label_wire
 
 ASK = """
 import asyncio, os, sys
 from distributed.core import Server, rpc
 from distributed.protocol.serialize import ToPickle
-from kdlab.cluster.wires.wire import call_coordinator, refuse_pickles
+from kdlab.cluster.transport.wire import call_coordinator, refuse_pickles
 
 
 class Runs:

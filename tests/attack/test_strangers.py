@@ -12,7 +12,7 @@ from strangers import (
     tree_of,
 )
 
-from kdlab.run import reach
+from kdlab.run import port_audit
 
 pytestmark = pytest.mark.slow(
     "every port of every kind of run is tried, and the run is real"
@@ -62,7 +62,7 @@ def test_no_stranger_gets_into_mlflow(strangers, thief, kdlab_home, elsewhere):
     stranger = strangers()
     with mlflow_pages() as server:
         for listens, pid, words in ports_of(tree_of(server.pid)):
-            stranger.attack(listens, pid, reach.program_of(words))
+            stranger.attack(listens, pid, port_audit.program_of(words))
     assert stranger.attempts > 100
     assert stranger.breaches == []
     assert thief.end()

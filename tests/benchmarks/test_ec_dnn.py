@@ -10,19 +10,19 @@ from benchmarks.ec_dnn import (
     measure,
 )
 from kdlab.errors import Diverged
-from kdlab.methods.ensemble.local_job import Prices
+from kdlab.methods.ensemble.local_job import UnitCosts
 from kdlab.report.methods import ErrorCurve
 from kdlab.report.round_errors import CostTotals, RoundErrors
 
 
 def test_a_budget_holds_what_is_relabelled_too():
-    costs = MeasuredSeconds(Prices(step_s=0.01, row_s=1e-5), batch=50, workers=4)
+    costs = MeasuredSeconds(UnitCosts(step_s=0.01, row_s=1e-5), batch=50, workers=4)
     assert costs.iterations(1.0) == 100
     assert costs.iterations(1.0, p=0.1) == int(1 / (0.011 + 0.1 * 50 * 4 * 1e-5))
     assert costs.iterations(1.0, diversity=0.6, p=0.1) < 80
 
 
-COSTS = MeasuredSeconds(Prices(step_s=0.01, row_s=2.4e-5), batch=64, workers=4)
+COSTS = MeasuredSeconds(UnitCosts(step_s=0.01, row_s=2.4e-5), batch=64, workers=4)
 
 
 def test_whoever_has_a_choice_has_as_many_candidates():

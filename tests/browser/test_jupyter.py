@@ -117,10 +117,10 @@ def test_runs_are_said_and_steered_in_lab(jupyter, runs, page, picture, elsewher
     until(lambda: float(field.input_value()) > 0)
     field.fill("7")
     field.press("Enter")
-    (steered,) = until(running.changes)
-    assert steered.set == {"loss.temperature": 7.0}
+    (settings_changed,) = until(running.changes)
+    assert settings_changed.set == {"loss.temperature": 7.0}
 
-    running.say("steered", step=running.steps, values={"loss.temperature": 7.0})
+    running.say("settings_changed", step=running.steps, values={"loss.temperature": 7.0})
     pressed(page, "undo: loss.temperature = 4")
     until(lambda: len(running.changes()) == 2)
     pressed(page, "checkpoint")
@@ -165,16 +165,19 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
     field.fill("-5")  # is refused, and not taken for the least that a slider can show
     field.press("Enter")
     page.get_by_text(re.compile("temperature: is -5")).first.wait_for()
-    assert not events("steered")
+    assert not events("settings_changed")
     until(lambda: float(field.input_value()) > 0)
     field.fill("7")
     field.press("Enter")
-    steered = until(lambda: events("steered"))
-    assert steered[0].values["loss.temperature"] == 7.0
+    settings_changed = until(lambda: events("settings_changed"))
+    assert settings_changed[0].values["loss.temperature"] == 7.0
     joined = len(events("teacher_joined"))
     pressed(page, "back to the last good checkpoint")
-    (taken,) = until(lambda: events("taken_back"))
-    assert (taken.step, taken.values) == (steered[0].step, {"loss.temperature": 4.0})
+    (taken,) = until(lambda: events("settings_reverted"))
+    assert (taken.step, taken.values) == (
+        settings_changed[0].step,
+        {"loss.temperature": 4.0},
+    )
     until(lambda: len(events("teacher_joined")) > joined)
     until(lambda: events("step_logged")[-1].step > taken.step)
     until(lambda: float(field.input_value()) == 4.0)
@@ -243,12 +246,12 @@ def test_a_run_is_watched_in_notebook_7(jupyter, notebook, page, picture, elsewh
     pressed(page, "pause")
     until(lambda: list(select(run.events, "paused")))
     pressed(page, "go on")
-    until(lambda: list(select(run.events, "went_on")))
+    until(lambda: list(select(run.events, "continued")))
     page.get_by_label("lr_factor, number").first.fill("0.5")
     page.get_by_label("lr_factor, number").first.press("Enter")
-    until(lambda: list(select(run.events, "steered")))
+    until(lambda: list(select(run.events, "settings_changed")))
     pressed(page, "undo: lr_factor = 1")
-    until(lambda: len(list(select(run.events, "steered"))) == 2)
+    until(lambda: len(list(select(run.events, "settings_changed"))) == 2)
     before = len(list(select(run.events, "checkpoint_saved")))
     pressed(page, "checkpoint")
     until(lambda: len(list(select(run.events, "checkpoint_saved"))) > before)

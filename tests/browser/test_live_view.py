@@ -300,7 +300,7 @@ def test_curves_are_hidden_and_smoothed(shown):
 
 
 @pytest.fixture
-def steered(view):
+def settings_changed(view):
     """The view with its controls, and what it has asked for since the last call."""
     live = view("running")
 
@@ -379,8 +379,8 @@ def test_many_checkpoints_are_ticks_at_the_foot(view):
     assert plot.evaluate(above) == drawn  # curves and their flags are as they were
 
 
-def test_each_button_is_an_order(steered):
-    page = steered.page
+def test_each_button_is_an_order(settings_changed):
+    page = settings_changed.page
     for words in (
         "pause",
         "checkpoint",
@@ -393,65 +393,69 @@ def test_each_button_is_an_order(steered):
         page.get_by_role("button", name=words, exact=True).click()
     page.get_by_label("Teacher", exact=True).select_option(EVIL)
     page.get_by_role("button", name="kill").press("Enter")
-    told = [(one["do"], one.get("name")) for one in steered.asked()]
+    told = [(one["do"], one.get("name")) for one in settings_changed.asked()]
     assert told == [
         ("pause", None), ("checkpoint", None), ("stop", None), (BACK, None), ("undo", None),
         ("add teacher", "teacher-0"), ("drain", "teacher-0"), ("kill", EVIL),
     ]  # fmt: skip
     pause = page.get_by_role("button", name="pause")
     pause.focus()
-    steered.say(step="go on", said=(1, "bad", f"It is refused: {EVIL}"))
+    settings_changed.say(step="go on", said=(1, "bad", f"It is refused: {EVIL}"))
     page.get_by_role("button", name="go on").press("Enter")  # the focus stays on it
-    assert [one["do"] for one in steered.asked()] == ["go on"]
-    steered.say(said=(2, "bad", f"It is refused: {EVIL}"))
+    assert [one["do"] for one in settings_changed.asked()] == ["go on"]
+    settings_changed.say(said=(2, "bad", f"It is refused: {EVIL}"))
     assert EVIL in page.locator(".kd-answer").inner_text()
     assert page.get_by_role("button", name="undo").count() == 0
 
 
-def test_nobody_is_killed_instead_of_a_teacher_that_has_left(steered):
-    page = steered.page
-    steered.say(teachers=["teacher-7", EVIL])
+def test_nobody_is_killed_instead_of_a_teacher_that_has_left(settings_changed):
+    page = settings_changed.page
+    settings_changed.say(teachers=["teacher-7", EVIL])
     assert page.get_by_label("Teacher", exact=True).input_value() == ""
     page.get_by_role("button", name="kill").click()
-    assert steered.asked() == [{"kind": "order", "do": "kill", "name": ""}]
+    assert settings_changed.asked() == [{"kind": "order", "do": "kill", "name": ""}]
 
 
-def test_a_dial_goes_by_decades_and_asks_when_it_goes_far(steered):
-    page = steered.page
+def test_a_dial_goes_by_decades_and_asks_when_it_goes_far(settings_changed):
+    page = settings_changed.page
     slider = page.get_by_label("lr_factor", exact=True)
     field = page.get_by_label("lr_factor, number")
     assert field.input_value() == "1"
     slider.press("Home")
     slider.press("End")
-    assert [one["values"] for one in steered.asked()] == [
+    assert [one["values"] for one in settings_changed.asked()] == [
         {"lr_factor": 0.01},
         {"lr_factor": 10},
     ]
     field.fill("0.5")
     field.press("Enter")
-    assert steered.asked() == [{"kind": "order", "do": "set", "values": {"lr_factor": 0.5}}]
+    assert settings_changed.asked() == [
+        {"kind": "order", "do": "set", "values": {"lr_factor": 0.5}}
+    ]
     for answer, told in (("leave it", []), ("set it", [{"lr_factor": 50}])):
         field.fill("50")
         field.press("Enter")
         page.get_by_text("lr_factor = 50 is beyond 0.01 to 10").wait_for()
-        assert steered.asked() == []
+        assert settings_changed.asked() == []
         page.get_by_role("button", name=answer).click()
-        assert [one["values"] for one in steered.asked()] == told
+        assert [one["values"] for one in settings_changed.asked()] == told
     field.fill("-5")  # the run says why not
     field.press("Enter")
-    assert [one["values"] for one in steered.asked()] == [{"lr_factor": -5}]
-    steered.say(said=(1, "bad", "must be > 0"))
+    assert [one["values"] for one in settings_changed.asked()] == [{"lr_factor": -5}]
+    settings_changed.say(said=(1, "bad", "must be > 0"))
     assert field.input_value() == "1"
     field.fill("0.2")
-    steered.say(said=(1, "bad", "must be > 0"), teachers=[])
+    settings_changed.say(said=(1, "bad", "must be > 0"), teachers=[])
     assert field.input_value() == "0.2"  # what is being typed stays
-    steered.say(said=(1, "bad", "must be > 0"), lr=3.0)  # somebody else has set it
+    settings_changed.say(said=(1, "bad", "must be > 0"), lr=3.0)  # somebody else has set it
     assert field.input_value() == "3"
 
 
-def test_a_run_that_has_ended_has_no_controls(steered):
-    steered.push(live_state.of_run(trained("finished"), "r"), controls={"buttons": []})
-    assert not steered.page.locator(".kd-controls").is_visible()
+def test_a_run_that_has_ended_has_no_controls(settings_changed):
+    settings_changed.push(
+        live_state.of_run(trained("finished"), "r"), controls={"buttons": []}
+    )
+    assert not settings_changed.page.locator(".kd-controls").is_visible()
 
 
 def test_what_is_added_is_drawn(view):

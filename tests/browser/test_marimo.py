@@ -85,12 +85,12 @@ def test_a_run_is_watched_and_steered_in_marimo(served, page, picture, elsewhere
         drawn = page.locator("canvas").first
         assert drawn.evaluate("canvas => canvas.clientHeight") > 50
         press("pause", "paused")
-        press("go on", "went_on")
+        press("go on", "continued")
         press("checkpoint", "checkpoint_saved")
         field = page.get_by_label("lr_factor, number")
         field.fill("0.5")
         field.press("Enter")
-        press("undo: lr_factor = 1", "steered")
+        press("undo: lr_factor = 1", "settings_changed")
         picture("marimo")
         press("stop", "run_done")
         page.locator(".kd-state", has_text="stopped").wait_for()

@@ -10,15 +10,15 @@ from safetensors.torch import load_file, save_file
 from tests_support import until
 
 from kdlab.cluster.local_pool import LocalPool
-from kdlab.cluster.reader.reader_wires import Wires
+from kdlab.cluster.reader.pool_connection import PoolConnection
 from kdlab.cluster.served import Served, ServedSource
 from kdlab.cluster.teachers import loaded_model
-from kdlab.cluster.wires.wire import ask
+from kdlab.cluster.transport.wire import ask
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.config.seal import file_sha256
 from kdlab.data.samples import planned
-from kdlab.events.event import unheard
+from kdlab.events.event import discard_event
 from kdlab.experiment.deployed import deployment_of
 from kdlab.soft_labels.source import SourceContext
 from kdlab.train.teacher import PreparedTeachers, TeacherSpec, prepare
@@ -27,7 +27,7 @@ from kdlab.train.teacher import PreparedTeachers, TeacherSpec, prepare
 @pytest.fixture(scope="session")
 def teacher(kdlab_home):
     spec = construct(TeacherSpec, compose_card("teachers/digits_tiny"))
-    return PreparedTeachers((prepare(spec, unheard),))
+    return PreparedTeachers((prepare(spec, discard_event),))
 
 
 @pytest.fixture(scope="session")
@@ -123,7 +123,7 @@ def pool_here(deployment, tmp_path, monkeypatch):
         (pool,) = (pool for pool in pools if pool.loop is asyncio.get_running_loop())
         return pool.wires(config)
 
-    monkeypatch.setattr(Wires, "open", connected)
+    monkeypatch.setattr(PoolConnection, "open", connected)
     yield make
     for pool in pools:
         pool.close()

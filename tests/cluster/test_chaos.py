@@ -14,7 +14,7 @@ from tests_support import trained_ids, until
 
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.teachers.probe import probe_images
-from kdlab.cluster.wires.wire import ask
+from kdlab.cluster.transport.wire import ask
 from kdlab.config.seal import file_sha256
 from kdlab.errors import ClusterError, NoTeacherLeft, SchedulerUnreachable
 

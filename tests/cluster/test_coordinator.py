@@ -22,19 +22,19 @@ from kdlab.cluster.coordination.lease_store import (
     STUDENTS,
     TEACHERS,
     THE_POOL,
-    KeptRows,
     PoolRow,
+    StoredRows,
     StudentRow,
     make_store,
 )
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.schedulers import deploy
-from kdlab.cluster.wires.security import Tls, of_all_roles
-from kdlab.cluster.wires.wire import ask, check_address, run_isolated
-from kdlab.codec import plain
+from kdlab.cluster.transport.security import Tls, of_all_roles
+from kdlab.cluster.transport.wire import ask, check_address, run_isolated
+from kdlab.codec import to_builtins
 from kdlab.errors import SchedulerUnreachable
 from kdlab.papers.edl_dist.fair_shares import Share, SharedTeacher
-from kdlab.papers.edl_dist.reader_instructions import Complain
+from kdlab.papers.edl_dist.reader_instructions import ReportBadTeacher
 from kdlab.testing import replay
 
 
@@ -397,7 +397,7 @@ def test_leases_in_a_file_come_back_and_a_damaged_one_is_left_aside(tmp_path):
     assert found.pool == PoolRow(next_epoch=9)
     for damaged in ("", "[1, 2]", '{"teacher": 3}', path.read_text()[:-5]):
         path.write_text(damaged)
-        assert asyncio.run(read()) == KeptRows()
+        assert asyncio.run(read()) == StoredRows()
 
 
 def test_quarantine_is_for_the_lease_at_fault_and_fades(monkeypatch):
@@ -413,10 +413,13 @@ def test_quarantine_is_for_the_lease_at_fault_and_fades(monkeypatch):
     async def complain():
         (given,) = (await plugin.watch("s", -1, "", 0.0))["held"]
         lease = given["epoch"]
-        stale, bad = (Complain("a", lease - 1, "stale"), Complain("a", lease, "NaN"))
-        await plugin.tell("s", plain(stale))
+        stale, bad = (
+            ReportBadTeacher("a", lease - 1, "stale"),
+            ReportBadTeacher("a", lease, "NaN"),
+        )
+        await plugin.tell("s", to_builtins(stale))
         assert plugin.leases.held_by("s")  # of an earlier lease: nothing happens
-        await plugin.tell("s", plain(bad))
+        await plugin.tell("s", to_builtins(bad))
 
     async def look():
         await plugin.start(SimpleNamespace(handlers={}))

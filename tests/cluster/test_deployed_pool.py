@@ -22,7 +22,7 @@ from kdlab.cluster.deployers.local import LocalMachines
 from kdlab.cluster.deployers.ssh import SshMachines
 from kdlab.cluster.remote_pool import RemotePool
 from kdlab.cluster.schedulers import status_of
-from kdlab.cluster.wires.known_schedulers import trust
+from kdlab.cluster.transport.known_schedulers import trust
 
 pytestmark = pytest.mark.slow("Dask's workers and their teachers, each a Python of its own")
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"

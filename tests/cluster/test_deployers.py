@@ -16,9 +16,9 @@ from kdlab.cluster.deployers.job_queue import JobQueueMachines
 from kdlab.cluster.deployers.kubernetes import KubernetesMachines, KubernetesPods
 from kdlab.cluster.deployers.local import LocalMachines
 from kdlab.cluster.deployers.ssh import SshMachines
-from kdlab.cluster.pool import TeachersHere
+from kdlab.cluster.pool import LocalTeacherCount
 from kdlab.cluster.schedulers import start_scheduler
-from kdlab.cluster.wires.security import Tls
+from kdlab.cluster.transport.security import Tls
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.errors import BadInput, ClusterError, SpecError
@@ -60,7 +60,7 @@ def test_a_job_script_asks_for_what_was_said_and_starts_a_host(
         assert word in header
     (command,) = [line for line in lines if "distributed.cli.dask_worker" in line]
     for word in (address, "--resources kdlab_teacher=1", "--no-dashboard",
-                 "--worker-class kdlab.cluster.wires.roles.TeacherWorker",
+                 "--worker-class kdlab.cluster.transport.roles.TeacherWorker",
                  f"--tls-ca-file {files['ca']}", f"--tls-key {files['key']}"):  # fmt: skip
         assert word in command
     assert "PRIVATE KEY" not in script
@@ -127,9 +127,9 @@ def test_a_pool_asks_for_no_more_hosts_than_there_are():
 
 def test_teachers_of_machines_here_compete_with_the_student_and_others_do_not():
     here = DeployedPool(machines=LocalMachines(), teachers=2, most=3, threads=4).here()
-    assert here == TeachersHere(first=2, most=6, threads=4)
+    assert here == LocalTeacherCount(first=2, most=6, threads=4)
     far = DeployedPool(machines=SshMachines(hosts=("a",)), most=1)
-    assert far.here() == TeachersHere()
+    assert far.here() == LocalTeacherCount()
 
 
 def test_a_pool_is_written_as_any_other_component():

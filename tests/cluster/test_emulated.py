@@ -15,7 +15,7 @@ from kdlab.cluster.child_configs import (
     EmulatedTeachersConfig,
 )
 from kdlab.cluster.emulated_pool import EmulatedPool
-from kdlab.codec import part_of, plain, typed
+from kdlab.codec import from_builtins, part_of, to_builtins
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.errors import SpecError
@@ -203,8 +203,8 @@ def test_a_card_of_the_simulator_is_a_pool_of_emulated_teachers():
     assert pool.moves == spec.moves
     how = vars(part_of(pool, EmulatedTeachers))
     config = EmulatedTeachersConfig(**how, scheduler="", host="", tls=None, scratch="")
-    told = plain(config)  # to their process
-    assert typed(EmulatedTeachersConfig, told).moves == spec.moves
+    told = to_builtins(config)  # to their process
+    assert from_builtins(EmulatedTeachersConfig, told).moves == spec.moves
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from tests_support import trained_ids, until
 from kdlab.cluster.chaos import Chaos, ChaosRunner
 from kdlab.cluster.deployment import DeployedModel
 from kdlab.cluster.notebook_components import accept
-from kdlab.cluster.wires import label_wire, security
-from kdlab.cluster.wires.wire import ask
+from kdlab.cluster.transport import label_wire, security
+from kdlab.cluster.transport.wire import ask
 from kdlab.config import registry
 from kdlab.config.seal import file_sha256
 from kdlab.errors import NoTeacherLeft
@@ -173,7 +173,7 @@ def test_all_gone_and_one_back_after_ten_seconds(pools, served, deployment):
     begin = time.monotonic()
     train(source, samples, 10, act)
     assert time.monotonic() - begin > 10
-    (said,) = [data for name, data in events if name == "teachers_gone"]
+    (said,) = [data for name, data in events if name == "all_teachers_lost"]
     assert said.coordinator == pool.address  # what the command to start one needs
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdlab.cluster.wires.frames import Frames, NotOurs, size_of
+from kdlab.cluster.transport.frames import Frames, ProtocolError, size_of
 from kdlab.codec import MessageError
 
 MOST = 10_000  # bytes of a body
@@ -172,7 +172,7 @@ def test_no_memory_is_taken_for_a_body_that_is_only_announced(monkeypatch):
             taken.append(size)
             super().__init__(size)
 
-    monkeypatch.setattr("kdlab.cluster.wires.frames.bytearray", Counting, raising=False)
+    monkeypatch.setattr("kdlab.cluster.transport.frames.bytearray", Counting, raising=False)
     end = End()
     taken.clear()  # its own buffer
     end.feed(raw(one(["a", "|u1", [2**39]]), body_size=2**39))
@@ -199,7 +199,7 @@ class Greeted(End):
         if len(received) < 6:
             return 0
         if received[:6] != b"secret":
-            raise NotOurs("who are you?")
+            raise ProtocolError("who are you?")
         self.greeted = True
         return 6
 
@@ -217,12 +217,12 @@ def test_a_proof_is_of_this_connection_and_of_who_gives_it():
     one, other = End(secret=b"token"), End(secret=b"token")
     one.nonces = other.nonces = b"n" * 32
     other.check_proof(one.proof(b"reader"), b"reader")
-    with pytest.raises(NotOurs, match="does not know this pool's token"):
+    with pytest.raises(ProtocolError, match="does not know this pool's token"):
         other.check_proof(one.proof(b"reader"), b"teacher")  # sent back to its sender
     one.nonces = b"m" * 32
-    with pytest.raises(NotOurs):
+    with pytest.raises(ProtocolError):
         other.check_proof(one.proof(b"reader"), b"reader")  # of another connection
     stranger = End(secret=b"guess")
     stranger.nonces = other.nonces
-    with pytest.raises(NotOurs):
+    with pytest.raises(ProtocolError):
         other.check_proof(stranger.proof(b"reader"), b"reader")

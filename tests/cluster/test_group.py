@@ -3,7 +3,7 @@
 import pytest
 
 from kdlab.cluster.group import StudentGroup
-from kdlab.codec import plain, typed
+from kdlab.codec import from_builtins, to_builtins
 from kdlab.errors import RunStopped
 from kdlab.papers.edl_dist.generations import Generations
 from kdlab.supervision.rank_messages import (
@@ -64,24 +64,24 @@ class Case:
 
     def says(self, rank, answer):
         """What this process announces; heard at the next look."""
-        self.children[f"rank-process-{rank}"].say(**plain(answer))
+        self.children[f"rank-process-{rank}"].say(**to_builtins(answer))
 
     def orders(self, name):
         """What it was told so far."""
-        return [RankOrder.typed(order) for order in self.children[name].orders]
+        return [RankOrder.from_builtins(order) for order in self.children[name].orders]
 
 
 @pytest.fixture
 def case(tmp_path):
     made = Case(tmp_path)
-    assert made.all_ready() == ["generation_begun"]
+    assert made.all_ready() == ["generation_started"]
     return made
 
 
 def test_ranks_begin_together_and_each_knows_its_place(case):
     (begun,) = case.events
     assert begun.ranks == {"rank-process-0": 1000, "rank-process-1": 1001}
-    orders = [typed(GenerationOrder, case.orders(n)[-1].order) for n in begun.ranks]
+    orders = [from_builtins(GenerationOrder, case.orders(n)[-1].order) for n in begun.ranks]
     assert [o.rank for o in orders] == [0, 1]
     assert all(o.names == tuple(begun.ranks) for o in orders)
     assert [(o.local_rank, o.local_world) for o in orders] == [(0, 2), (1, 2)]
@@ -96,13 +96,13 @@ def test_a_lost_rank_is_replaced_by_the_standby(case):
     kinds = case.after()
     assert kinds.count("rank_lost") == 1
     assert "rank_gave_up" in kinds
-    assert "generation_begun" in kinds
+    assert "generation_started" in kinds
     assert case.group.machine.ranks == ("rank-process-0", "rank-process-2")
     assert len(case.children) == 4  # a standby more
     case.train(6)
     # Not before all have done a step of it.
-    assert "training_again" not in [event.KIND for event in case.events]
-    assert "training_again" in case.after()
+    assert "group_recovered" not in [event.KIND for event in case.events]
+    assert "group_recovered" in case.after()
 
 
 def test_the_master_says_why_its_machine_failed_it(case):

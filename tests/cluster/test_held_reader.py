@@ -10,7 +10,7 @@ from scripted_children import Starts
 from tests_support import event
 
 from kdlab.cluster.child_configs import ReaderConfig, ReaderStart
-from kdlab.cluster.reader.held_reader import HeldReader
+from kdlab.cluster.reader.reader_process import ReaderProcess
 from kdlab.cluster.reader.ring import (
     Channel,
     Layout,
@@ -22,7 +22,7 @@ from kdlab.cluster.reader.ring import (
     StopReader,
 )
 from kdlab.cluster.reader.student_reader import FIGURES
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.data.samples import SampleDescription
 from kdlab.errors import ClusterError, NoTeacherLeft, RunStopped
 from kdlab.papers.edl_dist.reader_instructions import Fail
@@ -65,7 +65,7 @@ class Reader:
         self.ring.message_sent()
 
     def fail(self, failure):
-        self.say(plain(failure))
+        self.say(to_builtins(failure))
 
     def fill(self, number, batch):
         slot = self.ring.slot(number)
@@ -79,7 +79,7 @@ class Reader:
         with contextlib.suppress(EOFError):  # and then the trainer's end was closed
             while (message := self.channel.receive(0.0)) is not None:
                 if not isinstance(message, int):
-                    found.append(ReaderOrder.typed(message))
+                    found.append(ReaderOrder.from_builtins(message))
         return found
 
     def die(self):
@@ -93,7 +93,7 @@ class Case:
         self.readers, self.asked_to_stop = [], False
         self.starts.then = lambda child: self.readers.append(Reader(child))
         self.log = folder / "reader.log"
-        self.held = HeldReader(
+        self.held = ReaderProcess(
             config(samples),
             self.log,
             self.events.append,
@@ -261,7 +261,7 @@ def test_slots_are_not_shared_between_readers(case):
 
 @pytest.fixture(autouse=True)
 def short_ticks(monkeypatch):
-    monkeypatch.setattr("kdlab.cluster.reader.held_reader._TICK_S", 0.002)
+    monkeypatch.setattr("kdlab.cluster.reader.reader_process._TICK_S", 0.002)
 
 
 def ticks(case, seconds, on_tick):

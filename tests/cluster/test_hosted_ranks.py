@@ -15,7 +15,7 @@ from tests_support import until
 from kdlab.cluster import hosted_ranks
 from kdlab.cluster.hosted_ranks import DaskHosts, for_ranks
 from kdlab.cluster.rank_host import RankHost, interface_of
-from kdlab.cluster.wires.roles import RANK, TEACHER
+from kdlab.cluster.transport.roles import RANK, TEACHER
 from kdlab.errors import ClusterError
 from kdlab.testing.scripted import FakeClock
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.teachers.inference import Inference, Request
-from kdlab.cluster.teachers.kept_answers import KeptAnswers
+from kdlab.cluster.teachers.label_cache import LabelCache
 from kdlab.cluster.teachers.loaded_model import RunningRate
 from kdlab.cluster.teachers.probe import identity_of
 from kdlab.config.check import construct
@@ -35,7 +35,7 @@ batches = st.lists(
 @settings(deadline=None)
 @given(capacity=st.integers(0, 20), asked=batches)
 def test_what_is_found_is_what_was_kept_and_the_newest_of_it(capacity, asked):
-    kept = KeptAnswers(SAMPLES, CLASSES, capacity * ROW)
+    kept = LabelCache(SAMPLES, CLASSES, capacity * ROW)
     assert kept.capacity == capacity
     newest = []  # (epoch, id), oldest first, as they were written
     for epoch, listed in asked:
@@ -50,7 +50,7 @@ def test_what_is_found_is_what_was_kept_and_the_newest_of_it(capacity, asked):
 
 
 def test_nothing_of_an_engine_that_was_given_up_is_left():
-    kept = KeptAnswers(SAMPLES, CLASSES, 10 * ROW)
+    kept = LabelCache(SAMPLES, CLASSES, 10 * ROW)
     ids = np.arange(4)
     kept.keep(0, ids, answers(0, ids))
     kept.clear()

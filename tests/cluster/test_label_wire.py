@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import softmax
 
-from kdlab.cluster.child_configs import WiresConfig
-from kdlab.cluster.reader.reader_wires import Unreachable, Unusable, Wires
-from kdlab.cluster.wires import label_wire, security
-from kdlab.cluster.wires.messages import Took, check, decode, encode, engine_of
+from kdlab.cluster.child_configs import PoolConnectionConfig
+from kdlab.cluster.reader.pool_connection import PoolConnection, Unreachable, Unusable
+from kdlab.cluster.transport import label_wire, security
+from kdlab.cluster.transport.messages import RequestTimes, check, decode, encode, engine_of
 from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.soft_labels.compressed import log_probabilities
 
-CONFIG = WiresConfig(
+CONFIG = PoolConnectionConfig(
     classes=10,
     replies="full",
     top_k=1,
@@ -84,7 +84,7 @@ def test_answers_find_their_requests_in_any_order():
 def answers_of(handler, ids=4):
     async def run():
         async with answering(handler) as port:
-            wires = await Wires.open(CONFIG)
+            wires = await PoolConnection.open(CONFIG)
             wires.follow({"tcp://127.0.0.1:9": port}, (), full=True)
             try:
                 return await wires.soft_labels(
@@ -155,7 +155,7 @@ def test_nobody_there_is_unreachable():
     async def run():
         async with answering(echo) as port:
             free = port
-        wires = await Wires.open(CONFIG)
+        wires = await PoolConnection.open(CONFIG)
         wires.follow({"tcp://127.0.0.1:9": free}, (), full=True)
         await wires.soft_labels("tcp://127.0.0.1:9", 0, np.arange(2), None)
 
@@ -477,4 +477,4 @@ def test_no_right_label_is_refused(seed, classes, spread):
 def test_an_answer_says_which_engine_computed_it(said, known):
     named = {} if said is None else {"engine": np.frombuffer(said, np.uint8)}
     assert engine_of(named) == known
-    assert engine_of(Took().beside(named, "eager fp32")) == "eager fp32"
+    assert engine_of(RequestTimes().beside(named, "eager fp32")) == "eager fp32"

@@ -10,8 +10,8 @@ from scripted_children import Starts
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import RunningPool
-from kdlab.cluster.wires.roles import FAILED, REFUSED, WITHDRAWN
-from kdlab.cluster.wires.security import Tls
+from kdlab.cluster.transport.roles import FAILED, REFUSED, WITHDRAWN
+from kdlab.cluster.transport.security import Tls
 from kdlab.config.home import home
 from kdlab.errors import ClusterError, RunStopped
 from kdlab.testing.scripted import FakeClock

@@ -19,8 +19,8 @@ from kdlab.cluster.deployers.deployer import (
     StandingScheduler,
 )
 from kdlab.cluster.deployers.ssh import SshMachines, _HostsCluster
-from kdlab.cluster.wires.roles import MEANT_TO_END, RANK, TEACHER, TeacherWorker
-from kdlab.cluster.wires.security import NoHttp
+from kdlab.cluster.transport.roles import MEANT_TO_END, RANK, TEACHER, TeacherWorker
+from kdlab.cluster.transport.security import NoHttp
 from kdlab.errors import BadInput, ClusterError
 
 SCHEDULER = "tcp://there:1"

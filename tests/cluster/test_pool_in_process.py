@@ -359,11 +359,11 @@ def test_a_student_without_any_teacher_waits_for_the_next(pool_here, served_here
 
     complete(train(source, 4, act), samples, 4)
     names = [name for name, _ in events]
-    assert "teachers_gone" in names
-    assert names.index("teachers_gone") < len(names) - 1 - names[::-1].index(
+    assert "all_teachers_lost" in names
+    assert names.index("all_teachers_lost") < len(names) - 1 - names[::-1].index(
         "teacher_joined"
     )
-    (gone,) = said(events, "teachers_gone")
+    (gone,) = said(events, "all_teachers_lost")
     assert gone.coordinator == pool.address  # what the command to start one needs
 
 
@@ -470,7 +470,7 @@ def test_a_coordinator_that_is_new_hears_everything_again(
     until(lambda: states(pool) == ["assigned"] * 2)
     assert list(pool.status().students) == ["test"]
     assert pool.status().deployed == deployment.fingerprint
-    assert not said(events, "teachers_gone")
+    assert not said(events, "all_teachers_lost")
 
 
 def test_while_nobody_coordinates_the_teachers_serve_on(pool_here, served_here):

@@ -16,8 +16,8 @@ from tests_support import free_port, listens, trained_ids, until
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.remote_pool import RemotePool
 from kdlab.cluster.schedulers import send_weights, start_scheduler
-from kdlab.cluster.wires.known_schedulers import trust
-from kdlab.cluster.wires.wire import ask
+from kdlab.cluster.transport.known_schedulers import trust
+from kdlab.cluster.transport.wire import ask
 from kdlab.config.seal import file_sha256
 from kdlab.errors import NoTeacherLeft
 from kdlab.soft_labels.source import PoolAddress

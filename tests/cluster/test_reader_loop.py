@@ -6,17 +6,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from kdlab.cluster.reader.pool_connection import Unreachable, Unusable
 from kdlab.cluster.reader.reader_loop import ReaderLoop
-from kdlab.cluster.reader.reader_wires import Unreachable, Unusable
 from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.papers.edl_dist.reader_instructions import (
     AskTeacher,
     Check,
+    EmitEvent,
     EndCheck,
-    GiveBack,
     Need,
     Release,
-    Say,
+    ReturnTeacher,
     Send,
 )
 
@@ -117,14 +117,14 @@ def test_the_coordinator_is_told_what_the_machine_says_and_its_answer_is_said():
         return True
 
     loop = Loop(coordinator=coordinator)
-    loop.live(AskTeacher(5.0), GiveBack("a", 7, 0.0))
+    loop.live(AskTeacher(5.0), ReturnTeacher("a", 7, 0.0))
     assert asked == [
         ("tell", {"instruction": {"kind": "AskTeacher", "need": 5.0}}),
         (
             "tell",
             {
                 "instruction": {
-                    "kind": "GiveBack",
+                    "kind": "ReturnTeacher",
                     "teacher": "a",
                     "lease": 7,
                     "after_s": 0.0,
@@ -132,7 +132,7 @@ def test_the_coordinator_is_told_what_the_machine_says_and_its_answer_is_said():
             },
         ),
     ]
-    (said,) = [i.event for i in loop.done if isinstance(i, Say)]
+    (said,) = [i.event for i in loop.done if isinstance(i, EmitEvent)]
     assert (said.KIND, said.granted) == ("teacher_requested", True)
 
 
@@ -141,7 +141,7 @@ def test_what_a_coordinator_that_is_away_did_not_hear_is_asked_again():
         raise OSError("the scheduler is gone")
 
     loop = Loop(coordinator=away)
-    told = (AskTeacher(5.0), Need(4.0), Release("a", 7, 1.0), GiveBack("b", 8, 0.0))
+    told = (AskTeacher(5.0), Need(4.0), Release("a", 7, 1.0), ReturnTeacher("b", 8, 0.0))
     assert loop.live(*told) == [
         ("on_ask_failed", {}),
         ("on_need_failed", {}),

@@ -23,7 +23,7 @@ from kdlab.cluster.schedulers import (
     status_of,
 )
 from kdlab.cluster.teachers.teacher_host import TeacherHost
-from kdlab.cluster.wires.wire import ask, check_address
+from kdlab.cluster.transport.wire import ask, check_address
 from kdlab.config.seal import file_sha256
 from kdlab.errors import (
     ClusterError,

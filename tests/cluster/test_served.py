@@ -14,7 +14,7 @@ from tests_support import trained_ids
 
 from kdlab.cluster.emulated_pool import EmulatedPool
 from kdlab.cluster.schedulers import status_of
-from kdlab.cluster.wires.wire import ask, check_address
+from kdlab.cluster.transport.wire import ask, check_address
 from kdlab.errors import BadInput, RunStopped, SchedulerUnreachable
 from kdlab.report.bottleneck import of_result
 from kdlab.soft_labels.cached import Cached
@@ -272,8 +272,8 @@ def test_all_teachers_gone_and_one_back(pools, served, deployment):
     for epoch in range(4):
         assert sorted(trained_ids(ids, epoch)) == sorted(samples.train_ids())
     names = [name for name, _ in events]
-    assert "teachers_gone" in names
-    assert names.index("teachers_gone") < len(names) - 1 - names[::-1].index(
+    assert "all_teachers_lost" in names
+    assert names.index("all_teachers_lost") < len(names) - 1 - names[::-1].index(
         "teacher_joined"
     )
 

@@ -18,8 +18,8 @@ from kdlab.cluster.notebook_components import accept
 from kdlab.cluster.teachers.probe import probe_images
 from kdlab.cluster.teachers.teacher import Ending, TeacherServer
 from kdlab.cluster.teachers.weights import forget_other_than
-from kdlab.cluster.wires import label_wire
-from kdlab.cluster.wires.roles import FAILED, REFUSED, WITHDRAWN
+from kdlab.cluster.transport import label_wire
+from kdlab.cluster.transport.roles import FAILED, REFUSED, WITHDRAWN
 from kdlab.config import registry
 from kdlab.config.seal import file_sha256
 from kdlab.errors import NoTeacherLeft

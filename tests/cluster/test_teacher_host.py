@@ -11,7 +11,7 @@ from tests_support import until
 
 from kdlab.cluster.teachers import teacher_host as module
 from kdlab.cluster.teachers.teacher_host import TeacherHost, machine_of
-from kdlab.cluster.wires.roles import FAILED, REFUSED, TEACHER, WITHDRAWN
+from kdlab.cluster.transport.roles import FAILED, REFUSED, TEACHER, WITHDRAWN
 from kdlab.codec import MessageError
 from kdlab.testing.scripted import FakeClock
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from kdlab.cluster.wires.wire import run_isolated
+from kdlab.cluster.transport.wire import run_isolated
 
 
 def test_a_call_gives_what_it_found_or_raises_it():

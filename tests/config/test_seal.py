@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kdlab.config.seal import META, Damaged, check, seal, sealed
+from kdlab.config.seal import META, DamagedFolder, check, seal, sealed
 
 FACTS = {"classes": ["a", "ü"], "digest": "0123", "views": 3, "none": None}
 
@@ -27,7 +27,7 @@ def test_what_was_sealed_is_read_back(folder):
 
 def test_a_folder_without_a_seal_is_none(tmp_path):
     assert not sealed(tmp_path)
-    with pytest.raises(Damaged, match=r"meta\.json cannot be read"):
+    with pytest.raises(DamagedFolder, match=r"meta\.json cannot be read"):
         check(tmp_path, hashes=False)
 
 
@@ -61,7 +61,7 @@ def test_every_damage_is_noticed(folder, data):
         # White space of the JSON is no part of what it says.
         if name == META and _says_the_same(whole, damaged):
             return
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedFolder):
             check(folder, hashes=True)
     finally:
         path.write_bytes(whole)
@@ -84,11 +84,11 @@ def test_a_check_counts_for_other_processes_until_a_file_changes(folder):
     os.utime(
         path, ns=(stat.st_atime_ns, stat.st_mtime_ns)
     )  # as if nothing had been written
-    with pytest.raises(Damaged, match="differs from its hash"):
+    with pytest.raises(DamagedFolder, match="differs from its hash"):
         check(folder, hashes=True)
 
 
 def test_of_an_earlier_version(folder):
     (folder / META).write_text('{"classes": [], "digest": "x"}')
-    with pytest.raises(Damaged, match="no seal"):
+    with pytest.raises(DamagedFolder, match="no seal"):
         check(folder, hashes=False)

@@ -288,7 +288,7 @@ def test_a_zip_says_the_orientation_of_a_photo_as_a_folder_does(tmp_path, kdlab_
     assert np.array_equal(inside.load().inputs[rows], folder.inputs[rows])
 
 
-class Shipped:
+class ExportResult:
     """A student in the two forms that other tools read: what each is shown, and says."""
 
     def __init__(self, data, folder):
@@ -339,7 +339,7 @@ def test_other_tools_show_the_sixty_photos_as_kdlab_does(
 ):
     raws = odd_photos(width, height)
     data = kept(raws, tmp_path / "set", "encoded", size=size, **crop)
-    shipped = Shipped(data, tmp_path)
+    shipped = ExportResult(data, tmp_path)
     rows = data.inputs[np.arange(len(raws))]
     own = probabilities(shipped.own.model, in_batches(rows)).argmax(1)
     for name, shown, top in zip(sorted(raws), rows, own, strict=True):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kdlab.cluster.wires.security import of_all_roles
+from kdlab.cluster.transport.security import of_all_roles
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SERVES = ("scheduler", "teacher")

@@ -113,13 +113,13 @@ def test_a_kind_of_ones_own_is_a_subclass():
     class WeightsPruned(Event, line="{share:.0%} of the weights are 0"):
         share: float
 
-    class Merged(Event, kind="weights_merged"):
+    class MergeResult(Event, kind="weights_merged"):
         """By a name of its own."""
 
     found = parse({"time": 2.0, "event": "weights_pruned", "share": 0.5})
     assert found == WeightsPruned(time=2.0, share=0.5)
     assert found.text() == "50% of the weights are 0"
-    assert type(parse({"event": "weights_merged"})) is Merged
+    assert type(parse({"event": "weights_merged"})) is MergeResult
 
 
 def test_a_kind_is_called_as_its_class_and_old_names_are_still_read():

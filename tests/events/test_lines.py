@@ -11,8 +11,8 @@ from kdlab.events.ensemble import (
     WorkerResumed,
 )
 from kdlab.events.images import ImagesAnswered
-from kdlab.events.ranks import GenerationBegun
-from kdlab.events.sweeps import SweepStarted, TrialAgain, TrialStopping
+from kdlab.events.ranks import GenerationStarted
+from kdlab.events.sweeps import SweepStarted, TrialRequeued, TrialStopping
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from kdlab.events.sweeps import SweepStarted, TrialAgain, TrialStopping
         (WorkerResumed(worker=2, step=40), "worker 2 goes on from step 40"),
         (RoundIncomplete(round=4, models=[0, 2]), "round 4 goes on with the models of [0, 2]"),
         (TrialStopping(number=7, epoch=2, value=91.126), "trial 7 is pruned after epoch 2 (91.13)"),
-        (TrialAgain(number=7, why="its worker was lost", tries=1),
+        (TrialRequeued(number=7, why="its worker was lost", tries=1),
          "trial 7 is tried again: its worker was lost"),
     ],
 )  # fmt: skip
@@ -35,10 +35,10 @@ def test_a_line_has_its_numbers(said, line):
 
 
 def test_ranks_of_a_generation_are_counted_and_named():
-    begun = GenerationBegun(number=2, ranks={"a": 17, "b": 4})
+    begun = GenerationStarted(number=2, ranks={"a": 17, "b": 4})
     assert begun.text() == "generation 2: 2 ranks begin together"
     assert begun.pids() == {"a": 17, "b": 4}
-    old = GenerationBegun(number=1, ranks=3)  # that torchrun had started: a log keeps it
+    old = GenerationStarted(number=1, ranks=3)  # that torchrun had started: a log keeps it
     assert (old.text(), old.pids()) == ("generation 1: 3 ranks begin together", {})
 
 

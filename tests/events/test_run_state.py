@@ -89,7 +89,7 @@ def test_what_a_run_takes_is_drawn_over_steps_and_undone_with_them():
 
 
 def test_taken_back_its_teachers_are_none_of_the_next_reader_until_they_join():
-    taken = [*RESUMED[:5], of_m("taken_back", 15, step=2, values={})]
+    taken = [*RESUMED[:5], of_m("settings_reverted", 15, step=2, values={})]
     assert not run_state(taken).now.teachers.serving
     told = run_state([*taken, of_m("teacher_joined", 16, name="t1")])
     assert [row.name for row in told.now.teachers.serving] == ["t1"]

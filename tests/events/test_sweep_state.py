@@ -53,5 +53,5 @@ def test_a_trial_that_is_tried_again_does_not_run_any_more():
     state = seen([])
     for number in (0, 1):
         state.see(event("trial_started", number=number, values={}, why="suggested"))
-    state.see(event("trial_again", number=0, why="signal 9", tries=1))
+    state.see(event("trial_requeued", number=0, why="signal 9", tries=1))
     assert {t.number: t.state for t in state.trials.values()} == {1: "running"}

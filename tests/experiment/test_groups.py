@@ -6,7 +6,7 @@ import pytest
 from small_experiments import ScriptedPool
 
 from kdlab.cluster.hosted_ranks import HostedRank
-from kdlab.codec import typed
+from kdlab.codec import from_builtins
 from kdlab.experiment import groups
 from kdlab.experiment.groups import rank_group, start_rank
 from kdlab.papers.edl_dist.generations import Generations, StartGeneration
@@ -88,9 +88,9 @@ def test_a_generation_begins_at_the_newest_checkpoint_and_fences_the_older_ones(
         child.say(ready=True)
     group.look(1.0)
     first, second = training.hosts.children
-    orders = [RankOrder.typed(child.orders[0]) for child in (first, second)]
+    orders = [RankOrder.from_builtins(child.orders[0]) for child in (first, second)]
     assert all(isinstance(order, CarryOut) for order in orders)
-    told = [typed(GenerationOrder, order.order) for order in orders]
+    told = [from_builtins(GenerationOrder, order.order) for order in orders]
     assert [order.rank for order in told] == [0, 1]
     assert told[0].world == 2
     assert told[0].from_step == 0
@@ -134,11 +134,11 @@ def test_stop_scale_and_events_go_where_the_run_has_them(training):
     for child in training.hosts.children:
         child.say(ready=True)
     group.look(1.0)
-    assert [e.KIND for e in training.events] == ["generation_begun"]
+    assert [e.KIND for e in training.events] == ["generation_started"]
     wanted.append(3)
     group.look(2.0)
     assert len(training.hosts.children) == 3
     stop.append(1)
     group.look(3.0)
-    said = [RankOrder.typed(o) for o in training.hosts.children[0].orders]
+    said = [RankOrder.from_builtins(o) for o in training.hosts.children[0].orders]
     assert StopTraining() in said

@@ -10,7 +10,7 @@ from small_experiments import SMALL
 
 import kdlab
 from kdlab.changes.change import Pause, append
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.errors import BadInput, ClusterError, RunStopped, SpecError
 from kdlab.events.general import Note, Warned
 from kdlab.events.log import read_all
@@ -79,7 +79,7 @@ def answers(rank, *ends):
         order = GenerationOrder(
             generation=number, world=1, meet_at="file:///there", secret="s"
         )
-        orders.put(plain(order))
+        orders.put(to_builtins(order))
     orders.put(None)
 
     def end(code):
@@ -87,7 +87,7 @@ def answers(rank, *ends):
 
     serve(rank, orders, lambda **message: said.append(message), end)
     assert said[0] == {"ready": True}
-    return [RankAnswer.typed(message) for message in said[1:]]
+    return [RankAnswer.from_builtins(message) for message in said[1:]]
 
 
 # How a generation ends
@@ -139,7 +139,7 @@ def test_what_went_wrong_is_said_so_that_the_group_knows_what_to_do(rank, error,
 )
 def test_where_the_machine_fails_it_the_process_ends_with_its_last_word(rank, error):
     orders, said = queue.SimpleQueue(), []
-    orders.put(plain(GenerationOrder(generation=0, world=1, meet_at="", secret="s")))
+    orders.put(to_builtins(GenerationOrder(generation=0, world=1, meet_at="", secret="s")))
     rank.ends = [error]
 
     def end(code):
@@ -147,7 +147,7 @@ def test_where_the_machine_fails_it_the_process_ends_with_its_last_word(rank, er
 
     with pytest.raises(Ended, match="70"):
         serve(rank, orders, lambda **message: said.append(message), end)
-    last = RankAnswer.typed(said[-1])
+    last = RankAnswer.from_builtins(said[-1])
     assert isinstance(last, MachineFailed)
     assert str(error) in last.why
 

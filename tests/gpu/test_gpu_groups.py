@@ -6,9 +6,9 @@ import torch.distributed as dist
 from tests_support import free_port
 
 import kdlab
-from kdlab.changes.request import ControlRequest
+from kdlab.changes.request import ChangeRequest
 from kdlab.models.cifar_resnet import CifarResNet
-from kdlab.train.aggregation.ranks import Together
+from kdlab.train.aggregation.ranks import ProcessGroupRanks
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -25,18 +25,18 @@ def nccl():
 def test_a_rank_speaks_nccl(nccl):
     """All that a training loop asks of the others, on tensors of a GPU."""
     device = torch.device("cuda:0")
-    ranks = Together(device)
+    ranks = ProcessGroupRanks(device)
     torch.manual_seed(0)
     model = CifarResNet(depth=8).build(10, 3).to(device)
     ranks.join_norms(model)
     wrapped = ranks.wrap(model)
     loss = wrapped(torch.zeros((4, 3, 32, 32), dtype=torch.uint8, device=device)).sum()
     ranks.weigh(loss, 4, 4).backward()
-    ranks.after_step(loss.detach(), 1.0, ControlRequest(save=True))
+    ranks.after_step(loss.detach(), 1.0, ChangeRequest(save=True))
     (agreed,) = ranks.agreed(last=True)
     assert float(agreed.loss) == pytest.approx(float(loss))
     assert agreed.all.save
-    assert ranks.agree(ControlRequest(stop=True)).stop
+    assert ranks.agree(ChangeRequest(stop=True)).stop
     assert ranks.sum_counts(torch.arange(3)).tolist() == [0, 1, 2]
     assert torch.equal(ranks.gather(torch.get_rng_state())[0], torch.get_rng_state())
     ranks.average_buffers(model, 1.0)

@@ -10,7 +10,7 @@ from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.reader.ring import Layout, Ring
 from kdlab.cluster.teachers.inference import Inference, Request
 from kdlab.cluster.teachers.probe import DataIdentity
-from kdlab.models.device_feed import DeviceFeed, OnItsWay, pin, unpin
+from kdlab.models.device_feed import DeviceFeed, PendingResult, pin, unpin
 from kdlab.models.engines import choose, installed
 from kdlab.models.engines.choose import prepared
 from kdlab.models.timm import TimmModel
@@ -117,7 +117,7 @@ def test_a_feed_copies_beside_the_work_and_loses_nothing():
         feed.wait()
         source.fill_(-1)  # may be overwritten now
         assert float(there.min()) == float(there.max()) == round_
-    result = OnItsWay(torch.arange(6.0, device=GPU).reshape(3, 2))
+    result = PendingResult(torch.arange(6.0, device=GPU).reshape(3, 2))
     assert result.get().tolist() == [[0, 1], [2, 3], [4, 5]]
     assert result.is_here
 

@@ -13,7 +13,7 @@ from torch import nn
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.data.images import DataSpec
-from kdlab.events.event import unheard
+from kdlab.events.event import discard_event
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.engines import Engine, choose, exported, installed
 from kdlab.models.engines.choose import Tally, prepared
@@ -172,7 +172,7 @@ def test_bf16_serves_the_teacher_that_comes_with_kdlab():
     """Refused in nearly all windows by the largest difference of 200 samples."""
     data = construct(DataSpec, compose_card("data/clothes")).load()
     spec = construct(TeacherSpec, compose_card("teachers/clothes_resnet"))
-    model = prepare(spec, unheard).build(10, 3).eval()
+    model = prepare(spec, discard_event).build(10, 3).eval()
     tally, half = Tally(), copy.deepcopy(model)
     half.net.bfloat16()
     half.forward = lambda views: half.net(

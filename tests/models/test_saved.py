@@ -14,7 +14,7 @@ from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.data.images import DataSpec
 from kdlab.errors import BadInput, SpecError, WeightsError
-from kdlab.events.event import unheard
+from kdlab.events.event import discard_event
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.exported import load_exported
 from kdlab.models.model import export
@@ -49,7 +49,7 @@ def exported(spec, folder, data):
 
 def assert_alike(spec, model, data):
     """As a teacher, the way a run and a machine of a pool build it."""
-    teacher = prepare(TeacherSpec(model=spec), unheard)
+    teacher = prepare(TeacherSpec(model=spec), discard_event)
     views = torch.from_numpy(data.inputs[data.test[:4]])
     with torch.inference_mode():
         expected = model(views)

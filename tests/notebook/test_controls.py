@@ -94,7 +94,7 @@ def test_a_slider_reaches_around_what_it_began_with(value, limits, ends, log):
 
 
 @pytest.mark.parametrize(
-    ("steered", "found"),
+    ("settings_set", "found"),
     [
         ([], []),
         ([{"a": 2.0}], [{"a": 1.0}]),
@@ -106,5 +106,5 @@ def test_a_slider_reaches_around_what_it_began_with(value, limits, ends, log):
         ([{"unknown": 2.0}], []),
     ],
 )
-def test_each_change_that_stands_can_be_taken_back(steered, found):
-    assert standing(steered, {"a": 1.0, "b": 0.0}) == found
+def test_each_change_that_stands_can_be_taken_back(settings_set, found):
+    assert standing(settings_set, {"a": 1.0, "b": 0.0}) == found

@@ -129,7 +129,7 @@ def test_what_each_training_came_to_is_a_table(validated, taken):
 def test_no_teacher_is_said_until_one_joins():
     watch = trained()
     watch.see(
-        event("teachers_gone", 21.0, unplaced=64, wait_s=60.0, join="kdlab teacher x")
+        event("all_teachers_lost", 21.0, unplaced=64, wait_s=60.0, join="kdlab teacher x")
     )
     assert "kdlab teacher x" in live_state.verdict(watch, "r")["text"]
     watch.see(event("teacher_joined", 22.0, name="t9", t_t=100.0))
@@ -141,7 +141,7 @@ def test_time_left_is_that_of_the_newest_pace_without_pauses():
     assert watch.seconds_left() == 80.0
     watch.see(event("paused", 21.0, step=20))
     assert watch.seconds_left() is None
-    watch.see(event("went_on", 1000.0, step=20))
+    watch.see(event("continued", 1000.0, step=20))
     for k in range(21, 30):  # at half the speed
         at = 1000.0 + 2 * (k - 20)
         watch.see(

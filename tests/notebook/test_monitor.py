@@ -85,14 +85,14 @@ def test_what_is_pressed_and_dragged_are_orders(monitor, run, interrupts):
 
 
 def test_the_controls_follow_the_run(monitor, run):
-    run.say("steered", step=5, values={"lr_factor": 0.25})
+    run.say("settings_changed", step=5, values={"lr_factor": 0.25})
     run.say("paused", step=5)
     monitor.after()
     buttons = ["go on", "checkpoint", "stop", "back to the last good checkpoint"]
     assert shown(monitor)[:2] == (buttons, {"lr_factor": 0.25})
     press(monitor, "go on")
     assert [type(order) for order in run.changes()] == [GoOn]
-    run.say("went_on", step=5)
+    run.say("continued", step=5)
     monitor.after()
     assert not monitor.watch.paused
     assert shown(monitor)[0][0] == "pause"
@@ -106,13 +106,13 @@ def test_the_controls_follow_the_run(monitor, run):
 
 def test_what_was_set_can_be_taken_back_step_by_step(monitor, run):
     for value in (3.0, 50.0):
-        run.say("steered", step=5, values={"lr_factor": value})
+        run.say("settings_changed", step=5, values={"lr_factor": value})
     monitor.after()
     for before, left in ((3.0, "lr_factor = 1"), (1.0, "")):
         assert monitor.page.controls["undo"] == f"lr_factor = {before:g}"
         press(monitor, "undo")
         assert run.changes()[-1].set == {"lr_factor": before}
-        run.say("steered", step=6, values={"lr_factor": before})
+        run.say("settings_changed", step=6, values={"lr_factor": before})
         monitor.after()
         assert monitor.page.controls["undo"] == left
     press(monitor, "undo")
@@ -120,7 +120,7 @@ def test_what_was_set_can_be_taken_back_step_by_step(monitor, run):
 
 
 def test_another_training_has_its_own_numbers(monitor, run):
-    run.say("steered", step=5, values={"lr_factor": 3.0})
+    run.say("settings_changed", step=5, values={"lr_factor": 3.0})
     monitor.after()
     assert shown(monitor)[1] == {"lr_factor": 3.0}
     run.begin("none/seed1")
@@ -309,11 +309,11 @@ def reach(monitor, run):
     until(lambda: shown(monitor)[1])
     assert shown(monitor)[1] == {"lr_factor": 1.0}  # no soft labels, so no loss of them
     press(monitor, "set", values={"lr_factor": 0.5})
-    (steered,) = until(lambda: list(select(run.folder.events, "steered")))
-    assert steered.values == {"lr_factor": 0.5}
+    (settings_changed,) = until(lambda: list(select(run.folder.events, "settings_changed")))
+    assert settings_changed.values == {"lr_factor": 0.5}
     until(lambda: monitor.page.controls["undo"] == "lr_factor = 1")
     press(monitor, "undo")
-    until(lambda: len(list(select(run.folder.events, "steered"))) == 2)
+    until(lambda: len(list(select(run.folder.events, "settings_changed"))) == 2)
     press(monitor, "pause")
     until(lambda: monitor.watch.paused)
     until(lambda: shown(monitor)[0][0] == "go on")

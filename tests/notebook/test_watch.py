@@ -78,7 +78,7 @@ def test_it_knows_curves_lines_and_teachers():
     assert (row.state, row.resends) == ("lost", 3)
     watch.see(
         event(
-            "steered",
+            "settings_changed",
             time=9.0,
             member="served/seed0",
             step=5,
@@ -196,9 +196,9 @@ def test_what_devices_did_is_drawn_as_it_came_last():
 def test_there_is_a_way_back_from_what_was_set_until_it_is_gone():
     watch = Watch()
     watch.see(event("member_started", 0.0, source="none", seed=0))
-    watch.see(event("steered", 1.0, step=4, values={"lr_factor": 9.0}))
+    watch.see(event("settings_changed", 1.0, step=4, values={"lr_factor": 9.0}))
     assert watch.ruined
-    watch.see(event("taken_back", 2.0, step=4, values={"lr_factor": 1.0}))
+    watch.see(event("settings_reverted", 2.0, step=4, values={"lr_factor": 1.0}))
     assert not watch.ruined
     assert watch.values == {"lr_factor": 1.0}
     assert [mark.text for mark in watch.marks] == ["set: lr_factor = 9"]

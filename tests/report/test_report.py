@@ -121,7 +121,9 @@ def test_a_live_block_shows_the_volume_between_its_thresholds():
 
 def test_when_all_teachers_are_gone_the_block_says_so():
     """It said how many there were, until the next step: there is none."""
-    gone = event("teachers_gone", unplaced=64, wait_s=60.0, join="kdlab teacher tcp://x")
+    gone = event(
+        "all_teachers_lost", unplaced=64, wait_s=60.0, join="kdlab teacher tcp://x"
+    )
     text = seen([START, MEMBER, STEP, gone], terminal=True)
     assert "teachers alive 0" in text
     assert "kdlab teacher tcp://x" in text  # a command that can be pasted

@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 from scipy import stats
 
-from kdlab.codec import plain, typed
+from kdlab.codec import from_builtins, to_builtins
 from kdlab.report.verdict import (
     _T,
     ComparedTraining,
@@ -154,7 +154,7 @@ def test_without_both_there_is_none(members):
 
 def test_it_comes_back_from_json():
     found = verdict(alone(70.5), taught(68.8, teacher=69.8))
-    assert typed(Verdict, plain(found)) == found
+    assert from_builtins(Verdict, to_builtins(found)) == found
 
 
 # Of a sweep

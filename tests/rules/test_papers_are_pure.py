@@ -14,7 +14,14 @@ FORBIDDEN = {"asyncio", "random", "secrets", "socket", "subprocess", "threading"
 KDLAB = Path(__file__).parents[2] / "kdlab"
 EVENTS = [p for p in sorted((KDLAB / "events").glob("*.py")) if p.stem != "log"]
 FILES = [*sorted((KDLAB / "papers").rglob("*.py")), *EVENTS]
-PURE = ("kdlab.papers", "kdlab.events", "kdlab.ranges", "kdlab.codec", "msgspec")
+PURE = (
+    "kdlab.papers",
+    "kdlab.events",
+    "kdlab.ranges",
+    "kdlab.renamed",
+    "kdlab.codec",
+    "msgspec",
+)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)

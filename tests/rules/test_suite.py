@@ -125,7 +125,7 @@ def test_what_only_a_whole_test_uses_does_not_count(read):
 
 SHARED = """
 from kdlab.run import catalogue, doctor
-import kdlab.run.reach
+import kdlab.run.port_audit
 
 def made(): return built()
 def built(): return catalogue

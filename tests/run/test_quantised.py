@@ -11,11 +11,11 @@ from tests_support import student_card
 
 from kdlab.errors import NotFoundError
 from kdlab.run.outputs import export, quantised
-from kdlab.run.outputs.quantised import InBits, Quantised
+from kdlab.run.outputs.quantised import FormMeasurement, Quantised
 
 
 def in_bits(top1, batch_ms):
-    return InBits(megabytes=0.5, top1=top1, alone_ms=2.0, batch_ms=batch_ms)
+    return FormMeasurement(megabytes=0.5, top1=top1, alone_ms=2.0, batch_ms=batch_ms)
 
 
 def test_what_is_lost_and_won_is_said():

@@ -57,7 +57,7 @@ def step_reached(step):
 def generation(number):
     def look(events):
         for event in events:
-            if event.KIND == "generation_begun" and event.number == number:
+            if event.KIND == "generation_started" and event.number == number:
                 return event.ranks
         return None
 
@@ -145,7 +145,7 @@ def test_a_rank_that_is_gone_is_replaced_and_the_losses_go_on(
     run = start()
     result = finished(run)
     same(losses(run), undisturbed[0])
-    (again,) = select(run.folder.events, "training_again")
+    (again,) = select(run.folder.events, "group_recovered")
     assert again.seconds > 0
     assert 0 < result["samples_rolled_back"] <= 60 * 32
 
@@ -154,7 +154,7 @@ def test_a_rank_that_is_gone_is_replaced_and_the_losses_go_on(
 def test_one_that_is_left_trains_on_with_its_own_rate(here, kdlab_home, elsewhere):
     here.once(0, 50, ThreadedRank.kill)
     run = start(on_size_change="scale_lr", replace_lost=False, standby=0)
-    ranks = [len(e.ranks) for e in select(run.folder.events, "generation_begun")]
+    ranks = [len(e.ranks) for e in select(run.folder.events, "generation_started")]
     assert ranks == [2, 1]
     result = finished(run)
     steps = {e.step: e for e in select(run.folder.events, "step_logged")}
@@ -201,7 +201,7 @@ def test_a_killed_rank_is_replaced_and_the_losses_go_on_as_if_nothing_was(
     os.kill(list(ranks.values())[victim], signal.SIGKILL)
     result = finished(run)
     same(losses(run), undisturbed[0])
-    (again,) = select(run.folder.events, "training_again")
+    (again,) = select(run.folder.events, "group_recovered")
     assert again.seconds > 0
     assert 0 <= result["samples_rolled_back"] <= 60 * 32
 

@@ -137,7 +137,7 @@ def test_what_an_earlier_session_did_is_not_shown_again(tmp_path):
 
 
 def test_waiting_in_a_notebook_shows_lines_unless_it_is_live(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("kdlab.run.handle.watched.in_a_notebook", lambda: True)
+    monkeypatch.setattr("kdlab.run.handle.job_handle.in_a_notebook", lambda: True)
     folder = RunFolder(tmp_path)
     folder.write_status(state="finished", result={})
     EventLog(folder.events).emit(Note(message="something happened"))
@@ -146,7 +146,7 @@ def test_waiting_in_a_notebook_shows_lines_unless_it_is_live(tmp_path, monkeypat
     run._shown = [object()]  # as `live` sets it
     run.wait()
     assert "something happened" not in "".join(capsys.readouterr())
-    monkeypatch.setattr("kdlab.run.handle.watched.in_a_notebook", lambda: False)
+    monkeypatch.setattr("kdlab.run.handle.job_handle.in_a_notebook", lambda: False)
     Run(folder).wait()  # a script that writes to a file
     assert "something happened" not in "".join(capsys.readouterr())
 

@@ -26,7 +26,7 @@ from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.data.images import DataSpec
 from kdlab.errors import BadInput
-from kdlab.events.event import unheard
+from kdlab.events.event import discard_event
 from kdlab.models.model import export
 from kdlab.models.patch_net import PatchNet
 from kdlab.models.timm import TimmModel
@@ -46,7 +46,7 @@ def test_eight_bits_lose_next_to_nothing(kdlab_home, tmp_path):
     """Of a network that was trained on photos: the teacher that comes with kdlab."""
     data = construct(DataSpec, compose_card("data/clothes")).load()
     prepared = prepare(
-        construct(TeacherSpec, compose_card("teachers/clothes_resnet")), unheard
+        construct(TeacherSpec, compose_card("teachers/clothes_resnet")), discard_event
     )
     model = prepared.build(len(data.classes), data.shape[0])
     path = tmp_path / "int8.onnx"

@@ -119,7 +119,7 @@ def test_ranks_on_two_hosts_train_as_one_process_does(
         f"workers={{address: '{ADDRESS}', insecure: true}}",
         within=near,
     )
-    *_, generation = select(events, "generation_begun")
+    *_, generation = select(events, "generation_started")
     assert len(generation.ranks) == ranks
     together = losses(events)
     assert together.keys() == alone.keys()

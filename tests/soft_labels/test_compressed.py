@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdlab.soft_labels.compressed import (
-    Drawn,
+    SampledLabels,
     compress,
     draw,
     expand,
@@ -97,5 +97,5 @@ def test_no_class_is_drawn_of_what_is_no_number(bad):
     ],
 )
 def test_draws_that_are_no_label_are_said(drawn, times, why):
-    made = Drawn(np.array(drawn, np.uint8), np.array(times, np.uint8))
+    made = SampledLabels(np.array(drawn, np.uint8), np.array(times, np.uint8))
     assert why in made.nonsense(5)

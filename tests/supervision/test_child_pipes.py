@@ -14,7 +14,7 @@ import pytest
 from kdlab.codec import MessageError
 from kdlab.errors import ClusterError
 from kdlab.supervision import children, lifeline
-from kdlab.supervision.children import Child, announce, configured, give_way, tail
+from kdlab.supervision.children import Child, announce, configured, lower_priority, tail
 from kdlab.supervision.heartbeat import HeartbeatFile
 
 
@@ -165,7 +165,7 @@ def test_the_end_of_a_log(tmp_path):
 def test_who_serves_a_trainer_gives_way(monkeypatch):
     nicer = []
     monkeypatch.setattr(os, "nice", nicer.append)
-    give_way()
+    lower_priority()
     assert nicer == [5]
 
 

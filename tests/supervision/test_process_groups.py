@@ -16,10 +16,10 @@ import torch.distributed as dist
 from threaded_ranks import in_threads, worlds_of_threads
 from torch.distributed import distributed_c10d
 
-from kdlab.codec import MessageError, packed
+from kdlab.codec import MessageError, to_msgpack
 from kdlab.supervision import process_groups
 from kdlab.supervision.process_groups import (
-    Unproved,
+    UnauthenticatedPeer,
     begin,
     from_all,
     from_first,
@@ -84,12 +84,12 @@ def test_no_pickle_is_opened(tmp_path):
     def rank(number):
         assert from_all(code, bytes) == [code] * 2
         with pytest.raises(MessageError):
-            process_groups.unpacked(Fact, code)
+            process_groups.from_msgpack(Fact, code)
         return True
 
     assert in_threads(2, rank) == [True] * 2
     assert not (tmp_path / "ran").exists()
-    assert packed(code) != code
+    assert to_msgpack(code) != code
 
 
 def test_ranks_that_know_the_secret_meet():
@@ -106,7 +106,7 @@ def test_ranks_that_know_the_secret_meet():
 def test_who_does_not_know_it_takes_part_in_nothing(monkeypatch):
     monkeypatch.setattr(process_groups, "_TRIES", 2)
     found = began(2, lambda rank: "met", secret=lambda rank: b"%d" % rank)
-    assert [type(error) for error in found] == [Unproved] * 2
+    assert [type(error) for error in found] == [UnauthenticatedPeer] * 2
     assert "made 2 times" in str(found[0])
 
 
@@ -117,7 +117,7 @@ def test_what_others_write_into_the_store_overrules_nobody(monkeypatch):
         process_groups, "_all_say", lambda store, what, rank, world, own, wait: {"yes"}
     )
     found = began(2, lambda rank: "met", secret=lambda rank: b"%d" % rank)
-    assert [type(error) for error in found] == [Unproved] * 2
+    assert [type(error) for error in found] == [UnauthenticatedPeer] * 2
 
 
 @pytest.mark.parametrize("what", ["init_process_group", "new_group"])

@@ -8,8 +8,8 @@ from kdlab.errors import ClusterError
 from kdlab.supervision.backoff import Backoff
 from kdlab.supervision.supervisor import (
     ChildLost,
+    ChildMessage,
     ChildReady,
-    ChildSaid,
     ChildSilent,
     Supervisor,
 )
@@ -42,8 +42,8 @@ def test_what_a_child_says_is_told_in_its_order(watched):
     children["b"].say(done=2)
     assert list(supervisor.events()) == [
         ChildReady("a"),
-        ChildSaid("a", {"done": 1}),
-        ChildSaid("b", {"done": 2}),
+        ChildMessage("a", {"done": 1}),
+        ChildMessage("b", {"done": 2}),
     ]
     assert supervisor.ready == {"a"}
     assert list(supervisor.events()) == []
@@ -55,7 +55,7 @@ def test_last_words_come_before_the_loss(watched):
     children["a"].say(lost="the disk is full")
     children["a"].die(3)
     *said, lost = supervisor.events()
-    assert [type(event) for event in said] == [ChildReady, ChildSaid]
+    assert [type(event) for event in said] == [ChildReady, ChildMessage]
     assert (lost.name, lost.exit_code, lost.was_ready) == ("a", 3, True)
     assert "exit code 3" in lost.why
     assert list(supervisor.children) == ["b"]

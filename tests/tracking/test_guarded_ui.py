@@ -15,10 +15,10 @@ def guarded():
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ((UI_TOKEN, TOKEN), (UI_ONCE, ONCE), (UI_HOST, HOST)):
             patch.setenv(name, value)  # read where the module is imported
-        from kdlab.tracking.guarded_ui import Guarded, app
+        from kdlab.tracking.guarded_ui import AuthenticatedUi, app
 
-    assert isinstance(app, Guarded)
-    return Guarded
+    assert isinstance(app, AuthenticatedUi)
+    return AuthenticatedUi
 
 
 @pytest.fixture

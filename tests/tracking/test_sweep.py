@@ -163,7 +163,7 @@ def test_one_that_is_tried_again_says_so(case):
     path = case.trial(0)
     case.say("trial_started", number=0, values={}, run=str(path), why="new")
     case.trained(path, done=False)
-    case.say("trial_again", number=0, why="its worker was lost", tries=1)
+    case.say("trial_requeued", number=0, why="its worker was lost", tries=1)
     trial = case.written()["trial 0"]
     assert trial.info.status == "KILLED"
     assert trial.data.tags["kdlab.trial.state"] == "tried again"
@@ -176,7 +176,7 @@ def test_one_that_ended_before_it_had_an_event_is_left_out(case):
     case.say(
         "trial_done", number=0, state="failed", ended=1, of_trials=4, run=str(path), set={}
     )
-    case.say("trial_again", number=0, why="it is gone", tries=1)
+    case.say("trial_requeued", number=0, why="it is gone", tries=1)
     assert set(case.written()) == {"small"}
 
 

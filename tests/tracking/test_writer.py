@@ -13,7 +13,7 @@ from kdlab.cluster.reader.student_reader import FIGURES
 from kdlab.events.log import EventLog
 from kdlab.tracking import VIEW
 from kdlab.tracking.follow import follow
-from kdlab.tracking.in_mlflow import InMlflow
+from kdlab.tracking.in_mlflow import MlflowLocation
 from kdlab.tracking.names import METRICS, training_name, trial_name
 from kdlab.tracking.writer import Writer
 
@@ -207,7 +207,7 @@ def test_an_experiment_has_a_view_of_its_runs_with_what_decides_first(folder):
     assert names <= set(METRICS.values())
     table = 1400 - 254 - 73  # without MLflow's menu and check boxes
     assert sum(state["columnWidths"][name] for name in state["columnOrder"][:7]) <= table
-    assert InMlflow.read(folder).view
+    assert MlflowLocation.read(folder).view
 
 
 def test_a_server_that_keeps_its_experiments_from_changes_is_written_to(

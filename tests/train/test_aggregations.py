@@ -18,7 +18,7 @@ from kdlab.train.aggregation.muloco import MuLoCo, packed, quantised, unpacked
 from kdlab.train.aggregation.papa import Papa
 from kdlab.train.aggregation.soup import Soup
 from kdlab.train.aggregation.streaming_diloco import StreamingDiLoCo
-from kdlab.train.aggregation.weights import Merging
+from kdlab.train.aggregation.weights import MergeInputs
 
 NAMES = ("a", "b", "c", "d", "e")
 WORKERS, ROUNDS = 3, 4
@@ -48,7 +48,7 @@ def played(aggregation, error=lambda weights: 0.0):
         states = [as_state(w + g) for w, g in zip(own, gradients()[number], strict=True)]
         made = [
             aggregation.merge(
-                Merging(
+                MergeInputs(
                     states=states, own=states[k], memory=memories[k],
                     parameters=frozenset(NAMES), round=number, rounds=ROUNDS, error=error,
                 )
@@ -163,7 +163,7 @@ def test_muloco_is_diloco_on_what_of_each_delta_travels(bits, feedback):
         memories = []
         for k, (_, memory) in enumerate(coded):
             made = spec.merge(
-                Merging(
+                MergeInputs(
                     states=[spec.decode(sent, memory) for sent, _ in coded],
                     own=states[k], memory=memory, parameters=trained,
                     round=number, rounds=ROUNDS, error=lambda w: 0.0,
@@ -239,7 +239,7 @@ def test_soups_take_all_or_those_that_help():
         return numbers(
             Soup(recipe=recipe)
             .merge(
-                Merging(
+                MergeInputs(
                     states=states, own=states[0], memory={}, parameters=frozenset(NAMES),
                     round=0, rounds=1, error=lambda w: abs(float(w["a"]) - 0.4),
                 )

@@ -13,7 +13,7 @@ from kdlab.changes.change import Back
 from kdlab.codec import MessageError
 from kdlab.errors import CheckpointError
 from kdlab.train import checkpoint
-from kdlab.train.kept import WayBack, step_of, steps
+from kdlab.train.kept import RevertPoint, step_of, steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,28 +83,28 @@ def test_the_one_to_go_back_to_is_kept_beside_the_newest_two(tmp_path):
     for step in (1, 2, 3):
         save(tmp_path, step)
         if step == 1:
-            WayBack(good=1).write(tmp_path)
+            RevertPoint(good=1).write(tmp_path)
     assert [step_of(path) for path in steps(tmp_path)] == [1, 2, 3]
-    WayBack(good=3).write(tmp_path)
+    RevertPoint(good=3).write(tmp_path)
     save(tmp_path, 4)
     save(tmp_path, 5)
     assert [step_of(path) for path in steps(tmp_path)] == [3, 4, 5]
     order = Back(time=9.0, member="m", step=3, set={"lr_factor": 1.0})
     assert checkpoint.go_back(tmp_path, order) is None
     assert newest(tmp_path)[:2] == (3, 3.0)
-    assert WayBack.of(tmp_path) == WayBack(values={"lr_factor": 1.0}, gone=9.0)
+    assert RevertPoint.of(tmp_path) == RevertPoint(values={"lr_factor": 1.0}, gone=9.0)
     save(tmp_path, 4)
     assert not list(tmp_path.glob(".step_*"))
 
 
 def test_another_change_moves_the_way_back_and_one_that_is_undone_does_not():
     one, two, three = ({"lr_factor": factor} for factor in (1.0, 2.0, 3.0))
-    way = WayBack().changed(one, two, 5, 1)
-    assert way == WayBack(before=one, values=two, good=5, best=1)
+    way = RevertPoint().changed(one, two, 5, 1)
+    assert way == RevertPoint(before=one, values=two, good=5, best=1)
     assert way.changed(one, two, 9, 4) == way  # it is told again after a resume
     undone = way.changed(two, one, 9, 4)
     assert (undone.good, undone.values) == (5, one)
-    moved = WayBack(before=one, values=three, good=9, best=4)
+    moved = RevertPoint(before=one, values=three, good=9, best=4)
     assert undone.changed(one, three, 9, 4) == moved
 
 

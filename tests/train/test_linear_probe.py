@@ -13,7 +13,7 @@ from kdlab.config.check import construct
 from kdlab.config.folders import located
 from kdlab.config.load import from_dict
 from kdlab.errors import SpecError, WeightsError
-from kdlab.events.event import unheard
+from kdlab.events.event import discard_event
 from kdlab.models.model import Normalised
 from kdlab.train.linear_probe import _put_into
 from kdlab.train.teacher import TeacherSpec, prepare, recipe_hash
@@ -48,9 +48,9 @@ FEW = {"use": "data/clothes", "train_samples": 700, "test_samples": 300}
 def test_a_backbone_that_knows_photos_makes_a_teacher_in_seconds(kdlab_home, tmp_path):
     backbone = str(foreign(tmp_path))
     with threadpool_limits(1):  # the regressions' threads wait for each other otherwise
-        known = prepare(teacher(data=FEW, probe=True, backbone=backbone), unheard)
-        blank = prepare(teacher(data=FEW, probe=True), unheard)
-        again = prepare(teacher(data=FEW, probe=True, backbone=backbone), unheard)
+        known = prepare(teacher(data=FEW, probe=True, backbone=backbone), discard_event)
+        blank = prepare(teacher(data=FEW, probe=True), discard_event)
+        again = prepare(teacher(data=FEW, probe=True, backbone=backbone), discard_event)
     assert known.top1 > 75
     assert blank.top1 < 60
     facts = json.loads((known.weights.parent / "facts.json").read_text())
@@ -96,7 +96,7 @@ def test_a_backbone_of_another_network_is_refused(kdlab_home, tmp_path):
     path = foreign(tmp_path)
     other = {**NETWORK, "depth": 8}
     with pytest.raises(WeightsError, match="does not fit"):
-        prepare(teacher(model=other, probe=True, backbone=str(path)), unheard)
+        prepare(teacher(model=other, probe=True, backbone=str(path)), discard_event)
 
 
 def test_a_layer_without_bias_gets_one():

@@ -7,7 +7,7 @@ import pytest
 
 from kdlab.changes.change import LR_FACTOR, Change, ChangeReader, append
 from kdlab.changes.queue import ChangeQueue
-from kdlab.changes.request import ControlRequest
+from kdlab.changes.request import ChangeRequest
 from kdlab.losses.hinton import Hinton
 from kdlab.train.loop_control import LoopControl, alone, in_each_step
 
@@ -43,7 +43,7 @@ def control(folder, **options):
 def all_of(*requests):
     """What ranks agree on: the sum of their numbers."""
     sums = [sum(one) for one in zip(*(r.numbers() for r in requests), strict=True)]
-    return ControlRequest.of_all(sums)
+    return ChangeRequest.of_all(sums)
 
 
 def test_values_hold_from_the_next_step_on_and_are_told_once(tmp_path, give):
@@ -83,7 +83,7 @@ def test_the_first_rank_speaks_for_the_user_and_each_for_itself(tmp_path, give):
     for one in (first, second):
         one.changes.look(now=True)
     agreed = all_of(first.request(), second.request())
-    assert agreed == ControlRequest(
+    assert agreed == ChangeRequest(
         stop=True, pause=True, values=tuple((VALUES | {LR_FACTOR: 0.5}).values())
     )
     assert first.apply(agreed)
@@ -95,8 +95,8 @@ def test_the_first_rank_speaks_for_the_user_and_each_for_itself(tmp_path, give):
 
 def test_a_request_without_values_changes_none(tmp_path):
     loop, events = control(tmp_path)
-    assert not loop.apply(ControlRequest(values=(0.0,) * len(VALUES)))
-    assert not loop.apply(ControlRequest())
+    assert not loop.apply(ChangeRequest(values=(0.0,) * len(VALUES)))
+    assert not loop.apply(ChangeRequest())
     assert loop.values == VALUES
     assert not events
 
@@ -120,18 +120,18 @@ def test_a_pause_ends_when_somebody_says_so(tmp_path, give, ends):
                 asked[ends] = True
 
     loop.pause(agree=alone, act=act)
-    assert [event.KIND for event in events] == ["paused", "went_on"]
+    assert [event.KIND for event in events] == ["paused", "continued"]
     assert len(rounds) >= 3
     assert all(now.pause for now in rounds[:2])
     assert getattr(rounds[-1], ends, not rounds[-1].pause)
 
 
 def test_requests_are_put_together_and_the_last_values_count():
-    both = ControlRequest(save=True, values=(1.0,)) | ControlRequest(values=(2.0,))
-    assert both == ControlRequest(save=True, values=(2.0,))
-    assert (both | ControlRequest(values=(0.0,))).values == (2.0,)
+    both = ChangeRequest(save=True, values=(1.0,)) | ChangeRequest(values=(2.0,))
+    assert both == ChangeRequest(save=True, values=(2.0,))
+    assert (both | ChangeRequest(values=(0.0,))).values == (2.0,)
     assert both.ends_the_step
-    assert not ControlRequest(values=(2.0,)).ends_the_step
+    assert not ChangeRequest(values=(2.0,)).ends_the_step
 
 
 def test_a_change_is_read_back_and_what_is_none_is_left_out(tmp_path, give):

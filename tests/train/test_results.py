@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import torch
 
 from kdlab.models.patch_net import PatchNet
-from kdlab.train.kept import WayBack
+from kdlab.train.kept import RevertPoint
 from kdlab.train.lineage import Lineage
 from kdlab.train.position import Position
 from kdlab.train.results import Results
@@ -59,7 +59,7 @@ def test_the_best_of_the_way_back_is_kept_and_those_of_undone_epochs_are_not(
         return [int(path.stem[5:]) for path in sorted(tmp_path.glob("best_*.json"))]
 
     assert epochs(2) == [1, 2]
-    WayBack(good=7, best=2).write(tmp_path / "checkpoints")
+    RevertPoint(good=7, best=2).write(tmp_path / "checkpoints")
     assert epochs(6) == [2, 5, 6, 7, 8]
     position.epoch = position.best_epoch = 2  # a checkpoint of then
     assert epochs(1) == [2, 3]

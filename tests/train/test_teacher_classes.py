@@ -10,7 +10,7 @@ import kdlab
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.errors import ModelError
-from kdlab.events.event import unheard
+from kdlab.events.event import discard_event
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.train.teacher import PreparedTeachers, TeacherSpec, prepare
 from kdlab.train.teacher_classes import named
@@ -51,7 +51,7 @@ def teacher(path, tensors, **fields):
 
 def answers(spec, data):
     check(spec, data)
-    made = prepare(spec, unheard, data=data)
+    made = prepare(spec, discard_event, data=data)
     teachers = PreparedTeachers((made,))
     views = torch.from_numpy(data.inputs[data.test[:4]])
     return teachers.load(data, "cpu").infer(views), made
@@ -81,7 +81,7 @@ def test_classes_in_another_order_give_the_same_answers(
     spec = teacher(tmp_path / "w.safetensors", with_head(tensors, ORDER), classes=given)
     found, made = answers(spec, data)
     assert torch.equal(found, right)
-    assert made.sha256 != prepare(spec, unheard).sha256
+    assert made.sha256 != prepare(spec, discard_event).sha256
     again = answers(spec, data)[1]
     assert again.weights == made.weights
     del kdlab_home

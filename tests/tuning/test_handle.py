@@ -11,7 +11,7 @@ from kdlab.errors import BadInput, ClusterError, NotFoundError, RunFailed, RunSt
 from kdlab.experiment.folder import sweeps_folder
 from kdlab.tuning import attach_sweep
 from kdlab.tuning.folder import SweepFolder, open_study
-from kdlab.tuning.handle import Lines, Sweep, check_name
+from kdlab.tuning.handle import ProgressLines, Sweep, check_name
 from kdlab.tuning.verdicts import ERROR, METRICS, RETRY_OF, VALUES, WHY
 
 
@@ -185,7 +185,7 @@ class Console:
 
 @pytest.fixture
 def lines():
-    made = Lines()
+    made = ProgressLines()
     made.console = Console()
     return made
 

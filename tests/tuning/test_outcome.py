@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kdlab.codec import plain, typed
+from kdlab.codec import from_builtins, to_builtins
 from kdlab.report.verdict import of_setting
 from kdlab.tuning.outcome import (
     BestTrial,
@@ -65,11 +65,11 @@ def test_it_ends_with_the_verdict():
 def test_it_comes_back_from_json():
     judged = of_setting("validation_top1", {0: 69.0}, {0: 70.0}, 1, confirmed=False)
     for found in (OUTCOME, replace(OUTCOME, verdict=judged)):
-        assert typed(SweepOutcome, plain(found)) == found
+        assert from_builtins(SweepOutcome, to_builtins(found)) == found
 
 
 def test_a_notebook_shows_the_result_in_words_and_nothing_of_it_is_markup():
-    result = SweepResult(plain(replace(OUTCOME, saved=["<b>.yaml"])))
+    result = SweepResult(to_builtins(replace(OUTCOME, saved=["<b>.yaml"])))
     assert result["study"] == OUTCOME.study
     shown = result._repr_html_()
     assert f"Best: trial {OUTCOME.best.number}" in shown

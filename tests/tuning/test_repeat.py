@@ -9,7 +9,7 @@ from kdlab.errors import ClusterError, RunStopped
 from kdlab.testing.scripted import ScriptedChild
 from kdlab.tuning.folder import SweepFolder
 from kdlab.tuning.process import SweepProcess
-from kdlab.tuning.repeat import Repeats
+from kdlab.tuning.repeat import Confirmation
 from kdlab.tuning.trial_workers import TrialEnded, TrialWorkers
 from kdlab.tuning.verdicts import METRICS, VALUES
 
@@ -45,7 +45,7 @@ BEST = chosen({"train.lr": 0.125, "train.momentum": 0.5}, [87.5])
 
 def repeats(sweep, workers):
     make, emit = sweep.run_order, sweep.log.emit
-    return Repeats(make, workers, sweep.folder, emit, sweep.stop)
+    return Confirmation(make, workers, sweep.folder, emit, sweep.stop)
 
 
 def again(sweep, work, jobs=2, seeds=(11, 12)):

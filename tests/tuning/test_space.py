@@ -5,9 +5,9 @@ import pytest
 from small_sweeps import SIMULATED, TRAINED, searched
 
 from kdlab.errors import SpecError
-from kdlab.tuning.leaf import leaf_of
 from kdlab.tuning.space import number, parameter
 from kdlab.tuning.spec import Dimension, SweepSpec
+from kdlab.tuning.spec_field import leaf_of
 
 
 def faults(tree, **changes):

@@ -6,7 +6,7 @@ from optuna.trial import TrialState, create_trial
 from small_sweeps import SIMULATED, TRAINED, searched
 
 from kdlab.errors import BadInput, ClusterError, NotFoundError
-from kdlab.events.event import unheard
+from kdlab.events.event import discard_event
 from kdlab.tuning import best
 from kdlab.tuning.driver import Driver
 from kdlab.tuning.folder import SweepFolder, check_hash, find, mend, open_study
@@ -118,7 +118,7 @@ def driver(study, search):
         study=study,
         workers=NoWorkers(),
         make=lambda number, values: {},
-        emit=unheard,
+        emit=discard_event,
         stop=lambda: False,
     )
 

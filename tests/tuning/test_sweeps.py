@@ -16,8 +16,8 @@ from small_sweeps import SIMULATED, TRAINED
 from tests_support import until
 
 import kdlab
-from kdlab.cluster.wires.security import remembered
-from kdlab.cluster.wires.wire import ask
+from kdlab.cluster.transport.security import remembered
+from kdlab.cluster.transport.wire import ask
 from kdlab.errors import BadInput, RunFailed, RunStopped
 from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder

@@ -6,32 +6,32 @@ from dataclasses import dataclass
 import pytest
 from small_sweeps import SIMULATED, TRAINED, searched
 
-from kdlab.codec import MessageError, plain, typed
+from kdlab.codec import MessageError, from_builtins, to_builtins
 from kdlab.errors import BadInput, RunStopped
 from kdlab.events.runs import RunDone
 from kdlab.experiment.folder import RunFolder
 from kdlab.run.experiment import Experiment
 from kdlab.run.handle.run import made
-from kdlab.run.process.execution import Work
+from kdlab.run.process.execution import Job
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.tuning.simulated import simulate
-from kdlab.tuning.trial_worker import Orders, trained
+from kdlab.tuning.trial_worker import OrderQueue, trained
 from kdlab.tuning.trial_workers import StopTrial, TrialEnded, TrialOrder
 
 
 def carried_out(work, *messages):
     """What is said about these orders."""
-    orders, said = Orders(), []
+    orders, said = OrderQueue(), []
     for message in messages:
         orders.hear(message)
     orders.hear({"end": True})
     orders.carry_out(work, lambda **facts: said.append(facts))
     assert said.pop(0) == {"ready": True}
-    return [typed(TrialEnded, facts) for facts in said]
+    return [from_builtins(TrialEnded, facts) for facts in said]
 
 
 def order(number, **more):
-    return plain(TrialOrder(number=number, **more))
+    return to_builtins(TrialOrder(number=number, **more))
 
 
 def test_orders_are_carried_out_in_turn_until_the_end():
@@ -71,9 +71,9 @@ def test_a_trial_that_goes_wrong_is_told_of_and_the_next_one_is_done(error, stat
 
 
 def test_a_stop_is_heard_beside_the_orders():
-    orders = Orders()
+    orders = OrderQueue()
     orders.hear(order(3))
-    orders.hear(plain(StopTrial(3)))
+    orders.hear(to_builtins(StopTrial(3)))
     assert orders.stopped == {3}
     with pytest.raises(MessageError, match="none of TrialOrder, StopTrial"):
         orders.hear({"kind": "Pause"})
@@ -97,11 +97,11 @@ def test_a_simulation_without_a_spec_is_told_of():
 
 
 @dataclass(frozen=True)
-class Found:
+class LoadedCheckpoint:
     top1: float
 
 
-class Trial(Work):
+class Trial(Job):
     """Ends as `does` says."""
 
     done, late = RunDone, "MLflow is slow"
@@ -131,7 +131,7 @@ def run(tmp_path):
 
 
 def test_a_trial_is_told_as_its_folder_has_it(run):
-    ended = train(run, lambda trial: Found(top1=81.5))
+    ended = train(run, lambda trial: LoadedCheckpoint(top1=81.5))
     assert ended == TrialEnded(2, "finished", None, {"top1": 81.5})
     assert run.raw_status().state == "finished"
 
@@ -150,9 +150,9 @@ def test_a_trial_knows_its_pool_and_whether_it_is_to_stop(run):
     assert len(seen) == 1
     assert ended.state == "stopped"
     again = RunFolder(run.path)
-    assert train(again, lambda trial: Found(top1=float(trial.stop())), {3}).result == {
-        "top1": 0.0
-    }
+    assert train(
+        again, lambda trial: LoadedCheckpoint(top1=float(trial.stop())), {3}
+    ).result == {"top1": 0.0}
 
 
 def test_an_error_is_the_trials_and_in_its_status(run):

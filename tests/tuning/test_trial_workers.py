@@ -2,7 +2,7 @@
 
 import pytest
 
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.errors import ClusterError
 from kdlab.testing.scripted import ScriptedChild
 from kdlab.tuning.trial_workers import (
@@ -42,8 +42,8 @@ def test_who_is_ready_gets_a_trial_and_is_free_after_it(workers, started):
     order, ended = TrialOrder(number=7, run="/runs/7"), TrialEnded(7, "finished", None, {})
     workers.send(1, order)
     assert workers.idle() == []
-    assert list(map(TrialWorkerOrder.typed, started[1].orders)) == [order]
-    started[1].say(**plain(ended))
+    assert list(map(TrialWorkerOrder.from_builtins, started[1].orders)) == [order]
+    started[1].say(**to_builtins(ended))
     assert list(workers.events()) == [ended]
     assert workers.idle() == [1]
 
@@ -55,7 +55,7 @@ def test_only_the_worker_at_a_trial_is_told_to_stop_it(workers, started):
     workers.send(0, TrialOrder(number=3))
     workers.send(1, TrialOrder(number=4))
     workers.stop(4)
-    stop = plain(StopTrial(4))
+    stop = to_builtins(StopTrial(4))
     assert stop not in started[0].orders
     assert started[1].orders[-1] == stop
 
@@ -75,7 +75,7 @@ def test_a_result_that_was_said_before_the_death_counts(workers, started):
     started[0].say(ready=True)
     list(workers.events())
     workers.send(0, TrialOrder(number=3))
-    started[0].say(**plain(TrialEnded(3, "finished", None, {})))
+    started[0].say(**to_builtins(TrialEnded(3, "finished", None, {})))
     started[0].die()
     ended, lost = workers.events()
     assert ended.order == 3

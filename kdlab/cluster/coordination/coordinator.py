@@ -18,6 +18,7 @@ from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.ioloop import PeriodicCallback
 
+from kdlab.cluster.coordination.change_notifier import ChangeNotifier
 from kdlab.cluster.coordination.coordinator_messages import (
     Deployed,
     PoolStatus,
@@ -34,28 +35,27 @@ from kdlab.cluster.coordination.lease_store import (
     STUDENTS,
     TEACHERS,
     THE_POOL,
-    KeptRows,
     LeaseStore,
     PoolRow,
+    StoredRows,
     StudentRow,
     make_store,
 )
 from kdlab.cluster.coordination.metrics import OF_READERS, PoolMetrics, can_be_shown
 from kdlab.cluster.coordination.quarantine import Quarantine
 from kdlab.cluster.coordination.recording import Recorded
-from kdlab.cluster.coordination.student_news import StudentNews
-from kdlab.cluster.coordination.weights_shelf import WeightsShelf
+from kdlab.cluster.coordination.weights_cache import WeightsCache
 from kdlab.cluster.teachers.probe import disagreement
-from kdlab.cluster.wires.security import NoHttp
-from kdlab.codec import plain, told, typed
+from kdlab.cluster.transport.security import NoHttp
+from kdlab.codec import from_builtins, to_builtins, to_dict
 from kdlab.papers.edl_dist.fair_shares import Demand
 from kdlab.papers.edl_dist.leases import LeaseTable
 from kdlab.papers.edl_dist.reader_instructions import (
     AskTeacher,
-    Complain,
-    GiveBack,
     Need,
     Release,
+    ReportBadTeacher,
+    ReturnTeacher,
     ToCoordinator,
 )
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
@@ -97,7 +97,7 @@ class Coordinator(SchedulerPlugin):
         self.incarnation = uuid.uuid4().hex
         self.deployed = asyncio.Event()
         self.store: LeaseStore = make_store(self.store_url, self.store_prefix)
-        self.shelf = WeightsShelf()
+        self.shelf = WeightsCache()
         if self.journal is not None:
             self.leases = Recorded(
                 self.leases,
@@ -107,7 +107,7 @@ class Coordinator(SchedulerPlugin):
                 ttl_s=self.leases.ttl_s,
                 next_epoch=self.leases.next_epoch,
             ).machine
-        self.news = StudentNews(self.leases)
+        self.news = ChangeNotifier(self.leases)
         self._restore(await self.store.load())
         operations = (
             *("deploy", "hello", "ready", "renew", "leave"),
@@ -140,9 +140,9 @@ class Coordinator(SchedulerPlugin):
 
     def _publish(self, deployment: Mapping[str, object] | None) -> None:
         self.deployment = deployment
-        self.published = None if deployment is None else typed(Deployed, deployment)
+        self.published = None if deployment is None else from_builtins(Deployed, deployment)
 
-    def _restore(self, kept: KeptRows) -> None:
+    def _restore(self, kept: StoredRows) -> None:
         if kept.pool is None:
             return
         if self.deployment is None:
@@ -151,7 +151,7 @@ class Coordinator(SchedulerPlugin):
             return
         self.leases.on_restored(
             list(kept.teachers.values()),
-            [Demand(**plain(row)) for row in kept.students.values()],
+            [Demand(**to_builtins(row)) for row in kept.students.values()],
             kept.pool.next_epoch,
             time.monotonic(),
         )
@@ -186,7 +186,7 @@ class Coordinator(SchedulerPlugin):
         a student still holds teachers it is refused. The same models and data as before
         are one deployment, whatever batch, loss or way to send inputs a student has.
         """
-        before, wanted = self.published, typed(Deployed, deployment)
+        before, wanted = self.published, from_builtins(Deployed, deployment)
         if before is not None and before.fingerprint == wanted.fingerprint:
             return before.lacks(wanted)
         if before is not None:
@@ -207,7 +207,7 @@ class Coordinator(SchedulerPlugin):
             for teacher, lease in self.leases.leases.items()
             if lease.info and sha256 in (lease.info.weights or ()) and teacher != address
         ]
-        return told(self.shelf.source(address, sha256, peers))
+        return to_dict(self.shelf.source(address, sha256, peers))
 
     async def hello(
         self, address: str, serves: Mapping[str, object] | None = None, wait_s: float = 5
@@ -229,7 +229,7 @@ class Coordinator(SchedulerPlugin):
                 await asyncio.wait_for(self.deployed.wait(), wait_s)
             except TimeoutError:
                 return None  # the teacher asks again
-        return plain(Welcome(self.deployment, self.leases.ttl_s / 4))
+        return to_builtins(Welcome(self.deployment, self.leases.ttl_s / 4))
 
     async def ready(
         self,
@@ -243,11 +243,11 @@ class Coordinator(SchedulerPlugin):
         """{} when the teacher is accepted, else a `Refusal`."""
         refusal = self._refusal(address, fingerprint, answer)
         if refusal is not None:
-            return plain(refusal)
+            return to_builtins(refusal)
         if not (math.isfinite(t_t) and t_t > 0 and math.isfinite(batch_s)):
-            return plain(Refusal(f"it measured {t_t} samples/s"))
+            return to_builtins(Refusal(f"it measured {t_t} samples/s"))
         now = time.monotonic()
-        info = believed(typed(TeacherInfo, facts))
+        info = believed(from_builtins(TeacherInfo, facts))
         # Leases are renewed between batches: one that takes long must not look like a hang.
         ttl_s = max(self.leases.ttl_s, _BATCHES_PER_TTL * batch_s)
         self.leases.on_ready(address, t_t, now, ttl_s, info)
@@ -280,7 +280,7 @@ class Coordinator(SchedulerPlugin):
             return False
         lease = table.leases[address]
         if (before := lease.info) is not None:
-            now = believed(typed(TeacherInfo, plain(before) | dict(news)))
+            now = believed(from_builtins(TeacherInfo, to_builtins(before) | dict(news)))
             if (now.here, now.engine) != (before.here, before.engine):
                 table.on_info(address, now)
                 self._changed()
@@ -330,7 +330,7 @@ class Coordinator(SchedulerPlugin):
     async def tell(self, student: str, instruction: Mapping[str, object]) -> bool:
         """What a reader says of its teachers; whether one that it asked for came now."""
         table, now, got = self.leases, time.monotonic(), False
-        match ToCoordinator.typed(instruction):
+        match ToCoordinator.from_builtins(instruction):
             case AskTeacher(need):
                 got = table.on_extra(student, now, amount(need))
             case Need(need) if student in table.demands:
@@ -338,10 +338,10 @@ class Coordinator(SchedulerPlugin):
                 self.store.put(STUDENTS, student, StudentRow.of(table.demands[student]))
             case Release(teacher, lease, need):
                 table.on_release(student, teacher, lease, amount(need), now)
-            case GiveBack(teacher, lease):  # a request failed: it may come again
+            case ReturnTeacher(teacher, lease):  # a request failed: it may come again
                 table.on_release(student, teacher, lease, None, now)
             # Its answers are unusable; only whoever holds the lease may say so.
-            case Complain(teacher, lease, why):
+            case ReportBadTeacher(teacher, lease, why):
                 if table.on_complaint(student, teacher, lease, now):
                     self.quarantine.put(teacher, why, now)
         self._changed()
@@ -363,7 +363,7 @@ class Coordinator(SchedulerPlugin):
         wait_s: float,
         figures: Mapping[str, float] | None = None,
     ) -> dict[str, object]:
-        """`PoolChanges` of a student after `version`, as soon as there are some."""
+        """`PoolUpdate` of a student after `version`, as soon as there are some."""
         table, said = self.leases, figures or {}
         self.figures[student] = {
             name: amount(said[name]) for name in OF_READERS if name in said
@@ -375,11 +375,14 @@ class Coordinator(SchedulerPlugin):
         self.students_seen[student] = time.monotonic()
         if student not in table.demands:
             return {}
-        return {**plain(table.delta(student, version)), "incarnation": self.incarnation}
+        return {
+            **to_builtins(table.delta(student, version)),
+            "incarnation": self.incarnation,
+        }
 
     async def status(self) -> dict[str, object]:
         """`PoolStatus`, for waiting pools, `kdlab doctor` and tests."""
-        return dict(plain(self.pool_status()))
+        return dict(to_builtins(self.pool_status()))
 
     def pool_status(self) -> PoolStatus:
         """What is to be seen now."""

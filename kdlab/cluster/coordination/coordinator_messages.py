@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kdlab.codec import plain, told
+from kdlab.codec import to_builtins, to_dict
 from kdlab.papers.edl_dist.fair_shares import LeaseState, SharedTeacher
 from kdlab.papers.edl_dist.leases import Delta
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
@@ -85,7 +85,7 @@ class WeightsSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolChanges(Delta):
+class PoolUpdate(Delta):
     """What changed for a student; an empty answer says that its demand is to be said again."""
 
     incarnation: str  # of the coordinator: what `version` counts for
@@ -121,9 +121,9 @@ class TeacherStatus:
         return cls(row.teacher, row.state, shares, row.t_t, silent_s, row.info)
 
     def said(self) -> dict[str, object]:
-        own: dict[str, object] = plain(self)
+        own: dict[str, object] = to_builtins(self)
         own.pop("facts")
-        return own | ({} if self.facts is None else told(self.facts))
+        return own | ({} if self.facts is None else to_dict(self.facts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

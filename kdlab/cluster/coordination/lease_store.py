@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
-from kdlab.cluster.wires.security import write_private
-from kdlab.codec import Amount, Count, MessageError, parsed, plain, typed
+from kdlab.cluster.transport.security import write_private
+from kdlab.codec import Amount, Count, MessageError, from_builtins, from_json, to_builtins
 from kdlab.config import credentials
 from kdlab.config.home import find_as, write_whole
 from kdlab.errors import BadInput, Fault
@@ -63,7 +63,7 @@ class PoolRow:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRows:
+class StoredRows:
     """All that a store has: rows by address, rows by name, and one of the pool."""
 
     teachers: Mapping[str, SharedTeacher] = field(default_factory=dict)
@@ -71,27 +71,27 @@ class KeptRows:
     pool: PoolRow | None = None
 
 
-def _read(rows: Mapping[str, object]) -> KeptRows:
+def _read(rows: Mapping[str, object]) -> StoredRows:
     """Rows as they stand in a file or in Redis.
 
     Raises:
         MessageError, KeyError: something else stands there.
     """
-    teachers = typed(dict[str, SharedTeacher], rows[TEACHERS])
+    teachers = from_builtins(dict[str, SharedTeacher], rows[TEACHERS])
     if not all(0 <= number < inf for t in teachers.values() for number in (t.ttl_s, t.t_t)):
         raise MessageError("A teacher's rate or time to live is no number")
-    return KeptRows(
+    return StoredRows(
         teachers,
-        typed(dict[str, StudentRow], rows[STUDENTS]),
-        typed(dict[str, PoolRow], rows[POOL]).get(THE_POOL),
+        from_builtins(dict[str, StudentRow], rows[STUDENTS]),
+        from_builtins(dict[str, PoolRow], rows[POOL]).get(THE_POOL),
     )
 
 
 class LeaseStore:
     """Keeps nothing beyond the table; the others keep more."""
 
-    async def load(self) -> KeptRows:
-        return KeptRows()
+    async def load(self) -> StoredRows:
+        return StoredRows()
 
     def put(self, kind: str, name: str, row: object, ttl_s: float | None = None) -> None:
         """For so long; None is for ever."""
@@ -112,20 +112,20 @@ class InFile(LeaseStore):
         self._changed = asyncio.Event()
         self._writer = asyncio.create_task(self._write())
 
-    async def load(self) -> KeptRows:
+    async def load(self) -> StoredRows:
         try:
             found = await asyncio.to_thread(find_as, _KindRows, self.path)
             if found is None:  # the first start
-                return KeptRows()
+                return StoredRows()
             kept = _read(found)
             self._rows = {kind: found[kind] for kind in self._rows}
             return kept
         except (KeyError, MessageError) as error:
             _LOG.warning("leases in %s cannot be read, begun anew: %s", self.path, error)
-        return KeptRows()
+        return StoredRows()
 
     def put(self, kind: str, name: str, row: object, ttl_s: float | None = None) -> None:
-        self._rows[kind][name] = plain(row)
+        self._rows[kind][name] = to_builtins(row)
         self._changed.set()
 
     def drop(self, kind: str, name: str) -> None:
@@ -177,7 +177,7 @@ class InRedis(LeaseStore):
     def _key(self, kind: str, name: str) -> str:
         return f"{self.prefix}:{kind}:{name}"
 
-    async def load(self) -> KeptRows:
+    async def load(self) -> StoredRows:
         """What is there and has not expired.
 
         Raises:
@@ -190,12 +190,12 @@ class InRedis(LeaseStore):
                 text = await self.redis.get(key)
                 if text is not None:  # it may expire between the two calls
                     self._rows[key] = str(text)
-                    rows[key[start:]] = parsed(object, str(text).encode())
+                    rows[key[start:]] = from_json(object, str(text).encode())
         return _read(found)
 
     def put(self, kind: str, name: str, row: object, ttl_s: float | None = None) -> None:
         key = self._key(kind, name)
-        self._rows[key] = json.dumps(plain(row))
+        self._rows[key] = json.dumps(to_builtins(row))
         self._set(key, ttl_s)
 
     def renew(self, kind: str, name: str, ttl_s: float) -> None:

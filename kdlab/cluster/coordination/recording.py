@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Generic, TypeVar, cast
 
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 
 M = TypeVar("M")
 FORMAT = 2  # of journals; 1 had another form of what is said
@@ -58,10 +58,10 @@ class Recorded(Generic[M]):
     def _recording(self, name: str, call: Callable[..., object]) -> Callable[..., object]:
         def recorded(*args: object, **kwargs: object) -> object:
             # Taken before the call: what it is given may be changed by it.
-            given = {"args": plain(args), "kwargs": plain(kwargs)}
+            given = {"args": to_builtins(args), "kwargs": to_builtins(kwargs)}
             told = call(*args, **kwargs)
             self._write(
-                on=name, **given, told=plain(told), state=self._state(self._machine)
+                on=name, **given, told=to_builtins(told), state=self._state(self._machine)
             )
             return told
 

@@ -7,8 +7,8 @@ from distributed import Scheduler
 
 from kdlab.cluster.child_configs import SchedulerConfig
 from kdlab.cluster.coordination.coordinator import Coordinator
-from kdlab.cluster.wires import security
-from kdlab.cluster.wires.wire import settle
+from kdlab.cluster.transport import security
+from kdlab.cluster.transport.wire import settle
 from kdlab.supervision.children import announce, configured
 
 

@@ -18,8 +18,8 @@ from distributed.deploy.spec import ProcessInterface
 
 from kdlab.cluster.machines import Machines
 from kdlab.cluster.teachers.teacher_host import machine_of
-from kdlab.cluster.wires.roles import TEACHER, TeacherWorker
-from kdlab.cluster.wires.security import Files, of_all_roles
+from kdlab.cluster.transport.roles import TEACHER, TeacherWorker
+from kdlab.cluster.transport.security import Files, of_all_roles
 from kdlab.config.spec import Spec
 from kdlab.errors import BadInput, ClusterError
 
@@ -80,7 +80,7 @@ class Deployer(Spec, ABC):
 class DaskMachines(Machines):
     """Any `Cluster` of Dask with `scale`; those made of specs give back the ones named."""
 
-    steered, outlive_scheduler = True, False
+    adjustable, outlive_scheduler = True, False
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.address = cluster, str(cluster.scheduler_address)

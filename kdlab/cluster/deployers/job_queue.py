@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from distributed.utils import get_ip
 
 from kdlab.cluster.deployers.deployer import Deployer, StandingScheduler
-from kdlab.cluster.wires.roles import TEACHER
-from kdlab.cluster.wires.security import Files, of_all_roles
+from kdlab.cluster.transport.roles import TEACHER
+from kdlab.cluster.transport.security import Files, of_all_roles
 from kdlab.config import Fault, Range, register
 from kdlab.errors import BadInput
 
@@ -38,7 +38,7 @@ _SYSTEMS = {
 }
 _AS_HOST = (
     *("--resources", f"{TEACHER}=1", "--no-dashboard"),
-    *("--worker-class", "kdlab.cluster.wires.roles.TeacherWorker"),
+    *("--worker-class", "kdlab.cluster.transport.roles.TeacherWorker"),
 )
 # Words of a job script in which neither a shell nor the batch system finds a thing to carry out.
 _WORD = re.compile(r"\w[\w.:@/+,-]*")

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from kdlab.cluster.deployers.deployer import Deployer
 from kdlab.cluster.machines import Machines
-from kdlab.cluster.wires.roles import TEACHER
-from kdlab.cluster.wires.security import Files
+from kdlab.cluster.transport.roles import TEACHER
+from kdlab.cluster.transport.security import Files
 from kdlab.config import Fault, Range, register
 from kdlab.errors import ClusterError
 
@@ -96,7 +96,7 @@ class KubernetesMachines(Deployer):
             "worker",
             ["dask", "worker", self.address(name), "--name=$(DASK_WORKER_NAME)", *_TLS,
              f"--resources={TEACHER}=1", "--nthreads=1", "--no-nanny", "--no-dashboard",
-             "--worker-class=kdlab.cluster.wires.roles.TeacherWorker"],
+             "--worker-class=kdlab.cluster.transport.roles.TeacherWorker"],
             {"requests": has, "limits": has},
         )  # fmt: skip
         service = {
@@ -141,7 +141,7 @@ class KubernetesMachines(Deployer):
 class KubernetesPods(Machines):
     """A DaskCluster that is up."""
 
-    steered = True
+    adjustable = True
 
     def __init__(self, spec: KubernetesMachines, name: str) -> None:
         self.spec, self.name, self.address = spec, name, spec.address(name)

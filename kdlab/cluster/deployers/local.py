@@ -10,7 +10,7 @@ from kdlab.cluster.deployers.deployer import (
     HostNanny,
     StandingCluster,
 )
-from kdlab.cluster.wires.security import Files
+from kdlab.cluster.transport.security import Files
 from kdlab.config import register
 
 

@@ -17,7 +17,7 @@ from distributed.deploy.ssh import Worker
 from distributed.utils import get_ip
 
 from kdlab.cluster.deployers.deployer import WORKER_OPTIONS, Deployer, StandingCluster
-from kdlab.cluster.wires.security import Files
+from kdlab.cluster.transport.security import Files
 from kdlab.config import Fault, Range, register
 from kdlab.errors import ClusterError
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Coroutine, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.cluster.reader.reader_wires import Unreachable, Unusable, Wires
+from kdlab.cluster.reader.pool_connection import PoolConnection, Unreachable, Unusable
 from kdlab.cluster.teachers.probe import difference_of
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.events.teachers import TeacherRequested
 from kdlab.papers.edl_dist import reader_instructions as tell
 from kdlab.papers.edl_dist.distil_reader import DistilReader
@@ -26,7 +26,7 @@ _TICK_S = 0.05
 
 class ReaderLoop(ABC):
     machine: DistilReader
-    wires: Wires
+    wires: PoolConnection
 
     def __init__(self) -> None:
         self.answer: NDArray[np.float32] | None = None  # the one being passed on
@@ -39,7 +39,7 @@ class ReaderLoop(ABC):
     async def soft_labels(
         self, part: Part, teacher: str, *, check: bool
     ) -> NDArray[np.float32]:
-        """Soft labels of a part, by this teacher; raises what `Wires.soft_labels` does."""
+        """Soft labels of a part, by this teacher; raises what `PoolConnection.soft_labels` does."""
 
     @abstractmethod
     def failed_task(self, error: BaseException) -> None:
@@ -64,14 +64,14 @@ class ReaderLoop(ABC):
                 self.compared.pop(part, None)
             case tell.AskTeacher() | tell.Need() | tell.Release():
                 self.spawn(self._tell_coordinator(instruction))
-            case tell.GiveBack() | tell.Complain():
+            case tell.ReturnTeacher() | tell.ReportBadTeacher():
                 self.spawn(self._tell_coordinator(instruction))
 
     async def _tell_coordinator(self, instruction: tell.ToCoordinator) -> None:
-        if isinstance(instruction, tell.GiveBack):
+        if isinstance(instruction, tell.ReturnTeacher):
             await asyncio.sleep(instruction.after_s)  # who is dead is gone by then
         try:
-            told = plain(instruction)
+            told = to_builtins(instruction)
             got = await self.wires.coordinator("tell", instruction=told)
         except (OSError, TimeoutError):  # it is away; `watch` notices and reports
             match instruction:
@@ -83,7 +83,7 @@ class ReaderLoop(ABC):
                     self.machine.on_release_failed(teacher)
         else:
             if isinstance(instruction, tell.AskTeacher):
-                self.do([tell.Say(TeacherRequested(granted=bool(got)))])
+                self.do([tell.EmitEvent(TeacherRequested(granted=bool(got)))])
 
     async def _ask(self, part: Part, teacher: str, lease: int, check: bool = False) -> None:
         """One request: every way it can end becomes one fact."""

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.codec import Tagged, parsed
+from kdlab.codec import Tagged, from_json
 from kdlab.errors import ClusterError
 from kdlab.papers.edl_dist.reader_instructions import ReaderFailure
 
@@ -286,7 +286,7 @@ class Channel:
                 raise EOFError
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
-        return 0 if line == b"0" else parsed(dict[str, object], line)
+        return 0 if line == b"0" else from_json(dict[str, object], line)
 
     def close(self) -> None:
         self._socket.close()

@@ -27,8 +27,8 @@ from kdlab.cluster import notebook_components
 from kdlab.cluster.child_configs import ReaderConfig
 from kdlab.cluster.coordination.recording import Recorded
 from kdlab.cluster.reader.batches_under_way import BatchesUnderWay, HandOver
+from kdlab.cluster.reader.pool_connection import WAITS, WAYS, PoolConnection
 from kdlab.cluster.reader.reader_loop import ReaderLoop
-from kdlab.cluster.reader.reader_wires import WAITS, WAYS, Wires
 from kdlab.cluster.reader.ring import (
     PauseReader,
     ReaderDefect,
@@ -37,32 +37,32 @@ from kdlab.cluster.reader.ring import (
     SetThresholds,
     StopReader,
 )
-from kdlab.cluster.wires import security
-from kdlab.cluster.wires.wire import refuse_pickles, settle
-from kdlab.codec import parsed, plain
+from kdlab.cluster.transport import security
+from kdlab.cluster.transport.wire import refuse_pickles, settle
+from kdlab.codec import from_json, to_builtins
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec
 from kdlab.data.samples import PlannedSamples, described
 from kdlab.errors import join_command
 from kdlab.events.event import Event
-from kdlab.events.teachers import CoordinatorAway, CoordinatorBack, TeachersGone
-from kdlab.events.training import LabelsKept
+from kdlab.events.teachers import AllTeachersLost, CoordinatorAway, CoordinatorBack
+from kdlab.events.training import LabelsStored
 from kdlab.models.memory import keep_small
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.papers.edl_dist.reader_instructions import (
     Deliver,
+    EmitEvent,
     Fail,
     Instructions,
     Keep,
     ReaderFailure,
     ReaderInstruction,
-    Say,
     TakeCached,
 )
 from kdlab.soft_labels.label_file import GrowingLabels, own_folder
-from kdlab.supervision.children import configured, give_way
+from kdlab.supervision.children import configured, lower_priority
 
 FIGURES = (
     "volume",
@@ -116,7 +116,7 @@ class StudentReader(ReaderLoop):
                 epoch=start.epoch,
                 done=list(start.done),
                 time=begun,
-                rules=plain(config.rules),
+                rules=to_builtins(config.rules),
                 sizes=[list(by_epoch(start.epoch + later)) for later in (0, 1)],
             ).machine
         self.coordinator_away = False
@@ -154,7 +154,7 @@ class StudentReader(ReaderLoop):
                 self.batches.take_cached(part)
             case Deliver(epoch, batch):
                 self.deliver(epoch, batch)
-            case Say(event):
+            case EmitEvent(event):
                 self.say(event)
             case Fail():
                 self.fail(instruction)
@@ -213,7 +213,7 @@ class StudentReader(ReaderLoop):
             if line == b"0\n":
                 self._collect()
                 continue
-            match ReaderOrder.typed(parsed(dict[str, object], line)):
+            match ReaderOrder.from_builtins(from_json(dict[str, object], line)):
                 case StopReader():
                     return
                 case PauseReader(paused):
@@ -236,18 +236,18 @@ class StudentReader(ReaderLoop):
         made_by = await asyncio.to_thread(self.batches.finish)
         if made_by is not None and self.config.label_file is not None:
             folder = own_folder(self.config.label_file)
-            self.say(LabelsKept(folder=str(folder), made_by=made_by))
+            self.say(LabelsStored(folder=str(folder), made_by=made_by))
 
     # Words to the trainer
 
     def say(self, event: Event) -> None:
-        if isinstance(event, TeachersGone):
+        if isinstance(event, AllTeachersLost):
             address = self.config.coordinator
             event = event.but(coordinator=address, join=join_command(address))
         self._emit(event.facts())
 
     def fail(self, failure: ReaderFailure) -> None:
-        self._emit(plain(failure))
+        self._emit(to_builtins(failure))
 
     def _emit(self, message: Mapping[str, object]) -> None:
         self._write(message)
@@ -265,7 +265,7 @@ class StudentReader(ReaderLoop):
     async def run(self, end: socket.socket) -> None:
         """Until the trainer says stop or goes away."""
         stream, self.writer = await asyncio.open_connection(sock=end)
-        self.wires = await Wires.open(self.config)
+        self.wires = await PoolConnection.open(self.config)
         self.spawn(self.watch(self._is_away, self._is_back, self.figures))
         self.spawn(self.look())
         await self._listen(stream)
@@ -282,7 +282,7 @@ class StudentReader(ReaderLoop):
 def main() -> None:
     config = configured(ReaderConfig)
     keep_small()
-    give_way()
+    lower_priority()
     settle()
     refuse_pickles()
     security.use(config.tls)

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.cluster.teachers.loaded_model import LoadedModel
-from kdlab.cluster.wires.messages import Took
-from kdlab.models.device_feed import OnItsWay
+from kdlab.cluster.transport.messages import RequestTimes
+from kdlab.models.device_feed import PendingResult
 
 _RENEWED_WITHIN_S = 0.2  # between looks whether the lease has to be renewed
 
@@ -34,7 +34,7 @@ class Request:
     begun: NDArray[np.bool_] | None = None  # of which samples; None is all
     fresh: bool = False  # what was kept does not count
     arrived: float = field(default_factory=time.perf_counter)
-    took: Took = field(default_factory=Took)  # known once it is answered
+    took: RequestTimes = field(default_factory=RequestTimes)  # known once it is answered
     engine: str = "eager fp32"  # that computed it; known once it is answered
 
     @property
@@ -51,7 +51,7 @@ class UnderWay:
     requests: list[Request]
     found: list[tuple[NDArray[np.float32] | None, NDArray[np.bool_] | None]]  # kept ones
     counts: list[int]  # samples that are computed, of each request
-    computed: OnItsWay | None  # None: everything was kept
+    computed: PendingResult | None  # None: everything was kept
     engine: str  # that computes
     begin: float
     viewed: float  # when its views were ready
@@ -178,7 +178,7 @@ class Inference(LoadedModel):
         self._busy_until = now
         for request in requests:
             queued_s, views_s = done.begin - request.arrived, done.viewed - done.begin
-            request.took = Took(queued_s, views_s, computed_s)
+            request.took = RequestTimes(queued_s, views_s, computed_s)
             request.engine = done.engine
         asked = sum(request.size for request in requests)
         # A rate of what was computed, with its views; a few that were missing say little.

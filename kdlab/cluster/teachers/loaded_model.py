@@ -16,12 +16,12 @@ from torch import nn
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.limits import free_memory
 from kdlab.cluster.teachers.engines_of_teacher import EnginesOfTeacher, few_enough
-from kdlab.cluster.teachers.kept_answers import KeptAnswers
+from kdlab.cluster.teachers.label_cache import LabelCache
 from kdlab.cluster.teachers.probe import probe_images, proof_of
 from kdlab.data.images import ImageData
 from kdlab.data.splits import by_class
 from kdlab.errors import DataError, TeacherRefused
-from kdlab.models.device_feed import DeviceFeed, OnItsWay
+from kdlab.models.device_feed import DeviceFeed, PendingResult
 from kdlab.models.engines import Asked
 from kdlab.models.ensemble import Combination, combined
 from kdlab.models.memory import keep_freed_memory
@@ -77,7 +77,7 @@ class LoadedModel:
         self.engines: EnginesOfTeacher | None = None  # None: PyTorch as it is
         self._ask: Asked = self.model
         self.data: ImageData | None = None
-        self.kept: KeptAnswers | None = None  # None where none are shared
+        self.kept: LabelCache | None = None  # None where none are shared
         self.t_t = 0.0  # samples/s while computing
         self.best_batch = deployment.batch
         self.min_batch = 1  # samples: its efficiency falls off below
@@ -98,12 +98,12 @@ class LoadedModel:
         return model.requires_grad_(requires_grad=False).to(self.device)
 
     @torch.inference_mode()
-    def _asked(self, views: Sequence[NDArray[Any]], ask: Asked) -> OnItsWay:
+    def _asked(self, views: Sequence[NDArray[Any]], ask: Asked) -> PendingResult:
         """(N, C, H, W) uint8, or float32 on the 0..1 scale -> (all N together, classes)."""
         pixels = self.feed.joined(views)
         if pixels.dtype != torch.uint8:
             pixels = pixels * 255  # what the models' normalisation expects
-        return OnItsWay(ask(pixels).float())
+        return PendingResult(ask(pixels).float())
 
     @property
     def engine(self) -> str | None:
@@ -216,7 +216,7 @@ class LoadedModel:
         try:
             self.data = self.deployment.load_data()
             if self.deployment.share_answers:
-                self.kept = KeptAnswers(
+                self.kept = LabelCache(
                     self.data.ids_below,
                     self.deployment.num_classes,
                     min(_KEPT_BYTES, int(_KEPT_SHARE * free_memory())),

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from kdlab.codec import parsed
+from kdlab.codec import from_json
 from kdlab.errors import BadInput
 
 LOOK_S = 1.0  # between looks
@@ -46,7 +46,7 @@ def _azure_says(text: str, name: str) -> bool:
     """All machines of a scale set hear of each other's events."""
     return any(
         event["EventType"] in ("Preempt", "Terminate") and name in event["Resources"]
-        for event in parsed(dict[str, Any], text.encode())["Events"]
+        for event in from_json(dict[str, Any], text.encode())["Events"]
     )
 
 
@@ -55,7 +55,7 @@ CLOUDS: Mapping[str, MetadataService] = MappingProxyType(
     {
         "aws": MetadataService(
             f"{_HERE}/latest/meta-data/spot/instance-action",
-            lambda text, name: "action" in parsed(dict[str, object], text.encode()),
+            lambda text, name: "action" in from_json(dict[str, object], text.encode()),
             token_url=f"{_HERE}/latest/api/token",
         ),
         "gcp": MetadataService(

@@ -31,12 +31,12 @@ from kdlab.cluster.coordination.coordinator_messages import Refusal, Welcome
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.teachers.inference import Inbox, Inference, Request, compute
 from kdlab.cluster.teachers.weights import forget_other_than, piece_for, weights_for
-from kdlab.cluster.wires.frames import Arrays
-from kdlab.cluster.wires.label_wire import Reply, listen, port_of
-from kdlab.cluster.wires.messages import check, encode
-from kdlab.cluster.wires.roles import FAILED, REFUSED, WITHDRAWN
-from kdlab.cluster.wires.wire import CALL_S, call_coordinator
-from kdlab.codec import told, typed
+from kdlab.cluster.transport.frames import Arrays
+from kdlab.cluster.transport.label_wire import Reply, listen, port_of
+from kdlab.cluster.transport.messages import check, encode
+from kdlab.cluster.transport.roles import FAILED, REFUSED, WITHDRAWN
+from kdlab.cluster.transport.wire import CALL_S, call_coordinator
+from kdlab.codec import from_builtins, to_dict
 from kdlab.errors import TeacherRefused
 from kdlab.models.memory import give_back_freed_memory
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
@@ -270,7 +270,7 @@ class TeacherServer(WorkerPlugin):
         reply = None
         while reply is None:
             reply = await self._ask("hello", serves=loaded)
-        welcome = typed(Welcome, reply)
+        welcome = from_builtins(Welcome, reply)
         self.renew_s = welcome.renew_s
         return Deployment.from_json(welcome.deployment or {})
 
@@ -317,11 +317,11 @@ class TeacherServer(WorkerPlugin):
                 t_t=inference.t_t,
                 batch_s=inference.best_batch / inference.t_t,
                 answer=answer,
-                facts=told(facts),
+                facts=to_dict(facts),
             )
             if not answered:
                 break
-            refusal = typed(Refusal, answered)
+            refusal = from_builtins(Refusal, answered)
             if refusal.load:
                 return False
             if refusal.retry_s is None:

@@ -18,9 +18,9 @@ from distributed import Worker, WorkerPlugin
 
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.keeper import PoolKeeper
-from kdlab.cluster.wires.roles import MEANT_TO_END, TEACHER
-from kdlab.cluster.wires.security import Files
-from kdlab.cluster.wires.wire import register_plugin
+from kdlab.cluster.transport.roles import MEANT_TO_END, TEACHER
+from kdlab.cluster.transport.security import Files
+from kdlab.cluster.transport.wire import register_plugin
 from kdlab.supervision.backoff import Backoff
 from kdlab.supervision.children import Child, StartChild
 from kdlab.supervision.supervisor import ChildLost, Supervisor

@@ -19,11 +19,11 @@ from urllib.parse import urlsplit
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.teachers.preemption import noticed
 from kdlab.cluster.teachers.teacher import AGAIN_S, LONGEST_S, Ending, TeacherServer
-from kdlab.cluster.wires import security
-from kdlab.cluster.wires.roles import NO_SCHEDULER, TEACHER, TeacherWorker
-from kdlab.cluster.wires.wire import CALL_S, settle
+from kdlab.cluster.transport import security
+from kdlab.cluster.transport.roles import NO_SCHEDULER, TEACHER, TeacherWorker
+from kdlab.cluster.transport.wire import CALL_S, settle
 from kdlab.supervision.backoff import Backoff
-from kdlab.supervision.children import configured, give_way
+from kdlab.supervision.children import configured, lower_priority
 
 
 async def serve(
@@ -118,7 +118,7 @@ async def _has_listeners(address: str) -> bool:
 
 if __name__ == "__main__":
     chosen = configured(TeacherConfig)
-    give_way()  # a local pool's; `kdlab teacher` has a machine of its own
+    lower_priority()  # a local pool's; `kdlab teacher` has a machine of its own
     ended = asyncio.run(serve(chosen))
     if ended.code:
         sys.stderr.write(f"this teacher cannot serve: {ended.why}\n")

@@ -11,10 +11,10 @@ import numpy as np
 
 from kdlab.cluster.coordination.coordinator_messages import WeightsSource
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.wires.frames import Arrays
-from kdlab.cluster.wires.label_wire import connect
-from kdlab.cluster.wires.wire import CALL_S
-from kdlab.codec import MessageError, plain, typed
+from kdlab.cluster.transport.frames import Arrays
+from kdlab.cluster.transport.label_wire import connect
+from kdlab.cluster.transport.wire import CALL_S
+from kdlab.codec import MessageError, from_builtins, to_builtins
 from kdlab.config.seal import file_sha256
 
 _PIECE = 1 << 20  # bytes of weights in one answer
@@ -38,7 +38,7 @@ def piece_for(asked: Mapping[str, object], files: Mapping[str, Path]) -> Arrays:
         ValueError: it asks for something else than these files by sha256.
     """
     try:
-        request = typed(PieceRequest, asked)
+        request = from_builtins(PieceRequest, asked)
     except MessageError as error:
         raise ValueError(str(error)) from error
     path = files.get(request.weights)
@@ -87,7 +87,7 @@ async def _fetch(sha256: str, path: Path, ask: AskCoordinator) -> None:
         OSError, TimeoutError: whoever has them went away, or sent something else.
     """
     while True:
-        source = typed(WeightsSource, await ask("weights_source", sha256=sha256))
+        source = from_builtins(WeightsSource, await ask("weights_source", sha256=sha256))
         if source.wait_s is None:
             break
         await asyncio.sleep(source.wait_s)  # its turn comes, or somebody has them
@@ -112,7 +112,7 @@ async def _pieces_of_peer(sha256: str, address: str, port: int) -> AsyncIterator
     try:
         got, size = 0, 1
         while got < size:
-            asked = peer.ask(plain(PieceRequest(sha256, got)), {})
+            asked = peer.ask(to_builtins(PieceRequest(sha256, got)), {})
             reply, arrays = await asyncio.wait_for(asked, CALL_S)
             if "error" in reply or not len(arrays["piece"]):
                 raise ConnectionError(f"no weights from {address}: {reply}")
@@ -128,7 +128,7 @@ async def _pieces_of_coordinator(
 ) -> AsyncIterator[bytes]:
     got = 0
     while got < size:
-        piece = typed(bytes, await ask("weights", sha256=sha256, offset=got))
+        piece = from_builtins(bytes, await ask("weights", sha256=sha256, offset=got))
         if not piece:
             raise ConnectionError("the coordinator has no more of these weights")
         yield piece

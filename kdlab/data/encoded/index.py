@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.codec import MessageError, plain, typed
-from kdlab.config.seal import Damaged, check, seal
+from kdlab.codec import MessageError, from_builtins, to_builtins
+from kdlab.config.seal import DamagedFolder, check, seal
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.decode import Head
 from kdlab.data.encoded.holders import look
@@ -132,7 +132,7 @@ def write_index(
         found.notes(),
         tuple(sorted(found.splits, key=lambda name: (found.splits[name], name))),
     )
-    keep_arrays(folder, columns, plain(facts))
+    keep_arrays(folder, columns, to_builtins(facts))
 
 
 def keep_arrays(
@@ -168,8 +168,8 @@ def open_index(folder: Path, *, verify: bool) -> Index | None:
             once a run.
     """
     try:
-        facts = typed(IndexFacts, check(folder, hashes=verify))
-    except (Damaged, MessageError):
+        facts = from_builtins(IndexFacts, check(folder, hashes=verify))
+    except (DamagedFolder, MessageError):
         return None
     if facts.version != _VERSION:
         return None

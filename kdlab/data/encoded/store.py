@@ -63,7 +63,7 @@ class Store:
         image = self._image(row)
         try:
             return read_image(self._holder(image.holder), image)
-        except Changed as error:
+        except ContentChanged as error:
             (self._folder / META).unlink(missing_ok=True)
             raise DataError(
                 f"{self.shown(row)} {error}: it is damaged, or was changed since the set was "
@@ -148,7 +148,7 @@ def _shown(place: str, image: FoundImage) -> str:
     return f"{place}{'/' if image.start < 0 else ': '}{image.name}"
 
 
-class Changed(Exception):
+class ContentChanged(Exception):
     """Bytes that are not those of the index."""
 
 
@@ -175,9 +175,9 @@ def read_image(holder: Holder, image: FoundImage) -> bytes:
         if packed != size:
             raw = zlib.decompressobj(_RAW_DEFLATE).decompress(raw, size + 1)
     if len(raw) != size:
-        raise Changed(f"has {len(raw):,} bytes, it had {size:,}")
+        raise ContentChanged(f"has {len(raw):,} bytes, it had {size:,}")
     if image.crc >= 0 and zlib.crc32(raw) != image.crc:
-        raise Changed("differs from its checksum")
+        raise ContentChanged("differs from its checksum")
     return raw
 
 
@@ -190,7 +190,7 @@ def _member(holder: Holder, image: FoundImage) -> bytes:
     raw = holder.part(start, guess + packed)
     begin = data_begin(raw)
     if begin is None:
-        raise Changed(f"has no header at byte {start:,}")
+        raise ContentChanged(f"has no header at byte {start:,}")
     if begin > guess:
         return holder.part(start + begin, packed)
     return raw[begin : begin + packed]
@@ -288,7 +288,7 @@ def _head(holder: Holder, image: FoundImage) -> Head | str:
             return head(first, image.size)
         except DataError:  # it may say its size further behind
             return head(read_image(holder, image))
-    except (FileNotFoundError, PermissionError, zlib.error, Changed) as error:
+    except (FileNotFoundError, PermissionError, zlib.error, ContentChanged) as error:
         return f"cannot be read: {error}"
     except OSError as error:  # of the machine, not of the image: it may be over next time
         raise DataError(f"{image.name} cannot be read: {error}.") from error

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kdlab.changes.request import ControlRequest
+from kdlab.changes.request import ChangeRequest
 
-_NUMBERS = len(ControlRequest(values=(0.0,)).numbers())  # lr_factor alone is changed
+_NUMBERS = len(ChangeRequest(values=(0.0,)).numbers())  # lr_factor alone is changed
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class StepConsensus:
     under_way: deque[tuple[int, dist.Work, Tensor]] = field(default_factory=deque)
 
     def report(
-        self, step: int, losses: Mapping[int, float], request: ControlRequest
+        self, step: int, losses: Mapping[int, float], request: ChangeRequest
     ) -> None:
         numbers = torch.zeros(self.blocks + _NUMBERS, dtype=torch.float64)
         for block, loss in losses.items():
@@ -36,7 +36,7 @@ class StepConsensus:
         work = dist.all_reduce(numbers, group=self.group, async_op=True)
         self.under_way.append((step, work, numbers))
 
-    def agreed_at(self, now: int) -> Iterator[tuple[int, list[float], ControlRequest]]:
+    def agreed_at(self, now: int) -> Iterator[tuple[int, list[float], ChangeRequest]]:
         """What was reported `lag` steps ago: step, losses by block, what all want."""
         while self.under_way and self.under_way[0][0] <= now - self.lag:
             step, work, numbers = self.under_way.popleft()
@@ -44,5 +44,5 @@ class StepConsensus:
             yield (
                 step,
                 numbers[: self.blocks].tolist(),
-                ControlRequest.of_all(numbers[self.blocks :].tolist()),
+                ChangeRequest.of_all(numbers[self.blocks :].tolist()),
             )

@@ -9,7 +9,7 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from kdlab.codec import parsed, plain
+from kdlab.codec import from_json, to_builtins
 from kdlab.methods.blockwise.device_stages import DeviceStages
 from kdlab.methods.blockwise.job import BlockwiseJob
 from kdlab.train import checkpoint
@@ -37,10 +37,10 @@ class Gathering:
             if self.job.rank == owner:
                 tensors, facts = self.packed(block)
                 self._send(to_bytes(tensors))
-                self._send(json.dumps(plain(facts)).encode())
+                self._send(json.dumps(to_builtins(facts)).encode())
             elif self.job.rank == 0:
                 tensors = from_bytes(self._receive(owner))
-                facts = parsed(checkpoint.OptimizerFacts, self._receive(owner))
+                facts = from_json(checkpoint.OptimizerFacts, self._receive(owner))
                 checkpoint.unpack(
                     tensors, facts, pair.student, self.stages.optimizers[block], rank=-1
                 )

@@ -12,7 +12,7 @@ from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.papers.pipe_bd.relay import Span
 from kdlab.train.checkpoint import OptimizerFacts
 from kdlab.train.job import LoopJob
-from kdlab.train.position import Standing
+from kdlab.train.position import LoopFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class BlockwiseJob(LoopJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockwiseFacts(Standing):
+class BlockwiseFacts(LoopFacts):
     """A checkpoint's facts: of each block's optimiser, and the plan that was carried out."""
 
     blocks: list[OptimizerFacts]

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kdlab.changes.request import ControlRequest
-from kdlab.codec import plain
+from kdlab.changes.request import ChangeRequest
+from kdlab.codec import to_builtins
 from kdlab.errors import Diverged, RunStopped
 from kdlab.methods.blockwise.consensus import StepConsensus
 from kdlab.methods.blockwise.device_stages import DeviceStages
@@ -36,7 +36,7 @@ from kdlab.train.plan_loop import PlanLoop
 from kdlab.train.recalibration import take_statistics_again
 from kdlab.train.result import MemberResult
 
-_NOTHING = ControlRequest(values=(0.0,))
+_NOTHING = ChangeRequest(values=(0.0,))
 _TRACED = 12  # steps at the end of each epoch
 _TICK_GPU = 10  # steps between two reports on a GPU, where asking for a loss waits for it
 
@@ -67,7 +67,7 @@ class BlockwiseLoop(PlanLoop):
 
     # Start and resume
 
-    def go_to(self, found: checkpoint.Found[BlockwiseFacts] | None) -> None:
+    def go_to(self, found: checkpoint.LoadedCheckpoint[BlockwiseFacts] | None) -> None:
         """Go to a checkpoint that was loaded; None is the start."""
         blocks = [] if found is None else found.facts.blocks
         for block, facts in enumerate(blocks):
@@ -160,7 +160,7 @@ class BlockwiseLoop(PlanLoop):
             self._follow(*agreed_on, steps=step)
         return step
 
-    def _act(self, wanted: ControlRequest) -> None:
+    def _act(self, wanted: ChangeRequest) -> None:
         """With nothing under way, all at the same step."""
         if wanted.save or wanted.stop or wanted.leave:
             self._save()
@@ -172,7 +172,7 @@ class BlockwiseLoop(PlanLoop):
     def _pause(self) -> None:
         """It is no training time: the clock of the epoch has stopped."""
 
-        def act(now: ControlRequest) -> None:
+        def act(now: ChangeRequest) -> None:
             self.control.apply(now)
             self._act(now)
 
@@ -182,7 +182,7 @@ class BlockwiseLoop(PlanLoop):
         )
 
     def _follow(
-        self, step: int, losses: list[float], request: ControlRequest, *, steps: int
+        self, step: int, losses: list[float], request: ChangeRequest, *, steps: int
     ) -> None:
         """What all reported of a step some steps ago, which all devices learn at the same step."""
         if not all(map(math.isfinite, losses)):
@@ -259,7 +259,7 @@ class BlockwiseLoop(PlanLoop):
                 own, more = self.gathering.packed(block)
                 tensors |= {f"block.{block}.{k}": v for k, v in own.items()}
                 blocks.append(more)
-            programme = plain(job.programme)
+            programme = to_builtins(job.programme)
             self._write_checkpoint(
                 BlockwiseFacts, tensors, blocks=blocks, programme=programme
             )

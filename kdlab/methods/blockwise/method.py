@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 
-from kdlab.codec import typed
+from kdlab.codec import from_builtins
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.errors import BadInput
@@ -238,7 +238,9 @@ class Blockwise(MethodSpec):
             hang_s=self.hang_s,
         )
         with training.chaos(None, group.targets):
-            return replace(typed(MemberResult, group.run()), failovers=group.failovers)
+            return replace(
+                from_builtins(MemberResult, group.run()), failovers=group.failovers
+            )
 
 
 def check(method: Blockwise, setup: TrainingSetup) -> Cutting:

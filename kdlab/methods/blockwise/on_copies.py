@@ -25,7 +25,7 @@ from kdlab.methods.blockwise.profiling import feasible_rows, paths_of, profiled
 from kdlab.methods.blockwise.stage import StageJob, Worker, stage_groups
 from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts
 from kdlab.papers.pipe_bd.execution_plan import NoPlan, programme
-from kdlab.papers.pipe_bd.meetings import DeviceTook, device_took, sharing_of
+from kdlab.papers.pipe_bd.meetings import DeviceTimes, device_took, sharing_of
 from kdlab.papers.pipe_bd.stages import Plan
 from kdlab.supervision.process_groups import from_all
 from kdlab.train.recipe import Recipe
@@ -164,5 +164,5 @@ def measured_sharing(costs: StageCosts, copies: OnCopies) -> float:
         worker.exact = True
         worker.run(_WARM_UP + copies.counted)
         spans = [span for span in worker.spans if span.step >= _WARM_UP]
-        took = from_all(device_took(copies.rank, spans), DeviceTook)
+        took = from_all(device_took(copies.rank, spans), DeviceTimes)
     return sharing_of(plan.stages[0], costs, took) or 1.0

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kdlab.codec import Amount, MessageError, part_of, plain
+from kdlab.codec import Amount, MessageError, part_of, to_builtins
 from kdlab.config.home import read_as, write_json
 from kdlab.errors import BadInput
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile
@@ -99,7 +99,9 @@ class KeptPlan:
 
 def write_profile(profile: Profile, of: Identity, path: Path) -> None:
     """As JSON, for people and for `method.profile`."""
-    write_json(path, plain(profile) | {"memory_bytes": None, "identity": plain(of)})
+    write_json(
+        path, to_builtins(profile) | {"memory_bytes": None, "identity": to_builtins(of)}
+    )
 
 
 def read_profile(path: Path, of: Identity, *, any_machine: bool = False) -> Profile:

@@ -9,7 +9,7 @@ from statistics import median
 
 import torch
 
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.config.home import read_as, recall_as, write_json
 from kdlab.data.watched import watched_rows
 from kdlab.errors import BadInput
@@ -222,8 +222,8 @@ class BlockRank(RankProcess[GenerationOrder]):
         table = plan_table(chosen, costs, cutting.student_cuts)
         ideal = {part: seconds / costs.devices for part, seconds in _alone(costs)}
         made = planning.KeptPlan(chosen, table, ideal, tuple(costs.profile.devices))
-        write_json(self.folder / planning.PLAN, plain(made))
-        self.log.emit(PlanChosen(programme=plain(chosen), table=table, ideal_s=ideal))
+        write_json(self.folder / planning.PLAN, to_builtins(made))
+        self.log.emit(PlanChosen(programme=to_builtins(chosen), table=table, ideal_s=ideal))
         if cutting.same:
             own = ", ".join(map(str, cutting.same))
             said = f"blocks that are wholly the teacher's stay so and cost nothing: {own}"

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.events.blockwise import WholeStudentStarted
@@ -33,7 +33,7 @@ def train_whole(
         the accuracy of blocks alone, in percent.
     """
     training.emit(
-        WholeStudentStarted(epochs=recipe.epochs, distilled=plain(distilled.last))
+        WholeStudentStarted(epochs=recipe.epochs, distilled=to_builtins(distilled.last))
     )
     setup, member, folder = training.setup, training.member, training.folder / "whole"
     data, path = setup.data, Path(distilled.model_path)

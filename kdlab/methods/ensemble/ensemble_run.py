@@ -20,7 +20,7 @@ from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.methods.ensemble.compression import planned_rows
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch
-from kdlab.methods.ensemble.local_job import LocalJob, Prices, own_folder
+from kdlab.methods.ensemble.local_job import LocalJob, UnitCosts, own_folder
 from kdlab.methods.ensemble.round_driver import Training, TrainingOutcome
 from kdlab.methods.ensemble.settings import EnsembleSettings
 from kdlab.methods.ensemble.stacked import check_stackable
@@ -50,7 +50,7 @@ class EnsembleRun:
     method: EnsembleSettings
     setup: TrainingSetup
     member: Member
-    prices: Prices | None = None  # of its workers' work
+    prices: UnitCosts | None = None  # of its workers' work
 
     @property
     def spec(self) -> ExperimentSpec:

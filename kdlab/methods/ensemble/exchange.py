@@ -15,7 +15,7 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from kdlab.codec import parsed, plain
+from kdlab.codec import from_json, to_builtins
 from kdlab.config.home import write_whole
 from kdlab.config.seal import file_sha256
 from kdlab.errors import WeightsError
@@ -92,7 +92,7 @@ def keep_momentum(file: ModelFile, train_step: TrainStep) -> None:
         for name, tensor in tensors.items()
         if not name.startswith("model.")
     }
-    said = {"facts": json.dumps(plain(facts))}
+    said = {"facts": json.dumps(to_builtins(facts))}
     write_whole(_momentum(file), lambda temporary: save_file(own, temporary, said))
 
 
@@ -100,7 +100,7 @@ def take_momentum(file: ModelFile, train_step: TrainStep) -> None:
     """The inverse, in place; nothing where nothing was kept."""
     if _momentum(file).is_file():
         with safe_open(_momentum(file), "pt") as found:
-            facts = parsed(OptimizerFacts, found.metadata()["facts"].encode())
+            facts = from_json(OptimizerFacts, found.metadata()["facts"].encode())
             tensors = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118
         own = {f"model.{k}": v for k, v in train_step.model.state_dict().items()}
         train_step.restore(tensors | own, facts, rank=-1)

@@ -14,7 +14,7 @@ from kdlab.train.job import LoopJob
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class UnitCosts:
     """What work costs in seconds, measured beforehand with nothing beside it.
 
     With them the time of a training is what it did times what that costs (section 4.3), so its
@@ -37,7 +37,7 @@ class LocalJob(LoopJob):
     timetable: RoundSchedule  # of all workers
     aggregation: AggregationSpec  # how the global model is made
     loss: LossSpec | None  # of soft labels, where the local training has any
-    prices: Prices | None = None  # of its work; None: its processor's time is taken
+    prices: UnitCosts | None = None  # of its work; None: its processor's time is taken
     recalibrate: int = 0  # images that the batch norms of an average of weights are shown
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from kdlab.changes.request import ControlRequest
+from kdlab.changes.request import ChangeRequest
 from kdlab.data.splits import by_class
 from kdlab.errors import Diverged, RunStopped
 from kdlab.events.ensemble import LocalStep
@@ -161,7 +161,7 @@ class LocalSgd:
     def _pause(self, save: Save | None) -> None:
         """It is no training time."""
 
-        def act(now: ControlRequest) -> None:
+        def act(now: ChangeRequest) -> None:
             self.control.apply(now)
             if now.save and save is not None:
                 save()

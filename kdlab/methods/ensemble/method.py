@@ -12,9 +12,9 @@ from kdlab.experiment.method import MemberTraining, MethodSpec, Victims
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
-from kdlab.methods.ensemble.model_workers import ModelWorkers, WorkersHere
+from kdlab.methods.ensemble.model_workers import InProcessWorkers, ModelWorkers
 from kdlab.methods.ensemble.processes import Processes
-from kdlab.methods.ensemble.round_driver import Direction, RoundDriver
+from kdlab.methods.ensemble.round_driver import RoundCheckpoint, RoundDriver
 from kdlab.methods.ensemble.settings import EnsembleSettings
 from kdlab.models.exported import load_exported
 from kdlab.models.model import check_fit
@@ -59,7 +59,7 @@ class Ensemble(EnsembleSettings, MethodSpec):
             processes = Processes(training, self.hang_s)
             ranks = processes.targets
         else:
-            processes = WorkersHere(
+            processes = InProcessWorkers(
                 lambda number: own.worker(
                     number, training.folder, training.emit, training.changes
                 ),
@@ -81,7 +81,7 @@ class Ensemble(EnsembleSettings, MethodSpec):
         """comparison.png and comparison.md over the variants, if there are several."""
         courses: dict[str, list[ErrorCurve]] = {}
         for member in spec.members():
-            kept = Direction.read(run.member(member.name))
+            kept = RoundCheckpoint.read(run.member(member.name))
             own = courses.setdefault(member.source_name, [])
             own.append(ErrorCurve(kept.looks, kept.account))
         if len(courses) < 2:

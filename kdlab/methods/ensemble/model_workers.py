@@ -1,6 +1,6 @@
 """The workers as whoever directs them sees them: told what to do, and heard.
 
-`WorkersHere` has all of them in this process, one after the other; `processes.py` has each in
+`InProcessWorkers` has all of them in this process, one after the other; `processes.py` has each in
 a process of its own. The results are the same.
 """
 
@@ -113,7 +113,7 @@ def looked_at(data: ImageData) -> NDArray[np.int64]:
     return np.concatenate([data.validation, data.test])
 
 
-class WorkersHere:
+class InProcessWorkers:
     """All workers here, one after the other, each with whatever it left in its folder.
 
     With `stacked` they take the local steps of a round at once, on stacked weights.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kdlab.cluster.chaos import Target
-from kdlab.codec import plain, typed
+from kdlab.codec import from_builtins, to_builtins
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.events.ensemble import WorkerHangs, WorkerStarted
 from kdlab.experiment.groups import start_rank
@@ -23,8 +23,8 @@ from kdlab.supervision.rank_messages import (
 )
 from kdlab.supervision.supervisor import (
     ChildLost,
+    ChildMessage,
     ChildReady,
-    ChildSaid,
     ChildSilent,
     Supervisor,
 )
@@ -66,9 +66,9 @@ class Processes:
 
     def send(self, order: RoundOrder) -> None:
         self.supervisor.expect(order.worker)
-        train = CarryOut(plain(replace(order, labels=self.pool)))
+        train = CarryOut(to_builtins(replace(order, labels=self.pool)))
         # False would be: its loss is an event already.
-        self.supervisor.send(order.worker, **plain(train))
+        self.supervisor.send(order.worker, **to_builtins(train))
 
     def events(self) -> Iterator[WorkerEvent]:
         """What happened since; waits for a moment when nothing has.
@@ -87,8 +87,8 @@ class Processes:
                 case ChildReady(worker):
                     self.supervisor.rest(worker)
                     yield event
-                case ChildSaid(worker, message):
-                    yield from self._on_message(worker, RankAnswer.typed(message))
+                case ChildMessage(worker, message):
+                    yield from self._on_message(worker, RankAnswer.from_builtins(message))
                 case ChildSilent(worker, silent_s):
                     self.training.emit(WorkerHangs(worker=worker, silent_s=silent_s))
                     self.supervisor.children[worker].kill()
@@ -104,7 +104,7 @@ class Processes:
         match message:
             case RankDone(report):
                 self.supervisor.rest(worker)
-                yield typed(RoundReport, report)
+                yield from_builtins(RoundReport, report)
             case RankStopped(why):
                 raise RunStopped(why)
             case RankFailed(why, exit_code):
@@ -116,10 +116,10 @@ class Processes:
         """Busy ones save their state first; then all end."""
         deadline = time.monotonic() + _END_S
         for worker in self.supervisor.busy:
-            self.supervisor.send(worker, **plain(StopTraining()))
+            self.supervisor.send(worker, **to_builtins(StopTraining()))
         while self.supervisor.busy and time.monotonic() < deadline:
             for event in self.supervisor.events():
-                if isinstance(event, ChildSaid):  # saved; who is lost is busy no more
+                if isinstance(event, ChildMessage):  # saved; who is lost is busy no more
                     self.supervisor.rest(event.name)
             time.sleep(_TICK_S)  # between looks at pipes
         self.supervisor.close(max(0.0, deadline - time.monotonic()))

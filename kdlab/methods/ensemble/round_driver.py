@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from kdlab.codec import Count, plain
+from kdlab.codec import Count, to_builtins
 from kdlab.config.home import read_as, write_json
 from kdlab.data.images import ImageData
 from kdlab.errors import ClusterError, RunStopped
@@ -34,7 +34,7 @@ from kdlab.methods.ensemble.model_workers import (
     RoundReport,
     WorkerEvent,
 )
-from kdlab.methods.ensemble.round_errors import Looks, RoundReports
+from kdlab.methods.ensemble.round_errors import RoundEvaluator, RoundReports
 from kdlab.papers.ec_dnn.own_clocks import OwnClocks
 from kdlab.papers.ec_dnn.parallel import Busy, Combining, Network, round_s
 from kdlab.papers.ec_dnn.round_schedule import Round, RoundSchedule
@@ -66,7 +66,7 @@ class TrainingOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Direction:
+class RoundCheckpoint:
     """A training between two rounds, on disk."""
 
     round: Count  # to go on with, of the slowest
@@ -79,7 +79,7 @@ class Direction:
     seconds: dict[int, float] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, folder: Path) -> "Direction":
+    def read(cls, folder: Path) -> "RoundCheckpoint":
         """What a member keeps in its folder."""
         return read_as(cls, folder / _KEPT, "Put it back, or start a new run.")
 
@@ -110,7 +110,7 @@ class RoundDriver:
         self.timetable, self.emit = training.timetable, training.emit
         self.account, self.looks = CostTotals(), list[RoundErrors]()  # so far
         self.latest: dict[int, ModelFile] = {}  # newest model of each worker
-        self._look = Looks(training.folder, training.data, training.combining)
+        self._look = RoundEvaluator(training.folder, training.data, training.combining)
         self._kept = training.folder / _KEPT
         self._rounds = defaultdict[int, RoundReports](RoundReports)  # not closed, by number
         self._seconds = dict.fromkeys(range(training.workers), 0.0)  # of closed ones
@@ -136,7 +136,7 @@ class RoundDriver:
         """The round to go on with; what was counted before it is known again."""
         if not self._kept.exists():
             return 0
-        kept = Direction.read(self.training.folder)
+        kept = RoundCheckpoint.read(self.training.folder)
         self.account, self.looks = kept.account, kept.looks
         self.latest = {file.worker: file for file in kept.latest}
         self._seconds |= kept.seconds
@@ -363,10 +363,10 @@ class RoundDriver:
         latest = list(self.latest.values())
         parts = [part for r in self._rounds.values() for part in (r.trained, r.combined)]
         reports = [did for part in parts for did in part.values()]
-        kept = Direction(
+        kept = RoundCheckpoint(
             following, latest, self.account, self.looks, reports, self._seconds
         )
-        write_json(self._kept, plain(kept))
+        write_json(self._kept, to_builtins(kept))
         for old in sorted((self.training.folder / "rounds").glob("*")):
             if int(old.name) < following - _KEPT_ROUNDS:
                 shutil.rmtree(old)

@@ -31,7 +31,7 @@ class RoundReports:
         return self.trained[worker].done.loss
 
 
-class Looks:
+class RoundEvaluator:
     """From what the workers wrote of the images that are looked at."""
 
     def __init__(self, folder: Path, data: ImageData, combining: Combining) -> None:

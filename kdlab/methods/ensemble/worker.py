@@ -49,7 +49,7 @@ from kdlab.papers.ec_dnn.round_schedule import Round
 from kdlab.soft_labels.source import Batch, SoftLabelSource
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.kind import Weights
-from kdlab.train.aggregation.weights import OWN, Merging, WeightAggregation
+from kdlab.train.aggregation.weights import OWN, MergeInputs, WeightAggregation
 from kdlab.train.cadence import Cadence
 
 
@@ -313,7 +313,7 @@ class LocalWorker:
                 self.memory = fetch(file, MEMORY)
         own = {k: v.detach().cpu() for k, v in self.model.net.state_dict().items()}
         merged = aggregation.merge(
-            Merging(
+            MergeInputs(
                 states=[
                     aggregation.decode(fetch(file, SENT), self.memory)
                     if aggregation.encodes

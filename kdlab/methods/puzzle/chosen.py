@@ -52,7 +52,7 @@ class MeasuredChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class InBlocks:
+class BlockwiseModels:
     """Both networks in blocks, on the CPU, in evaluation mode."""
 
     teacher: Normalised
@@ -73,7 +73,7 @@ def stops(training: MemberTraining) -> Callable[[], None]:
     return look
 
 
-def parts_of(training: MemberTraining, path: Path) -> InBlocks:
+def parts_of(training: MemberTraining, path: Path) -> BlockwiseModels:
     library, data = load_exported(path), training.setup.data
     spec = spec_of(path)
     assert isinstance(spec, BlockLibrary)
@@ -84,7 +84,7 @@ def parts_of(training: MemberTraining, path: Path) -> InBlocks:
         {SAME: own} | {name: v.eval() for name, v in one.variants.items() if name != SAME}
         for own, one in zip(blocks, variant_blocks(library), strict=True)
     ]
-    return InBlocks(teacher, blocks, variants, spec)
+    return BlockwiseModels(teacher, blocks, variants, spec)
 
 
 def _views(teacher: Normalised, training: MemberTraining, images: int) -> list[Tensor]:
@@ -99,7 +99,7 @@ def _views(teacher: Normalised, training: MemberTraining, images: int) -> list[T
 
 
 def chosen(
-    choice: BlockChoice, parts: InBlocks, training: MemberTraining
+    choice: BlockChoice, parts: BlockwiseModels, training: MemberTraining
 ) -> MeasuredChoice:
     """Measured, solved and written down; or as a session before has left it."""
     cure = "Delete it, and blocks are measured and chosen anew."
@@ -108,7 +108,7 @@ def chosen(
 
 
 def _measured(
-    choice: BlockChoice, parts: InBlocks, training: MemberTraining
+    choice: BlockChoice, parts: BlockwiseModels, training: MemberTraining
 ) -> MeasuredChoice:
     training.emit(Note(message="measuring what each stand-in costs"))
     alive, folder = stops(training), training.folder
@@ -153,7 +153,7 @@ def _measured(
 
 
 def _moved(
-    parts: InBlocks,
+    parts: BlockwiseModels,
     views: Sequence[Tensor],
     device: torch.device,
     alive: Callable[[], None],
@@ -175,7 +175,7 @@ def _two(views: list[Tensor]) -> Tensor:
 
 def _options(
     engine: Engine,
-    parts: InBlocks,
+    parts: BlockwiseModels,
     two: Tensor,
     moved: Sequence[Mapping[str, float]],
     alive: Callable[[], None],

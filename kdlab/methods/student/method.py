@@ -7,7 +7,7 @@ from typing import ClassVar
 from kdlab.changes.change import RankCount
 from kdlab.cluster.group import StudentGroup
 from kdlab.cluster.served import Served
-from kdlab.codec import typed
+from kdlab.codec import from_builtins
 from kdlab.config import Fault, register
 from kdlab.config.home import find_as
 from kdlab.experiment.folder import RunFolder
@@ -88,7 +88,9 @@ class StudentMethod(MethodSpec):
                 return training.train_here(loop, folder)
         group = _group(training)
         with training.chaos(pool, group.targets):
-            return replace(typed(MemberResult, group.run()), failovers=group.failovers)
+            return replace(
+                from_builtins(MemberResult, group.run()), failovers=group.failovers
+            )
 
 
 def _group(training: MemberTraining) -> StudentGroup:

@@ -14,7 +14,7 @@ from kdlab.soft_labels.source import SoftLabelSource, SourceContext
 from kdlab.supervision.rank_messages import GenerationOrder
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.all_reduce import AllReduce
-from kdlab.train.aggregation.ranks import Ranks, Together
+from kdlab.train.aggregation.ranks import ProcessGroupRanks, Ranks
 from kdlab.train.position import Position
 from kdlab.train.result import MemberResult
 from kdlab.train.student import StudentLoop
@@ -56,7 +56,7 @@ class Rank(RankProcess[GenerationOrder]):
             return self.train(order, Ranks(), device)
         with self.meeting(order, device):
             sync_norms = self.aggregation.batch_norm == "sync"
-            ranks = Together(device, self.lr_scale(world), sync_norms=sync_norms)
+            ranks = ProcessGroupRanks(device, self.lr_scale(world), sync_norms=sync_norms)
             return self.train(order, ranks, device)
 
     def backend(self, device: torch.device, on_this_machine: int) -> str:
@@ -140,7 +140,7 @@ class Rank(RankProcess[GenerationOrder]):
         self,
         ranks: Ranks,
         device: torch.device,
-        found: checkpoint.Found[StudentFacts] | None,
+        found: checkpoint.LoadedCheckpoint[StudentFacts] | None,
         members: tuple[str, ...],
     ) -> tuple[float, ...]:
         """Share of each rank in a batch; those of the checkpoint while the same ranks train.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.config.home import home, recall_as, write_json
 from kdlab.config.kept import key_of
 from kdlab.models.engines.choose import Trial, fastest
@@ -35,7 +35,7 @@ def recall(network: Mapping[str, object]) -> str | None:
 def remember(network: Mapping[str, object], trials: tuple[Trial, ...]) -> None:
     """All that were tried; where it cannot be written the next teacher measures again."""
     try:
-        write_json(_path(network), [plain(trial) for trial in trials])
+        write_json(_path(network), [to_builtins(trial) for trial in trials])
     except OSError as error:
         logging.getLogger("kdlab").warning("engines are not remembered: %s", error)
 

@@ -136,7 +136,7 @@ class DistilReader:
         lied = self.trust.found(wrong, part, again)
         why = "its soft labels differ from those of the other teachers"
         trouble = self.roster.on_trouble(*wrong, why, unusable=True, time=time)
-        return [tell.Say(lied), *trouble]
+        return [tell.EmitEvent(lied), *trouble]
 
     def on_trouble(
         self, teacher: str, lease: int, why: str, *, unusable: bool, time: float

@@ -1,8 +1,8 @@
 """How much a student asks for, and of how many teachers: Algorithm 1 with what it looks at.
 
 hybrid_schedule.py decides; here is its monitoring task (line 3), which sees the volume, and for
-the guarded policy whether the teachers suffice (beyond/supply.py). What the coordinator is told of
-the student's need is beyond the paper, whose student is measured once, alone: that may be wrong
+the guarded policy whether the teachers suffice (beyond/flow_control.py). The student's need as
+the coordinator knows it is beyond the paper, whose student is measured once, alone: that may be wrong
 by a quarter, and where several students share a pool too small, what one holds and does not need
 is what another waits for.
 """
@@ -13,10 +13,10 @@ from kdlab.events.teachers import MemoryLimits, Scheduled, ThresholdLimits
 from kdlab.papers.edl_dist import reader_instructions as tell
 from kdlab.papers.edl_dist.assignment import choose, static_share
 from kdlab.papers.edl_dist.batches import Batches
-from kdlab.papers.edl_dist.beyond.supply import Short, StudentPace, Supply
-from kdlab.papers.edl_dist.hybrid_schedule import Level, Schedule, on_volume
+from kdlab.papers.edl_dist.beyond.flow_control import FlowControl, Short, StudentPace
+from kdlab.papers.edl_dist.hybrid_schedule import BufferState, Schedule, on_volume
 from kdlab.papers.edl_dist.in_flight import InFlight
-from kdlab.papers.edl_dist.reader_instructions import Instructions, Say
+from kdlab.papers.edl_dist.reader_instructions import EmitEvent, Instructions
 from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
 from kdlab.papers.edl_dist.roster import Roster
 from kdlab.papers.edl_dist.stability import Stability
@@ -38,7 +38,9 @@ class Flow:
         self.schedule = Schedule(
             lt=rules.lt, ut=rules.ut, batch=batch, max_in_flight=most, policy=policy
         )
-        self.supply = Supply(StudentPace(rules.t_s, batch), rules.settle_s, rules.window_s)
+        self.supply = FlowControl(
+            StudentPace(rules.t_s, batch), rules.settle_s, rules.window_s
+        )
         self.stability = Stability()
         self.unused = 0  # soft labels that arrived and were not trained on
         self.volume_max = 0  # of these
@@ -82,10 +84,10 @@ class Flow:
 
     # What is seen
 
-    def level(self) -> Level:
+    def level(self) -> BufferState:
         """Line 3: volume = get_volume(unused soft labels)."""
         supply = self.supply
-        return Level(
+        return BufferState(
             unused=self.unused,
             in_flight=self.ledger.samples,
             lead=0 if self.schedule.sending else supply.lead,  # read where it may begin to
@@ -132,9 +134,9 @@ class Flow:
         self._limit_reported_at = time
         level, most = self.level(), self.rules.max_in_flight
         if most is not None and self.ledger.samples + self.schedule.batch > most:
-            return [Say(MemoryLimits(limit=most, enough=level.credit))]
+            return [EmitEvent(MemoryLimits(limit=most, enough=level.credit))]
         enough = 2 * max(self.schedule.room(level), self.unused + self.ledger.samples)
-        return [Say(ThresholdLimits(ut=self.rules.ut, enough=enough))]
+        return [EmitEvent(ThresholdLimits(ut=self.rules.ut, enough=enough))]
 
     def _not_needed(self, time: float) -> list[Teacher]:
         """The slowest teachers that the others can do without, about half of them."""
@@ -183,7 +185,7 @@ class Flow:
         self._reported_share = True
         mean = sum(t.t_t for t in teachers) / len(teachers)
         n = static_share(t_s, mean)
-        return [Say(Scheduled(t_s=t_s, t_t=mean, n=n, got=len(teachers)))]
+        return [EmitEvent(Scheduled(t_s=t_s, t_t=mean, n=n, got=len(teachers)))]
 
     def pump(self, time: float) -> Instructions:
         """Lines 4 to 12, once. Whether it sends is a state of the schedule, read by `may_send`."""

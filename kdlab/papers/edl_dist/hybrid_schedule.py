@@ -4,7 +4,7 @@ Teachers fill a buffer of soft labels, training steps drain it.
 
     1: schedule n Teacher resources to the Student resource    -> start()
     2: while knowledge distillation is not terminated do       -> one on_volume() each
-    3:   volume = get_volume(unused soft labels)               -> Level
+    3:   volume = get_volume(unused soft labels)               -> BufferState
     4:   if volume > ut then stop sending                      -> hold_inputs
     7:   if volume == 0 then schedule an additional Teacher    -> request_teacher
     10:  if volume < lt then continue sending                  -> send_inputs
@@ -13,7 +13,8 @@ Teachers fill a buffer of soft labels, training steps drain it.
 ut by all that is in flight when sending stops, and every look at an empty buffer asks for
 one more teacher, from the start, when no answer can be there yet.
 
-`guarded` (the default) deviates in three places (docs/edl_dist.md), by what beyond/supply.py saw:
+`guarded` (the default) deviates in three places (docs/edl_dist.md), by what
+beyond/flow_control.py saw:
 * Lines 4 and 10 look ahead. A label asked for now arrives after the time to answer L;
   until then the student trains on demand x L samples (Little's law), its `lead`. So
   unused + in flight is compared with thresholds that are raised by what is trained on
@@ -25,6 +26,8 @@ one more teacher, from the start, when no answer can be there yet.
 
 from dataclasses import dataclass, replace
 from typing import Literal
+
+from kdlab.renamed import renamed
 
 Instruction = Literal["send_inputs", "hold_inputs", "request_teacher", "release_teacher"]
 Policy = Literal["paper", "guarded"]
@@ -39,7 +42,7 @@ def default_thresholds(batch: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class BufferState:
     """What the monitoring task sees (line 3). All counts in samples."""
 
     unused: int  # soft labels that arrived and were not trained on yet: the paper's volume
@@ -69,7 +72,7 @@ class Schedule:
                 "not even one batch could be sent"
             )
 
-    def may_send(self, level: Level, samples: int) -> bool:
+    def may_send(self, level: BufferState, samples: int) -> bool:
         """Whether `samples` more may go out now."""
         if not self.sending or not self.fits_memory(level, samples):
             return False
@@ -77,11 +80,11 @@ class Schedule:
             return True
         return level.unused + level.in_flight + samples <= self.room(level)
 
-    def room(self, level: Level) -> int:
+    def room(self, level: BufferState) -> int:
         """Samples that may be unused or in flight (guarded)."""
         return max(self.ut, level.credit)
 
-    def fits_memory(self, level: Level, samples: int) -> bool:
+    def fits_memory(self, level: BufferState, samples: int) -> bool:
         most = self.max_in_flight
         return most is None or not level.in_flight or level.in_flight + samples <= most
 
@@ -93,7 +96,7 @@ class Schedule:
 Decision = tuple[Schedule, tuple[Instruction, ...]]
 
 
-def on_volume(now: Schedule, level: Level) -> Decision:
+def on_volume(now: Schedule, level: BufferState) -> Decision:
     """Lines 3 to 12, once."""
     instructions: list[Instruction] = []
     if now.sending and _holds(now, level):  # lines 4 to 6
@@ -110,13 +113,13 @@ def on_volume(now: Schedule, level: Level) -> Decision:
     return now, tuple(instructions)
 
 
-def _holds(now: Schedule, level: Level) -> bool:
+def _holds(now: Schedule, level: BufferState) -> bool:
     if now.policy == "paper":
         return level.unused > now.ut
     return level.unused + level.in_flight + now.batch > now.room(level)
 
 
-def _sends(now: Schedule, level: Level) -> bool:
+def _sends(now: Schedule, level: BufferState) -> bool:
     if now.policy == "paper":
         return level.unused < max(now.lt, 1)
     if _holds(now, level):
@@ -127,7 +130,10 @@ def _sends(now: Schedule, level: Level) -> bool:
     return level.credit >= now.ut or ahead < max(now.lt, 1) + level.lead
 
 
-def _wants_teacher(now: Schedule, level: Level) -> bool:
+def _wants_teacher(now: Schedule, level: BufferState) -> bool:
     if now.policy == "paper":
         return level.unused == 0
     return level.wants_teacher
+
+
+__getattr__ = renamed(__name__, {"Level": "BufferState"})

@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class PendingRequest:
     teacher: str
     lease: int  # lease epoch of the teacher when it was sent
     time: float
@@ -113,10 +113,12 @@ class InFlight:
     part_s: float = 0.5  # of a teacher's work in one part
     teachers: dict[str, Speed] = field(default_factory=dict)  # those that may get parts
     waiting: list[Part] = field(default_factory=list)  # lost, sent first; sorted
-    sent: dict[Part, list[Sent]] = field(default_factory=dict)
+    sent: dict[Part, list[PendingRequest]] = field(default_factory=dict)
     # Beside `sent`: answered by another meanwhile, or asked for to compare. The teacher still has
     # it, and no room for more; it may have the same part for both reasons.
-    superseded: dict[tuple[Part, str, int], list[Sent]] = field(default_factory=dict)
+    superseded: dict[tuple[Part, str, int], list[PendingRequest]] = field(
+        default_factory=dict
+    )
     loads: dict[str, int] = field(default_factory=dict)  # parts out per teacher
     owed: dict[str, int] = field(default_factory=dict)  # samples out per teacher
     samples: int = 0  # out or waiting to be sent again; a hedge counts once
@@ -217,7 +219,7 @@ class InFlight:
         """A part that was answered is asked of another teacher too, for comparison."""
         self._put_beside(part, self._request(part, teacher, lease, time))
 
-    def on_checked(self, part: Part, teacher: str, lease: int) -> Sent | None:
+    def on_checked(self, part: Part, teacher: str, lease: int) -> PendingRequest | None:
         """One request beside `sent` is answered: that one."""
         beside = self.superseded.get((part, teacher, lease))
         if beside is None:
@@ -235,7 +237,9 @@ class InFlight:
             self.samples += part.size
         self.resends += len(parts)
 
-    def on_answer(self, part: Part, teacher: str, lease: int) -> tuple[Sent | None, bool]:
+    def on_answer(
+        self, part: Part, teacher: str, lease: int
+    ) -> tuple[PendingRequest | None, bool]:
         """The request it answers, and whether it counts: exactly one answer to a part does.
 
         A late one has its request still, unless its teacher was given up meanwhile.
@@ -278,7 +282,7 @@ class InFlight:
         self.resends += lost
         return lost
 
-    def outstanding(self) -> Iterator[tuple[Part, Sent]]:
+    def outstanding(self) -> Iterator[tuple[Part, PendingRequest]]:
         """Every request that has no answer yet, those answered by others included."""
         for part, outs in self.sent.items():
             for out in outs:
@@ -287,16 +291,16 @@ class InFlight:
             for out in beside:
                 yield part, out
 
-    def _request(self, part: Part, teacher: str, lease: int, time: float) -> Sent:
+    def _request(self, part: Part, teacher: str, lease: int, time: float) -> PendingRequest:
         due = time + self.done_in_s(teacher, part.size)
         pace = self.teachers[teacher].pace
         if pace < inf:  # what was not asked of it lately may be caught up with
             since = max(self._paced_until.get(teacher, time), time - _CATCH_UP_S)
             self._paced_until[teacher] = since + part.size / max(pace, 1e-9)
         self._count(teacher, part, 1)
-        return Sent(teacher, lease, time, due)
+        return PendingRequest(teacher, lease, time, due)
 
-    def _put_beside(self, part: Part, out: Sent) -> None:
+    def _put_beside(self, part: Part, out: PendingRequest) -> None:
         self.superseded.setdefault((part, out.teacher, out.lease), []).append(out)
 
     def _count(self, teacher: str, part: Part, sign: int) -> None:

@@ -77,7 +77,7 @@ class Release(ToCoordinator):
     need: float  # samples/s
 
 
-class GiveBack(ToCoordinator):
+class ReturnTeacher(ToCoordinator):
     """After the back-off, the coordinator may assign it again, to anybody."""
 
     teacher: str
@@ -85,7 +85,7 @@ class GiveBack(ToCoordinator):
     after_s: float
 
 
-class Complain(ToCoordinator):
+class ReportBadTeacher(ToCoordinator):
     """Its answers cannot be used; it must not be handed out again."""
 
     teacher: str
@@ -93,7 +93,7 @@ class Complain(ToCoordinator):
     why: str
 
 
-class Say(ReaderInstruction):
+class EmitEvent(ReaderInstruction):
     event: Event
 
 

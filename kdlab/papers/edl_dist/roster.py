@@ -12,12 +12,17 @@ labels, or needs no more, misses nobody.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from kdlab.events.teachers import EngineChanged, TeacherLeft, TeacherLost, TeachersGone
+from kdlab.events.teachers import AllTeachersLost, EngineChanged, TeacherLeft, TeacherLost
 from kdlab.papers.edl_dist.beyond.patience import Patience
 from kdlab.papers.edl_dist.beyond.trust import Trust, Witness
-from kdlab.papers.edl_dist.in_flight import InFlight, Part, Sent, Speed
+from kdlab.papers.edl_dist.in_flight import InFlight, Part, PendingRequest, Speed
 from kdlab.papers.edl_dist.leases import Fate
-from kdlab.papers.edl_dist.reader_instructions import Complain, GiveBack, Instructions, Say
+from kdlab.papers.edl_dist.reader_instructions import (
+    EmitEvent,
+    Instructions,
+    ReportBadTeacher,
+    ReturnTeacher,
+)
 from kdlab.papers.edl_dist.reader_rules import Teacher
 
 _GRACEFUL: tuple[Fate, ...] = ("left", "released", "moved")  # its answers still come
@@ -67,11 +72,13 @@ class Roster:
                 if before is not None:  # lost and assigned again between two looks
                     self.ledger.on_teacher_lost(before.address, before.lease)
                 joined = True
-                told.append(Say(teacher.joined()))
+                told.append(EmitEvent(teacher.joined()))
             elif teacher.draining and not before.draining:
-                told.append(Say(TeacherLeft(teacher=teacher.name, resent=0)))
+                told.append(EmitEvent(TeacherLeft(teacher=teacher.name, resent=0)))
             elif teacher.engine != before.engine:
-                told.append(Say(EngineChanged(teacher=teacher.name, engine=teacher.engine)))
+                told.append(
+                    EmitEvent(EngineChanged(teacher=teacher.name, engine=teacher.engine))
+                )
         return told, joined
 
     def _on_gone(
@@ -89,12 +96,12 @@ class Roster:
         if how in _GRACEFUL or address in self.releasing:
             self.releasing.discard(address)
             left = TeacherLeft(teacher=before.name, resent=0, how=how)
-            return [] if before.draining else [Say(left)]
+            return [] if before.draining else [EmitEvent(left)]
         again = self.ledger.on_teacher_lost(address, before.lease)  # 3.4, cases 2 and 3
         self.patience.forget(address)
         why = "silent beyond its lease" if how == "expired" else "its connection broke"
         lost = TeacherLost(teacher=before.name, why=why, resent=again)
-        return [*self.trust.on_gone(Witness(address, before.lease)), Say(lost)]
+        return [*self.trust.on_gone(Witness(address, before.lease)), EmitEvent(lost)]
 
     def on_changed(self, time: float) -> Instructions:
         """Teachers came or went; that the last one is gone is told."""
@@ -103,11 +110,19 @@ class Roster:
         elif self.without_since is None:
             self.dry_since = self.dry_since if self.is_dry else time
             self.without_since, self.is_dry = self.dry_since, True
-            return [Say(TeachersGone(unplaced=self.ledger.samples, wait_s=self.wait_s))]
+            return [
+                EmitEvent(AllTeachersLost(unplaced=self.ledger.samples, wait_s=self.wait_s))
+            ]
         return []
 
     def on_answer(
-        self, part: Part, teacher: str, sent: Sent | None, time: float, *, counts: bool
+        self,
+        part: Part,
+        teacher: str,
+        sent: PendingRequest | None,
+        time: float,
+        *,
+        counts: bool,
     ) -> None:
         """Also of one that does not count: it says how fast the teacher is."""
         self.is_dry = self.is_dry and not counts
@@ -131,11 +146,13 @@ class Roster:
         if known or again:
             self.last_trouble = why
             name = facts.name if facts else teacher
-            told.append(Say(TeacherLost(teacher=name, why=why, resent=again)))
+            told.append(EmitEvent(TeacherLost(teacher=name, why=why, resent=again)))
             if unusable:
-                told.append(Complain(teacher, lease, why))
+                told.append(ReportBadTeacher(teacher, lease, why))
             else:
-                told.append(GiveBack(teacher, lease, self.patience.on_failure(teacher)))
+                told.append(
+                    ReturnTeacher(teacher, lease, self.patience.on_failure(teacher))
+                )
             told += self.on_changed(time)
         return told
 

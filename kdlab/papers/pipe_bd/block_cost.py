@@ -128,7 +128,7 @@ class StageCost:
         return self.teacher + self.student + self.all_reduce + self.exposed
 
 
-class Kind(NamedTuple):
+class DeviceKind(NamedTuple):
     """Devices that are alike in all that counts."""
 
     type: str
@@ -170,7 +170,7 @@ class StageCosts:
         most = self._fixed[-1] + batch * (self._row[-1] + lead * max(self.crossing))
         # Of each device, in their order; memory counts where not everything fits
         self.kinds = [
-            Kind(kind, inf if memory >= most else memory)
+            DeviceKind(kind, inf if memory >= most else memory)
             for kind, memory in zip(profile.devices, limits, strict=True)
         ]
 

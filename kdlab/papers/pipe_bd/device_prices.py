@@ -19,7 +19,7 @@ _LESS = 1 - 1e-9  # a hair: sums in another order end in other bits
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
+class DeviceDemand:
     """What plans below some limit need at least, in the price of devices."""
 
     before: list[float]  # for the blocks before each boundary
@@ -87,7 +87,7 @@ class DevicePrices:
     def _may_be(self, limit: float) -> bool:
         return self.needed(limit).behind[0] <= self.worth / _LESS
 
-    def _needed(self, limit: float) -> Needed:
+    def _needed(self, limit: float) -> DeviceDemand:
         blocks = self.costs.blocks
         before, behind = [0.0, *[inf] * blocks], [*[inf] * blocks, 0.0]
         waits = self.groups.relay_until(self.costs.devices)
@@ -106,7 +106,7 @@ class DevicePrices:
         for first, stop, own in stages:
             if before[first] + own + behind[stop] <= self.worth / _LESS:
                 last[first] = max(last[first], stop)
-        return Needed(before, behind, last)
+        return DeviceDemand(before, behind, last)
 
     def _stage(self, first: int, stop: int, room: float) -> float:
         """The least price of devices that do a stage within some seconds."""

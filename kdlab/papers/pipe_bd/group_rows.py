@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import cache, partial
 from math import inf
 
-from kdlab.papers.pipe_bd.block_cost import Kind, StageCosts, sums
+from kdlab.papers.pipe_bd.block_cost import DeviceKind, StageCosts, sums
 
 Counts = tuple[int, ...]  # devices of each kind
 _Seconds = Callable[[int], float]  # of a device with so many rows
@@ -21,7 +21,7 @@ class Groups:
     """Stages on so many devices of each kind, with the rows that are best for them."""
 
     def __init__(
-        self, costs: StageCosts, kinds: Sequence[Kind], *, decoupled: bool
+        self, costs: StageCosts, kinds: Sequence[DeviceKind], *, decoupled: bool
     ) -> None:
         self.costs, self.kinds, self.decoupled = costs, kinds, decoupled
         self._turn = cache(partial(costs.turn, decoupled=decoupled))
@@ -122,7 +122,7 @@ class Groups:
         return rows >= self.costs.batch * (1 - 1e-9)
 
     def most_within(
-        self, first: int, stop: int, kind: Kind, room: float, shared: float
+        self, first: int, stop: int, kind: DeviceKind, room: float, shared: float
     ) -> int:
         """The most rows that a device of this kind does in so many seconds with its sharing."""
 

@@ -24,7 +24,7 @@ from itertools import accumulate, islice, product
 from math import comb, floor, inf, log10, nextafter, prod
 from operator import sub
 
-from kdlab.papers.pipe_bd.block_cost import Kind, StageCosts
+from kdlab.papers.pipe_bd.block_cost import DeviceKind, StageCosts
 from kdlab.papers.pipe_bd.device_prices import DevicePrices
 from kdlab.papers.pipe_bd.group_rows import Counts, Groups
 from kdlab.papers.pipe_bd.placement import placed, stage_of
@@ -89,7 +89,7 @@ def best_plan(
         widest: devices of a stage at most; None is any number. 1 is TR.
     """
 
-    def found(kinds: Sequence[Kind]) -> PlanFound:
+    def found(kinds: Sequence[DeviceKind]) -> PlanFound:
         return _Search(costs, kinds, decoupled=decoupled, widest=widest).best()
 
     # As if each device had the memory of the largest of its type: a plan that fits into what
@@ -97,14 +97,14 @@ def best_plan(
     most: dict[str, float] = {}
     for kind, memory in costs.kinds:
         most[kind] = max(memory, most.get(kind, 0.0))
-    roomy = found([Kind(kind, most[kind]) for kind, _ in costs.kinds])
+    roomy = found([DeviceKind(kind, most[kind]) for kind, _ in costs.kinds])
     if roomy.plan is None:
         return roomy
     if (fits := placed(roomy.plan, costs)) is not None:
         return replace(roomy, plan=fits)
     kinds = costs.kinds
     if prod(kinds.count(kind) + 1 for kind in set(kinds)) > _MOST_STATES:
-        kinds = [Kind(kind, _floored(memory)) for kind, memory in kinds]
+        kinds = [DeviceKind(kind, _floored(memory)) for kind, memory in kinds]
     tight = found(kinds)
     exact = kinds is costs.kinds and tight.step_s <= tight.bound_s
     bound = tight.step_s if exact else min(roomy.bound_s, tight.step_s)
@@ -128,14 +128,14 @@ class _Search:
     def __init__(
         self,
         costs: StageCosts,
-        own: Sequence[Kind],
+        own: Sequence[DeviceKind],
         *,
         decoupled: bool,
         widest: int | None,
     ) -> None:
         self.costs, self.own, self.decoupled = costs, own, decoupled
         self.widest = widest or costs.devices
-        self.kinds: list[Kind] = list(dict.fromkeys(own))
+        self.kinds: list[DeviceKind] = list(dict.fromkeys(own))
         self.numbers = tuple(own.count(kind) for kind in self.kinds)
         self.groups = Groups(costs, self.kinds, decoupled=decoupled)
         self.looked_at = 0

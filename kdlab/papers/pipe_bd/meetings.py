@@ -16,7 +16,7 @@ _LEAST = 1e-3  # of what meetings take over what is predicted
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceTook:
+class DeviceTimes:
     """Mean seconds of a device's parts in a step."""
 
     device: int
@@ -26,14 +26,14 @@ class DeviceTook:
     all_reduce: float
 
 
-def device_took(device: int, spans: Sequence[Span]) -> DeviceTook:
+def device_took(device: int, spans: Sequence[Span]) -> DeviceTimes:
     """Means over the steps of a device's spans."""
     steps = len({span.step for span in spans})
 
     def mean(*parts: str) -> float:
         return sum(s.end - s.begin for s in spans if s.part in parts) / steps
 
-    return DeviceTook(
+    return DeviceTimes(
         device=device,
         teacher=mean("teacher"),
         student=mean("student", "backward", "update"),
@@ -41,7 +41,9 @@ def device_took(device: int, spans: Sequence[Span]) -> DeviceTook:
     )
 
 
-def sharing_of(stage: Stage, costs: StageCosts, took: Sequence[DeviceTook]) -> float | None:
+def sharing_of(
+    stage: Stage, costs: StageCosts, took: Sequence[DeviceTimes]
+) -> float | None:
     """What the meetings of a shared stage took over what the links of the profile say.
 
     Args:

@@ -26,13 +26,13 @@ from kdlab.events.general import Warned
 from kdlab.events.log import EventLog
 from kdlab.events.run_state import TOP1, RunState
 from kdlab.events.runs import RunStarted
-from kdlab.events.teachers import TeacherJoined, TeachersGone
+from kdlab.events.teachers import AllTeachersLost, TeacherJoined
 from kdlab.events.training import EpochDone, StepLogged
 from kdlab.experiment.folder import PATIENCE_S, RunFolder, RunStatus
 from kdlab.report.bottleneck import bottleneck_of
 from kdlab.report.table import number, visible
 from kdlab.report.verdict import guessed
-from kdlab.run.handle.watched import Watched
+from kdlab.run.handle.job_handle import JobHandle
 
 _DEADLINE_S = 10
 _STARVES, _STARVES_S, _AGAIN_S = 0.5, 300.0, 3600.0  # share of this time; told again after
@@ -69,7 +69,7 @@ def send(address: str, title: str, text: str) -> None:
         raise ClusterError(f"{host} did not take an alert: {why}.") from None
 
 
-class Alerts(Watched):
+class Alerts(JobHandle):
     """A run or a sweep whose user is told of each thing once."""
 
     tick_s = 1.0
@@ -99,7 +99,7 @@ class Alerts(Watched):
         before, step = self.run.now, self.run.now.step
         self.run.see(event)
         match event:
-            case TeachersGone() if event.time >= self.since:
+            case AllTeachersLost() if event.time >= self.since:
                 self.gone = event.time
             case TeacherJoined() | RunStarted():
                 self.gone = inf

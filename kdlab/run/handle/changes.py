@@ -14,7 +14,7 @@ from kdlab.changes import change
 from kdlab.changes.change import CONTROL, Change, Scale
 from kdlab.changes.queue import ChangeQueue
 from kdlab.changes.tunable import Tunable
-from kdlab.codec import typed
+from kdlab.codec import from_builtins
 from kdlab.config.folders import nearest
 from kdlab.config.home import find_as
 from kdlab.config.seal import damage
@@ -75,7 +75,10 @@ def go_back(run: RunFolder, to: int | None = None) -> int:
     """See `Run.back`."""
     member = _member(run, (*UNDER_WAY, "stopped", "failed", "lost"))
     place = kept.place(run.member(member))
-    way, there = kept.WayBack.of(place), [kept.step_of(one) for one in kept.steps(place)]
+    way, there = (
+        kept.RevertPoint.of(place),
+        [kept.step_of(one) for one in kept.steps(place)],
+    )
     found = way.good if to is None else max([n for n in there if n <= to], default=0)
     if found not in there:
         which = "from before a change of settings" if to is None else f"up to step {to}"
@@ -112,7 +115,7 @@ def scale(run: RunFolder, ranks: int) -> None:
         MessageError: its spec is damaged.
     """
     # As somebody else may have written it.
-    group = typed(_Group, run.resolved().get("aggregation"))
+    group = from_builtins(_Group, run.resolved().get("aggregation"))
     if group.type != _GROUP:
         raise BadInput(
             f"Run {run.run_id} trains one student in one process (aggregation "

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from kdlab.cluster.chaos import Chaos, ChaosRunner, Target
-from kdlab.cluster.wires.security import remembered
+from kdlab.cluster.transport.security import remembered
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.errors import BadInput
 from kdlab.events.ensemble import WorkerStarted
-from kdlab.events.event import Emit, Event, unheard
+from kdlab.events.event import Emit, Event, discard_event
 from kdlab.events.log import EventLog, read_all, select
-from kdlab.events.ranks import GenerationBegun
+from kdlab.events.ranks import GenerationStarted
 from kdlab.events.runs import MemberStarted
 from kdlab.events.teachers import PoolReady
 from kdlab.experiment.chaos_targets import by_pid
-from kdlab.run.reach import program_of
+from kdlab.run.port_audit import program_of
 
 if TYPE_CHECKING:
     from kdlab.run.handle.run import Run
@@ -53,7 +53,7 @@ class OtherTargets:
             match event:
                 case MemberStarted():
                     found = {}
-                case GenerationBegun():
+                case GenerationStarted():
                     found = event.pids()
                 case WorkerStarted(worker=worker, pid=pid):
                     found[f"worker-{worker}"] = pid
@@ -97,7 +97,7 @@ class OtherTargets:
         return sorted(path for path in whole[-1].iterdir() if path.is_file())
 
 
-def chaos(run: "Run", report: Emit = unheard, **spec: Any) -> ChaosRunner:
+def chaos(run: "Run", report: Emit = discard_event, **spec: Any) -> ChaosRunner:
     """Trouble for a running run, from a notebook; the keys are those of `chaos:` in a spec.
 
         trouble = kdlab.chaos(run, kill_teacher=1, every_s=5, events=3)

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.config.home import make_private, never_anew, recall_as, runs_folder, write_json
 from kdlab.config.limits import refusal
 from kdlab.errors import BadInput, short
 from kdlab.experiment.folder import UNDER_WAY, RunFolder
-from kdlab.tracking.in_mlflow import InMlflow
+from kdlab.tracking.in_mlflow import MlflowLocation
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -47,7 +47,7 @@ def mark(run: RunFolder, **changes: object) -> None:
     never_anew.add(run.path)
     try:
         new = replace(marks_of(run), **changes)  # type: ignore[arg-type]  # typed by who calls
-        write_json(run.path / _FILE, plain(new))
+        write_json(run.path / _FILE, to_builtins(new))
     except (ValueError, OSError) as error:
         raise BadInput(f"Run {run.run_id} is not marked: {error}.") from error
     if changes.keys() & {"tags", "note"}:
@@ -63,7 +63,7 @@ def mark(run: RunFolder, **changes: object) -> None:
 
 
 def delete(run: RunFolder, sure: Callable[[str], bool]) -> str:
-    """See `Watched.delete`."""
+    """See `JobHandle.delete`."""
     name, state = os.path.relpath(run.path, runs_folder()), run.status().state
     if state in UNDER_WAY:
         raise BadInput(f"{name} is {state}, and stays. End it first: kdlab stop {name}")
@@ -88,7 +88,7 @@ def delete(run: RunFolder, sure: Callable[[str], bool]) -> str:
 
 def _of_mlflow(run: RunFolder) -> "tuple[MlflowClient | None, list[str]]":
     """The client, and ids of the runs of its own there: the file may come from somebody else."""
-    known = InMlflow.read(run.path)
+    known = MlflowLocation.read(run.path)
     if known.uri is None:
         return None, []
     from kdlab.tracking.store import client  # 2 s

@@ -26,9 +26,9 @@ from kdlab.experiment.folder import RunFolder, RunStatus
 from kdlab.report.costs import cost_table
 from kdlab.report.table import result_table
 from kdlab.run.handle import changes
+from kdlab.run.handle.job_handle import Components, JobHandle, spawn, viewers
 from kdlab.run.handle.plans import plans
 from kdlab.run.handle.result import Result
-from kdlab.run.handle.watched import Components, Watched, spawn, viewers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kdlab.run.outputs.prediction import Predictions
 
 
-class Checked(Protocol):
+class CheckedExperiment(Protocol):
     """An experiment, as much of it as a run keeps."""
 
     name: str
@@ -51,7 +51,7 @@ class Checked(Protocol):
 _started_here: list[RunFolder] = []  # by this process, oldest first
 
 
-def start(experiment: Checked) -> "Run":
+def start(experiment: CheckedExperiment) -> "Run":
     """A run folder, and the process that fills it. The experiment is checked already."""
     run, components = made(experiment, "starting")
     with run.held() as lock:
@@ -61,7 +61,7 @@ def start(experiment: Checked) -> "Run":
 
 
 def made(
-    experiment: Checked, state: str, path: Path | None = None
+    experiment: CheckedExperiment, state: str, path: Path | None = None
 ) -> tuple[RunFolder, Components]:
     """A run folder (None: a new one) with its spec, and the components of cells it needs."""
     if path is None:
@@ -155,7 +155,7 @@ def attach(run_id: str = "last") -> "Run":
     return Run(folders.find(run_id))
 
 
-class Run(Watched):
+class Run(JobHandle):
     """Watch, wait for and stop a run. Several of these may look at the same run."""
 
     @property

@@ -2,7 +2,7 @@
 
 import time
 
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.experiment import folder as folders
 from kdlab.report import page
 from kdlab.report.table import text_table_left
@@ -33,7 +33,7 @@ class RunList(list[Run]):
                 "run_dir": str(run.path),
                 "student_top1": (run.status.result or {}).get("student_top1"),
                 "wall_seconds": (run.status.result or {}).get("wall_seconds"),
-                **plain(run.marks),
+                **to_builtins(run.marks),
             }
             for run, row in zip(self, self._rows(), strict=True)
         ]

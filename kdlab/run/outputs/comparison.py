@@ -9,7 +9,7 @@ from statistics import fmean
 from textwrap import fill
 from typing import Any
 
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.config.home import recall_as
 from kdlab.config.load import flat
 from kdlab.errors import BadInput
@@ -32,7 +32,7 @@ from kdlab.report.verdict import Verdict, shown
 from kdlab.run.handle.run import Run, attach
 from kdlab.tracking import ui_address
 from kdlab.tracking.follow import log_page
-from kdlab.tracking.in_mlflow import InMlflow
+from kdlab.tracking.in_mlflow import MlflowLocation
 
 HEAD = (  # what decides first
     "training", "top-1 %", "gain", "teacher %", "best-on-val %", "global top-1 %",
@@ -112,7 +112,7 @@ class Comparison(Presentable):
         found = list[tuple[str, str]]()
         for run in self.runs:
             if (kept := _kept(run)) and kept.verdict:
-                tone, words = shown(plain(kept.verdict))
+                tone, words = shown(to_builtins(kept.verdict))
                 label = "" if len(self.runs) == 1 else f"{run.id[-4:]}: "
                 found.append((tone, label + words))
         return found
@@ -142,9 +142,9 @@ class Comparison(Presentable):
 
         A store in a file is shown by `kdlab ui`: where it is up now, else where it comes up.
         """
-        found: dict[str, list[InMlflow]] = {}
+        found: dict[str, list[MlflowLocation]] = {}
         for run in self.runs:
-            state = InMlflow.read(run.path)
+            state = MlflowLocation.read(run.path)
             if state.runs:
                 found.setdefault(str(state.uri), []).append(state)
         return [_link(uri, states) for uri, states in found.items()]
@@ -155,7 +155,7 @@ class Comparison(Presentable):
         Raises:
             BadInput: none of them is in MLflow.
         """
-        states = [InMlflow.read(run.path) for run in self.runs]
+        states = [MlflowLocation.read(run.path) for run in self.runs]
         known = [state for state in states if "" in state.runs]
         if not known:
             raise BadInput(
@@ -283,7 +283,7 @@ def _results(run: Run) -> list[MemberFacts]:
     ended = sorted((run.path / "members").glob("*/*/result.json"))
     reports = [recall_as(MemberResult, path, "It is left out.") for path in ended]
     return [
-        plain(row(report)) | {"teacher_top1": report.teacher_top1}
+        to_builtins(row(report)) | {"teacher_top1": report.teacher_top1}
         for report in reports
         if report is not None
     ]
@@ -330,7 +330,7 @@ def _numbers(rows: Sequence[MemberFacts], key: str) -> list[int | float]:
     return [v for row in rows if isinstance(v := row.get(key), int | float)]
 
 
-def _link(uri: str, states: Sequence[InMlflow]) -> str:
+def _link(uri: str, states: Sequence[MlflowLocation]) -> str:
     """To compare runs: of each one its members, where it has several."""
     runs: list[str] = []
     for state in states:

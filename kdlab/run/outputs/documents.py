@@ -8,7 +8,7 @@ import torch
 
 from kdlab.events.event import Emit
 from kdlab.events.general import Warned
-from kdlab.events.runs import OverviewMade, RunStarted
+from kdlab.events.runs import OverviewWritten, RunStarted
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.models.exported import load_exported
@@ -121,4 +121,4 @@ def draw_overview(run: RunFolder, setup: TrainingSetup, emit: Emit) -> None:
         traceback.print_exc()
         emit(Warned(message=f"No overview was drawn: {error!r}"))
         return
-    emit(OverviewMade(files=[str(run.path / name) for name in files]))
+    emit(OverviewWritten(files=[str(run.path / name) for name in files]))

@@ -77,9 +77,9 @@ def export_student(
         _hand_on(written, *(written / name for name in TIMM_FILES))
         files = f"{target}\n{taken}".rstrip()
         return f"{name}\n{files}\n\nLoad it:\n{_FOLDER.format(path=str(target))}"
-    from kdlab.run.outputs.export_formats import Beside, ship  # imports torch
+    from kdlab.run.outputs.export_formats import StudentWithTeacher, ship  # imports torch
 
-    card, beside, checked = read_card(source), Beside(run, source), ""
+    card, beside, checked = read_card(source), StudentWithTeacher(run, source), ""
     inside = card | facts | {"model": {"type": card["model"]["type"]}}
     if to == "safetensors":
         shutil.copyfile(source, target)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from kdlab.codec import typed
+from kdlab.codec import from_builtins
 from kdlab.data.encoded.decode import Pixels
 from kdlab.data.images import ImageData
 from kdlab.errors import BadInput, KdlabError, ModelError
@@ -35,7 +35,7 @@ _APART = 1e-3  # of scores, of the largest
 
 
 @dataclass(frozen=True, slots=True)
-class Shipped:
+class ExportResult:
     """What was written, and how it was checked."""
 
     images: int
@@ -57,7 +57,7 @@ def ship(
     card: Mapping[str, Any] | None = None,
     *,
     bare: bool = False,
-) -> Shipped:
+) -> ExportResult:
     """Write, load again and compare.
 
     Args:
@@ -86,7 +86,7 @@ def ship(
     return shipped
 
 
-def _checked(model: Normalised, images: Pixels, loaded: Runs, path: Path) -> Shipped:
+def _checked(model: Normalised, images: Pixels, loaded: Runs, path: Path) -> ExportResult:
     with torch.inference_mode():
         own = model(torch.from_numpy(images)).numpy()
     theirs = np.concatenate([loaded(images[:1]), loaded(images[1:])])  # any batch size
@@ -99,7 +99,7 @@ def _checked(model: Normalised, images: Pixels, loaded: Runs, path: Path) -> Shi
             "it. The usual cause is an operation that the exporter translates in another way; "
             "--to safetensors keeps the weights as they are."
         )
-    return Shipped(len(images), apart, same)
+    return ExportResult(len(images), apart, same)
 
 
 def _torch_export(model: Normalised, images: Pixels, path: Path) -> Runs:
@@ -152,7 +152,7 @@ def costs_beside(
     return {name: asdict(cost_of(model, shape)) for name, model in models.items()}
 
 
-class Beside:
+class StudentWithTeacher:
     """The student of a run, a .safetensors with its card, beside its teacher."""
 
     def __init__(self, run: RunFolder, student: Path) -> None:
@@ -172,7 +172,10 @@ class Beside:
         """Costs of the student, and of the teacher where its weights are on this machine."""
         (begun, *_) = select(self.run.events, RunStarted)
         data = begun.dataset
-        classes, shape = typed(int, data["classes"]), typed(list[int], data["shape"])
+        classes, shape = (
+            from_builtins(int, data["classes"]),
+            from_builtins(list[int], data["shape"]),
+        )
         teachers = self._teachers(classes) if was_taught(self.run) else None
         return costs_beside(self.student, teachers, classes, shape)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from kdlab.codec import parsed, typed
+from kdlab.codec import from_builtins, from_json
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.encoded.decode import Pixels
@@ -156,9 +156,9 @@ class OnnxStudent(nn.Module):
             session = _session(read_file(path, _MOST_BYTES))
             props = session.get_modelmeta().custom_metadata_map
             self.card: dict[str, Any] = {
-                k: parsed(object, v.encode()) for k, v in props.items()
+                k: from_json(object, v.encode()) for k, v in props.items()
             }
-            self._classes = typed(StudentCard, self.card).num_classes
+            self._classes = from_builtins(StudentCard, self.card).num_classes
         except ImportError as error:
             raise BadInput(
                 f"{path.name} needs {error.name}, which is not installed: pip install "

@@ -22,7 +22,7 @@ from kdlab.config.home import write_whole
 from kdlab.config.load import from_dict
 from kdlab.data.encoded.holders import LARGEST, opened, read_file
 from kdlab.data.encoded.inventory import Inventory
-from kdlab.data.encoded.store import Changed, read_image
+from kdlab.data.encoded.store import ContentChanged, read_image
 from kdlab.data.encoded.view_threads import in_threads
 from kdlab.data.encoded.walk import is_image, walk
 from kdlab.data.shown import InputSpec
@@ -249,7 +249,7 @@ def _labels(
         for k in numbers:
             try:
                 pixels[k] = student.input.pixels(read_image(holder, some[k]))
-            except (DataError, OSError, zlib.error, Changed) as error:
+            except (DataError, OSError, zlib.error, ContentChanged) as error:
                 why[k] = str(error)
 
     with closing(opened(place, found.looks.get(place))) as holder:

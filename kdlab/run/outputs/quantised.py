@@ -35,7 +35,7 @@ _TURNS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InBits:
+class FormMeasurement:
     """What one form of a student is worth; one core."""
 
     megabytes: float
@@ -48,8 +48,8 @@ class InBits:
 class Quantised:
     """The same network in fp32 and in int8."""
 
-    fp32: InBits
-    int8: InBits
+    fp32: FormMeasurement
+    int8: FormMeasurement
     images: int
 
     def __str__(self) -> str:
@@ -144,7 +144,7 @@ def _reader(base: type[Any], images: Pixels) -> Any:
 
 def _measured(
     paths: dict[str, Path], images: Pixels, labels: NDArray[np.int64]
-) -> dict[str, InBits]:
+) -> dict[str, FormMeasurement]:
     """Forms take turns, so that a drift of the machine meets both."""
     sessions = {name: onnx_session(path) for name, path in paths.items()}
     alone, batch = images[:1], images[:_AT_ONCE]
@@ -154,7 +154,7 @@ def _measured(
             for given, seconds in zip((alone, batch), taken[name], strict=True):
                 seconds.append(_seconds(run, given) / len(given))
     return {
-        name: InBits(
+        name: FormMeasurement(
             megabytes=paths[name].stat().st_size / 1e6,
             top1=100 * _top1(run, images, labels),
             alone_ms=1e3 * median(taken[name][0]),

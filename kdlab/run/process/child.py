@@ -12,7 +12,7 @@ from pathlib import Path
 from kdlab.config.home import keep_private
 from kdlab.experiment.folder import RunFolder
 from kdlab.run.process.stop_request import StopRequest, end_with, fill
-from kdlab.run.process.watchdog import Keeper, watched
+from kdlab.run.process.watchdog import WatchdogParent, watched
 
 
 def main(path: str, stop: Callable[[], bool]) -> int:
@@ -31,7 +31,7 @@ if __name__ == "__main__":
     place, held = Path(path), int(lock)
     fill(place, held)
     if not module:
-        watched(Keeper(place, held))  # each time that it returns, a process begins
+        watched(WatchdogParent(place, held))  # each time that it returns, a process begins
     end_with(place, held)
     work = import_module(module[0]).main if module else main
     code = work(path, request)

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.config.home import write_json
 from kdlab.errors import KdlabError, RunStopped, is_full
 from kdlab.events.log import EventLog
@@ -28,7 +28,7 @@ _RESERVE_BYTES = 256 * 1024
 _LITTLE_ROOM = 64 * 1024  # bytes
 
 
-class Work(ABC):
+class Job(ABC):
     """A run's, or a sweep's, from its folder to its result.
 
     `done` is the event of its end, `late` what people are told when MLflow was not written in time.
@@ -71,14 +71,14 @@ class Work(ABC):
 
 def execute(
     folder: RunFolder,
-    make: Callable[[], Work],
+    make: Callable[[], Job],
     passes: Callable[[Exception], bool] = lambda error: False,
 ) -> int:
     """The whole work, its end and its status; the exit code.
 
     An error that `passes` does not end it: somebody starts it again at once.
     """
-    work: Work | None = None
+    work: Job | None = None
     reserve = folder.path / _RESERVE
     try:
         reserve.write_bytes(bytes(_RESERVE_BYTES))
@@ -87,7 +87,7 @@ def execute(
         folder.write_status(state="running", begin=work.begin)
         if work.stop():
             raise RunStopped("stopped by the user before anything began")
-        result = plain(work.main())
+        result = to_builtins(work.main())
         write_json(folder.path / "result.json", result)
         work.end("finished", result=result)
         reserve.unlink(missing_ok=True)
@@ -130,7 +130,7 @@ def execute(
     return code
 
 
-def _wait_for_mlflow(work: Work, folder: RunFolder) -> None:
+def _wait_for_mlflow(work: Job, folder: RunFolder) -> None:
     """The status says already how the work ended: who is killed or stopped here has ended so."""
     if work.tracker.so_far == PENDING:
         with contextlib.suppress(KeyboardInterrupt):
@@ -138,7 +138,7 @@ def _wait_for_mlflow(work: Work, folder: RunFolder) -> None:
             _write(lambda: folder.write_status(tracking=work.tracker.trouble))
 
 
-def _full(error: Exception, work: Work | None, folder: RunFolder) -> str:
+def _full(error: Exception, work: Job | None, folder: RunFolder) -> str:
     then = (
         f"This process has begun nothing; what earlier ones saved is in {folder.path}. Make "
         f"room, then\n    {folder.resume_command}"
@@ -162,6 +162,6 @@ def _print_traceback() -> None:
         traceback.print_exc()
 
 
-def _seconds(work: Work | None) -> dict[str, float]:
+def _seconds(work: Job | None) -> dict[str, float]:
     """Seconds of all processes of this work; what earlier ones wrote stays if there is none."""
     return {} if work is None else {"seconds": work.seconds}

@@ -15,7 +15,7 @@ from kdlab.changes.change import CONTROL
 from kdlab.changes.queue import ChangeQueue
 from kdlab.checks import checked
 from kdlab.checks.data import DataFacts
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.config.home import write_json
 from kdlab.data.watched import SIDE, watched_rows, write_strip
 from kdlab.errors import KdlabError, RunStopped
@@ -23,7 +23,7 @@ from kdlab.events.general import Note, Warned
 from kdlab.events.images import ImagesChosen
 from kdlab.events.log import MemberLog
 from kdlab.events.runs import MemberDone, MemberStarted, MethodsCompared, RunDone
-from kdlab.events.training import TakenBack
+from kdlab.events.training import SettingsReverted
 from kdlab.experiment.chaos_targets import chaos_while
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.method import MemberTraining, method_of
@@ -38,7 +38,7 @@ from kdlab.run.outputs.documents import (
     draw_overview,
     write_card,
 )
-from kdlab.run.process.execution import Work
+from kdlab.run.process.execution import Job
 from kdlab.run.process.machine_use import MachineUse
 from kdlab.run.process.outcome import RunOutcome, outcome, shares_cores
 from kdlab.run.rates import machine_facts
@@ -47,7 +47,7 @@ from kdlab.train import checkpoint, kept
 from kdlab.train.result import MemberResult
 
 
-class RunProcess(Work):
+class RunProcess(Job):
     """A run, from its folder to its result; a pool that is given serves already and outlives it.
 
     One that `tracks` not is a trial: its sweep writes to MLflow.
@@ -145,7 +145,7 @@ class RunProcess(Work):
         )
         artifacts = write_card(result, self.setup, self.name, self.run.run_id, folder)
         artifacts += method.artifacts(folder)
-        log.emit(MemberDone(result=plain(result), artifacts=sorted(set(artifacts))))
+        log.emit(MemberDone(result=to_builtins(result), artifacts=sorted(set(artifacts))))
         return result
 
     def _trained(self, training: MemberTraining) -> MemberResult:
@@ -164,12 +164,12 @@ class RunProcess(Work):
     def _go_back(self, training: MemberTraining) -> None:
         """Where somebody asked for it, have the method find that checkpoint as the newest."""
         place = kept.place(training.folder)
-        path, since = self.run.path / CONTROL, kept.WayBack.of(place).gone
+        path, since = self.run.path / CONTROL, kept.RevertPoint.of(place).gone
         order = ChangeQueue(path, training.member.name, since).look(now=True).back
         if order is not None:
             why, since = checkpoint.go_back(place, order), order.time
             said = f"No way back: the checkpoint of step {order.step} is damaged ({why})."
-            taken = TakenBack(step=order.step, values=order.set)
+            taken = SettingsReverted(step=order.step, values=order.set)
             training.emit(Warned(message=said) if why else taken)
         self._changes = ChangeQueue(path, training.member.name, since)
 
@@ -198,7 +198,7 @@ class RunProcess(Work):
             self.log.emit(Note(message=begins))
         spec = self.spec
         found = {m.name: spec.method.tunables(spec, m.source) for m in spec.members()}
-        write_json(self.run.tunables, plain(found))
+        write_json(self.run.tunables, to_builtins(found))
         data = self.setup.data
         # The trials of a sweep share a machine: each is what keeps it busy for the others.
         about = (self.data_facts, *([machine_facts()] if self.tracks else []))

@@ -12,7 +12,7 @@ from kdlab.events.general import Warned
 from kdlab.supervision.backoff import Backoff
 from kdlab.supervision.children import Child, StartChild
 from kdlab.tracking import PENDING
-from kdlab.tracking.follow import Followed
+from kdlab.tracking.follow import FollowedJob
 
 _PATIENCE_S, _STOPPED_S = 60.0, 3.0
 _RESTARTS, _RESTARTS_S = 5, 600.0  # of its process, in so many seconds; then it stays away
@@ -50,7 +50,7 @@ class Tracker:
 
     def _start(self) -> bool:
         """Tracking never stops a training: what hinders it is told, not raised."""
-        followed = Followed(folder=self._folder)
+        followed = FollowedJob(folder=self._folder)
         try:
             self._child = self._start_child("kdlab.tracking.follow", followed, self._log)
         except (OSError, ClusterError) as error:

@@ -33,7 +33,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG = 1
 
 
-def watched(keeper: "Keeper") -> None:
+def watched(keeper: "WatchdogParent") -> None:
     """Returns in the process that does the work, each time it is started.
 
     The calling process never returns: it exits with the code of the last child.
@@ -63,7 +63,7 @@ def watched(keeper: "Keeper") -> None:
 
 
 @dataclass(slots=True)
-class Keeper:
+class WatchdogParent:
     """The parent's part."""
 
     path: Path  # of the run's folder

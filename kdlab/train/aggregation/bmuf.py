@@ -10,7 +10,12 @@ from typing import Annotated, ClassVar
 
 from kdlab.config import Range, register
 from kdlab.config.spec import POSITIVE
-from kdlab.train.aggregation.weights import Merged, Merging, WeightAggregation, mean_of
+from kdlab.train.aggregation.weights import (
+    MergeInputs,
+    MergeResult,
+    WeightAggregation,
+    mean_of,
+)
 
 
 @register("train/aggregation/bmuf")
@@ -29,7 +34,7 @@ class Bmuf(WeightAggregation):
 
     remembers: ClassVar[str] = "global"
 
-    def merge(self, merging: Merging) -> Merged:
+    def merge(self, merging: MergeInputs) -> MergeResult:
         mean, memory = mean_of(merging.states), dict(merging.memory)
         eta = self.block_momentum
         eta = 1 - 1 / len(merging.states) if eta is None else eta
@@ -44,4 +49,4 @@ class Bmuf(WeightAggregation):
             after = before + update
             memory[f"global.{name}"], memory[f"update.{name}"] = after, update
             whole[name], weights[name] = after, after + eta * update
-        return Merged(weights=weights, memory=memory, whole=whole)
+        return MergeResult(weights=weights, memory=memory, whole=whole)

@@ -10,7 +10,12 @@ from typing import Annotated
 
 from kdlab.config import Range, register
 from kdlab.config.spec import SHARE
-from kdlab.train.aggregation.weights import Merged, Merging, WeightAggregation, mean_of
+from kdlab.train.aggregation.weights import (
+    MergeInputs,
+    MergeResult,
+    WeightAggregation,
+    mean_of,
+)
 
 
 @register("train/aggregation/dart")
@@ -33,9 +38,9 @@ class Dart(WeightAggregation):
     def exchanged(self, number: int, of: int) -> float:
         return 0.0 if self.is_apart(number, of) else 1.0
 
-    def merge(self, merging: Merging) -> Merged:
+    def merge(self, merging: MergeInputs) -> MergeResult:
         mean = mean_of(merging.states)
         if self.is_apart(merging.round, merging.rounds):
             own = {name: tensor.clone() for name, tensor in merging.own.items()}
-            return Merged(weights=own, whole=mean)
-        return Merged(weights=mean)
+            return MergeResult(weights=own, whole=mean)
+        return MergeResult(weights=mean)

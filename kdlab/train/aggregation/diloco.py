@@ -11,7 +11,12 @@ from torch import Tensor
 
 from kdlab.config import Range, register
 from kdlab.config.spec import POSITIVE
-from kdlab.train.aggregation.weights import Merged, Merging, WeightAggregation, mean_of
+from kdlab.train.aggregation.weights import (
+    MergeInputs,
+    MergeResult,
+    WeightAggregation,
+    mean_of,
+)
 
 
 @register("train/aggregation/diloco")
@@ -31,10 +36,10 @@ class DiLoCo(WeightAggregation):
 
     remembers: ClassVar[str] = "global"
 
-    def merge(self, merging: Merging) -> Merged:
+    def merge(self, merging: MergeInputs) -> MergeResult:
         weights, memory = mean_of(merging.states), dict(merging.memory)
         self.step(merging.parameters, weights, memory)
-        return Merged(weights=weights, memory=memory)
+        return MergeResult(weights=weights, memory=memory)
 
     def step(
         self, names: frozenset[str], weights: dict[str, Tensor], memory: dict[str, Tensor]

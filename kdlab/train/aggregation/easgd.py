@@ -11,7 +11,12 @@ from typing import Annotated, ClassVar
 from torch import Tensor
 
 from kdlab.config import Range, register
-from kdlab.train.aggregation.weights import Merged, Merging, WeightAggregation, mean_of
+from kdlab.train.aggregation.weights import (
+    MergeInputs,
+    MergeResult,
+    WeightAggregation,
+    mean_of,
+)
 
 
 @register("train/aggregation/easgd")
@@ -29,7 +34,7 @@ class Easgd(WeightAggregation):
 
     remembers: ClassVar[str] = "centre"
 
-    def merge(self, merging: Merging) -> Merged:
+    def merge(self, merging: MergeInputs) -> MergeResult:
         mean, own, memory = mean_of(merging.states), merging.own, dict(merging.memory)
         alpha = self.beta / len(merging.states)
         weights, whole = dict[str, Tensor](), dict[str, Tensor]()
@@ -40,4 +45,4 @@ class Easgd(WeightAggregation):
             centre = memory[f"centre.{name}"]
             weights[name] = own[name] - alpha * (own[name] - centre)
             whole[name] = memory[f"centre.{name}"] = centre + self.beta * (tensor - centre)
-        return Merged(weights=weights, memory=memory, whole=whole)
+        return MergeResult(weights=weights, memory=memory, whole=whole)

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 from kdlab.config import Range, register
 from kdlab.papers.ec_dnn.parallel import Combining
 from kdlab.train.aggregation.kind import Weights
-from kdlab.train.aggregation.weights import Merged, Merging, WeightAggregation
+from kdlab.train.aggregation.weights import MergeInputs, MergeResult, WeightAggregation
 
 
 @register("train/aggregation/easgd_async")
@@ -37,11 +37,11 @@ class EasgdAsync(WeightAggregation):
     ) -> frozenset[str]:
         return parameters  # the centre has no statistics of its own
 
-    def merge(self, merging: Merging) -> Merged:
+    def merge(self, merging: MergeInputs) -> MergeResult:
         weights, whole = dict(merging.own), dict(merging.own)
         for name in merging.parameters:
             centre = merging.memory[f"centre.{name}"]
             way = self.alpha * (weights[name] - centre)
             weights[name], whole[name] = weights[name] - way, centre + way
         memory = {f"centre.{name}": whole[name] for name in sorted(merging.parameters)}
-        return Merged(weights=weights, memory=memory, whole=whole)
+        return MergeResult(weights=weights, memory=memory, whole=whole)

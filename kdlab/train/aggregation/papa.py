@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from kdlab.config import Range, register
-from kdlab.train.aggregation.weights import Merged, Merging, WeightAggregation, mean_of
+from kdlab.train.aggregation.weights import (
+    MergeInputs,
+    MergeResult,
+    WeightAggregation,
+    mean_of,
+)
 
 
 @register("train/aggregation/papa")
@@ -25,7 +30,7 @@ class Papa(WeightAggregation):
     tau: Annotated[int, Range(ge=1)] = 10
     keep: Annotated[float, Range(gt=0, lt=1)] = 0.99
 
-    def merge(self, merging: Merging) -> Merged:
+    def merge(self, merging: MergeInputs) -> MergeResult:
         mean, own = mean_of(merging.states), merging.own
         weights = {
             name: self.keep * own[name] + (1 - self.keep) * tensor
@@ -33,4 +38,4 @@ class Papa(WeightAggregation):
             else own[name].clone()
             for name, tensor in mean.items()
         }
-        return Merged(weights=weights, whole=mean)
+        return MergeResult(weights=weights, whole=mean)

@@ -1,6 +1,6 @@
 """What a training loop asks of the other ranks of its student, if it has any.
 
-`Ranks` is a student that trains alone. `Together` is one rank of several under
+`Ranks` is a student that trains alone. `ProcessGroupRanks` is one rank of several under
 synchronous all-reduce (EDL-Dist, Algorithm 2 line 7: the average of θ_j, carried out on
 the gradients, which for plain SGD from equal weights is the same).
 
@@ -17,16 +17,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from kdlab.changes.request import ControlRequest
+from kdlab.changes.request import ChangeRequest
 from kdlab.train.sync_norm import synchronise
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
+class StepAgreement:
     """What came of one step over all ranks."""
 
     loss: Tensor  # mean over the whole batch
-    all: ControlRequest
+    all: ChangeRequest
 
 
 class GenerationEnds(Exception):
@@ -39,7 +39,7 @@ class Ranks:
     rank, world, lr_scale = 0, 1, 1.0
 
     def __init__(self) -> None:
-        self._agreed: list[Agreed] = []
+        self._agreed: list[StepAgreement] = []
         self._losses: list[Tensor] = []
 
     def join_norms(self, model: nn.Module) -> None:
@@ -55,12 +55,12 @@ class Ranks:
     def average_gradients(self, beside: nn.Module) -> None:
         """Have what is trained beside the wrapped model learn from all rows."""
 
-    def after_step(self, loss: Tensor, part: float, request: ControlRequest) -> None:
+    def after_step(self, loss: Tensor, part: float, request: ChangeRequest) -> None:
         """Tell the others of this step; `part` is this rank's share of its rows."""
         self._losses.append(loss)
-        self._agreed.append(Agreed(loss, request))
+        self._agreed.append(StepAgreement(loss, request))
 
-    def agreed(self, *, last: bool = False) -> list[Agreed]:
+    def agreed(self, *, last: bool = False) -> list[StepAgreement]:
         """Steps on which all have spoken and that nobody has acted on yet.
 
         With `last` (after an epoch's last step) none is left out.
@@ -68,7 +68,7 @@ class Ranks:
         found, self._agreed = self._agreed, []
         return found
 
-    def agree(self, request: ControlRequest) -> ControlRequest:
+    def agree(self, request: ChangeRequest) -> ChangeRequest:
         """At once, where all ranks stand at the same place: before training, in a pause."""
         return request
 
@@ -87,7 +87,7 @@ class Ranks:
         return [tensor]
 
 
-class Together(Ranks):
+class ProcessGroupRanks(Ranks):
     """A rank of the default process group of torch.distributed, which is up."""
 
     def __init__(
@@ -126,15 +126,15 @@ class Together(Ranks):
         ):
             gradient.copy_(mean.view_as(gradient))
 
-    def after_step(self, loss: Tensor, part: float, request: ControlRequest) -> None:
+    def after_step(self, loss: Tensor, part: float, request: ChangeRequest) -> None:
         rest = _tensor(request).to(loss.device)
         numbers = torch.cat([(loss.double() * part).reshape(1), rest])
         self._under_way.append((dist.all_reduce(numbers, async_op=True), numbers))
 
-    def agree(self, request: ControlRequest) -> ControlRequest:
+    def agree(self, request: ChangeRequest) -> ChangeRequest:
         return agreed_by_all(request, device=self.device)
 
-    def agreed(self, *, last: bool = False) -> list[Agreed]:
+    def agreed(self, *, last: bool = False) -> list[StepAgreement]:
         found = []
         while len(self._under_way) > (0 if last else 1):
             work, numbers = self._under_way.popleft()
@@ -144,7 +144,7 @@ class Together(Ranks):
                 self._shown -= 1
             else:
                 self._losses.append(loss)
-            found.append(Agreed(loss, ControlRequest.of_all(numbers[1:].tolist())))
+            found.append(StepAgreement(loss, ChangeRequest.of_all(numbers[1:].tolist())))
         return found
 
     def losses(self) -> list[Tensor]:
@@ -172,14 +172,14 @@ class Together(Ranks):
 
 
 def agreed_by_all(
-    request: ControlRequest,
+    request: ChangeRequest,
     group: dist.ProcessGroup | None = None,
     device: torch.device | None = None,
-) -> ControlRequest:
+) -> ChangeRequest:
     """What all want now; each waits for all others here."""
     numbers = _tensor(request).to(device)
     dist.all_reduce(numbers, group=group)
-    return ControlRequest.of_all(numbers.tolist())
+    return ChangeRequest.of_all(numbers.tolist())
 
 
 @torch.no_grad()
@@ -193,6 +193,6 @@ def average_statistics(
             dist.all_reduce(buffer, group=group)
 
 
-def _tensor(request: ControlRequest) -> Tensor:
+def _tensor(request: ChangeRequest) -> Tensor:
     """A vector whose sum over all ranks is what they agree on."""
     return torch.tensor(request.numbers(), dtype=torch.float64)

@@ -14,8 +14,8 @@ from kdlab.config import register
 from kdlab.papers.ec_dnn.parallel import Combining
 from kdlab.train.aggregation.kind import Weights
 from kdlab.train.aggregation.weights import (
-    Merged,
-    Merging,
+    MergeInputs,
+    MergeResult,
     WeightAggregation,
     mean_of,
 )
@@ -45,9 +45,9 @@ class Soup(WeightAggregation):
     def interval(self, iterations: int) -> int:
         return iterations
 
-    def merge(self, merging: Merging) -> Merged:
+    def merge(self, merging: MergeInputs) -> MergeResult:
         if self.recipe == "uniform":
-            return Merged(weights=mean_of(merging.states))
+            return MergeResult(weights=mean_of(merging.states))
         errors = [merging.error(state) for state in merging.states]
         order = sorted(range(len(errors)), key=lambda k: (errors[k], k))
         taken: list[Weights] = [merging.states[order[0]]]
@@ -59,4 +59,4 @@ class Soup(WeightAggregation):
             if error <= best:
                 taken.append(merging.states[number])
                 soup, best = tried, error
-        return Merged(weights=soup)
+        return MergeResult(weights=soup)

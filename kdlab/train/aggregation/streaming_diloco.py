@@ -14,7 +14,7 @@ from typing import Annotated
 from kdlab.config import Fault, Range, register
 from kdlab.train.aggregation.diloco import DiLoCo
 from kdlab.train.aggregation.kind import Weights
-from kdlab.train.aggregation.weights import Merged, Merging, mean_of
+from kdlab.train.aggregation.weights import MergeInputs, MergeResult, mean_of
 
 
 @register("train/aggregation/streaming_diloco")
@@ -62,7 +62,7 @@ class StreamingDiLoCo(DiLoCo):
         turn = self.fragment(number, {name: state[name].numel() for name in parameters})
         return turn | (state.keys() - parameters)
 
-    def merge(self, merging: Merging) -> Merged:
+    def merge(self, merging: MergeInputs) -> MergeResult:
         every, memory = sorted(merging.parameters), dict(merging.memory)
         mean = mean_of(merging.states)
         turn = self.fragment(merging.round, {name: mean[name].numel() for name in every})
@@ -77,4 +77,4 @@ class StreamingDiLoCo(DiLoCo):
                     self.mixing * weights[name] + (1 - self.mixing) * moved[name]
                 )
         whole = mean | {name: memory[f"global.{name}"] for name in every}
-        return Merged(weights=weights, memory=memory, whole=whole)
+        return MergeResult(weights=weights, memory=memory, whole=whole)

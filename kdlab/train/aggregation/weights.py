@@ -21,7 +21,7 @@ OWN = "own."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merging:
+class MergeInputs:
     """What there is to be merged; all tensors on the CPU, by name as in `state_dict`."""
 
     states: Sequence[Weights]  # of each worker that took part
@@ -35,7 +35,7 @@ class Merging:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merged:
+class MergeResult:
     """What comes of it."""
 
     weights: dict[str, Tensor]  # that the worker goes on with
@@ -112,12 +112,12 @@ class WeightAggregation(AggregationSpec):
         """The local model as whoever took in its code sees it."""
         raise NotImplementedError
 
-    def merge(self, merging: Merging) -> Merged:
+    def merge(self, merging: MergeInputs) -> MergeResult:
         """One communication.
 
         An aggregation of one's own does this, or `merged` where nothing is remembered.
         """
-        return Merged(weights=self.merged(merging.states))
+        return MergeResult(weights=self.merged(merging.states))
 
     def merged(self, states: Sequence[Weights]) -> dict[str, Tensor]:
         """Weights and buffers of the global model.

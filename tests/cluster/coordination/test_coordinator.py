@@ -11,15 +11,20 @@ from pool_status import facts
 from kdlab.cluster.coordination.coordinator import STUDENT_SILENT_S, Coordinator
 from kdlab.cluster.coordination.coordinator_messages import (
     Deployed,
-    PoolChanges,
     PoolStatus,
+    PoolUpdate,
 )
 from kdlab.cluster.coordinator import dask_setup
-from kdlab.codec import plain, told, typed
-from kdlab.papers.edl_dist.reader_instructions import AskTeacher, GiveBack, Need, Release
+from kdlab.codec import from_builtins, to_builtins, to_dict
+from kdlab.papers.edl_dist.reader_instructions import (
+    AskTeacher,
+    Need,
+    Release,
+    ReturnTeacher,
+)
 from kdlab.testing.scripted import FakeClock
 
-SERVED = plain(Deployed(fingerprint="f", num_classes=10, batch=8))
+SERVED = to_builtins(Deployed(fingerprint="f", num_classes=10, batch=8))
 
 
 class Case:
@@ -53,19 +58,19 @@ class Case:
 
     async def join(self, address, t_t=100.0, batch_s=0.1, answer=(), **other):
         await self.call("hello", address)
-        about = told(facts(name=address.removeprefix("tcp://"), **other))
+        about = to_dict(facts(name=address.removeprefix("tcp://"), **other))
         return await self.call("ready", address, "f", t_t, batch_s, answer, about)
 
     async def changes(self, student, after=None):
         version, incarnation = (after.version, after.incarnation) if after else (-1, "")
         said = await self.call("watch", student, version, incarnation, 0.0)
-        return typed(PoolChanges, said) if said else None
+        return from_builtins(PoolUpdate, said) if said else None
 
     def states(self):
         return {t.address: t.state for t in self.plugin.pool_status().teachers}
 
     async def tell(self, student, instruction):
-        return await self.call("tell", student, plain(instruction))
+        return await self.call("tell", student, to_builtins(instruction))
 
     def look(self, seconds=0.0):
         self.clock.advance(seconds)
@@ -134,7 +139,7 @@ def test_without_a_deployment_a_teacher_waits_and_asks_again():
 def test_who_is_refused_hears_why(case, ready, why, load):
     async def act(case):
         await case.call("hello", "tcp://a")
-        said = await case.call("ready", "tcp://a", *ready, told(facts()))
+        said = await case.call("ready", "tcp://a", *ready, to_dict(facts()))
         assert said["refused"] == why
         assert said["load"] is load
         assert "free" not in case.states().values()
@@ -311,7 +316,7 @@ def test_teachers_are_released_given_back_and_asked_for(case):
         await case.tell("s", Release(mine, lease, 50.0))
         assert case.states()[mine] == "free"
         ((other, its_lease),) = held(await case.changes("s")).items()
-        await case.tell("s", GiveBack(other, its_lease, 0.0))
+        await case.tell("s", ReturnTeacher(other, its_lease, 0.0))
         anew = held(await case.changes("s"))
         assert its_lease not in anew.values()  # whoever it is, under a new lease
         assert await case.tell("nobody", AskTeacher(1.0)) is False
@@ -456,9 +461,9 @@ async def _metrics(case):
 def test_facts_of_a_teacher_are_what_others_see(case):
     async def act(case):
         await case.join("tcp://a", weights=("ab",), engine="eager fp32")
-        status = typed(PoolStatus, await case.call("status"))
-        told = facts(name="a", weights=("ab",), engine="eager fp32")
-        assert [t.facts for t in status.teachers] == [told]
+        status = from_builtins(PoolStatus, await case.call("status"))
+        to_dict = facts(name="a", weights=("ab",), engine="eager fp32")
+        assert [t.facts for t in status.teachers] == [to_dict]
         (said,) = (one.said() for one in status.teachers)
         assert said["engine"] == "eager fp32"
         assert "answered" not in said  # what it did not tell is left out

@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 
+from kdlab.cluster.coordination.change_notifier import ChangeNotifier
 from kdlab.cluster.coordination.coordinator_messages import WeightsSource
 from kdlab.cluster.coordination.quarantine import Quarantine
 from kdlab.cluster.coordination.recording import Recorded
-from kdlab.cluster.coordination.student_news import StudentNews
-from kdlab.cluster.coordination.weights_shelf import WeightsShelf
+from kdlab.cluster.coordination.weights_cache import WeightsCache
 from kdlab.errors import BadInput
 from kdlab.papers.edl_dist.fair_shares import Demand, Share, SharedTeacher
 from kdlab.papers.edl_dist.leases import LeaseTable
@@ -73,7 +73,7 @@ def woken(table, change, *, student="s", version=None):
     """Whether the student that waits is woken by the change."""
 
     async def look():
-        news = StudentNews(table)
+        news = ChangeNotifier(table)
         at = table.version_of(student) if version is None else version
         waiting = asyncio.ensure_future(news.wait(student, at, 60.0))
         await asyncio.sleep(0)
@@ -134,7 +134,7 @@ def test_a_student_that_is_gone_hears_it():
 
 def test_after_its_time_it_is_answered_without_news():
     async def look():
-        news = StudentNews(table_with("s"))
+        news = ChangeNotifier(table_with("s"))
         await news.wait("s", news._table.version_of("s"), 0.001)
 
     asyncio.run(look())  # it returns
@@ -149,13 +149,13 @@ SHA = hashlib.sha256(FILE).hexdigest()
 @pytest.fixture
 def clock(monkeypatch):
     clock = FakeClock(100.0)
-    monkeypatch.setattr("kdlab.cluster.coordination.weights_shelf.time.monotonic", clock)
+    monkeypatch.setattr("kdlab.cluster.coordination.weights_cache.time.monotonic", clock)
     return clock
 
 
 def on_shelf(act):
     async def live():
-        shelf = WeightsShelf()
+        shelf = WeightsCache()
         try:
             return await act(shelf)
         finally:
@@ -168,7 +168,7 @@ def on_shelf(act):
 def test_a_shelf_that_holds_nothing_leaves_no_folder_behind(monkeypatch):
     made = []
     monkeypatch.setattr("tempfile.mkdtemp", lambda **how: made.append(how))
-    shelf = WeightsShelf()
+    shelf = WeightsCache()
     asyncio.run(shelf.close())
     assert made == []
 

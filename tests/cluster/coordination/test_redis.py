@@ -13,10 +13,10 @@ from tests_support import free_port, listens, until
 
 from kdlab.cluster.coordination.coordinator import Coordinator
 from kdlab.cluster.coordination.coordinator_messages import Deployed
-from kdlab.codec import plain, told
+from kdlab.codec import to_builtins, to_dict
 
 pytestmark = pytest.mark.processes
-SERVED = plain(Deployed(fingerprint="f"))
+SERVED = to_builtins(Deployed(fingerprint="f"))
 
 
 class Redis:
@@ -67,7 +67,7 @@ async def coordinating(redis, **options):
 async def join(plugin, *addresses):
     for address in addresses:
         await plugin.hello(address)
-        about = told(facts(name=address))
+        about = to_dict(facts(name=address))
         assert await plugin.ready(address, "f", 100.0, 0.1, [], about) == {}
 
 

@@ -6,7 +6,7 @@ from small_pipelines import CPU, cutting, job, programme, weights
 from student_loops import Recorder
 from threaded_ranks import in_threads
 
-from kdlab.changes.request import ControlRequest
+from kdlab.changes.request import ChangeRequest
 from kdlab.methods.blockwise.consensus import StepConsensus
 from kdlab.methods.blockwise.device_stages import DeviceStages
 from kdlab.methods.blockwise.gathering import Gathering
@@ -19,7 +19,7 @@ from kdlab.papers.pipe_bd.stages import pipeline
 from kdlab.supervision.process_groups import of_all
 from kdlab.train.recipe import Recipe
 
-QUIET = ControlRequest(values=(1.0,))
+QUIET = ChangeRequest(values=(1.0,))
 
 
 def test_all_hear_of_a_step_when_all_have_spoken_for_long():
@@ -30,7 +30,7 @@ def test_all_hear_of_a_step_when_all_have_spoken_for_long():
             losses = {0: 1.0 + step} if rank == 0 else {1: 2.0, 2: 3.0}
             settings = (1.0,) if rank == 0 else (0.0,)
             stop = rank == 1 and step == 3
-            consensus.report(step, losses, ControlRequest(stop=stop, values=settings))
+            consensus.report(step, losses, ChangeRequest(stop=stop, values=settings))
             heard.append(list(consensus.agreed_at(step)))
         heard.append(list(consensus.agreed_at(6)))
         return heard
@@ -40,7 +40,7 @@ def test_all_hear_of_a_step_when_all_have_spoken_for_long():
     assert one[:2] == [[], []]  # too early for any
     assert one[2] == [(0, [1.0, 2.0, 3.0], QUIET)]
     assert [step for step, *_ in one[5]] == [3, 4]  # what was under way comes in the end
-    assert one[5][0][2] == ControlRequest(stop=True, values=(1.0,))
+    assert one[5][0][2] == ChangeRequest(stop=True, values=(1.0,))
 
 
 def test_the_master_gets_every_block_from_its_owner(samples, tmp_path):

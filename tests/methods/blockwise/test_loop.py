@@ -176,8 +176,8 @@ def test_a_pause_changes_nothing_and_is_told(samples, tmp_path, quiet):
     found, _ = trained(samples, tmp_path / "paused", 2, recorders, changes=Asked(4))
     assert same(found, quiet)
     kinds = [e.KIND for e in recorders[0].events]
-    assert kinds.index("paused") < kinds.index("went_on")
-    assert kinds.count("paused") == kinds.count("went_on") == 1
+    assert kinds.index("paused") < kinds.index("continued")
+    assert kinds.count("paused") == kinds.count("continued") == 1
     assert not recorders[1].events
 
 
@@ -187,7 +187,7 @@ def test_a_rate_that_is_changed_holds_on_all_devices(samples, tmp_path, quiet):
     changes = Asked(2, {LR_FACTOR: 0.5})
     found, _ = trained(samples, tmp_path / "slow", 2, recorders, loops, changes=changes)
     assert not same(found, quiet)
-    (told,) = (e for e in recorders[0].events if e.KIND == "steered")
+    (told,) = (e for e in recorders[0].events if e.KIND == "settings_changed")
     assert told.values == {LR_FACTOR: 0.5}
     assert all(loop.control.lr_factor == 0.5 for loop in loops)
 

@@ -16,8 +16,8 @@ from kdlab.events.general import Warned
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.exchange import WHOLE, fetch
-from kdlab.methods.ensemble.local_job import Prices
-from kdlab.methods.ensemble.model_workers import WorkersHere
+from kdlab.methods.ensemble.local_job import UnitCosts
+from kdlab.methods.ensemble.model_workers import InProcessWorkers
 from kdlab.methods.ensemble.round_driver import RoundDriver
 from kdlab.models.ensemble import Combination, combined
 from kdlab.models.exported import load_exported
@@ -42,7 +42,7 @@ def averaging(*overrides, kind="model_average, tau: 3", **rest):
 def trained(own, folder, events=None):
     """(outcome, result) with all workers in this process."""
     emit = ([] if events is None else events).append
-    workers = WorkersHere(
+    workers = InProcessWorkers(
         lambda number: own.worker(number, folder, emit),
         lambda worker: own.source(worker, "run", None),
     )
@@ -131,7 +131,7 @@ def test_a_place_for_models_of_others_is_made_once_for_each_kind():
 
 
 def test_prices_and_the_link_of_the_spec_reach_whoever_counts(tmp_path):
-    prices = Prices(step_s=2.0, row_s=0.5)
+    prices = UnitCosts(step_s=2.0, row_s=0.5)
     own = averaging("method.gbit_per_s=8", prices=prices)
     assert own.training(tmp_path, print).network.bytes_per_s == 1e9
     assert own.worker(0, tmp_path, print).job.prices == prices
@@ -270,7 +270,7 @@ def of_all_images(own, weights):
 @pytest.mark.parametrize("kind", ["papa, tau: 3", "diloco, tau: 3"])
 @pytest.mark.long
 def test_an_average_has_statistics_of_its_own_and_nothing_else_has(tmp_path, kind):
-    prices = Prices(step_s=1.0, row_s=0.001)
+    prices = UnitCosts(step_s=1.0, row_s=0.001)
     own = averaging(NORMED, "train.evaluate_batch=512", kind=kind, prices=prices)
     outcome, result = trained(own, tmp_path)
     data, file = own.setup.data, outcome.models[0]

@@ -28,7 +28,7 @@ from kdlab.methods.ensemble.exchange import (
     publish,
     take_momentum,
 )
-from kdlab.methods.ensemble.local_job import Prices
+from kdlab.methods.ensemble.local_job import UnitCosts
 from kdlab.methods.ensemble.local_sgd import LocalSgd
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
@@ -157,7 +157,7 @@ def test_steps_of_two_workers_have_chances_of_their_own(case):
 
 
 def test_work_that_has_a_price_costs_it(case):
-    sgd = sgd_of(case, prices=Prices(step_s=2.0, row_s=0.5))
+    sgd = sgd_of(case, prices=UnitCosts(step_s=2.0, row_s=0.5))
     for batch in batches(sgd, 2):
         sgd.one(batch)
     sgd.computed(6)
@@ -219,7 +219,7 @@ def test_values_that_are_set_hold_from_the_next_step_on(case, changed):
     assert sgd.train_step.lr == pytest.approx(before / 2)
     assert sgd.control.loss.soft_weight == 0.25
     assert sgd.job.loss.soft_weight != 0.25
-    (event,) = case.events.of("steered")
+    (event,) = case.events.of("settings_changed")
     assert event.worker == 0
 
 
@@ -239,10 +239,10 @@ def test_in_a_pause_it_stands_still_and_saves_when_it_is_told(case, changed, may
     kinds = [e.KIND for e in case.events]
     if may_save:
         assert saved == [True]
-        assert kinds == ["paused", "checkpoint_saved", "went_on"]
+        assert kinds == ["paused", "checkpoint_saved", "continued"]
         assert not sgd.job.changes.wants_checkpoint
     else:
-        assert kinds == ["paused", "went_on"]
+        assert kinds == ["paused", "continued"]
         assert sgd.job.changes.wants_checkpoint  # as soon as it may
 
 

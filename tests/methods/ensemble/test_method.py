@@ -15,7 +15,7 @@ from kdlab.experiment.method import MemberTraining
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.methods.ensemble import method as module
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
-from kdlab.methods.ensemble.model_workers import WorkersHere
+from kdlab.methods.ensemble.model_workers import InProcessWorkers
 from kdlab.methods.ensemble.settings import EnsembleSettings
 from kdlab.methods.ensemble.variant import Variant
 from kdlab.soft_labels.none import NoTeacher
@@ -189,7 +189,7 @@ def test_processes_are_asked_for_unless_the_spec_says_otherwise(tmp_path, monkey
     """They are what chaos can hit."""
     made = []
 
-    class Here(WorkersHere):
+    class Here(InProcessWorkers):
         """Stands where the processes do, and has what they are given."""
 
         def __init__(self, training, hang_s):

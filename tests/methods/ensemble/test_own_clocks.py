@@ -11,7 +11,7 @@ from local_models import Case, apart, weights
 from kdlab.config.seal import file_sha256
 from kdlab.errors import KdlabError
 from kdlab.methods.ensemble.exchange import MEMORY, WHOLE, ModelFile, fetch
-from kdlab.methods.ensemble.model_workers import RoundReport, WorkersHere, execute
+from kdlab.methods.ensemble.model_workers import InProcessWorkers, RoundReport, execute
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.supervision.supervisor import ChildLost
 from kdlab.train.aggregation.easgd_async import EasgdAsync
@@ -56,7 +56,7 @@ class Centre:
         self.exchanges.append((report.worker, report.done.round))
 
 
-class AnyOrder(WorkersHere):
+class AnyOrder(InProcessWorkers):
     """Orders are carried out in any order; some workers are lost, before or after they did it."""
 
     def __init__(self, case, seed, losses=0, hear=lambda report: None):
@@ -172,7 +172,7 @@ def test_time_is_of_the_slowest_sum_and_not_the_sum_of_the_slowest(digits, tmp_p
     """Each worker is slow in one round of two: nobody waited for it."""
     case = case_of(digits, tmp_path, 2)
 
-    class Timed(WorkersHere):
+    class Timed(InProcessWorkers):
         def events(self):
             for event in super().events():
                 if isinstance(event, RoundReport):

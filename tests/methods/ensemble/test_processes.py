@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kdlab.codec import plain, typed
+from kdlab.codec import from_builtins, to_builtins
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.methods.ensemble import processes as module
 from kdlab.methods.ensemble.exchange import ModelFile
@@ -80,8 +80,8 @@ def test_orders_have_the_pool_of_the_soft_labels(models, started):
     order = RoundOrder(what="train", worker=0, round=Round(0, 4), models=())
     models.send(order)
     assert 0 in models.supervisor.busy
-    told = RankOrder.typed(started[0].orders[-1])
-    assert typed(RoundOrder, told.order) == replace(order, labels=models.pool)
+    told = RankOrder.from_builtins(started[0].orders[-1])
+    assert from_builtins(RoundOrder, told.order) == replace(order, labels=models.pool)
 
 
 def test_a_report_is_an_event_and_its_worker_rests(models, started):
@@ -95,7 +95,7 @@ def test_a_report_is_an_event_and_its_worker_rests(models, started):
     )
     report = RoundReport(0, "train", work)
     models.send(RoundOrder(what="train", worker=0, round=Round(0, 4), models=()))
-    started[0].say(**plain(RankDone(plain(report))))
+    started[0].say(**to_builtins(RankDone(to_builtins(report))))
     assert list(models.events()) == [report]
     assert 0 not in models.supervisor.busy
 
@@ -145,10 +145,10 @@ def test_who_was_to_be_killed_and_goes_on_is_waited_for(
 
 
 def test_what_a_worker_says_of_the_end_is_raised(models, started):
-    started[0].say(**plain(RankStopped("stopped by the user after step 5")))
+    started[0].say(**to_builtins(RankStopped("stopped by the user after step 5")))
     with pytest.raises(RunStopped, match="after step 5"):
         list(models.events())
-    started[1].say(**plain(RankFailed("the loss is nan", 4)))
+    started[1].say(**to_builtins(RankFailed("the loss is nan", 4)))
     with pytest.raises(KdlabError, match="Worker 1: the loss is nan") as raised:
         list(models.events())
     assert raised.value.exit_code == 4

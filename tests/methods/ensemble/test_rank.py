@@ -5,7 +5,7 @@ import time
 import pytest
 
 import kdlab
-from kdlab.codec import plain, typed
+from kdlab.codec import from_builtins, to_builtins
 from kdlab.config import yaml_text
 from kdlab.errors import RunStopped
 from kdlab.events.log import select
@@ -48,7 +48,7 @@ def order(rank, what, worker=0, number=0, **rest):
     round_ = rank._ensemble_run.timetable.rounds[number]
     models = rest.pop("models", ())
     made = RoundOrder(what=what, worker=worker, round=round_, models=models, **rest)
-    return typed(RoundOrder, plain(made))  # as it comes through a pipe
+    return from_builtins(RoundOrder, to_builtins(made))  # as it comes through a pipe
 
 
 def test_it_carries_out_the_rounds_of_its_worker(rank, run):
@@ -59,7 +59,7 @@ def test_it_carries_out_the_rounds_of_its_worker(rank, run):
     assert averaged.done.fetched_bytes == 0  # it was the only one
     last = rank.generation(order(rank, "train", number=1, final=True))
     assert last.train_loss > 0
-    assert typed(RoundReport, plain(last)) == last
+    assert from_builtins(RoundReport, to_builtins(last)) == last
     lines = [e.worker for e in select(run.events, "local_step")]
     assert set(lines) <= {0}
 

@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 from kdlab.errors import Diverged, KdlabError
 from kdlab.methods.ensemble.compression import planned_rows
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch, publish
-from kdlab.methods.ensemble.local_job import Prices, RoundWork
-from kdlab.methods.ensemble.model_workers import RoundReport, WorkersHere
+from kdlab.methods.ensemble.local_job import RoundWork, UnitCosts
+from kdlab.methods.ensemble.model_workers import InProcessWorkers, RoundReport
 from kdlab.methods.ensemble.round_errors import RoundReports
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule, StepWeight
 from kdlab.soft_labels.none import NoTeacherSource
@@ -125,7 +125,7 @@ def test_ec_dnn_learns_and_keeps_its_books(digits, tmp_path):
 def test_priced_work_takes_what_it_did_times_its_price(digits, tmp_path):
     spec, table = ec(iterations=2, tau=1, p_iterations=1)
     case = Case(digits, tmp_path, spec, replace(table, compress_last=True))
-    case.prices = Prices(step_s=1.0, row_s=0.001)
+    case.prices = UnitCosts(step_s=1.0, row_s=0.001)
     account = case.run().account
     assert account.train_s == account.compress_s == pytest.approx(2.0)
     # Two models on the batches of both compressions, and for z-bar of the second round.
@@ -240,7 +240,7 @@ class InOrder(NoTeacherSource):
         return super().epoch(epoch, done)
 
 
-class Losing(WorkersHere):
+class Losing(InProcessWorkers):
     """Loses worker 1 instead of carrying out its n-th order."""
 
     def __init__(self, case, at):
@@ -325,7 +325,7 @@ def test_where_the_others_wait_nothing_is_lost_with_a_worker(digits, tmp_path, k
 
 
 def test_a_worker_that_is_lost_again_and_again_ends_the_training(digits, tmp_path):
-    class Never(WorkersHere):
+    class Never(InProcessWorkers):
         def send(self, order):
             self._news.append(ChildLost(order.worker, None, "no memory", was_ready=True))
 

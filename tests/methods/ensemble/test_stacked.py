@@ -9,8 +9,8 @@ import kdlab
 from kdlab.errors import BadInput, KdlabError, SpecError
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
-from kdlab.methods.ensemble.local_job import Prices
-from kdlab.methods.ensemble.model_workers import WorkersHere
+from kdlab.methods.ensemble.local_job import UnitCosts
+from kdlab.methods.ensemble.model_workers import InProcessWorkers
 from kdlab.methods.ensemble.stacked import StackedModels, check_stackable
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.model import Normalised
@@ -27,7 +27,9 @@ SPECS = {
 
 
 def stacked(case):
-    return WorkersHere(case.make, lambda w: NoTeacherSource(w.job.samples), stacked=True)
+    return InProcessWorkers(
+        case.make, lambda w: NoTeacherSource(w.job.samples), stacked=True
+    )
 
 
 @pytest.mark.parametrize("kind", SPECS)
@@ -106,7 +108,7 @@ def test_a_stopped_stack_goes_on_to_the_same_bits(digits, tmp_path, at):
 def test_priced_steps_cost_as_much_as_alone(digits, tmp_path):
     spec, table = SPECS["ma"]
     case = Case(digits, tmp_path, spec, table, 2)
-    case.prices = Prices(step_s=1.0, row_s=0.0)
+    case.prices = UnitCosts(step_s=1.0, row_s=0.0)
     assert case.direction(stacked(case)).run().account.train_s == pytest.approx(12.0)
 
 

@@ -13,15 +13,15 @@ from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.reader_instructions import (
     AskTeacher,
     Check,
-    Complain,
     Deliver,
+    EmitEvent,
     EndCheck,
     Fail,
-    GiveBack,
     Keep,
     Need,
     Release,
-    Say,
+    ReportBadTeacher,
+    ReturnTeacher,
     Send,
     TakeCached,
 )
@@ -54,7 +54,7 @@ def only(kind, told):
 
 
 def said(told):
-    return [i.event.KIND for i in only(Say, told)]
+    return [i.event.KIND for i in only(EmitEvent, told)]
 
 
 def test_batches_are_cut_to_what_a_teacher_computes_best_and_put_together():
@@ -87,7 +87,7 @@ def test_an_expired_teachers_work_goes_to_another_at_once():
     machine.on_teachers([teacher("t")], {}, True, 0.0)
     told = machine.on_teachers([teacher("u", 2)], {"t": "expired"}, False, 5.0)
     assert [s.teacher for s in only(Send, told)] == ["u", "u"]
-    (lost,) = [i.event for i in only(Say, told) if i.event.KIND == "teacher_lost"]
+    (lost,) = [i.event for i in only(EmitEvent, told) if i.event.KIND == "teacher_lost"]
     assert lost.why == "silent beyond its lease"
     assert lost.resent == 2
     assert lost.teacher == "T"
@@ -99,7 +99,7 @@ def test_a_teacher_that_goes_gracefully_still_answers(how):
     sent = only(Send, machine.on_teachers([teacher("t")], {}, True, 0.0))
     told = machine.on_teachers([teacher("u", 2)], {"t": how}, False, 1.0)
     assert machine.ledger.resends == 0
-    (left,) = [i.event for i in only(Say, told) if i.event.KIND == "teacher_left"]
+    (left,) = [i.event for i in only(EmitEvent, told) if i.event.KIND == "teacher_left"]
     words = {"left": "left gracefully", "moved": "serves another", "released": "not needed"}
     assert words[how] in left.text()
     assert only(Keep, machine.on_answer(sent[0].part, "t", 1, 2.0))
@@ -119,18 +119,18 @@ def test_a_lease_given_up_on_is_not_taken_back_but_a_new_one_is():
     machine = reader()
     machine.on_teachers([teacher("t", 1)], {}, True, 0.0)
     told = machine.on_trouble("t", 1, "no answer", unusable=False, time=1.0)
-    assert only(GiveBack, told) == [GiveBack("t", 1, 1.0)]
+    assert only(ReturnTeacher, told) == [ReturnTeacher("t", 1, 1.0)]
     assert not only(Send, machine.on_teachers([teacher("t", 1)], {}, True, 2.0))
     assert only(Send, machine.on_teachers([teacher("t", 2)], {}, True, 3.0))
     told = machine.on_trouble("t", 2, "no answer", unusable=False, time=4.0)
-    assert only(GiveBack, told) == [GiveBack("t", 2, 2.0)]  # the back-off doubles
+    assert only(ReturnTeacher, told) == [ReturnTeacher("t", 2, 2.0)]  # the back-off doubles
 
 
 def test_an_unusable_answer_is_complained_about_and_sent_elsewhere():
     machine = reader()
     machine.on_teachers([teacher("t"), teacher("u", 2)], {}, True, 0.0)
     told = machine.on_trouble("t", 1, "NaN", unusable=True, time=1.0)
-    assert only(Complain, told) == [Complain("t", 1, "NaN")]
+    assert only(ReportBadTeacher, told) == [ReportBadTeacher("t", 1, "NaN")]
     assert machine.ledger.resends == 2
 
 
@@ -151,10 +151,10 @@ def test_an_overdue_part_is_asked_of_a_second_teacher_once():
 def test_without_an_answer_for_long_the_teacher_is_given_up():
     machine = reader(deadline_s=30.0)
     machine.on_teachers([teacher("t")], {}, True, 0.0)
-    assert not only(GiveBack, machine.on_tick(29.0))
+    assert not only(ReturnTeacher, machine.on_tick(29.0))
     told = machine.on_tick(30.5)
-    assert only(GiveBack, told)
-    assert "teachers_gone" in said(told)
+    assert only(ReturnTeacher, told)
+    assert "all_teachers_lost" in said(told)
 
 
 def test_it_fails_only_when_the_student_misses_a_teacher_for_long():
@@ -287,7 +287,7 @@ def test_thresholds_that_starve_a_student_are_named_with_what_would_do():
     for tick in range(32, 250):
         said_so_far += machine.on_tick(tick / 10)
     (limit,) = [
-        i.event for i in only(Say, said_so_far) if i.event.KIND == "threshold_limits"
+        i.event for i in only(EmitEvent, said_so_far) if i.event.KIND == "threshold_limits"
     ]
     assert limit.ut == 12
     assert limit.enough >= 24
@@ -567,7 +567,7 @@ def test_an_answer_is_compared_with_that_of_another_teacher():
     told = machine.on_compared(check.part, check.teacher, check.lease, agrees, 0.2)
     assert only(EndCheck, told) == [EndCheck(check.part)]
     assert machine.trust.checked == 1
-    assert not only(Complain, told)
+    assert not only(ReportBadTeacher, told)
 
 
 def test_the_share_says_how_many_are_checked():
@@ -601,10 +601,10 @@ def test_a_third_teacher_decides_and_the_liar_goes(liar_is_first):
     (judge,) = only(Check, told)
     assert judge.teacher not in (wrong[0], right[0])
     told = machine.on_compared(part, judge.teacher, judge.lease, [right], 0.3)
-    (complaint,) = only(Complain, told)
+    (complaint,) = only(ReportBadTeacher, told)
     assert (complaint.teacher, complaint.lease) == wrong
     assert wrong[0] not in machine.teachers
-    (event,) = [i.event for i in only(Say, told) if i.event.KIND == "teacher_lied"]
+    (event,) = [i.event for i in only(EmitEvent, told) if i.event.KIND == "labels_disagree"]
     assert event.teacher == wrong[0].upper()
 
 
@@ -615,7 +615,7 @@ def test_of_two_the_one_that_contradicts_itself_goes(liar_is_first):
         (again,) = asked
         who = (again.teacher, again.lease)
         told = machine.on_compared(part, *who, [right], 0.3)  # the liar says the truth now
-    (complaint,) = only(Complain, told)
+    (complaint,) = only(ReportBadTeacher, told)
     assert (complaint.teacher, complaint.lease) == wrong
 
 
@@ -633,7 +633,7 @@ def test_what_a_liar_said_is_asked_again_unless_it_was_trained_on():
     machine.trust.open(answered[0].part, Witness("a", 1), Witness("b", 2))
     told = machine.on_compared(answered[0].part, "b", 2, [("b", 2)], 0.2)
     told = machine.on_compared(answered[0].part, "c", 3, [("b", 2)], 0.3)
-    (event,) = [i.event for i in only(Say, told) if i.event.KIND == "teacher_lied"]
+    (event,) = [i.event for i in only(EmitEvent, told) if i.event.KIND == "labels_disagree"]
     assert event.sent_again == lied - used > 0
     assert event.trained == used > 0
     assert machine.flow.unused == unused - event.sent_again

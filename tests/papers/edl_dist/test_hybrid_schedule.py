@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdlab.papers.edl_dist.hybrid_schedule import (
-    Level,
+    BufferState,
     Schedule,
     default_thresholds,
     on_volume,
@@ -16,7 +16,7 @@ GUARDED = Schedule(lt=4, ut=8)
 
 
 def level(unused, in_flight=0, **facts):
-    return Level(unused=unused, in_flight=in_flight, **facts)
+    return BufferState(unused=unused, in_flight=in_flight, **facts)
 
 
 def told(volumes, schedule=PAPER):

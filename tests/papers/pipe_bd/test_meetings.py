@@ -4,7 +4,7 @@ import pytest
 
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.execution_plan import programme
-from kdlab.papers.pipe_bd.meetings import DeviceTook, device_took, sharing_of
+from kdlab.papers.pipe_bd.meetings import DeviceTimes, device_took, sharing_of
 from kdlab.papers.pipe_bd.relay import Span
 
 
@@ -31,7 +31,7 @@ def took_of(own, factor, *, within=False):
     cost = costs.of_stage(stage)
     met = factor * cost.all_reduce
     took = [
-        DeviceTook(d, cost.teacher, cost.student + within * met, (not within) * met)
+        DeviceTimes(d, cost.teacher, cost.student + within * met, (not within) * met)
         for d in stage.devices
     ]
     return stage, costs, took
@@ -46,7 +46,7 @@ def test_meetings_are_held_against_what_the_links_say(factor, within):
 
 def test_whoever_comes_last_waits_least():
     stage, costs, (one, other) = took_of(profile((1, 2), norms=4), 10.0)
-    early = DeviceTook(1, other.teacher, other.student, other.all_reduce + 5.0)
+    early = DeviceTimes(1, other.teacher, other.student, other.all_reduce + 5.0)
     assert sharing_of(stage, costs, [one, early]) == pytest.approx(10.0)
 
 
@@ -66,4 +66,4 @@ def test_what_a_device_took_is_the_mean_over_its_steps():
         Span(1, "teacher", 5, 4.0, 7.0),
         Span(1, "receive", 5, 7.0, 17.0),
     ]
-    assert device_took(1, spans) == DeviceTook(1, 2.0, 1.0, 0.5)
+    assert device_took(1, spans) == DeviceTimes(1, 2.0, 1.0, 0.5)

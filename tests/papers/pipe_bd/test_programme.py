@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kdlab.codec import plain, typed
+from kdlab.codec import from_builtins, to_builtins
 from kdlab.papers.pipe_bd.block_cost import Block, Profile, StageCosts
 from kdlab.papers.pipe_bd.execution_plan import (
     ExecutionPlan,
@@ -41,7 +41,7 @@ def test_every_block_is_trained_once_on_every_row(name):
     for block in range(4):
         owner = made.owner(block)
         assert any(block in plan.blocks for plan in made.of(owner))
-    assert typed(ExecutionPlan, json.loads(json.dumps(plain(made)))) == made
+    assert from_builtins(ExecutionPlan, json.loads(json.dumps(to_builtins(made)))) == made
 
 
 def test_the_hybrid_plan_is_at_least_as_good_as_all_others():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdlab.codec import plain, typed
+from kdlab.codec import from_builtins, to_builtins
 from kdlab.papers.pipe_bd import relay
 from kdlab.papers.pipe_bd.relay import edges, instructions, transfers
 from kdlab.papers.pipe_bd.stages import Plan, Stage, pipeline
@@ -145,7 +145,7 @@ def test_a_plan_of_another_batch_keeps_its_shares():
 
 def test_a_plan_goes_through_json():
     plan = pipeline(8, [1, 3], [1, 3], decoupled=False)
-    assert typed(Plan, json.loads(json.dumps(plain(plan)))) == plan
+    assert from_builtins(Plan, json.loads(json.dumps(to_builtins(plan)))) == plan
 
 
 def test_an_epoch_may_end_early_and_leaves_nothing_posted():

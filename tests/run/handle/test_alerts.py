@@ -176,7 +176,7 @@ def test_a_student_that_is_the_slow_side_is_told_to_nobody(told):
 def test_a_student_whose_teachers_are_gone_starves_though_nothing_happens(told):
     alerts, sent = told
     alerts.see(started())
-    alerts.see(event("teachers_gone", 2000.0))
+    alerts.see(event("all_teachers_lost", 2000.0))
     alerts.look(2299.0)
     assert sent == []
     for now in (2300.0, 2301.0, 5000.0):
@@ -240,9 +240,9 @@ def test_what_an_earlier_session_did_is_told_to_nobody(told):
 def test_teachers_that_were_gone_before_a_resume_are_no_news(told):
     alerts, sent = told
     alerts.see(started())
-    alerts.see(event("teachers_gone", 900.0))
+    alerts.see(event("all_teachers_lost", 900.0))
     alerts.look(5000.0)
-    alerts.see(event("teachers_gone", 5000.0))
+    alerts.see(event("all_teachers_lost", 5000.0))
     alerts.see(started())  # its process was killed, and is there again
     alerts.look(9000.0)
     assert sent == []

@@ -7,7 +7,7 @@ import pytest
 import kdlab
 from kdlab.changes.change import CONTROL, ChangeReader, Pause, SetValues
 from kdlab.changes.queue import ChangeQueue
-from kdlab.codec import MessageError, plain
+from kdlab.codec import MessageError, to_builtins
 from kdlab.config.home import write_json
 from kdlab.errors import BadInput, SpecError
 from kdlab.events.log import EventLog, MemberLog
@@ -32,7 +32,7 @@ def folder(elsewhere):
         run, _ = made(experiment, "running")
         spec = experiment.spec
         written = {m.name: spec.method.tunables(spec, m.source) for m in spec.members()}
-        write_json(run.tunables, plain(written))
+        write_json(run.tunables, to_builtins(written))
         if trains:
             begins(run, spec.members()[0].name)
         return run

@@ -64,8 +64,8 @@ def test_teachers_are_those_of_the_newest_pool(run, happens, pools):
 
 def test_ranks_are_those_of_the_newest_generation_and_local_models(run, happens):
     targets = OtherTargets(run)
-    happens("generation_begun", number=1, ranks={"rank-0": 11, "rank-1": 12})
-    happens("generation_begun", number=2, ranks={"rank-0": 11, "rank-1": 13})
+    happens("generation_started", number=1, ranks={"rank-0": 11, "rank-1": 12})
+    happens("generation_started", number=2, ranks={"rank-0": 11, "rank-1": 13})
     assert [(t.name, t.pid) for t in targets.ranks()] == [("rank-0", 11), ("rank-1", 13)]
     happens("member_started")
     assert targets.ranks() == []
@@ -79,7 +79,7 @@ def test_ranks_on_other_machines_are_left_alone(run, happens):
     (run.path / "spec.yaml").write_text(
         yaml_text.dump({"workers": {"address": "tcp://b:1"}})
     )
-    happens("generation_begun", number=1, ranks={"rank-0": os.getpid()})
+    happens("generation_started", number=1, ranks={"rank-0": os.getpid()})
     assert OtherTargets(run).ranks() == []
 
 

@@ -13,7 +13,7 @@ from kdlab.errors import BadInput
 from kdlab.events.checks import CheckMade
 from kdlab.events.general import Warned
 from kdlab.events.log import EventLog, read_all, select
-from kdlab.events.runs import OverviewMade
+from kdlab.events.runs import OverviewWritten
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.models.model import export
@@ -326,7 +326,7 @@ def test_the_overview_is_written_and_told(finished, monkeypatch):
     draw_overview(run.folder, None, said.append)
     seen, told = said
     assert seen is finding
-    assert isinstance(told, OverviewMade)
+    assert isinstance(told, OverviewWritten)
     assert (run.path / "examination.html").read_text() == "looked at"
     assert sorted(told.files) == sorted(
         str(run.path / name)

@@ -21,7 +21,7 @@ from kdlab.events.general import Note
 from kdlab.events.log import read_all
 from kdlab.events.runs import RunDone
 from kdlab.experiment.folder import ENDED, RunFolder
-from kdlab.run.process.execution import Work, execute
+from kdlab.run.process.execution import Job, execute
 from kdlab.tracking import PENDING
 
 
@@ -30,7 +30,7 @@ class Outcome:
     student_top1: float
 
 
-class Little(Work):
+class Little(Job):
     """One event, one file, one number."""
 
     done, late = RunDone, "too slow"

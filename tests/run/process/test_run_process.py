@@ -213,7 +213,7 @@ def test_a_cost_that_cannot_be_measured_does_not_lose_the_training(here, monkeyp
     @dataclass(frozen=True, kw_only=True)
     class Picky(ModelSpec):
         def architecture(self, num_classes, in_chans):
-            return Together(64 * in_chans, num_classes)
+            return ProcessGroupRanks(64 * in_chans, num_classes)
 
     run = kdlab.load("smoke/none", {"student": {"type": "models/picky"}}).start()
     assert run.state == "finished", run.folder.log.read_text()
@@ -223,7 +223,7 @@ def test_a_cost_that_cannot_be_measured_does_not_lose_the_training(here, monkeyp
     assert "N-training" in run.table()
 
 
-class Together(nn.Linear):
+class ProcessGroupRanks(nn.Linear):
     def forward(self, views):
         if len(views) == 1:
             raise RuntimeError("one is not enough")

@@ -10,7 +10,7 @@ from kdlab.changes import queue
 from kdlab.changes.change import Back, SetValues, append
 from kdlab.errors import BadInput, Diverged
 from kdlab.events.log import EventLog, read_all, select
-from kdlab.events.training import TakenBack
+from kdlab.events.training import SettingsReverted
 from kdlab.run.handle.run import Run, resume
 from kdlab.soft_labels.source import LocalSource
 from kdlab.train import kept, loop_control
@@ -82,11 +82,11 @@ def test_paused_it_stands_still_is_saved_and_goes_on(user):
         yield from until(lambda: events(run, "checkpoint_saved"))
         assert events(run, "checkpoint_saved")[-1].step == step
         run.set(lr_factor=0.5)
-        yield from until(lambda: events(run, "steered"))
-        assert events(run, "steered")[0].step == step  # in the pause
+        yield from until(lambda: events(run, "settings_changed"))
+        assert events(run, "settings_changed")[0].step == step  # in the pause
         run.go_on()
         yield from until(lambda: last(run) > step)
-        assert events(run, "went_on")[0].step == step
+        assert events(run, "continued")[0].step == step
         run.pause()
         yield from until(lambda: len(events(run, "paused")) == 2)
         yield True  # a stop, also of a paused one
@@ -95,10 +95,10 @@ def test_paused_it_stands_still_is_saved_and_goes_on(user):
     run = started()
     assert run.state == "stopped", run.folder.log.read_text()
     rates = [e.lr for e in steps(run.folder)]
-    (steered,) = events(run, "steered")
-    assert set(rates[: steered.step]) == {0.1}
-    assert set(rates[steered.step :]) == {0.05}
-    assert len(events(run, "went_on")) == 2  # the stop ends the second
+    (settings_changed,) = events(run, "settings_changed")
+    assert set(rates[: settings_changed.step]) == {0.1}
+    assert set(rates[settings_changed.step :]) == {0.05}
+    assert len(events(run, "continued")) == 2  # the stop ends the second
     assert sorted(e.step for e in steps(run.folder)) == list(range(1, last(run) + 1))
 
 
@@ -133,20 +133,20 @@ def test_numbers_change_from_the_next_step_on(user):
         }  # fmt: skip
         assert names["loss.temperature"].range.gt == 0
         run.set(**changes)
-        yield from until(lambda: events(run, "steered"))
-        (steered,) = events(run, "steered")
-        yield from until(lambda: last(run) > steered.step)
+        yield from until(lambda: events(run, "settings_changed"))
+        (settings_changed,) = events(run, "settings_changed")
+        yield from until(lambda: last(run) > settings_changed.step)
         assert {k.name: k.value for k in run.knobs()}["loss.temperature"] == 2.0
         yield True
 
     user(script)
     run = started(source="in_process")
     assert run.state == "stopped", run.folder.log.read_text()
-    (steered,) = events(run, "steered")
-    assert steered.values == changes
+    (settings_changed,) = events(run, "settings_changed")
+    assert settings_changed.values == changes
     rates = {e.step: e.lr for e in steps(run.folder)}
-    assert {lr for step, lr in rates.items() if step <= steered.step} == {0.1}
-    assert {lr for step, lr in rates.items() if step > steered.step} == {0.05}
+    assert {lr for step, lr in rates.items() if step <= settings_changed.step} == {0.1}
+    assert {lr for step, lr in rates.items() if step > settings_changed.step} == {0.05}
 
 
 @pytest.mark.parametrize("temperature", [4.0, 1.0])
@@ -165,7 +165,7 @@ def test_the_loss_itself_turns(user, temperature):
     found, expected = ([e.loss for e in steps(r.folder)] for r in (run, quiet))
     assert found[:3] == expected[:3]
     assert (found == expected) == (temperature == 4.0)
-    assert len(events(run, "steered")) == (0 if temperature == 4.0 else 1)
+    assert len(events(run, "settings_changed")) == (0 if temperature == 4.0 else 1)
 
 
 def test_what_was_set_still_holds_after_a_resume_and_a_pause_does_not(user, here):
@@ -173,7 +173,7 @@ def test_what_was_set_still_holds_after_a_resume_and_a_pause_does_not(user, here
         yield from until(lambda: last(run))
         run.set(lr_factor=0.25)
         run.pause()
-        yield from until(lambda: events(run, "steered") and events(run, "paused"))
+        yield from until(lambda: events(run, "settings_changed") and events(run, "paused"))
         yield True
 
     user(script)
@@ -214,15 +214,15 @@ def test_thresholds_go_to_the_source_once_and_a_refusal_is_said(user, steerable)
     def script(run):
         yield from until(lambda: last(run))
         ask(run, lt=32.0, ut=700.0)
-        yield from until(lambda: events(run, "steered"))
+        yield from until(lambda: events(run, "settings_changed"))
         ask(run, ut=5000.0)
         yield from until(lambda: events(run, "warned"))
         run.pause()
         yield from until(lambda: events(run, "paused"))
         ask(run, lt=16.0, ut=600.0)
-        yield from until(lambda: len(events(run, "steered")) == 2)  # in the pause
+        yield from until(lambda: len(events(run, "settings_changed")) == 2)  # in the pause
         run.go_on()
-        yield from until(lambda: events(run, "went_on"))
+        yield from until(lambda: events(run, "continued"))
         yield True
 
     user(script)
@@ -231,7 +231,7 @@ def test_thresholds_go_to_the_source_once_and_a_refusal_is_said(user, steerable)
     assert steerable == [
         {"lt": 32.0, "ut": 700.0}, True, {"lt": 16.0, "ut": 600.0}, False
     ]  # fmt: skip
-    first, second = events(run, "steered")
+    first, second = events(run, "settings_changed")
     assert first.values == {"soft_labels.lt": 32.0, "soft_labels.ut": 700.0}
     assert second.values == {"soft_labels.lt": 16.0, "soft_labels.ut": 600.0}
     (warned,) = events(run, "warned")
@@ -248,7 +248,7 @@ def ruined(run, at=10, factor=50.0):
     """It is changed so that it learns nothing any more, and trains on for a while."""
     yield from until(lambda: last(run) >= at)
     run.set(lr_factor=factor)
-    yield from until(lambda: events(run, "steered"))
+    yield from until(lambda: events(run, "settings_changed"))
     yield from until(lambda: last(run) >= at + 5)
 
 
@@ -262,9 +262,13 @@ def as_if_never_changed(run, quiet):
     assert run.state == "finished", run.folder.log.read_text()
     assert weights(run) == weights(quiet)
     assert losses(run.folder) == losses(quiet.folder)
-    (taken,) = events(run, "taken_back")
+    (taken,) = events(run, "settings_reverted")
     assert taken.values == {"lr_factor": 1.0}
-    assert events(run, "resumed")[-1].step == taken.step == events(run, "steered")[0].step
+    assert (
+        events(run, "resumed")[-1].step
+        == taken.step
+        == events(run, "settings_changed")[0].step
+    )
     result = run.result
     assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
     assert result["samples_seen"] == quiet.result["samples_seen"]
@@ -279,7 +283,7 @@ def test_taken_back_it_ends_as_one_that_was_never_changed(user, source):
 
     def script(run):
         yield from ruined(run)
-        assert run.back() == events(run, "steered")[0].step
+        assert run.back() == events(run, "settings_changed")[0].step
 
     user(script)
     as_if_never_changed(started(LEFT, source=source), quiet)
@@ -307,15 +311,15 @@ def test_killed_while_it_goes_back_it_is_resumed_and_does(user, here, monkeypatc
     user(script)
     with monkeypatch.context() as patch:
         if at == "renamed":
-            patch.setattr(kept.WayBack, "write", kept_until(kept.WayBack.write))
+            patch.setattr(kept.RevertPoint, "write", kept_until(kept.RevertPoint.write))
         elif at == "noted":
-            patch.setattr("kdlab.run.process.run_process.TakenBack", killed)
+            patch.setattr("kdlab.run.process.run_process.SettingsReverted", killed)
         run = started(LEFT)
     assert run.state == "lost"
     here.stop = lambda folder: False
     resume(run.id)
     if at == "noted":  # only the word of it is missing
-        told = TakenBack(member="none/seed0", step=events(run, "steered")[0].step,
+        told = SettingsReverted(member="none/seed0", step=events(run, "settings_changed")[0].step,
                          values={"lr_factor": 1.0})  # fmt: skip
         EventLog(run.folder.events).emit(told)
     as_if_never_changed(run, quiet)
@@ -344,7 +348,7 @@ def test_one_that_has_failed_goes_back_when_it_is_resumed(user, here):
     run = started(LEFT)
     assert run.state == "failed"
     run.back()
-    assert not events(run, "taken_back")
+    assert not events(run, "settings_reverted")
     here.stop = lambda folder: False
     resume(run.id)
     as_if_never_changed(run, quiet)
@@ -354,10 +358,10 @@ def test_undone_first_it_goes_back_all_the_same_and_only_once(user):
     def script(run):
         yield from ruined(run)
         run.set(lr_factor=1.0)
-        yield from until(lambda: len(events(run, "steered")) == 2)
+        yield from until(lambda: len(events(run, "settings_changed")) == 2)
         step = last(run)
-        assert run.back() == events(run, "steered")[0].step < step
-        yield from until(lambda: events(run, "taken_back"))
+        assert run.back() == events(run, "settings_changed")[0].step < step
+        yield from until(lambda: events(run, "settings_reverted"))
         yield from until(lambda: last(run) > step)
         with pytest.raises(BadInput, match="no checkpoint from before a change"):
             run.back()
@@ -366,9 +370,9 @@ def test_undone_first_it_goes_back_all_the_same_and_only_once(user):
     user(script)
     run = started()
     assert run.state == "stopped", run.folder.log.read_text()
-    assert events(run, "taken_back")[0].values == {}
+    assert events(run, "settings_reverted")[0].values == {}
     (taken,) = [k for k, one in enumerate(read_all(run.folder.events))
-                if one.KIND == "taken_back"]  # fmt: skip
+                if one.KIND == "settings_reverted"]  # fmt: skip
     after = read_all(run.folder.events)[taken:]
     assert {one.lr for one in after if one.KIND == "step_logged"} == {0.1}
 
@@ -403,7 +407,7 @@ def test_a_checkpoint_that_is_damaged_is_no_way_back(user):
             run.back()
         run.checkpoint()
         yield from until(lambda: len(events(run, "checkpoint_saved")) == 2)
-        step = events(run, "steered")[0].step
+        step = events(run, "settings_changed")[0].step
         order = Back(time=time.time(), member="none/seed0", step=step, set={})
         append(run.path, order)  # of somebody who does not look
         yield from until(lambda: events(run, "warned"))
@@ -415,4 +419,4 @@ def test_a_checkpoint_that_is_damaged_is_no_way_back(user):
     assert run.state == "stopped", run.folder.log.read_text()
     assert "No way back: the checkpoint of step" in events(run, "warned")[0].message
     assert events(run, "resumed")[0].step == events(run, "checkpoint_saved")[1].step
-    assert not events(run, "taken_back")
+    assert not events(run, "settings_reverted")

@@ -11,7 +11,7 @@ from kdlab.errors import ClusterError
 from kdlab.run.process import tracker as module
 from kdlab.run.process.tracker import Tracker
 from kdlab.tracking import PENDING
-from kdlab.tracking.follow import Followed
+from kdlab.tracking.follow import FollowedJob
 
 KILLED = -signal.SIGKILL
 
@@ -76,7 +76,7 @@ def test_one_that_writes_all_is_started_once_and_nothing_is_said(tmp_path):
     made.finish()
     assert (said, made.trouble) == ([], None)
     assert followers.told == [
-        ("kdlab.tracking.follow", Followed(folder=tmp_path), tmp_path / "tracking.log")
+        ("kdlab.tracking.follow", FollowedJob(folder=tmp_path), tmp_path / "tracking.log")
     ]
     assert followers.started[0].stopped.is_set()
 

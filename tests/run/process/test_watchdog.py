@@ -8,7 +8,7 @@ import pytest
 from kdlab.config import yaml_text
 from kdlab.events.log import read_all
 from kdlab.experiment.folder import RunFolder
-from kdlab.run.process.watchdog import Keeper, watched
+from kdlab.run.process.watchdog import WatchdogParent, watched
 from kdlab.testing.scripted import FakeClock
 
 KILLED, CRASHED = -signal.SIGKILL, -signal.SIGSEGV
@@ -32,7 +32,7 @@ def clock():
 
 @pytest.fixture
 def keeper(folder, clock):
-    return Keeper(folder.path, now=clock)
+    return WatchdogParent(folder.path, now=clock)
 
 
 def said(folder):
@@ -114,7 +114,7 @@ def test_a_child_that_let_go_of_a_run_which_somebody_resumed_is_not_started_agai
     folder.write_status(state="running")  # the word of the one who has it now
     path = folder.path / "lock"
     with path.open("w") as own, path.open("r+") as other:
-        keeper = Keeper(folder.path, own.fileno(), now=clock)
+        keeper = WatchdogParent(folder.path, own.fileno(), now=clock)
         fcntl.flock(other, fcntl.LOCK_EX)
         assert not keeper.starts_again(-signal.SIGSEGV)
         assert folder.raw_status().state == "running"
@@ -179,7 +179,7 @@ def kept(folder, processes, **others):
     parts = {
         name: getattr(processes, name) for name in ("fork", "waitpid", "kill", "leave")
     }
-    keeper = Keeper(folder.path, **(parts | {"now": FakeClock()} | others))
+    keeper = WatchdogParent(folder.path, **(parts | {"now": FakeClock()} | others))
     with pytest.raises(Ended) as left:
         watched(keeper)
     return keeper, left.value.args[0]

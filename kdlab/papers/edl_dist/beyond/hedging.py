@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 
 from kdlab.papers.edl_dist.beyond.patience import Patience
-from kdlab.papers.edl_dist.in_flight import InFlight, Part, Sent
+from kdlab.papers.edl_dist.in_flight import InFlight, Part, PendingRequest
 
 _GAIN = 2.0  # a second teacher must be done in half the time the first still needs
 _MARGIN = 2.0  # times what a second teacher takes: so long before it is needed
@@ -38,7 +38,7 @@ class Hedging:
             return
         self.checked_at = time
         given_up: dict[tuple[str, int], None] = {}  # in order, each once
-        oldest: dict[str, tuple[Part, Sent]] = {}
+        oldest: dict[str, tuple[Part, PendingRequest]] = {}
         floor_s = self.patience.floor_s / 4  # most parts are younger
         for part, sent in self.ledger.outstanding():
             waited = time - sent.time
@@ -77,12 +77,12 @@ class Hedging:
             return False
         return needed_in_s < _MARGIN * self.ledger.done_in_s(other, part.size)
 
-    def _left_s(self, out: Sent, time: float) -> float:
+    def _left_s(self, out: PendingRequest, time: float) -> float:
         """Seconds until its answer; who is late needs as much more."""
         late = time > self.patience.overdue_at(out)
         return time - out.time if late else abs(out.due - time)
 
-    def _within_s(self, out: Sent, time: float) -> float:
+    def _within_s(self, out: PendingRequest, time: float) -> float:
         """Seconds within which a second one must have it."""
         left_s = self._left_s(out, time)
         return left_s if time > self.patience.overdue_at(out) else left_s / _GAIN

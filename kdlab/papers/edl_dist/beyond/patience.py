@@ -18,7 +18,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import inf
 
-from kdlab.papers.edl_dist.in_flight import Sent
+from kdlab.papers.edl_dist.in_flight import PendingRequest
 
 _NEW = 0.2  # weight of the newest in the running mean of the way
 _RATE_S, _RATE_PARTS = 5.0, 4.0  # so far back what is known of a teacher's rate reaches
@@ -50,12 +50,12 @@ class Patience:
     seen: dict[str, _Observed] = field(default_factory=dict)  # by teacher
     failures: dict[str, int] = field(default_factory=dict)  # in a row
 
-    def overdue_at(self, sent: Sent) -> float:
+    def overdue_at(self, sent: PendingRequest) -> float:
         """From when an answer takes longer than chance explains."""
         expected_s = sent.due - sent.time
         return sent.due + min(expected_s, max(self.floor_s, expected_s) / 4)
 
-    def late_at(self, sent: Sent) -> float:
+    def late_at(self, sent: PendingRequest) -> float:
         """When the same part is asked of a second teacher too."""
         expected_s = sent.due - sent.time
         # The first answer may include warming up.
@@ -84,7 +84,7 @@ class Patience:
         return min(known.way_s, known.open_s) if known is not None else 0.0
 
     def slowed(
-        self, teacher: str, oldest: Sent, size: int, said: float, time: float
+        self, teacher: str, oldest: PendingRequest, size: int, said: float, time: float
     ) -> float:
         """Samples/s of a teacher at most, whose `oldest` request of `size` has no answer yet."""
         rate = self.rate(teacher, said)
@@ -98,7 +98,7 @@ class Patience:
         return min(rate, size / served_s)
 
     def on_answer(
-        self, teacher: str, samples: int, sent: Sent, said: float, time: float
+        self, teacher: str, samples: int, sent: PendingRequest, said: float, time: float
     ) -> None:
         """Also of a late answer: nobody else says that a teacher has become slow."""
         self.failures.pop(teacher, None)

@@ -13,7 +13,7 @@ from itertools import accumulate
 from math import inf
 
 from kdlab.papers.edl_dist.batches import Batches
-from kdlab.papers.edl_dist.beyond.supply import Supply
+from kdlab.papers.edl_dist.beyond.flow_control import FlowControl
 from kdlab.papers.edl_dist.in_flight import InFlight, Part
 
 _IN_TIME = 1.5  # times what a slow teacher takes: a part that is needed so late is for it
@@ -27,7 +27,7 @@ _LONGEST_S = 30.0  # that is waited for anybody
 class Placing:
     ledger: InFlight
     batches: Batches
-    supply: Supply
+    supply: FlowControl
     looked_at: float = -inf
     # Seconds that teachers take for a part, the quickest first, and their rates summed.
     quickest: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))

@@ -15,7 +15,7 @@ _LEASED_WITHIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolLevel:
+class PoolState:
     """What the pool sees at a look."""
 
     time: float
@@ -46,7 +46,7 @@ class PoolSize:
         if not 0 <= self.least <= self.most:
             raise ValueError(f"need 0 <= least <= most, got {self.least} and {self.most}")
 
-    def on_tick(self, level: PoolLevel) -> Resize:
+    def on_tick(self, level: PoolState) -> Resize:
         self.free_since = {
             name: self.free_since.get(name, level.time) for name in level.free
         }

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kdlab.events.teachers import TeacherLied
+from kdlab.events.teachers import LabelsDisagree
 from kdlab.papers.edl_dist.in_flight import InFlight, Part
 from kdlab.papers.edl_dist.reader_instructions import Check, EndCheck, Instructions
 from kdlab.papers.edl_dist.reader_rules import Teacher
@@ -154,11 +154,11 @@ class Trust:
                 self.ledger.on_taken_back(parts)
                 yield key, sum(part.size for part in parts)
 
-    def found(self, wrong: Witness, part: Part, again: int) -> TeacherLied:
+    def found(self, wrong: Witness, part: Part, again: int) -> LabelsDisagree:
         """Who was found out by a part, and how many samples are asked `again`."""
         used = self.trained.pop(wrong, TrainedOn())
         liar = self.teachers.get(wrong.teacher)
-        return TeacherLied(
+        return LabelsDisagree(
             teacher=liar.name if liar else wrong.teacher,
             epoch=part.epoch,
             batch=part.batch,

@@ -1,10 +1,10 @@
 import pytest
 
-from kdlab.papers.edl_dist.beyond.pool_size import PoolLevel, PoolSize, Resize
+from kdlab.papers.edl_dist.beyond.pool_size import PoolSize, PoolState, Resize
 
 
 def level(time, missing=0.0, t_t=10.0, alive=2, starting=0, free=None):
-    return PoolLevel(
+    return PoolState(
         time=time, missing=missing, t_t=t_t, alive=alive, starting=starting, free=free or {}
     )
 

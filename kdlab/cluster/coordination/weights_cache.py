@@ -20,7 +20,7 @@ _STREAMS = 2  # teachers that get weights from here at once; the others wait, or
 _STREAM_S = 10.0  # without a question: that teacher is taken for gone
 
 
-class WeightsShelf:
+class WeightsCache:
     """Files by their sha256, on the machine of the scheduler."""
 
     def __init__(self) -> None:

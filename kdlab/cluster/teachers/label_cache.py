@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 _FREE = -1
 
 
-class KeptAnswers:
+class LabelCache:
     """A ring of answers; used by several threads.
 
     Args:

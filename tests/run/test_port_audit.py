@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from kdlab.cluster.wires.security import Tls
-from kdlab.run import reach
-from kdlab.run.reach import OpenPort, guard, listening, program_of, readable
+from kdlab.cluster.transport.security import Tls
+from kdlab.run import port_audit
+from kdlab.run.port_audit import OpenPort, guard, listening, program_of, readable
 
 
 class Wire:
@@ -57,7 +57,7 @@ def met(monkeypatch):
             return wire
 
         monkeypatch.setattr(socket, "create_connection", connected)
-        monkeypatch.setattr(reach, "_speaks_tls", lambda host, port: tls)
+        monkeypatch.setattr(port_audit, "_speaks_tls", lambda host, port: tls)
         found = guard(host, 4000)
         return found, {address for address, _ in reached}
 
@@ -103,7 +103,7 @@ def test_nobody_there_takes_no_connection(met):
 @pytest.fixture
 def serve(monkeypatch):
     """The port of a real server, in a thread, that behaves so with whoever connects."""
-    monkeypatch.setattr(reach, "_PATIENCE_S", 60.0)  # it answers as soon as it can
+    monkeypatch.setattr(port_audit, "_PATIENCE_S", 60.0)  # it answers as soon as it can
     listener = socket.create_server(("127.0.0.1", 0))
 
     def start(behave):
@@ -130,11 +130,11 @@ def test_a_server_speaks_tls_or_it_does_not(serve, tmp_path):
         with context.wrap_socket(wire, server_side=True) as encrypted:
             encrypted.recv(1)
 
-    assert reach._speaks_tls("127.0.0.1", serve(secure))
-    assert not reach._speaks_tls(
+    assert port_audit._speaks_tls("127.0.0.1", serve(secure))
+    assert not port_audit._speaks_tls(
         "127.0.0.1", serve(lambda wire: wire.sendall(b"plain " * 9))
     )
-    assert not reach._speaks_tls("127.0.0.1", serve(lambda wire: None))  # it hangs up
+    assert not port_audit._speaks_tls("127.0.0.1", serve(lambda wire: None))  # it hangs up
 
 
 def process(words, ports=(), uid=None, gone=False):
@@ -164,7 +164,7 @@ def test_ports_of_ones_own_kdlab_processes_are_listed(monkeypatch):
         process(None, [(listens, 4004)]),
     ]
     monkeypatch.setattr(psutil, "process_iter", lambda asked: iter(there))
-    monkeypatch.setattr(reach, "guard", lambda host, port: f"{host} {port}")
+    monkeypatch.setattr(port_audit, "guard", lambda host, port: f"{host} {port}")
     assert list(listening()) == [
         OpenPort(7, "kdlab.cluster.reader", "127.0.0.1", 4000, "127.0.0.1 4000")
     ]

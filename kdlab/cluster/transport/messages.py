@@ -14,11 +14,11 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.cluster.wires.frames import Arrays
-from kdlab.codec import MessageError, typed
+from kdlab.cluster.transport.frames import Arrays
+from kdlab.codec import MessageError, from_builtins
 from kdlab.soft_labels.compressed import (
     MOST_DRAWS,
-    Drawn,
+    SampledLabels,
     TopK,
     compress,
     draw,
@@ -28,7 +28,7 @@ from kdlab.soft_labels.compressed import (
 
 Inputs = Literal["reference", "value_uint8", "value_float32", "auto"]
 Replies = Literal["full", "half", "top_k", "sampled"]  # ENCODINGS below
-Small = TypeVar("Small", TopK, Drawn)
+Small = TypeVar("Small", TopK, SampledLabels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ def check(
         ValueError: what is wrong with it.
     """
     try:
-        wanted = typed(LabelRequest, asked)
+        wanted = from_builtins(LabelRequest, asked)
     except MessageError as error:
         raise ValueError(f"a request asks for {dict(asked)!r}") from error
     if not 0 <= wanted.epoch < 2**31:
@@ -108,7 +108,7 @@ def samples_in(asked: Arrays) -> int:
     return len(next(iter(asked.values())))
 
 
-class Took(NamedTuple):
+class RequestTimes(NamedTuple):
     """Seconds of a request at its teacher, which go with the answer."""
 
     queued_s: float = 0.0
@@ -121,7 +121,7 @@ class Took(NamedTuple):
         return {**answer, "took": np.asarray(self, np.float32), "engine": named}
 
     @classmethod
-    def of(cls, answer: Arrays) -> "Took | None":
+    def of(cls, answer: Arrays) -> "RequestTimes | None":
         """What an answer says of it; None where it says nothing, or nonsense."""
         said = answer.get("took")
         if said is None or said.shape != (3,) or not np.isfinite(said).all():
@@ -216,6 +216,8 @@ ENCODINGS: Mapping[Replies, Encoding] = MappingProxyType(
         "full": _whole(np.float32),
         "half": _whole(np.float16),
         "top_k": _small(TopK, compress, expand, _too_many),
-        "sampled": _small(Drawn, draw, expand_drawn, _too_many_draws, by_chance=True),
+        "sampled": _small(
+            SampledLabels, draw, expand_drawn, _too_many_draws, by_chance=True
+        ),
     }
 )

@@ -17,9 +17,9 @@ from kdlab.events.general import Note
 from kdlab.events.log import EventLog
 from kdlab.experiment import folder as folder_module
 from kdlab.experiment.folder import RunFolder
-from kdlab.run.handle import watched as module
+from kdlab.run.handle import job_handle as module
+from kdlab.run.handle.job_handle import JobHandle, _fills, in_a_notebook, in_marimo
 from kdlab.run.handle.run import Run
-from kdlab.run.handle.watched import Watched, _fills, in_a_notebook, in_marimo
 from kdlab.tracking import PENDING
 
 
@@ -260,7 +260,7 @@ def test_this_is_no_notebook():
 
 
 def test_what_every_kind_says_for_itself_is_asked_of_it(folder):
-    bare = Watched(folder)
+    bare = JobHandle(folder)
     assert (bare.id, bare.name, bare.path) == ("a-run", "a-run", folder.path)
     with pytest.raises(NotImplementedError):
         bare.lines()

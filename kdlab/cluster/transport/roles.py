@@ -2,7 +2,7 @@
 
 from distributed import Worker
 
-from kdlab.cluster.wires.security import NoHttp
+from kdlab.cluster.transport.security import NoHttp
 
 TEACHER = "kdlab_teacher"  # resources of Dask workers; `dask worker --resources` sets them
 RANK = "kdlab_rank"

@@ -11,7 +11,7 @@ from kdlab.errors import NotFoundError
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class SpecField:
     """A key of a spec: what it takes."""
 
     key: str
@@ -22,14 +22,14 @@ class Leaf:
     part: Spec | None = None  # where the key is of one
 
 
-def leaf_of(spec: Spec, key: str) -> Leaf:
+def leaf_of(spec: Spec, key: str) -> SpecField:
     """What a dotted key of a spec takes; NotFoundError where no spec has it, with the nearest."""
     node: object = spec
     hint: object = None
     done: list[str] = []
     for part in key.split("."):
         if isinstance(node, Spec) and part == "type" and node.component:
-            return Leaf(key, (), (), None, node.component)
+            return SpecField(key, (), (), None, node.component)
         if isinstance(node, Spec):
             hint = hints_of(type(node)).get(part)
             known = hint is not None
@@ -48,8 +48,8 @@ def leaf_of(spec: Spec, key: str) -> Leaf:
             raise NotFoundError(f"there is no key {key!r}: {where}.{nearest(key, keys)}")
         done.append(part)
     if isinstance(node, Spec):
-        return Leaf(key, (), (), None, node.component, node)
-    return Leaf(key, *_taken(hint), node)
+        return SpecField(key, (), (), None, node.component, node)
+    return SpecField(key, *_taken(hint), node)
 
 
 def _item(hint: object) -> object:

@@ -33,8 +33,8 @@ from collections.abc import Callable, Mapping
 
 from distributed.security import Security
 
-from kdlab.cluster.wires.frames import Arrays, Frames, NotOurs
-from kdlab.cluster.wires.security import token
+from kdlab.cluster.transport.frames import Arrays, Frames, ProtocolError
+from kdlab.cluster.transport.security import token
 
 Reply = Callable[[Arrays | Exception], None]
 Handler = Callable[[dict[str, object], Arrays, Reply], None]
@@ -48,7 +48,7 @@ _MAX_OPEN = 256  # requests of a connection that have no answer yet
 _IDLE_S = 600.0  # without a request: closed, a reader that needs it connects anew
 
 
-class Asker(Frames):
+class LabelClient(Frames):
     """The reader's end."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class Asker(Frames):
     def on_nonsense(self, error: Exception) -> None:
         for future in self._open.values():
             if not future.done():
-                future.set_exception(NotOurs(brief(error)))
+                future.set_exception(ProtocolError(brief(error)))
         self._open.clear()
         if not self.ready.done():
             self.ready.set_exception(ConnectionError(brief(error)))
@@ -128,7 +128,7 @@ class Asker(Frames):
         self._open.clear()
 
 
-class Answerer(Frames):
+class LabelServerProtocol(Frames):
     """The teacher's end: the handler gets each request with the way to answer it.
 
     That way is called once, in this event loop, with arrays or with an error.
@@ -139,7 +139,7 @@ class Answerer(Frames):
         handler: Handler,
         largest: Callable[[], int],
         secret: bytes | None,
-        connected: "set[Answerer]",
+        connected: "set[LabelServerProtocol]",
     ) -> None:
         super().__init__(largest, secret)
         self._handler, self._connected = handler, connected
@@ -176,7 +176,7 @@ class Answerer(Frames):
             if len(received) < len(_HELLO) + _NONCE:
                 return 0
             if not received.startswith(_HELLO):
-                raise NotOurs("a connection without a greeting")
+                raise ProtocolError("a connection without a greeting")
             self.bind_to("sockname")
             own = secrets.token_bytes(_NONCE)
             self.nonces = received[len(_HELLO) : len(_HELLO) + _NONCE] + own
@@ -235,10 +235,10 @@ async def listen(
     """
     secret = token()
     context = None if secret else Security().get_listen_args("worker").get("ssl_context")
-    connected: set[Answerer] = set()
+    connected: set[LabelServerProtocol] = set()
     loop = asyncio.get_running_loop()
     return await loop.create_server(
-        lambda: Answerer(handler, largest, secret, connected),
+        lambda: LabelServerProtocol(handler, largest, secret, connected),
         host,
         port,
         ssl=context,
@@ -250,7 +250,7 @@ def port_of(server: asyncio.Server) -> int:
     return int(server.sockets[0].getsockname()[1])
 
 
-async def connect(host: str, port: int) -> Asker:
+async def connect(host: str, port: int) -> LabelClient:
     """A new connection.
 
     Raises:
@@ -258,7 +258,9 @@ async def connect(host: str, port: int) -> Asker:
     """
     arguments = Security().get_connection_args("client")
     context = None if token() else arguments.get("ssl_context")
-    opening = asyncio.get_running_loop().create_connection(Asker, host, port, ssl=context)
+    opening = asyncio.get_running_loop().create_connection(
+        LabelClient, host, port, ssl=context
+    )
     transport, asker = await asyncio.wait_for(opening, _CONNECT_S)
     try:
         await asyncio.wait_for(asker.ready, _CONNECT_S)

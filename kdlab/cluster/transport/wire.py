@@ -15,7 +15,7 @@ from distributed import Client
 from distributed.core import rpc
 from distributed.protocol import pickle as dask_pickle
 
-from kdlab.cluster.wires.security import Files, of_all_roles
+from kdlab.cluster.transport.security import Files, of_all_roles
 from kdlab.errors import SchedulerUnreachable
 
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from kdlab.cluster.reader.ring import (
     StopReader,
 )
 from kdlab.cluster.reader.student_reader import FIGURES
-from kdlab.codec import plain
+from kdlab.codec import to_builtins
 from kdlab.errors import ClusterError, NoTeacherLeft, RunStopped
 from kdlab.events.event import Emit
 from kdlab.events.log import parse
@@ -42,7 +42,7 @@ _START_S = 120.0  # of a reader that shows its first sign of life on a busy mach
 _RESTARTS, _RESTARTS_S = 5, 60.0  # of a reader, in so many seconds, before the run fails
 
 
-class HeldReader:
+class ReaderProcess:
     """A reader that is started again, for what is still to be trained on, when it dies.
 
     Args:
@@ -233,7 +233,7 @@ class HeldReader:
             if "event" in message:
                 self._report(parse(message))
                 continue
-            match ReaderFailure.typed(message):
+            match ReaderFailure.from_builtins(message):
                 case Fail(unplaced, batches, why):
                     raise NoTeacherLeft(
                         unplaced=unplaced,
@@ -251,7 +251,7 @@ class HeldReader:
         return self._last or dict(zip(FIGURES, self._ring.figures.tolist(), strict=True))
 
     def _tell(self, order: ReaderOrder) -> bool:
-        return self._channel.send(plain(order))
+        return self._channel.send(to_builtins(order))
 
     def set_thresholds(self, lt: int, ut: int) -> None:
         """In samples; a reader that is started again has them too."""

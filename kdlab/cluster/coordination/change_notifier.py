@@ -6,7 +6,7 @@ import time
 from kdlab.papers.edl_dist.leases import LeaseTable
 
 
-class StudentNews:
+class ChangeNotifier:
     """Wakes the readers of a table."""
 
     def __init__(self, table: LeaseTable) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.codec import MessageError, parsed, typed
+from kdlab.codec import MessageError, from_builtins, from_json
 
 Arrays = dict[str, NDArray[Any]]
 About = list[tuple[str, str, tuple[int, ...]]]  # name, type and shape of each array
@@ -28,7 +28,7 @@ _LARGEST_HEADER = _BUFFER - _PREFIX.size
 _TYPES = ("|u1", "<u2", "<i4", "<i8", "<f2", "<f4")
 
 
-class NotOurs(ValueError):
+class ProtocolError(ValueError):
     """The other end speaks something else, or another version."""
 
 
@@ -123,7 +123,7 @@ class Frames(asyncio.BufferedProtocol):
 
     def check_proof(self, received: bytes, who: bytes) -> None:
         if not hmac.compare_digest(received, self.proof(who)):
-            raise NotOurs("the other end does not know this pool's token")
+            raise ProtocolError("the other end does not know this pool's token")
 
     def _greet(self) -> None:
         while not self.greeted:
@@ -142,16 +142,18 @@ class Frames(asyncio.BufferedProtocol):
         while self._end - start >= _PREFIX.size:
             magic, head_size, body_size = _PREFIX.unpack_from(self._buffer, start)
             if magic != _MAGIC or head_size > _LARGEST_HEADER:
-                raise NotOurs(f"a frame begins with {magic!r}")
+                raise ProtocolError(f"a frame begins with {magic!r}")
             if body_size > self._largest():
-                raise NotOurs(f"a body of {body_size} bytes, at most {self._largest()}")
+                raise ProtocolError(
+                    f"a body of {body_size} bytes, at most {self._largest()}"
+                )
             at = start + _PREFIX.size + head_size
             if at > self._end:
                 break
-            header = parsed(dict[str, object], bytes(view[start + _PREFIX.size : at]))
-            about = typed(About, header.pop("arrays"))
+            header = from_json(dict[str, object], bytes(view[start + _PREFIX.size : at]))
+            about = from_builtins(About, header.pop("arrays"))
             if _bytes_of(about) != body_size:  # before memory is taken for it
-                raise NotOurs(
+                raise ProtocolError(
                     f"the arrays do not make up the {body_size} bytes of the body"
                 )
             here = min(body_size, self._end - at)
@@ -177,7 +179,7 @@ def _bytes_of(about: About) -> int:
     for name, kind, shape in about:
         sizes = all(0 <= n < 2**40 for n in shape)
         if kind not in _TYPES or not sizes or len(shape) > 8:
-            raise NotOurs(f"array {name!r} of type {kind!r} and shape {shape!r}")
+            raise ProtocolError(f"array {name!r} of type {kind!r} and shape {shape!r}")
         total += np.dtype(kind).itemsize * prod(shape)
     return total
 

@@ -112,7 +112,7 @@ class Starvation:
 
 
 @dataclass(slots=True)
-class Supply:
+class FlowControl:
     pace: StudentPace
     settle_s: float = 3.0  # at least; longer where answers take long
     window_s: float = 10.0

@@ -12,13 +12,19 @@ from distributed.core import ConnectionPool
 from distributed.security import Security
 from numpy.typing import NDArray
 
-from kdlab.cluster.child_configs import WiresConfig
-from kdlab.cluster.coordination.coordinator_messages import PoolChanges
-from kdlab.cluster.wires.frames import NotOurs
-from kdlab.cluster.wires.label_wire import Asker, brief, connect
-from kdlab.cluster.wires.messages import LabelRequest, Took, decode, engine_of, request
-from kdlab.cluster.wires.wire import CALL_S, call_coordinator
-from kdlab.codec import told, typed
+from kdlab.cluster.child_configs import PoolConnectionConfig
+from kdlab.cluster.coordination.coordinator_messages import PoolUpdate
+from kdlab.cluster.transport.frames import ProtocolError
+from kdlab.cluster.transport.label_wire import LabelClient, brief, connect
+from kdlab.cluster.transport.messages import (
+    LabelRequest,
+    RequestTimes,
+    decode,
+    engine_of,
+    request,
+)
+from kdlab.cluster.transport.wire import CALL_S, call_coordinator
+from kdlab.codec import from_builtins, to_dict
 from kdlab.papers.edl_dist.leases import Fate
 from kdlab.papers.edl_dist.reader_rules import Teacher
 from kdlab.supervision.backoff import Backoff
@@ -35,7 +41,7 @@ class Unreachable(Exception):
     """A request came to nothing on the way."""
 
 
-class News(NamedTuple):
+class CoordinatorReply(NamedTuple):
     """What the coordinator says has changed; with `full`, all there is."""
 
     given: list[Teacher]
@@ -44,22 +50,22 @@ class News(NamedTuple):
     announced: bool = False  # the student's demand was said anew
 
 
-WAITS = (*Took._fields, "wire_s")
+WAITS = (*RequestTimes._fields, "wire_s")
 WAYS = ("reference", "value")  # of inputs to a teacher
 
 
-class Wires:
-    def __init__(self, pool: ConnectionPool, config: WiresConfig) -> None:
+class PoolConnection:
+    def __init__(self, pool: ConnectionPool, config: PoolConnectionConfig) -> None:
         self._pool, self._config = pool, config
         self._ports: dict[str, int] = {}  # of the teachers' label wires, by address
-        self._askers: dict[str, asyncio.Task[Asker]] = {}
+        self._askers: dict[str, asyncio.Task[LabelClient]] = {}
         self.engines: dict[str, str] = {}  # teacher -> what computed its last answer
         self._carried = dict.fromkeys(WAYS, 0)  # bytes of arrays, there and back
         self._answered = dict.fromkeys(WAYS, 0)  # samples
         self.waits = dict.fromkeys(WAITS, 0.0)  # seconds of answers, by where they were
 
     @classmethod
-    async def open(cls, config: WiresConfig) -> "Wires":
+    async def open(cls, config: PoolConnectionConfig) -> "PoolConnection":
         secured = Security().get_connection_args("client")  # as `security.use` has set it
         pool = await ConnectionPool(limit=4096, timeout=5, connection_args=secured)
         return cls(pool, config)
@@ -76,7 +82,7 @@ class Wires:
         self,
         away: Callable[[str], None] = lambda why: None,
         figures: Callable[[], Mapping[str, float]] = dict,
-    ) -> AsyncIterator[News]:
+    ) -> AsyncIterator[CoordinatorReply]:
         """What changes for this student, for ever, as soon as it does.
 
         The demand is announced first, and again when the coordinator was started anew. While
@@ -98,20 +104,20 @@ class Wires:
                 )
                 if not news:
                     await self.coordinator("demand", t_s=c.rules.t_s, **how)
-                    yield News([], {}, full=False, announced=True)
+                    yield CoordinatorReply([], {}, full=False, announced=True)
                     continue
             except (OSError, TimeoutError) as error:
                 away(brief(error))
                 await asyncio.sleep(again.wait_s() * random.uniform(0.5, 1.0))
                 continue
-            changes = typed(PoolChanges, news)
+            changes = from_builtins(PoolUpdate, news)
             version, incarnation = changes.version, changes.incarnation
             again.succeeded()
             known = [(lease, lease.info) for lease in changes.held if lease.info]
             ports = {lease.teacher: info.wire_port for lease, info in known}
             self.follow(ports, changes.gone, full=changes.full)
             given = [Teacher.of(lease, info) for lease, info in known]
-            yield News(given, dict(changes.gone), changes.full)
+            yield CoordinatorReply(given, dict(changes.gone), changes.full)
 
     def follow(
         self, given: Mapping[str, int], gone: Collection[str], *, full: bool
@@ -132,7 +138,7 @@ class Wires:
             elif not opening.cancelled() and opening.exception() is None:
                 opening.result().retire()
 
-    async def _asker(self, teacher: str) -> Asker:
+    async def _asker(self, teacher: str) -> LabelClient:
         """The connection, made by whoever needs it first.
 
         Raises:
@@ -184,18 +190,18 @@ class Wires:
             raise Unreachable(f"no connection to it ({brief(error)})") from error
         sent_at = time.monotonic()
         try:
-            answer = asker.ask(told(asked), arrays)
+            answer = asker.ask(to_dict(asked), arrays)
             said, answered = await asyncio.wait_for(answer, config.rules.deadline_s)
         except TimeoutError:
             asker.transport.abort()  # it may lead nowhere; the next lease connects anew
             raise Unreachable(f"no answer within {config.rules.deadline_s:g} s") from None
         except OSError as error:
             raise Unreachable(f"its connection broke ({brief(error)})") from error
-        except NotOurs as error:
+        except ProtocolError as error:
             raise Unusable(f"its answer cannot be read ({error})") from error
         if "error" in said:
             raise Unusable(f"it raised {said['error']}")
-        self._count_waits(Took.of(answered), time.monotonic() - sent_at)
+        self._count_waits(RequestTimes.of(answered), time.monotonic() - sent_at)
         self.engines[teacher] = engine_of(answered)
         try:
             logits = decode(answered, config.classes)
@@ -210,7 +216,7 @@ class Wires:
         self._answered[way] += len(ids)
         return logits
 
-    def _count_waits(self, took: Took | None, whole_s: float) -> None:
+    def _count_waits(self, took: RequestTimes | None, whole_s: float) -> None:
         """Where an answer was while it was waited for."""
         if took is None:
             return

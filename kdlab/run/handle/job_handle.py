@@ -108,7 +108,7 @@ class _Settles(Protocol):
     def settle(self, timeout_s: float) -> None: ...
 
 
-class Watched:
+class JobHandle:
     """Its folder has a status, events, and a lock that its process holds."""
 
     tick_s = _TICK_S  # from look to look

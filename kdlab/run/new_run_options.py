@@ -13,7 +13,7 @@ MINUTES = 5.0  # of a first run, if nobody says otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class NewRunOptions:
     """What somebody wants; None is left to us.
 
     data: path or URL of photos.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kdlab.papers.edl_dist.beyond.supply import StudentPace, Supply
+from kdlab.papers.edl_dist.beyond.flow_control import FlowControl, StudentPace
 
 STEP_S, BATCH = 0.1, 10
 
@@ -24,7 +24,7 @@ def trained(supply, seconds, *, waiting=0.0, held=False, start=0.0):
 
 def new_supply():
     """The first answer came late, as from a pool that has only started."""
-    supply = Supply(StudentPace(200.0, BATCH), capacity=800.0, reach_s=2.0)
+    supply = FlowControl(StudentPace(200.0, BATCH), capacity=800.0, reach_s=2.0)
     supply.on_answer(2.0)
     return supply
 
@@ -45,7 +45,7 @@ def test_a_wait_by_the_start_alone_is_no_reason():
 
 def test_waiting_for_the_first_teacher_does_not_call_for_a_second():
     """A pool that starts at none: the student waits for as long as a teacher takes to load."""
-    supply = Supply(StudentPace(200.0, BATCH))
+    supply = FlowControl(StudentPace(200.0, BATCH))
     supply.on_waits(0.0)
     for tick in range(120):
         supply.on_tick(tick / 20, held=False)
