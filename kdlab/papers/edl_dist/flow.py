@@ -1,10 +1,10 @@
 """How much a student asks for, and of how many teachers: Algorithm 1 with what it looks at.
 
 hybrid_schedule.py decides; here is its monitoring task (line 3), which sees the volume, and for
-the guarded policy whether the teachers suffice (beyond/flow_control.py). The student's need as
-the coordinator knows it is beyond the paper, whose student is measured once, alone: that may be wrong
-by a quarter, and where several students share a pool too small, what one holds and does not need
-is what another waits for.
+the guarded policy whether the teachers suffice (beyond/flow_control.py). Telling the coordinator
+how much the student needs is beyond the paper, which measures a student once, by itself: that
+may be wrong by a quarter, and where several students share a pool too small, what one holds and
+does not need is what another waits for.
 """
 
 from dataclasses import replace
