@@ -17,6 +17,10 @@ EMPTY = frozenset(
     "found own made told said given here one other kept whole together alone".split()  # noqa: SIM905
 )
 OPENINGS = re.compile(r"(What|Whether|Of|As|The same)\b")
+GLOSSARY = (house.ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+OLD = dict(
+    re.findall(r"^\| `(\w+)` \| (.+?) \|$", GLOSSARY, re.MULTILINE)
+)  # and the new names
 KEY = "# a key of JSON"  # on the line of a field whose name others read
 # In docs, docstrings, comments and messages; with what to write instead.
 PHRASES = {
@@ -65,6 +69,16 @@ def openings(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield getattr(node, "lineno", 1), text.splitlines()[0]
 
 
+def renamed(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Lines of classes and functions that have a name of an earlier version, with the new one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in OLD:
+            yield (
+                node.lineno,
+                f"{node.name} is called {OLD[node.name]} now (docs/glossary.md)",
+            )
+
+
 def phrases(text: str) -> Iterator[tuple[int, str]]:
     """Lines and phrases of `PHRASES` in a text, with what to write instead."""
     for number, line in enumerate(text.splitlines(), 1):
@@ -91,6 +105,7 @@ def findings(path: Path) -> list[str]:
     hits = list(phrases(spoken(text) if path.suffix == ".py" else text))
     if path.suffix == ".py":
         tree = ast.parse(text)
+        hits += renamed(tree)
         lines = text.splitlines()
         hits += [
             (line, f"a name that says nothing: {name}")
