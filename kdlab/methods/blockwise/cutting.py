@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import log
 from typing import Literal
 
@@ -51,11 +51,6 @@ class Cutting:
     def same(self) -> list[int]:
         """Blocks that are the teacher's own, which nobody trains."""
         return [number for number, pair in enumerate(self.pairs) if pair.same]
-
-    @property
-    def follows(self) -> bool:
-        """Whether student blocks get each other's outputs."""
-        return self.pairs[0].relayed > 1
 
 
 def cut_both(
@@ -121,11 +116,11 @@ def cut_both(
 
 
 def _follow(pairs: Sequence[BlockPair]) -> None:
-    """Have student blocks get each other's outputs, from the first that is trained on."""
-    for before, pair in pairwise(pairs):
-        pair.follows = before.follows or not before.same
+    """Have student blocks get each other's outputs."""
+    learnt = False
     for pair in pairs:
-        pair.relayed = 2
+        pair.inputs = "student" if learnt else "equal"
+        learnt = learnt or not pair.same
 
 
 def _is_same(teacher: nn.Module, student: nn.Module) -> bool:

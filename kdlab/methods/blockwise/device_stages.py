@@ -112,7 +112,6 @@ class DeviceStages:
                 prefix=[p.teacher for p in job.cutting.pairs[: stage.first]]
                 if stage.from_data
                 else (),
-                follows=job.cutting.follows,
                 batch_of=lambda step: len(loader.ids[step]),
                 schedule=self.schedule,
                 on_step=on_step,

@@ -83,7 +83,6 @@ class OnCopies:
             pairs=own,
             train_steps=[TrainStep(self.recipe, pair.student) for pair in own],
             load=self.load,
-            follows=self.cutting.follows,
             schedule=before,
             norm=self.norm,
         )

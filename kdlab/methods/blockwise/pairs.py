@@ -29,14 +29,16 @@ class BlockPair:
     teacher: nn.Module  # frozen, in eval mode
     student: nn.Module
     loss: BlockLoss
-    same: bool = (
-        False  # the student's is the teacher's, weights and all: nothing is left to learn
-    )
-    # Gets the outputs of the student's block before it, and these are not the teacher's
-    follows: bool = False
-    relayed: int = (
-        1  # outputs that the next stage gets: the teacher's, or the student's too
-    )
+    # The student's is the teacher's, weights and all: nothing is left to learn
+    same: bool = False
+    # Whose outputs the student's block gets: those of the teacher's block before it, or the
+    # student's, which are `equal` to the teacher's as long as no block before it learns
+    inputs: Literal["teacher", "equal", "student"] = "teacher"
+
+    @property
+    def relayed(self) -> int:
+        """Outputs that the next stage gets for each row: the teacher's, or the student's too."""
+        return 1 if self.inputs == "teacher" else 2
 
 
 def block_loss(

@@ -118,7 +118,7 @@ def _timed(
             work = partial(_train, pair, train_step, views[:r], output[:r])
             if pair.same:
                 work = partial(_forward, pair, views[:r])
-            spent = 0.0 if pair.same and not pair.follows else _seconds(work, views)
+            spent = 0.0 if pair.same and pair.inputs != "student" else _seconds(work, views)
             if step >= 0:
                 teacher[r].append(taken)
                 whole[r].append(spent)
@@ -158,7 +158,7 @@ def unmeasured(
             output = pair.teacher(views)
         times = {
             "teacher_s": {batch: 1.0},
-            "student_s": {batch: float(pair.follows or not pair.same)},
+            "student_s": {batch: float(pair.inputs == "student" or not pair.same)},
         }
         found.append(_sized(pair, views, output, paths, **times))
     return found

@@ -40,7 +40,6 @@ class StageJob:
     load: Callable[[int, int, int], Tensor]
     # The teacher's blocks before a first stage that does not begin with block 0
     prefix: Sequence[nn.Module] = ()
-    follows: bool = False  # student blocks get each other's outputs, which are relayed too
     # Rows of a step's batch; None is the plan's for every step
     batch_of: Callable[[int], int] | None = None
     schedule: Callable[[int], None] = lambda step: None  # called before a step
@@ -89,6 +88,7 @@ class Worker:
         self.group = groups.get(self.stage.devices)  # none for a device alone
         self.everyone = groups.get(plan.devices)  # that waits for each other
         self.shape = tuple(shape)
+        self.follows = job.pairs[0].relayed > 1  # students' outputs are relayed, too
         self._rows: dict[int, _Rows] = {}
         self.spans: deque[Span] = deque(maxlen=_MAX_SPANS)
         self.exact = False  # spans end when a GPU has done the work, not when it was told
@@ -134,8 +134,8 @@ class Worker:
         """
         for student in self.students:
             student.train()
-        follows = self.job.follows
-        for instruction in instructions(self.plan, self.device, steps, follows=follows):
+        every = instructions(self.plan, self.device, steps, follows=self.follows)
+        for instruction in every:
             begin = time.monotonic()  # one clock for all processes of a machine
             self._execute(instruction)
             if instruction.part not in (None, "student"):  # that has noted its own
@@ -179,7 +179,7 @@ class Worker:
                 arrived = received.to(self.memory, non_blocking=True)
                 self._input, self._own = (
                     (part.contiguous() for part in arrived.unbind(1))
-                    if self.job.follows
+                    if self.follows
                     else (arrived, None)
                 )
             case relay.AwaitSends(step):
@@ -204,7 +204,7 @@ class Worker:
         rows = self.rows(step)
         start, size = rows.start, rows.stop - rows.start
         staged = self.memory.type == "cuda" and self.wire.type == "cpu"
-        shape = (size, 2, *self.shape) if self.job.follows else (size, *self.shape)
+        shape = (size, 2, *self.shape) if self.follows else (size, *self.shape)
         buffer = torch.empty(shape, dtype=self.dtype, device=self.wire, pin_memory=staged)
         works = [
             dist.irecv(
@@ -220,7 +220,7 @@ class Worker:
     def _load(self, step: int) -> None:
         rows = self.rows(step)
         self._input = self.job.load(step, rows.start, rows.stop)
-        self._own = self._input if self.job.follows else None
+        self._own = self._input if self.follows else None
 
     @torch.no_grad()
     def _teacher(self) -> None:
@@ -273,7 +273,9 @@ class Worker:
                 self._losses.append(torch.zeros((), device=self.memory))
                 source = target
                 if self._own is not None:
-                    self._own = _frozen(pair, self._own) if pair.follows else target
+                    self._own = (
+                        _frozen(pair, self._own) if pair.inputs == "student" else target
+                    )
                 continue
             if self.job.before_block is not None:
                 self.job.before_block(step, number, rows.start)

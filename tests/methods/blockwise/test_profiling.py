@@ -54,9 +54,9 @@ def test_a_block_that_follows_has_its_costs():
         net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5))
         views = torch.randn(2, 3, 6, 6)
         pairs = pairs_of(cut(net, ["1"]), cut(copy.deepcopy(net), ["1"]), views)
-        pairs[1].same, pairs[1].follows = True, follows
+        pairs[1].same = True
         for pair in pairs:
-            pair.relayed = 1 + follows
+            pair.inputs = "student" if follows else "teacher"
         recipe = Recipe(lr=0.1, device="cpu")
         blocks[follows] = profiled(pairs, views, [2], steps=2, recipe=recipe)
     assert blocks[False][1].student_s == {2: 0.0}

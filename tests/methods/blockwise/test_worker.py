@@ -92,6 +92,8 @@ def rank(
     """One device in a group that is up: (its blocks' state, the parts it did)."""
     stage = plan.stages[plan.stage_of(number)]
     pairs = (made_first or made(norm, dtype))[stage.first : stage.stop]
+    for pair in pairs if follows else ():
+        pair.inputs = "student"
     job = StageJob(
         pairs,
         [
@@ -100,7 +102,6 @@ def rank(
         ],
         load=lambda step, start, stop: batch(step, dtype)[start:stop],
         norm=how,
-        follows=follows,
     )
     worker = Worker(plan, number, job, stage_groups([plan]), SHAPES[stage.first])
     worker.run(steps)
@@ -198,7 +199,7 @@ def test_students_that_follow_each_other_share_a_batch_in_parts():
 
 def test_a_block_that_is_the_teachers_passes_on_what_the_student_makes():
     pairs, seen, made_of = made(norm=True), [], []
-    pairs[2].same = pairs[2].follows = True
+    pairs[2].same = True
     pairs[2].teacher = nn.Sequential(nn.Conv2d(8, 12, 1), nn.ReLU()).eval()
     pairs[1].student.register_forward_hook(lambda m, given, out: made_of.append(out))
     pairs[3].student.register_forward_pre_hook(lambda m, given: seen.append(given[0]))
