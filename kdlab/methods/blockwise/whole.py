@@ -29,8 +29,9 @@ def train_whole(
     """Train on from the distilled weights, or what a search found from fresh ones.
 
     Returns:
-        Weights and accuracy of the end, times and counts of the distillation; `blocks_top1` is
-        the accuracy of blocks alone, in percent.
+        Weights and accuracy of the end, times and counts of the distillation. `blocks_top1` is
+        the accuracy of the blocks alone, in percent; a searched supernet has none, since its
+        blocks are not in the student.
     """
     training.emit(
         WholeStudentStarted(epochs=recipe.epochs, distilled=to_builtins(distilled.last))
@@ -60,6 +61,6 @@ def train_whole(
         distilled,
         distilled=distilled.last,
         whole_seconds=whole.train_seconds,
-        more=distilled.more | {"blocks_top1": distilled.last.top1},
+        more=distilled.more | ({} if searched else {"blocks_top1": distilled.last.top1}),
         **{name: getattr(whole, name) for name in _ANEW},
     )

@@ -30,6 +30,7 @@ def test_the_whole_is_trained_on_from_what_was_distilled(elsewhere, tmp_path, di
     apart = [float((one[k] - other[k]).abs().max()) for k in one if k.endswith("weight")]
     assert 0 < max(apart) < 1  # from there, not from fresh weights
     assert told[0].epochs == 1
+    assert found.more["blocks_top1"] == BEFORE.top1
 
 
 def test_what_was_found_is_trained_from_fresh_weights(elsewhere, tmp_path, digits):
@@ -40,3 +41,4 @@ def test_what_was_found_is_trained_from_fresh_weights(elsewhere, tmp_path, digit
     found = train_whole(RECIPE, training, before, searched=True)
     assert spec_of(Path(found.model_path)).width == TEACHER.width
     assert found.architecture == card
+    assert "blocks_top1" not in found.more  # the supernet's blocks are not in the student
