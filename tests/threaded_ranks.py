@@ -254,9 +254,9 @@ def _draw_as_processes_do(monkeypatch):
                     return model
                 before = model
 
-    def cutting_of(*arguments):
+    def cutting_of(*arguments, **how):
         with lock:
-            return cut(*arguments)
+            return cut(*arguments, **how)
 
     monkeypatch.setattr(torch, "manual_seed", seeded)
     monkeypatch.setattr(rank, "cutting_of", cutting_of)

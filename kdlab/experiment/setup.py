@@ -40,7 +40,7 @@ from kdlab.models.model import Normalised, load_weights
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.models.with_features import WithFeatures
 from kdlab.soft_labels.source import LoadedTeacher
-from kdlab.train.inherited import inherit
+from kdlab.train.inherited import inherit, some_views
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
 from kdlab.train.teacher import PreparedTeacher, PreparedTeachers, frozen, loaded, prepare
@@ -252,12 +252,11 @@ class TrainingSetup:
         fields: dict[str, Any] = {"recipe": spec.train, "model": model, "stop": self.stop}
         taught = member.source.needs_teacher != "none"
         begins = taught and model_spec.origin() is None and "model" not in rest
-        if spec.method.inherits and begins and not inherit(model, self.whole(), data):
-            emit(
-                Note(
-                    message="the student shares too few layers with its teacher to inherit"
-                )
-            )
+        if spec.method.inherits and begins:
+            teacher = self.whole()
+            if not inherit(model, teacher, some_views(teacher, data)):
+                message = "the student shares too few layers with its teacher to inherit"
+                emit(Note(message=message))
         if member.source.gives_hidden:
             fields["head"] = self.teacher_head[1]
         if spec.features and taught:

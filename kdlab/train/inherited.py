@@ -14,13 +14,14 @@ _OWN = 0.5  # share of a student's layers that a teacher of another family has b
 _FEW, _MANY, _VALUES = 16, 256, 2**21  # images that stand-ins are fitted to
 
 
-def inherit(student: Normalised, teacher: Normalised, data: ImageData) -> bool:
+def inherit(student: Normalised, teacher: Normalised, views: Tensor | None) -> bool:
     """Copy tensors of the same name and shape; separable convolutions begin as the nearest.
 
     Args:
         student: with weights that mean nothing yet.
         teacher: on the same device.
-        data: stand-ins are fitted to what the teacher makes of some of its training images.
+        views: `some_views` of the teacher's training images, which stand-ins are fitted to.
+            None leaves stand-ins as they are.
 
     Returns:
         False, with nothing copied: most of the student's layers have no counterpart in the
@@ -31,7 +32,10 @@ def inherit(student: Normalised, teacher: Normalised, data: ImageData) -> bool:
     is_teacher = len(common.same) == len(teacher.net.state_dict()) == common.wanted
     if shared <= _OWN * common.wanted or is_teacher:
         return False
-    inherit_layers(student.net, teacher.net, some_views(teacher, data))
+    if views is None:
+        student.net.load_state_dict(common.same, strict=False)
+    else:
+        inherit_layers(student.net, teacher.net, views)
     return True
 
 

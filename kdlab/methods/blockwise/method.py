@@ -255,7 +255,7 @@ def check(method: Blockwise, setup: TrainingSetup) -> Cutting:
     spec, data = setup.spec, setup.data
     with torch.random.fork_rng():
         teacher = network_of(spec, data)
-        cutting = cutting_of(method.cuts, spec, teacher, data, 0, _CPU)
+        cutting = cutting_of(method.cuts, spec, teacher, data, 0, _CPU, fits=False)
     if method.search is not None and not mixed_blocks(cutting.student):
         raise BadInput(
             f"method.search is set, and {spec.student.component} has nothing to choose from. "

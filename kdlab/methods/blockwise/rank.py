@@ -45,6 +45,7 @@ from kdlab.report.timeline import timeline
 from kdlab.supervision.process_groups import from_all, from_first
 from kdlab.supervision.rank_messages import GenerationOrder
 from kdlab.train import checkpoint
+from kdlab.train.kept import steps
 from kdlab.train.result import MemberResult
 
 _GAIN = 0.05  # tr must be better by more than steps differ
@@ -70,8 +71,10 @@ class BlockRank(RankProcess[GenerationOrder]):
             torch.set_num_threads(self.spec.train.threads)
         data = self.setup.data
         teacher = self.setup.teacher.members[0].build(len(data.classes), data.shape[0])
+        # A checkpoint brings the student's weights.
+        fits = not steps(self.folder / "checkpoints")
         cutting = cutting_of(
-            self.method.cuts, self.spec, teacher, data, self.member.seed, device
+            self.method.cuts, self.spec, teacher, data, self.member.seed, device, fits=fits
         )
         with self.meeting(order, device):
             chosen = self._programme(order, cutting, device)

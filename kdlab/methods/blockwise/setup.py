@@ -29,25 +29,39 @@ def cutting_of(
     data: ImageData,
     seed: int,
     device: torch.device,
+    *,
+    fits: bool,
 ) -> Cutting:
-    """Both networks in pairs of blocks; the same student in every rank.
+    """Cut both networks into pairs of blocks; the student is the same in every rank.
+
+    Args:
+        cuts: where to cut.
+        spec: of the experiment.
+        teacher: the trained network.
+        data: of the experiment.
+        seed: of the student's first weights.
+        device: of the pairs.
+        fits: fit stand-ins to the teacher's layers. False where a checkpoint replaces the
+            student's weights, or where only sizes count.
 
     Raises:
-        ModelError: they cannot be cut so.
+        ModelError: the networks cannot be cut so.
     """
     torch.manual_seed(seed)
     student = spec.student.build(len(data.classes), data.shape[0], refit=True)
     fit_pixel_mean(student, data.inputs, data.train)
+    teacher, relative = teacher.to(device), cuts.block_loss == "relative"
+    views = some_views(teacher, data) if fits or relative else None
     inherited = cuts.inherits and spec.student.origin() is None
     if inherited:
-        inherited = inherit(student.to(device), teacher.to(device), data)
+        inherited = inherit(student.to(device), teacher, views if fits else None)
     cutting = cut_both(
         cuts, teacher, student, spec.student, data.shape, device, inherited=inherited
     )
-    if variant_blocks(student):
-        inherit_variants(cutting.pairs, some_views(teacher, data))
-    if cuts.block_loss == "relative":
-        weigh_channels(cutting.pairs, some_views(teacher, data))
+    if fits and views is not None and variant_blocks(student):
+        inherit_variants(cutting.pairs, views)
+    if relative and views is not None:
+        weigh_channels(cutting.pairs, views)
     return cutting
 
 
@@ -68,7 +82,7 @@ def identity_of(
     }
     if cutting.same:
         model["same"] = cutting.same  # as the teacher's: they cost nothing
-    if cutting.follows:
+    if cutting.pairs[0].relayed > 1:
         model["follows"] = True  # twice as much is relayed
     plain = Recipe()
     for name in ("precision", "accumulate"):

@@ -89,10 +89,10 @@ def lived(rank, told):
     return found["result"]
 
 
-def cut(rank):
+def cut(rank, fits=True):
     spec, data = rank.spec, rank.setup.data
     teacher = rank.setup.teacher.members[0].build(10, 1)
-    return cutting_of(rank.method.cuts, spec, teacher, data, 0, CPU)
+    return cutting_of(rank.method.cuts, spec, teacher, data, 0, CPU, fits=fits)
 
 
 def profile(*seconds, devices=2, fewer=0.5):
@@ -314,6 +314,9 @@ def test_blocks_that_are_wholly_the_teachers_stay_as_they_are(run, tmp_path):
     rank = rank_of(folder)
     cutting = cut(rank)
     assert cutting.same == [0, 2]
+    resumed = cut(rank, fits=False)  # a checkpoint brings the weights
+    assert resumed.same == [0, 2]
+    assert not same(cutting.student.net.state_dict(), resumed.student.net.state_dict())
     result = lived(rank, order(tmp_path))
     student = load_exported(result.model_path).net
     begun = cutting.student.net.state_dict()
@@ -352,3 +355,21 @@ def test_a_student_that_may_not_inherit_or_has_weights_begins_with_its_own(run, 
     assert found.same == []
     weights, begun = (dict(net.named_parameters()) for net in (made.net, found.student.net))
     assert same(begun, weights)
+
+
+@pytest.mark.long
+def test_stand_ins_are_fitted_at_the_start_and_not_where_a_checkpoint_is(
+    run, tmp_path, monkeypatch
+):
+    def cutting(*arguments, fits):
+        raise Told(fits)
+
+    monkeypatch.setattr("kdlab.methods.blockwise.rank.cutting_of", cutting)
+    rank, fitted = rank_of(run()), []
+    for step in (None, 4):
+        if step is not None:
+            (rank.folder / f"checkpoints/step_{step:08d}").mkdir(parents=True)
+        with pytest.raises(Told) as told:
+            rank.generation(order(tmp_path))
+        fitted += told.value.args
+    assert fitted == [True, False]
