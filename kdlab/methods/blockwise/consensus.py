@@ -1,7 +1,7 @@
-"""Consensus on each step: losses and control requests travel beside the relay.
+"""Agree on losses and control requests beside the relay, without waiting.
 
-They go by an asynchronous all-reduce that is read `lag` steps later, so no device waits. All
-read the same sums at the same step, so all can act on them together.
+An asynchronous all-reduce carries them and is read `lag` steps later. All devices read the same
+sums at the same step, so all can act on them together.
 """
 
 from collections import deque
@@ -19,16 +19,17 @@ _NUMBERS = len(ChangeRequest(values=(0.0,)).numbers())  # lr_factor alone is cha
 
 @dataclass(slots=True)
 class StepConsensus:
-    """What all devices say of each step, read when all have spoken for long."""
+    """Sums of what all devices report of each step, read `lag` steps later."""
 
     group: dist.ProcessGroup  # of all devices
     blocks: int
-    lag: int  # steps between saying and hearing, more than devices are ever apart
+    lag: int  # steps between report and reading, more than devices are ever apart
     under_way: deque[tuple[int, dist.Work, Tensor]] = field(default_factory=deque)
 
     def report(
         self, step: int, losses: Mapping[int, float], request: ChangeRequest
     ) -> None:
+        """Start sending this device's losses by block, and its request."""
         numbers = torch.zeros(self.blocks + _NUMBERS, dtype=torch.float64)
         for block, loss in losses.items():
             numbers[block] = loss
@@ -37,12 +38,9 @@ class StepConsensus:
         self.under_way.append((step, work, numbers))
 
     def agreed_at(self, now: int) -> Iterator[tuple[int, list[float], ChangeRequest]]:
-        """What was reported `lag` steps ago: step, losses by block, what all want."""
+        """Yield the reports of `lag` steps ago: step, losses by block, and the joint request."""
         while self.under_way and self.under_way[0][0] <= now - self.lag:
             step, work, numbers = self.under_way.popleft()
             work.wait()
-            yield (
-                step,
-                numbers[: self.blocks].tolist(),
-                ChangeRequest.of_all(numbers[self.blocks :].tolist()),
-            )
+            losses, request = numbers.tensor_split([self.blocks])
+            yield step, losses.tolist(), ChangeRequest.of_all(request.tolist())

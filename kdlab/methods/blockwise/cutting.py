@@ -1,4 +1,4 @@
-"""From two networks to pairs of blocks, as an experiment asks for them."""
+"""Cut teacher and student into pairs of blocks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,37 +19,36 @@ _PROBE = 2  # images the blocks are checked on
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Where two networks are to be cut."""
+    """Where to cut two networks, and how their blocks learn."""
 
-    # teacher and student: modules the blocks end with; empty is `blocks` of them, chosen
-    # here
+    # Modules that the blocks end with; empty: `blocks` of about the same work
     teacher: tuple[str, ...]
     student: tuple[str, ...]
     blocks: int  # how many, where no modules are named
     last_loss: Literal["soft_cross_entropy", "mse"]  # of the last block
-    inherits: bool = False  # a student of the teacher's family begins with what it shares
-    # of the others: each channel's error over its variance, or all as they are
+    inherits: bool = False  # a student of the teacher's family begins with shared tensors
+    # Of the other blocks; `relative` divides by the variance of each channel
     block_loss: Literal["relative", "mse"] = "mse"
     inputs: Literal["teacher", "student"] = "teacher"  # whose outputs student blocks get
 
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """Both networks in pairs of blocks, ready to be trained."""
+    """Both networks in pairs of blocks, ready for training."""
 
-    pairs: list[BlockPair]  # on the device they were asked for
+    pairs: list[BlockPair]
     shapes: list[tuple[int, ...]]  # of one row of each block's input
     outputs: list[tuple[int, ...]]  # of one row of each teacher block's output
     student: Normalised  # all student blocks as one model, with the teacher's statistics
-    spec: ModelSpec  # of that model, which has adapters if there are any
+    spec: ModelSpec  # of that model, with its adapters
     works: list[float]  # multiplications of each teacher block for one image
-    # teacher_cuts and student_cuts: modules the blocks end with
+    # Modules that the blocks end with
     teacher_cuts: tuple[str, ...]
     student_cuts: tuple[str, ...]
 
     @property
     def same(self) -> list[int]:
-        """Blocks that are the teacher's own, which nobody trains."""
+        """Numbers of the blocks that are the teacher's, weights and all, and are not trained."""
         return [number for number, pair in enumerate(self.pairs) if pair.same]
 
 
@@ -66,31 +65,36 @@ def cut_both(
     """Cut both networks and put the pairs on a device.
 
     Args:
-        cuts: where.
-        teacher: trained.
-        student: that is to learn.
+        cuts: where to cut.
+        teacher: the trained network.
+        student: the network to train.
         spec: of the student.
         shape: (C, H, W) of an image.
         device: of the pairs.
-        inherited: whether the student has tensors of the teacher's: blocks may be wholly its.
+        inherited: the student has tensors of the teacher's, so whole blocks may be equal.
 
     Raises:
-        ModelError: a network that cannot be cut so, or blocks that cannot meet.
+        ModelError: a network cannot be cut there, or blocks do not fit together.
     """
     teacher, student = teacher.to(device), student.to(device)
-    raw = torch.linspace(0, 255, _PROBE * shape[0] * shape[1] * shape[2])
-    raw = raw.view(_PROBE, *shape).to(device)
-    views = (raw - teacher.mean) / teacher.std
+    pixels = torch.linspace(0, 255, _PROBE * shape[0] * shape[1] * shape[2])
+    pixels = pixels.view(_PROBE, *shape).to(device)
+    views = (pixels - teacher.mean) / teacher.std
     teacher.eval()
-    ours, theirs = Cuttable(student.net), Cuttable(teacher.net)
+    student_net, teacher_net = Cuttable(student.net), Cuttable(teacher.net)
     if cuts.teacher:
-        at_teacher, at_student = theirs.named(cuts.teacher), ours.named(cuts.student)
+        teacher_cuts, student_cuts = (
+            teacher_net.named(cuts.teacher),
+            student_net.named(cuts.student),
+        )
     else:
-        at_teacher, at_student = _automatic(cuts.blocks, theirs, ours, views)
-    teachers, students = theirs.blocks(at_teacher), ours.blocks(at_student)
+        teacher_cuts, student_cuts = _automatic(
+            cuts.blocks, teacher_net, student_net, views
+        )
+    teachers, students = teacher_net.blocks(teacher_cuts), student_net.blocks(student_cuts)
     check_composition(teacher.net, teachers, views)
     check_composition(student.net, students, views)
-    names = tuple(cut.after for cut in at_student)
+    names = _names(student_cuts)
     pairs = pairs_of(teachers, students, views, last_loss=cuts.last_loss)
     for pair in pairs if inherited else ():
         pair.same = _is_same(pair.teacher, pair.student)
@@ -101,22 +105,18 @@ def cut_both(
     spec = replace(spec, mean=tuple(mean), std=tuple(std))
     if is_adapted(pairs):
         net, spec = as_adapted(pairs, spec, names)
-    whole = Normalised(net, mean, std, student.num_classes).to(device)
+    model = Normalised(net, mean, std, student.num_classes).to(device)
     inputs = _shapes([*teachers, nn.Identity()], views)
-    return Cutting(
-        pairs,
-        inputs[:-1],
-        inputs[1:],
-        whole,
-        spec,
-        operations(teachers, views[:1]),
-        tuple(cut.after for cut in at_teacher),
-        names,
-    )
+    works, teacher_names = operations(teachers, views[:1]), _names(teacher_cuts)
+    return Cutting(pairs, inputs[:-1], inputs[1:], model, spec, works, teacher_names, names)
+
+
+def _names(cuts: Sequence[Cut]) -> tuple[str, ...]:
+    return tuple(cut.after for cut in cuts)
 
 
 def _follow(pairs: Sequence[BlockPair]) -> None:
-    """Have student blocks get each other's outputs."""
+    """Give student blocks each other's outputs."""
     learnt = False
     for pair in pairs:
         pair.inputs = "student" if learnt else "equal"
@@ -124,43 +124,53 @@ def _follow(pairs: Sequence[BlockPair]) -> None:
 
 
 def _is_same(teacher: nn.Module, student: nn.Module) -> bool:
-    """Whether both do the same operations with the same numbers."""
-    own, theirs = student.state_dict(), teacher.state_dict()
-    alike = getattr(student, "code", "") == getattr(teacher, "code", None)
-    return alike and [*own] == [*theirs] and all(own[k].equal(theirs[k]) for k in own)
+    """Return whether both do the same operations with the same numbers."""
+    student_state, teacher_state = student.state_dict(), teacher.state_dict()
+    same_code = getattr(student, "code", "") == getattr(teacher, "code", None)
+    return (
+        same_code
+        and [*student_state] == [*teacher_state]
+        and all(student_state[k].equal(teacher_state[k]) for k in student_state)
+    )
 
 
 @torch.no_grad()
 def _shapes(blocks: Sequence[nn.Module], views: Tensor) -> list[tuple[int, ...]]:
-    found = []
+    shapes = []
     for block in blocks:
-        found.append(tuple(views.shape[1:]))
+        shapes.append(tuple(views.shape[1:]))
         views = block(views)
-    return found
+    return shapes
 
 
 def _automatic(
     count: int, teacher: Cuttable, student: Cuttable, views: Tensor
 ) -> tuple[list[Cut], list[Cut]]:
-    """Teacher blocks of about the same work, and the student cut where images are alike.
+    """Cut the teacher into blocks of about equal work, and the student to match.
 
-    Behind a student's cut the image has the size it has behind the teacher's; among all
-    such cuts those that leave about as much of the student's work behind them.
+    Behind a student's cut the image has the size that it has behind the teacher's cut. Among
+    such cuts the student's share of work before it is the nearest to the teacher's.
     """
-    chosen = teacher.balanced(count, lambda pieces: operations(pieces, views))
-    ends, own = teacher.blocks(chosen), student.distinct()
-    pieces = student.blocks(own)
-    wanted = list(zip(_sizes(ends, views), _depths(ends, views), strict=True))
-    places = list(zip(_sizes(pieces, views), _depths(pieces, views), strict=True))
-    found = _nearest(wanted[:-1], places[:-1])
-    if found is None:
-        sizes = ", ".join(_text(size) for size, _ in wanted[:-1])
+    teacher_cuts = teacher.balanced(
+        count, lambda student_blocks: operations(student_blocks, views)
+    )
+    teacher_blocks, student_cuts = teacher.blocks(teacher_cuts), student.distinct()
+    student_blocks = student.blocks(student_cuts)
+    teacher_places = list(
+        zip(_sizes(teacher_blocks, views), _depths(teacher_blocks, views), strict=True)
+    )
+    student_places = list(
+        zip(_sizes(student_blocks, views), _depths(student_blocks, views), strict=True)
+    )
+    indices = _nearest(teacher_places[:-1], student_places[:-1])
+    if indices is None:
+        sizes = ", ".join(_text(size) for size, _ in teacher_places[:-1])
         raise ModelError(
             f"The student cannot be cut where images are {sizes}, as behind the {count} blocks "
-            f"of the teacher ({', '.join(cut.after for cut in chosen)}). Name teacher_cuts and "
+            f"of the teacher ({', '.join(_names(teacher_cuts))}). Name teacher_cuts and "
             f"student_cuts, or take fewer than {count} blocks."
         )
-    return chosen, [own[k] for k in found]
+    return teacher_cuts, [student_cuts[k] for k in indices]
 
 
 _OF_TOKENS = 2  # dimensions of a row: tokens and channels
@@ -171,7 +181,7 @@ _Place = tuple[_Size, float]  # size of the image there, share of the work befor
 
 
 def _nearest(wanted: Sequence[_Place], places: Sequence[_Place]) -> list[int] | None:
-    """Ascending places of the wanted sizes whose shares differ least in sum, or None."""
+    """Return ascending places of the wanted sizes whose shares differ least in sum, or None."""
     best: dict[int, tuple[float, list[int]]] = {-1: (0.0, [])}  # by last place taken
     for size, share in wanted:
         best = {
@@ -180,26 +190,26 @@ def _nearest(wanted: Sequence[_Place], places: Sequence[_Place]) -> list[int] | 
                 for last, (cost, taken) in best.items()
                 if last < k
             )
-            for k, (here, at) in enumerate(places)
-            if here == size and any(last < k for last in best)
+            for k, (place, at) in enumerate(places)
+            if place == size and any(last < k for last in best)
         }
     return min(best.values())[1] if best else None
 
 
 def _depths(blocks: Sequence[nn.Module], views: Tensor) -> list[float]:
-    """Share of all work that is done behind each block."""
+    """Return the share of all work that is done up to the end of each block."""
     done = list(accumulate(operations(blocks, views)))
     return [work / done[-1] for work in done]
 
 
 def _sizes(blocks: Sequence[nn.Module], views: Tensor) -> list[_Size]:
-    """Height and width behind each block, or number of tokens; empty where nothing has a place."""
+    """Return height and width behind each block, or the number of tokens; empty for vectors."""
     shapes = _shapes([*blocks, nn.Identity()], views)[1:]
     return [_size(shape, views.shape[2] / views.shape[3]) for shape in shapes]
 
 
 def _size(shape: tuple[int, ...], form: float) -> _Size:
-    """Place of one row's output; a map has the image's `form` (H / W), channels first or last."""
+    """Return the size of a row's output; a map has the image's `form` (H / W)."""
     if len(shape) == _OF_TOKENS:
         return shape[:1]
     if len(shape) != _OF_MAPS:

@@ -1,4 +1,4 @@
-"""The stages of one device: their workers with data, optimisers and chances."""
+"""The stages of one device: workers with their data, optimisers and random states."""
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -20,45 +20,44 @@ _DRAWING = ("DropPath", "DropBlock2d", "StochasticDepth")  # of timm and torchvi
 
 
 class DeviceStages:
-    """Every rank must make its own at the same time; one that is left idle has no workers."""
+    """Workers of one device, one for each stage that it has; an idle device has none.
+
+    All ranks must construct theirs at the same time.
+    """
 
     def __init__(self, job: BlockwiseJob, loop: PlanLoop) -> None:
         self.job, self._loop = job, loop
         self.rounds: SearchRounds | None = None  # of a search
         if job.search is not None:
             steps = job.recipe.epochs * job.samples.plan.batches
+            pairs, works = job.cutting.pairs, job.cutting.works
             self.rounds = SearchRounds(
-                job.search,
-                job.cutting.pairs,
-                job.cutting.works,
-                seed=job.seed,
-                of_steps=steps,
+                job.search, pairs, works, seed=job.seed, of_steps=steps
             )
-        made = make_optimizer if self.rounds is None else self.rounds.optimizer
-        # One for each block of the student, whoever trains it.
-        self.optimizers: list[Stepper] = [
-            made(job.recipe, p.student) for p in job.cutting.pairs
-        ]
+        optimizer_of = make_optimizer if self.rounds is None else self.rounds.optimizer
+        students = [pair.student for pair in job.cutting.pairs]
+        # One for each block of the student, also for those of other devices.
+        self.optimizers: list[Stepper] = [optimizer_of(job.recipe, s) for s in students]
         self.train_steps = [
-            TrainStep(job.recipe, pair.student, device=job.device, optimizer=own)
-            for pair, own in zip(job.cutting.pairs, self.optimizers, strict=True)
+            TrainStep(job.recipe, student, device=job.device, optimizer=optimizer)
+            for student, optimizer in zip(students, self.optimizers, strict=True)
         ]
         self.loaders: list[Loader] = []  # one for each worker
-        self.sizes: list[int] = []  # samples of each batch that is left of the epoch
+        self.sizes: list[int] = []  # samples of each batch left in the epoch
         self._first = 0  # batch of the epoch that steps count from
-        self._losses: dict[int, Tensor] = {}  # sums by block since the last word
-        self._reported = 0  # step of the last word
+        self._losses: dict[int, Tensor] = {}  # sums by block since the last report
+        self._reported = 0  # step of the last report
         self.groups = stage_groups(job.programme.plans)
         self.workers = [self._worker(p, self.groups) for p in job.programme.of(job.rank)]
         keep_own_blocks(
             job.cutting.pairs,
             students={b for w in self.workers for b in w.stage.blocks},
-            teachers={b for w in self.workers for b in _asked(w.stage)},
+            teachers={b for w in self.workers for b in _taught(w.stage)},
             whole_student=job.rank == 0,
         )
 
     def begin(self, first: int) -> None:
-        """An epoch, from its batch `first` on."""
+        """Begin an epoch at its batch `first`."""
         epoch, self._first = self._loop.position.epoch, first
         for loader in self.loaders:
             loader.begin(epoch, first)
@@ -68,11 +67,11 @@ class DeviceStages:
         self._reported, self._losses = self._loop.position.step, {}
 
     def mean_losses(self) -> dict[int, float]:
-        """Mean loss of each of this device's blocks, over the steps since the last call."""
+        """Return the mean loss of each of this device's blocks since the last call."""
         steps = max(1, self._loop.position.step - self._reported)
-        found = {block: float(total) / steps for block, total in self._losses.items()}
+        means = {block: float(total) / steps for block, total in self._losses.items()}
         self._losses, self._reported = {}, self._loop.position.step
-        return found
+        return means
 
     def trains(self, block: int) -> bool:
         return any(block in worker.stage.blocks for worker in self.workers)
@@ -86,7 +85,7 @@ class DeviceStages:
         stage = plan.stages[plan.stage_of(job.rank)]
         loader = Loader(job.samples, job.cutting.student, job.device)
         self.loaders.append(loader)
-        counts = stage.first == 0  # whoever trains the first block counts its samples
+        counts = stage.first == 0  # the stage of the first block counts samples
 
         def load(step: int, start: int, stop: int) -> Tensor:
             if counts:
@@ -95,10 +94,10 @@ class DeviceStages:
             return loader(step, start, stop)
 
         def on_step(step: int, losses: Sequence[Tensor]) -> None:
-            own = worker.rows(step)
-            rows = (own.stop - own.start) / own.batch  # this device's share
+            rows = worker.rows(step)
+            share = (rows.stop - rows.start) / rows.batch  # of this device
             for block, loss in zip(stage.blocks, losses, strict=True):
-                part = loss * rows
+                part = loss * share
                 before = self._losses.get(block)
                 self._losses[block] = part if before is None else before + part
 
@@ -124,9 +123,10 @@ class DeviceStages:
         return worker
 
     def _random_states(self, first: int) -> Callable[[int, int, int], None] | None:
-        """Dropout and the like depend on seed, step, block and row, not on the device.
+        """Return what seeds dropout and the like by seed, step, block and row.
 
-        So a resume is exact, and so are comparisons of plans that do not share blocks.
+        Not by device: so a resume is exact, and so are comparisons of plans that do not share
+        blocks. None where no block draws random numbers.
         """
         if not any(_draws(pair.student) for pair in self.job.cutting.pairs):
             return None
@@ -137,12 +137,12 @@ class DeviceStages:
         return begin
 
     def _done(self, step: int) -> int:
-        """This step's number, counted over all epochs."""
+        """Return this step's number, counted over all epochs."""
         epochs = self._loop.position.epoch * self.job.samples.plan.batches
         return epochs + self._first + step
 
     def schedule(self, step: int) -> None:
-        """Before a step of the epoch: the rate of learning, and whose round it is."""
+        """Set the learning rate and the search round before a step of the epoch."""
         steps = self.job.samples.plan.batches
         epoch = self._loop.position.epoch + (self._first + step) / steps
         for train_step in self.train_steps:
@@ -158,15 +158,13 @@ def keep_own_blocks(
     teachers: AbstractSet[int],
     whole_student: bool,
 ) -> None:
-    """Move blocks that a device does not compute to the processor's memory.
-
-    All were on the device to be measured.
+    """Move blocks that a device does not compute to host memory; profiling had them all.
 
     Args:
         pairs: all blocks of both networks.
-        students: blocks whose students the device trains.
-        teachers: blocks whose teachers it asks.
-        whole_student: whether it looks at the whole student between epochs.
+        students: numbers of the student blocks that the device trains.
+        teachers: numbers of the teacher blocks that it runs.
+        whole_student: it evaluates the whole student between epochs.
     """
     for block, pair in enumerate(pairs):
         if block not in students and not whole_student:
@@ -175,13 +173,13 @@ def keep_own_blocks(
             pair.teacher.to("cpu")
 
 
-def _asked(stage: Stage) -> range:
-    """Blocks whose teachers a device of this stage asks: a baseline's those before, too."""
+def _taught(stage: Stage) -> range:
+    """Return the teacher blocks that a stage runs; a baseline's runs those before it, too."""
     return range(0 if stage.from_data else stage.first, stage.stop)
 
 
 def _draws(student: nn.Module) -> bool:
-    """Whether it draws chances while it is trained: dropout, stochastic depth."""
+    """Return whether training it draws random numbers: dropout, stochastic depth."""
     return any(
         isinstance(m, nn.modules.dropout._DropoutNd) or type(m).__name__ in _DRAWING
         for m in student.modules()

@@ -1,4 +1,4 @@
-"""Every block's newest state, brought to the master: what it validates and what it saves."""
+"""Gather every block's state on the master, which validates and saves it."""
 
 import json
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ from kdlab.train import checkpoint
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """Collects the weights and optimiser states of all blocks, as one device sees it."""
+    """Gathers weights and optimiser states of all blocks; each device has one."""
 
     job: BlockwiseJob
     stages: DeviceStages  # of this device
-    talk: dist.ProcessGroup  # of all devices, by processor
+    talk: dist.ProcessGroup  # of all devices, through host memory
 
     @torch.no_grad()
     def collect(self) -> None:
-        """To the master, as plain tensors; all devices take part."""
+        """Send all blocks to the master, as plain tensors; all devices must call this."""
         if self.job.norm != "sync":  # each device of a shared stage saw its own rows alone
             for worker in self.stages.workers:
                 if len(worker.stage.devices) > 1:
@@ -46,12 +46,15 @@ class Gathering:
                 )
 
     def packed(self, block: int) -> tuple[dict[str, Tensor], checkpoint.OptimizerFacts]:
-        """A block's student and optimiser, without the random state."""
+        """Return tensors and facts of a block's student and optimiser, without random states."""
         tensors, facts = checkpoint.pack(
             self.job.cutting.pairs[block].student, self.stages.optimizers[block]
         )
-        kept = {k: v for k, v in tensors.items() if not k.startswith("random.")}
-        return {k: v.detach().contiguous().cpu() for k, v in kept.items()}, facts
+        return {
+            k: v.detach().contiguous().cpu()
+            for k, v in tensors.items()
+            if not k.startswith("random.")
+        }, facts
 
     def _send(self, content: bytes) -> None:
         data = torch.frombuffer(bytearray(content), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""What blockwise distillation is told, and what its checkpoint says."""
+"""The job of a blockwise distillation, and the facts of its checkpoints."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,23 +17,23 @@ from kdlab.train.position import LoopFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockwiseJob(LoopJob):
-    """The pairs of blocks and their plan; the same for all ranks but for `rank`."""
+    """The pairs of blocks and their plan; only `rank` and `device` differ between ranks."""
 
     cutting: Cutting
     programme: ExecutionPlan
     norm: Literal["sync", "local"]
     rank: int
     device: torch.device
-    recalibrate: int = 0  # images that the whole student's batch norms are shown
-    # Of the architecture, when the student is a supernet
+    recalibrate: int = 0  # images for new statistics of the whole student's batch norms
+    # Of the architecture, where the student is a supernet
     search: ArchitectureSearch | None = None
-    # Told by the master what all devices did in an epoch's last steps
+    # Called on the master with the spans of all devices in an epoch's last steps
     on_trace: Callable[[list[Span]], None] = lambda spans: None
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockwiseFacts(LoopFacts):
-    """A checkpoint's facts: of each block's optimiser, and the plan that was carried out."""
+    """Facts of a checkpoint: each block's optimiser, and the plan."""
 
     blocks: list[OptimizerFacts]
     programme: Mapping[str, object]

@@ -1,4 +1,4 @@
-"""Loading overlaps with computing, but for the first step of an epoch (section V-A)."""
+"""Load views beside the computing, but for the first step of an epoch (section V-A)."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -12,7 +12,7 @@ from kdlab.models.model import Normalised
 
 
 class Loader:
-    """A device's views of a batch, made in a thread while the one before is trained on."""
+    """Loads a device's views in a thread, one batch ahead of the training."""
 
     def __init__(
         self, samples: PlannedSamples, model: Normalised, device: torch.device
@@ -26,12 +26,12 @@ class Loader:
         self._next: tuple[tuple[int, int, int, int], Future[Tensor]] | None = None
 
     def begin(self, epoch: int, first: int) -> None:
-        """An epoch, from its batch `first` on; steps count from there."""
+        """Begin an epoch at its batch `first`; steps count from there."""
         self.epoch, self.first = epoch, first
         self.ids = self.samples.batches(epoch)[first:]
 
     def __call__(self, step: int, start: int, stop: int) -> Tensor:
-        """(stop - start, C, H, W) normalised."""
+        """Return the normalised views (stop - start, C, H, W) of a step's rows."""
         key = (self.epoch, self.first + step, start, stop)
         if self._next is not None and self._next[0] == key:
             views = self._next[1].result()

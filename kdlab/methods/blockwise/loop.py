@@ -4,10 +4,10 @@
     6-16: for each device, for each step                    -> Worker.advance
     (section IV-B) whole model validated between epochs     -> _finish_epoch
 
-Within an epoch nobody waits for anybody but for the relay. What all must do at the same
-step (stop, save, pause, leave) goes round beside it, as does the loss: each device says its
-part of a step and reads everybody's some steps later, when all have spoken for long. So
-an epoch can end early, at a step that all learn of in time, with nothing left under way.
+Within an epoch devices wait for the relay alone. Losses and requests that all must act on at the
+same step (stop, save, pause, leave) go beside it: each device reports its part of a step and reads
+the sum some steps later. So an epoch can end early, at a step that all learn of in time, with
+nothing left under way.
 """
 
 import math
@@ -38,11 +38,11 @@ from kdlab.train.result import MemberResult
 
 _NOTHING = ChangeRequest(values=(0.0,))
 _TRACED = 12  # steps at the end of each epoch
-_TICK_GPU = 10  # steps between two reports on a GPU, where asking for a loss waits for it
+_TICK_GPU = 10  # steps between reports on a GPU, where reading a loss waits for it
 
 
 class BlockwiseLoop(PlanLoop):
-    """One rank of the default process group, which is up."""
+    """Blockwise training in one rank of the default process group, which must exist."""
 
     job: BlockwiseJob
 
@@ -50,46 +50,46 @@ class BlockwiseLoop(PlanLoop):
         student, spec = job.cutting.student, job.cutting.spec
         super().__init__(job, student, spec, is_master=job.rank == 0)
         self.stages = DeviceStages(job, self)
-        # Reports go by processor whatever the models are on.
+        # Reports go through host memory, also where the models are on GPUs.
         self.talk = of_all("gloo")
-        self._limit = 0  # step of the epoch that all end at
-        self._wanted = _NOTHING  # at the limit
-        # Losses by block that all devices reported since the last log line, and how often.
+        self._limit = 0  # step at which all end the epoch
+        self._wanted = _NOTHING  # request to act on at the limit
+        # Sums of losses by block over all devices since the last log line, and reports in them.
         self._sums, self._count = torch.zeros(job.programme.blocks, dtype=torch.float64), 0
-        self.step_s: list[float] = []  # of each epoch, seconds of a step
+        self.step_s: list[float] = []  # seconds of a step, by epoch
         self.gathering = Gathering(job, self.stages, self.talk)
         longest = max(len(plan.stages) for plan in job.programme.plans)
         self.saves = Cadence(None, job.recipe.checkpoint_every_steps)
         self._tick = _TICK_GPU if job.device.type == "cuda" else 1  # steps between reports
         self._lead = max(plan.lead for plan in job.programme.plans)
-        # Steps until a report is read: more than devices are ever apart.
+        # Steps until a report is read, more than devices are ever apart.
         self._lag = (self._lead + 1) * longest
 
     # Start and resume
 
-    def go_to(self, found: checkpoint.LoadedCheckpoint[BlockwiseFacts] | None) -> None:
-        """Go to a checkpoint that was loaded; None is the start."""
-        blocks = [] if found is None else found.facts.blocks
+    def go_to(self, loaded: checkpoint.LoadedCheckpoint[BlockwiseFacts] | None) -> None:
+        """Go to a loaded checkpoint; None is the start."""
+        tensors, blocks = (loaded.tensors, loaded.facts.blocks) if loaded else ({}, [])
         for block, facts in enumerate(blocks):
-            assert found is not None
-            head, pair = f"block.{block}.", self.job.cutting.pairs[block]
-            tensors = found.tensors
-            own = {k[len(head) :]: v for k, v in tensors.items() if k.startswith(head)}
             if self.job.rank == 0 or self.stages.trains(block):
+                head, student = f"block.{block}.", self.job.cutting.pairs[block].student
+                state = {
+                    k[len(head) :]: v for k, v in tensors.items() if k.startswith(head)
+                }
                 optimizer = self.stages.optimizers[block]
-                checkpoint.unpack(own, facts, pair.student, optimizer, rank=-1)
-        self._count_from(found)
+                checkpoint.unpack(state, facts, student, optimizer, rank=-1)
+        self._count_from(loaded)
         self.saves.done(self.position.step)
 
     # Training
 
     def train(self) -> None:
-        """To the end of the last epoch.
+        """Train to the end of the last epoch.
 
         Raises:
-            RunStopped: the user asked; the state is saved.
-            GenerationEnds: a rank comes or goes; the state is saved.
-            KdlabError: a loss is no number any more.
+            RunStopped: the user stopped the run; its state is saved.
+            GenerationEnds: a rank joins or leaves; the state is saved.
+            Diverged: a loss is not finite.
         """
         self.control.apply(agreed_by_all(self.control.wanted_values(now=True), self.talk))
         try:
@@ -100,7 +100,7 @@ class BlockwiseLoop(PlanLoop):
             self.stages.close()
 
     def _train_epoch(self) -> bool:
-        """The rest of it, or as far as all want; whether that was to its end."""
+        """Train the rest of an epoch; return False where a request ended it early."""
         position = self.position
         first = len(position.done)
         self.stages.begin(first)
@@ -115,30 +115,28 @@ class BlockwiseLoop(PlanLoop):
         position.done |= set(range(first, first + done))
         if done > 2:
             self.step_s.append((time.perf_counter() - begin) / done)
-        # Behind the last step all is saved anyway.
+        # After the last step `_finish_epoch` saves.
         self._act(replace(self._wanted, save=self._wanted.save and done < steps))
         if self._wanted.pause:
             self._pause()
         return done == steps
 
     def _run(self, steps: int) -> int:
-        """The steps of an epoch, or as many as all want; how many."""
+        """Run the steps of an epoch up to the limit; return their number."""
         job, position = self.job, self.position
         consensus = StepConsensus(self.talk, job.programme.blocks, self._lag)
         sizes, workers = self.stages.sizes, self.stages.workers
         seen = self.lineage.seen
-        running = [worker.advance(lambda: self._limit) for worker in workers]
+        advancing = [worker.advance(lambda: self._limit) for worker in workers]
         step = 0
         while step < self._limit:
             for worker in workers:
-                # Waiting for a GPU after every part costs time: in the first epoch alone.
+                # Waiting for a GPU after every part costs time, so only in the first epoch.
                 worker.exact = position.epoch == 0 and step >= steps - _TRACED
-            if (
-                not workers
-            ):  # a plan may leave a device idle; what it logs is of this step, too
+            if not workers:  # an idle device logs this step's learning rate, too
                 self.stages.schedule(step)
-            for one in running:
-                next(one)
+            for steps_of_worker in advancing:
+                next(steps_of_worker)
             position.step += 1
             seen += sizes[step]
             self.lineage.seen = seen
@@ -152,8 +150,8 @@ class BlockwiseLoop(PlanLoop):
             for agreed_on in consensus.agreed_at(step):
                 self._follow(*agreed_on, steps=steps)
             step += 1
-        for one in running:
-            next(one, None)  # its last sends leave
+        for steps_of_worker in advancing:
+            next(steps_of_worker, None)  # its last sends leave
         if losses := self.stages.mean_losses():  # of steps after the last report
             consensus.report(step - 1, losses, _NOTHING)
         for agreed_on in consensus.agreed_at(step + self._lag):
@@ -161,7 +159,7 @@ class BlockwiseLoop(PlanLoop):
         return step
 
     def _act(self, wanted: ChangeRequest) -> None:
-        """With nothing under way, all at the same step."""
+        """Do what all request; nothing is under way, and all are at the same step."""
         if wanted.save or wanted.stop or wanted.leave:
             self._save()
         if wanted.stop:
@@ -170,21 +168,18 @@ class BlockwiseLoop(PlanLoop):
             raise GenerationEnds
 
     def _pause(self) -> None:
-        """It is no training time: the clock of the epoch has stopped."""
+        """Pause; it does not count as training time, since the epoch's clock has stopped."""
 
         def act(now: ChangeRequest) -> None:
             self.control.apply(now)
             self._act(now)
 
-        self.control.pause(
-            agree=lambda request: agreed_by_all(request, self.talk),
-            act=act,
-        )
+        self.control.pause(agree=lambda wish: agreed_by_all(wish, self.talk), act=act)
 
     def _follow(
         self, step: int, losses: list[float], request: ChangeRequest, *, steps: int
     ) -> None:
-        """What all reported of a step some steps ago, which all devices learn at the same step."""
+        """Take in the sums of an earlier step, which all devices read at the same step."""
         if not all(map(math.isfinite, losses)):
             bad = [b for b, loss in enumerate(losses) if not math.isfinite(loss)]
             raise Diverged(
@@ -220,32 +215,27 @@ class BlockwiseLoop(PlanLoop):
         self.gathering.collect()
         seen: Accuracy | None = None
         if self.is_master and self._is_looked_at():
-            job, batch = self.job, self.job.recipe.evaluate_batch
-            take_statistics_again(
-                self.results.model,
-                job.samples,
-                job.recalibrate,
-                batch,
-                self.results.alive,
-            )
+            job, model, alive = self.job, self.results.model, self.results.alive
+            batch = job.recipe.evaluate_batch
+            take_statistics_again(model, job.samples, job.recalibrate, batch, alive)
             seen = self._validated()
         self._share_trace()
         self._next_epoch(seen)
         self._save(collected=True)
 
     def _share_trace(self) -> None:
-        """The epoch's last steps of all devices, to the master."""
-        own = [span for worker in self.stages.workers for span in worker.spans]
+        """Send the spans of the epoch's last steps to the master."""
+        local_spans = [span for worker in self.stages.workers for span in worker.spans]
         for worker in self.stages.workers:
             worker.spans.clear()
-        newest = max((span.step for span in own), default=0)
-        last = [span for span in own if span.step > newest - _TRACED]
+        newest = max((span.step for span in local_spans), default=0)
+        last = [span for span in local_spans if span.step > newest - _TRACED]
         spans = [s for each in from_all(last, list[Span], self.talk) for s in each]
         if self.job.rank == 0 and spans:
             self.job.on_trace(spans)
 
     def _save(self, *, collected: bool = False) -> None:
-        """All take part; the master writes."""
+        """Write a checkpoint on the master; all devices must call this."""
         job = self.job
         self.saves.done(self.position.step)
         counts = torch.from_numpy(self.lineage.counts.copy())
@@ -256,16 +246,18 @@ class BlockwiseLoop(PlanLoop):
             tensors: dict[str, Tensor] = {"lineage.counts": counts}
             blocks: list[checkpoint.OptimizerFacts] = []
             for block in range(len(job.cutting.pairs)):
-                own, more = self.gathering.packed(block)
-                tensors |= {f"block.{block}.{k}": v for k, v in own.items()}
-                blocks.append(more)
+                block_tensors, facts = self.gathering.packed(block)
+                tensors |= {f"block.{block}.{k}": v for k, v in block_tensors.items()}
+                blocks.append(facts)
             programme = to_builtins(job.programme)
             self._write_checkpoint(
                 BlockwiseFacts, tensors, blocks=blocks, programme=programme
             )
-        dist.barrier(group=self.talk)  # nobody goes on from what is not there
+        dist.barrier(
+            group=self.talk
+        )  # no device continues before the checkpoint is complete
 
     def finish(self) -> MemberResult:
-        """Test and export; the master's work."""
+        """Test and export the student; on the master only."""
         median = float(np.median(self.step_s)) if self.step_s else 0.0
         return self._finished({"step_s": median})

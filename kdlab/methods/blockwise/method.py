@@ -1,4 +1,4 @@
-"""`method: {type: methods/blockwise}`: what a blockwise distillation can be told."""
+"""`method: {type: methods/blockwise}`: settings of blockwise distillation, and their checks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -53,40 +53,40 @@ class Blockwise(MethodSpec):
 
     plan: `ahd` searches the best pipeline, `tr` gives each stage one device, `ir` has every
         device train all blocks; `dp` and `ls` are the baselines.
-    compare: the same training once for each of these plans.
-    replan: `ahd` is carried out for some steps beside `tr`, and the better one trains.
+    compare: plans to compare; each trains once.
+    replan: run some steps of `ahd` and of `tr`, and train with the faster plan.
     decoupled: DPU; false waits for all devices before each update.
-    lead: steps a stage may be ahead of the next; each costs the memory of what is relayed.
+    lead: steps a stage may be ahead of the next; each costs memory for relayed outputs.
     devices: ranks, each a process.
-    teacher_cuts, student_cuts: modules the blocks end with, the last block being the rest;
-        of both networks, or of neither.
-    blocks: without cuts, as many blocks as this, of about the same work in the teacher.
+    teacher_cuts, student_cuts: modules that the blocks end with, for both networks or for
+        neither; the last block is the rest.
+    blocks: number of blocks where there are no cuts, of about equal work in the teacher.
     inherit: a student of the teacher's family, such as models/separable of it, begins with the
         teacher's tensors of the same name and shape, and separable convolutions as the nearest
-        to what they replace; blocks that are wholly the teacher's are not trained.
-    block_loss: of all blocks but the last: the squared error over the variance of each of the
-        teacher's channels (`relative`), or as it is.
+        to what they replace; blocks equal to the teacher's are not trained.
+    block_loss: of all blocks but the last: the squared error (`mse`), or that over the variance
+        of each of the teacher's channels (`relative`).
     block_inputs: a student block gets the outputs of the teacher's block before it (section
-        II-A), or of the `student`'s, so that it makes up for the errors before it.
+        II-A), or of the `student`'s, so that it corrects the errors before it.
     last_loss: of the last block, whose outputs are logits.
     bn: `sync` takes batch statistics over the whole batch of a shared stage.
-    recalibrate: training images that the batch norms of the whole student are shown before it is
-        looked at; what they remember of its blocks alone is of other inputs. 0 leaves it.
+    recalibrate: training images for new batch norm statistics of the whole student before it is
+        evaluated, since its blocks learned on other inputs. 0 keeps the statistics.
     profile: a profile.json of an earlier run; null measures.
-    profile_steps: timed for each block and number of rows, fewer when profile_s is over.
-    profile_s: seconds for measuring, about.
-    memory_gb: of each device; null is what it has.
-    fine_tune: afterwards the whole student is trained so, in one process, with the
-        experiment's soft_labels and loss.
+    profile_steps: timed steps for each block and number of rows, fewer after profile_s.
+    profile_s: seconds of measuring, about.
+    memory_gb: of each device; null takes the device's memory.
+    fine_tune: recipe that then trains the whole student, in one process, with the experiment's
+        soft_labels and loss.
     search: architecture search; the student is a supernet.
-    retrain: after a search the network that was found is trained so from fresh weights,
-        in one process, with the experiment's soft_labels and loss.
-    standby: processes that have imported everything and wait to replace a lost rank.
-    hang_s: a rank without a sign of life for so long is killed and replaced.
+    retrain: recipe that trains the network of a search from fresh weights, in one process,
+        with the experiment's soft_labels and loss.
+    standby: started processes that wait to replace a lost rank.
+    hang_s: seconds without a heartbeat after which a rank is killed and replaced.
     """
 
     needs_teacher: ClassVar[bool] = True
-    steers_loss: ClassVar[bool] = False  # that of blocks has no numbers
+    steers_loss: ClassVar[bool] = False  # blocks' losses have no settings
     files: ClassVar[tuple[str, ...]] = (
         "plan.json",
         "trace.json",
@@ -134,14 +134,14 @@ class Blockwise(MethodSpec):
         if self.retrain is not None and self.search is None:
             yield Fault("retrain", "is set without search; fine_tune trains the student on")
         if self.fine_tune is not None and self.search is not None:
-            yield Fault("fine_tune", "is of no use after a search; retrain what was found")
+            yield Fault("fine_tune", "is of no use after a search; use retrain")
         if len(set(self.compare)) < len(self.compare):
             yield Fault("compare", f"is {list(self.compare)}; name each plan once")
         if self.block_inputs == "student":
             yield from self._following_faults()
 
     def _following_faults(self) -> Iterator[Fault]:
-        """What does not go with student blocks that get each other's outputs."""
+        """Yield a fault for each setting that excludes `block_inputs: student`."""
         apart = [name for name in self.plans() if name not in RELAYED]
         why = (
             (self.search is not None, "a search draws another path in each step"),
@@ -154,7 +154,7 @@ class Blockwise(MethodSpec):
 
     @property
     def cuts(self) -> Cuts:
-        """Where both networks are cut."""
+        """Where to cut both networks."""
         names = self.teacher_cuts, self.student_cuts
         return Cuts(
             *names,
@@ -167,18 +167,18 @@ class Blockwise(MethodSpec):
 
     @property
     def shown_whole(self) -> int:
-        """Images that the norms of what was distilled are shown, as a whole."""
+        """Images for new batch norm statistics of the distilled student."""
         return self.recalibrate
 
     @property
     def afterwards(self) -> Recipe | None:
-        """How the whole student is trained in the end, if it is."""
+        """Recipe that trains the whole student after its blocks, or None."""
         return self.fine_tune or self.retrain
 
     def plans(self) -> tuple[PlanName, ...]:
         return self.compare or (self.plan,)
 
-    # As kdlab/experiment/method.py wants it
+    # The interface of kdlab/experiment/method.py
 
     def faults(self, spec: ExperimentSpec) -> Iterator[Fault]:
         count = len(spec.teachers())
@@ -217,7 +217,7 @@ class Blockwise(MethodSpec):
         check(self, setup)
 
     def train(self, training: MemberTraining) -> MemberResult:
-        """The blocks; then, if it is asked for, the whole student."""
+        """Train the blocks, then the whole student where `fine_tune` or `retrain` is set."""
         distilled = self.distil(training)
         if self.afterwards is None:
             return distilled
@@ -225,32 +225,23 @@ class Blockwise(MethodSpec):
         return train_whole(self.afterwards, training, distilled, searched=searched)
 
     def distil(self, training: MemberTraining) -> MemberResult:
-        """The blocks, in a group of ranks."""
-        # A plan is for all of its devices: a lost rank is replaced, nobody trains before.
+        """Train the blocks in a group of ranks."""
+        # A plan needs all of its devices: training waits until a lost rank is replaced.
         machine = Generations(
             wanted=self.devices, least=self.devices, replace=True, standby=self.standby
         )
-        group = rank_group(
-            machine,
-            training,
-            module="kdlab.methods.blockwise.rank",
-            pool=None,
-            hang_s=self.hang_s,
-        )
+        module = "kdlab.methods.blockwise.rank"
+        group = rank_group(machine, training, module=module, pool=None, hang_s=self.hang_s)
         with training.chaos(None, group.targets):
-            return replace(
-                from_builtins(MemberResult, group.run()), failovers=group.failovers
-            )
+            result = from_builtins(MemberResult, group.run())
+            return replace(result, failovers=group.failovers)
 
 
 def check(method: Blockwise, setup: TrainingSetup) -> Cutting:
-    """All that can be wrong with cuts, devices, memory and profile, before a start.
-
-    Returns:
-        Both networks, cut.
+    """Check cuts, devices, memory and profile before a start; return both networks cut.
 
     Raises:
-        BadInput: what, in one message.
+        BadInput: one of them cannot work.
     """
     spec, data = setup.spec, setup.data
     with torch.random.fork_rng():
@@ -262,15 +253,15 @@ def check(method: Blockwise, setup: TrainingSetup) -> Cutting:
             "Use a supernet as student, such as models/proxyless_supernet."
         )
     if method.profile is not None:
-        found = planning.read_profile(
+        measured = planning.read_profile(
             Path(method.profile),
             identity_of(spec, cutting, data),
-            # Workers may be other machines; their ranks look again.
+            # Workers may be other machines; their ranks check again.
             any_machine=spec.workers is not None,
         )
-        if len(found.devices) != method.devices:
+        if len(measured.devices) != method.devices:
             raise BadInput(
-                f"{method.profile} was measured on {len(found.devices)} devices, "
+                f"{method.profile} was measured on {len(measured.devices)} devices, "
                 f"method.devices is {method.devices}."
             )
     paths = paths_of(cutting.student)
@@ -286,22 +277,22 @@ def check(method: Blockwise, setup: TrainingSetup) -> Cutting:
             check_norms(pair.student)
     for name in method.plans():
         try:
-            made = programme(name, costs)
+            chosen = programme(name, costs)
         except NoPlan as error:
             raise BadInput(str(error)) from error
-        least = smallest_batch(made)
+        least = smallest_batch(chosen)
         if spec.train.batch < least:
             raise BadInput(
                 f"train.batch is {spec.train.batch} and plan: {name} may share a batch by "
-                f"{made.widest} devices; each needs at least two rows: {least}."
+                f"{chosen.widest} devices; each needs at least two rows: {least}."
             )
     if not any(variant_blocks(pair.student) for pair in cutting.pairs):
-        _check_whole_fits(method, costs)  # of a library one of each is trained
+        _check_whole_fits(method, costs)  # of a library only one variant each is trained
     return cutting
 
 
 def _check_whole_fits(method: Blockwise, costs: StageCosts) -> None:
-    """Refuse to train the whole student behind its blocks where a device may not be so large."""
+    """Raise BadInput where fine-tuning the whole student needs more memory than a device has."""
     if method.fine_tune is None or method.memory_gb is None:
         return
     recipe, fixed = method.fine_tune, costs.fixed_bytes(0, costs.blocks)
@@ -316,7 +307,7 @@ def _check_whole_fits(method: Blockwise, costs: StageCosts) -> None:
 
 
 def _known_memory(method: Blockwise, spec: ExperimentSpec) -> tuple[float, ...] | None:
-    """Memory of each device in bytes, where it is known here: Dask workers say it later."""
+    """Return the bytes of each device; None where only Dask workers know them."""
     if spec.workers is not None and method.memory_gb is None:
         return None
     device = torch.device(spec.train.chosen_device())

@@ -1,10 +1,10 @@
-"""Steps of a plan before the training, on copies of the students: what they take is measured.
+"""Run steps of a plan on copies of the students, to measure them before the training.
 
-A link's latency says what a meeting takes when everybody is there. In a shared stage devices meet
-in every batch norm, forward and backward, and none comes at the same moment: with many norms that
-is most of what sharing costs. So all devices train all blocks together for some steps (the plan
-of IR); what that takes beyond their own work is compared with what the links say. The plan that
-is found then is carried out for some steps beside that of TR, and the better one trains.
+A link's latency is the time of a meeting where all devices are ready. In a shared stage devices
+meet in every batch norm, forward and backward, and never arrive at the same moment: with many
+norms that is most of the cost of sharing. So all devices train all blocks for some steps (the plan
+of IR), and the time beyond their own work is compared with what the links predict. Some steps of
+the best plan and of TR are then timed, and the faster one trains.
 """
 
 import copy
@@ -38,41 +38,32 @@ _WARM_UP = 2
 
 @dataclass(frozen=True, slots=True)
 class OnCopies:
-    """One device of plans that are tried; their students stay as they are.
+    """Runs plans on one device; the students' weights stay as they are."""
 
-    Attributes:
-        rank: this device.
-        cutting: all blocks.
-        recipe: of the students' optimisers.
-        norm: `sync` has batch norms of a shared stage meet.
-        load: the normalised views of a step's rows [start, stop).
-        alive: called before each step.
-    """
-
-    rank: int
+    rank: int  # of this device
     cutting: Cutting
-    recipe: Recipe
-    norm: Literal["sync", "local"]
-    load: LoadViews
-    alive: Callable[[], None] = lambda: None
+    recipe: Recipe  # of the students' optimisers
+    norm: Literal["sync", "local"]  # `sync` has batch norms of a shared stage meet
+    load: LoadViews  # the normalised views of a step's rows [start, stop)
+    alive: Callable[[], None] = lambda: None  # called before each step
 
     @property
     def counted(self) -> int:
-        """Steps behind those that warm up; the same on all devices."""
+        """Number of timed steps after the warm-up, the same on all devices."""
         paths = paths_of(self.cutting.student)
         return max(_STEPS, paths.turn if paths else 1)
 
     @contextmanager
     def worker(self, plan: Plan) -> Iterator[Worker | None]:
-        """Every rank must enter this at the same time; None where the plan leaves it idle."""
+        """Yield a worker, or None where the plan leaves this rank idle; all ranks must enter."""
         groups = stage_groups([plan])
         if self.rank not in plan.devices:
             yield None
             return
         stage = plan.stages[plan.stage_of(self.rank)]
         taught = [self.cutting.pairs[b] for b in stage.blocks]
-        own = [replace(p, student=copy.deepcopy(p.student)) for p in taught]
-        paths = paths_of(nn.ModuleList([pair.student for pair in own]))
+        copied = [replace(p, student=copy.deepcopy(p.student)) for p in taught]
+        paths = paths_of(nn.ModuleList([pair.student for pair in copied]))
 
         def before(step: int) -> None:
             self.alive()
@@ -80,8 +71,8 @@ class OnCopies:
                 paths.choose(step)
 
         job = StageJob(
-            pairs=own,
-            train_steps=[TrainStep(self.recipe, pair.student) for pair in own],
+            pairs=copied,
+            train_steps=[TrainStep(self.recipe, pair.student) for pair in copied],
             load=self.load,
             schedule=before,
             norm=self.norm,
@@ -92,7 +83,7 @@ class OnCopies:
 
 
 def step_s(plan: Plan, copies: OnCopies) -> float:
-    """Seconds of a step of this plan, by its slowest device; every rank must call this."""
+    """Time a step of this plan on its slowest device, in seconds; all ranks must call this."""
     took = 0.0
     with copies.worker(plan) as worker:
         if worker is not None:
@@ -105,7 +96,7 @@ def step_s(plan: Plan, copies: OnCopies) -> float:
 
 
 def _now(worker: Worker) -> float:
-    """When a GPU has done what it was told."""
+    """Return the time in seconds, once a GPU has finished its queue."""
     if worker.memory.type == "cuda":
         torch.cuda.synchronize(worker.memory)
     return time.monotonic()
@@ -120,10 +111,10 @@ def profiled_together(
     memory: tuple[float, ...] | None = None,
     shares: bool = True,
 ) -> Profile:
-    """The profile of all ranks, which measure at the same time, as they train; all must call this.
+    """Profile the blocks on all ranks at the same time, as in training; all must call this.
 
-    `sizes` are the rows of an epoch's batches, `memory` is in bytes of each device. What a shared
-    stage costs is measured where a plan `shares` one. `steps` and `max_s` are those of `profiled`.
+    `sizes` are the rows of an epoch's batches, `memory` is in bytes of each device. The cost of
+    sharing is measured where a plan `shares` a stage. `steps` and `max_s` as in `profiled`.
     """
     rows, paths, pairs = sizes[0], paths_of(on.cutting.student), on.cutting.pairs
     views, batch = on.load(0, 0, rows), on.recipe.batch
@@ -142,24 +133,22 @@ def profiled_together(
 
 
 def measured_sharing(costs: StageCosts, copies: OnCopies) -> float:
-    """Factor for what the profile says of meetings; every rank must call this.
+    """Measure a factor for the profile's meeting times; every rank must call this.
 
-    Args:
-        costs: of the profile of all devices; of as many rows as `copies` loads.
-        copies: of this device.
+    `costs` are of all devices and of as many rows as `copies` loads.
 
     Returns:
-        1 where nothing can be told: a device alone, fewer rows than two for each, or too little
-        memory for all blocks on each.
+        The factor; 1 for a single device, for fewer than two rows each, and where a device's
+        memory does not hold all blocks.
     """
     if costs.devices < 2 or costs.batch < 2 * costs.devices:
         return 1.0
     try:
         (plan,) = programme("ir", costs).plans
     except NoPlan:
-        return 1.0  # nobody will share all blocks then
+        return 1.0  # then no plan shares all blocks
     with copies.worker(plan) as worker:
-        assert worker is not None  # of IR nobody is left out
+        assert worker is not None  # IR uses all devices
         worker.exact = True
         worker.run(_WARM_UP + copies.counted)
         spans = [span for span in worker.spans if span.step >= _WARM_UP]

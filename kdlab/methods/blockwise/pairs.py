@@ -1,8 +1,8 @@
 """Pairs of blocks: each student block learns its teacher block's output (section II-A).
 
-Student block i gets what teacher block i - 1 put out, and minimises the difference of its
-own output from teacher block i's. So no student block depends on another one's weights:
-that is why they can be trained apart, at the same time, and updated when each is ready.
+Student block i gets the output of teacher block i - 1 and minimises the difference between its
+output and teacher block i's. So no student block depends on another one's weights, and all can be
+trained at the same time, each updated when it is ready.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,15 +49,15 @@ def block_loss(
     rows: slice,
     outputs: list[Tensor] | None = None,
 ) -> Tensor:
-    """Loss of a pair's student on these rows, in the recipe's precision.
+    """Compute the loss of a pair's student on these rows, in the recipe's precision.
 
     Args:
         train_step: of the student.
-        pair: of blocks.
+        pair: teacher and student block.
         source: (N, ...) inputs of the student.
         target: (N, ...) outputs of the teacher.
-        rows: of both.
-        outputs: the student's outputs on these rows are put here.
+        rows: of `source` and `target`.
+        outputs: list that the student's detached outputs are appended to.
     """
     with train_step.precision():
         output = _as_exact_as(target, pair.student(source[rows]))
@@ -67,31 +67,31 @@ def block_loss(
 
 
 def _as_exact_as(target: Tensor, output: Tensor | Sequence[Tensor]) -> Any:
-    """Outputs of a block, of which there may be several, out of autocast."""
+    """Cast a block's outputs, one for each variant, to the target's precision."""
     if isinstance(output, Tensor):
         return output.to(target.dtype)
-    return [one.to(target.dtype) for one in output]
+    return [variant.to(target.dtype) for variant in output]
 
 
 def soft_cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
-    """Loss of the last block, whose outputs are logits; as the authors' code has it."""
+    """Cross entropy with the teacher's softmax, for logits; as in the authors' code."""
     return cross_entropy(student, teacher.softmax(1))
 
 
 @dataclass(frozen=True, slots=True)
 class SumOverVariants:
-    """The loss of a block of which there are several: each learns as if it were alone."""
+    """The loss of a block with several variants, each of which learns by itself."""
 
-    loss: BlockLoss  # of one
+    loss: BlockLoss  # of one variant
 
     def __call__(self, student: Tensor | Sequence[Tensor], teacher: Tensor) -> Tensor:
-        return torch.stack([self.loss(one, teacher) for one in student]).sum()
+        return torch.stack([self.loss(output, teacher) for output in student]).sum()
 
 
 def relative_mse(student: Tensor, teacher: Tensor) -> Tensor:
-    """Squared error of each row over the teacher's square, so that blocks weigh alike (Puzzle).
+    """Mean over rows of the squared error over the teacher's mean square (Puzzle).
 
-    A mean over rows, as all losses of blocks are: devices that share a batch add theirs up.
+    So blocks weigh alike. Devices that share a batch add up their shares of the mean.
     """
     apart = (student - teacher).square().flatten(1).mean(1)
     return (apart / teacher.square().flatten(1).mean(1).clamp_min(_NOTHING)).mean()
@@ -99,17 +99,15 @@ def relative_mse(student: Tensor, teacher: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class RelativeToChannels:
-    """Squared error over the variance of the teacher's channels, so that all weigh alike.
+    """Squared error over the variance of the teacher's channels, so that all weigh alike."""
 
-    weight: one over the variance of each channel over images and places; a channel that hardly
-        varies counts as one of a thousandth of the mean.
-    """
-
+    # One over the variance over images and places, which counts as a thousandth of the mean
+    # variance at least
     weight: Tensor
 
     @classmethod
-    def of(cls, outputs: Tensor) -> "RelativeToChannels":
-        """(N, C, H, W), (N, tokens, C) or (N, C) that the teacher's block puts out."""
+    def from_outputs(cls, outputs: Tensor) -> "RelativeToChannels":
+        """Weigh by a teacher block's outputs: (N, C, H, W), (N, tokens, C) or (N, C)."""
         channels = 1 if outputs.dim() == _MAPS else outputs.dim() - 1
         over = [d for d in range(outputs.dim()) if d != channels]
         variance = outputs.var(over, keepdim=True)
@@ -126,26 +124,25 @@ def pairs_of(
     *,
     last_loss: Literal["soft_cross_entropy", "mse"] = "soft_cross_entropy",
 ) -> list[BlockPair]:
-    """Teacher and student blocks that belong together, checked on some views.
+    """Pair teacher and student blocks, with adapters where their channels differ.
 
-    The teacher's are frozen here; `views` are (N, C, H, W) float, already normalised.
+    Freezes the teacher's blocks. `views` are (N, C, H, W), normalised; blocks are checked on them.
 
     Raises:
-        ModelError: their numbers differ, or a pair's outputs cannot meet.
+        ModelError: the numbers of blocks differ, or a pair's outputs do not fit together.
     """
     if len(teachers) != len(students):
         raise ModelError(
             f"The teacher has {len(teachers)} blocks and the student {len(students)}; they "
             "are trained in pairs. Give both the same number of cuts."
         )
-    found = []
-    own = views  # what the student's own blocks would pass on
+    pairs = []
+    student_views = views  # outputs of the student's block before
     for number, (teacher, block) in enumerate(zip(teachers, students, strict=True)):
-        before_it = views
         teacher.eval().requires_grad_(requires_grad=False)
         with torch.no_grad(), evaluating(block):
-            wanted, got = teacher(views), block(own)
-        before = _between(views, own, f"Student block {number} takes", number - 1)
+            wanted, got = teacher(views), block(student_views)
+        before = _between(views, student_views, f"Student block {number} takes", number - 1)
         after = _between(got, wanted, f"Student block {number} puts out", number)
         student = block
         if before or after:
@@ -154,23 +151,17 @@ def pairs_of(
         is_last = number == len(teachers) - 1
         soft = is_last and last_loss == "soft_cross_entropy"
         loss: BlockLoss = soft_cross_entropy if soft else mse_loss
-        if variants := variant_blocks(block):
+        if variant_blocks(block):
             loss = SumOverVariants(soft_cross_entropy if soft else relative_mse)
-        if variants:
-            _check_variants(block, number, before_it, wanted)
-        found.append(BlockPair(teacher, student, loss))
-        views, own = wanted, got
-    return found
+            _check_variants(block, number, views, wanted)
+        pairs.append(BlockPair(teacher, student, loss))
+        views, student_views = wanted, got
+    return pairs
 
 
 @torch.no_grad()
 def inherit_variants(pairs: Sequence[BlockPair], views: Tensor) -> None:
-    """Have all stand-ins of a block begin with what they share with their teacher's.
-
-    Args:
-        pairs: of all blocks.
-        views: (N, C, H, W) images, which stand-ins are fitted to.
-    """
+    """Fit all stand-ins of each block to their teacher block on these views (N, C, H, W)."""
     for pair in pairs:
         for several in variant_blocks(pair.student):
             several.inherit(pair.teacher, views)
@@ -179,42 +170,38 @@ def inherit_variants(pairs: Sequence[BlockPair], views: Tensor) -> None:
 
 @torch.no_grad()
 def weigh_channels(pairs: Sequence[BlockPair], views: Tensor) -> None:
-    """Have squared errors be relative to what channels vary by over these images."""
+    """Make squared errors relative to the channels' variance over these views (N, C, H, W)."""
     for pair in pairs:
         views = pair.teacher(views)
         if pair.loss is mse_loss:
-            pair.loss = RelativeToChannels.of(views)
+            pair.loss = RelativeToChannels.from_outputs(views)
 
 
 @torch.no_grad()
 def _check_variants(block: nn.Module, number: int, views: Tensor, wanted: Tensor) -> None:
-    """All stand-ins of a block put out what the block does, for images of this size.
-
-    Raises:
-        ModelError: one has another shape.
-    """
+    """Raise ModelError where a stand-in's output has another shape than the block's."""
     for several in variant_blocks(block):
         for name, variant in several.variants.items():
             with evaluating(variant):
-                found = variant(views)
-            if found.shape != wanted.shape:
+                output = variant(views)
+            if output.shape != wanted.shape:
                 raise ModelError(
-                    f"Block {number} as {name!r} puts out {_shape(found)}, and the teacher's "
+                    f"Block {number} as {name!r} puts out {_shape(output)}, and the teacher's "
                     f"{_shape(wanted)}, for images of this size. Leave {name} out of "
                     "student.variants."
                 )
 
 
-def _between(given: Tensor, wanted: Tensor, what: str, boundary: int) -> tuple[int, ...]:
-    """Channels from and to which is adapted; empty when they are the same."""
-    if given.shape == wanted.shape:
+def _between(got: Tensor, wanted: Tensor, what: str, boundary: int) -> tuple[int, ...]:
+    """Return the channels to adapt from and to; empty where the shapes are the same."""
+    if got.shape == wanted.shape:
         return ()
-    if given.dim() == wanted.dim() == 4 and given.shape[2:] == wanted.shape[2:]:
-        return given.shape[1], wanted.shape[1]
-    if given.dim() == wanted.dim() >= 3 and given.shape[:-1] == wanted.shape[:-1]:
-        return given.shape[-1], wanted.shape[-1], *CHANNELS_LAST[2:]  # tokens, and maps
+    if got.dim() == wanted.dim() == 4 and got.shape[2:] == wanted.shape[2:]:
+        return got.shape[1], wanted.shape[1]
+    if got.dim() == wanted.dim() >= 3 and got.shape[:-1] == wanted.shape[:-1]:
+        return got.shape[-1], wanted.shape[-1], *CHANNELS_LAST[2:]  # tokens, and maps
     raise ModelError(
-        f"{what} {_shape(given)} where the other network has {_shape(wanted)} behind "
+        f"{what} {_shape(got)} where the other network has {_shape(wanted)} behind "
         f"block {boundary}: they cannot meet. Cut both networks where height and width, or the "
         "number of tokens, are the same; different channels get an adapter."
     )
@@ -227,20 +214,19 @@ def is_adapted(pairs: Sequence[BlockPair]) -> bool:
 def as_adapted(
     pairs: Sequence[BlockPair], student: ModelSpec, cuts: Sequence[str]
 ) -> tuple[nn.Module, AdaptedModel]:
-    """All student blocks as one network with their adapters, and the spec that makes it."""
-    every = [
-        p.student
-        if isinstance(p.student, Adapted)
-        else Adapted(p.student, nn.Identity(), nn.Identity())
-        for p in pairs
-    ]
-    for pair, one in zip(pairs, every, strict=True):
-        pair.student = one
+    """Join all student blocks and their adapters in one network; return it with its spec."""
+    every: list[Adapted] = []
+    for pair in pairs:
+        student_block = pair.student
+        if not isinstance(student_block, Adapted):
+            student_block = Adapted(student_block, nn.Identity(), nn.Identity())
+        pair.student = student_block
+        every.append(student_block)
     spec = AdaptedModel(
         student=student,
         cuts=tuple(cuts),
-        before=tuple(channels_of(one.before) for one in every),
-        after=tuple(channels_of(one.after) for one in every),
+        before=tuple(channels_of(adapted.before) for adapted in every),
+        after=tuple(channels_of(adapted.after) for adapted in every),
         mean=student.mean,
         std=student.std,
     )

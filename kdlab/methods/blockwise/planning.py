@@ -1,11 +1,11 @@
 """The profile of a group of devices, measured by all of them at the same time.
 
-Each rank measures every block while the others do, as in training: a neighbour that
-computes slows a core, and memory is shared. Ranks on the same type of device are one type
-and give one median. Each type has its own link, the slowest way that its devices have to others.
+Each rank measures every block while the others do, as in training: a busy neighbour slows a core,
+and memory is shared. Ranks on the same type of device are one type and give one median. Each type
+has its own link, the slowest of its devices' ways to others.
 
-A profile can be kept and used again. It says which machines and which blocks it is of; a
-plan from another one's profile would be a guess, so that is refused.
+A profile can be kept and used again. It names its machines and its blocks; one of other machines
+or blocks would make the plan a guess, so it is refused.
 """
 
 import hashlib
@@ -36,24 +36,24 @@ PLAN = "plan.json"  # of a member
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identifies what a profile was measured on, and with."""
+    """Identity of a profile: its machines, blocks and batch."""
 
     machine: str  # processors, devices, PyTorch; of all ranks where these differ
     model: str  # both networks, their cuts, and the shape of an image
     batch: int  # rows
 
 
-def of_machines(own: Identity, machines: Sequence[str]) -> Identity:
-    """The identity of a profile that ranks on these machines make together."""
+def joint_identity(identity: Identity, machines: Sequence[str]) -> Identity:
+    """Return the identity of a profile that ranks on all these machines measure."""
     if len(set(machines)) == 1:
-        return own
+        return identity
     joined = hashlib.sha256(" ".join(sorted(machines)).encode()).hexdigest()[:16]
-    return replace(own, machine=joined)
+    return replace(identity, machine=joined)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KeptProfile(Profile):
-    """A `Profile` on disk: without memory, which every session asks for anew."""
+    """A `Profile` on disk, without memory, which every session reads anew."""
 
     identity: Identity
 
@@ -72,18 +72,18 @@ class _KeptProfile(Profile):
             raise ValueError("a time, size or rate is below 0 or no number")
 
 
-def _numbers(of: object) -> Iterator[float]:
-    """All that it holds, keys too."""
-    if isinstance(of, float | int):
-        yield of
-    elif isinstance(of, dict | list | tuple):
-        for part in (*of, *of.values()) if isinstance(of, dict) else of:
+def _numbers(nested: object) -> Iterator[float]:
+    """Yield all numbers in dicts, keys included, lists and tuples."""
+    if isinstance(nested, float | int):
+        yield nested
+    elif isinstance(nested, dict | list | tuple):
+        for part in (*nested, *nested.values()) if isinstance(nested, dict) else nested:
             yield from _numbers(part)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptPlan:
-    """A member's plan.json: other devices, or these in another order, plan anew."""
+    """A member's plan.json; it holds for these devices in this order alone."""
 
     programme: ExecutionPlan
     table: str
@@ -97,44 +97,40 @@ class KeptPlan:
             raise ValueError("its plan is not for its devices")
 
 
-def write_profile(profile: Profile, of: Identity, path: Path) -> None:
-    """As JSON, for people and for `method.profile`."""
-    write_json(
-        path, to_builtins(profile) | {"memory_bytes": None, "identity": to_builtins(of)}
-    )
+def write_profile(profile: Profile, identity: Identity, path: Path) -> None:
+    """Write a profile as JSON, for people and for `method.profile`."""
+    marked = {"memory_bytes": None, "identity": to_builtins(identity)}
+    write_json(path, to_builtins(profile) | marked)
 
 
-def read_profile(path: Path, of: Identity, *, any_machine: bool = False) -> Profile:
-    """What `write_profile` wrote.
+def read_profile(path: Path, identity: Identity, *, any_machine: bool = False) -> Profile:
+    """Read a profile that `write_profile` wrote.
 
     Raises:
-        BadInput: no such file, no profile, or one of another machine, model or batch.
+        BadInput: there is no such file, it is no profile, or its machine, model or batch differ.
     """
+    cure = "Set method.profile to null to measure one; every run keeps its own as profile.json."
     try:
-        kept = read_as(
-            _KeptProfile,
-            path,
-            "Set method.profile to null to measure one; every run keeps its own as profile.json.",
-        )
+        stored = read_as(_KeptProfile, path, cure)
     except MessageError as error:
         raise BadInput(f"There is no profile at {path}: {error}") from error
     for what in ("model", "batch") if any_machine else ("machine", "model", "batch"):
-        was, now = getattr(kept.identity, what), getattr(of, what)
+        was, now = getattr(stored.identity, what), getattr(identity, what)
         if was != now:
             raise BadInput(
-                f"{path} was measured on another {what} ({was}, here {now}); its times mean "
-                "nothing for this run. Set method.profile to null to measure again."
+                f"{path} was measured on another {what} ({was}, here {now}), so its times do "
+                "not hold for this run. Set method.profile to null to measure again."
             )
-    return part_of(replace(kept, devices=tuple(kept.devices)), Profile)
+    return part_of(replace(stored, devices=tuple(stored.devices)), Profile)
 
 
-def gathered(own: Sequence[Block], device: torch.device, load_s: float) -> Profile:
-    """The profile of all ranks of the default group; every rank must call this."""
-    said = kind_of(device), list(own), load_s
-    everyone = from_all(said, tuple[str, list[Block], float])
+def gathered(blocks: Sequence[Block], device: torch.device, load_s: float) -> Profile:
+    """Join the measurements of all ranks of the default group; every rank must call this."""
+    measured = kind_of(device), list(blocks), load_s
+    everyone = from_all(measured, tuple[str, list[Block], float])
     kinds = [kind for kind, _, _ in everyone]
     types = {
-        name: _middle([blocks for k, blocks, _ in everyone if k == name])
+        name: _medians([costs for kind, costs, _ in everyone if kind == name])
         for name in dict.fromkeys(kinds)
     }
     return Profile(
@@ -142,76 +138,73 @@ def gathered(own: Sequence[Block], device: torch.device, load_s: float) -> Profi
         devices=tuple(kinds),
         links=measured_links(device),
         load_s=median(s for *_, s in everyone),
-        # A CPU loads with the processor that computes; where some do, all are taken to.
+        # A CPU loads with the cores that compute; one CPU rank makes all count so.
         load_overlap=min(from_all(0.0 if device.type == "cpu" else 1.0, float)),
     )
 
 
 def in_order_of(kinds: Sequence[str], profile: Profile) -> Profile | None:
-    """The profile for devices that stand in this order; None where they are others."""
+    """Return the profile with its devices in this order, or None where they differ."""
     if sorted(kinds) != sorted(profile.devices):
         return None
     return replace(profile, devices=tuple(kinds))
 
 
-def _middle(measured: Sequence[Sequence[Block]]) -> list[Block]:
-    """Medians over the ranks of one type."""
+def _medians(measured: Sequence[Sequence[Block]]) -> list[Block]:
+    """Return blocks with the median times over the ranks of one type."""
 
-    def of(times: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    def median_s(times: Sequence[Mapping[int, float]]) -> dict[int, float]:
         return {rows: median(t[rows] for t in times) for rows in times[0]}
 
     return [
-        Block(
-            teacher_s=of([b.teacher_s for b in same]),
-            student_s=of([b.student_s for b in same]),
-            output_bytes=same[0].output_bytes,
-            gradient_bytes=same[0].gradient_bytes,
-            fixed_bytes=same[0].fixed_bytes,
-            row_bytes=same[0].row_bytes,
-            norms=same[0].norms,
+        replace(
+            same[0],
+            teacher_s=median_s([b.teacher_s for b in same]),
+            student_s=median_s([b.student_s for b in same]),
         )
         for same in zip(*measured, strict=True)
     ]
 
 
 def measured_links(device: torch.device) -> dict[str, DeviceLink]:
-    """The link of each type of device, there and back between two ranks; all must call this.
+    """Measure the link of each type of device by round trips; all ranks must call this.
 
-    Where a type is on several machines, between two of these. On CPUs a transfer is copied by the
-    processors that compute, so nothing of it overlaps.
+    Between two machines where a type is on several. On CPUs the cores that compute copy the
+    transfers, so nothing overlaps.
     """
-    said = kind_of(device), platform.node()
-    kinds, hosts = zip(*from_all(said, tuple[str, str]), strict=True)
+    place = kind_of(device), platform.node()
+    kinds, hosts = zip(*from_all(place, tuple[str, str]), strict=True)
     overlaps = from_all(0.0 if device.type == "cpu" else 1.0, float)
     if len(kinds) == 1:
         return {kinds[0]: DeviceLink(overlap=overlaps[0])}
     meet_s = _meeting_s(device)
-    found = {}
+    links = {}
     for kind in dict.fromkeys(kinds):
         first = kinds.index(kind)
         pair = first, partner_of(first, kinds, hosts)
         small, large = (_there_and_back(size, device, pair) for size in _LINK_BYTES)
         small, large = from_all((small, large), tuple[float, float])[first]
         rate = (_LINK_BYTES[1] - _LINK_BYTES[0]) / max(1e-9, large - small)
-        found[kind] = DeviceLink(
+        links[kind] = DeviceLink(
             bytes_per_s=rate,
             latency_s=max(0.0, small - _LINK_BYTES[0] / rate),
             overlap=overlaps[first],
             meet_s=meet_s,
         )
-    return found
+    return links
 
 
 def partner_of(first: int, kinds: Sequence[str], hosts: Sequence[str]) -> int:
-    """The rank that another one's link is measured with: of its type, on another machine."""
-    others = [rank for rank in range(len(kinds)) if rank != first]
-    return min(
-        others, key=lambda r: (kinds[r] != kinds[first], hosts[r] == hosts[first], r)
-    )
+    """Return the rank to measure a link with: of the same type, on another machine."""
+
+    def distance(rank: int) -> tuple[bool, bool, int]:
+        return kinds[rank] != kinds[first], hosts[rank] == hosts[first], rank
+
+    return min((rank for rank in range(len(kinds)) if rank != first), key=distance)
 
 
 def _meeting_s(device: torch.device) -> float:
-    """Seconds in which all ranks meet for next to nothing."""
+    """Return the seconds of an all-reduce of a few bytes over all ranks."""
     little = torch.zeros(64, device=device)
 
     def meet() -> None:
@@ -223,10 +216,9 @@ def _meeting_s(device: torch.device) -> float:
 
 
 def _there_and_back(size: int, device: torch.device, pair: tuple[int, int]) -> float:
-    """Seconds one way between two ranks: half the median of some round trips."""
+    """Return the seconds one way between two ranks: half the median of some round trips."""
     data, rank = torch.zeros(size, dtype=torch.uint8, device=device), dist.get_rank()
-    one, other = pair
-    wire = wire_of(device)
+    wire, (first, second) = wire_of(device), pair
     buffer = torch.empty_like(data, device=wire)
 
     def send(to: int) -> None:
@@ -235,22 +227,22 @@ def _there_and_back(size: int, device: torch.device, pair: tuple[int, int]) -> f
     def receive(sender: int) -> None:
         dist.recv(buffer, sender)
         buffer.to(device)
-        if device.type == "cuda":  # or the time would be that of asking for it
+        if device.type == "cuda":  # the copy is asynchronous
             torch.cuda.synchronize(device)
 
     def turn() -> None:
-        if rank == one:
-            send(other)
-            receive(other)
-        elif rank == other:
-            receive(one)
-            send(one)
+        if rank == first:
+            send(second)
+            receive(second)
+        elif rank == second:
+            receive(first)
+            send(first)
 
     return _median_s(turn) / 2
 
 
 def wire_of(memory: torch.device, group: dist.ProcessGroup | None = None) -> torch.device:
-    """Where tensors lie while they travel: gloo carries what is in the host's memory."""
+    """Return the device that tensors are sent from: host memory with gloo."""
     return torch.device("cpu") if dist.get_backend(group) == "gloo" else memory
 
 
@@ -264,7 +256,7 @@ def _median_s(work: Callable[[], object], times: int = _LINK_TRIES) -> float:
 
 
 def loading_s(load: Callable[[int], Tensor], batches: int) -> float:
-    """Seconds of loading a whole batch in this process, while all others do."""
+    """Return the seconds of loading a batch in this process, while all others load."""
     if not batches:
         return 0.0
     times, steps = min(_LINK_TRIES, batches), iter(range(batches))
@@ -272,7 +264,7 @@ def loading_s(load: Callable[[int], Tensor], batches: int) -> float:
 
 
 def kind_of(device: torch.device) -> str:
-    """Name of a type of device: those of one name are taken to be alike."""
+    """Return the name of a type of device; devices of one name count as alike."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{_processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
@@ -280,12 +272,10 @@ def kind_of(device: torch.device) -> str:
 
 @cache
 def _processor() -> str:
-    """Its model where the system says it (Linux), else its instruction set."""
+    """Return the processor's model where the system names it (Linux), else its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.machine()
-    named = [
-        line.partition(":")[2].strip() for line in lines if line.startswith("model name")
-    ]
-    return named[0] if named else platform.machine()
+    models = (line.partition(":")[2] for line in lines if line.startswith("model name"))
+    return next(models, platform.machine()).strip()

@@ -1,9 +1,8 @@
-"""What blocks cost on this device: the profile a plan is made from (section IV-C).
+"""Measure the blocks on this device: the profile that a plan is made from (section IV-C).
 
-Each block is run at each feasible batch share, some steps to warm up and then
-`steps` (100 in the paper, section V-B), and the median counts. Sizes take turns, so a
-machine that drifts does not make one of them look better. A supernet's steps differ by the
-path they draw; what a stage does in many of them is the mean of what its candidates take.
+Each block runs at each feasible batch share, some steps to warm up and then `steps` (100 in the
+paper, section V-B); the median counts. Sizes take turns, so that a machine that drifts favours
+none. A supernet's steps differ by the paths that they draw; their mean over the candidates counts.
 """
 
 import time
@@ -29,7 +28,7 @@ _COPIES = 3  # weights, gradients, momentum
 
 
 def feasible_rows(batch: int, devices: int) -> list[int]:
-    """Rows a device may get when up to `devices` share a batch; the fewest first."""
+    """Return the rows that a device may get where up to `devices` share a batch, ascending."""
     widths = range(1, min(batch, devices) + 1)
     return sorted({rows for width in widths for rows in shared_rows(batch, [1] * width)})
 
@@ -39,12 +38,12 @@ class Paths:
     """The paths of a network whose steps differ."""
 
     choose: Callable[[int], None]  # called with the number of each step
-    # Steps until all comes again: as many are for warming up, and whole turns are timed.
+    # Steps of a full turn: as many warm up, and whole turns are timed.
     turn: int = 1
 
 
 def paths_of(student: nn.Module) -> Paths | None:
-    """How a supernet's steps are measured: each candidate about as often as the others.
+    """Return paths that give each candidate of a supernet about as many steps.
 
     So a few steps have the mean of many drawn ones. None for any other network.
     """
@@ -65,13 +64,13 @@ def profiled(
     alive: Callable[[], None] = lambda: None,
     paths: Paths | None = None,
 ) -> list[Block]:
-    """Costs of each pair, measured on copies of nothing: weights come back as they were.
+    """Measure the costs of each pair; the weights are restored afterwards.
 
-    Of each block and size so many `steps` are timed, fewer when `max_s` seconds are over
-    for all; `views` are (N, C, H, W) normalised, N at least the largest of `rows`. With the
-    `paths` of a supernet the mean over a turn counts, of medians over all turns.
+    For each block and number of rows `steps` are timed, fewer once `max_s` seconds are over for
+    all. `views` are (N, C, H, W) normalised, N at least the largest of `rows`. With the `paths`
+    of a supernet the mean over a turn counts, of medians over all turns.
     """
-    found = []
+    blocks = []
     paths = paths or Paths(lambda step: None)
     for pair in pairs:
         with torch.no_grad():
@@ -82,15 +81,15 @@ def profiled(
         teacher, student = _timed(pair, views, output, rows, train_step, numbers, before)
         times = {
             "teacher_s": {r: median(s) for r, s in teacher.items()},
-            # The median of each step of a turn, over all turns; of these the mean.
+            # Median of each step of a turn over all turns, then the mean of these
             "student_s": {
                 r: fmean(median(s[place :: paths.turn]) for place in range(paths.turn))
                 for r, s in student.items()
             },
         }
-        found.append(_sized(pair, views, output, paths, **times))
+        blocks.append(_sized(pair, views, output, paths, **times))
         views = output
-    return found
+    return blocks
 
 
 def _before_step(paths: Paths, alive: Callable[[], None], step: int) -> None:
@@ -107,10 +106,10 @@ def _timed(
     numbers: Iterator[int],
     before: Callable[[int], None],
 ) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
-    """Seconds of the teacher and of the student by rows, each time they were timed."""
-    kept = {k: v.clone() for k, v in pair.student.state_dict().items()}
+    """Return all timed seconds of the teacher and of the student, by rows."""
+    state = {k: v.clone() for k, v in pair.student.state_dict().items()}
     teacher: dict[int, list[float]] = {r: [] for r in rows}
-    whole: dict[int, list[float]] = {r: [] for r in rows}
+    student: dict[int, list[float]] = {r: [] for r in rows}
     for step in numbers:
         before(step)
         for r in rows:
@@ -121,14 +120,14 @@ def _timed(
             spent = 0.0 if pair.same and pair.inputs != "student" else _seconds(work, views)
             if step >= 0:
                 teacher[r].append(taken)
-                whole[r].append(spent)
-    pair.student.load_state_dict(kept)
+                student[r].append(spent)
+    pair.student.load_state_dict(state)
     train_step.optimizer.zero_grad(set_to_none=True)
-    return teacher, whole
+    return teacher, student
 
 
 def _numbers(steps: int, max_s: float, turn: int) -> Iterator[int]:
-    """Numbers of the steps; those that warm up are below 0. Whole turns, two steps at least."""
+    """Yield step numbers, below 0 for the warm-up: whole turns, and two steps at least."""
     begin = time.perf_counter()
     yield from range(-max(_WARM_UP, turn), 0)
     step, last = 0, -(-steps // turn) * turn
@@ -146,11 +145,11 @@ def unmeasured(
     batch: int,
     paths: Paths | None = None,
 ) -> list[Block]:
-    """Blocks with their sizes and made-up times: enough to see whether plans fit.
+    """Return blocks with their sizes and invented times, to check whether plans fit.
 
     `shapes` are of one row of each pair's input.
     """
-    found, paths = [], paths or Paths(lambda step: None)
+    blocks, paths = [], paths or Paths(lambda step: None)
     for pair, shape in zip(pairs, shapes, strict=True):
         reference = next(pair.teacher.parameters(), torch.zeros(1))
         views = torch.zeros((1, *shape), dtype=reference.dtype, device=reference.device)
@@ -160,8 +159,8 @@ def unmeasured(
             "teacher_s": {batch: 1.0},
             "student_s": {batch: float(pair.inputs == "student" or not pair.same)},
         }
-        found.append(_sized(pair, views, output, paths, **times))
-    return found
+        blocks.append(_sized(pair, views, output, paths, **times))
+    return blocks
 
 
 def _sized(
@@ -206,7 +205,7 @@ def _seconds(work: Callable[[], None], views: Tensor) -> float:
 
 @torch.no_grad()
 def _norms(student: nn.Module, views: Tensor) -> int:
-    """Batch norms that are passed: of a supernet those on one path."""
+    """Count the batch norms of a forward pass; of a supernet those on one path."""
     passed: list[nn.Module] = []
     handles = [
         m.register_forward_hook(lambda module, inputs, output: passed.append(module))
@@ -221,9 +220,9 @@ def _norms(student: nn.Module, views: Tensor) -> int:
 
 
 def _row_bytes(pair: BlockPair, views: Tensor, paths: Paths) -> float:
-    """Bytes of one row; of a supernet those of the two largest candidates of each place.
+    """Return the bytes of one row; of a supernet with the two largest candidates of each place.
 
-    A step of the weights takes one path, one of the architecture two.
+    A round of the weights takes one path, one of the architecture two.
     """
     sizes = []
     for number in range(paths.turn):
@@ -233,7 +232,7 @@ def _row_bytes(pair: BlockPair, views: Tensor, paths: Paths) -> float:
 
 
 def _activation_bytes(pair: BlockPair, views: Tensor) -> float:
-    """Bytes of one row's activations; the student's twice, for their gradients."""
+    """Return the bytes of a row's activations; the student's count twice, for gradients."""
     total = float(views.numel() * views.element_size())
 
     def count(factor: int) -> Callable[..., None]:

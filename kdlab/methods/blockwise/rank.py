@@ -53,7 +53,7 @@ _OFF = 0.2  # measured step time this far from the predicted one is worth a warn
 
 
 class BlockRank(RankProcess[GenerationOrder]):
-    """A rank that trains the blocks of its stage."""
+    """A rank that trains the blocks of its stages."""
 
     takes = GenerationOrder
 
@@ -90,7 +90,7 @@ class BlockRank(RankProcess[GenerationOrder]):
         number, rank = order.generation, order.rank
         self.beat(number, 0)
         report = self.report(rank)
-        found = checkpoint.load_newest(
+        loaded = checkpoint.load_newest(
             self.folder / "checkpoints", self.hash, BlockwiseFacts
         )
         samples = self.setup.samples(self.member, smallest=smallest_batch(chosen))
@@ -118,7 +118,7 @@ class BlockRank(RankProcess[GenerationOrder]):
                 on_trace=self._write_trace,
             )
         )
-        loop.go_to(found)
+        loop.go_to(loaded)
         self.beat(number, loop.position.step)
         loop.train()
         if rank:
@@ -137,17 +137,17 @@ class BlockRank(RankProcess[GenerationOrder]):
     def _programme(
         self, order: GenerationOrder, cutting: Cutting, device: torch.device
     ) -> ExecutionPlan:
-        """The plan of this member: kept, or made from a profile that all measure together."""
+        """Return this member's plan: the stored one, or one for a profile of all ranks."""
         costs = None
         kinds = from_all(planning.kind_of(device), str)
-        # Of a generation or a session before, for devices in this order?
-        kept = recall_as(
+        # Of an earlier generation or session, for devices in this order
+        stored = recall_as(
             planning.KeptPlan, self.folder / planning.PLAN, "The plan is made anew."
         )
-        if from_first(kept is None or list(kept.devices) != kinds, bool):
-            own = memory_of(self.method.memory_gb, device, order.local_world)
-            # What each device says it has, or what all are allowed.
-            memory = tuple(from_all(own, float))
+        if from_first(stored is None or list(stored.devices) != kinds, bool):
+            memory_bytes = memory_of(self.method.memory_gb, device, order.local_world)
+            # Each device reports its own memory, or what it is allowed.
+            memory = tuple(from_all(memory_bytes, float))
             profile = self._profile(order, cutting, device, memory)
             profile = planning.in_order_of(kinds, profile) or profile
             costs = StageCosts(
@@ -156,26 +156,26 @@ class BlockRank(RankProcess[GenerationOrder]):
                 sync_norms=self.method.bn == "sync",
                 lead=self.method.lead,
             )
-        own_plans: tuple[list[ExecutionPlan], str] = [], ""
-        if order.rank == 0:  # one plans for all: another's memory may look different
-            own_plans = self._planned(costs, kept)
-        plans, why = from_first(own_plans, tuple[list[ExecutionPlan], str])
+        answer: tuple[list[ExecutionPlan], str] = [], ""
+        if order.rank == 0:  # plans for all: free memory may differ between ranks
+            answer = self._planned(costs, stored)
+        plans, why = from_first(answer, tuple[list[ExecutionPlan], str])
         if not plans:
             raise BadInput(why)
         chosen = plans[0]
         if len(plans) > 1:
             chosen = self._better(plans, order, cutting, device)
         if order.rank == 0 and costs is not None:
-            self._tell(chosen, costs, cutting)
+            self._report_plan(chosen, costs, cutting)
         return chosen
 
     def _planned(
-        self, costs: StageCosts | None, kept: planning.KeptPlan | None
+        self, costs: StageCosts | None, stored: planning.KeptPlan | None
     ) -> tuple[list[ExecutionPlan], str]:
-        """The plan, and what it is to be measured beside; or why there is none."""
+        """Return the plan and another to time beside it; or no plan and why."""
         if costs is None:
-            assert kept is not None
-            return [kept.programme], ""
+            assert stored is not None
+            return [stored.programme], ""
         decoupled = self.method.decoupled
         try:
             plans = [programme(self.plan, costs, decoupled=decoupled)]
@@ -183,9 +183,9 @@ class BlockRank(RankProcess[GenerationOrder]):
             return [], str(error)
         if self.plan == "ahd" and self.method.replan:
             with suppress(NoPlan):
-                other = programme("tr", costs, decoupled=decoupled)
-                if other.plans != plans[0].plans:
-                    plans.append(replace(other, name="ahd"))
+                relayed = programme("tr", costs, decoupled=decoupled)
+                if relayed.plans != plans[0].plans:
+                    plans.append(replace(relayed, name="ahd"))
         return plans, ""
 
     def _better(
@@ -195,14 +195,16 @@ class BlockRank(RankProcess[GenerationOrder]):
         cutting: Cutting,
         device: torch.device,
     ) -> ExecutionPlan:
-        """The first of two, unless some steps of the second take clearly less."""
+        """Return the first of two plans, unless some steps of the second take clearly less."""
         loader = self._loader(cutting, device)
-        whole = sum(len(ids) == self.spec.train.batch for ids in loader.ids)
-        if not whole:
+        full_batches = sum(len(ids) == self.spec.train.batch for ids in loader.ids)
+        if not full_batches:
             loader.close()
             return plans[0]
-        copies = self._copies(order, cutting, lambda s, a, z: loader(s % whole, a, z))
-        first, second = (step_s(made.plans[0], copies) for made in plans)
+        copies = self._copies(
+            order, cutting, lambda s, a, z: loader(s % full_batches, a, z)
+        )
+        first, second = (step_s(plan.plans[0], copies) for plan in plans)
         loader.close()
         chosen = plans[second < first * (1 - _GAIN)]
         why = f"{1e3 * first:.1f} ms a step for some steps, {1e3 * second:.1f} ms by tr"
@@ -215,22 +217,24 @@ class BlockRank(RankProcess[GenerationOrder]):
         return OnCopies(order.rank, cutting, self.spec.train, self.method.bn, load, alive)
 
     def _loader(self, cutting: Cutting, device: torch.device) -> Loader:
-        """It begins with the first batch of the first epoch."""
+        """Return a loader at the first batch of the first epoch."""
         loader = Loader(self.setup.samples(self.member), cutting.student, device)
         loader.begin(0, 0)
         return loader
 
-    def _tell(self, chosen: ExecutionPlan, costs: StageCosts, cutting: Cutting) -> None:
-        """Keep the plan, and say it."""
+    def _report_plan(
+        self, chosen: ExecutionPlan, costs: StageCosts, cutting: Cutting
+    ) -> None:
+        """Store the plan and emit it."""
         table = plan_table(chosen, costs, cutting.student_cuts)
-        ideal = {part: seconds / costs.devices for part, seconds in _alone(costs)}
-        made = planning.KeptPlan(chosen, table, ideal, tuple(costs.profile.devices))
-        write_json(self.folder / planning.PLAN, to_builtins(made))
+        ideal = {part: seconds / costs.devices for part, seconds in _work_by_part(costs)}
+        stored = planning.KeptPlan(chosen, table, ideal, tuple(costs.profile.devices))
+        write_json(self.folder / planning.PLAN, to_builtins(stored))
         self.log.emit(PlanChosen(programme=to_builtins(chosen), table=table, ideal_s=ideal))
         if cutting.same:
-            own = ", ".join(map(str, cutting.same))
-            said = f"blocks that are wholly the teacher's stay so and cost nothing: {own}"
-            self.log.emit(Note(message=said))
+            numbers = ", ".join(map(str, cutting.same))
+            message = f"blocks equal to the teacher's are not trained: {numbers}"
+            self.log.emit(Note(message=message))
 
     @property
     def plan(self) -> PlanName:
@@ -243,29 +247,29 @@ class BlockRank(RankProcess[GenerationOrder]):
         device: torch.device,
         memory: tuple[float, ...],
     ) -> Profile:
-        """The given one, that of this run, or what all ranks measure now."""
-        of = identity_of(self.spec, cutting, self.setup.data)
-        of = planning.of_machines(of, from_all(of.machine, str))
-        own: tuple[Profile | None, str] = None, ""
-        if order.rank == 0:  # it reads for all: their machines may be unlike
-            own = self._kept_profile(of)
-        kept, why = from_first(own, tuple[Profile | None, str])
+        """Return the named profile, that of this run, or a new one of all ranks."""
+        identity = identity_of(self.spec, cutting, self.setup.data)
+        identity = planning.joint_identity(identity, from_all(identity.machine, str))
+        answer: tuple[Profile | None, str] = None, ""
+        if order.rank == 0:  # reads for all, since their machines may differ
+            answer = self._stored_profile(identity)
+        profile, why = from_first(answer, tuple[Profile | None, str])
         if why:
             raise BadInput(why)
-        if kept is not None:
-            return kept
+        if profile is not None:
+            return profile
         profile = self._measured(order, cutting, device, memory)
         if order.rank == 0:
-            planning.write_profile(profile, of, self.run.path / "profile.json")
+            planning.write_profile(profile, identity, self.run.path / "profile.json")
         return profile
 
-    def _kept_profile(self, of: planning.Identity) -> tuple[Profile | None, str]:
-        """One that need not be measured, or why it cannot be taken."""
-        own, given = self.run.path / "profile.json", self.method.profile
+    def _stored_profile(self, identity: planning.Identity) -> tuple[Profile | None, str]:
+        """Return a profile that is there already, or why it cannot be used."""
+        path, named = self.run.path / "profile.json", self.method.profile
         try:
-            if given is not None:
-                return planning.read_profile(Path(given), of), ""
-            return (planning.read_profile(own, of) if own.is_file() else None), ""
+            if named is not None:
+                return planning.read_profile(Path(named), identity), ""
+            return (planning.read_profile(path, identity) if path.is_file() else None), ""
         except BadInput as error:
             return None, str(error)
 
@@ -290,10 +294,10 @@ class BlockRank(RankProcess[GenerationOrder]):
         loader.close()
         return profile
 
-    # What became of it
+    # Afterwards
 
     def _compare(self, chosen: ExecutionPlan, loop: BlockwiseLoop) -> None:
-        """The prediction with what was measured."""
+        """Report the predicted and the measured time of a step."""
         if not loop.step_s:
             return
         measured = median(loop.step_s)
@@ -310,13 +314,13 @@ class BlockRank(RankProcess[GenerationOrder]):
                 Warned(
                     message=f"A step took {1e3 * measured:.1f} ms, {1e3 * chosen.predicted_s:.1f} "
                     f"ms were predicted ({ratio:.2f} of it): the plan may not be the best one. "
-                    "Other work on these devices, or a profile measured at another time, are "
-                    "the usual causes; delete profile.json to measure again."
+                    "Usual causes: other work on these devices, or an old profile. Delete "
+                    "profile.json to measure again."
                 )
             )
 
     def _write_trace(self, spans: list[Span]) -> None:
-        """For whoever watches after every epoch, as pictures after the first."""
+        """Emit the spans after every epoch; draw them after the first."""
         origin = min((span.begin for span in spans), default=0.0)
         rows = [
             (s.device, s.part, s.step, round(s.begin - origin, 5), round(s.end - origin, 5))
@@ -332,8 +336,8 @@ class BlockRank(RankProcess[GenerationOrder]):
         trace.breakdown(spans, ideal, self.folder / "breakdown.png", title)
 
 
-def _alone(costs: StageCosts) -> Iterator[tuple[str, float]]:
-    """Each part of the whole work on one device (Fig. 2's ideal times their number)."""
+def _work_by_part(costs: StageCosts) -> Iterator[tuple[str, float]]:
+    """Yield the seconds of each part on one device (Fig. 2's ideal times their number)."""
     blocks = costs.profile.types[costs.profile.devices[0]]
     yield "load", costs.profile.load_s
     yield "teacher", sum(at(b.teacher_s, costs.batch) for b in blocks)

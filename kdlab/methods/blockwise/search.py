@@ -1,10 +1,10 @@
-"""Architecture search while distilling: rounds of weights and rounds of the architecture.
+"""Architecture search during distillation, in rounds of weights and of the architecture.
 
-Every so many steps one is a round of the architecture instead of the weights (Pipe-BD,
-section VI-A: each is one step of training): two paths of each place are drawn, and Adam
-moves their probabilities. A block's loss is then multiplied by the work that is to be
-expected of it, so that a cheaper block wins against one that is hardly better
-(ProxylessNAS, the authors' option mul#log; beta 0 leaves it out).
+Every `every` steps a round trains the architecture instead of the weights (Pipe-BD, section
+VI-A: each round is one training step): two paths of each place are drawn, and Adam moves their
+probabilities. A block's loss is then multiplied by its expected work, so that a cheaper block
+wins against one that is hardly better (ProxylessNAS, the authors' option mul#log; beta 0
+leaves it out).
 
     loss * (log(expected work) / log(work of the teacher's block)) ^ beta
 """
@@ -29,12 +29,12 @@ SearchRound = Literal["weights", "architecture"]
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureSearch(Spec):
-    """How architecture parameters are learned beside the weights.
+    """How the architecture parameters learn beside the weights.
 
-    every: steps of which one is a round of the architecture.
+    every: one of so many steps is a round of the architecture.
     warm_up: share of all steps before the first one.
     lr: of Adam on the architecture parameters (betas 0 and 0.999).
-    work_power: how much expected work counts; 0 leaves it out.
+    work_power: exponent of the expected work; 0 leaves it out.
     """
 
     every: Annotated[int, Range(ge=2)] = 5
@@ -43,7 +43,7 @@ class ArchitectureSearch(Spec):
     work_power: Annotated[float, NOT_NEGATIVE] = 3.6
 
     def round_of(self, step: int, of_steps: int) -> SearchRound:
-        """The round that a step belongs to, counted over all epochs."""
+        """Return the round of a step, which is counted over all epochs."""
         if step < self.warm_up * of_steps:
             return "weights"
         return "architecture" if step % self.every == self.every - 1 else "weights"
@@ -52,17 +52,19 @@ class ArchitectureSearch(Spec):
 class Alternating:
     """The recipe's optimiser for weights and Adam for the architecture, taking turns.
 
-    Satisfies `recipe.Stepper`; `round` says whose turn it is.
+    Satisfies `recipe.Stepper`; `round` names the one that steps.
     """
 
     def __init__(
         self, recipe: Recipe, search: ArchitectureSearch, block: nn.Module
     ) -> None:
         self._mixed = mixed_blocks(block)
-        own = {id(mixed.alpha) for mixed in self._mixed}
+        alpha_ids = {id(mixed.alpha) for mixed in self._mixed}
         self.round: SearchRound = "weights"
-        self._weights = make_optimizer(recipe, _Only(block, lambda p: id(p) not in own))
-        alphas = [p for p in block.parameters() if id(p) in own]
+        self._weights = make_optimizer(
+            recipe, _Only(block, lambda p: id(p) not in alpha_ids)
+        )
+        alphas = [p for p in block.parameters() if id(p) in alpha_ids]
         self._alphas = torch.optim.Adam(alphas, lr=search.lr, betas=(0.0, 0.999))
         # The loop sets learning rates of these; Adam keeps its own.
         self.param_groups: list[dict[str, object]] = self._weights.param_groups
@@ -81,7 +83,7 @@ class Alternating:
             block.keep_share(share)
 
     def state_dict(self) -> OptimizerState:
-        """Both, one behind the other."""
+        """Return the state of both, the weights' first."""
         weights = cast(OptimizerState, self._weights.state_dict())
         alphas = cast(OptimizerState, self._alphas.state_dict())
         shift = _count(weights["param_groups"])
@@ -107,7 +109,7 @@ class Alternating:
 
 
 def _count(groups: Sequence[dict[str, object]]) -> int:
-    """Parameters in these groups."""
+    """Return the number of parameters in these groups."""
     return sum(len(cast(list[int], group["params"])) for group in groups)
 
 
@@ -141,10 +143,10 @@ class WorkAware:
 
 
 class SearchRounds:
-    """Tells the blocks of a device whose turn it is, and draws their paths.
+    """Sets the round of each step and draws its paths, the same on all devices.
 
-    These are the same on all devices. The losses of the pairs are wrapped here; `works` are
-    multiplications of each teacher block for one image, `of_steps` are those of all epochs.
+    The losses of the pairs are wrapped; `works` are multiplications of each teacher block for
+    one image, `of_steps` are those of all epochs.
     """
 
     def __init__(
@@ -171,13 +173,13 @@ class SearchRounds:
                 self.losses.append(aware)
 
     def optimizer(self, recipe: Recipe, block: nn.Module) -> Stepper:
-        """For a student block: alternating where there is something to choose."""
+        """Make a student block's optimiser: alternating where it has candidates."""
         if mixed_blocks(block):
             return Alternating(recipe, self.search, block)
         return make_optimizer(recipe, block)
 
     def begin(self, step: int, optimizers: Sequence[Stepper]) -> None:
-        """Before a step, counted over all epochs."""
+        """Set up a step, which is counted over all epochs."""
         turn = self.search.round_of(step, self.of_steps)
         for loss in self.losses:
             loss.architecture = turn == "architecture"

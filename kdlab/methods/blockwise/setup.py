@@ -1,4 +1,4 @@
-"""What a blockwise experiment needs before and around its ranks."""
+"""Prepare a blockwise experiment: networks, identity of a profile, memory and batches."""
 
 import hashlib
 import json
@@ -68,28 +68,27 @@ def cutting_of(
 def identity_of(
     spec: ExperimentSpec, cutting: Cutting, data: ImageData
 ) -> planning.Identity:
-    """Identity of the profile that this experiment needs, here and now."""
+    """Return the identity of a profile that this experiment can use on this machine."""
     devices = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
     threads = spec.train.threads
-    here = [platform.machine(), psutil.cpu_count(), devices, torch.__version__, threads]
-    model = {  # whatever the cost of the blocks depends on
+    machine = [platform.machine(), psutil.cpu_count(), devices, torch.__version__, threads]
+    model = {  # all that the cost of the blocks depends on
         "teacher": spec.teachers()[0].model.to_dict() | {"weights": None, "sha256": None},
         "student": spec.student.to_dict() | {"weights": None, "sha256": None},
         "cuts": [cutting.teacher_cuts, cutting.student_cuts],
         "shape": data.shape,
         "optimizer": spec.train.optimizer,
-        "norms": getattr(spec.method, "bn", "sync"),  # they meet in what sharing costs
+        "norms": getattr(spec.method, "bn", "sync"),  # `sync` norms meet in a shared stage
     }
     if cutting.same:
-        model["same"] = cutting.same  # as the teacher's: they cost nothing
+        model["same"] = cutting.same  # these cost nothing
     if cutting.pairs[0].relayed > 1:
         model["follows"] = True  # twice as much is relayed
-    plain = Recipe()
     for name in ("precision", "accumulate"):
-        # Where it is not as it always was: profiles of before are of that.
-        if getattr(spec.train, name) != getattr(plain, name):
+        # Defaults are left out, so that profiles of before these settings still hold.
+        if getattr(spec.train, name) != getattr(Recipe(), name):
             model[name] = getattr(spec.train, name)
-    return planning.Identity(_hash(here), _hash(model), spec.train.batch)
+    return planning.Identity(_hash(machine), _hash(model), spec.train.batch)
 
 
 def _hash(facts: object) -> str:
@@ -97,27 +96,27 @@ def _hash(facts: object) -> str:
 
 
 def memory_of(allowed_gb: float | None, device: torch.device, devices: int) -> float:
-    """Bytes a device is allowed, or has: a GPU's own, or its share of what is free here."""
+    """Return a device's bytes: those allowed, a GPU's own, or a share of the free memory."""
     if allowed_gb is not None:
         return 1e9 * allowed_gb
     if device.type == "cuda":
-        # Of several ranks on one GPU each has its share.
+        # Ranks on one GPU share it.
         sharing = -(-devices // torch.cuda.device_count())
         return float(torch.cuda.get_device_properties(device).total_memory) / sharing
     return psutil.virtual_memory().available / devices
 
 
 def smallest_batch(chosen: ExecutionPlan) -> int:
-    """A smaller rest of an epoch joins the batch before: two rows for each device."""
+    """Return two rows for each device; a smaller rest of an epoch joins the batch before."""
     return 2 * chosen.widest
 
 
-def write_architecture(found: ModelSpec, folder: Path) -> str:
-    """What a search or a choice found, as a card of a model: copy it into a project's registry."""
+def write_architecture(network: ModelSpec, folder: Path) -> str:
+    """Write a searched or chosen network as a model card; return its path."""
     path = folder / "architecture.yaml"
     head = (
         "about: Found by a search or a choice of kdlab; teacher and data are in its run.\n"
     )
-    body = {k: v for k, v in found.to_dict().items() if v is not None}
+    body = {k: v for k, v in network.to_dict().items() if v is not None}
     path.write_text(head + yaml.safe_dump(body, sort_keys=False), encoding="utf-8")
     return str(path)

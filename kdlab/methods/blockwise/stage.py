@@ -1,8 +1,8 @@
-"""One device of a plan: carries out what kdlab/papers/pipe_bd/relay.py says, for real.
+"""One device of a plan: executes the instructions of kdlab/papers/pipe_bd/relay.py.
 
-Sends and receives go on in the background (isend, irecv); a receive is posted one step
-ahead into a buffer of its own, a send keeps its tensor until it has left. What the last
-instructions took is kept for the trace.
+Sends and receives run in the background (isend, irecv): a receive is posted one step ahead into a
+buffer of its own, a send keeps its tensor until it has left. The times of the last instructions
+are kept for the trace.
 """
 
 import time
@@ -31,10 +31,9 @@ _MAX_SPANS = 20_000
 
 @dataclass(slots=True)
 class StageJob:
-    """What a device is told besides the plan."""
+    """Blocks, data and callbacks of one stage."""
 
-    # Of its own stage's blocks, in order; on the device's memory
-    pairs: Sequence[BlockPair]
+    pairs: Sequence[BlockPair]  # of the stage, in order, in the device's memory
     train_steps: Sequence[TrainStep]  # one for each pair
     # The normalised views of a step's rows [start, stop), for the first stage
     load: Callable[[int, int, int], Tensor]
@@ -43,28 +42,28 @@ class StageJob:
     # Rows of a step's batch; None is the plan's for every step
     batch_of: Callable[[int], int] | None = None
     schedule: Callable[[int], None] = lambda step: None  # called before a step
-    # Told of each step's losses, one per block, averaged over its own rows
+    # Called with a step's losses, one per block, each a mean over the device's rows
     on_step: Callable[[int, Sequence[Tensor]], None] = lambda step, losses: None
-    # Called before a student block's forward with the step, the block's place among
-    # `pairs`, and the first row: for chances that depend on these alone
+    # Called before a student block's forward with the step, the block's index in `pairs`
+    # and the first row, to seed random numbers by these alone
     before_block: Callable[[int, int, int], None] | None = None
     # `sync` takes batch statistics over a shared stage's whole batch
     norm: Literal["sync", "local"] = "sync"
-    # Process group of the transfers; None is the default one. Two plans that are under
-    # way at the same time need one each.
+    # Process group of the transfers; None is the default one. Two plans that run at the
+    # same time need one each.
     relay: dist.ProcessGroup | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """A device's part of a batch of one size, and what of it comes and goes."""
+    """A device's rows of a batch of one size, and their transfers."""
 
     batch: int
     start: int
     stop: int
     incoming: list[Transfer]
     outgoing: list[Transfer]
-    least: int  # of one device of the stage: all cut theirs into as many parts
+    least: int  # fewest rows of a device of the stage, which set the number of parts
 
 
 _UnderWay = tuple[Tensor, list[dist.Work | None]]
@@ -78,45 +77,41 @@ class Worker:
     def __init__(
         self, plan: Plan, device: int, job: StageJob, groups: DpGroups, shape: Sequence[int]
     ) -> None:
-        """A device that has not begun.
-
-        `shape` is of one row of what this stage receives; the first ignores it.
-        """
+        """Prepare a device; `shape` is of one received row, ignored by the first stage."""
         number = plan.stage_of(device)
         self.plan, self.device, self.job = plan, device, job
         self.stage = plan.stages[number]
-        self.group = groups.get(self.stage.devices)  # none for a device alone
-        self.everyone = groups.get(plan.devices)  # that waits for each other
+        self.group = groups.get(self.stage.devices)  # None for a single device
+        self.everyone = groups.get(plan.devices)  # for the barrier
         self.shape = tuple(shape)
         self.follows = job.pairs[0].relayed > 1  # students' outputs are relayed, too
         self._rows: dict[int, _Rows] = {}
         self.spans: deque[Span] = deque(maxlen=_MAX_SPANS)
-        self.exact = False  # spans end when a GPU has done the work, not when it was told
-        # What is under way, by step: tensors must live until then.
+        self.exact = False  # spans end when a GPU has done the work, not when it is queued
+        # Transfers under way by step: tensors must live until their end.
         self._receives: dict[int, _UnderWay] = {}
         self._sends: dict[int, _UnderWay] = {}
         self._input: Tensor | None = None
-        self._own: Tensor | None = (
-            None  # where students follow: output of the student so far
-        )
+        # Where students follow each other: output of the student's blocks so far
+        self._student_output: Tensor | None = None
         self._targets: list[Tensor] = []
         self._losses: list[Tensor] = []
-        # All-reduces of this step's blocks: the sums, and where they go
+        # All-reduces of this step's blocks: sums, and the gradients they replace
         self._shared: list[tuple[dist.Work | None, Tensor, list[Tensor]]] = []
         if job.norm == "sync" and len(self.stage.devices) > 1:
             for pair in job.pairs:
                 pair.student = synchronise(pair.student, self.group)
         self.students = [pair.student for pair in job.pairs]
         parts = [m for pair in job.pairs for m in (pair.student, pair.teacher)]
-        found = [p for part in parts for p in part.parameters()]
-        self.dtype = found[0].dtype if found else torch.float32
-        self.memory = found[0].device if found else torch.device("cpu")
+        parameters = [p for part in parts for p in part.parameters()]
+        self.dtype = parameters[0].dtype if parameters else torch.float32
+        self.memory = parameters[0].device if parameters else torch.device("cpu")
         self.wire = wire_of(self.memory, job.relay)
         self._begin_alike()
 
     @torch.no_grad()
     def _begin_alike(self) -> None:
-        """A group has one model: that of its first device."""
+        """Give all devices of a stage the weights of the first."""
         if len(self.stage.devices) == 1:
             return
         for student in self.students:
@@ -128,9 +123,9 @@ class Worker:
             pass
 
     def advance(self, steps: int | Callable[[], int]) -> Iterator[int]:
-        """Do `steps` steps; yields the number of each that is finished.
+        """Run `steps` steps; yield the number of each finished one.
 
-        A function may let it end early, see `relay.instructions`.
+        A function may end it early, see `relay.instructions`.
         """
         for student in self.students:
             student.train()
@@ -138,7 +133,7 @@ class Worker:
         for instruction in every:
             begin = time.monotonic()  # one clock for all processes of a machine
             self._execute(instruction)
-            if instruction.part not in (None, "student"):  # that has noted its own
+            if instruction.part not in (None, "student"):  # it notes its own spans
                 self._note(instruction.part, instruction.step, begin)
             if isinstance(instruction, relay.Update):
                 self.job.on_step(instruction.step, self._losses)
@@ -152,16 +147,16 @@ class Worker:
         return now
 
     def rows(self, step: int) -> _Rows:
-        """The rows of this step's batch."""
+        """Return this device's rows of the step's batch."""
         batch = self.plan.batch if self.job.batch_of is None else self.job.batch_of(step)
         if batch not in self._rows:
             plan = self.plan.of_batch(batch)
-            stage, own = plan.stages[plan.stage_of(self.device)], edges(plan)
+            stage, transfers = plan.stages[plan.stage_of(self.device)], edges(plan)
             self._rows[batch] = _Rows(
                 batch,
                 *stage.interval(self.device),
-                incoming=[t for t in own if t.receiver == self.device],
-                outgoing=[t for t in own if t.sender == self.device],
+                incoming=[t for t in transfers if t.receiver == self.device],
+                outgoing=[t for t in transfers if t.sender == self.device],
                 least=min(stage.rows),
             )
         return self._rows[batch]
@@ -177,7 +172,7 @@ class Worker:
                 _wait(works)
                 # From pinned memory the host does not wait for the copy.
                 arrived = received.to(self.memory, non_blocking=True)
-                self._input, self._own = (
+                self._input, self._student_output = (
                     (part.contiguous() for part in arrived.unbind(1))
                     if self.follows
                     else (arrived, None)
@@ -200,7 +195,7 @@ class Worker:
                 self._update()
 
     def _post_receive(self, step: int) -> None:
-        """Line 9, before its time: all rows of this device, from everybody who has some."""
+        """Post line 9 a step ahead: all rows of this device, from all devices that have some."""
         rows = self.rows(step)
         start, size = rows.start, rows.stop - rows.start
         staged = self.memory.type == "cuda" and self.wire.type == "cpu"
@@ -220,12 +215,12 @@ class Worker:
     def _load(self, step: int) -> None:
         rows = self.rows(step)
         self._input = self.job.load(step, rows.start, rows.stop)
-        self._own = self._input if self.follows else None
+        self._student_output = self._input if self.follows else None
 
     @torch.no_grad()
     def _teacher(self) -> None:
-        """Line 10: the outputs of all its blocks, each the next one's input."""
-        for block in self.job.prefix:  # a baseline's: what others have done already
+        """Line 10: compute the outputs of all teacher blocks, each the next one's input."""
+        for block in self.job.prefix:  # a baseline runs the teacher from the images on
             self._input = block(self._input)
         self._targets, output = [], self._input
         for pair in self.job.pairs:
@@ -234,10 +229,10 @@ class Worker:
             self._targets.append(output)
 
     def _send(self, step: int) -> None:
-        """Line 11, while the student works. The targets are never written again."""
+        """Line 11, under the student's work; the targets are never written again."""
         rows, output = self.rows(step), self._targets[-1]
-        if self._own is not None:
-            output = torch.stack([output, self._own], 1)
+        if self._student_output is not None:
+            output = torch.stack([output, self._student_output], 1)
         sent = output.contiguous().to(self.wire)
         works = []
         for t in rows.outgoing:
@@ -247,61 +242,63 @@ class Worker:
         self._sends[step] = sent, works  # alive until it has left
 
     def _student(self, step: int) -> None:
-        """Lines 12 and 13 for each of its blocks; each has a graph of its own."""
+        """Lines 12 and 13 for each block; each has its own autograd graph."""
         rows, source = self.rows(step), self._input
         assert source is not None
-        own = rows.stop - rows.start
-        share = own / rows.batch
+        size = rows.stop - rows.start
+        share = size / rows.batch
         self._losses = []
         every = zip(self.job.pairs, self.job.train_steps, self._targets, strict=True)
         now = time.monotonic()
 
         def forward(loss_of: Callable[[slice], Tensor], part: slice) -> Tensor:
             nonlocal now
-            if part.start:  # of the one before
+            if part.start:  # the backward of the part before
                 now = self._note("backward", step, now)
             loss = loss_of(part)
             now = self._note("student", step, now)
             return loss
 
         def weigh(loss: Tensor) -> Tensor:
-            """The sum over the group is then the mean over the whole batch."""
+            """Scale so that the sum over the group is the mean over the whole batch."""
             return loss * share if share < 1 else loss
 
         for number, (pair, train_step, target) in enumerate(every):
             if pair.same:
                 self._losses.append(torch.zeros((), device=self.memory))
                 source = target
-                if self._own is not None:
-                    self._own = (
-                        _frozen(pair, self._own) if pair.inputs == "student" else target
+                if self._student_output is not None:
+                    self._student_output = (
+                        _frozen(pair, self._student_output)
+                        if pair.inputs == "student"
+                        else target
                     )
                 continue
             if self.job.before_block is not None:
                 self.job.before_block(step, number, rows.start)
-            given, outputs = source, None
-            if self._own is not None:
-                given, outputs = self._own, list[Tensor]()
+            inputs, outputs = source, None
+            if self._student_output is not None:
+                inputs, outputs = self._student_output, list[Tensor]()
             loss_of = partial(
                 forward,
-                partial(block_loss, train_step, pair, given, target, outputs=outputs),
+                partial(block_loss, train_step, pair, inputs, target, outputs=outputs),
             )
             parts = train_step.parts(rows.least)
-            self._losses.append(train_step.gradients(own, parts, loss_of, weigh))
+            self._losses.append(train_step.gradients(size, parts, loss_of, weigh))
             if self.group is not None:
                 self._share(pair.student)
             now = self._note("backward", step, now)
             source = target
             if outputs is not None:
-                self._own = torch.cat(outputs)
+                self._student_output = torch.cat(outputs)
 
     def _update(self) -> None:
-        """Line 16, for each of its blocks."""
+        """Line 16 for each block."""
         for train_step in self.job.train_steps:
             train_step.update()
 
     def average_statistics(self) -> None:
-        """Running statistics that each device of a shared stage took of its own rows."""
+        """Average the running statistics of a shared stage, which each device took of its rows."""
         share = self.stage.rows[self.stage.devices.index(self.device)] / self.plan.batch
         for student in self.students:
             average_statistics(student, share, self.group)
@@ -315,7 +312,7 @@ class Worker:
             self._shared.append((work, flat, gradients))
 
     def _all_reduce(self) -> None:
-        """Line 14: the gradients of all blocks have come together."""
+        """Line 14: wait for the sums of all blocks' gradients and put them in place."""
         for work, flat, gradients in self._shared:
             _wait([work])
             parts = flat.split([g.numel() for g in gradients])
@@ -326,26 +323,26 @@ class Worker:
 
 @torch.no_grad()
 def _frozen(pair: BlockPair, source: Tensor) -> Tensor:
-    """Output of a student block that is the teacher's."""
+    """Compute the output of a student block that equals the teacher's."""
     output = pair.teacher(source)
     assert isinstance(output, Tensor)
     return output
 
 
 def stage_groups(plans: Sequence[Plan]) -> DpGroups:
-    """A process group for each set of devices that share a stage, or meet at a barrier.
+    """Make a process group for each set of devices that share a stage or a barrier.
 
-    Every rank must call this, at the same time, with the same plans.
+    Every rank must call this at the same time with the same plans.
     """
     stages = [stage.devices for plan in plans for stage in plan.stages]
     stages += [plan.devices for plan in plans if not plan.decoupled]
     shared = dict.fromkeys(devices for devices in stages if len(devices) > 1)
-    made = {devices: new_group(sorted(devices)) for devices in shared}
-    return {devices: own for devices, own in made.items() if own is not None}
+    groups = {devices: new_group(sorted(devices)) for devices in shared}
+    return {devices: group for devices, group in groups.items() if group is not None}
 
 
 def _tag(step: int, lead: int) -> int:
-    """What can be under way at the same time differs; pairs of ranks do anyway."""
+    """Tag a transfer so that those of two ranks that are under way at once differ."""
     return step % (lead + 2)
 
 

@@ -1,4 +1,4 @@
-"""After the blocks: the whole student, in one process, with the experiment's soft labels."""
+"""Train the whole student after its blocks, in one process, with soft labels."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from kdlab.models.model import ModelSpec
 from kdlab.train.recipe import Recipe
 from kdlab.train.result import MemberResult
 
-# What the training of the whole says anew; times and counts are of the distillation.
+# Fields that this training replaces; times and counts stay those of the distillation.
 _ANEW = (
     *("last", "best", "validation_last", "validation_best", "best_epoch"),
     *("model_path", "best_path", "parameters"),
@@ -26,7 +26,7 @@ _ANEW = (
 def train_whole(
     recipe: Recipe, training: MemberTraining, distilled: MemberResult, *, searched: bool
 ) -> MemberResult:
-    """Train on from the distilled weights, or what a search found from fresh ones.
+    """Train on from the distilled weights, or a searched network from fresh ones.
 
     Returns:
         Weights and accuracy of the end, times and counts of the distillation. `blocks_top1` is
@@ -41,9 +41,9 @@ def train_whole(
     if not searched:
         spec, model = spec_of(path), load_exported(path)
     else:
-        found = yaml.safe_load(Path(str(distilled.architecture)).read_text())
-        found.pop("about")
-        spec = construct(ModelSpec, from_dict(found, "the network that was found"))
+        card = yaml.safe_load(Path(str(distilled.architecture)).read_text())
+        card.pop("about")
+        spec = construct(ModelSpec, from_dict(card, "the network that was found"))
         torch.manual_seed(member.seed)
         model = spec.build(len(data.classes), data.shape[0])
     loop = setup.loop(
@@ -56,11 +56,11 @@ def train_whole(
         samples=setup.samples(member, epochs=recipe.epochs, batch=recipe.batch),
         changes=training.changes,
     )
-    whole = training.train_here(loop, folder)
+    result = training.train_here(loop, folder)
     return replace(
         distilled,
         distilled=distilled.last,
-        whole_seconds=whole.train_seconds,
+        whole_seconds=result.train_seconds,
         more=distilled.more | ({} if searched else {"blocks_top1": distilled.last.top1}),
-        **{name: getattr(whole, name) for name in _ANEW},
+        **{name: getattr(result, name) for name in _ANEW},
     )

@@ -34,7 +34,10 @@ CUTS = "method.teacher_cuts=[blocks.0, blocks.1]"
         (["method.student_cuts=[stem]"], "teacher_cuts: is empty; cut both networks"),
         ([CUTS, "method.student_cuts=[stem]"], "has 1 modules and teacher_cuts 2"),
         (["method.retrain={epochs: 1}"], "is set without search"),
-        (["method.search={}", "method.fine_tune={epochs: 1}"], "retrain what was found"),
+        (
+            ["method.search={}", "method.fine_tune={epochs: 1}"],
+            "after a search; use retrain",
+        ),
         (["method.compare=[tr, tr]"], "name each plan once"),
         (["teacher=null"], "is missing; methods/blockwise needs one, block by block"),
         (["aggregation.type=train/aggregation/all_reduce"], "shares gradients itself"),

@@ -25,7 +25,7 @@ def test_channels_weigh_alike_whatever_they_vary_by(shape):
     scale = torch.tensor([10.0, 1.0, 0.3])
     scale = scale.view(1, 3, 1, 1) if len(shape) == 4 else scale
     outputs = torch.randn(shape) * scale + 7 * scale
-    loss = RelativeToChannels.of(outputs)
+    loss = RelativeToChannels.from_outputs(outputs)
     assert float(loss(outputs + scale, outputs)) == pytest.approx(1.0, rel=0.1)
     one = outputs.clone()
     one[:, 0] += 10 if len(shape) == 4 else 0
@@ -36,7 +36,7 @@ def test_channels_weigh_alike_whatever_they_vary_by(shape):
 def test_a_channel_that_is_always_the_same_does_not_rule():
     outputs = torch.randn(32, 4, 3, 3)
     outputs[:, 0] = 5.0
-    loss = RelativeToChannels.of(outputs)
+    loss = RelativeToChannels.from_outputs(outputs)
     apart = outputs.clone()
     apart[:, 0] += 0.01
     assert float(loss(apart, outputs)) < 0.1

@@ -10,7 +10,7 @@ from kdlab.methods.blockwise.planning import (
     Identity,
     in_order_of,
     loading_s,
-    of_machines,
+    joint_identity,
     partner_of,
     read_profile,
     write_profile,
@@ -87,12 +87,12 @@ def test_what_is_no_profile_is_said(tmp_path):
 
 
 def test_machines_that_differ_are_one_identity_whatever_their_order():
-    assert of_machines(HERE, ["here", "here"]) == HERE
-    joined = of_machines(HERE, ["here", "there"])
+    assert joint_identity(HERE, ["here", "here"]) == HERE
+    joined = joint_identity(HERE, ["here", "there"])
     assert joined.machine not in ("here", "there")
-    assert joined == of_machines(HERE, ["there", "here"])
+    assert joined == joint_identity(HERE, ["there", "here"])
     assert (joined.model, joined.batch) == (HERE.model, HERE.batch)
-    assert joined != of_machines(HERE, ["here", "there", "there"])
+    assert joined != joint_identity(HERE, ["here", "there", "there"])
 
 
 def test_devices_in_another_order_have_the_same_profile_and_others_have_none():

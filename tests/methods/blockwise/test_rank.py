@@ -172,7 +172,7 @@ def test_a_plan_is_made_of_a_profile_and_kept(run):
     ((chosen, *_), _) = rank._planned(costs, None)
     assert isinstance(chosen, ExecutionPlan)
     assert chosen.name == "ahd"
-    rank._tell(chosen, costs, cut(rank))
+    rank._report_plan(chosen, costs, cut(rank))
     (told,) = of_kind(folder, "plan_chosen")
     assert told.ideal_s == {"load": 0.0005, "teacher": 0.2, "student": 0.2}
     kept = read_as(planning.KeptPlan, rank.folder / "plan.json")
@@ -230,14 +230,14 @@ def test_a_kept_profile_is_taken_or_it_is_said_why_not(run, tmp_path):
     folder = run()
     rank = rank_of(folder)
     of = identity_of(rank.spec, cut(rank), rank.setup.data)
-    assert rank._kept_profile(of) == (None, "")  # measure
+    assert rank._stored_profile(of) == (None, "")  # measure
     own = folder.path / "profile.json"
     planning.write_profile(profile(0.1, 0.1, 0.1), of, own)
-    assert rank._kept_profile(of)[0].devices == ("cpu", "cpu")
-    _, why = rank._kept_profile(replace(of, batch=7))
+    assert rank._stored_profile(of)[0].devices == ("cpu", "cpu")
+    _, why = rank._stored_profile(replace(of, batch=7))
     assert "another batch (48, here 7)" in why
     given = rank_of(run("tr", f"method.profile={tmp_path}/none.json", name="b"))
-    assert "There is no profile at" in given._kept_profile(of)[1]
+    assert "There is no profile at" in given._stored_profile(of)[1]
     with pytest.raises(BadInput, match="There is no profile at"):
         lived(given, order(tmp_path))
 
@@ -268,7 +268,7 @@ def test_spans_are_told_after_every_epoch_and_drawn_once(run):
     rank = rank_of(folder, "ahd")
     costs = costs_of(profile(0.1, 0.1, 0.2))
     ((chosen, *_), _) = rank._planned(costs, None)
-    rank._tell(chosen, costs, cut(rank))
+    rank._report_plan(chosen, costs, cut(rank))
     spans = [Span(0, "load", 3, 10.0, 10.5), Span(0, "teacher", 3, 10.5, 10.75)]
     rank._write_trace(spans)
     drawn = (rank.folder / "gantt.svg").read_text()
@@ -335,7 +335,7 @@ def test_blocks_that_are_wholly_the_teachers_stay_as_they_are(run, tmp_path):
         True,
     ]
     said = [e.message for e in of_kind(folder, "note")]
-    assert "blocks that are wholly the teacher's stay so and cost nothing: 0, 2" in said
+    assert "blocks equal to the teacher's are not trained: 0, 2" in said
 
 
 @pytest.mark.long
