@@ -1,4 +1,4 @@
-"""The ways to train, one folder each: EDL-Dist's student, Pipe-BD's blocks, EC-DNN's ensembles.
+"""Training methods, one folder each: EDL-Dist's student, Pipe-BD's blocks, EC-DNN's ensembles.
 
-Nothing outside a folder knows what is in it: a run meets `kdlab/experiment/method.py` only.
+Runs use them through the interface of `kdlab/experiment/method.py` alone.
 """

@@ -1,4 +1,4 @@
-"""All that a method of one's own imports from kdlab, in one place (docs/own_method.md)."""
+"""All that a custom method imports from kdlab, in one place (docs/own_method.md)."""
 
 from kdlab.codec import from_builtins, to_builtins
 from kdlab.config import Fault, Range, register

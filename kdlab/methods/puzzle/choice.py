@@ -1,8 +1,7 @@
-"""What is chosen: one stand-in for each block, the best for a budget, by an integer program.
+"""Choose one stand-in for each block, the best for a budget, by an integer program.
 
-Puzzle's assumption is that what replacing one block costs in quality adds up over blocks, as
-latency and size do. So the best network is the solution of a small integer program, which HiGHS
-(in SciPy) solves exactly.
+Puzzle assumes that the loss of quality from replacing a block adds up over blocks, as latency and
+size do. So the best network solves a small integer program, exactly by HiGHS (in SciPy).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,19 +17,19 @@ from kdlab.config.spec import Spec
 from kdlab.models.block_variants import SAME
 
 _OVER = Range(ge=1.0)
-_TRIES = 10  # of budgets, until the whole is measured to be within what was asked
-_CLOSER = 0.02  # of the parts: so much less at least in the next try
+_TRIES = 10  # budgets, until the measured network is fast enough
+_CLOSER = 0.02  # share of the budget that each try takes off at least
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockChoice(Spec):
-    """What the student must be, and how its parts are measured.
+    """The budget of the student, and how its parts are measured.
 
-    faster: times as fast as the teacher, one image on one core; null is not asked for.
-    smaller: the teacher's parameters over the student's; null is not asked for.
-    engine: that computes the student where it is used. `auto` is ONNX Runtime where it is
+    faster: speed-up over the teacher, for one image on one core; null sets no limit.
+    smaller: the teacher's parameters over the student's; null sets no limit.
+    engine: computes the student where it is used. `auto` is ONNX Runtime where it is
         installed, else PyTorch with its batch norms folded.
-    images: of the validation set, that say what a block that is replaced costs.
+    images: of the validation set, for the score of each stand-in.
     """
 
     faster: Annotated[float, _OVER] | None = 2.0
@@ -40,19 +39,17 @@ class BlockChoice(Spec):
 
     def cross_faults(self) -> Iterator[Fault]:
         if self.faster is None and self.smaller is None:
-            yield Fault(
-                "faster", "and smaller are null: nothing is asked for; give one of them"
-            )
+            yield Fault("faster", "and smaller are null: no budget; set one of them")
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One way to have a block."""
+    """A stand-in for a block, or the block itself, with its costs."""
 
     block: int
     name: str  # of the stand-in, or "same"
-    # Nats that the teacher's answers move by when this replaces its block alone: the mean of
-    # KL(teacher || teacher with it)
+    # Nats by which the teacher's answers move where this alone replaces its block: the mean
+    # of KL(teacher || teacher with it)
     score: float
     latency_ms: Amount  # of one image on one core
     parameters: Count
@@ -64,15 +61,15 @@ def best(
     latency_ms: float | None = None,
     parameters: float | None = None,
 ) -> list[Option] | None:
-    """The option of each block whose scores have the least sum within both budgets.
+    """Choose one option of each block with the least sum of scores within both budgets.
 
     Args:
         options: at least one of each block.
-        latency_ms: at most, in sum; None is any.
-        parameters: at most, in sum; None is any.
+        latency_ms: the largest sum; None sets no limit.
+        parameters: the largest sum; None sets no limit.
 
     Returns:
-        One of each block, in order; None where nothing is within the budgets.
+        One option of each block, in order; None where none fits the budgets.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -87,32 +84,32 @@ def best(
             scaled, scale = _scaled(amounts)
             limits.append(LinearConstraint(scaled, -np.inf, most / scale))
     scores, _ = _scaled([option.score for option in options])
-    found = milp(
+    solution = milp(
         scores,
         integrality=np.ones(len(options)),
         bounds=Bounds(0, 1),
         constraints=limits,
         options={"mip_rel_gap": 0.0},
     )
-    if found.x is None:
+    if solution.x is None:
         return None
-    taken = [o for o, x in zip(options, found.x, strict=True) if x > 0.5]
+    taken = [o for o, x in zip(options, solution.x, strict=True) if x > 0.5]
     return sorted(taken, key=lambda o: o.block)
 
 
 def _scaled(amounts: Sequence[float]) -> tuple[list[float], float]:
-    """At most 1, and what they were divided by: tolerances and gaps of the solver are absolute."""
+    """Scale to 1 at most, since the solver's tolerances are absolute; return the divisor, too."""
     scale = max(map(abs, amounts)) or 1.0
     return [amount / scale for amount in amounts], scale
 
 
 def cheapest(options: Sequence[Option], parameters: float | None) -> list[Option] | None:
-    """The quickest option of each block within a size; None where nothing is that small."""
+    """Return the quickest option of each block within a size; None where none is that small."""
     quick = [replace(option, score=option.latency_ms) for option in options]
-    found = best(quick, parameters=parameters)
-    if found is None:
+    quickest = best(quick, parameters=parameters)
+    if quickest is None:
         return None
-    names = {(option.block, option.name) for option in found}
+    names = {(option.block, option.name) for option in quickest}
     return [option for option in options if (option.block, option.name) in names]
 
 
@@ -121,56 +118,55 @@ def within(
     options: Sequence[Option],
     whole_ms: Callable[[Sequence[Option]], tuple[float, float]],
 ) -> tuple[list[Option], float, float]:
-    """The best choice that is as fast as asked for as a whole, or else the quickest by its parts.
+    """Find the best choice whose whole network is fast enough, or else the quickest by parts.
 
-    Solved for the sum of the parts; when the whole takes more than they did, for so much less.
+    Solves for the sum of the parts; where the whole network takes longer, for that much less.
 
     Args:
-        choice: what is asked for; its size can be had.
+        choice: the budget; some options fit its size.
         options: of all blocks, each with "same".
-        whole_ms: the teacher's time for an image beside that of a choice, measured.
+        whole_ms: measures the teacher's and a choice's time for an image.
 
     Returns:
-        The choice, and both times in milliseconds.
+        The choice, and the teacher's and its time in milliseconds.
     """
-    own = [option for option in options if option.name == SAME]
+    unchanged = [option for option in options if option.name == SAME]
     most = None
     if choice.smaller is not None:
-        most = sum(option.parameters for option in own) / choice.smaller
+        most = sum(option.parameters for option in unchanged) / choice.smaller
     if choice.faster is None:
         chosen = best(options, parameters=most)
         assert chosen is not None
         return chosen, *whole_ms(chosen)
     quickest = cheapest(options, most)
     assert quickest is not None
-    # Sums of parts: of what was too slow, and of what is the least there is
+    # Sums of parts: of the fastest network that was too slow, and of the quickest options
     too_much, least = inf, sum(option.latency_ms for option in quickest)
-    budget = sum(option.latency_ms for option in own) / choice.faster
+    budget = sum(option.latency_ms for option in unchanged) / choice.faster
     for _ in range(_TRIES):
-        if budget < least:  # between what was too slow and what cannot be less
+        if budget < least:  # between too slow and the least
             budget = least if too_much == inf else (least + too_much) / 2
         chosen = best(options, latency_ms=budget, parameters=most) or quickest
         teacher_ms, student_ms = whole_ms(chosen)
         allowed = teacher_ms / choice.faster
         if student_ms <= allowed or chosen == quickest:
             return chosen, teacher_ms, student_ms
-        # What the whole takes beyond its parts does not shrink with them.
+        # The time of the whole network beyond its parts does not shrink with them.
         too_much = min(too_much, budget, sum(option.latency_ms for option in chosen))
         budget = too_much - max(student_ms - allowed, _CLOSER * too_much)
     return quickest, *whole_ms(quickest)
 
 
 def frontier(options: Sequence[Option], steps: int = 12) -> list[tuple[float, float]]:
-    """Latency (ms) and score of the best choice for budgets from the quickest to all of it."""
+    """Return latency (ms) and score of the best choices, from the quickest to the slowest."""
     blocks = {option.block for option in options}
-
     least, most = (
         sum(pick(o.latency_ms for o in options if o.block == b) for b in blocks)
         for pick in (min, max)
     )
-    found = []
+    points = []
     for budget in np.linspace(least, most, steps):
         chosen = best(options, latency_ms=float(budget) * (1 + 1e-9))
         if chosen is not None:
-            found.append((sum(o.latency_ms for o in chosen), sum(o.score for o in chosen)))
-    return sorted(set(found))
+            points.append((sum(o.latency_ms for o in chosen), sum(o.score for o in chosen)))
+    return sorted(set(points))

@@ -1,4 +1,4 @@
-"""From a library of distilled stand-ins to one student: measured, chosen, and put together."""
+"""Measure a library of distilled stand-ins and choose a student from it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,12 +15,7 @@ from kdlab.events.blockwise import BlocksChosen
 from kdlab.events.general import Note, Warned
 from kdlab.experiment.method import MemberTraining
 from kdlab.methods.puzzle.choice import BlockChoice, Option, frontier, within
-from kdlab.methods.puzzle.measured import (
-    engine_of,
-    latencies_ms,
-    prepared,
-    scores,
-)
+from kdlab.methods.puzzle.measured import engine_of, latencies_ms, prepared, scores
 from kdlab.models.block_library import BlockLibrary
 from kdlab.models.block_variants import SAME, variant_blocks
 from kdlab.models.blocks import cut
@@ -36,12 +31,12 @@ _FILE = "choice.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredChoice:
-    """What was measured and chosen; its file is kept, so that a run that goes on has the same."""
+    """Measured options and the choice; a resumed run reads them from their file."""
 
     options: list[Option]
     chosen: list[Option]
     frontier: list[tuple[float, float]]  # best score (nats) by latency (ms)
-    # engine, teacher_ms and student_ms: of the whole networks, one image on one core
+    # Of the whole networks, one image on one core
     engine: str
     teacher_ms: Amount
     student_ms: Amount
@@ -53,7 +48,7 @@ class MeasuredChoice:
 
 @dataclass(frozen=True, slots=True)
 class BlockwiseModels:
-    """Both networks in blocks, on the CPU, in evaluation mode."""
+    """The teacher's blocks and their stand-ins, on the CPU, in evaluation mode."""
 
     teacher: Normalised
     blocks: list[nn.Module]  # the teacher's
@@ -61,19 +56,22 @@ class BlockwiseModels:
     spec: BlockLibrary
 
     def network(self, chosen: Sequence[Option]) -> nn.Sequential:
-        """Shares its weights with the parts."""
+        """Join the chosen parts, which keep their weights."""
         return nn.Sequential(*(self.variants[o.block][o.name] for o in chosen))
 
 
-def stops(training: MemberTraining) -> Callable[[], None]:
-    def look() -> None:
+def stop_check(training: MemberTraining) -> Callable[[], None]:
+    """Return a function that raises RunStopped once the user stops the run."""
+
+    def check() -> None:
         if training.setup.stop():
             raise RunStopped("stopped by the user while blocks were chosen")
 
-    return look
+    return check
 
 
-def parts_of(training: MemberTraining, path: Path) -> BlockwiseModels:
+def load_parts(training: MemberTraining, path: Path) -> BlockwiseModels:
+    """Load the library at this path, and its teacher, in blocks."""
     library, data = load_exported(path), training.setup.data
     spec = spec_of(path)
     assert isinstance(spec, BlockLibrary)
@@ -81,14 +79,15 @@ def parts_of(training: MemberTraining, path: Path) -> BlockwiseModels:
     teacher.eval()
     blocks = cut(teacher.net, spec.cuts)
     variants = [
-        {SAME: own} | {name: v.eval() for name, v in one.variants.items() if name != SAME}
-        for own, one in zip(blocks, variant_blocks(library), strict=True)
+        {SAME: block}
+        | {name: v.eval() for name, v in several.variants.items() if name != SAME}
+        for block, several in zip(blocks, variant_blocks(library), strict=True)
     ]
     return BlockwiseModels(teacher, blocks, variants, spec)
 
 
 def _views(teacher: Normalised, training: MemberTraining, images: int) -> list[Tensor]:
-    """Normalised views of the validation set, or of training images where there is none."""
+    """Return normalised views of the validation set, or of training images without one."""
     data = training.setup.data
     rows = data.validation if len(data.validation) else data.train
     # Spread over the set, whatever order its classes lie in.
@@ -101,32 +100,32 @@ def _views(teacher: Normalised, training: MemberTraining, images: int) -> list[T
 def chosen(
     choice: BlockChoice, parts: BlockwiseModels, training: MemberTraining
 ) -> MeasuredChoice:
-    """Measured, solved and written down; or as a session before has left it."""
-    cure = "Delete it, and blocks are measured and chosen anew."
-    kept = find_as(MeasuredChoice, training.folder / _FILE, cure)
-    return kept or _measured(choice, parts, training)
+    """Measure, solve and write down the choice, or read that of an earlier session."""
+    cure = "Delete it to measure and choose again."
+    stored = find_as(MeasuredChoice, training.folder / _FILE, cure)
+    return stored or _measured(choice, parts, training)
 
 
 def _measured(
     choice: BlockChoice, parts: BlockwiseModels, training: MemberTraining
 ) -> MeasuredChoice:
-    training.emit(Note(message="measuring what each stand-in costs"))
-    alive, folder = stops(training), training.folder
+    training.emit(Note(message="measuring each stand-in"))
+    alive, folder = stop_check(training), training.folder
     views = _views(parts.teacher, training, choice.images)
     device = torch.device(training.spec.train.chosen_device())
     moved = _moved(parts, views, device, alive)
-    engine, two = engine_of(choice.engine), _two(views)
-    options = list(_options(engine, parts, two, moved, alive))
-    teacher = prepared(engine, parts.teacher.net, two, "the teacher")
+    engine, pair = engine_of(choice.engine), _two(views)
+    options = list(_options(engine, parts, pair, moved, alive))
+    teacher = prepared(engine, parts.teacher.net, pair, "the teacher")
 
     def whole_ms(chosen: Sequence[Option]) -> tuple[float, float]:
         alive()
-        student = prepared(engine, parts.network(chosen), two, "the student")
-        one, other = latencies_ms([teacher, student], [two[:1]] * 2, alive)
-        return one, other
+        student = prepared(engine, parts.network(chosen), pair, "the student")
+        teacher_ms, student_ms = latencies_ms([teacher, student], [pair[:1]] * 2, alive)
+        return teacher_ms, student_ms
 
     chosen, teacher_ms, student_ms = within(choice, options, whole_ms)
-    made = MeasuredChoice(
+    measured = MeasuredChoice(
         options=options,
         chosen=chosen,
         frontier=frontier(options),
@@ -134,22 +133,22 @@ def _measured(
         teacher_ms=teacher_ms,
         student_ms=student_ms,
     )
-    if choice.faster is not None and made.faster < choice.faster:
+    if choice.faster is not None and measured.faster < choice.faster:
         small = "" if choice.smaller is None else f" and {choice.smaller:g} times smaller"
         training.emit(
             Warned(
-                message=f"No choice that was measured is {choice.faster:g} times as fast as the "
-                f"teacher{small}; the student is the one whose parts are quickest, "
-                f"{made.faster:.2f} times as fast. Offer cheaper student.variants, cut finer, or "
-                "ask for less."
+                message=f"No measured choice is {choice.faster:g} times as fast as the "
+                f"teacher{small}; the student has the quickest parts and is "
+                f"{measured.faster:.2f} times as fast. Offer cheaper student.variants, cut finer, "
+                "or ask for less."
             )
         )
     names = [option.name for option in chosen]
     table = choice_table(options, chosen)
-    choice_picture(options, chosen, made.frontier, folder / "choice.png")
-    training.emit(BlocksChosen(choices=names, table=table, faster=made.faster))
-    write_json(folder / _FILE, asdict(made))  # last: what is there is whole
-    return made
+    choice_picture(options, chosen, measured.frontier, folder / "choice.png")
+    training.emit(BlocksChosen(choices=names, table=table, faster=measured.faster))
+    write_json(folder / _FILE, asdict(measured))  # last, so that a file is complete
+    return measured
 
 
 def _moved(
@@ -158,50 +157,57 @@ def _moved(
     device: torch.device,
     alive: Callable[[], None],
 ) -> list[dict[str, float]]:
-    """Scores, by the device that trains; the parts are on the processor again afterwards."""
-    every = [*parts.blocks, *(v for of_block in parts.variants for v in of_block.values())]
-    for module in every:
+    """Compute the scores on the training device; the parts return to the CPU afterwards."""
+    modules = [
+        *parts.blocks,
+        *(v for of_block in parts.variants for v in of_block.values()),
+    ]
+    for module in modules:
         module.to(device)
-    found = scores(parts.blocks, parts.variants, (v.to(device) for v in views), alive)
-    for module in every:
+    block_scores = scores(
+        parts.blocks, parts.variants, (v.to(device) for v in views), alive
+    )
+    for module in modules:
         module.to("cpu")
-    return found
+    return block_scores
 
 
 def _two(views: list[Tensor]) -> Tensor:
-    """Two images: compilers take a batch of one for a constant."""
+    """Return two images: compilers take a batch size of one for a constant."""
     return torch.cat([views[0], views[0]])[:2] if len(views[0]) == 1 else views[0][:2]
 
 
 def _options(
     engine: Engine,
     parts: BlockwiseModels,
-    two: Tensor,
+    pair: Tensor,
     moved: Sequence[Mapping[str, float]],
     alive: Callable[[], None],
 ) -> Iterator[Option]:
-    given, inputs = two, list[Tensor]()
+    views, inputs = pair, list[Tensor]()
     with torch.no_grad():
         for block in parts.blocks:
-            inputs.append(given)
-            given = block(given)
+            inputs.append(views)
+            views = block(views)
     every = [
-        (b, name, one) for b, v in enumerate(parts.variants) for name, one in v.items()
+        (b, name, variant)
+        for b, v in enumerate(parts.variants)
+        for name, variant in v.items()
     ]
     asks = []
-    for b, name, one in every:
+    for b, name, variant in every:
         alive()
-        asks.append(prepared(engine, one, inputs[b], f"block {b} as {name!r}"))
-    # A call alone costs something; in the whole network that is paid once.
+        asks.append(prepared(engine, variant, inputs[b], f"block {b} as {name!r}"))
+    # The cost of a call, which the whole network pays once
     asks.append(prepared(engine, nn.Identity(), inputs[0], "nothing"))
     asked = [inputs[b][:1] for b in (*(b for b, _, _ in every), 0)]
     *took, call = latencies_ms(asks, asked, alive)
-    for (b, name, one), ms in zip(every, took, strict=True):
-        free = name != SAME and not list(one.parameters())
+    for (b, name, variant), ms in zip(every, took, strict=True):
+        free = name != SAME and not list(variant.parameters())
         yield Option(
             block=b,
             name=name,
             score=moved[b][name],
             latency_ms=0.0 if free else max(0.0, ms - call),
-            parameters=parameters(one),
+            parameters=parameters(variant),
         )

@@ -1,4 +1,4 @@
-"""What each stand-in costs: answers that move, and time on the machine it is made for."""
+"""Measure stand-ins: how far the teacher's answers move, and their latency."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,16 +23,16 @@ def scores(
     batches: Iterable[Tensor],
     alive: Callable[[], None] = lambda: None,
 ) -> list[dict[str, float]]:
-    """How far the teacher's answers move with one of its blocks replaced (replace-1-block).
+    """Measure how far the teacher's answers move with one block replaced (replace-1-block).
 
     Args:
-        teachers: its blocks, in evaluation mode.
-        variants: of each block, in evaluation mode.
+        teachers: the teacher's blocks, in evaluation mode.
+        variants: stand-ins of each block, in evaluation mode.
         batches: normalised views (N, C, H, W) on the device of the blocks.
-        alive: called after each variant.
+        alive: called after each stand-in.
 
     Returns:
-        Of each variant the mean of KL(teacher || teacher with it), in nats.
+        The mean of KL(teacher || teacher with it) of each stand-in, in nats.
     """
     sums = [dict.fromkeys(of_block, 0.0) for of_block in variants]
     seen = 0
@@ -54,24 +54,24 @@ def scores(
 
 
 def engine_of(name: str) -> Engine:
-    """The engine of this name that counts in fp32; `auto` is ONNX Runtime, or else `folded`.
+    """Return the fp32 engine of this name; `auto` is ONNX Runtime, or else `folded`.
 
     Raises:
-        BadInput: it is not installed here.
+        BadInput: it is not installed on this machine.
     """
-    here = {e.name: e for e in installed("cpu") if e.precision == "fp32"}
+    engines = {e.name: e for e in installed("cpu") if e.precision == "fp32"}
     if name == "auto":
-        name = "onnxruntime" if "onnxruntime" in here else "folded"
-    if name not in here:
+        name = "onnxruntime" if "onnxruntime" in engines else "folded"
+    if name not in engines:
         raise BadInput(
-            f"method.engine is {name}, which is not installed here; there are "
-            f"{', '.join(here)}. pip install 'kdlab[onnx]' or 'kdlab[openvino]' brings the others."
+            f"method.engine is {name}, which is not installed; installed are "
+            f"{', '.join(engines)}. Install others: pip install 'kdlab[onnx]' or 'kdlab[openvino]'."
         )
-    return here[name]
+    return engines[name]
 
 
 def prepared(engine: Engine, network: nn.Module, views: Tensor, what: str) -> Asked:
-    """Ready to answer, on one thread.
+    """Prepare a network on an engine with one thread.
 
     Raises:
         BadInput: the engine cannot compute it.
@@ -89,26 +89,26 @@ def prepared(engine: Engine, network: nn.Module, views: Tensor, what: str) -> As
 def latencies_ms(
     asks: Sequence[Asked], views: Sequence[Tensor], alive: Callable[[], None] = lambda: None
 ) -> list[float]:
-    """Milliseconds of one call of each on one thread: medians, all in turns.
+    """Time one call of each network on one thread, in turns; return medians in milliseconds.
 
     Args:
-        asks: of `prepared`.
-        views: what each is asked about.
+        asks: networks from `prepared`.
+        views: the input of each.
         alive: called before each round.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     taken: list[list[float]] = [[] for _ in asks]
     try:
-        for ask, given in zip(asks, views, strict=True):  # warm
+        for ask, input_views in zip(asks, views, strict=True):  # warm
             for _ in range(3):
-                ask(given)
+                ask(input_views)
         end = time.perf_counter() + _TIMED_S * len(asks)
         while len(taken[0]) < _LEAST or time.perf_counter() < end:
             alive()
-            for ask, given, seconds in zip(asks, views, taken, strict=True):
+            for ask, input_views, seconds in zip(asks, views, taken, strict=True):
                 begin = time.perf_counter()
-                ask(given)
+                ask(input_views)
                 seconds.append(time.perf_counter() - begin)
     finally:
         torch.set_num_threads(threads)

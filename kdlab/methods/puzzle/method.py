@@ -1,4 +1,4 @@
-"""`method: {type: methods/puzzle}`: a student chosen among stand-ins for its teacher's blocks."""
+"""`method: {type: methods/puzzle}`: choose a student from stand-ins for the teacher's blocks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from kdlab.methods.blockwise.cutting import Cuts, Cutting
 from kdlab.methods.blockwise.method import Blockwise, check
 from kdlab.methods.blockwise.setup import write_architecture
 from kdlab.methods.puzzle.choice import BlockChoice
-from kdlab.methods.puzzle.chosen import chosen, parts_of, stops
+from kdlab.methods.puzzle.chosen import chosen, load_parts, stop_check
 from kdlab.methods.puzzle.measured import engine_of
 from kdlab.models.block_library import BlockLibrary
 from kdlab.models.block_variants import variant_blocks
@@ -30,15 +30,15 @@ _NOT_CHOSEN = {
     "student_cuts": "a library is cut as its network is",
     "search": "a student is searched or chosen",
 }
-_OF_ONE = ("block_loss", "block_inputs")  # settings for a student that is there once
+_OF_ONE = ("block_loss", "block_inputs")  # settings for blocks with one student each
 
 
 @register("methods/puzzle")
 @dataclass(frozen=True, kw_only=True)
 class Puzzle(Blockwise, BlockChoice):
-    """Stand-ins for each block are distilled blockwise, and the best are chosen for a budget.
+    """Distil stand-ins for each block and choose the best for a budget.
 
-    The student is a `models/block_library`; `fine_tune` trains what is chosen as a whole.
+    The student is a `models/block_library`; `fine_tune` trains the chosen network as a whole.
     """
 
     files = (*Blockwise.files, "choice.json", "choice.png")
@@ -47,9 +47,7 @@ class Puzzle(Blockwise, BlockChoice):
         yield from BlockChoice.cross_faults(self)
         yield from Blockwise.cross_faults(self)
         if not self.teacher_cuts:
-            yield Fault(
-                "teacher_cuts", "is empty; the stand-ins of a library are of named blocks"
-            )
+            yield Fault("teacher_cuts", "is empty; a library has stand-ins of named blocks")
         for name, why in _NOT_CHOSEN.items():
             if getattr(self, name):
                 yield Fault(name, f"is set with {self.component}; {why}")
@@ -60,13 +58,13 @@ class Puzzle(Blockwise, BlockChoice):
 
     @property
     def cuts(self) -> Cuts:
-        """Blocks of a library have numbers."""
-        own = tuple(map(str, range(len(self.teacher_cuts))))
-        return Cuts(self.teacher_cuts, own, self.blocks, self.last_loss)
+        """Cut the teacher at its named modules, and the library at its numbered blocks."""
+        numbers = tuple(map(str, range(len(self.teacher_cuts))))
+        return Cuts(self.teacher_cuts, numbers, self.blocks, self.last_loss)
 
     @property
     def shown_whole(self) -> int:
-        """None: norms keep what they saw of their teacher's blocks until there is a whole."""
+        """0: batch norms keep their statistics until a student is chosen."""
         return 0
 
     def faults(self, spec: ExperimentSpec) -> Iterator[Fault]:
@@ -95,33 +93,33 @@ class Puzzle(Blockwise, BlockChoice):
             _check_size(self.smaller, cutting)
 
     def distil(self, training: MemberTraining) -> MemberResult:
-        """The whole library, and the best student of it, with the weights of its parts."""
+        """Distil the whole library and choose the best student from it."""
         return self.choose(training, super().distil(training))
 
     def choose(self, training: MemberTraining, distilled: MemberResult) -> MemberResult:
-        """The best student for the budget; `distilled` is of its library.
+        """Choose the best student for the budget; `distilled` is the result of its library.
 
         Raises:
             BadInput: an engine cannot compute a part.
-            RunStopped: the user asked; measuring begins again when the run goes on.
+            RunStopped: the user stopped the run; a resumed run measures again.
         """
         folder, data = training.folder, training.setup.data
-        recipe, alive = training.spec.train, stops(training)
-        parts = parts_of(training, Path(distilled.model_path))
-        made = chosen(self, parts, training)
+        recipe, alive = training.spec.train, stop_check(training)
+        parts = load_parts(training, Path(distilled.model_path))
+        choice = chosen(self, parts, training)
         spec = ChosenBlocks(
             of=parts.spec.of.without_weights(),
             cuts=parts.spec.cuts,
-            choices=tuple(option.name for option in made.chosen),
+            choices=tuple(option.name for option in choice.chosen),
             mean=parts.spec.mean,
             std=parts.spec.std,
         )
         model = spec.build(len(data.classes), data.shape[0])
-        model.net.load_state_dict(parts.network(made.chosen).state_dict())
+        model.net.load_state_dict(parts.network(choice.chosen).state_dict())
         model.to(recipe.chosen_device())
         samples = training.setup.samples(training.member)
         take_statistics_again(model, samples, self.recalibrate, recipe.batch, alive)
-        # What is trained on is no student yet: another name, which no export takes for one.
+        # Not a student before fine-tuning, so under a name that no export takes for one
         names = [folder / "chosen.safetensors"]
         if self.fine_tune is None:
             names = [folder / f"whole/{name}.safetensors" for name in ("student", "best")]
@@ -129,9 +127,8 @@ class Puzzle(Blockwise, BlockChoice):
             path.parent.mkdir(exist_ok=True)
             export(model, spec, path, data)
         tested = evaluate(model, data, data.test, recipe.evaluate_batch, alive)
-        validated = evaluate(
-            model, data, data.validation, recipe.evaluate_batch, alive
-        ).top1
+        batch = recipe.evaluate_batch
+        validated = evaluate(model, data, data.validation, batch, alive).top1
         return replace(
             distilled,
             last=tested,
@@ -143,39 +140,39 @@ class Puzzle(Blockwise, BlockChoice):
             best_path=str(names[-1]),
             parameters=parameters(model),
             architecture=write_architecture(spec, folder),
-            more={"faster_than_teacher": made.faster},
+            more={"faster_than_teacher": choice.faster},
         )
 
 
 def _check_library(spec: ExperimentSpec) -> None:
-    """Whether its blocks stand in for those of this teacher."""
+    """Raise BadInput where the library is not of this teacher."""
     assert isinstance(spec.student, BlockLibrary)
-    own, teacher = (
+    library, teacher = (
         m.without_weights().to_dict() | {"mean": None, "std": None}
         for m in (spec.student.of, spec.teachers()[0].model)
     )
-    if own != teacher:
-        apart = sorted(k for k in own | teacher if own.get(k) != teacher.get(k))
+    if library != teacher:
+        apart = sorted(k for k in library | teacher if library.get(k) != teacher.get(k))
         raise BadInput(
-            f"student.of is another network than the teacher ({', '.join(apart)} differ), whose "
-            "blocks it is to have stand-ins for. Give both the same type and settings."
+            f"student.of is another network than the teacher ({', '.join(apart)} differ), and its "
+            "stand-ins replace the teacher's blocks. Give both the same type and settings."
         )
 
 
 def _check_size(smaller: float, cutting: Cutting) -> None:
-    """Whether anything is as small as it is asked for."""
-    whole, least = 0, 0
+    """Raise BadInput where no choice is as small as `method.smaller`."""
+    total, least = 0, 0
     for pair in cutting.pairs:
-        own = parameters(pair.teacher)
-        each = [
+        unchanged = parameters(pair.teacher)
+        sizes = [
             parameters(variant)
             for block in variant_blocks(pair.student)
             for variant in block.variants.values()
         ]
-        whole, least = whole + own, least + min([own, *each])
-    if least * smaller > whole:
+        total, least = total + unchanged, least + min([unchanged, *sizes])
+    if least * smaller > total:
         raise BadInput(
             f"method.smaller is {smaller:g}, and with the smallest stand-ins the "
-            f"student has {least:,} of {whole:,} parameters: {whole / max(1, least):.2f} times "
+            f"student has {least:,} of {total:,} parameters: {total / max(1, least):.2f} times "
             "fewer. Ask for less, or offer smaller student.variants."
         )

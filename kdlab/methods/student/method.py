@@ -1,4 +1,4 @@
-"""`method: {type: methods/student}`: one student learns from a source of soft labels."""
+"""`method: {type: methods/student}`: train one student with a source of soft labels."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from kdlab.train.result import MemberResult
 @register("methods/student")
 @dataclass(frozen=True, kw_only=True)
 class StudentMethod(MethodSpec):
-    """One student, batch by batch, with soft labels from any source (EDL-Dist).
+    """Train one student, batch by batch, with soft labels from any source (EDL-Dist).
 
     inherit: a student of its teacher's family begins with the teacher's tensors of the same name
         and shape, and separable convolutions as the nearest to what they replace.
@@ -57,20 +57,20 @@ class StudentMethod(MethodSpec):
             )
 
     def compared(self, spec: ExperimentSpec) -> dict[str, SourceSpec]:
-        """The soft-label sources by their short names."""
-        own = {short_name(spec.soft_labels): spec.soft_labels}
+        """Return the soft-label sources to compare, by their short names."""
+        configured = {short_name(spec.soft_labels): spec.soft_labels}
         if not spec.compare:
-            return own
-        known: dict[str, SourceSpec] = {
+            return configured
+        sources: dict[str, SourceSpec] = {
             "none": NoTeacher(),
             "in_process": InProcess(),
             "cached": Cached(),
             "served": spec.soft_labels,
         }
-        return {name: (known | own)[name] for name in spec.compare}
+        return {name: (sources | configured)[name] for name in spec.compare}
 
     def default_source(self, spec: ExperimentSpec) -> SourceSpec:
-        """A teacher that is named is used: here, or served where that is compared."""
+        """Use a named teacher: in the process, or served where that is compared."""
         if "served" in spec.compare:
             return Served()
         return InProcess() if spec.teachers() else NoTeacher()
@@ -94,7 +94,7 @@ class StudentMethod(MethodSpec):
 
 
 def _group(training: MemberTraining) -> StudentGroup:
-    """The ranks that train one student together, each a process; `run()` it."""
+    """Return the group of ranks that train one student, each a process."""
     aggregation = training.spec.aggregation
     assert isinstance(aggregation, AllReduce)
     changes = training.changes
@@ -119,7 +119,7 @@ def _group(training: MemberTraining) -> StudentGroup:
 
 
 def ranks_before(run: RunFolder) -> int | None:
-    """What was asked of a run of before this was a change among others."""
+    """Return the ranks asked of a run by an earlier version, which had a file for them."""
     path = run.path / "ranks.json"
-    found = find_as(dict[str, RankCount], path, "Delete it, or ask again.")
-    return found.get("ranks") if found else None
+    stored = find_as(dict[str, RankCount], path, "Delete it, or ask again.")
+    return stored.get("ranks") if stored else None

@@ -24,7 +24,7 @@ _WARM_UP_S = 0.1
 
 
 class Rank(RankProcess[GenerationOrder]):
-    """A rank of a student that is trained by all-reduce."""
+    """A rank of a student that trains by all-reduce."""
 
     takes = GenerationOrder
 
@@ -41,7 +41,7 @@ class Rank(RankProcess[GenerationOrder]):
         self.rate: float | None = None  # t_s, measured once per process
 
     def warm_up(self) -> None:
-        """Besides: the first steps of a process import and prepare for seconds."""
+        """Also run first steps, which import and prepare for seconds."""
         super().warm_up()
         if self.spec.train.chosen_device() == "cpu":  # of GPUs the order says which
             probe = self.setup.loop(self.member, self.folder, self.report(1))
@@ -65,27 +65,27 @@ class Rank(RankProcess[GenerationOrder]):
         return super().backend(device, on_this_machine)
 
     def lr_scale(self, world: int) -> float:
-        """What a group of this size multiplies the learning rate by."""
+        """Return the factor of the learning rate for a group of this size."""
         scaled = self.aggregation.on_size_change == "scale_lr"
         return world / self.aggregation.ranks if scaled else 1.0
 
     def train(
         self, order: GenerationOrder, ranks: Ranks, device: torch.device
     ) -> MemberResult | None:
-        """From the newest checkpoint to the end, in a group that is up; rank 0's result."""
+        """Train from the newest checkpoint to the end; return the result on rank 0."""
         spec, number = self.spec, order.generation
         members = order.names or tuple(f"rank{r}" for r in range(ranks.world))
         folder = self.folder / "checkpoints"
-        found = checkpoint.load_newest(folder, self.hash, StudentFacts)
+        loaded = checkpoint.load_newest(folder, self.hash, StudentFacts)
         batch = spec.train.batch
         if self.aggregation.on_size_change == "scale_lr":
             batch = max(2, batch * ranks.world // self.aggregation.ranks)
         position = Position()
-        if found is not None:
-            position = found.facts.restored(batch)
+        if loaded is not None:
+            position = loaded.facts.restored(batch)
         samples = self.setup.samples(
             self.member,
-            RankPart(ranks.rank, self._shares(ranks, device, found, members)),
+            RankPart(ranks.rank, self._shares(ranks, device, loaded, members)),
             batch=batch,
             first_epoch=position.epoch,
             first_sample=position.first_sample,
@@ -106,9 +106,9 @@ class Rank(RankProcess[GenerationOrder]):
             pulse=lambda step: self.beat(number, step),
             changes=self.changes,
         )
-        if ranks.rank:  # dropout and the like: chances of its own
+        if ranks.rank:  # dropout and the like differ by rank
             torch.manual_seed(self.member.seed * 1009 + ranks.rank)
-        loop.go_to(found)
+        loop.go_to(loaded)
         self.beat(number, loop.position.step)
         if self.rate is None:
             self.rate = loop.measure_rate()
@@ -117,7 +117,7 @@ class Rank(RankProcess[GenerationOrder]):
             return loop.finish() if loop.is_master else None
 
     def _opened(self, order: GenerationOrder, loop: StudentLoop) -> SoftLabelSource:
-        """The soft labels of this rank's rows, from where the loop stands."""
+        """Open the soft labels of this rank's rows, from the loop's position on."""
         number, rank = order.generation, loop.job.ranks.rank
         return self.member.source.build(
             SourceContext(
@@ -140,16 +140,16 @@ class Rank(RankProcess[GenerationOrder]):
         self,
         ranks: Ranks,
         device: torch.device,
-        found: checkpoint.LoadedCheckpoint[StudentFacts] | None,
+        loaded: checkpoint.LoadedCheckpoint[StudentFacts] | None,
         members: tuple[str, ...],
     ) -> tuple[float, ...]:
-        """Share of each rank in a batch; those of the checkpoint while the same ranks train.
+        """Return each rank's share of a batch: the checkpoint's while the same ranks train.
 
-        By name: another process in a place of the group may be much slower.
+        Compared by name, since another process at a place of the group may be much slower.
         """
         if self.aggregation.shares == "equal" or ranks.world == 1:
             return (1.0,) * ranks.world
-        saved = found.facts.shares if found is not None else {}
+        saved = loaded.facts.shares if loaded is not None else {}
         if set(saved) == set(members):
             return tuple(saved[name] for name in members)
         if self.rate is None:
@@ -159,7 +159,7 @@ class Rank(RankProcess[GenerationOrder]):
         return tuple(float(rate) for rate in rates)
 
     def _waits(self, number: int, step: int) -> bool:
-        """Asked by a source that waits: it is alive, it only has nothing to train on."""
+        """Send a heartbeat for a source that waits for labels; return whether to stop."""
         self.beat(number, step)
         return self.stops()
 

@@ -23,7 +23,7 @@ def experiment(*words):
     ("words", "message"),
     [
         ([], "teacher_cuts: is empty; the stand-ins"),
-        (["method.faster=null"], "nothing is asked for"),
+        (["method.faster=null"], "no budget"),
         ([CUTS, 'method.student_cuts=["0", "1"]'], "a library is cut as its"),
         ([CUTS, "method.search={}"], "a student is searched or chosen"),
         ([CUTS, "method.block_inputs=student"], "learn behind the teacher's"),
