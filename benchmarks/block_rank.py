@@ -155,7 +155,7 @@ def running(what: ExecutionPlan, own: _Cut) -> Running:
     pairs = [BlockPair(p.teacher, copy.deepcopy(p.student), p.loss) for p in cutting.pairs]
     groups, relay = stage_groups(what.plans), of_all()
     workers = []
-    for plan in what.of(rank):
+    for plan in what.plans_of(rank):
         stage = plan.stages[plan.stage_of(rank)]
         loader = own.loader()
         loader.ids = loader.ids[:1] * _FOREVER  # references; every step is a whole batch
@@ -171,7 +171,7 @@ def running(what: ExecutionPlan, own: _Cut) -> Running:
         )
         workers.append(Worker(plan, rank, job, groups, cutting.shapes[stage.first]))
     together = zip(*(w.advance(_FOREVER) for w in workers), strict=True)
-    stages = what.of(rank)[0]
+    stages = what.plans_of(rank)[0]
     behind = len(stages.stages) - 1 - stages.stage_of(rank) if stages.decoupled else 0
     behind *= max(1, stages.lead // 2)  # half full, as on average
     return Running(workers, iter(together), behind)

@@ -44,6 +44,6 @@ def _row(stage: Stage, costs: StageCosts, memory: list[float], plan: Plan) -> li
     head = [blocks, ", ".join(map(str, stage.devices)), ", ".join(map(str, stage.rows))]
     held = max(memory[device] for device in stage.devices) / 1e6
     task = plan.blocks != range(costs.blocks)  # a baseline's
-    cost = costs.of_stage(stage, decoupled=plan.decoupled, task=task)
+    cost = costs.stage_cost(stage, decoupled=plan.decoupled, task=task)
     parts = [cost.teacher, cost.student, cost.all_reduce, cost.exposed, cost.seconds]
     return [*head, *(f"{1e3 * seconds:.2f}" for seconds in parts), f"{held:.0f}"]

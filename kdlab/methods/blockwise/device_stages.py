@@ -48,7 +48,9 @@ class DeviceStages:
         self._losses: dict[int, Tensor] = {}  # sums by block since the last report
         self._reported = 0  # step of the last report
         self.groups = stage_groups(job.programme.plans)
-        self.workers = [self._worker(p, self.groups) for p in job.programme.of(job.rank)]
+        self.workers = [
+            self._worker(p, self.groups) for p in job.programme.plans_of(job.rank)
+        ]
         keep_own_blocks(
             job.cutting.pairs,
             students={b for w in self.workers for b in w.stage.blocks},

@@ -1,8 +1,8 @@
-"""What the meetings of a shared stage take, by what its devices took (beyond the paper).
+"""Measured time of the meetings in a shared stage, over the predicted time (beyond the paper).
 
-A profile is measured without the pipeline: what devices wait for each other in every norm is not in
-it. So all blocks are shared for some steps, and what that takes beyond the devices' own work is
-held against what the links say.
+A profile is measured without the pipeline, so it does not have the time that devices wait for each
+other in every norm. All blocks are shared for some steps, and the time beyond the devices' own work
+is compared with the links' prediction.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from kdlab.papers.pipe_bd.block_cost import StageCosts
 from kdlab.papers.pipe_bd.relay import Span
 from kdlab.papers.pipe_bd.stages import Stage
 
-_LEAST = 1e-3  # of what meetings take over what is predicted
+_LEAST = 1e-3  # of the factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +20,14 @@ class DeviceTimes:
     """Mean seconds of a device's parts in a step."""
 
     device: int
-    teacher: float
-    student: float  # forward, loss, backward and update
-    # All-reduces with waiting for the others of its stage; 0 where it has a stage of its own
+    teacher: float  # line 10
+    student: float  # lines 12, 13 and 16: forward, loss, backward and update
+    # Line 14, waiting for the other devices included; 0 in a stage of one device
     all_reduce: float
 
 
 def device_took(device: int, spans: Sequence[Span]) -> DeviceTimes:
-    """Means over the steps of a device's spans."""
+    """Mean times of a device over the steps of its spans."""
     steps = len({span.step for span in spans})
 
     def mean(*parts: str) -> float:
@@ -44,14 +44,14 @@ def device_took(device: int, spans: Sequence[Span]) -> DeviceTimes:
 def sharing_of(
     stage: Stage, costs: StageCosts, took: Sequence[DeviceTimes]
 ) -> float | None:
-    """What the meetings of a shared stage took over what the links of the profile say.
+    """Factor of the meetings' measured over their predicted time; None where nothing meets.
 
     Args:
-        stage: of several devices; None of any other.
+        stage: the shared stage.
         costs: of the profile.
-        took: what each of its devices took in a step.
+        took: mean times of each of its devices.
     """
-    if len(stage.devices) < 2 or len(took) < 2:
+    if len(stage.devices) < 2 or len(took) < 2:  # line 14 has nothing to share
         return None
     profile = costs.profile
     kinds = {profile.devices[d] for d in stage.devices}
@@ -62,12 +62,12 @@ def sharing_of(
     if predicted <= 0:
         return None
     met = []
-    for one in took:
-        rows = stage.rows[stage.devices.index(one.device)]
-        kind = profile.devices[one.device]
+    for times in took:
+        rows = stage.rows[stage.devices.index(times.device)]
+        kind = profile.devices[times.device]
         taught, learned, *_ = costs.parts(stage.first, stage.stop, kind, rows)
-        # Where norms meet in the student's own work, it is off as its teacher's is.
-        off = one.teacher / taught if taught > 0 else 1.0
-        met.append(one.student + one.all_reduce - learned * off)
-    # Whoever comes last waits least: what is left is the meeting itself.
+        # The student's own work differs from its profile as the teacher's does, which meets nobody.
+        off = times.teacher / taught if taught > 0 else 1.0
+        met.append(times.student + times.all_reduce - learned * off)
+    # The last device to arrive waits least: its time is that of the meeting itself.
     return max(min(met) / predicted, _LEAST)

@@ -1,4 +1,4 @@
-"""Which device has which place in a plan, where devices of one type have unlike memory."""
+"""Place devices of one type in a plan where their memory differs (beyond the paper)."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -6,27 +6,26 @@ from dataclasses import replace
 from kdlab.papers.pipe_bd.block_cost import StageCosts
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 
-_ENOUGH = 1 + 1e-12  # sums in another order end in other bits
+_ENOUGH = 1 + 1e-12  # sums in another order differ in their last bits
 
 
 def stage_of(first: int, stop: int, shares: Iterable[tuple[int, int]]) -> Stage:
-    """Stage of blocks [first, stop) on devices, each with its rows."""
+    """Make a stage of blocks [first, stop) on devices, each with its rows."""
     devices, rows = zip(*sorted(shares), strict=True)
     return Stage(first, stop, devices, rows, from_data=first == 0)
 
 
 def placed(plan: Plan, costs: StageCosts) -> Plan | None:
-    """The same with other devices of the same types, such that each has memory enough.
+    """Return the plan with devices of the same types that have enough memory, or None.
 
-    As they stand where that fits; else what needs most is given a device first, which finds
-    places for all where there are any.
+    Keeps the places where they fit; else the largest need is placed first, which finds places for
+    all where there are any.
     """
     parts = [
         (
+            # Weights, and the rows' activations (Fig. 7: early blocks have the largest)
             costs.fixed_bytes(s.first, s.stop) + rows * costs.row_bytes(s.first, s.stop),
-            k,
-            d,
-            rows,
+            *(k, d, rows),
         )
         for k, s in enumerate(plan.stages)
         for d, rows in zip(s.devices, s.rows, strict=True)
@@ -39,12 +38,12 @@ def placed(plan: Plan, costs: StageCosts) -> Plan | None:
             fit = (
                 d for d, k in free.items() if k.type == kind and need <= k.memory * _ENOUGH
             )
-            if (own := next(fit, None)) is None:
-                break
-            del free[own]
-            shares[number].append((own, rows))
+            if (place := next(fit, None)) is None:
+                break  # this order has no place for it
+            del free[place]
+            shares[number].append((place, rows))
         else:
-            made = zip(plan.stages, shares, strict=True)
-            stages = tuple(stage_of(s.first, s.stop, own) for s, own in made)
+            placed_stages = zip(plan.stages, shares, strict=True)
+            stages = tuple(stage_of(s.first, s.stop, share) for s, share in placed_stages)
             return replace(plan, stages=stages)
     return None

@@ -22,7 +22,7 @@ def experiment(*words):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "teacher_cuts: is empty; the stand-ins"),
+        ([], "teacher_cuts: is empty; a library has stand-ins"),
         (["method.faster=null"], "no budget"),
         ([CUTS, 'method.student_cuts=["0", "1"]'], "a library is cut as its"),
         ([CUTS, "method.search={}"], "a student is searched or chosen"),

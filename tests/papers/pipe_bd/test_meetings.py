@@ -28,7 +28,7 @@ def took_of(own, factor, *, within=False):
     costs = StageCosts(own, 8)
     (plan,) = programme("ir", costs).plans
     (stage,) = plan.stages
-    cost = costs.of_stage(stage)
+    cost = costs.stage_cost(stage)
     met = factor * cost.all_reduce
     took = [
         DeviceTimes(d, cost.teacher, cost.student + within * met, (not within) * met)

@@ -40,7 +40,7 @@ def test_every_block_is_trained_once_on_every_row(name):
     assert made.blocks == 4
     for block in range(4):
         owner = made.owner(block)
-        assert any(block in plan.blocks for plan in made.of(owner))
+        assert any(block in plan.blocks for plan in made.plans_of(owner))
     assert from_builtins(ExecutionPlan, json.loads(json.dumps(to_builtins(made)))) == made
 
 
