@@ -15,7 +15,7 @@ from kdlab.papers.pipe_bd.group_rows import Counts, Groups
 
 _HALVINGS = 4  # between a step that is too short and one that may be long enough
 _SHORT = 1e-12  # seconds
-_LESS = 1 - 1e-9  # a hair less: sums in another order differ in their last bits
+LESS = 1 - 1e-9  # a hair less: sums in another order differ in their last bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class DevicePrices:
         Returns:
             The blocks that the rest can begin with, and the highest price of its first stage.
         """
-        demand, price_left = self.needed(limit), self.price(left) / _LESS
-        price_taken = (self.worth - self.price(left)) / _LESS + price_left * (1 / _LESS - 1)
+        demand, price_left = self.needed(limit), self.price(left) / LESS
+        price_taken = (self.worth - self.price(left)) / LESS + price_left * (1 / LESS - 1)
         # The devices left must do all from the first block on, and the others all before it.
         firsts = [
             first
@@ -78,10 +78,10 @@ class DevicePrices:
         for _ in range(_HALVINGS if low < high else 0):  # bisects, by ratios
             middle = sqrt(low * high)
             low, high = (low, middle) if self._may_be(middle) else (middle, high)
-        return low * _LESS
+        return low * LESS
 
     def _may_be(self, limit: float) -> bool:
-        return self.needed(limit).behind[0] <= self.worth / _LESS
+        return self.needed(limit).behind[0] <= self.worth / LESS
 
     def _needed(self, limit: float) -> DeviceDemand:
         blocks = self.costs.blocks
@@ -94,18 +94,18 @@ class DevicePrices:
             for stop in range(first + 1, blocks + 1):
                 if work[stop] - work[first] > room:  # and so does every longer stage
                     break
-                stage_price = self._stage(first, stop, room)
+                stage_price = self.stage(first, stop, room)
                 stages.append((first, stop, stage_price))
                 behind[first] = min(behind[first], stage_price + behind[stop])
         for first, stop, stage_price in sorted(stages):
             before[stop] = min(before[stop], before[first] + stage_price)
         last = [0] * blocks
         for first, stop, stage_price in stages:
-            if before[first] + stage_price + behind[stop] <= self.worth / _LESS:
+            if before[first] + stage_price + behind[stop] <= self.worth / LESS:
                 last[first] = max(last[first], stop)
         return DeviceDemand(before, behind, last)
 
-    def _stage(self, first: int, stop: int, room: float) -> float:
+    def stage(self, first: int, stop: int, room: float) -> float:
         """Least price of devices that do a stage within `room` seconds."""
         batch, groups = self.costs.batch, self.groups
         rows = [groups.most_within(first, stop, kind, room, 0.0) for kind in groups.kinds]

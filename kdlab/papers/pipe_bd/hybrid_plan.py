@@ -12,8 +12,9 @@ blocks and devices:
 where `relay` is 0 with DPU (Fig. 3c), and with a barrier (Fig. 3b) the time until the next stage
 has its input. The paper searches all plans; this finds one that is as good without trying all: it
 searches below a limit that rises from a lower bound of all plans (device_prices.py), and the first
-plan that it finds is the best. With too many kinds and devices for that, the kinds are ordered,
-stages take neighbours, and the plan comes with a bound.
+plan that it finds is the best. With too many kinds and devices for that, the plan comes with a
+bound: with DPU it is searched by prices (priced_search.py); with a barrier, or where that gives up,
+the kinds are ordered and stages take neighbours.
 """
 
 from bisect import bisect_right
@@ -28,6 +29,7 @@ from kdlab.papers.pipe_bd.block_cost import DeviceKind, StageCosts
 from kdlab.papers.pipe_bd.device_prices import DevicePrices
 from kdlab.papers.pipe_bd.group_rows import Counts, Groups
 from kdlab.papers.pipe_bd.placement import placed, stage_of
+from kdlab.papers.pipe_bd.priced_search import PricedSearch, Stages
 from kdlab.papers.pipe_bd.stages import Plan
 from kdlab.papers.shares import shared_rows
 
@@ -35,6 +37,7 @@ from kdlab.papers.shares import shared_rows
 _MOST_STATES = 20_000  # combinations of numbers of devices left, by kind
 _MOST_TURNS = 300_000  # of the search through all plans: about half a second
 _NEARLY, _FAR = 1 / 32, 1e3  # relative excess over the lower bound, first and last limit
+_PRICED_LIMITS = 5  # up to half as long again as the lower bound
 _ALIKE = 1 + 1e-12  # times that differ by less count as equal
 
 
@@ -147,15 +150,13 @@ class _Search:
 
     def best(self) -> PlanFound:
         """Find the best plan, or the best of some plans where these are too many."""
-        result, bound = self._first(self.prices.bound_s(), mixed=True)
+        result, bound = self._first(self.prices.bound_s())
         if result is not None:
             return replace(result, bound_s=result.step_s)
-        # Stages of one kind; with a barrier stages are few and mix kinds.
         if self.decoupled:
-            result, _ = self._first(bound, mixed=False)
+            result, bound = self._priced(bound)
         by_price = sorted(range(len(self.kinds)), key=self.prices.of.__getitem__)
-        none = result is None or result.plan is None
-        for limit in _limits(bound, 1.0) if none else ():
+        for limit in _limits(bound, 1.0) if result is None else ():
             # The best plan with stages of 1, 2, 4 ... devices is a limit for all others.
             steps = [
                 (self._below(limit, self._in_order(order, coarse=True)).step_s, order)
@@ -169,17 +170,16 @@ class _Search:
         assert result is not None
         return replace(result, bound_s=bound)
 
-    def _first(self, bound: float, *, mixed: bool) -> tuple[PlanFound | None, float]:
+    def _first(self, bound: float) -> tuple[PlanFound | None, float]:
         """Find the best plan below the first limit that has one.
 
         Returns:
-            The plan, or None after too many turns; and a lower bound of all such plans.
+            The plan, or None after too many turns; and a lower bound of all plans.
         """
         try:
-            way = self._every_way(mixed=mixed)
+            way = self._every_way()
             # Devices of one kind take few turns, so these are not counted.
-            turns = _MOST_TURNS if mixed else 3 * _MOST_TURNS
-            self._turns = turns if len(self.kinds) > 1 else inf
+            self._turns = _MOST_TURNS if len(self.kinds) > 1 else inf
             for limit in _limits(bound):
                 result = self._best_of(limit, [way])
                 if result.plan is not None or limit == inf:
@@ -188,6 +188,42 @@ class _Search:
         except _TooMany:
             self._turns = inf
         return None, bound
+
+    def _priced(self, bound: float) -> tuple[PlanFound | None, float]:
+        """Find a plan near the lower bound among too many to compare all.
+
+        Returns:
+            The plan, or None where the search gives up; and a lower bound of all plans.
+        """
+        search = PricedSearch(self.prices)
+        for limit in islice(_limits(bound), _PRICED_LIMITS):
+            stages, complete = search.below(limit)
+            self.looked_at += search.tried
+            if stages is not None:
+                every = [(first, stop, g, 0.0) for first, stop, g in self._filled(stages)]
+                step_s = max(self.groups.seconds(*stage, inf) for stage in every)
+                return PlanFound(self.plan(every), step_s, bound, self.looked_at), bound
+            bound = limit if complete else bound
+        return None, bound
+
+    def _filled(self, stages: Stages) -> Stages:
+        """Add devices that are left to stages that are not slower with them."""
+
+        def seconds(stage: tuple[int, int, Counts]) -> float:
+            return self.groups.seconds(*stage, 0.0, inf)
+
+        step_s = max(map(seconds, stages)) * _ALIKE
+        used = map(sum, zip(*(group for _, _, group in stages), strict=True))
+        left = list(map(sub, self.numbers, used))
+        for kind, place in product(range(len(left)), range(len(stages))):
+            while left[kind]:
+                first, stop, group = stages[place]
+                more = tuple(n + (k == kind) for k, n in enumerate(group))
+                if sum(more) > self.widest or seconds((first, stop, more)) > step_s:
+                    break
+                stages[place] = first, stop, more
+                left[kind] -= 1
+        return stages
 
     def _best_of(self, limit: float, ways: Sequence[_Way]) -> PlanFound:
         """Find the best plan below the limit; among equals one without idle devices."""
@@ -200,8 +236,8 @@ class _Search:
             best = min(best, result, key=lambda plan: plan.step_s)
         return replace(best, looked_at=self.looked_at)
 
-    def _every_way(self, *, mixed: bool) -> _Way:
-        """Stages on any devices, or on those of one kind where they are not mixed.
+    def _every_way(self) -> _Way:
+        """Stages on any devices.
 
         Raises:
             _TooMany: too many devices of several kinds.
@@ -209,9 +245,7 @@ class _Search:
         if prod(n + 1 for n in self.numbers) > _MOST_STATES:
             raise _TooMany
         states = list(product(*(range(n + 1) for n in self.numbers)))
-        every = (
-            t for t in states if 0 < sum(t) <= self.widest and (mixed or max(t) == sum(t))
-        )
+        every = (taken for taken in states if 0 < sum(taken) <= self.widest)
         takes = sorted((self.prices.price(taken), taken) for taken in every)
 
         def stages(left: Counts, dearest: float) -> Iterator[tuple[Counts, Counts]]:

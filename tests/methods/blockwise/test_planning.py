@@ -9,8 +9,8 @@ from kdlab.errors import BadInput
 from kdlab.methods.blockwise.planning import (
     Identity,
     in_order_of,
-    loading_s,
     joint_identity,
+    loading_s,
     partner_of,
     read_profile,
     write_profile,

@@ -4,6 +4,7 @@ import random
 from math import inf
 
 import pytest
+from plan_costs import costs_of
 from plan_oracle import KINDS_OF_TABLES, Everything, table
 from tests_support import examples
 
@@ -12,43 +13,6 @@ from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCos
 from kdlab.papers.pipe_bd.execution_plan import memory_bytes, programme
 from kdlab.papers.pipe_bd.hybrid_plan import best_plan, count, relaying
 from kdlab.papers.pipe_bd.layerwise import packed
-
-
-def costs_of(made):
-    """What the oracle's table is to the planner."""
-    links = {
-        name: DeviceLink(
-            bytes_per_s=link.rate,
-            latency_s=link.latency,
-            overlap=link.overlap,
-            meet_s=link.meet,
-        )
-        for name, link in made.links.items()
-    }
-    types = {
-        name: [
-            Block(
-                teacher_s=made.teacher[name][b],
-                student_s=made.student[name][b],
-                output_bytes=made.output[b],
-                gradient_bytes=made.gradient[b],
-                fixed_bytes=made.fixed[b],
-                row_bytes=made.row[b],
-                norms=made.norms[b],
-            )
-            for b in range(made.blocks)
-        ]
-        for name in made.teacher
-    }
-    profile = Profile(
-        types=types,
-        devices=made.of,
-        links=links,
-        load_s=made.load,
-        load_overlap=made.load_overlap,
-        memory_bytes=made.memory,
-    )
-    return StageCosts(profile, made.batch, lead=made.lead)
 
 
 def check_best(made, found, costs, *, decoupled, widest=None):
@@ -174,6 +138,17 @@ def test_of_many_kinds_it_is_the_best_too(devices, kinds):
     found = best_plan(costs)
     assert found.step_s == pytest.approx(found.bound_s)
     assert costs.step_s(found.plan) == pytest.approx(found.step_s)
+
+
+@pytest.mark.parametrize(("devices", "kinds"), [(64, 4), (48, 6)])
+@pytest.mark.long
+def test_of_too_many_kinds_it_is_within_5_percent_of_the_bound(devices, kinds):
+    """By prices, where all plans are too many to compare."""
+    costs = many(devices, devices, kinds)
+    found = best_plan(costs)
+    assert found.bound_s <= found.step_s <= 1.05 * found.bound_s
+    assert costs.step_s(found.plan) == pytest.approx(found.step_s)
+    assert sorted(found.plan.devices) == list(range(devices))
 
 
 @pytest.mark.parametrize(
