@@ -4,13 +4,13 @@ A network that was made cheaper in some of its layers is the other one's in all 
 begin with the other one's tensors, and what stands in for a convolution as what is nearest to it.
 """
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from kdlab.models.model import evaluating
 
@@ -68,15 +68,18 @@ def in_common(net: nn.Module, other: nn.Module) -> SharedLayers:
 
 
 @torch.no_grad()
-def inherit_layers(net: nn.Module, other: nn.Module, views: Tensor) -> None:
+def inherit_layers(
+    net: nn.Module, other: nn.Module, views: Tensor, common: SharedLayers | None = None
+) -> None:
     """Copy tensors of the same name and shape; stand-ins begin as what is nearest.
 
     Args:
         net: with weights that mean nothing yet.
         other: trained, on the same device.
         views: that the other one takes; stand-ins are fitted to what it makes of them.
+        common: of `in_common`, where it was asked before.
     """
-    common = in_common(net, other)
+    common = common or in_common(net, other)
     net.load_state_dict(common.same, strict=False)
     if common.replaced:
         _Fitting(common.replaced).run(net, other, views)
@@ -87,46 +90,51 @@ class _Fitting:
 
     Each gets what the student makes of the images so far, and is fitted to the teacher's output
     of its place: so it makes up for what those before it changed. The norm behind it brings
-    mean and variance to the teacher's.
+    mean and variance to the teacher's. One that is called several times is fitted in the first.
     """
 
     def __init__(self, pairs: dict[str, tuple[Replacement, nn.Conv2d]]) -> None:
         self.pairs = pairs
-        self._outputs: dict[str, Tensor] = {}  # of the teacher's convolutions
+        # Outputs of the teacher's convolutions, one a call
+        self._outputs: dict[str, list[Tensor]] = {name: [] for name in pairs}
         # Output of the last stand-in, and as it should be
         self._last: tuple[Tensor, Tensor] | None = None
+        self._done = set[nn.Module]()  # stand-ins and norms
 
     def run(self, net: nn.Module, other: nn.Module, views: Tensor) -> None:
-        handles: list[RemovableHandle] = []
-        for name, (_, conv) in self.pairs.items():
-            made = net.get_submodule(name)
-            handles += [
-                conv.register_forward_hook(partial(self._keep, name)),
-                made.register_forward_pre_hook(partial(self._fit, name)),
-                made.register_forward_hook(partial(self._remember, name)),
-            ]
-        for norm in net.modules():
-            if isinstance(norm, nn.BatchNorm2d) and norm.track_running_stats:
-                handles.append(norm.register_forward_pre_hook(self._correct))
-        with evaluating(other), evaluating(net):
+        with ExitStack() as hooks, evaluating(other), evaluating(net):
+            for name, (_, conv) in self.pairs.items():
+                made = net.get_submodule(name)
+                for hook in (
+                    conv.register_forward_hook(partial(self._keep, name)),
+                    made.register_forward_pre_hook(partial(self._fit, name)),
+                    made.register_forward_hook(partial(self._remember, name)),
+                ):
+                    hooks.callback(hook.remove)
+            for norm in net.modules():
+                if isinstance(norm, nn.BatchNorm2d) and norm.track_running_stats:
+                    hooks.callback(norm.register_forward_pre_hook(self._correct).remove)
             other(views)
             net(views)
-        for handle in handles:
-            handle.remove()
 
     def _keep(self, name: str, conv: nn.Module, given: object, output: Tensor) -> None:
-        self._outputs[name] = output.clone()  # what comes behind may write over it
+        self._outputs[name].append(output.clone())  # what comes behind may write over it
 
     def _fit(self, name: str, made: nn.Module, given: tuple[Tensor, ...]) -> None:
-        stand_in, conv = self.pairs[name]
-        stand_in.inherit(conv, given[0], self._outputs[name])
+        if made not in self._done and self._outputs[name]:
+            self._done.add(made)
+            stand_in, conv = self.pairs[name]
+            stand_in.inherit(conv, given[0], self._outputs[name][0])
 
     def _remember(self, name: str, made: nn.Module, given: object, output: Tensor) -> None:
-        self._last = output, self._outputs.pop(name)
+        outputs = self._outputs[name]  # none are left where the teacher calls it less often
+        self._last = (output, outputs.pop(0)) if outputs else None
 
     def _correct(self, norm: nn.BatchNorm2d, given: tuple[Tensor, ...]) -> None:
-        if self._last is not None and given[0] is self._last[0]:
-            _correct(norm, *self._last)
+        if self._last is None or given[0] is not self._last[0] or norm in self._done:
+            return
+        self._done.add(norm)
+        _correct(norm, *self._last)
 
 
 def _correct(norm: nn.BatchNorm2d, found: Tensor, wanted: Tensor) -> None:

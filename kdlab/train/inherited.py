@@ -35,7 +35,7 @@ def inherit(student: Normalised, teacher: Normalised, views: Tensor | None) -> b
     if views is None:
         student.net.load_state_dict(common.same, strict=False)
     else:
-        inherit_layers(student.net, teacher.net, views)
+        inherit_layers(student.net, teacher.net, views, common)
     return True
 
 

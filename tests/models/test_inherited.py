@@ -92,6 +92,53 @@ def test_a_teacher_stays_as_it_is():
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in theirs.modules())
 
 
+class Shared(nn.Module):
+    """One layer called twice, each time with a norm of its own or the same."""
+
+    def __init__(self, conv, norms):
+        super().__init__()
+        self.conv, self.norms = conv, nn.ModuleList(norms)
+
+    def forward(self, x):
+        for k in range(2):
+            x = self.norms[k % len(self.norms)](self.conv(x))
+        return x
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["one norm", "a norm a call"])
+def test_a_stand_in_that_is_called_twice_is_fitted_once(count, monkeypatch):
+    theirs = Shared(
+        nn.Conv2d(4, 4, 3, padding=1), [nn.BatchNorm2d(4) for _ in range(count)]
+    )
+    for _ in range(5):
+        theirs.train()(views(4) * 3)
+    student = Shared(SeparableConv(theirs.conv), [nn.BatchNorm2d(4) for _ in range(count)])
+    fitted, inherit = [], SeparableConv.inherit
+    monkeypatch.setattr(
+        SeparableConv,
+        "inherit",
+        lambda self, *given: (fitted.append(self), inherit(self, *given)),
+    )
+    inherit_layers(student.eval(), theirs.eval(), views(4))
+    assert fitted == [student.conv]
+    moved = [
+        not norm.running_mean.equal(right.running_mean)
+        for norm, right in zip(student.norms, theirs.norms, strict=True)
+    ]
+    assert all(moved)  # each took its statistics of what comes to it
+
+
+def test_a_pass_that_fails_leaves_no_hooks():
+    theirs, student = teacher(), Separable(of=RESNET).architecture(10, 3)
+    with pytest.raises(RuntimeError):
+        inherit_layers(student, theirs, views(channels=1))
+    assert not any(
+        part._forward_hooks or part._forward_pre_hooks
+        for net in (theirs, student)
+        for part in net.modules()
+    )
+
+
 def _made(module):
     return isinstance(module, SeparableConv)
 
