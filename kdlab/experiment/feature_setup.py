@@ -1,22 +1,24 @@
 """What an experiment's `features` come to for its networks: taps, shapes, misfits."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from kdlab.cluster.teachers.probe import probe_images
-from kdlab.config.home import home, locked, write_whole
-from kdlab.config.kept import key_of
+from kdlab.config.home import home, write_whole
+from kdlab.config.kept import kept, key_of
 from kdlab.data.images import ImageData
 from kdlab.errors import ModelError
 from kdlab.features.balance import moments
 from kdlab.features.feature_loss import FeatureLossSpec
 from kdlab.models.model import Normalised
+from kdlab.models.tensor_files import is_complete, read_tensors
 from kdlab.models.with_features import shapes_of, tap_of
 from kdlab.soft_labels.source import LoadedTeacher
 from kdlab.train.evaluate import in_batches
@@ -63,32 +65,41 @@ def feature_job(
     )
 
 
-def balanced(job: FeatureJob, teacher: LoadedTeacher, data: ImageData) -> FeatureJob:
-    """The job with statistics of those outputs that are to be balanced.
+def balanced(
+    job: FeatureJob, fingerprint: str, load: Callable[[], LoadedTeacher], data: ImageData
+) -> FeatureJob:
+    """Add the statistics of the teachers' outputs that losses balance.
 
-    They are of some training images without augmentation, made once for these teachers and images
-    and kept: a resumed run, and each of several ranks, has the same to the bit.
+    They are of some training images without augmentation, measured once for these teachers, taps
+    and images, and kept: a resumed run, and each of several ranks, has the same to the bit.
 
     Args:
         job: of `feature_job`.
-        teacher: all teachers, with their inner outputs.
-        data: whose images are looked at.
+        fingerprint: of the weights of all teachers.
+        load: loads all teachers, with their inner outputs, where nothing is kept yet.
+        data: whose training images are used.
     """
     rows = np.sort(data.train)[:: -(-len(data.train) // _IMAGES)]
-    parts = [teacher.fingerprint, data.digest, str(data.shape), str(rows.tolist())]
-    path = home() / "teachers" / "balance" / f"{key_of('|'.join(parts))}.safetensors"
-    with locked(path.with_suffix(".lock")):
-        if not path.is_file():
-            found = dict[str, Tensor]()
-            for shown in data.shown_ahead(in_batches(rows, _BATCH)):
-                answers = job.features_of(teacher.infer(torch.from_numpy(shown)))
-                for n, features in enumerate(map(moments, answers)):
-                    found[str(n)] = found.get(str(n), 0) + features
-            write_whole(path, lambda temporary: save_file(found, temporary))
-        kept = load_file(path)
+    taps = [(loss.of, loss.teacher) for loss in job.losses]
+    parts = [fingerprint, taps, data.digest, data.shape, rows.tolist()]
+    path = home() / "teachers" / "balance" / f"{key_of(json.dumps(parts))}.safetensors"
+
+    def find() -> dict[str, Tensor] | None:
+        return read_tensors(path) if is_complete(path) else None
+
+    def make() -> dict[str, Tensor]:
+        teacher, sums = load(), dict[str, Tensor]()
+        for views in data.shown_ahead(in_batches(rows, _BATCH)):
+            answers = job.features_of(teacher.infer(torch.from_numpy(views)))
+            for n, features in enumerate(map(moments, answers)):
+                sums[str(n)] = sums.get(str(n), 0) + features
+        write_whole(path, lambda temporary: save_file(sums, temporary))
+        return sums
+
+    sums = kept(path, find, make)
     wanted = enumerate(loss.balance != "none" for loss in job.losses)
     return replace(
-        job, statistics=tuple(kept[str(n)] if yes else None for n, yes in wanted)
+        job, statistics=tuple(sums[str(n)] if yes else None for n, yes in wanted)
     )
 
 

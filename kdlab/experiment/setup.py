@@ -262,7 +262,7 @@ class TrainingSetup:
         if spec.features and taught:
             made = feature_job(spec.features, self.networks(), model, data)
             if any(loss.balance != "none" for loss in made.losses):
-                made = balanced(made, self.load_teacher(), data)
+                made = balanced(made, self.teacher.fingerprint, self.load_teacher, data)
             fields["features"] = made
         job = StudentJob(
             model_spec=model_spec,

@@ -11,11 +11,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from kdlab.config.home import home, locked, write_whole
-from kdlab.config.kept import key_of
+from kdlab.config.home import home, write_whole
+from kdlab.config.kept import kept, key_of
 from kdlab.config.seal import file_sha256
 from kdlab.errors import ModelError
 from kdlab.models.model import ModelSpec, Normalised, load_weights
+from kdlab.models.tensor_files import is_complete
 
 
 def bare(spec: ModelSpec, in_chans: int) -> Normalised:
@@ -43,16 +44,19 @@ def bare(spec: ModelSpec, in_chans: int) -> Normalised:
 
 
 def bare_file(spec: ModelSpec, in_chans: int) -> Path:
-    """The file of its weights, made once for each network and origin."""
+    """Path of a file of its weights, written once for each network and origin."""
     origin = spec.origin()
-    known = file_sha256(Path(origin)) if origin and Path(origin).is_file() else origin
+    source = file_sha256(Path(origin)) if origin and Path(origin).is_file() else origin
     if spec.weights is not None:
-        known = file_sha256(spec.weights_path())
-    key = key_of(json.dumps([spec.to_dict(), in_chans, known], sort_keys=True))
+        source = file_sha256(spec.weights_path())
+    key = key_of(json.dumps([spec.to_dict(), in_chans, source], sort_keys=True))
     path = home() / "teachers" / "headless" / f"{key}.safetensors"
-    with locked(path.with_suffix(".lock")), torch.random.fork_rng():
-        if not path.is_file():
+
+    def make() -> Path:
+        with torch.random.fork_rng():
             state = bare(spec, in_chans).net.state_dict()
-            state = {name: tensor.contiguous() for name, tensor in state.items()}
-            write_whole(path, lambda temporary: save_file(state, temporary))
-    return path
+        state = {name: tensor.contiguous() for name, tensor in state.items()}
+        write_whole(path, lambda temporary: save_file(state, temporary))
+        return path
+
+    return kept(path, lambda: path if is_complete(path) else None, make)

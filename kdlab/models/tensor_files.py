@@ -5,7 +5,7 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -31,6 +31,15 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         ) from error
     except (SafetensorError, RuntimeError, ValueError, EOFError, BadZipFile) as error:
         raise WeightsError(f"{path} cannot be read: {error}") from error
+
+
+def is_complete(path: Path) -> bool:
+    """True where a safetensors file has its header and the length that it says."""
+    try:
+        with safe_open(path, framework="pt"):
+            return True
+    except (OSError, SafetensorError):
+        return False
 
 
 def _check_unpacked(path: Path) -> None:

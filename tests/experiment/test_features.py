@@ -222,10 +222,16 @@ def test_statistics_are_taken_once_of_what_the_teachers_say(
     )
     assert torch.allclose(hidden[-1, :-1], answers[:, -8:].double().sum(0))
     assert maps[-1, -1] == 16 * hidden[-1, -1] == 16 * len(setup.data.train)
-    monkeypatch.setattr("kdlab.experiment.feature_setup.in_batches", None)  # asked no more
-    again = statistics()
-    assert torch.equal(again[0], maps)
-    assert torch.equal(again[1], hidden)
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainingSetup, "load_teacher", None)  # nothing is measured again
+        again = statistics()
+    (file,) = (kdlab_home / "teachers" / "balance").glob("*.safetensors")
+    damaged = file.read_bytes()[:-1]
+    file.unlink()  # what was read is mapped
+    file.write_bytes(damaged)
+    for measured in (again, statistics()):  # a damaged file is measured again
+        assert torch.equal(measured[0], maps)
+        assert torch.equal(measured[1], hidden)
 
 
 @pytest.mark.processes("a served run, with its pool")
