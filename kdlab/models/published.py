@@ -84,7 +84,7 @@ def published(variant: str, where: bool | str = True) -> Published:
     """
     facts = timm.get_pretrained_cfg(variant)
     if isinstance(where, str):
-        path = _file_at(Path(located(where)).expanduser(), variant)
+        path = file_at(where, variant)
         file = str(path)
         if path.suffix in (".safetensors", ".npz"):
             return Published(file, lambda: {"file": file})
@@ -115,8 +115,13 @@ def published(variant: str, where: bool | str = True) -> Published:
     )
 
 
-def _file_at(path: Path, variant: str) -> Path:
-    """A file of weights itself, or the one in a folder as hubs make it."""
+def file_at(place: str, variant: str) -> Path:
+    """Path of a file of weights: `place` itself, or the one in a folder as hubs make it.
+
+    Raises:
+        ModelError: there is none.
+    """
+    path = Path(located(place)).expanduser()
     names = ("model.safetensors", "pytorch_model.bin", f"{variant}.safetensors")
     found = (
         path

@@ -140,9 +140,8 @@ class PreparedTeacher:
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits of the weights; of the network too where the same weights have several."""
-        one = isinstance(self.spec.model, ShrunkModel) or self.spec.headless
-        return network_key(self.spec.model, self.sha256) if one else self.sha256[:16]
+        """16 hex digits of the weights and of the network that has them."""
+        return network_key(self.spec.model, self.sha256)
 
     def build(self, num_classes: int, in_chans: int) -> Normalised:
         """The frozen model in eval mode, on the CPU."""
@@ -183,11 +182,10 @@ class PreparedTeachers:
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits of the weights, and of their shares in an ensemble."""
+        """16 hex digits of all members and of their shares in an ensemble."""
         if len(self.members) == 1:
             return self.members[0].fingerprint
-        parts = [f"{m.sha256}*{m.spec.weight:g}" for m in self.members]
-        parts += [m.fingerprint for m in self.members if m.fingerprint not in m.sha256]
+        parts = [f"{m.fingerprint}*{m.spec.weight:g}" for m in self.members]
         if not self.is_plain:
             parts.append(repr(self.combination))
         return hashlib.sha256("+".join(parts).encode()).hexdigest()[:16]

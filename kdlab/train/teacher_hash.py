@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from kdlab.config.folders import located
 from kdlab.config.kept import key_of
 from kdlab.config.registry import component_names
 from kdlab.config.seal import file_sha256
+from kdlab.errors import ModelError, NotFoundError
 from kdlab.models.model import ModelSpec
+from kdlab.models.published import file_at
 
 # Fields that were added, and what was done before.
 _ADDED_TO_TEACHERS: Mapping[str, object] = {
@@ -50,14 +53,19 @@ def _without(block: dict[str, Any], added: Mapping[str, object]) -> None:
             del block[name]
 
 
-def _without_drops(tree: Any) -> None:
-    """Fields of timm's models, wherever they stand within others."""
+def _prepare_timm(tree: Any) -> None:
+    """Drop added fields of timm's models at any depth; hash the files that `pretrained` names."""
     if not isinstance(tree, dict):
         return
-    if str(tree.get("type", "")).startswith("timm/"):
+    kind = str(tree.get("type", ""))
+    if kind.startswith("timm/"):
         _without(tree, _ADDED_TO_TIMMS)
+        if isinstance(tree.get("pretrained"), str):
+            with suppress(ModelError, NotFoundError):  # no such file: its path stays
+                path = file_at(tree["pretrained"], kind.removeprefix("timm/"))
+                tree["pretrained"] = file_sha256(path)
     for inner in tree.values():
-        _without_drops(inner)
+        _prepare_timm(inner)
 
 
 def hash_of(parts: dict[str, Any], identity: str) -> str:
@@ -72,7 +80,7 @@ def hash_of(parts: dict[str, Any], identity: str) -> str:
     data = parts["data"] or {}
     _without(data, _ADDED_TO_DATA)
     _without(data.get("sampling", {}), _ADDED_TO_SAMPLING)
-    _without_drops(parts["model"])
+    _prepare_timm(parts["model"])
     for name in list(recipe):
         if name.startswith(("log_", "checkpoint_", "threads", "device")):
             del recipe[name]

@@ -7,6 +7,7 @@ from kdlab.data.digits import Digits
 from kdlab.data.synthetic import Synthetic
 from kdlab.errors import ModelError, TeacherRefused, WeightsError
 from kdlab.models.cifar_resnet import CifarResNet
+from kdlab.models.shrunk import ShrunkModel
 from kdlab.models.timm import TimmModel
 from kdlab.train.recipe import Recipe
 from kdlab.train.step import TrainStep
@@ -118,10 +119,38 @@ def test_the_same_weights_at_another_size_are_another_teacher(tmp_path):
         PreparedTeacher(TeacherSpec(model=MODEL, size=size), *weights, None)
         for size in (None, 12, 16)
     )
-    assert plain.fingerprint == "0" * 16  # as it always was
     assert len({one.fingerprint for one in (plain, *sized)}) == 3
     pairs = [PreparedTeachers((plain, one)).fingerprint for one in sized]
     assert pairs[0] != pairs[1]
+
+
+def test_the_same_weights_in_another_network_are_another_teacher():
+    """A size of patches counts, the path of a file does not."""
+    first, other, moved = (
+        PreparedTeacher(TeacherSpec(model=model), Path("w"), "0" * 64, None).fingerprint
+        for model in (
+            TimmModel(variant="vit_tiny_patch16_224", options={"patch_size": 4}),
+            TimmModel(variant="vit_tiny_patch16_224", options={"patch_size": 8}),
+            TimmModel(
+                variant="vit_tiny_patch16_224", options={"patch_size": 4}, weights="b.pt"
+            ),
+        )
+    )
+    assert first == moved != other
+
+
+def test_a_file_of_published_weights_counts_by_its_bytes_wherever_it_lies(tmp_path):
+    def hashed(place):
+        model = TimmModel(variant="test_resnet", pretrained=str(place))
+        return recipe_hash(spec(model=ShrunkModel.of(model, 8)))
+
+    for name, content in (("a", b"one"), ("b", b"one"), ("c", b"two")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(content)
+    first = hashed(tmp_path / "a")
+    assert first == hashed(tmp_path / "b") == hashed(tmp_path / "b/model.safetensors")
+    assert first != hashed(tmp_path / "c")
+    assert hashed(tmp_path / "none") != hashed(tmp_path / "neither")
 
 
 def test_biases_and_weights_of_losses_do_not_decay():
