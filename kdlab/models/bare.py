@@ -31,16 +31,17 @@ def bare(spec: ModelSpec, in_chans: int) -> Normalised:
             f"The teacher {spec.to_dict()['type']} is headless and has no weights: give it "
             "pretrained: true, or pretrained: or weights: with the path of a file."
         )
-    made = replace(spec, weights=None, sha256=None).build(0, in_chans)
-    facts = [getattr(part, "pretrained_cfg", None) for part in made.net.modules()]
-    head = next((dict(found).get("classifier") for found in facts if found), None)
-    if not isinstance(head, str):
+    model = replace(spec, weights=None, sha256=None).build(0, in_chans)
+    facts = [getattr(part, "pretrained_cfg", None) for part in model.net.modules()]
+    heads = next((dict(cfg).get("classifier") for cfg in facts if cfg), None)
+    heads = (heads,) if isinstance(heads, str) else heads  # several: a distillation token
+    if not isinstance(heads, tuple):
         raise ModelError(
             f"{spec.to_dict()['type']} cannot be without its last layer; networks of timm can."
         )
     if spec.weights is not None:
-        load_weights(made.net, spec.weights_path(), spec.sha256, but=head)
-    return made
+        load_weights(model.net, spec.weights_path(), spec.sha256, but=heads)
+    return model
 
 
 def bare_file(spec: ModelSpec, in_chans: int) -> Path:

@@ -179,7 +179,7 @@ def load_weights(
     path: Path,
     sha256: str | None = None,
     *,
-    but: str | None = None,
+    but: Sequence[str] = (),
     refit: bool = False,
 ) -> str:
     """Strictly load a file of plain tensors into a network; what was not loaded, in words.
@@ -188,7 +188,7 @@ def load_weights(
         net: the bare network.
         path: of the file.
         sha256: that it must have.
-        but: a module whose tensors stay as they are, whatever the file has.
+        but: modules whose tensors stay as they are, whatever the file has.
         refit: so does a last layer of another number of classes.
 
     Raises:
@@ -205,13 +205,17 @@ def load_weights(
     try:
         state = {k.removeprefix("net."): v for k, v in state.items()}
         state = {k: v for k, v in state.items() if k not in ("mean", "std")}
-        own, anew = net.state_dict(), ""
-        if refit and (but := _other_head(own, state)) is not None:
-            there, here = (len(tensors[f"{but}.weight"]) for tensors in (state, own))
-            anew = f"; its last layer ({but}) begins afresh: {there:,} classes there, {here:,} here"
-        if but is not None:
-            state = {k: v for k, v in state.items() if not k.startswith(f"{but}.")}
-            state |= {k: v for k, v in own.items() if k.startswith(f"{but}.")}
+        fresh, anew = net.state_dict(), ""
+        if refit and (but := _other_heads(fresh, state)):
+            sizes = [len(tensors[f"{but[0]}.weight"]) for tensors in (state, fresh)]
+            anew = (
+                "; its last layer ({}) begins afresh: {:,} classes there, {:,} here".format(
+                    ", ".join(but), *sizes
+                )
+            )
+        within = tuple(f"{name}." for name in but)
+        state = {k: v for k, v in state.items() if not k.startswith(within)}
+        state |= {k: v for k, v in fresh.items() if k.startswith(within)}
         net.load_state_dict(state)
         return anew
     except RuntimeError as error:
@@ -221,15 +225,18 @@ def load_weights(
         raise WeightsError(f"{path} cannot be read: {error}") from error
 
 
-def _other_head(network: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> str | None:
-    """The only layer that differs, and in its outputs alone: the last. None: it is not so."""
-    other = [k for k, v in network.items() if k in file and file[k].shape != v.shape]
-    layers = {k.rpartition(".")[0] for k in other}
-    apart = any(file[k].shape[1:] != network[k].shape[1:] for k in other)
-    if network.keys() != file.keys() or apart or len(layers) != 1:
-        return None
-    (layer,) = layers
-    return layer if f"{layer}.weight" in other else None
+def _other_heads(network: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> list[str]:
+    """The last layers, where they alone differ, and in their number of classes alone."""
+    differing = [k for k, v in network.items() if k in file and file[k].shape != v.shape]
+    layers = sorted({k.rpartition(".")[0] for k in differing})
+    apart = any(file[k].shape[1:] != network[k].shape[1:] for k in differing)
+    classes = {
+        (len(file[k]), len(network[k])) for k in differing
+    }  # of several heads the same
+    whole = all(f"{layer}.weight" in differing for layer in layers)
+    if network.keys() != file.keys() or apart or len(classes) != 1 or not whole:
+        return []
+    return layers
 
 
 def _difference(network: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> str:

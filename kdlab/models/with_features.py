@@ -102,8 +102,12 @@ class Taps:
     def _behind(self, tap: str) -> Any:
         def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
             prefix = self._prefix[tap]
-            self._taken[tap] = output if prefix is None else as_map(output, prefix)
-            if isinstance(output, Tensor) and not output.is_inference():
+            self._taken[tap] = output
+            if not isinstance(output, Tensor):
+                return  # `shapes_of` refuses it
+            if prefix is not None:
+                self._taken[tap] = as_map(output, prefix)
+            if not output.is_inference():
                 self._versions[tap] = output, output._version
 
         return hook

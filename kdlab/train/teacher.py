@@ -234,8 +234,9 @@ def begin_with(
         WeightsError: missing, damaged, or of another network.
     """
     if spec.backbone is not None:
-        head = last_linear(model, torch.from_numpy(data.inputs[data.train[:2]]))
-        load_weights(model.net, Path(located(spec.backbone)).expanduser(), but=head)
+        views = torch.from_numpy(data.inputs[data.train[:2]])
+        head = last_linear(model, views, "teacher.backbone is set")
+        load_weights(model.net, Path(located(spec.backbone)).expanduser(), but=[head])
     if origin := spec.model.origin():
         emit(Note(message=f"the teacher begins with the weights of {origin}"))
 

@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 from kdlab.errors import ModelError, WeightsError
 from kdlab.models.bare import bare, bare_file
 from kdlab.models.cifar_resnet import CifarResNet
+from kdlab.models.model import Normalised
 from kdlab.models.published import published
 from kdlab.models.shrunk import ShrunkModel
 from kdlab.models.timm import TimmModel
@@ -83,6 +84,45 @@ def test_its_file_is_made_once_without_its_last_layer(tmp_path, kdlab_home):
     before = bare_file(TimmModel(variant=name, weights=str(path)), 3)
     save_file({k: t * 2 for k, t in net.state_dict().items()}, path)
     assert bare_file(TimmModel(variant=name, weights=str(path)), 3) != before
+
+
+def test_a_network_with_a_distillation_token_goes_without_both_last_layers(tmp_path):
+    name, options = "deit_tiny_distilled_patch16_224", {"img_size": 32, "depth": 1}
+    net, path = timm.create_model(name, **options), tmp_path / "w.safetensors"
+    save_file(net.state_dict(), path)
+    views = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    for origin in ({"pretrained": str(path)}, {"weights": str(path)}):
+        model = bare(TimmModel(variant=name, options=options, **origin), 3).eval()
+        inputs = (views - model.mean) / model.std
+        with torch.inference_mode():
+            pooled = net.eval().forward_head(net.forward_features(inputs), pre_logits=True)
+            assert torch.allclose(model(views), pooled, atol=1e-5)
+    refit = TimmModel(variant=name, options=options, weights=str(path))
+    model = refit.build(10, 3, refit=True)
+    assert "(head, head_dist) begins afresh: 1,000 classes there, 10 here" in model.anew
+    assert torch.equal(model.net.cls_token, net.cls_token)
+
+
+class Pair(torch.nn.Module):
+    """A transformer whose only block gives its tokens twice."""
+
+    num_prefix_tokens = 1
+
+    def __init__(self):
+        super().__init__()
+        self.block = torch.nn.Identity()
+        self.block.register_forward_hook(lambda module, inputs, tokens: (tokens, tokens))
+
+    def forward(self, x):
+        return self.block(x.flatten(2).transpose(1, 2))[0].mean(1)
+
+
+@pytest.mark.parametrize("tap", ["block:map", "block"])
+def test_a_module_that_puts_out_several_tensors_is_refused_by_name(tap):
+    model = Normalised(Pair(), [0.5], [0.5], 3)
+    views = torch.zeros((2, 3, 2, 2), dtype=torch.uint8)
+    with pytest.raises(ModelError, match=rf"{tap} of Pair puts out no tensor with a row"):
+        shapes_of(model, [tap_of(model, tap, views)], views)
 
 
 def test_grey_images_are_taken_too(tmp_path):
