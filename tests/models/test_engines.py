@@ -1,8 +1,11 @@
 """Engines answer as the network does, or are refused; the fastest that agrees is taken."""
 
 import copy
+import sys
 from importlib import import_module
 from importlib.util import find_spec
+from threading import Thread
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -260,6 +263,36 @@ def test_a_network_in_int8_is_kept_for_the_next_teacher(kdlab_home, monkeypatch)
             )
         assert furthest < 0.2
     assert len(asked) == 2  # other views are another calibration
+
+
+def test_quantising_draws_no_bars_and_leaves_the_output_of_other_threads(
+    kdlab_home, monkeypatch, capsys
+):
+    """With nncf's way to draw bars, and without nncf."""
+    names = ("nncf", "nncf.common", "nncf.common.logging", "openvino")
+    fakes = {name: ModuleType(name) for name in names}
+    for name, fake in fakes.items():
+        monkeypatch.setitem(sys.modules, name, fake)
+    drawn, bars = [], SimpleNamespace(Progress=lambda *rest, disable: drawn.append(disable))
+    fakes["nncf.common.logging"].track_progress = bars
+    before = bars.Progress
+
+    def quantize(network, views, subset_size):
+        bars.Progress("a column", disable=False)
+        thread = Thread(target=print, args=("of another thread",))
+        thread.start(), thread.join()
+        return "quantised"
+
+    fakes["nncf"].quantize, fakes["nncf"].Dataset = quantize, lambda *given: None
+    fakes["nncf"].__version__ = fakes["openvino"].__version__ = "0"
+    fakes["openvino"].save_model = lambda made, path, **rest: [
+        path.with_suffix(suffix).touch() for suffix in (".xml", ".bin")
+    ]
+    monkeypatch.setattr(exported, "_converted", lambda model, views: "network")
+    assert exported._in_int8(torch.nn.Linear(1, 1), VIEWS, VIEWS) == "quantised"
+    assert drawn == [True]
+    assert bars.Progress is before
+    assert capsys.readouterr().out == "of another thread\n"
 
 
 def tracked(call, asked):

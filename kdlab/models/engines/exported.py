@@ -1,12 +1,11 @@
 """Engines of other libraries: ONNX Runtime and OpenVINO, where they are installed."""
 
 import hashlib
-import io
 import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -100,7 +99,7 @@ def _in_int8(model: nn.Module, views: Tensor, shown: Tensor) -> Any:
 
     def make() -> Any:
         given = nncf.Dataset(list(shown.split(1)), lambda view: view.float().numpy())
-        with redirect_stdout(io.StringIO()):  # bars of progress
+        with _without_bars():
             made = nncf.quantize(_converted(model, views), given, subset_size=len(shown))
         folder.mkdir(parents=True, exist_ok=True)
         openvino.save_model(made, folder / "network.xml", compress_to_fp16=False)
@@ -108,6 +107,21 @@ def _in_int8(model: nn.Module, views: Tensor, shown: Tensor) -> Any:
         return made
 
     return kept(folder, find, make)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Hide nncf's bars of progress: it has no option, and standard output is of all threads."""
+    from nncf.common.logging import track_progress
+
+    bars = track_progress.Progress
+    track_progress.Progress = lambda *columns, **rest: bars(
+        *columns, **rest | {"disable": True}
+    )
+    try:
+        yield
+    finally:
+        track_progress.Progress = bars
 
 
 def _onnxruntime(model: nn.Module, views: Tensor, threads: int) -> Asked:
