@@ -12,7 +12,7 @@ from kdlab.features.feature_loss import FeatureLossSpec, unit
 @register("features/attention")
 @dataclass(frozen=True, kw_only=True)
 class Attention(FeatureLossSpec):
-    """Where in a map there is much going on: mean squares over the channels, equation 2."""
+    """Spatial attention of maps: mean squares over the channels, equation 2."""
 
     needs_width: ClassVar[bool] = False
     is_spatial: ClassVar[bool] = True

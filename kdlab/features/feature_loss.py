@@ -1,4 +1,4 @@
-"""The base of all losses between inner outputs: where they are taken, and what they weigh."""
+"""The base of all losses between inner outputs of teacher and student."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -19,23 +19,23 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureLossSpec(Spec, ABC):
-    """What every loss between inner outputs can be told.
+    """Options of every loss between inner outputs.
 
     teacher, student: modules by name whose outputs are compared, such as layer3 or
-        blocks.5.norm1; `penultimate` is what the last linear layer is given.
-    of: the teacher by its name, where there are several (`teacher.name`).
-    weight: on top of the hard and the soft loss.
-    projector: where the student's output has another width, `linear` learns to bring it to
+        blocks.5.norm1; `penultimate` is the input of the last linear layer.
+    of: name of the teacher, where there are several (`teacher.name`).
+    weight: of this loss, which is added to the hard and the soft loss.
+    projector: where the student's output has another width, `linear` learns a projection to
         the teacher's (1x1 convolutions of maps); `mlp` does it in two layers, at any width; `none`
         refuses that.
-    balance: the teacher's features less their mean, over their spread: `overall` over one,
-        `channel` each channel over its own, `phi` over one after a rotation that makes it every
-        channel's own. Taken of some training images before the start.
+    balance: centres the teacher's features and divides them by their spread: `overall` by one,
+        `channel` each channel by its own, `phi` by one after a rotation that makes all equal.
+        Measured on some training images before the start.
     learn_weight: of several losses each weight is learned, from `weight` on (Kendall et al. 2018,
         arXiv:1705.07115): exp(-s) times the loss, and s.
     """
 
-    needs_width: ClassVar[bool] = True  # the same on both sides
+    needs_width: ClassVar[bool] = True  # equal widths of both sides
     is_spatial: ClassVar[bool] = False  # compares maps, not vectors
 
     teacher: str = "penultimate"
@@ -52,66 +52,66 @@ class FeatureLossSpec(Spec, ABC):
 
     @abstractmethod
     def distance(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """The mean over the batch; zero where they agree.
+        """Compute the mean distance over the batch; zero where both agree.
 
         Args:
-            student: (N, ...) of the student, projected where that is needed.
-            teacher: (N, ...) of the teacher; gets no gradient. Maps have the same height
-                and width on both sides.
+            student: (N, ...) outputs of the student, projected where needed.
+            teacher: (N, ...) outputs of the teacher; gets no gradient. Maps have the same
+                height and width on both sides.
         """
 
     def misfit(self, student: Shape, teacher: Shape) -> str:
-        """Why outputs of these shapes cannot be compared; empty where they can."""
+        """Return the reason why outputs of these shapes cannot be compared, or an empty string."""
         unknown = {len(student), len(teacher)} - {1, 2, 3}
         if unknown:
-            return (
-                f"{_named(student)} and {_named(teacher)}; vectors, tokens and maps can be"
-            )
+            return f"{_describe(student)} and {_describe(teacher)}; vectors, tokens and maps can be"
         if len(student) != len(teacher):
-            return f"{_named(student)} of the student and {_named(teacher)} of the teacher"
+            return f"{_describe(student)} of the student and {_describe(teacher)} of the teacher"
         if self.is_spatial and len(student) != 3:
-            return f"{_named(student)}, and {self.component} compares maps"
+            return f"{_describe(student)}, and {self.component} compares maps"
         if self.needs_width and len(student) == 2 and student[0] != teacher[0]:
             return f"{student[0]} tokens of the student, {teacher[0]} of the teacher"
-        own, theirs = _width(student), _width(teacher)
-        if self.needs_width and self.projector == "none" and own != theirs:
-            return f"{own} of the student, {theirs} of the teacher, and no projector"
-        if self.balance == "phi" and core_of(theirs) is None:
+        width, target = _width(student), _width(teacher)
+        if self.needs_width and self.projector == "none" and width != target:
+            return f"{width} of the student, {target} of the teacher, and no projector"
+        if self.balance == "phi" and core_of(target) is None:
             return (
-                f"balance is phi, and no Hadamard matrix of order {theirs} is known here (of most "
+                f"balance is phi, and no Hadamard matrix of order {target} is known here (of most "
                 "multiples of 4 there is one); channel takes any width"
             )
         return ""
 
     def projection(self, student: Shape, teacher: Shape) -> nn.Module:
-        """What brings the student's output to the teacher's width."""
-        own, theirs = _width(student), _width(teacher)
-        if not self.needs_width or (own == theirs and self.projector != "mlp"):
+        """Create the projector from the student's width to the teacher's."""
+        width, target = _width(student), _width(teacher)
+        if not self.needs_width or (width == target and self.projector != "mlp"):
             return nn.Identity()
-        is_map, widest = len(student) == 3, max(own, theirs)
+        is_map, widest = len(student) == 3, max(width, target)
         if self.projector != "mlp":
             return (
-                nn.Conv2d(own, theirs, 1, bias=False) if is_map else nn.Linear(own, theirs)
+                nn.Conv2d(width, target, 1, bias=False)
+                if is_map
+                else nn.Linear(width, target)
             )
         first, last = (
             nn.Conv2d(a, b, 1) if is_map else nn.Linear(a, b)
-            for a, b in ((own, widest), (widest, theirs))
+            for a, b in ((width, widest), (widest, target))
         )
         return nn.Sequential(first, nn.GELU(), last)
 
 
 def _width(shape: Shape) -> int:
-    """Channels of a map; numbers of a vector, and of each token."""
+    """Return the channels of a map, or the length of a vector or token."""
     return shape[0] if len(shape) == 3 else shape[-1]
 
 
-def _named(shape: Shape) -> str:
+def _describe(shape: Shape) -> str:
     kind = {1: "a vector", 2: "tokens", 3: "a map"}.get(len(shape), "an output")
     return f"{kind} of {'×'.join(map(str, shape))}"
 
 
-def meeting(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
-    """Maps of one height and width: the larger is averaged, as mdistiller's peers do it."""
+def match_resolution(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
+    """Average the larger of two maps to the size of the smaller, as in mdistiller."""
     if student.ndim != 4 or student.shape[2:] == teacher.shape[2:]:
         return student, teacher
     if student.shape[2] > teacher.shape[2]:
@@ -131,7 +131,7 @@ def rows(features: Tensor) -> Tensor:
 
 
 def unit(features: Tensor, dim: int = 1) -> Tensor:
-    """Features of length 1 along a dimension; zeros stay zeros, and have no gradient."""
+    """Normalise features to length 1 along a dimension; zeros stay zeros, without gradient."""
     return torch.nn.functional.normalize(features, dim=dim) * features.any(
         dim, keepdim=True
     )

@@ -26,17 +26,17 @@ class Relation(FeatureLossSpec):
     angle_weight: Annotated[float, NOT_NEGATIVE] = 50.0
 
     def distance(self, student: Tensor, teacher: Tensor) -> Tensor:
-        own, right = rows(student), rows(teacher.detach())
-        far = smooth_l1_loss(distances(own), distances(right))
-        wide = smooth_l1_loss(angles(own), angles(right))
-        return self.distance_weight * far + self.angle_weight * wide
+        student_rows, teacher_rows = rows(student), rows(teacher.detach())
+        distance_loss = smooth_l1_loss(distances(student_rows), distances(teacher_rows))
+        angle_loss = smooth_l1_loss(angles(student_rows), angles(teacher_rows))
+        return self.distance_weight * distance_loss + self.angle_weight * angle_loss
 
 
 def distances(features: Tensor) -> Tensor:
-    """(N, D) -> (N, N): Euclidean, over the mean of all that differ. Equal rows do not pull."""
+    """(N, D) -> (N, N) Euclidean distances, over their mean. Equal rows have no gradient."""
     squares = features.square().sum(1)
     square = squares[:, None] + squares[None] - 2 * features @ features.T
-    # Between equal rows there is rounding alone, and the gradient of its root has no bound.
+    # Equal rows differ by rounding, and the gradient of its root has no bound.
     far = square > 1e-6 * (squares[:, None] + squares[None])
     apart = torch.where(far, square, 1.0).sqrt() * far
     return apart / apart[far].mean() if far.any() else apart

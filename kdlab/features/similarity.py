@@ -12,7 +12,7 @@ from kdlab.features.feature_loss import FeatureLossSpec, rows, unit
 @register("features/similarity")
 @dataclass(frozen=True, kw_only=True)
 class Similarity(FeatureLossSpec):
-    """Which samples of a batch resemble each other: equations 1 to 4."""
+    """Similarities between the samples of a batch: equations 1 to 4."""
 
     needs_width: ClassVar[bool] = False
 

@@ -37,7 +37,7 @@ class Dist(LossSpec):
 def dist_parts(
     student: Tensor, teacher: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """(between classes, within classes), each times T².
+    """Compute DIST's losses (between classes, within classes), each times T².
 
     Args:
         student: (N, C) logits.
@@ -64,7 +64,7 @@ def dist_parts(
 
 
 def _unlike(a: Tensor, b: Tensor) -> Tensor:
-    """One minus the Pearson correlation of each row pair, averaged."""
+    """Compute one minus the Pearson correlation of each row pair, averaged."""
     centred_a = a - a.mean(dim=1, keepdim=True)
     centred_b = b - b.mean(dim=1, keepdim=True)
     return 1 - cosine_similarity(centred_a, centred_b, dim=1, eps=1e-8).mean()

@@ -14,7 +14,7 @@ from kdlab.losses.soft_loss import LossSpec, same_shape, standardised
 @register("losses/dkd")
 @dataclass(frozen=True, kw_only=True)
 class DecoupledKd(LossSpec):
-    """DKD: target class and the other classes weighed apart; CIFAR-100 defaults.
+    """DKD: separate weights of the target class and of the others; CIFAR-100 defaults.
 
     target_weight: the paper's α, of the target-class part (TCKD).
     other_weight: the paper's β, of the part among the other classes (NCKD).
@@ -34,14 +34,14 @@ class DecoupledKd(LossSpec):
         if self.standardise:
             same_shape(student, teacher)
             student, teacher = standardised(student), standardised(teacher)
-        target, other = dkd_parts(student, teacher, labels, self.temperature)
-        return self.target_weight * target + self.other_weight * other
+        target, rest = dkd_parts(student, teacher, labels, self.temperature)
+        return self.target_weight * target + self.other_weight * rest
 
 
 def dkd_parts(
     student: Tensor, teacher: Tensor, labels: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """(TCKD, NCKD), each times T².
+    """Compute (TCKD, NCKD), each times T².
 
     Args:
         student: (N, C) logits, C >= 3: with two classes nothing is left beside the target.
@@ -82,7 +82,7 @@ def dkd_parts(
 
 
 def _target_and_rest(log_p: Tensor, target: Tensor) -> Tensor:
-    """(N, 2): log probability of the target class and of all others together."""
+    """Compute (N, 2) log probabilities: of the target class, and of all others together."""
     at_target = log_p[target]
     rest = log_p.masked_fill(target, float("-inf")).logsumexp(dim=1)
     return stack((at_target, rest), dim=1)

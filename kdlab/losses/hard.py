@@ -19,7 +19,7 @@ class Hard(LossSpec):
     smoothing: of that label.
     """
 
-    rests_at_equality: ClassVar[bool] = False  # it pulls to one class, whatever the others
+    rests_at_equality: ClassVar[bool] = False  # it pulls to the likeliest class
 
     smoothing: Annotated[float, SHARE] = 0.0
 

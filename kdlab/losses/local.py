@@ -1,8 +1,8 @@
-"""The two losses of EC-DNN (Eqs. 5 and 6): away from the others, and back to the ensemble.
+"""The losses of EC-DNN's local training (Eq. 5) and compression (Eq. 6).
 
-Both take probabilities of others: the paper averages outputs and feeds them to a cross
+Both take mean probabilities of other models: the paper averages outputs and feeds them to a cross
 entropy, so its f are probabilities. On raw scores the distance of Eq. 5 has no bound, and
-SGD follows it for ever.
+SGD diverges.
 """
 
 import torch
@@ -17,7 +17,7 @@ _SMALL = 1e-12  # below it the distance has no direction
 def diversity_regularised(
     scores: Tensor, hard: Tensor, average: Tensor | None, weight: float
 ) -> Tensor:
-    """Eq. 5: cross entropy minus alpha times the distance from the compressed models.
+    """Compute Eq. 5: cross entropy minus alpha times the distance from the compressed models.
 
     Args:
         scores: (N, C) logits of the local model.
@@ -42,7 +42,7 @@ def diversity_regularised(
 def accelerated_compression(
     scores: Tensor, hard: Tensor, pseudo: Tensor, weight: float
 ) -> Tensor:
-    """Eq. 6: cross entropy with the true labels, and beta times that with the ensemble's.
+    """Compute Eq. 6: cross entropy with the true labels, plus beta times that with the ensemble's.
 
     Args:
         scores: (N, C) logits of the local model.
@@ -58,7 +58,7 @@ def accelerated_compression(
 
 
 def log_loss(probabilities: Tensor, labels: Tensor) -> float:
-    """Mean cross entropy of probabilities, in nats; of none the smallest float counts."""
-    own = probabilities.gather(1, labels[:, None]).squeeze(1)
+    """Compute the mean cross entropy in nats; a probability of 0 counts as the smallest float."""
+    at_label = probabilities.gather(1, labels[:, None]).squeeze(1)
     smallest = torch.finfo(torch.float32).tiny
-    return float(-own.double().clamp_min(smallest).log().mean())
+    return float(-at_label.double().clamp_min(smallest).log().mean())

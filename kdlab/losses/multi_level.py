@@ -16,11 +16,11 @@ from kdlab.losses.soft_loss import LossSpec, same_shape, standardised
 @register("losses/multi_level")
 @dataclass(frozen=True, kw_only=True)
 class MultiLevel(LossSpec):
-    """KL at several temperatures, and how samples and classes of a batch resemble each other.
+    """KL at several temperatures, and similarities of samples and of classes in a batch.
 
     temperatures: each adds its three terms; the paper's are 2 to 6.
-    batch_weight: of the resemblance between samples, which grows with the batch.
-    class_weight: of that between classes, which grows with its square.
+    batch_weight: of the similarities between samples, which grow with the batch.
+    class_weight: of those between classes, which grow with its square.
     standardise: z-scores of the logits first, for the KL alone (arXiv:2403.01427).
     """
 
@@ -38,14 +38,14 @@ class MultiLevel(LossSpec):
             yield Fault("temperatures", "is empty; the paper's are 2, 3, 4, 5, 6")
 
     def soft(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
-        shown = student, teacher
+        logits = student, teacher
         if self.standardise:
             same_shape(student, teacher)
-            shown = standardised(student), standardised(teacher)
+            logits = standardised(student), standardised(teacher)
         total = student.new_zeros(())
         for temperature in self.temperatures:
             between, within = resemblances(student, teacher, temperature)
-            total = total + hinton_kd(*shown, temperature)
+            total = total + hinton_kd(*logits, temperature)
             total = total + self.batch_weight * between + self.class_weight * within
         return total
 
@@ -53,7 +53,7 @@ class MultiLevel(LossSpec):
 def resemblances(
     student: Tensor, teacher: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Squared differences of two Gram matrices of probabilities: (of samples, of classes).
+    """Compute squared differences of Gram matrices of probabilities: (samples, classes).
 
     Args:
         student: (N, C) logits.

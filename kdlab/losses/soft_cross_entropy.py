@@ -1,4 +1,4 @@
-"""Cross entropy with the teacher's probabilities: what EDL's own recipe trains with.
+"""Cross entropy with the teacher's probabilities: the loss of EDL's recipe.
 
 EDL's released ResNet example uses it alone (hard_weight 0, soft_weight 1) at T = 1.
 """
@@ -31,7 +31,7 @@ class SoftCrossEntropy(LossSpec):
 
 
 def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """-Σ_c q_c log p_c, mean over the batch; q, p softened by T.
+    """Compute -Σ_c q_c log p_c, mean over the batch; q, p softened by T.
 
     Its gradient is that of the KL divergence; its smallest value is the teacher's
     entropy, not zero. Multiplied by T² like `hinton` so that T can be tuned.

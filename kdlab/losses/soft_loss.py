@@ -16,12 +16,12 @@ from kdlab.errors import ModelError, ShapeError
 
 @dataclass(frozen=True, kw_only=True)
 class LossSpec(Spec, ABC):
-    """What every distillation loss can be told.
+    """Options of every distillation loss.
 
     hard_weight: α of EDL-Dist, weight of the cross entropy with the true labels.
     soft_weight: β of EDL-Dist, weight of the soft loss. They need not sum to 1:
         published ImageNet recipes do not.
-    warm_up_epochs: over which the soft loss grows to its weight, 1/20 of it in the first of 20.
+    warm_up_epochs: epochs in which the soft loss grows to its weight; of 20, 1/20 in the first.
     """
 
     hard_weight: Annotated[float, NOT_NEGATIVE] = 0.5
@@ -32,31 +32,31 @@ class LossSpec(Spec, ABC):
     # every loss that compares softened probabilities.
     gradient_power: ClassVar[int] = 0
     needs_labels: ClassVar[bool] = False  # of every sample
-    # Whether rows of a batch are compared: then its value depends on how many there are.
+    # It compares rows of a batch, so its value depends on the size of the batch.
     compares_rows: ClassVar[bool] = False
     rests_at_equality: ClassVar[bool] = True  # no gradient where student and teacher agree
 
     @property
     def of_labels(self) -> bool:
-        """Whether it, or a part of it, needs the label of every sample."""
+        """True where it, or a part of it, needs the label of every sample."""
         return self.needs_labels
 
     def soft_weight_at(self, epoch: float) -> float:
-        """β when so many epochs are over; whole ones count, as mdistiller counts from 1."""
+        """Return β after `epoch` epochs; it rises by whole epochs from 1, as in mdistiller."""
         if not self.warm_up_epochs:
             return self.soft_weight
         return self.soft_weight * min((int(epoch) + 1) / self.warm_up_epochs, 1.0)
 
     def against_draws(self) -> str:
-        """Why labels that are right on average only do not serve it; empty where they do.
+        """Return the reason against labels that are right on average only, or an empty string.
 
-        They serve what is linear in the teacher's probabilities.
+        Losses that are linear in the teacher's probabilities can use them.
         """
         return f"{self.component} is not linear in the teacher's probabilities"
 
     @abstractmethod
     def soft(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
-        """ψ: the mean over the batch; zero gradient where the student agrees.
+        """Compute ψ, the mean over the batch; its gradient is zero where the student agrees.
 
         Args:
             student: (N, C) logits.
@@ -69,9 +69,9 @@ class LossSpec(Spec, ABC):
 
 
 def standardised(logits: Tensor) -> Tensor:
-    """Each row without its mean, over its standard deviation (of C - 1, as torch has it).
+    """Standardise each row of logits, with the standard deviation of C - 1 as in torch.
 
-    So a student learns how its teacher ranks classes, not how large its logits are.
+    So a student learns the teacher's ranking of classes, not the size of its logits.
 
     Args:
         logits: (N, C), C >= 3. A row of equal logits gives zeros.
@@ -85,7 +85,7 @@ def standardised(logits: Tensor) -> Tensor:
     if logits.shape[1] < 3:
         raise ModelError(
             "loss.standardise is true, and there are two classes: both logits of each image become "
-            "±0.71, whatever they were, so nothing would be learned. Take standardise=false."
+            "±0.71, so nothing would be learned. Set loss.standardise=false."
         )
     centred = logits - logits.mean(dim=1, keepdim=True)
     variance = centred.square().sum(dim=1, keepdim=True) / (logits.shape[1] - 1)
@@ -94,11 +94,11 @@ def standardised(logits: Tensor) -> Tensor:
 
 
 def same_shape(student: Tensor, teacher: Tensor) -> None:
-    """Each loss asks this first.
+    """Require equal shapes and at least one row.
 
     Raises:
         ShapeError: the shapes differ.
-        ValueError: there is no row, of which no mean can be taken.
+        ValueError: the batch is empty, and has no mean.
     """
     if student.shape != teacher.shape:
         raise ShapeError("student", student, "teacher", teacher)

@@ -13,7 +13,7 @@ from kdlab.losses.soft_loss import LossSpec
 @register("losses/sum")
 @dataclass(frozen=True, kw_only=True)
 class Sum(LossSpec):
-    """Soft losses added up, each times its own `soft_weight`; `hard_weight` is the sum's alone.
+    """The sum of soft losses, each times its `soft_weight`; `hard_weight` is the sum's alone.
 
     parts: such as [{type: losses/hinton, soft_weight: 0.9}, {type: losses/dist, soft_weight: 2}].
     """

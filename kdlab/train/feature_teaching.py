@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from kdlab.features.balance import Balance
-from kdlab.features.feature_loss import FeatureLossSpec, Shape, meeting
+from kdlab.features.feature_loss import FeatureLossSpec, Shape, match_resolution
 from kdlab.models.with_features import Taps
 
 
@@ -51,7 +51,7 @@ class FeatureHead(nn.Module):
         self.log_variance = None if start is None else nn.Parameter(start)
 
     def forward(self, own: Tensor, theirs: Tensor) -> Tensor:
-        student, teacher = meeting(self.project(own), self.balance(theirs))
+        student, teacher = match_resolution(self.project(own), self.balance(theirs))
         distance = self.loss.distance(student, teacher)
         if self.log_variance is None:
             return self.loss.weight * distance

@@ -9,7 +9,7 @@ import torch
 from kdlab.config import registry, source_index
 from kdlab.features.attention import Attention
 from kdlab.features.cosine import Cosine
-from kdlab.features.feature_loss import meeting
+from kdlab.features.feature_loss import match_resolution
 from kdlab.features.hint import Hint
 from kdlab.features.relation import Relation
 from kdlab.features.similarity import Similarity
@@ -122,7 +122,7 @@ def test_what_cannot_be_compared_is_said():
 )
 def test_maps_meet_at_the_smaller_size(own, theirs, size):
     del own, theirs
-    a, b = meeting(torch.randn(2, 3, 8, 8), torch.randn(2, 5, size, size))
+    a, b = match_resolution(torch.randn(2, 3, 8, 8), torch.randn(2, 5, size, size))
     assert a.shape[2:] == b.shape[2:] == (size, size)
 
 
