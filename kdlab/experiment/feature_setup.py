@@ -1,4 +1,4 @@
-"""What an experiment's `features` come to for its networks: taps, shapes, misfits."""
+"""Taps, shapes and statistics for the losses between features of an experiment."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from kdlab.soft_labels.source import LoadedTeacher
 from kdlab.train.evaluate import in_batches
 from kdlab.train.feature_teaching import FeatureJob
 
-_IMAGES, _BATCH = 1024, 64  # that statistics are taken of, at most, and at once
+_IMAGES, _BATCH = 1024, 64  # images for statistics: at most, and at once
 
 Networks = Mapping[str, Normalised]
 """The teachers by their names, in their order."""
@@ -36,21 +36,21 @@ def feature_job(
     student: Normalised,
     data: ImageData,
 ) -> FeatureJob:
-    """Where inner outputs are taken, and their shapes; without statistics of the teachers'.
+    """Find the taps and shapes of all losses; teachers' statistics are added by `balanced`.
 
     Raises:
-        ModelError: a module that is not there, or outputs that cannot be compared.
+        ModelError: no such module, or outputs that cannot be compared.
     """
     views = two_images(data)
     device = next(student.parameters()).device
     order = [number for name in teachers for number in _numbers(losses, name, teachers)]
     sorted_losses = [losses[number] for number in order]
     taps = [tap_of(student, loss.student, views.to(device)) for loss in sorted_losses]
-    own = shapes_of(student, taps, views.to(device))
-    found = zip(teachers.values(), teacher_taps(losses, teachers, data), strict=True)
-    theirs = [shape for one, taps in found for shape in shapes_of(one, taps, views)]
-    for number, loss, mine, right in zip(order, sorted_losses, own, theirs, strict=True):
-        if why := loss.misfit(mine, right):
+    shapes = shapes_of(student, taps, views.to(device))
+    tapped = zip(teachers.values(), teacher_taps(losses, teachers, data), strict=True)
+    targets = [shape for net, names in tapped for shape in shapes_of(net, names, views)]
+    for number, loss, *pair in zip(order, sorted_losses, shapes, targets, strict=True):
+        if why := loss.misfit(*pair):
             whose = f" of {loss.of}" if loss.of else ""
             raise ModelError(
                 f"features.{number} ({loss.component}) compares {loss.student} with "
@@ -59,8 +59,8 @@ def feature_job(
     return FeatureJob(
         losses=tuple(sorted_losses),
         taps=tuple(taps),
-        own=tuple(own),
-        theirs=tuple(theirs),
+        own=tuple(shapes),
+        theirs=tuple(targets),
         classes=max(network.num_classes for network in teachers.values()),
     )
 
@@ -84,9 +84,6 @@ def balanced(
     parts = [fingerprint, taps, data.digest, data.shape, rows.tolist()]
     path = home() / "teachers" / "balance" / f"{key_of(json.dumps(parts))}.safetensors"
 
-    def find() -> dict[str, Tensor] | None:
-        return read_tensors(path) if is_complete(path) else None
-
     def make() -> dict[str, Tensor]:
         teacher, sums = load(), dict[str, Tensor]()
         for views in data.shown_ahead(in_batches(rows, _BATCH)):
@@ -96,7 +93,7 @@ def balanced(
         write_whole(path, lambda temporary: save_file(sums, temporary))
         return sums
 
-    sums = kept(path, find, make)
+    sums = kept(path, lambda: read_tensors(path) if is_complete(path) else None, make)
     wanted = enumerate(loss.balance != "none" for loss in job.losses)
     return replace(
         job, statistics=tuple(sums[str(n)] if yes else None for n, yes in wanted)
@@ -104,7 +101,7 @@ def balanced(
 
 
 def _numbers(losses: Sequence[FeatureLossSpec], name: str, teachers: Networks) -> list[int]:
-    """Which losses are of this teacher."""
+    """Return the numbers of the losses of a teacher."""
     only = len(teachers) == 1
     return [n for n, loss in enumerate(losses) if loss.of == name or (only and not loss.of)]
 
@@ -112,7 +109,7 @@ def _numbers(losses: Sequence[FeatureLossSpec], name: str, teachers: Networks) -
 def teacher_taps(
     losses: Sequence[FeatureLossSpec], teachers: Networks, data: ImageData
 ) -> list[tuple[str, ...]]:
-    """Where the outputs of each teacher are taken, for each loss that is of it."""
+    """Return the taps of each teacher, one for each of its losses."""
     views = two_images(data)
     return [
         tuple(
@@ -124,16 +121,16 @@ def teacher_taps(
 
 
 def two_images(data: ImageData) -> Tensor:
-    """(2, C, H, W) uint8 noise, to see what a network does with such images."""
+    """Return (2, C, H, W) uint8 noise, to find the shapes of a network's outputs."""
     return torch.from_numpy(probe_images(data.shape))[:2]
 
 
 def row_of(taps: Sequence[Sequence[str]], teachers: Networks, data: ImageData) -> int:
-    """Numbers of an answer: logits, and the outputs of each teacher at its taps."""
+    """Return the length of an answer: logits, and the outputs of each teacher at its taps."""
     views, networks = two_images(data), teachers.values()
     shapes = [
         shape
-        for network, own in zip(networks, taps, strict=True)
-        for shape in shapes_of(network, own, views)
+        for network, names in zip(networks, taps, strict=True)
+        for shape in shapes_of(network, names, views)
     ]
     return max(network.num_classes for network in networks) + sum(map(prod, shapes))

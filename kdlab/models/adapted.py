@@ -1,7 +1,7 @@
-"""A student whose blocks stand between adapters, to speak its teacher's channels.
+"""A student whose blocks stand between adapters to its teacher's channels.
 
-These are 1×1 convolutions of maps, and linear layers of tokens and of maps with their channels last
-(transformers). They belong to the student.
+Adapters are 1×1 convolutions of maps, and linear layers of tokens and of maps with their channels
+last (transformers). They belong to the student.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from kdlab.config import register
 from kdlab.models.blocks import cut
 from kdlab.models.model import ModelSpec
 
-CHANNELS_LAST = (0, 0, 1)  # how channels are told that are the last dimension: from, to, 1
+CHANNELS_LAST = (0, 0, 1)  # ends the triple (from, to, 1) of channels in the last dimension
 
 
 class Adapted(nn.Module):
@@ -29,12 +29,12 @@ class Adapted(nn.Module):
 @register("models/adapted")
 @dataclass(frozen=True, kw_only=True)
 class AdaptedModel(ModelSpec):
-    """What blockwise distillation makes of a student with other channels than its teacher.
+    """A student of blockwise distillation with other channels than its teacher.
 
     student: the network inside.
     cuts: modules its blocks end with; the last block is the rest.
-    before, after: for each block the channels from and to which it is adapted, with a third
-        number where these are the last dimension; or empty.
+    before, after: (from, to) channels of each block's adapters, with a third number where
+        channels are the last dimension; empty is no adapter.
     """
 
     student: ModelSpec
@@ -49,7 +49,7 @@ class AdaptedModel(ModelSpec):
 
 
 def adapter(channels: tuple[int, ...]) -> nn.Module:
-    """From the first number of channels to the second; nothing when they are the same."""
+    """Create the adapter of `AdaptedModel`: from the first number of channels to the second."""
     if not channels:
         return nn.Identity()
     if len(channels) == len(CHANNELS_LAST):
@@ -58,7 +58,7 @@ def adapter(channels: tuple[int, ...]) -> nn.Module:
 
 
 def channels_of(module: nn.Module) -> tuple[int, ...]:
-    """The inverse of `adapter`."""
+    """Return the channels of an adapter: the inverse of `adapter`."""
     if isinstance(module, nn.Conv2d):
         return module.in_channels, module.out_channels
     if isinstance(module, nn.Linear):

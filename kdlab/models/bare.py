@@ -1,7 +1,7 @@
-"""A published network without a last layer: what foundation models are, and how they teach.
+"""Published networks without a last layer: foundation models as teachers.
 
-DINOv2, DINOv3, SigLIP and CLIP know no classes of anybody's data. Their weights are taken as they
-are; the file is one of ours, so that whoever serves it needs neither a hub nor another's names.
+DINOv2, DINOv3, SigLIP and CLIP have no classes of the data. Their weights are used unchanged,
+written to a file of kdlab's, so that serving them needs neither a hub nor other names of tensors.
 """
 
 import json
@@ -20,10 +20,10 @@ from kdlab.models.tensor_files import is_complete
 
 
 def bare(spec: ModelSpec, in_chans: int) -> Normalised:
-    """The network without its last layer, with its weights.
+    """Load a network and its weights without its last layer.
 
     Raises:
-        ModelError: it has no weights, or cannot be without a last layer.
+        ModelError: it names no weights, or its last layer cannot be left out.
         WeightsError: its file is missing, damaged, or of another network.
     """
     if spec.origin() is None:
@@ -37,7 +37,8 @@ def bare(spec: ModelSpec, in_chans: int) -> Normalised:
     heads = (heads,) if isinstance(heads, str) else heads  # several: a distillation token
     if not isinstance(heads, tuple):
         raise ModelError(
-            f"{spec.to_dict()['type']} cannot be without its last layer; networks of timm can."
+            f"The last layer of {spec.to_dict()['type']} cannot be left out; that of networks of "
+            "timm can. Choose one of them, or set headless: false."
         )
     if spec.weights is not None:
         load_weights(model.net, spec.weights_path(), spec.sha256, but=heads)
@@ -45,7 +46,7 @@ def bare(spec: ModelSpec, in_chans: int) -> Normalised:
 
 
 def bare_file(spec: ModelSpec, in_chans: int) -> Path:
-    """Path of a file of its weights, written once for each network and origin."""
+    """Return the path of the headless weights, written once for each network and origin."""
     origin = spec.origin()
     source = file_sha256(Path(origin)) if origin and Path(origin).is_file() else origin
     if spec.weights is not None:

@@ -24,9 +24,9 @@ from kdlab.models.model import ModelSpec
 class BlockLibrary(ModelSpec):
     """Stand-ins for every block of a network; distil it blockwise, then choose among them.
 
-    of: the network, as the teacher is.
+    of: the network, of the teacher's architecture.
     cuts: modules its blocks end with; the last block is the rest.
-    variants: stand-ins that are tried wherever a block can have them.
+    variants: stand-ins to try, for each block those that fit it.
     """
 
     trained_by: ClassVar[str | None] = "methods/puzzle"
@@ -45,18 +45,18 @@ class BlockLibrary(ModelSpec):
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         blocks, has_any = [], False
         for piece in pieces_of(self.of, self.cuts, num_classes, in_chans):
-            found: dict[str, nn.Module] = {
-                name: made
+            variants: dict[str, nn.Module] = {
+                name: module
                 for name in self.variants
-                if (made := stand_in(piece, name)) is not None
+                if (module := stand_in(piece, name)) is not None
             }
-            has_any |= bool(found)
-            if not any(list(one.parameters()) for one in found.values()):
-                found[SAME] = piece.block  # a block has something to train
-            blocks.append(VariantBlock(found))
+            has_any |= bool(variants)
+            if not any(list(variant.parameters()) for variant in variants.values()):
+                variants[SAME] = piece.block  # a block needs parameters to train
+            blocks.append(VariantBlock(variants))
         if not has_any:
             raise ModelError(
-                f"No block of {self.of.component} can be {', '.join(self.variants)}. Try other "
-                f"variants ({', '.join(STAND_INS)}) or other cuts."
+                f"No block of {self.of.component} can be replaced by {', '.join(self.variants)}. "
+                f"Try other variants ({', '.join(STAND_INS)}) or other cuts."
             )
         return nn.Sequential(*blocks)

@@ -26,28 +26,27 @@ from kdlab.models.separable import SeparableConv, like
 
 StandIn = Literal["separable", "low_rank2", "low_rank4", "low_rank8", "linear", "skip"]
 STAND_INS: tuple[StandIn, ...] = get_args(StandIn)
-SAME = "same"  # the block as it is
+SAME = "same"  # the block itself
 
-# Of a probe: strides are the same at each, some networks take one only.
+# Pixels of a probe. Strides are the same at each; some networks take one only.
 _SIDES = (64, 224, 32)
 _RANK = "low_rank"
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A block of a network, and what comes in and goes out of it for a probe."""
+    """A block of a network, with the shapes of its input and output for a probe."""
 
     block: nn.Module
-    # before, after: shapes of a row
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    never_negative: bool  # what goes out, as behind a ReLU
+    before: tuple[int, ...]  # shape of one row of the input
+    after: tuple[int, ...]  # and of the output
+    never_negative: bool  # the output, as after a ReLU
 
 
 def pieces_of(
     of: ModelSpec, cuts: Sequence[str], num_classes: int, in_chans: int
 ) -> list[Piece]:
-    """The blocks of a network with fresh weights.
+    """Cut a network with random weights into its blocks.
 
     Args:
         of: the network.
@@ -56,40 +55,40 @@ def pieces_of(
         in_chans: channels of its images.
 
     Raises:
-        ModelError: it cannot be cut so, or takes no images of any usual size.
+        ModelError: it cannot be cut there, or takes images of none of the usual sizes.
     """
-    # What is traced keeps its mode: in that of training, dropout would go on for ever.
+    # Traced blocks keep their mode: in training mode dropout would never be switched off.
     net = of.without_weights().architecture(num_classes, in_chans).eval()
-    own = getattr(net, "pretrained_cfg", {}).get("input_size", (0,))[-1]  # of timm's
+    usual = getattr(net, "pretrained_cfg", {}).get("input_size", (0,))[-1]  # of timm's
     blocks = cut(net, cuts)
     why = ""
-    for side in dict.fromkeys((*((own,) if own else ()), *_SIDES)):
+    for side in dict.fromkeys((*((usual,) if usual else ()), *_SIDES)):
         count = 2 * in_chans * side * side
         views = torch.linspace(-1, 1, count).view(2, in_chans, side, side)
         try:
-            return _probed(blocks, views)
+            return _probe_blocks(blocks, views)
         except (RuntimeError, AssertionError, ValueError) as error:
             why = str(error).splitlines()[0] if str(error) else type(error).__name__
     raise ModelError(
         f"{of.component} takes no images of {', '.join(map(str, _SIDES))} pixels ({why}), so the "
-        "shapes of its blocks are not known. Choose a network that does."
+        "shapes of its blocks are unknown. Choose a network that takes one of these sizes."
     )
 
 
 @torch.no_grad()
-def _probed(blocks: Sequence[nn.Module], views: Tensor) -> list[Piece]:
-    found = []
+def _probe_blocks(blocks: Sequence[nn.Module], views: Tensor) -> list[Piece]:
+    pieces = []
     with evaluating(*blocks):
         for block in blocks:
             out = block(views)
             shapes = tuple(views.shape[1:]), tuple(out.shape[1:])
-            found.append(Piece(block, *shapes, never_negative=float(out.min()) >= 0))
+            pieces.append(Piece(block, *shapes, never_negative=float(out.min()) >= 0))
             views = out
-    return found
+    return pieces
 
 
 def stand_in(piece: Piece, name: str) -> nn.Module | None:
-    """This stand-in for a block; None where the block has none of this name.
+    """Create a stand-in for a block; None where it does not fit the block.
 
     separable: spatial convolutions depthwise-separable, as in models/separable.
     low_rankN: spatial convolutions of 1/N of their channels, and a 1×1 one to all of them.
@@ -97,21 +96,21 @@ def stand_in(piece: Piece, name: str) -> nn.Module | None:
     skip: nothing at all, where shapes allow that.
 
     Raises:
-        ModelError: nothing has this name.
+        ModelError: there is no stand-in of this name.
     """
     if name == SAME:
         return piece.block
-    made = _made(piece, name)
-    return made if made is not None and _fits(made, piece) else None
+    module = _replace_block(piece, name)
+    return module if module is not None and _keeps_shape(module, piece) else None
 
 
 @torch.no_grad()
-def _fits(made: nn.Module, piece: Piece) -> bool:
-    with evaluating(made):
-        return tuple(made(torch.zeros(2, *piece.before)).shape[1:]) == piece.after
+def _keeps_shape(module: nn.Module, piece: Piece) -> bool:
+    with evaluating(module):
+        return tuple(module(torch.zeros(2, *piece.before)).shape[1:]) == piece.after
 
 
-def _made(piece: Piece, name: str) -> nn.Module | None:
+def _replace_block(piece: Piece, name: str) -> nn.Module | None:
     if name not in STAND_INS:
         raise ModelError(
             f"There is no stand-in {name!r}; there are {SAME}, {', '.join(STAND_INS)}."
@@ -119,38 +118,38 @@ def _made(piece: Piece, name: str) -> nn.Module | None:
     if name == "skip":
         return nn.Identity() if piece.before == piece.after else None
     if name == "linear":
-        return _linear(piece)
-    made = copy.deepcopy(piece.block)
+        return _linear_block(piece)
+    module = copy.deepcopy(piece.block)
     changed = False
-    for path, conv in list(made.named_modules()):
-        # Not those of timm that pad by themselves.
+    for path, conv in list(module.named_modules()):
+        # timm's subclasses pad by themselves.
         if type(conv) is not nn.Conv2d or conv.groups > 1:
             continue
-        other = _cheaper(conv, name)
-        if other is not None:
+        cheaper = _replace_conv(conv, name)
+        if cheaper is not None:
             parent, _, last = path.rpartition(".")
-            setattr(made.get_submodule(parent), last, other)
+            setattr(module.get_submodule(parent), last, cheaper)
             changed = True
-    return made if changed else None
+    return module if changed else None
 
 
-def _cheaper(conv: nn.Conv2d, name: str) -> nn.Module | None:
-    """None where that saves nothing."""
-    own = conv.weight.numel()
+def _replace_conv(conv: nn.Conv2d, name: str) -> nn.Module | None:
+    """Create a cheaper stand-in for a convolution; None where that saves nothing."""
+    weights = conv.weight.numel()
     if conv.kernel_size == (1, 1):
         return None
     if name == "separable":
-        made: nn.Module = SeparableConv(conv)
+        module: nn.Module = SeparableConv(conv)
     else:
         rank = conv.out_channels // int(name.removeprefix(_RANK))
         if rank < 1:
             return None
-        made = LowRankConv(conv, rank)
-    return made if sum(p.numel() for p in made.parameters()) < own else None
+        module = LowRankConv(conv, rank)
+    return module if sum(p.numel() for p in module.parameters()) < weights else None
 
 
 class LowRankConv(nn.Sequential):
-    """Some of the channels, then a 1×1 convolution to all, in place of one convolution."""
+    """A convolution to a few channels, then a 1×1 one to all, in place of one convolution."""
 
     def __init__(self, conv: nn.Conv2d, rank: int) -> None:
         wide = nn.Conv2d(rank, conv.out_channels, 1, bias=conv.bias is not None)
@@ -158,7 +157,7 @@ class LowRankConv(nn.Sequential):
         he_init(self)
 
     def stands_for(self, conv: nn.Conv2d) -> bool:
-        """Whether it gets and puts out what this one does."""
+        """Return whether its input and output have the shapes of this convolution's."""
         narrow, wide = cast(tuple[nn.Conv2d, nn.Conv2d], tuple(self))
         return narrow.weight[0].shape == conv.weight[0].shape and (
             wide.out_channels == conv.out_channels
@@ -166,7 +165,7 @@ class LowRankConv(nn.Sequential):
 
     @torch.no_grad()
     def inherit(self, conv: nn.Conv2d, views: Tensor, wanted: Tensor | None = None) -> None:
-        """Begin as the nearest convolution of this rank (Eckart and Young), whatever it gets."""
+        """Set the weights to the convolution's best approximation of this rank (Eckart, Young)."""
         narrow, wide = cast(tuple[nn.Conv2d, nn.Conv2d], tuple(self))
         rank = narrow.out_channels
         left, values, right = torch.linalg.svd(conv.weight.flatten(1), full_matrices=False)
@@ -177,28 +176,27 @@ class LowRankConv(nn.Sequential):
             wide.bias.copy_(conv.bias)
 
 
-def _linear(piece: Piece) -> nn.Module | None:
+def _linear_block(piece: Piece) -> nn.Module | None:
     is_of_maps = any(isinstance(m, nn.Conv2d) for m in piece.block.modules())
     if len(piece.before) != 3 or len(piece.after) != 3 or not is_of_maps:
         return None
     stride = max(1, round(piece.before[1] / piece.after[1]))
     if tuple(ceil(side / stride) for side in piece.before[1:]) != piece.after[1:]:
         return None
-    channels, own = piece.before[0], piece.after[0]
-    made = nn.Sequential(
-        nn.Conv2d(channels, own, 1, stride, bias=False), nn.BatchNorm2d(own)
+    channels, after = piece.before[0], piece.after[0]
+    module = nn.Sequential(
+        nn.Conv2d(channels, after, 1, stride, bias=False), nn.BatchNorm2d(after)
     )
     if piece.never_negative:
-        made.append(nn.ReLU())
-    he_init(made)
-    return made
+        module.append(nn.ReLU())
+    he_init(module)
+    return module
 
 
 class VariantBlock(nn.Module):
     """All stand-ins of one block.
 
-    In training mode it answers with what each puts out, in evaluation mode with what `shown`
-    does.
+    Its output is a tuple of all outputs in training mode, in evaluation mode that of `shown`.
     """
 
     traced_whole = True
@@ -207,7 +205,7 @@ class VariantBlock(nn.Module):
         super().__init__()
         self.variants = nn.ModuleDict(variants)
         self.shown = next(iter(variants))
-        self.all_answer = False  # in evaluation mode too
+        self.all_answer = False  # return all outputs in evaluation mode too
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         if self.training or self.all_answer:
@@ -216,14 +214,14 @@ class VariantBlock(nn.Module):
         return out
 
     def inherit(self, block: nn.Module, views: Tensor) -> None:
-        """Take over what each stand-in shares with a trained block, which gets these views."""
+        """Initialise each stand-in from a trained block with these inputs (`inherit_layers`)."""
         for variant in self.variants.values():
             inherit_layers(variant, block, views)
 
 
 @contextmanager
 def all_answer(module: nn.Module) -> Iterator[None]:
-    """All stand-ins answer in evaluation mode too while the block goes on: to be measured."""
+    """Return all outputs in evaluation mode too within the block, to measure each stand-in."""
     blocks = variant_blocks(module)
     for block in blocks:
         block.all_answer = True

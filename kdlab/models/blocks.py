@@ -1,6 +1,6 @@
-"""A network as a row of blocks, each of which needs only the output of the one before.
+"""A network as a sequence of blocks, each of which needs only the output of the one before.
 
-The network is traced once (torch.fx); wherever exactly one tensor is alive it can be cut.
+The network is traced once (torch.fx) and can be cut wherever exactly one tensor is alive.
 Inside a residual block two are, so no cut is possible there, and the error names the
 connection that crosses it. Blocks share parameters and buffers with the network they come
 from: training the blocks trains the network.
@@ -19,19 +19,19 @@ from torch.utils.flop_counter import FlopCounterMode
 from kdlab.errors import ModelError
 from kdlab.models.model import evaluating
 
-_PER_OUTPUT = 10  # operations that a number put out stands for: norms and activations
+_PER_OUTPUT = 10  # operations counted per output number, for norms and activations
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A place where the network can be cut: behind this module."""
+    """A place to cut the network: behind a module."""
 
     after: str  # name of the module, as in `named_modules`
     at: int  # number of the last traced operation before it
 
 
 class _Tracer(fx.Tracer):
-    """Layers are one operation each; so are timm's modules that cannot be traced."""
+    """Traces layers, and timm's modules that cannot be traced, as one operation each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class _Tracer(fx.Tracer):
 
 
 class Cuttable:
-    """A traced network, from one tensor to one, and where it can be cut.
+    """A traced network with one input and one output tensor, and the places to cut it.
 
     Its mode (train or eval) is traced too; its in-place activations are made ordinary ones.
 
@@ -85,7 +85,7 @@ class Cuttable:
         ]
 
     def _module_ends(self) -> dict[str, int]:
-        """The last operation of each module and of those that contain it, in order."""
+        """Map each module, nested or not, to its last operation, in order."""
         ends: dict[str, int] = {}
         for number, node in enumerate(self._nodes):
             for path in self._paths(node):
@@ -101,7 +101,7 @@ class Cuttable:
         return [path for path in stack if path]
 
     def _alive(self, at: int) -> list[fx.Node]:
-        """Tensors made up to operation `at` that are used after it."""
+        """Return the tensors computed up to operation `at` that later operations use."""
         number = {node: k for k, node in enumerate(self._nodes)}
         return [
             node
@@ -111,13 +111,13 @@ class Cuttable:
         ]
 
     def named(self, names: Sequence[str]) -> list[Cut]:
-        """Cuts behind these modules, in the order of the network.
+        """Return cuts behind these modules, in the order of the network.
 
         Raises:
             ModelError: no such module (names the nearest), a connection that skips the
-                cut, or nothing left behind the last one.
+                cut, or no module after the last cut.
         """
-        found = []
+        cuts = []
         for name in names:
             if name not in self._ends:
                 near = get_close_matches(name, self._ends, n=3, cutoff=0.3)
@@ -140,15 +140,15 @@ class Cuttable:
                 )
             if at >= len(self._nodes) - 1:
                 raise ModelError(
-                    f"{name!r} is the end of {type(self.net).__name__}: no block would be left "
-                    "behind it. The last block needs no name."
+                    f"{name!r} is the end of {type(self.net).__name__}: no block would follow "
+                    "it. The last block needs no name."
                 )
-            found.append(Cut(name, at))
-        found.sort(key=lambda cut: cut.at)
-        for one, two in pairwise(found):
-            if one.at == two.at:
-                raise ModelError(f"{one.after!r} and {two.after!r} are the same place.")
-        return found
+            cuts.append(Cut(name, at))
+        cuts.sort(key=lambda cut: cut.at)
+        for a, b in pairwise(cuts):
+            if a.at == b.at:
+                raise ModelError(f"{a.after!r} and {b.after!r} are the same place.")
+        return cuts
 
     def _near(self, at: int) -> list[str]:
         return [
@@ -156,12 +156,12 @@ class Cuttable:
         ]
 
     def blocks(self, cuts: Sequence[Cut]) -> list[nn.Module]:
-        """The network in len(cuts) + 1 pieces; one behind the other they are the network."""
+        """Split the network into len(cuts) + 1 blocks; their composition is the network."""
         ends = [-1, *(cut.at for cut in cuts), len(self._nodes) - 1]
         return [self._piece(before, end) for before, end in pairwise(ends)]
 
     def _piece(self, before: int, end: int) -> nn.Module:
-        """Operations (before, end], fed with the one tensor that is alive before them."""
+        """Copy operations (before, end]; the input is the one tensor alive before them."""
         graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
         if before >= 0:
             (source,) = self._alive(before)
@@ -176,58 +176,58 @@ class Cuttable:
     def balanced(
         self, count: int, costs: Callable[[Sequence[nn.Module]], Sequence[float]]
     ) -> list[Cut]:
-        """Cuts into `count` blocks, the costliest of which is as cheap as can be.
+        """Return cuts into `count` blocks that minimise the cost of the costliest.
 
-        `costs` are those of all pieces between neighbouring cuts, such as `operations` finds.
+        `costs` gives the cost of each piece between neighbouring cuts, as `operations` does.
 
         Raises:
-            ModelError: more blocks than there are places to cut.
+            ModelError: more blocks than the network has places to cut.
         """
         places = self.distinct()
         if not 1 <= count <= len(places) + 1:
             raise ModelError(
-                f"{type(self.net).__name__} can be cut into 1 to {len(places) + 1} blocks, "
-                f"{count} are asked for."
+                f"{type(self.net).__name__} can be cut into 1 to {len(places) + 1} blocks, not "
+                f"into {count}."
             )
-        found = costs(self.blocks(places))
-        return [places[stop - 1] for stop in fair_ends(found, count)[:-1]]
+        piece_costs = costs(self.blocks(places))
+        return [places[stop - 1] for stop in fair_ends(piece_costs, count)[:-1]]
 
     def distinct(self) -> list[Cut]:
-        """One cut for each place: the outermost module that ends there."""
+        """Return one cut for each place: behind the outermost module that ends there."""
         first = {cut.at: cut for cut in reversed(self.cuts)}
         computing = {k for k, n in enumerate(self._nodes) if n.op == "call_module"}
-        found: list[Cut] = []
+        cuts: list[Cut] = []
         for at, cut in sorted(first.items()):
-            before = found[-1].at if found else -1
+            before = cuts[-1].at if cuts else -1
             if any(before < k <= at for k in computing):
-                found.append(cut)
-        while found and not any(k > found[-1].at for k in computing):
-            found.pop()
-        return found
+                cuts.append(cut)
+        while cuts and not any(k > cuts[-1].at for k in computing):
+            cuts.pop()
+        return cuts
 
 
 def _beside_the_input(net: nn.Module) -> dict[str, object]:
-    """Arguments of its forward that nobody gives, such as a transformer's mask: their defaults."""
+    """Return defaults of the forward pass's arguments after the first, such as a mask."""
     _, *others = signature(net.forward).parameters.values()
     return {p.name: p.default for p in others if p.default is not Parameter.empty}
 
 
 @torch.no_grad()
 def operations(pieces: Sequence[nn.Module], views: Tensor) -> list[float]:
-    """Cost of each piece in a row, for these views: multiplications and a share for the rest.
+    """Count the cost of each piece in sequence: multiplications, plus a share for all else.
 
     Counted, not timed: every process that cuts a network must cut it in the same places.
     """
-    found = []
+    costs = []
     for piece in pieces:
         with FlopCounterMode(display=False) as counter:
             views = piece(views)
-        found.append(counter.get_total_flops() / 2 + _PER_OUTPUT * views.numel())
-    return found
+        costs.append(counter.get_total_flops() / 2 + _PER_OUTPUT * views.numel())
+    return costs
 
 
 def fair_ends(costs: Sequence[float], count: int) -> list[int]:
-    """Ends of `count` runs of consecutive costs whose largest sum is smallest."""
+    """Split costs into `count` runs of smallest largest sum; return the end of each."""
     size, before = len(costs), list(accumulate(costs, initial=0.0))
     best = [[float("inf")] * (size + 1) for _ in range(count + 1)]
     last = [[0] * (size + 1) for _ in range(count + 1)]
@@ -246,26 +246,26 @@ def fair_ends(costs: Sequence[float], count: int) -> list[int]:
 
 
 def cut(net: nn.Module, names: Sequence[str]) -> list[nn.Module]:
-    """The blocks of a network that end with these modules; the last one is the rest."""
+    """Cut a network behind these modules; the last block is the rest."""
     cuttable = Cuttable(net)
     return cuttable.blocks(cuttable.named(names))
 
 
 @torch.no_grad()
 def check_composition(net: nn.Module, blocks: Sequence[nn.Module], views: Tensor) -> None:
-    """The blocks one behind the other give exactly what the network gives.
+    """Require that the composition of the blocks equals the network bit for bit.
 
     Raises:
-        ModelError: they do not; with the largest difference.
+        ModelError: it does not; with the largest difference.
     """
     with evaluating(net, *blocks):
-        expected, found = net(views), views
+        expected, outputs = net(views), views
         for block in blocks:
-            found = block(found)
-    if not torch.equal(expected, found):
+            outputs = block(outputs)
+    if not torch.equal(expected, outputs):
         raise ModelError(
-            f"The {len(blocks)} blocks of {type(net).__name__} differ from the whole by up to "
-            f"{float((expected - found).abs().max()):.3g}. They were not used."
+            f"The {len(blocks)} blocks of {type(net).__name__} differ from the network by up to "
+            f"{float((expected - outputs).abs().max()):.3g}. They were not used."
         )
 
 

@@ -1,4 +1,4 @@
-"""A network some of whose blocks are replaced by cheaper ones, as a choice found them."""
+"""A network in which a search replaced some blocks by cheaper ones."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class ChosenBlocks(ModelSpec):
 
     of: the network.
     cuts: modules its blocks end with; the last block is the rest.
-    choices: what each block is: "same", or the name of a stand-in.
+    choices: for each block "same", or the name of a stand-in.
     """
 
     of: ModelSpec
@@ -38,11 +38,11 @@ class ChosenBlocks(ModelSpec):
         pieces = pieces_of(self.of, self.cuts, num_classes, in_chans)
         blocks = []
         for number, (piece, name) in enumerate(zip(pieces, self.choices, strict=True)):
-            made = stand_in(piece, name)
-            if made is None:
+            block = stand_in(piece, name)
+            if block is None:
                 raise ModelError(
-                    f"Block {number} of {self.of.component} cannot be {name!r}: its shapes or "
-                    "its convolutions do not allow that."
+                    f"Block {number} of {self.of.component} cannot be {name!r}: that does not fit "
+                    "its shapes or its convolutions."
                 )
-            blocks.append(made)
+            blocks.append(block)
         return nn.Sequential(*blocks)

@@ -77,17 +77,17 @@ def staged(
     stages: Sequence[int],
     each: int,
 ) -> nn.Sequential:
-    """Stages of so many blocks (channels before, after, stride); all but the first shrink."""
-    made = []
+    """Stack stages of `each` blocks (channels before, after, stride); all but the first halve."""
+    blocks = []
     for i, channels in enumerate(stages):
         for j in range(each):
-            made.append(block(before, channels, 2 if i > 0 and j == 0 else 1))
+            blocks.append(block(before, channels, 2 if i > 0 and j == 0 else 1))
             before = channels
-    return nn.Sequential(*made)
+    return nn.Sequential(*blocks)
 
 
 def he_init(net: nn.Module) -> None:
-    """He et al. 2015 (arXiv:1502.01852), fan-out, for every convolution."""
+    """Initialise every convolution as He et al. 2015 (arXiv:1502.01852), fan-out."""
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

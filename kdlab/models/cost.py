@@ -1,4 +1,4 @@
-"""What a model costs where it is used: parameters, bytes, operations, time for one image."""
+"""Cost of a deployed model: parameters, bytes, operations, and latency of one image."""
 
 import time
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _MOST_S = 2.0  # until three turns agree
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one image costs."""
+    """Cost of one image."""
 
     parameters: int  # of the network
     megabytes: float  # of its weights and buffers
@@ -26,7 +26,7 @@ class Cost:
 
 
 def cost_of(model: nn.Module, shape: Sequence[int]) -> Cost:
-    """What one image (C, H, W) costs a model of uint8 views in eval mode on the CPU."""
+    """Measure the cost of one (C, H, W) image for a model of uint8 views in eval mode, on a CPU."""
     view = torch.zeros((1, *shape), dtype=torch.uint8)
     state = model.state_dict().values()
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
@@ -41,10 +41,10 @@ def cost_of(model: nn.Module, shape: Sequence[int]) -> Cost:
 
 @torch.inference_mode()
 def latency_ms(model: nn.Module, view: Tensor) -> float:
-    """Median of turns on one thread, in the digits in which they agree.
+    """Measure the median latency of turns on one thread, in the digits in which they agree.
 
-    What else the machine does only adds to it: so it is the time of the thread, which on a busy
-    machine is a fifth of the clock's, and of each turn the quickest tenth.
+    Other load only adds to it, so it is CPU time of the thread, which on a busy machine is a fifth
+    of the clock's, and of each turn the quickest tenth.
     """
     threads, turns = torch.get_num_threads(), list[float]()
     torch.set_num_threads(1)
@@ -69,7 +69,7 @@ def _turn(model: nn.Module, view: Tensor) -> float:
 
 
 def rounded(turns: Sequence[float]) -> float:
-    """Their median in the digits in which they agree."""
+    """Round the median of turns to the digits in which they agree."""
     return float(f"{median(turns):.{_digits(turns)}g}")
 
 

@@ -1,7 +1,7 @@
-"""What goes to a GPU and comes back beside what it computes.
+"""Copies to and from a GPU that overlap with its computation.
 
-Copies from pinned memory go on while kernels run, on a stream of their own; kernels that need them
-wait on the device, and the host goes on. On a CPU nothing is copied.
+Copies from pinned memory run on a separate stream while kernels run; kernels that need them wait on
+the device, not on the host. On a CPU nothing is copied.
 """
 
 import contextlib
@@ -25,25 +25,25 @@ class DeviceFeed:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._stream: torch.cuda.Stream | None = None
-        self._copied: torch.cuda.Event | None = None  # what was moved last
+        self._copied: torch.cuda.Event | None = None  # of the last copy
         if device.type == "cuda":
             self._stream, self._copied = torch.cuda.Stream(device), torch.cuda.Event()
 
     def moved(self, *tensors: Tensor) -> list[Tensor]:
-        """These on the device, for what is computed from now on."""
+        """Copy tensors to the device; later kernels wait for the copies."""
         if self._stream is None or self._copied is None:
             return list(tensors)
         with torch.cuda.stream(self._stream):
-            found = [tensor.to(self.device, non_blocking=True) for tensor in tensors]
+            copies = [tensor.to(self.device, non_blocking=True) for tensor in tensors]
             self._copied.record(self._stream)
         computing = torch.cuda.current_stream(self.device)
         computing.wait_event(self._copied)
-        for tensor in found:  # its memory is not used again before the kernels are done
+        for tensor in copies:  # keeps its memory until the kernels are done
             tensor.record_stream(computing)
-        return found
+        return copies
 
     def joined(self, parts: Sequence[NDArray[Any]]) -> Tensor:
-        """These arrays one behind the other, on the device."""
+        """Concatenate arrays by rows, on the device."""
         if self._stream is None:
             return torch.from_numpy(parts[0] if len(parts) == 1 else np.concatenate(parts))
         rows = [torch.from_numpy(part) for part in parts]
@@ -52,54 +52,54 @@ class DeviceFeed:
         return self.moved(torch.cat(rows, out=staged))[0]
 
     def wait(self) -> None:
-        """Until what was moved last may be overwritten."""
+        """Block until the sources of the last copy may be overwritten."""
         if self._copied is not None:
             self._copied.synchronize()
 
 
 class PendingResult:
-    """A result that the device may still be at work on.
+    """A result that the device may not have computed yet.
 
     Args:
-        result: on its device; (N, classes) float32.
+        result: (N, classes) float32, on its device.
     """
 
     def __init__(self, result: Tensor) -> None:
-        self._done: torch.cuda.Event | None = None  # None: it is here
-        self._here = result
+        self._done: torch.cuda.Event | None = None  # None: in the host's memory
+        self._result = result
         if result.is_cuda:
-            self._here = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
-            self._here.copy_(result, non_blocking=True)
+            self._result = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
+            self._result.copy_(result, non_blocking=True)
             self._done = torch.cuda.Event()
             self._done.record(torch.cuda.current_stream(result.device))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(self._here.shape)
+        return tuple(self._result.shape)
 
     @property
-    def is_here(self) -> bool:
+    def is_ready(self) -> bool:
         return self._done is None or self._done.query()
 
     def get(self) -> NDArray[np.float32]:
-        """The result in the host's memory; waits for it."""
+        """Wait for the result; return it in the host's memory."""
         if self._done is not None:
             self._done.synchronize()
-        found: NDArray[np.float32] = self._here.numpy()
-        return found
+        values: NDArray[np.float32] = self._result.numpy()
+        return values
 
 
 def pin(address: int, count: int) -> bool:
-    """Pin so many bytes of this process, so that a GPU copies from them by itself.
+    """Pin `count` bytes of this process, so that a GPU reads them directly.
 
-    False where the driver refuses; copies are slower then, and as right.
+    False where the driver refuses; copies are slower then, but as correct.
     """
     refused = int(torch.cuda.cudart().cudaHostRegister(address, count, 0))
     if refused:
         _forget_error()
         logging.getLogger("kdlab").warning(
-            "%.0f MB of shared memory are not pinned (CUDA error %d): copies to the GPU wait "
-            "for each other. `ulimit -l` says how much a process may pin.",
+            "%.0f MB of shared memory could not be pinned (CUDA error %d): copies to the GPU "
+            "do not overlap. `ulimit -l` shows the limit of a process.",
             count / 1e6,
             refused,
         )
@@ -107,13 +107,13 @@ def pin(address: int, count: int) -> bool:
 
 
 def unpin(address: int) -> None:
-    """Undo `pin`, before the memory goes."""
+    """Undo `pin`, before the memory is freed."""
     if int(torch.cuda.cudart().cudaHostUnregister(address)):
         _forget_error()
 
 
 def _forget_error() -> None:
-    """CUDA keeps what a call refused, and PyTorch would take it for the next kernel's."""
+    """Clear CUDA's last error, which PyTorch would take for the next kernel's."""
     with contextlib.suppress(RuntimeError):
         torch.ones(1, device="cuda")
         torch.cuda.synchronize()

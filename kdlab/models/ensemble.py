@@ -16,36 +16,36 @@ CombinedBy = Literal["probabilities", "logits", "best"]
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """How the answers of several models become one.
+    """How the answers of several models are combined.
 
-    by: `probabilities` or `logits`: their mean by weight. `best`: the whole answer of the model
-        with the largest weight for the class that the mean probabilities take the image for.
-    weights: of each model one number, or one for each class; positive.
+    by: `probabilities` or `logits`: their weighted mean. `best`: the answer of the model with the
+        largest weight for the likeliest class of the mean probabilities.
+    weights: for each model one positive number, or one for each class.
     """
 
     weights: tuple[tuple[float, ...], ...]
     by: CombinedBy = "probabilities"
 
     @classmethod
-    def of(cls, weights: Sequence[float]) -> "Combination":
-        """The mean probabilities by one weight for each model."""
+    def from_weights(cls, weights: Sequence[float]) -> "Combination":
+        """Create the weighted mean of probabilities, of one weight for each model."""
         return cls(tuple((float(weight),) for weight in weights))
 
 
 class EnsembleModel(nn.Module):
-    """Answers with logits that are made of all members'.
+    """Combines the logits of all members.
 
-    Of mean probabilities it answers with the log: their softmax is the mean itself, and a
-    temperature works on them as on the logits of one model.
+    For mean probabilities it returns their log: its softmax is the mean itself, and a
+    temperature acts as on the logits of one model.
 
     Args:
         members: the models.
-        combination: of those that have logits.
-        logits: of each member, where inner outputs stand behind them: those come behind the
-            logits of all, member by member. None: there are no others.
+        combination: of the members that have logits.
+        logits: number of logits of each member whose rows have inner outputs after them; these
+            follow the combined logits, member by member. None: rows are logits alone.
     """
 
-    shares: Tensor  # (members, 1, classes or 1); the members' sum to 1
+    shares: Tensor  # (members, 1, classes or 1); sums to 1 over members
 
     def __init__(
         self,
@@ -60,34 +60,34 @@ class EnsembleModel(nn.Module):
         self.register_buffer("shares", (weights / weights.sum(0))[:, None])
 
     def extra_repr(self) -> str:
-        """How it combines: kept engines go by what a network says of itself."""
+        """Show how it combines: kept engines are identified by the repr of a network."""
         return f"by={self.by}, logits={self.logits}"
 
     def forward(self, views: Tensor) -> Tensor:
-        """(N, C, H, W) uint8 -> (N, classes) logits, and what stands behind them."""
+        """(N, C, H, W) uint8 -> (N, classes) logits, followed by inner outputs."""
         rows = [member(views).float() for member in self.members]
         if self.logits is None:
-            return self._as_one(rows)
-        known = [row[:, :own] for row, own in zip(rows, self.logits, strict=True) if own]
-        inner = [row[:, own:] for row, own in zip(rows, self.logits, strict=True)]
-        said = known if len(known) < 2 else [self._as_one(known)]
-        return torch.cat([*said, *inner], dim=1)
+            return self._combine(rows)
+        each = [row[:, :n] for row, n in zip(rows, self.logits, strict=True) if n]
+        inner = [row[:, n:] for row, n in zip(rows, self.logits, strict=True)]
+        logits = each if len(each) < 2 else [self._combine(each)]
+        return torch.cat([*logits, *inner], dim=1)
 
-    def _as_one(self, logits: Sequence[Tensor]) -> Tensor:
-        each = torch.stack([*logits])
-        if self.by == "logits":  # a number added to all of a member's says nothing
-            centred = each - each.mean(dim=2, keepdim=True)
+    def _combine(self, logits: Sequence[Tensor]) -> Tensor:
+        stacked = torch.stack([*logits])
+        if self.by == "logits":  # a constant added to a member's logits means nothing
+            centred = stacked - stacked.mean(dim=2, keepdim=True)
             return (centred * self.shares).sum(0)
-        mean = (log_softmax(each, dim=2) + self.shares.log()).logsumexp(dim=0)
+        mean = (log_softmax(stacked, dim=2) + self.shares.log()).logsumexp(dim=0)
         if self.by == "probabilities":
             return mean
         taken_for = mean.argmax(1)  # (N,)
         best = self.shares[:, 0, taken_for].argmax(0)
-        return each[best, torch.arange(len(best), device=best.device)]
+        return stacked[best, torch.arange(len(best), device=best.device)]
 
 
 def combined(members: Sequence[Normalised], combination: Combination) -> nn.Module:
-    """The only member itself, or the ensemble of all."""
+    """Return the only member itself, or the ensemble of all."""
     if len(members) == 1:
         return members[0]
     tapped = [member.net for member in members if isinstance(member.net, Tapped)]

@@ -1,4 +1,4 @@
-"""A student that was exported, as a model again: from its file and the card beside it."""
+"""Loads exported students from their file and card."""
 
 from pathlib import Path
 
@@ -9,18 +9,19 @@ from kdlab.models.model import ModelSpec, Normalised, load_weights, read_card
 
 
 def load_exported(path: str | Path) -> Normalised:
-    """The model with its weights and normalisation, in eval mode.
+    """Load an exported student with its weights and normalisation, in eval mode.
 
-    From a .safetensors that `kdlab export` or a run wrote, its .json beside it.
+    Args:
+        path: a .safetensors that `kdlab export` or a run wrote, its .json beside it.
 
     Raises:
-        WeightsError: a file is missing, or they do not belong together.
+        WeightsError: a file is missing, or the two do not belong together.
     """
     path = Path(path)
     if not path.with_suffix(".json").is_file():
         raise WeightsError(
-            f"There is no {path.with_suffix('.json').name} beside {path}; it says what the "
-            "network is. kdlab export writes both."
+            f"{path.with_suffix('.json').name}, which describes the network, is missing beside "
+            f"{path}. kdlab export writes both."
         )
     card = read_card(path)
     model = spec_of(path).build(card["num_classes"], card["in_chans"])
@@ -29,5 +30,5 @@ def load_exported(path: str | Path) -> Normalised:
 
 
 def spec_of(path: Path) -> ModelSpec:
-    """What the network of an exported student is."""
+    """Read the spec of an exported student's network from its card."""
     return construct(ModelSpec, from_dict(read_card(path)["model"], path.name))

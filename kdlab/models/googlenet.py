@@ -90,11 +90,11 @@ class Inception(nn.Module):
 
     def __init__(self, before: int, widths: list[int]) -> None:
         super().__init__()
-        one, reduce3, three, reduce5, five, pooled = widths
-        self.one = _Convolution(before, one, 1)
+        conv1, reduce3, conv3, reduce5, conv5, pooled = widths
+        self.one = _Convolution(before, conv1, 1)  # a key of JSON: in files of weights
         conv, row = _Convolution, nn.Sequential
-        self.three = row(conv(before, reduce3, 1), conv(reduce3, three, 3))
-        self.five = row(conv(before, reduce5, 1), conv(reduce5, five, 5))
+        self.three = row(conv(before, reduce3, 1), conv(reduce3, conv3, 3))
+        self.five = row(conv(before, reduce5, 1), conv(reduce5, conv5, 5))
         self.pooled = row(nn.MaxPool2d(3, 1, padding=1), conv(before, pooled, 1))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -103,8 +103,8 @@ class Inception(nn.Module):
 
 class _Convolution(nn.Sequential):
     def __init__(self, before: int, after: int, kernel: int, stride: int = 1) -> None:
-        own = nn.Conv2d(before, after, kernel, stride, padding=kernel // 2)
-        super().__init__(own, nn.ReLU())
+        conv = nn.Conv2d(before, after, kernel, stride, padding=kernel // 2)
+        super().__init__(conv, nn.ReLU())
 
 
 def _pool() -> nn.MaxPool2d:

@@ -1,7 +1,7 @@
-"""A network up to its last hidden state: what its last layer is put to elsewhere.
+"""A network up to its last hidden state; the last layer is applied elsewhere.
 
-Of many classes the hidden state is the smaller answer, and nothing is lost: the layer behind it is
-linear, and whoever has it makes the same logits (arXiv:2603.01875).
+With many classes the hidden state is smaller than the logits, and nothing is lost: the last layer
+is linear, and makes the same logits anywhere (arXiv:2603.01875).
 """
 
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from kdlab.models.model import ModelSpec, Normalised, evaluating
 @register("models/headless")
 @dataclass(frozen=True, kw_only=True)
 class Headless(ModelSpec):
-    """What a network's last layer is given, one row per image.
+    """A network whose answer is the input of its last layer, one row per image.
 
-    model: the whole network; `weights` and `sha256` are of its file.
-    head: module that makes the logits (`last_linear`).
-    classes: of the whole network.
+    model: the network with its last layer; `weights` and `sha256` are of its file.
+    head: module that computes the logits (`last_linear`).
+    classes: of the network.
     """
 
     model: ModelSpec
@@ -29,53 +29,53 @@ class Headless(ModelSpec):
     classes: int
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
-        whole = self.model.architecture(self.classes, in_chans)
-        return without_head(whole, self.head)
+        network = self.model.architecture(self.classes, in_chans)
+        return without_head(network, self.head)
 
 
-class _Unasked(nn.Linear):
-    """A last layer that is there for its weights' names."""
+class _UnusedHead(nn.Linear):
+    """An identity with a last layer's parameters, so that files of weights fit."""
 
     def forward(self, input: Tensor) -> Tensor:
         return input
 
 
-def without_head(whole: nn.Module, head: str) -> nn.Module:
-    """In place: the network gives what its last layer was given, under the same names."""
-    linear = whole.get_submodule(head)
+def without_head(network: nn.Module, head: str) -> nn.Module:
+    """Replace the last layer in place by an identity with the same names of tensors."""
+    linear = network.get_submodule(head)
     assert isinstance(linear, nn.Linear)
-    made = _Unasked(linear.in_features, linear.out_features, linear.bias is not None)
-    made.weight, made.bias = linear.weight, linear.bias
+    stand_in = _UnusedHead(linear.in_features, linear.out_features, linear.bias is not None)
+    stand_in.weight, stand_in.bias = linear.weight, linear.bias
     parent, _, name = head.rpartition(".")
-    setattr(whole.get_submodule(parent), name, made)
-    return whole
+    setattr(network.get_submodule(parent), name, stand_in)
+    return network
 
 
 @torch.no_grad()
 def last_linear(
-    model: Normalised, views: Tensor, asked: str = "soft_labels.sends is hidden"
+    model: Normalised, views: Tensor, reason: str = "soft_labels.sends is hidden"
 ) -> str:
-    """Name of the linear layer whose output is the network's.
+    """Return the name, within `model.net`, of the linear layer that computes the logits.
 
     Args:
-        model: with its normalisation; the name is that within `model.net`.
+        model: with its normalisation.
         views: (N, C, H, W) uint8; one or two are enough.
-        asked: who wants to know, for the message.
+        reason: the setting that needs it, for the error.
 
     Raises:
-        ModelError: its logits come from something else.
+        ModelError: the logits are not the output of a linear layer.
     """
-    gave = dict[int, tuple[str, Tensor]]()  # by id; tensors are kept so that ids stay
+    outputs = dict[int, tuple[str, Tensor]]()  # by id; tensors are kept so that ids stay
 
-    def seen(name: str) -> object:
+    def record(name: str) -> object:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             if inputs[0].ndim == 2:
-                gave[id(output)] = name, output
+                outputs[id(output)] = name, output
 
         return hook
 
     hooks = [
-        part.register_forward_hook(seen(name))  # type: ignore[arg-type]  # a hook by its shape
+        part.register_forward_hook(record(name))  # type: ignore[arg-type]  # a hook by its shape
         for name, part in model.net.named_modules()
         if isinstance(part, nn.Linear)
     ]
@@ -85,10 +85,10 @@ def last_linear(
     finally:
         for hook in hooks:
             hook.remove()
-    if id(logits) not in gave:
+    if id(logits) not in outputs:
         raise ModelError(
-            f"{asked}, and the logits of {type(model.net).__name__} do not come straight from "
-            "a linear layer: there is no head to put to its hidden state. Logits can be had "
-            "(soft_labels.sends=logits), and features of other modules."
+            f"{reason}, and the logits of {type(model.net).__name__} do not come straight from "
+            "a linear layer: no head can be applied to its hidden state. Use logits "
+            "(soft_labels.sends=logits), or features of other modules."
         )
-    return gave[id(logits)][0]
+    return outputs[id(logits)][0]

@@ -1,4 +1,4 @@
-"""Memory that the C library keeps for a process, or gives back; where it can, which is glibc.
+"""Settings of the C library's memory allocator (glibc).
 
 Of mallopt(3): M_TRIM_THRESHOLD is the free memory kept at the top of a heap, M_TOP_PAD by how much
 a heap grows, M_MMAP_THRESHOLD the largest block on one, M_ARENA_MAX how many heaps threads share.
@@ -25,11 +25,11 @@ def keep_freed_memory() -> bool:
 
 
 def keep_small() -> bool:
-    """The memory of a process that lives long and holds little stays as it is after minutes.
+    """Keep the memory of a process that runs long and holds little from growing.
 
-    By itself glibc raises the threshold whenever a larger block is freed, so that blocks of
-    megabytes come to lie among small ones, and what is between them is never given back. A reader
-    grew by 13 MB an hour, by nothing that it held; with this by 0.
+    By default glibc raises its threshold whenever a larger block is freed, so that blocks of
+    megabytes lie among small ones, and the gaps are never given back. A reader grew by 13 MB an
+    hour beyond what it held; with this by 0.
     """
     return _set({_MMAP_THRESHOLD: _MB, _TRIM_THRESHOLD: 8 * _MB, _ARENA_MAX: 2})
 
@@ -37,13 +37,13 @@ def keep_small() -> bool:
 def _set(wanted: Mapping[int, int]) -> bool:
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # another C library: its own habits
+    except (OSError, AttributeError):  # another C library
         return False
     return all(mallopt(name, value) == 1 for name, value in wanted.items())
 
 
 def give_back_freed_memory() -> bool:
-    """What is kept, to the system, where nothing is computed; False where there was nothing."""
+    """Return free memory to the system; False where there was none."""
     try:
         return bool(ctypes.CDLL(None).malloc_trim(0))
     except (OSError, AttributeError):  # another C library

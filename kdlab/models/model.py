@@ -26,22 +26,22 @@ IMAGENET: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 class Shown(Protocol):
-    """What the input of a model is made from; a data set is such."""
+    """The source of a model's inputs, such as a data set."""
 
     @property
     def classes(self) -> tuple[str, ...]: ...
 
     @property
-    def shown(self) -> Spec: ...  # how an image becomes the input: size, channels and so on
+    def shown(self) -> Spec: ...  # from image to input: size, channels and so on
 
 
 class Normalised(nn.Module):
-    """uint8 views in, class scores out: each model carries its own normalisation.
+    """A network with its own normalisation: uint8 views in, class scores out.
 
     So a teacher and a student with different statistics see the same view, and views
     travel as uint8.
 
-    anew: what of the file with its weights did not fit, and begins afresh; in words.
+    anew: names the last layer that starts afresh because its weights did not fit, or is empty.
     """
 
     mean: Tensor
@@ -63,11 +63,11 @@ class Normalised(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec(Spec, ABC):
-    """What every model can be told.
+    """Options of every model.
 
     weights: a local .safetensors, or .pt/.pth holding plain tensors; null starts afresh.
     sha256: of the weights file; the model is refused when it differs.
-    mean, std: per channel on the 0..1 scale; null is what the model was made for.
+    mean, std: per channel on the 0..1 scale; null takes the statistics of the model.
     """
 
     weights: str | None = None
@@ -76,69 +76,69 @@ class ModelSpec(Spec, ABC):
     std: tuple[Annotated[float, Range(gt=0)], ...] | None = None
 
     @classmethod
-    def short_form(cls, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """A plain name is one of timm's: `resnet18` is `timm/resnet18`."""
-        name = str(given["type"])
-        return None if "/" in name else {**given, "type": f"timm/{name}"}
+    def short_form(cls, values: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Expand a plain name to one of timm's: `resnet18` is `timm/resnet18`."""
+        name = str(values["type"])
+        return None if "/" in name else {**values, "type": f"timm/{name}"}
 
     @abstractmethod
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
-        """The bare network with fresh weights.
+        """Create the bare network with random weights.
 
         Raises:
             ModelError: there is no such network.
         """
 
     statistics: ClassVar[Statistics] = ((0.5,), (0.5,))
-    trained_by: ClassVar[str | None] = None  # the only method that can; None is any
+    trained_by: ClassVar[str | None] = None  # the only method that trains it; None is any
 
     @property
     def inside(self) -> "ModelSpec | None":
-        """The network that this one is made of: images are prepared as for that."""
+        """The network that this one wraps, whose preprocessing it takes; None is none."""
         return next(
             (one for one in self.fields().values() if isinstance(one, ModelSpec)), None
         )
 
     def normalisation(self) -> Statistics:
-        """Statistics the network was made for; kdlab's own networks take -1..1."""
+        """Return mean and std per channel of the network's inputs; kdlab's own take -1..1."""
         if self.inside is None:
             return self.statistics
         mean, std = self.inside.normalisation()
         return self.inside.mean or mean, self.inside.std or std
 
     def origin(self) -> str | None:
-        """Where the weights come from that it begins with; None: it has none."""
+        """Return the source of the first weights; None where they are random."""
         if self.weights is not None or self.inside is None:
             return self.weights
-        # A file of the network inside is read by who says so (`holders`).
+        # A file of the network inside belongs to that (`holders`).
         return None if self.inside.weights is not None else self.inside.origin()
 
     def holders(self, net: nn.Module) -> "list[tuple[ModelSpec, nn.Module]]":
-        """Who may name a file of weights, and the part of its network that those are of."""
+        """Pair each spec that can name a weights file with its part of the network."""
         return [(self, net)]
 
     def evaluation(self, size: int) -> Mapping[str, Any]:
-        """How an image is shown in a test at this size, where the network was made for that.
+        """Return the test preprocessing that the network expects at this size.
 
         These fields of `data`: crop_pct, interpolation, crop_mode, fill.
         """
         return {} if self.inside is None else self.inside.evaluation(size)
 
     def without_weights(self) -> "ModelSpec":
-        """The same network with fresh weights: nothing is read and nothing fetched."""
+        """Return a spec of this network with random weights: nothing is read or fetched."""
         values: dict[str, Any] = {
-            name: own.without_weights() if isinstance(own, ModelSpec) else own
-            for name, own in self.fields().items()
+            name: value.without_weights() if isinstance(value, ModelSpec) else value
+            for name, value in self.fields().items()
         }
         if "pretrained" in values:
             values["pretrained"] = False
         return type(self)(**values | {"weights": None, "sha256": None})
 
     def weights_path(self) -> Path:
-        """The path of the file that `weights` names.
+        """Return the path of the file that `weights` names.
 
         Raises:
-            WeightsError: it names none, or one that kdlab does not bring.
+            WeightsError: kdlab has no file of this name.
         """
         try:
             return Path(located(self.weights or "")).expanduser()
@@ -146,11 +146,13 @@ class ModelSpec(Spec, ABC):
             raise WeightsError(str(error)) from error
 
     def build(self, num_classes: int, in_chans: int, *, refit: bool = False) -> Normalised:
-        """The network with its weights; with `refit` a last layer of other classes begins afresh.
+        """Create the network and load its weights.
+
+        With `refit` a last layer of another number of classes keeps its random weights.
 
         Raises:
             ModelError: no such network.
-            WeightsError: the file is missing, damaged, has another hash, or fits not.
+            WeightsError: the file is missing, damaged, has another hash, or does not fit.
         """
         net = self.architecture(num_classes, in_chans)
         anew = [
@@ -162,13 +164,13 @@ class ModelSpec(Spec, ABC):
         mean, std = (
             _per_channel(s, in_chans) for s in (self.mean or mean, self.std or std)
         )
-        made = Normalised(net, mean, std, num_classes)
-        made.anew = "".join(anew)
-        return made
+        model = Normalised(net, mean, std, num_classes)
+        model.anew = "".join(anew)
+        return model
 
 
 def _per_channel(values: Sequence[float], channels: int) -> list[float]:
-    """One number per channel; a grey image gets the mean of a colour model's three."""
+    """Fit statistics to the channels; a grey image gets the mean of a colour model's three."""
     if len(values) == channels:
         return list(values)
     return [sum(values) / len(values)] * channels
@@ -182,23 +184,23 @@ def load_weights(
     but: Sequence[str] = (),
     refit: bool = False,
 ) -> str:
-    """Strictly load a file of plain tensors into a network; what was not loaded, in words.
+    """Load a file of plain tensors into a network; return a note on what was left out.
 
     Args:
         net: the bare network.
         path: of the file.
-        sha256: that it must have.
-        but: modules whose tensors stay as they are, whatever the file has.
-        refit: so does a last layer of another number of classes.
+        sha256: the file's expected hash.
+        but: modules whose tensors are not loaded.
+        refit: do not load a last layer of another number of classes either.
 
     Raises:
         WeightsError: missing, other hash, unreadable, or names and shapes that differ.
     """
     if not path.is_file():
         raise WeightsError(f"There is no weights file at {path}.")
-    if sha256 is not None and (found := file_sha256(path)) != sha256:
+    if sha256 is not None and (digest := file_sha256(path)) != sha256:
         raise WeightsError(
-            f"{path} has sha256 {found}, expected {sha256}. It was not loaded: another "
+            f"{path} has sha256 {digest}, expected {sha256}. It was not loaded: another "
             "file, or a damaged download. Fetch it again, or correct the hash in the card."
         )
     state = read_tensors(path)
@@ -226,22 +228,22 @@ def load_weights(
 
 
 def _other_heads(network: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> list[str]:
-    """The last layers, where they alone differ, and in their number of classes alone."""
+    """Name the last layers, if a file differs in these alone, and in the number of classes."""
     differing = [k for k, v in network.items() if k in file and file[k].shape != v.shape]
     layers = sorted({k.rpartition(".")[0] for k in differing})
     apart = any(file[k].shape[1:] != network[k].shape[1:] for k in differing)
     classes = {
         (len(file[k]), len(network[k])) for k in differing
     }  # of several heads the same
-    whole = all(f"{layer}.weight" in differing for layer in layers)
-    if network.keys() != file.keys() or apart or len(classes) != 1 or not whole:
+    has_weights = all(f"{layer}.weight" in differing for layer in layers)
+    if network.keys() != file.keys() or apart or len(classes) != 1 or not has_weights:
         return []
     return layers
 
 
 def _difference(network: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> str:
-    """What a file lacks, has too much, or has in another shape: counts and first names."""
-    other = [
+    """Describe tensors that are missing, unknown or of another shape: counts and first names."""
+    differing = [
         f"{k} {tuple(file[k].shape)} instead of {tuple(v.shape)}"
         for k, v in network.items()
         if k in file and file[k].shape != v.shape
@@ -250,17 +252,15 @@ def _difference(network: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> st
     foreign = [k for k in file if k not in network]
     parts = [
         f"{len(keys)} of {len(network)} tensors {what} ({_first(keys)})"
-        for keys, what in ((missing, "missing"), (other, "of another shape"))
+        for keys, what in ((missing, "missing"), (differing, "of another shape"))
         if keys
     ]
     if foreign:
         parts.append(f"{len(foreign)} it does not know ({_first(foreign)})")
     if not parts:
         return ""
-    hint = (
-        "Name the network that it is of: it is another one, or was saved under other names."
-    )
-    if other and not missing and not foreign and len(other) <= 2:
+    hint = "It is of another network, or was saved under other names: name the network it is of."
+    if differing and not missing and not foreign and len(differing) <= 2:
         hint = "It was trained for another number of classes, or of channels."
     return f"{'; '.join(parts)}. {hint}"
 
@@ -272,10 +272,10 @@ def _first(names: Sequence[str]) -> str:
 def export(
     model: Normalised, spec: ModelSpec, path: Path, data: Shown, **facts: object
 ) -> None:
-    """The network alone as safetensors, loadable in plain timm or torchvision.
+    """Write the network as safetensors, loadable in plain timm or torchvision.
 
-    A JSON file of the same name says what it is, how an image becomes its input, the names of
-    its classes, and `facts`.
+    A JSON file (card) of the same name has its spec, its preprocessing, the names of its classes,
+    and `facts`.
     """
     state = {k: v.detach().contiguous().cpu() for k, v in model.net.state_dict().items()}
     write_whole(path, lambda temporary: save_file(state, temporary))
@@ -295,7 +295,7 @@ def export(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudentCard:
-    """What each card has, of whoever wrote it; more may stand there."""
+    """Required fields of an exported student's card; it may have more."""
 
     num_classes: int
     in_chans: int
@@ -319,27 +319,27 @@ class StudentCard:
 
 
 def read_card(path: Path) -> dict[str, Any]:
-    """The card beside an exported student.
+    """Read the card of an exported student.
 
     Raises:
-        WeightsError: it is missing or damaged; says in what.
+        WeightsError: it is missing or damaged.
     """
     card = path.with_suffix(".json")
     try:
-        found = read_object(card)
-        from_builtins(StudentCard, found)
+        facts = read_object(card)
+        from_builtins(StudentCard, facts)
     except (OSError, ValueError, MessageError) as error:
         raise WeightsError(
-            f"{card}, which says what the network beside it is, cannot be read: {error}. Export "
-            "the student again."
+            f"{card}, the card of an exported student, cannot be read: {error}. Export the "
+            "student again."
         ) from error
-    return found
+    return facts
 
 
 def check_fit(
     model: nn.Module, shape: tuple[int, int, int], classes: int, who: str
 ) -> None:
-    """One forward pass of two blank images, so that a misfit is found before a run.
+    """Run two blank images through the model, to find a misfit before a run.
 
     Raises:
         ModelError: the model cannot take the shape, or has another number of classes.
@@ -351,26 +351,26 @@ def check_fit(
             scores = model(torch.zeros((2, *shape), dtype=torch.uint8, device=device))
     except (RuntimeError, ValueError, AssertionError) as error:
         raise ModelError(
-            f"{who} cannot take images of {'×'.join(map(str, shape))}: {_said(error)}. Choose "
+            f"{who} cannot take images of {'×'.join(map(str, shape))}: {_summary(error)}. Choose "
             "another size of the data (data.size) or another model; a transformer of timm takes "
             f"options={{img_size: {shape[1]}}}, most of its networks any size."
         ) from error
     if classes and tuple(scores.shape) != (2, classes):  # 0: it has no last layer
         raise ModelError(
-            f"{who} answers with shape {tuple(scores.shape)} for two images; the data has "
-            f"{classes} classes, so (2, {classes}) was expected. Its number of classes "
-            "differs: choose a teacher of this data set, or set num_classes of its card."
+            f"{who} answers two images with shape {tuple(scores.shape)}, and the data has "
+            f"{classes} classes: (2, {classes}) was expected. Choose a teacher of this data set, "
+            "or set num_classes of its card."
         )
     model.train()
 
 
-def _said(error: Exception) -> str:
+def _summary(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(". ")
 
 
 @contextmanager
 def evaluating(*modules: nn.Module) -> Iterator[None]:
-    """In eval mode while the block goes on, then in the mode that each was in."""
+    """Set modules to eval mode within the block, and restore the mode of each."""
     modes = [m.training for m in modules]
     for module in modules:
         module.eval()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from kdlab.models.model import Normalised
 
-_ENOUGH = 50_000  # rows: what others would add to a mean, nobody sees
+_ENOUGH = 50_000  # rows; more change the mean by too little to matter
 _ROWS = 4096  # summed at a time
 
 
@@ -28,7 +28,7 @@ class PixelMean(nn.Module):
 
 
 def centred(channels: int, side: int | None) -> list[nn.Module]:
-    """The layer, or none where no side is given."""
+    """Return the layer in a list, empty where no side is given."""
     return [] if side is None else [PixelMean(channels, side)]
 
 
@@ -43,9 +43,9 @@ class ImageRows(Protocol):
 
 @torch.no_grad()
 def fit_pixel_mean(model: Normalised, images: ImageRows, rows: NDArray[Any]) -> None:
-    """Set the pixel mean to that of these rows of images, before augmentation.
+    """Set a model's pixel mean to that of these rows of images, before augmentation.
 
-    A mean that came with the weights file stays; other networks have none. Of very many rows
+    A mean from the weights file stays; most networks have none. Of more than 50,000 rows only
     every second, third or so counts.
     """
     layers = [m for m in model.modules() if isinstance(m, PixelMean)]

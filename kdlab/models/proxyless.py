@@ -1,4 +1,4 @@
-"""The search space of Pipe-BD's second workload, and what is found in it.
+"""The search space of Pipe-BD's second workload, and its networks.
 
 ProxylessNAS (Cai, Zhu and Han 2019, arXiv:1812.00332): where MobileNetV2 has one inverted
 residual, the supernet has several of different kernel and expansion, and a skip where the
@@ -31,14 +31,14 @@ CHOICES = tuple(f"k{k}e{e}" for k, e in product((3, 5, 7), (3, 6)))
 SKIP = "skip"
 
 # MobileNetV2 (arXiv:1801.04381), table 2: channels, repeats and stride of each stage. The
-# first one, of expansion 1, and what stands before and behind are not searched.
+# first one, of expansion 1, the stem and the head are not searched.
 _STAGES = ((24, 2, 2), (32, 3, 2), (64, 4, 2), (96, 3, 1), (160, 3, 2), (320, 1, 1))
 _SMALL_STRIDES = (1, 2, 2, 1, 2, 1)  # for images of 64 pixels and less
 
 
 @dataclass(frozen=True, slots=True)
 class ChoicePlace:
-    """Where one block of the network is chosen."""
+    """A place in the network whose block is chosen."""
 
     name: str  # "stages.1.0"
     before: int
@@ -55,21 +55,21 @@ class ChoicePlace:
 
 
 def places(*, small: bool) -> list[ChoicePlace]:
-    """All of the network, in order."""
-    found, before = [], 16
+    """Return all places of the network, in order."""
+    choice_places, before = [], 16
     for stage, (after, repeats, stride) in enumerate(_STAGES):
         first = _SMALL_STRIDES[stage] if small else stride
         for k in range(repeats):
-            name, own = f"stages.{stage}.{k}", first if k == 0 else 1
-            found.append(ChoicePlace(name, before, after, own))
+            name, place_stride = f"stages.{stage}.{k}", first if k == 0 else 1
+            choice_places.append(ChoicePlace(name, before, after, place_stride))
             before = after
-    return found
+    return choice_places
 
 
 @register("models/proxyless")
 @dataclass(frozen=True, kw_only=True)
 class Proxyless(ModelSpec):
-    """One network of the search space, as a search found it; by default MobileNetV2.
+    """One network of the search space; by default MobileNetV2.
 
     choices: for each place, in order, kernel and expansion ("k5e3"), or "skip".
     small: strides for images of 64 pixels and less (CIFAR-10).
@@ -94,7 +94,7 @@ class Proxyless(ModelSpec):
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         every = places(small=self.small)
         blocks = list(map(_candidate, self.choices, every))
-        return made(every, blocks, num_classes, in_chans, self.small)
+        return build_network(every, blocks, num_classes, in_chans, self.small)
 
 
 class _Net(nn.Module):
@@ -103,7 +103,7 @@ class _Net(nn.Module):
     ) -> None:
         super().__init__()
         self.stem, self.stages = stem, stages
-        self.head = nn.Sequential(*normed(_STAGES[-1][0], features, 1))
+        self.head = nn.Sequential(*conv_norm_relu(_STAGES[-1][0], features, 1))
         self.classifier = nn.Linear(features, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -111,34 +111,34 @@ class _Net(nn.Module):
         return self.classifier(self.head(self.stages(self.stem(x))).mean(dim=(2, 3)))
 
 
-def made(
+def build_network(
     every: Sequence[ChoicePlace],
     blocks: Sequence[nn.Module],
     num_classes: int,
     in_chans: int,
-    small: bool,  # of the network, as its spec says
+    small: bool,  # strides for images of 64 pixels and less
 ) -> nn.Module:
     stem = nn.Sequential(
-        *normed(in_chans, 32, 3, 1 if small else 2),
+        *conv_norm_relu(in_chans, 32, 3, 1 if small else 2),
         MobileBlock(32, 16, kernel=3, expansion=1, stride=1),
     )
     stages: list[list[nn.Module]] = [[] for _ in _STAGES]
     for place, block in zip(every, blocks, strict=True):
         stages[int(place.name.split(".")[1])].append(block)
-    rows = nn.Sequential(*(nn.Sequential(*own) for own in stages))
+    rows = nn.Sequential(*(nn.Sequential(*stage) for stage in stages))
     net = _Net(stem, rows, 1280, num_classes)
     he_init(net)
     return net
 
 
-def normed(
+def conv_norm_relu(
     before: int, after: int, kernel: int, stride: int = 1, groups: int = 1
 ) -> list[nn.Module]:
-    """A convolution, its norm and its activation."""
-    own = nn.Conv2d(
+    """Create a convolution, its norm and its activation."""
+    conv = nn.Conv2d(
         before, after, kernel, stride, padding=kernel // 2, groups=groups, bias=False
     )
-    return [own, nn.BatchNorm2d(after), nn.ReLU6()]
+    return [conv, nn.BatchNorm2d(after), nn.ReLU6()]
 
 
 class MobileBlock(nn.Module):
@@ -149,11 +149,11 @@ class MobileBlock(nn.Module):
     ) -> None:
         super().__init__()
         wide = before * expansion
-        expand = normed(before, wide, 1) if expansion > 1 else []
+        expand = conv_norm_relu(before, wide, 1) if expansion > 1 else []
         self.layers = nn.Sequential(
             *expand,
-            *normed(wide, wide, kernel, stride, groups=wide),
-            *normed(wide, after, 1)[:-1],
+            *conv_norm_relu(wide, wide, kernel, stride, groups=wide),
+            *conv_norm_relu(wide, after, 1)[:-1],
         )
         self.residual = stride == 1 and before == after
 
@@ -174,9 +174,9 @@ def _candidate(choice: str, place: ChoicePlace) -> nn.Module:
 class MixedBlock(nn.Module):
     """All candidates of one place, one of which is on the path.
 
-    `draw` chooses the path of the next batches; in eval mode it is the likeliest one. For
-    the architecture two paths are drawn: the output is the first one's, and the gradient
-    of both gates tells which one is better.
+    `draw` samples the path of the next batches; in eval mode it is the likeliest one. For
+    a step of the architecture two paths are drawn: the output is the first one's, and the gradient
+    of both gates shows which is better.
     """
 
     traced_whole = True  # its path is drawn at run time: models/blocks does not look inside
@@ -187,11 +187,11 @@ class MixedBlock(nn.Module):
         self.candidates = nn.ModuleList(_candidate(c, place) for c in place.choices)
         self.alpha = nn.Parameter(torch.zeros(len(place.choices)))
         self.path: tuple[int, ...] = (0,)
-        self.pixels = 0.0  # of the input, per channel, as it was last seen
+        self.pixels = 0.0  # of the last input, per channel
 
     @torch.no_grad()
     def draw(self, chance: torch.Generator, *, architecture: bool) -> None:
-        """Sample by the architecture parameters; the same on every device with such a seed."""
+        """Sample the path by the architecture parameters; the same on every device by seed."""
         alpha = self.alpha.detach().float().cpu()
         count = 2 if architecture else 1
         drawn = torch.multinomial(alpha.softmax(0), count, generator=chance)
@@ -202,12 +202,12 @@ class MixedBlock(nn.Module):
 
     @torch.no_grad()
     def drawn_share(self) -> Tensor:
-        """Log of what the drawn paths weigh together, before a step of the architecture."""
+        """Return the log of the drawn paths' total weight, before a step of the architecture."""
         return self.alpha[list(self.path)].logsumexp(0)
 
     @torch.no_grad()
     def keep_share(self, before: Tensor) -> None:
-        """Give the drawn paths together what they had: the others' chances stay as they are.
+        """Restore the drawn paths' total weight, so that other paths keep their probability.
 
         Section 3.2.1: "rescale the value of these two updated path weights".
         """
@@ -237,7 +237,7 @@ class MixedBlock(nn.Module):
         return gated
 
     def expected_work(self) -> Tensor:
-        """Multiplications per image that are to be expected: a function of `alpha`."""
+        """Return the expected multiplications per image, differentiable in `alpha`."""
         work = torch.tensor(
             [_work(c, self.place, self.pixels) for c in self.place.choices],
             dtype=self.alpha.dtype,
@@ -267,7 +267,7 @@ class _Gated(Function):
 
 
 def _work(choice: str, place: ChoicePlace, pixels: float) -> float:
-    """Multiplications of a candidate for one image with so many pixels in its input."""
+    """Count the multiplications of a candidate for one image of `pixels` pixels."""
     if choice == SKIP:
         return 0.0
     kernel, expansion = int(choice[1]), int(choice[3])
@@ -276,34 +276,34 @@ def _work(choice: str, place: ChoicePlace, pixels: float) -> float:
 
 
 def mixed_blocks(net: nn.Module) -> list[MixedBlock]:
-    """The mixed blocks of a supernet or of a piece of it, in order."""
+    """Return the mixed blocks of a supernet or of a piece of it, in order."""
     return [m for m in net.modules() if isinstance(m, MixedBlock)]
 
 
 def draw_paths(net: nn.Module, step: int) -> None:
-    """A path of weights for every mixed block, by its name and the number of the step alone.
+    """Draw a path for every mixed block, by its name and the number of the step alone.
 
-    So a piece of the net draws what the whole would.
+    So a piece of the supernet draws the same paths as the supernet.
     """
     for block in mixed_blocks(net):
-        own = 1000 * step + crc32(block.place.name.encode()) % 1000
-        chance = torch.Generator().manual_seed(own)
+        seed = 1000 * step + crc32(block.place.name.encode()) % 1000
+        chance = torch.Generator().manual_seed(seed)
         block.draw(chance, architecture=False)
 
 
 def paths_in_turn(net: nn.Module, step: int) -> None:
-    """Every candidate of a place as often as the others, for measuring what a step costs."""
+    """Cycle through the candidates of each place, to measure the mean cost of a step."""
     for number, block in enumerate(mixed_blocks(net)):
         block.path = ((step + number) % len(block.candidates),)
 
 
 def derived(net: nn.Module, *, small: bool) -> Proxyless:
-    """The likeliest network of a supernet.
+    """Return the likeliest network of a supernet.
 
     Raises:
         ModelError: it is no supernet.
     """
-    found = mixed_blocks(net)
-    if not found:
+    blocks = mixed_blocks(net)
+    if not blocks:
         raise ModelError(f"{type(net).__name__} has no mixed blocks to choose from.")
-    return Proxyless(choices=tuple(block.chosen for block in found), small=small)
+    return Proxyless(choices=tuple(block.chosen for block in blocks), small=small)

@@ -6,7 +6,7 @@ from torch import nn
 
 from kdlab.config import register
 from kdlab.models.model import IMAGENET, ModelSpec
-from kdlab.models.proxyless import MixedBlock, made, places
+from kdlab.models.proxyless import MixedBlock, build_network, places
 
 
 @register("models/proxyless_supernet")
@@ -22,6 +22,6 @@ class ProxylessSupernet(ModelSpec):
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         every = places(small=self.small)
-        return made(
+        return build_network(
             every, [MixedBlock(p) for p in every], num_classes, in_chans, self.small
         )

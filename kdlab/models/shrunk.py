@@ -1,4 +1,4 @@
-"""Networks that look at the same views with other numbers of pixels than these have."""
+"""Networks whose input has another size than the views."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ class Shrunk(nn.Module):
         self.inner, self.size = inner, size
 
     def extra_repr(self) -> str:
-        """Its size: kept engines go by what a network says of itself."""
+        """Show its size: kept engines are identified by the repr of a network."""
         return f"size={self.size}"
 
     def forward(self, x: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ class Shrunk(nn.Module):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load its own state, or that of the network inside."""
+        """Load its state, or that of the network inside."""
         if not any(name.startswith(_INNER) for name in state_dict):
             state_dict = {_INNER + name: own for name, own in state_dict.items()}
         return super().load_state_dict(state_dict, strict, assign)
@@ -46,14 +46,14 @@ class Shrunk(nn.Module):
 @register("models/shrunk")
 @dataclass(frozen=True, kw_only=True)
 class ShrunkModel(ModelSpec):
-    """A network beside others that look at the same view with more pixels, or fewer.
+    """A network that gets the shared view at another size.
 
-    Teacher and student see one view, of `data.size` pixels: the largest size of all. A network gets
-    the mean of 2 by 2, 3 by 3, ... pixels of it (bilinear, with antialiasing, where its size is no
-    divisor), and costs what it costs at its own size.
+    Teacher and student see one view, of `data.size` pixels: the largest size of all. This network
+    gets the mean of 2 by 2, 3 by 3, ... pixels of it (bilinear with antialiasing where its size is
+    no divisor), and costs what it costs at its size.
 
     model: the network.
-    size: pixels of a side that it is given.
+    size: pixels of a side of its input.
     """
 
     model: ModelSpec
@@ -68,11 +68,11 @@ class ShrunkModel(ModelSpec):
         return [*self.model.holders(net.inner), *super().holders(net)]
 
     def origin(self) -> str | None:
-        """Its file's, else that of the network inside."""
+        """Return its file, else the origin of the network inside."""
         return self.weights or self.model.origin()
 
     @classmethod
-    def of(cls, model: ModelSpec, size: int) -> Self:
-        """A network at a size; a file of its weights stays that of the whole."""
+    def from_model(cls, model: ModelSpec, size: int) -> Self:
+        """Wrap a network at a size; its weights file becomes the wrapper's."""
         bare = replace(model, weights=None, sha256=None)
         return cls(model=bare, size=size, weights=model.weights, sha256=model.sha256)

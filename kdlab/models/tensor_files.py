@@ -1,4 +1,4 @@
-"""Files of tensors from anywhere: read without running anything that they hold."""
+"""Reads files of tensors without running code from them."""
 
 import pickle
 from pathlib import Path
@@ -13,7 +13,7 @@ from kdlab.errors import WeightsError
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Tensors of a file by name: safetensors, or PyTorch's without anything that could run code.
+    """Read tensors by name from safetensors, or from a file of PyTorch's with tensors alone.
 
     Raises:
         WeightsError: unreadable, or more than plain tensors.
@@ -34,7 +34,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def is_complete(path: Path) -> bool:
-    """True where a safetensors file has its header and the length that it says."""
+    """Return whether a safetensors file is present, with the length in its header."""
     try:
         with safe_open(path, framework="pt"):
             return True
@@ -43,9 +43,12 @@ def is_complete(path: Path) -> bool:
 
 
 def _check_unpacked(path: Path) -> None:
-    """PyTorch stores what it writes as it is; a packed file may be of any size in memory."""
+    """Refuse compressed archives, which PyTorch never writes: they may unpack to any size."""
     if is_zipfile(path):
         with ZipFile(path) as archive:
-            whole, size = sum(m.file_size for m in archive.infolist()), path.stat().st_size
-        if whole > size:
-            raise ValueError(f"its {size:,} bytes unpack to {whole:,}; save it anew")
+            unpacked, size = (
+                sum(m.file_size for m in archive.infolist()),
+                path.stat().st_size,
+            )
+        if unpacked > size:
+            raise ValueError(f"its {size:,} bytes unpack to {unpacked:,}; save it anew")

@@ -26,11 +26,11 @@ _MOST = 10_000  # of a whole number: pixels, layers, channels
 class TimmModel(ModelSpec):
     """Any model of timm by its name, with its own normalisation.
 
-    pretrained: its published weights: of an installed package (`kdlab[pretrained]` has those of
-        tf_efficientnet_lite0), of KDLAB_HOME/pretrained/NAME.safetensors, or of the hub; or the
-        path of their file, as timm or their authors publish it, or of its folder.
-    drop_rate: dropout before the last layer; null is the model's own.
-    drop_path_rate: stochastic depth, of the deepest block; null is the model's own.
+    pretrained: true takes its published weights from an installed package (`kdlab[pretrained]`
+        has those of tf_efficientnet_lite0), KDLAB_HOME/pretrained/NAME.safetensors, or the hub;
+        a path names their file, as timm or the authors publish it, or its folder.
+    drop_rate: dropout before the last layer; null takes the model's default.
+    drop_path_rate: stochastic depth, of the deepest block; null takes the model's default.
     options: further arguments of this model in timm, such as img_size, dynamic_img_size or
         patch_size of a ViT.
     """
@@ -45,17 +45,17 @@ class TimmModel(ModelSpec):
         def known() -> list[str]:
             return [name] if timm.is_model(name) else list(timm.list_models())
 
-        name = self.variant.split(".")[0]  # what follows names weights
+        name = self.variant.split(".")[0]  # without the tag of weights
         unknown = list(unknown_model("timm", name, known))
-        yield from unknown or (_refused(self) if self.options else ())
+        yield from unknown or (_option_faults(self) if self.options else ())
 
     @property
-    def _asked(self) -> dict[str, Any]:
+    def _kwargs(self) -> dict[str, Any]:
         drops = {"drop_rate": self.drop_rate, "drop_path_rate": self.drop_path_rate}
         return {**self.options, **{k: v for k, v in drops.items() if v is not None}}
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
-        return _made(self.variant, self._asked, self.pretrained, num_classes, in_chans)
+        return _create(self.variant, self._kwargs, self.pretrained, num_classes, in_chans)
 
     def origin(self) -> str | None:
         if self.weights is not None or not self.pretrained:
@@ -74,9 +74,9 @@ class TimmModel(ModelSpec):
         return (tuple(facts.mean), tuple(facts.std)) if facts else super().normalisation()
 
 
-def _made(
+def _create(
     name: str,
-    asked: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     pretrained: bool | str,
     classes: int,
     channels: int,
@@ -85,42 +85,42 @@ def _made(
     if pretrained:
         overlay = dict(published(name, pretrained).overlay())
         kind |= {"pretrained": True, "pretrained_cfg_overlay": overlay}
-        if not classes:  # of as many classes as the file has, timm loads all or nothing
+        if not classes:  # with the file's number of classes timm loads strictly
             kind["num_classes"] = timm.get_pretrained_cfg(name).num_classes
     try:
-        model: Any = timm.create_model(name, **kind, **asked)
+        model: Any = timm.create_model(name, **kind, **arguments)
         if kind["num_classes"] != classes:
             model.reset_classifier(classes)
     except (OSError, RuntimeError) as error:
         raise ModelError(f"timm could not make {name!r}: {error}") from error
-    except Exception as error:  # of any kind: its classes check nothing
-        if not asked:
+    except Exception as error:  # of any kind: timm's classes do not check arguments
+        if not arguments:
             raise
-        named = ", ".join(f"{k}={v}" for k, v in asked.items())
+        named = ", ".join(f"{k}={v}" for k, v in arguments.items())
         raise ModelError(f"timm's {name!r} does not take {named}: {error}") from error
     assert isinstance(model, nn.Module)
     return model
 
 
-_tried: dict[str, list[Fault]] = {}  # by the spec as text: it is made anew again and again
+_tried: dict[str, list[Fault]] = {}  # by repr: equal specs are created many times
 
 
-def _refused(spec: TimmModel) -> list[Fault]:
-    """Faults of its options: the model is made with them, without memory for its weights."""
+def _option_faults(spec: TimmModel) -> list[Fault]:
+    """Find faults of its options, by creating the model without memory for its weights."""
     if (key := repr(spec)) not in _tried:
-        _tried[key] = [*_large(spec.options)] or _unknown(spec)
+        _tried[key] = [*_large_options(spec.options)] or _unknown_options(spec)
         try:
             with torch.device("meta"):
-                _tried[key] or _made(spec.variant, spec._asked, False, 10, 3)
+                _tried[key] or _create(spec.variant, spec._kwargs, False, 10, 3)
         except ModelError as error:
             _tried[key] = [Fault("options", f"cannot be used: {error}")]
     return _tried[key]
 
 
-def _unknown(spec: TimmModel) -> list[Fault]:
-    """Options that the model's class does not take; timm's own read files, among others."""
+def _unknown_options(spec: TimmModel) -> list[Fault]:
+    """Find options that the model's class does not take; create_model's may read files."""
     with torch.device("meta"):
-        net = type(_made(spec.variant, {}, False, 10, 3))
+        net = type(_create(spec.variant, {}, False, 10, 3))
     known = {name for cls in net.__mro__[:-2] for name in signature(cls).parameters}
     known -= {*signature(timm.create_model).parameters, "args", "num_classes", "in_chans"}
     has = f"is no argument of timm's {spec.variant} ({net.__name__})."
@@ -131,8 +131,8 @@ def _unknown(spec: TimmModel) -> list[Fault]:
     ]
 
 
-def _large(options: Mapping[str, Any]) -> Iterator[Fault]:
-    """Numbers that no model has: it would be made for hours."""
+def _large_options(options: Mapping[str, Any]) -> Iterator[Fault]:
+    """Find numbers so large that creating the model would take hours."""
     for name, value in options.items():
         for number in value if isinstance(value, list | tuple) else [value]:
             if isinstance(number, int) and number > _MOST:
@@ -140,20 +140,20 @@ def _large(options: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def shown_by(facts: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """How an image is shown in a test, as timm reads its pretrained configuration.
+    """Return the test preprocessing in timm's pretrained configuration.
 
     Args:
         facts: the configuration.
-        size: pixels of a side; from its larger test size on what it says of that counts.
+        size: pixels of a side; from its test_input_size on, test_crop_pct counts.
     """
     tested = facts.get("test_input_size")
     shares = [facts.get("test_crop_pct")] if tested and size >= tested[1] else []
     cubic = facts.get("interpolation") in (None, "", "bicubic")
-    found = {
+    shown = {
         "crop_pct": next((s for s in (*shares, facts.get("crop_pct")) if s), 0.875),
         "interpolation": "bicubic" if cubic else "bilinear",
         "crop_mode": facts.get("crop_mode") or "center",
     }
-    if found["crop_mode"] == "border":
-        found["fill"] = tuple(round(255 * mean) for mean in facts["mean"])
-    return found
+    if shown["crop_mode"] == "border":
+        shown["fill"] = tuple(round(255 * mean) for mean in facts["mean"])
+    return shown

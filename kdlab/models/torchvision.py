@@ -36,7 +36,7 @@ class TorchvisionModel(ModelSpec):
         yield from unknown_model("torchvision", self.variant, known)
 
     def evaluation(self, size: int) -> Mapping[str, Any]:
-        """As the preset of its default weights says."""
+        """Return the preprocessing of the preset of its default weights."""
         preset = zoo.get_model_weights(self.variant).DEFAULT.transforms()
         return {
             "crop_pct": preset.crop_size[0] / preset.resize_size[0],

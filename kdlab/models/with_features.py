@@ -1,4 +1,4 @@
-"""Inner outputs of a network, taken while it computes what it computes anyway."""
+"""Inner outputs of a network, recorded during its forward pass."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 
 
 def tap_of(model: Normalised, name: str, views: Tensor) -> str:
-    """A tap for a name that people give: a module, `penultimate`, or `patches`.
+    """Return the tap for a name in a config: a module, `penultimate`, or `patches`.
 
     `patches` are the last patch tokens of a transformer of timm as a map, those of any module are
     `NAME:map`; class token and registers are left out.
@@ -30,7 +30,7 @@ def tap_of(model: Normalised, name: str, views: Tensor) -> str:
         ModelError: there is no such module, or no linear layer at the end.
     """
     if name == "penultimate" and not model.num_classes:
-        return ""  # it has no last layer: what it puts out itself
+        return ""  # it has no last layer: its output
     if name == "penultimate":
         return last_linear(model, views, "features ask for penultimate") + _INPUT
     modules = dict(model.net.named_modules())
@@ -52,30 +52,30 @@ def tap_of(model: Normalised, name: str, views: Tensor) -> str:
 
 
 def _prefix_of(net: nn.Module) -> int | None:
-    """Tokens that are no patches, as timm's transformers say it: class token and registers."""
-    found = (getattr(part, "num_prefix_tokens", None) for part in net.modules())
-    return next((count for count in found if isinstance(count, int)), None)
+    """Number of tokens that are no patches (class token, registers) in a transformer of timm."""
+    counts = (getattr(part, "num_prefix_tokens", None) for part in net.modules())
+    return next((count for count in counts if isinstance(count, int)), None)
 
 
 def as_map(tokens: Tensor, prefix: int) -> Tensor:
-    """(N, prefix + side², D) -> (N, D, side, side)."""
+    """Arrange patch tokens as a map: (N, prefix + side², D) -> (N, D, side, side)."""
     patches = tokens[:, prefix:]
     side = isqrt(patches.shape[1])
     if tokens.ndim != 3 or side * side != patches.shape[1]:
         raise ModelError(
-            f"A map is made of the tokens of a square of patches, and this module puts out "
-            f"{'×'.join(map(str, tokens.shape[1:]))} numbers with {prefix} other tokens."
+            f"A map needs the tokens of a square of patches; this module's output is "
+            f"{'×'.join(map(str, tokens.shape[1:]))} with {prefix} other tokens."
         )
     return patches.transpose(1, 2).unflatten(2, (side, side))
 
 
 class Taps:
-    """Keeps what the modules put out in the last forward pass, or were given.
+    """Records outputs or inputs of modules in each forward pass.
 
     Args:
         net: the network.
-        taps: modules by name, the whole network by none; with `:input` what they are given, with
-            `:map` the patch tokens that they put out, as a map.
+        taps: names of modules, "" for the network; `NAME:input` records the module's input,
+            `NAME:map` its patch tokens as a map.
     """
 
     def __init__(self, net: nn.Module, taps: Sequence[str]) -> None:
@@ -100,74 +100,72 @@ class Taps:
         return hook
 
     def _behind(self, tap: str) -> Any:
-        def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
+        def hook(module: nn.Module, inputs: object, output: Any) -> None:
             prefix = self._prefix[tap]
-            self._taken[tap] = output
-            if not isinstance(output, Tensor):
-                return  # `shapes_of` refuses it
-            if prefix is not None:
+            self._taken[tap] = output  # `shapes_of` refuses what is no tensor
+            if isinstance(output, Tensor) and prefix is not None:
                 self._taken[tap] = as_map(output, prefix)
-            if not output.is_inference():
+            if isinstance(output, Tensor) and not output.is_inference():
                 self._versions[tap] = output, output._version
 
         return hook
 
     def changed(self) -> list[str]:
-        """Taps whose outputs were written over by what came behind them."""
+        """Return the taps whose outputs a later module overwrote in place."""
         return [tap for tap, (out, then) in self._versions.items() if out._version != then]
 
     def taken(self) -> list[Tensor]:
-        """(N, ...) of each tap, in their order; kept no longer."""
+        """Return and forget the last (N, ...) tensor of each tap, in their order."""
         missing = [tap for tap in self.taps if tap not in self._taken]
         if missing:
-            raise ModelError(f"The network never asks its module {missing[0]}.")
-        found = [self._taken[tap] for tap in self.taps]
+            raise ModelError(f"The network never calls its module {missing[0]}.")
+        outputs = [self._taken[tap] for tap in self.taps]
         self._taken.clear()
         self._versions.clear()
-        return found
+        return outputs
 
     def close(self) -> None:
-        """The network is left as it was."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
 
 @torch.no_grad()
 def shapes_of(model: Normalised, taps: Sequence[str], views: Tensor) -> list[Shape]:
-    """Shape of one image's output at each tap.
+    """Return the shape of one image's output at each tap.
 
     Raises:
-        ModelError: a module that does not put out one tensor of numbers for each image.
+        ModelError: a module's output is not a tensor with a row for each image.
     """
-    taken = Taps(model.net, taps)
+    hooks = Taps(model.net, taps)
     try:
         with evaluating(model):
             model(views)
-        if over := taken.changed():
+        if over := hooks.changed():
             raise ModelError(
-                f"{over[0]} of {type(model.net).__name__} puts out what the next module writes "
-                "over (in place); take the module behind it."
+                f"The module after {over[0]} of {type(model.net).__name__} overwrites its output "
+                "in place; take that module instead."
             )
-        found = taken.taken()
+        outputs = hooks.taken()
     finally:
-        taken.close()
-    for tap, value in zip(taps, found, strict=True):
+        hooks.close()
+    for tap, value in zip(taps, outputs, strict=True):
         if not isinstance(value, Tensor) or len(value) != len(views):
             raise ModelError(
-                f"{tap} of {type(model.net).__name__} puts out no tensor with a row for each "
-                "image; take another module."
+                f"The output of {tap} of {type(model.net).__name__} is no tensor with a row for "
+                "each image; take another module."
             )
-    return [tuple(value.shape[1:]) for value in found]
+    return [tuple(value.shape[1:]) for value in outputs]
 
 
 @register("models/with_features")
 @dataclass(frozen=True, kw_only=True)
 class WithFeatures(ModelSpec):
-    """A network's logits, and behind them its inner outputs, flat, in one row per image.
+    """A network whose answer is a row per image: its logits, then its flattened inner outputs.
 
-    model: the whole network; `weights` and `sha256` are of its file.
-    taps: modules by name whose outputs are taken; with `:input` what they are given.
-    classes: of the whole network; 0 where it has no last layer.
+    model: the network; `weights` and `sha256` are of its file.
+    taps: names of the modules whose outputs are taken, or with `:input` their inputs.
+    classes: of the network; 0 where it has no last layer.
     """
 
     model: ModelSpec
@@ -175,28 +173,28 @@ class WithFeatures(ModelSpec):
     classes: int
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
-        whole = self.model.architecture(self.classes, in_chans)
-        return Tapped(whole, self.taps, self.classes)
+        network = self.model.architecture(self.classes, in_chans)
+        return Tapped(network, self.taps, self.classes)
 
 
 class Tapped(nn.Module):
     """(N, C, H, W) -> (N, classes + D); with 0 classes features alone.
 
-    Its weights have the whole network's names.
+    It loads weights by the names that the network alone has.
     """
 
-    def __init__(self, whole: nn.Module, taps: Sequence[str], classes: int) -> None:
+    def __init__(self, network: nn.Module, taps: Sequence[str], classes: int) -> None:
         super().__init__()
-        self.whole, self.classes = whole, classes
-        self._taps = Taps(whole, taps)
+        self.network, self.classes = network, classes
+        self._taps = Taps(network, taps)
 
     def forward(self, views: Tensor) -> Tensor:
-        logits = self.whole(views)
-        said = [logits] if self.classes else []
-        return torch.cat([*said, *(t.flatten(1) for t in self._taps.taken())], dim=1)
+        logits = self.network(views)
+        parts = [logits] if self.classes else []
+        return torch.cat([*parts, *(t.flatten(1) for t in self._taps.taken())], dim=1)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load the whole network's state."""
-        return self.whole.load_state_dict(state_dict, strict, assign)
+        """Load the state of the network inside."""
+        return self.network.load_state_dict(state_dict, strict, assign)

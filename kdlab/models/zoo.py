@@ -1,4 +1,4 @@
-"""Whether timm or torchvision have a model, answered without importing them (a second each)."""
+"""Looks models of timm and torchvision up without importing them (a second each)."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -16,9 +16,9 @@ _BUILDER = re.compile(r"^@register_model\b.*?^def (\w+)\(", re.MULTILINE | re.DO
 def unknown_model(
     package: str, name: str, known: Callable[[], list[str]]
 ) -> Iterator[Fault]:
-    """The fault of a name, without its tag of weights, that timm or torchvision do not have.
+    """Yield a fault if timm or torchvision have no model of this name, without its tag of weights.
 
-    `known` has all names; it imports the package, and is only asked where no source has it.
+    `known` returns all names; it imports the package, and is only called if no source defines it.
     """
     if name in _builders(package):
         return
@@ -28,26 +28,26 @@ def unknown_model(
 
 
 def require_model(name: str) -> None:
-    """Refuse, as BadInput, the name of a network, or of a card, that nobody has."""
+    """Raise BadInput for a name that is neither a network nor a card."""
     package, _, variant = name.rpartition("/")
     models = _builders(package or "timm")
-    own = [*names("registry"), *registry.known_names()]
-    if variant.split(".")[0] in models or name in own or registry.in_rooms(name):
+    known = [*names("registry"), *registry.known_names()]
+    if variant.split(".")[0] in models or name in known or registry.in_rooms(name):
         return
     if models:
         near = nearest(variant, sorted(models))
         raise BadInput(f"{package or 'timm'} has no model {variant!r}.{near}")
     if package not in ("timm", "torchvision"):  # which are not installed here
-        raise BadInput(f"There is no network named {name!r}.{nearest(name, own)}")
+        raise BadInput(f"There is no network named {name!r}.{nearest(name, known)}")
 
 
 @cache
 def _builders(package: str) -> frozenset[str]:
-    """Names of the models in its sources; what somebody else registered is not there."""
-    found = find_spec(package) if package in ("timm", "torchvision") else None
-    if found is None or found.origin is None:
+    """Names of the models in a package's sources, without those that others registered."""
+    module = find_spec(package) if package in ("timm", "torchvision") else None
+    if module is None or module.origin is None:
         return frozenset()
-    files = (Path(found.origin).parent / "models").glob("*.py")
+    files = (Path(module.origin).parent / "models").glob("*.py")
     return frozenset(
         name
         for file in files

@@ -84,7 +84,7 @@ class TeacherSpec(Spec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.size is not None:
-            object.__setattr__(self, "model", ShrunkModel.of(self.model, self.size))
+            object.__setattr__(self, "model", ShrunkModel.from_model(self.model, self.size))
             object.__setattr__(self, "size", None)  # the network says it now
         if self.data is not None:
             shown = self.data.shown_as(self.model.evaluation)
@@ -171,7 +171,8 @@ class PreparedTeachers:
         if self.validated is not None:
             return Combination(self.validated, self.by)
         return replace(
-            Combination.of([m.spec.weight for m in self.knowing.members]), by=self.by
+            Combination.from_weights([m.spec.weight for m in self.knowing.members]),
+            by=self.by,
         )
 
     @property

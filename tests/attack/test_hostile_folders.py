@@ -352,7 +352,9 @@ def test_a_card_is_typed_and_in_its_ranges(tmp_path, odd):
     (tmp_path / "student.json").write_text(json.dumps(CARD))
     assert read_card(tmp_path / "student.safetensors")["in_chans"] == 1
     (tmp_path / "student.json").write_text(json.dumps(CARD | odd))
-    with pytest.raises(WeightsError, match=r"student\.json, which says what the network"):
+    with pytest.raises(
+        WeightsError, match=r"student\.json, the card of an exported student"
+    ):
         read_card(tmp_path / "student.safetensors")
 
 

@@ -119,7 +119,7 @@ def test_a_feed_copies_beside_the_work_and_loses_nothing():
         assert float(there.min()) == float(there.max()) == round_
     result = PendingResult(torch.arange(6.0, device=GPU).reshape(3, 2))
     assert result.get().tolist() == [[0, 1], [2, 3], [4, 5]]
-    assert result.is_here
+    assert result.is_ready
 
 
 def test_a_ring_is_pinned_and_a_gpu_reads_what_was_written():

@@ -39,7 +39,7 @@ def test_each_family_teaches_by_a_vector_and_by_a_map(name, about, tmp_path, kdl
     options = {"img_size": side, **TINY}
     spec = TimmModel(variant=name, pretrained=str(tmp_path), options=options)
     assert spec.origin() == str(path)
-    model = ShrunkModel.of(spec, side).build(0, 3).eval()
+    model = ShrunkModel.from_model(spec, side).build(0, 3).eval()
     views = torch.randint(0, 256, (2, 3, 40, 40), dtype=torch.uint8)
     taps = [tap_of(model, tap, views) for tap in ("penultimate", "patches", "blocks.0:map")]
     vector, *maps = shapes_of(model, taps, views)
@@ -70,7 +70,7 @@ def test_its_file_is_made_once_without_its_last_layer(tmp_path, kdlab_home):
     for spec in (
         TimmModel(variant=name, weights=str(path)),
         TimmModel(variant=name, pretrained=str(path)),
-        ShrunkModel.of(TimmModel(variant=name, weights=str(path)), 48),
+        ShrunkModel.from_model(TimmModel(variant=name, weights=str(path)), 48),
     ):
         file = bare_file(spec, 3)
         state = {k.removeprefix("inner."): t for k, t in load_file(file).items()}
@@ -121,7 +121,9 @@ class Pair(torch.nn.Module):
 def test_a_module_that_puts_out_several_tensors_is_refused_by_name(tap):
     model = Normalised(Pair(), [0.5], [0.5], 3)
     views = torch.zeros((2, 3, 2, 2), dtype=torch.uint8)
-    with pytest.raises(ModelError, match=rf"{tap} of Pair puts out no tensor with a row"):
+    with pytest.raises(
+        ModelError, match=rf"The output of {tap} of Pair is no tensor with a row"
+    ):
         shapes_of(model, [tap_of(model, tap, views)], views)
 
 
@@ -150,7 +152,9 @@ def test_who_has_no_weights_or_no_such_network_hears_what_to_do(tmp_path, monkey
     path = tmp_path / "own.safetensors"
     own = CifarResNet(depth=8, width=(4, 4, 8, 8))
     save_file(own.architecture(10, 3).state_dict(), path)
-    with pytest.raises(ModelError, match="cannot be without its last layer"):
+    with pytest.raises(
+        ModelError, match="last layer of models/cifar_resnet cannot be left out"
+    ):
         bare(CifarResNet(depth=8, width=(4, 4, 8, 8), weights=str(path)), 3)
     with pytest.raises(
         ModelError, match=r"no weights of timm/test_resnet at .*nor a folder"

@@ -140,7 +140,9 @@ def test_what_cannot_be_is_said():
         ChosenBlocks(of=NET, cuts=CUTS, choices=("magic",))
     with pytest.raises(SpecError, match="name each once, and one at least"):
         BlockLibrary(of=NET, cuts=CUTS, variants=())
-    with pytest.raises(ModelError, match="No block of models/cifar_resnet can be skip"):
+    with pytest.raises(
+        ModelError, match="No block of models/cifar_resnet can be replaced by skip"
+    ):
         BlockLibrary(of=NET, cuts=("blocks.1",), variants=("skip",)).architecture(10, 3)
 
 

@@ -95,7 +95,7 @@ def test_cuts_that_cannot_be(names, why):
 
 def test_more_blocks_than_places():
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())
-    with pytest.raises(ModelError, match="can be cut into 1 to 2 blocks, 9 are asked for"):
+    with pytest.raises(ModelError, match="can be cut into 1 to 2 blocks, not into 9"):
         Cuttable(net).balanced(9, lambda pieces: [1.0] * len(pieces))
 
 

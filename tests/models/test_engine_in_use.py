@@ -130,7 +130,7 @@ def test_images_of_nobody_teach_it_nothing(clock):
     trial = Trial(engine="folded", precision="fp32", rate=300)
     serving, model, changes = served(clock, (trial, computing(clock, 0.01, flipped)))
     (views,) = requests(1)
-    assert torch.equal(serving.alone(views), flipped(views))
+    assert torch.equal(serving.predict_unobserved(views), flipped(views))
     assert (model.asked, changes) == (0, [])
 
 

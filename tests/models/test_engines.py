@@ -147,9 +147,9 @@ def scores(rows, wrong=0, moved=0.0):
     ("pair", "why"),
     [
         (scores(1000, wrong=5), ""),
-        (scores(1000, wrong=6), "another in 6 of 1000 views; at most 5 in 1,000"),
+        (scores(1000, wrong=6), "differs in 6 of 1000 views; at most 5 in 1,000"),
         (scores(100, wrong=5), ""),  # a few of few say nothing yet
-        (scores(100, wrong=6), "another in 6 of 100"),
+        (scores(100, wrong=6), "differs in 6 of 100"),
         (scores(1000, moved=0.3), "a probability is 0.074 off; bf16 may be 0.05 off"),
         (scores(1000, moved=0.12), "answers diverge by 0.0018 nats, more than 0.001"),
     ],
@@ -288,8 +288,8 @@ def test_quantising_draws_no_bars_and_leaves_the_output_of_other_threads(
     fakes["openvino"].save_model = lambda made, path, **rest: [
         path.with_suffix(suffix).touch() for suffix in (".xml", ".bin")
     ]
-    monkeypatch.setattr(exported, "_converted", lambda model, views: "network")
-    assert exported._in_int8(torch.nn.Linear(1, 1), VIEWS, VIEWS) == "quantised"
+    monkeypatch.setattr(exported, "_convert", lambda model, views: "network")
+    assert exported._quantise(torch.nn.Linear(1, 1), VIEWS, VIEWS) == "quantised"
     assert drawn == [True]
     assert bars.Progress is before
     assert capsys.readouterr().out == "of another thread\n"

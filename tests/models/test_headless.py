@@ -39,5 +39,5 @@ def test_the_head_makes_the_same_logits_of_it(tmp_path, spec, width):
 
 def test_a_network_without_a_linear_head_says_so():
     model = NetworkInNetwork(width=8).build(7, 3)
-    with pytest.raises(ModelError, match="no head to put to its hidden state"):
+    with pytest.raises(ModelError, match="no head can be applied to its hidden state"):
         last_linear(model, torch.zeros((2, 3, 32, 32), dtype=torch.uint8))

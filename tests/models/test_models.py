@@ -136,8 +136,8 @@ def test_a_students_last_layer_may_be_of_other_classes_and_nothing_else(tmp_path
     assert given.build(5, 3, refit=True).anew == ""
     for wider, words in (
         (given.build, r"1 of 56 tensors of another shape \(stem.0.weight .*channels"),
-        (replace(given, depth=14).build, r"42 of 92 tensors missing \(.*Name the network"),
-        (replace(given, width=(8, 8, 8, 8)).build, "of another shape .*Name the network"),
+        (replace(given, depth=14).build, r"42 of 92 tensors missing \(.*name the network"),
+        (replace(given, width=(8, 8, 8, 8)).build, "of another shape .*name the network"),
     ):
         with pytest.raises(WeightsError, match=words):
             wider(5, 1 if "channels" in words else 3, refit=True)

@@ -75,5 +75,5 @@ def test_strides_stay_and_the_beginning_may():
 
 
 def test_a_network_without_such_convolutions_is_refused():
-    with pytest.raises(ModelError, match="no convolution behind the first 1"):
+    with pytest.raises(ModelError, match="no convolution after the first 1"):
         Separable(of=PatchNet()).architecture(10, 3)

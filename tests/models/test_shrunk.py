@@ -91,7 +91,7 @@ def test_a_network_at_a_size_takes_the_file_of_the_bare_one(tmp_path):
     named = construct(
         ModelSpec, from_dict({"type": "timm/test_resnet", "weights": str(path)}, "t")
     )
-    sized = ShrunkModel.of(named, 48)
+    sized = ShrunkModel.from_model(named, 48)
     assert sized.weights == str(path)
     assert sized.model.weights is None
     model = sized.build(5, 3)

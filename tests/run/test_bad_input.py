@@ -138,7 +138,7 @@ def test_a_student_that_its_weights_do_not_fit(kdlab_cli, elsewhere):
         "46 of 56 tensors of another shape (stem.0.weight (16, 1, 3, 3) instead of (4,"
         in err
     )
-    assert "Name the network that it is of" in err
+    assert "name the network it is of" in err
 
 
 class NotInstalled(PathFinder):

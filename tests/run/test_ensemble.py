@@ -101,7 +101,7 @@ def test_four_methods_side_by_side(kdlab_home, elsewhere):
     teacher = yaml.safe_load((elsewhere / "ec_dnn" / "ensemble.yaml").read_text())
     networks = [load_exported(one["model"]["weights"]).eval() for one in teacher["teacher"]]
     data = experiment().spec.data.load()
-    whole = combined(networks, Combination.of([1.0] * len(networks)))
+    whole = combined(networks, Combination.from_weights([1.0] * len(networks)))
     accuracy = evaluate(whole, data, data.test, 256).top1
     assert accuracy == pytest.approx(rows["ec_dnn"]["global_top1"], abs=0.01)
     (run.path / "members/e_dnn/seed0/ensemble.yaml").unlink()

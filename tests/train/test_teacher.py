@@ -142,7 +142,7 @@ def test_the_same_weights_in_another_network_are_another_teacher():
 def test_a_file_of_published_weights_counts_by_its_bytes_wherever_it_lies(tmp_path):
     def hashed(place):
         model = TimmModel(variant="test_resnet", pretrained=str(place))
-        return recipe_hash(spec(model=ShrunkModel.of(model, 8)))
+        return recipe_hash(spec(model=ShrunkModel.from_model(model, 8)))
 
     for name, content in (("a", b"one"), ("b", b"one"), ("c", b"two")):
         (tmp_path / name).mkdir()

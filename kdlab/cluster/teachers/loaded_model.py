@@ -22,7 +22,7 @@ from kdlab.data.images import ImageData
 from kdlab.data.splits import by_class
 from kdlab.errors import DataError, TeacherRefused
 from kdlab.models.device_feed import DeviceFeed, PendingResult
-from kdlab.models.engines import Asked
+from kdlab.models.engines import Predict
 from kdlab.models.ensemble import Combination, combined
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import check_fit, load_weights
@@ -75,7 +75,7 @@ class LoadedModel:
         self._pace: RunningRate | None = None  # begins with what was measured
         self.model = self._load(weights)
         self.engines: EnginesOfTeacher | None = None  # None: PyTorch as it is
-        self._ask: Asked = self.model
+        self._ask: Predict = self.model
         self.data: ImageData | None = None
         self.kept: LabelCache | None = None  # None where none are shared
         self.t_t = 0.0  # samples/s while computing
@@ -89,7 +89,7 @@ class LoadedModel:
             member = spec.build(deployment.num_classes, deployment.shape[0])
             load_weights(member.net, path, known.sha256)
             members.append(member)
-        how = deployment.combination or Combination.of(
+        how = deployment.combination or Combination.from_weights(
             [m.weight for m in deployment.members]
         )
         model = combined(members, how)
@@ -98,7 +98,7 @@ class LoadedModel:
         return model.requires_grad_(requires_grad=False).to(self.device)
 
     @torch.inference_mode()
-    def _asked(self, views: Sequence[NDArray[Any]], ask: Asked) -> PendingResult:
+    def _asked(self, views: Sequence[NDArray[Any]], ask: Predict) -> PendingResult:
         """(N, C, H, W) uint8, or float32 on the 0..1 scale -> (all N together, classes)."""
         pixels = self.feed.joined(views)
         if pixels.dtype != torch.uint8:
@@ -156,7 +156,7 @@ class LoadedModel:
 
     def probe(self) -> list[list[float]]:
         """Its answer to the probe images: the proof that it is the right model."""
-        ask = self.model if self.engines is None else self.engines.in_use.alone
+        ask = self.model if self.engines is None else self.engines.in_use.predict_unobserved
         return proof_of(self._asked([probe_images(self.deployment.shape)], ask).get())
 
     def measure(self) -> None:

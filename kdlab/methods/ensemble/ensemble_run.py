@@ -328,6 +328,6 @@ class EnsembleRun:
             members.append({"model": known | {"weights": str(path)}})
         card = {"teacher": members}
         (folder / "ensemble.yaml").write_text(yaml.safe_dump(card, sort_keys=False))
-        equal = Combination.of([1.0] * len(models))
+        equal = Combination.from_weights([1.0] * len(models))
         whole = combined([self.loaded(file) for file in models], equal)
         return whole.to(self.recipe.chosen_device()).eval()

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import kl_div
 
 from kdlab.errors import BadInput
-from kdlab.models.engines import Asked, Engine, installed
-from kdlab.models.engines.choose import said
+from kdlab.models.engines import Engine, Predict, installed
+from kdlab.models.engines.choose import first_line
 
 _TIMED_S = 0.25  # for each network
 _LEAST = 7  # rounds
@@ -70,7 +70,7 @@ def engine_of(name: str) -> Engine:
     return engines[name]
 
 
-def prepared(engine: Engine, network: nn.Module, views: Tensor, what: str) -> Asked:
+def prepared(engine: Engine, network: nn.Module, views: Tensor, what: str) -> Predict:
     """Prepare a network on an engine with one thread.
 
     Raises:
@@ -80,14 +80,16 @@ def prepared(engine: Engine, network: nn.Module, views: Tensor, what: str) -> As
         return engine.prepare(network.eval(), views, 1)
     except Exception as error:  # libraries raise all kinds
         raise BadInput(
-            f"{engine.name} cannot compute {what}: {said(error)}. Set method.engine=folded "
+            f"{engine.name} cannot compute {what}: {first_line(error)}. Set method.engine=folded "
             "to measure in PyTorch, or leave that stand-in out of student.variants."
         ) from error
 
 
 @torch.inference_mode()
 def latencies_ms(
-    asks: Sequence[Asked], views: Sequence[Tensor], alive: Callable[[], None] = lambda: None
+    asks: Sequence[Predict],
+    views: Sequence[Tensor],
+    alive: Callable[[], None] = lambda: None,
 ) -> list[float]:
     """Time one call of each network on one thread, in turns; return medians in milliseconds.
 

@@ -1,4 +1,4 @@
-"""What an engine is: a network and example views in, something that answers views out."""
+"""An engine: from a network and example views to a function that computes logits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,26 +10,26 @@ from kdlab.errors import KdlabError
 
 Precision = Literal["fp32", "bf16", "fp16", "int8"]
 # (N, C, H, W) uint8 or float, 0 to 255 -> (N, classes) float32
-Asked = Callable[[Tensor], Tensor]
+Predict = Callable[[Tensor], Tensor]
 
 
 class EngineUnusable(KdlabError):
-    """This engine cannot compute this network, or not on this machine; the text says why."""
+    """An engine cannot compute a network, or not on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
     """One way to compute a network.
 
-    name, precision: what it is called, and what it counts in.
-    prepare: from a network in evaluation mode, example views (N, C, H, W), and the threads that it
-        may use; raises EngineUnusable, or whatever the library raises.
-    slow_to_prepare: whether it compiles: seconds to minutes.
+    name, precision: label, and number format.
+    prepare: from a network in evaluation mode, example views (N, C, H, W), and the number of
+        threads; raises EngineUnusable, or errors of its library.
+    slow_to_prepare: it compiles, for seconds to minutes.
     """
 
     name: str
     precision: Precision
-    prepare: Callable[[nn.Module, Tensor, int], Asked]
+    prepare: Callable[[nn.Module, Tensor, int], Predict]
     slow_to_prepare: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""Engines of other libraries: ONNX Runtime and OpenVINO, where they are installed."""
+"""Engines of installed libraries: ONNX Runtime and OpenVINO."""
 
 import hashlib
 import os
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from kdlab.config.home import home
 from kdlab.config.kept import kept
 from kdlab.config.seal import damage, seal
-from kdlab.models.engines.engine import Asked, Engine, Precision
+from kdlab.models.engines.engine import Engine, Precision, Predict
 from kdlab.models.engines.in_torch import folded, in_hardware
 
 
 def engines(shown: Callable[[], Tensor] | None = None) -> Iterator[Engine]:
-    """Those that are installed: kdlab[onnx], kdlab[openvino], and kdlab[int8] with views."""
+    """Yield engines of what is installed: kdlab[onnx], kdlab[openvino], kdlab[int8] with views."""
     if find_spec("openvino") is not None:
         precisions: tuple[Precision, ...] = ("fp32", "bf16")
         for precision in precisions:
@@ -46,12 +46,12 @@ def _openvino(
     views: Tensor,
     threads: int,
     shown: Callable[[], Tensor] | None = None,
-) -> Asked:
+) -> Predict:
     os.environ.setdefault("OPENVINO_TELEMETRY_DISABLE", "1")
     import openvino
 
-    network = _converted(model, views) if shown is None else _in_int8(model, views, shown())
-    if precision == "int8":  # of what is not in int8
+    network = _convert(model, views) if shown is None else _quantise(model, views, shown())
+    if precision == "int8":  # precision of layers that are not in int8
         precision = "bf16" if in_hardware("bf16", "cpu") else "fp32"
     hints = {
         "INFERENCE_PRECISION_HINT": "f32" if precision == "fp32" else precision,
@@ -61,14 +61,14 @@ def _openvino(
     compiled = openvino.compile_model(network, "CPU", hints)
     request = compiled.create_infer_request()
 
-    def ask(given: Tensor) -> Tensor:
-        answer = request.infer([given.float().numpy()])
+    def ask(images: Tensor) -> Tensor:
+        answer = request.infer([images.float().numpy()])
         return torch.from_numpy(answer[compiled.output(0)].copy())
 
     return ask
 
 
-def _converted(model: nn.Module, views: Tensor) -> Any:
+def _convert(model: nn.Module, views: Tensor) -> Any:
     import openvino
 
     shape = [-1, *views.shape[1:]]
@@ -79,18 +79,18 @@ def _converted(model: nn.Module, views: Tensor) -> Any:
         )
 
 
-def _in_int8(model: nn.Module, views: Tensor, shown: Tensor) -> Any:
-    """OpenVINO's network by nncf's quantisation after training, kept for the next teacher.
+def _quantise(model: nn.Module, views: Tensor, shown: Tensor) -> Any:
+    """Quantise a network after training with nncf, and keep it for the next teacher.
 
-    Kept by what it follows from: weights and layers, the views that ranges are of, and libraries.
+    The key is of weights, layers, the views that calibrate ranges, and versions of libraries.
     """
     import nncf
     import openvino
 
-    told = hashlib.sha256(repr((model, nncf.__version__, openvino.__version__)).encode())
+    digest = hashlib.sha256(repr((model, nncf.__version__, openvino.__version__)).encode())
     for values in (*model.state_dict().values(), shown):
-        told.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    folder = home() / "engines" / f"{told.hexdigest()[:16]}.int8"
+        digest.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    folder = home() / "engines" / f"{digest.hexdigest()[:16]}.int8"
 
     def find() -> Any:
         if damage(folder, hashes=True) is not None:
@@ -98,20 +98,20 @@ def _in_int8(model: nn.Module, views: Tensor, shown: Tensor) -> Any:
         return openvino.Core().read_model(folder / "network.xml")
 
     def make() -> Any:
-        given = nncf.Dataset(list(shown.split(1)), lambda view: view.float().numpy())
+        dataset = nncf.Dataset(list(shown.split(1)), lambda view: view.float().numpy())
         with _without_bars():
-            made = nncf.quantize(_converted(model, views), given, subset_size=len(shown))
+            network = nncf.quantize(_convert(model, views), dataset, subset_size=len(shown))
         folder.mkdir(parents=True, exist_ok=True)
-        openvino.save_model(made, folder / "network.xml", compress_to_fp16=False)
+        openvino.save_model(network, folder / "network.xml", compress_to_fp16=False)
         seal(folder, ("network.xml", "network.bin"), {})
-        return made
+        return network
 
     return kept(folder, find, make)
 
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Hide nncf's bars of progress: it has no option, and standard output is of all threads."""
+    """Disable nncf's progress bars: it has no option, and stdout is shared by all threads."""
     from nncf.common.logging import track_progress
 
     bars = track_progress.Progress
@@ -124,7 +124,7 @@ def _without_bars() -> Iterator[None]:
         track_progress.Progress = bars
 
 
-def _onnxruntime(model: nn.Module, views: Tensor, threads: int) -> Asked:
+def _onnxruntime(model: nn.Module, views: Tensor, threads: int) -> Predict:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -145,8 +145,8 @@ def _onnxruntime(model: nn.Module, views: Tensor, threads: int) -> Asked:
         )
         session: Any = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
 
-    def ask(given: Tensor) -> Tensor:
-        (scores,) = session.run(None, {"views": given.float().numpy()})
+    def ask(images: Tensor) -> Tensor:
+        (scores,) = session.run(None, {"views": images.float().numpy()})
         return torch.from_numpy(scores)
 
     return ask

@@ -1,7 +1,7 @@
-"""The engine that serves, held to the network as it is on its first real requests.
+"""The chosen engine in service, checked against the network on its first real requests.
 
-It was chosen on views before that; real requests may be less kind. One that they contradict is
-given up for the network itself.
+Real requests may differ from the views that it was chosen on. If its answers disagree there, the
+network itself takes over.
 """
 
 import threading
@@ -12,16 +12,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from kdlab.models.engines.choose import JUDGED, ChosenEngine, Tally, said
+from kdlab.models.engines.choose import JUDGED, ChosenEngine, Tally, first_line
 
 
 class EngineInUse:
-    """Answers; whoever asks while another does has to wait.
+    """Computes one request at a time.
 
     Args:
-        model: the network as it is, in evaluation mode.
-        first: what serves from now on.
-        on_change: called in the asking thread after the network took over.
+        model: the unchanged network, in evaluation mode.
+        first: engine to begin with.
+        on_change: called in the requesting thread after the network took over.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class EngineInUse:
         self._model, self._ask, self._on_change = model, first.ask, on_change
         self._tally = Tally()
         self._turn = threading.Lock()  # libraries compute one request at a time
-        self.extra_s = 0.0  # of the last request: what was computed for nobody
+        self.extra_s = 0.0  # seconds of the last request spent on checking
 
     def __str__(self) -> str:
         return str(ChosenEngine(self.chosen, self._ask, self.trials))
 
     @torch.inference_mode()
-    def alone(self, views: Tensor) -> Tensor:
-        """The same for images that are nobody's request: nothing is learnt from them."""
+    def predict_unobserved(self, views: Tensor) -> Tensor:
+        """Compute images that are no request; their answers are not checked."""
         with self._turn:
             return self._ask(views)
 
@@ -61,8 +61,8 @@ class EngineInUse:
             if not held:
                 _finish(views)
         except Exception as error:
-            # A library that fails at a real request is refused; the request is answered.
-            self._refuse(said(error))
+            # An engine that fails at a real request is refused; the network answers.
+            self._refuse(first_line(error))
             return self._ask(views)
         if held:
             return answer
@@ -76,7 +76,7 @@ class EngineInUse:
         return answer
 
     def _refuse(self, why: str) -> None:
-        """The engine in use; the network as it is takes over."""
+        """Refuse the engine in use; the unchanged network takes over."""
         others = (t for t in self.trials if t.label != self.chosen.label)
         self.trials = (*others, replace(self.chosen, refused=why))
         self.chosen = self.trials[0]
@@ -85,6 +85,6 @@ class EngineInUse:
 
 
 def _finish(views: Tensor) -> None:
-    """Wait for a device that computes on its own: what it has not done yet took no time."""
+    """Wait for an asynchronous device, so that its work is timed."""
     if views.device.type == "cuda":
         torch.cuda.synchronize(views.device)

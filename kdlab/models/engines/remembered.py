@@ -1,7 +1,6 @@
-"""What was found to be the fastest engine here, for the next teacher that comes up.
+"""Keeps the choice of an engine for the next teacher.
 
-One file for each network, shape, machine and set of libraries, in `home()`/engines; whichever of
-these is another, another file is looked for.
+There is one file for each network, shape, machine and set of libraries, in `home()`/engines.
 """
 
 import json
@@ -22,10 +21,10 @@ _LIBRARIES = ("kdlab", "torch", "onnxruntime", "openvino", "nncf")
 
 
 def recall(network: Mapping[str, object]) -> str | None:
-    """Label of the engine that was chosen for it on this machine; None if none was.
+    """Return the label of the engine chosen for a network on this machine, or None.
 
     Args:
-        network: what tells it from others: hashes of weights, shape, threads, device.
+        network: its identity: hashes of weights, shape, threads, device.
     """
     trials = recall_as(list[Trial], _path(network), "Engines are measured anew.")
     useful = [trial for trial in trials or () if not trial.refused]
@@ -33,15 +32,15 @@ def recall(network: Mapping[str, object]) -> str | None:
 
 
 def remember(network: Mapping[str, object], trials: tuple[Trial, ...]) -> None:
-    """All that were tried; where it cannot be written the next teacher measures again."""
+    """Keep all trials; if the file cannot be written, the next teacher measures again."""
     try:
         write_json(_path(network), [to_builtins(trial) for trial in trials])
     except OSError as error:
-        logging.getLogger("kdlab").warning("engines are not remembered: %s", error)
+        logging.getLogger("kdlab").warning("The choice of an engine is not kept: %s", error)
 
 
 def forget(network: Mapping[str, object]) -> None:
-    """What was remembered does not hold any more; the next teacher measures again."""
+    """Delete a kept choice, so that the next teacher measures again."""
     _path(network).unlink(missing_ok=True)
 
 
@@ -51,7 +50,7 @@ def _path(network: Mapping[str, object]) -> Path:
 
 
 def _machine() -> str:
-    """Processor and, where there is one, GPU."""
+    """Return the names of the processor and of the GPU."""
     words = [platform.machine(), torch.backends.cpu.get_cpu_capability()]
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -63,10 +62,10 @@ def _machine() -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in _LIBRARIES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue  # an extra that is not installed
-    return found
+    return versions

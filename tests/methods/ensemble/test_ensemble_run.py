@@ -310,7 +310,7 @@ def test_an_ensemble_is_kept_as_a_card_of_teachers(tmp_path):
     for network, file in zip(networks, outcome.models, strict=True):
         assert apart(dict(network.net.state_dict()), fetch(file)) == 0
     data = own.setup.data
-    whole = combined(networks, Combination.of([1.0, 1.0]))
+    whole = combined(networks, Combination.from_weights([1.0, 1.0]))
     assert evaluate(whole, data, data.test, 256).top1 == pytest.approx(result.global_top1)
     assert result.diff_lg == pytest.approx(
         np.mean([look.diff_lg for look in outcome.looks]), abs=1e-6
