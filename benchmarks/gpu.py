@@ -22,7 +22,7 @@ from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.errors import BadInput
 from kdlab.models.device_feed import DeviceFeed
-from kdlab.models.engines import Engine, installed
+from kdlab.models.engines import Engine, available_engines
 from kdlab.models.model import ModelSpec, Normalised
 from kdlab.models.timm import TimmModel
 from kdlab.report.figures import EmitLine, Figure, Report, figure, over
@@ -91,7 +91,7 @@ def _feed(repeats: int, say: EmitLine) -> list[Figure]:
     views = _photos()
 
     def fed(given: Tensor) -> None:
-        _step(train_step, *feed.moved(given, labels))
+        _step(train_step, *feed.to_device(given, labels))
         feed.wait()
 
     steps = {
@@ -108,7 +108,7 @@ def _teachers(repeats: int, say: EmitLine) -> list[Figure]:
     for name, (block, side, _) in NETWORKS.items():
         views, labels = _kinds(_LABELS, side)
         model = _taught(_network(block), views, labels)
-        engines = [e for e in installed("cuda:0") if _tried(e, name)]
+        engines = [e for e in available_engines("cuda:0") if _tried(e, name)]
         figures += by_engine(name, model, views, engines, repeats, say, _ENGINES_S)
     return figures
 

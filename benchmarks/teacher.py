@@ -22,7 +22,7 @@ from kdlab.config.check import construct
 from kdlab.config.load import compose_card, from_dict
 from kdlab.data.images import DataSpec
 from kdlab.events.event import discard_event
-from kdlab.models.engines import ChosenEngine, Engine, Trial, choose, installed
+from kdlab.models.engines import ChosenEngine, Engine, Trial, available_engines, choose
 from kdlab.models.model import ModelSpec, Normalised
 from kdlab.report.figures import EmitLine, Figure, Report, figure
 from kdlab.train.teacher import TeacherSpec, prepare
@@ -56,7 +56,7 @@ def measure(repeats: int = 1, only: Collection[str] = (), say: EmitLine = quiet)
 def _gains(name: str, repeats: int, say: EmitLine) -> list[Figure]:
     model, views = _clothes() if name == "clothes" else _untrained(name)
     # All but those that take a minute or more to be ready; int8 takes its ranges of every third.
-    here = installed("cpu", lambda: views[::3] if name == "clothes" else views)
+    here = available_engines("cpu", lambda: views[::3] if name == "clothes" else views)
     engines = [engine for engine in here if engine.name != "compiled"]
     return by_engine(name, model, views, engines, repeats, say, _SECONDS, alone=True)
 

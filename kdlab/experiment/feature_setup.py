@@ -36,7 +36,7 @@ def feature_job(
     student: Normalised,
     data: ImageData,
 ) -> FeatureJob:
-    """Find the taps and shapes of all losses; teachers' statistics are added by `balanced`.
+    """Find the taps and shapes of all losses; teachers' statistics are added by `add_stats`.
 
     Raises:
         ModelError: no such module, or outputs that cannot be compared.
@@ -65,7 +65,7 @@ def feature_job(
     )
 
 
-def balanced(
+def add_stats(
     job: FeatureJob, fingerprint: str, load: Callable[[], LoadedTeacher], data: ImageData
 ) -> FeatureJob:
     """Add the statistics of the teachers' outputs that losses balance.
@@ -125,7 +125,7 @@ def two_images(data: ImageData) -> Tensor:
     return torch.from_numpy(probe_images(data.shape))[:2]
 
 
-def row_of(taps: Sequence[Sequence[str]], teachers: Networks, data: ImageData) -> int:
+def row_length(taps: Sequence[Sequence[str]], teachers: Networks, data: ImageData) -> int:
     """Return the length of an answer: logits, and the outputs of each teacher at its taps."""
     views, networks = two_images(data), teachers.values()
     shapes = [

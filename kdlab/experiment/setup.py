@@ -22,9 +22,9 @@ from kdlab.data.watched import watched_rows
 from kdlab.events.event import Emit, discard_event
 from kdlab.events.general import Note
 from kdlab.experiment.feature_setup import (
-    balanced,
+    add_stats,
     feature_job,
-    row_of,
+    row_length,
     teacher_taps,
     two_images,
 )
@@ -180,7 +180,7 @@ class TrainingSetup:
         """
         data, teachers, networks = self.data, self.teacher, self.networks()
         taps = teacher_taps(self.spec.features, networks, data)
-        row = row_of(taps, networks, data)
+        row = row_length(taps, networks, data)
         specs, made = list[WithFeatures](), list[Normalised]()
         for member, whole, own in zip(
             teachers.members, networks.values(), taps, strict=True
@@ -262,7 +262,7 @@ class TrainingSetup:
         if spec.features and taught:
             made = feature_job(spec.features, self.networks(), model, data)
             if any(loss.balance != "none" for loss in made.losses):
-                made = balanced(made, self.teacher.fingerprint, self.load_teacher, data)
+                made = add_stats(made, self.teacher.fingerprint, self.load_teacher, data)
             fields["features"] = made
         job = StudentJob(
             model_spec=model_spec,

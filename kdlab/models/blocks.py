@@ -110,7 +110,7 @@ class Cuttable:
             and node.op != "get_attr"
         ]
 
-    def named(self, names: Sequence[str]) -> list[Cut]:
+    def cuts_at(self, names: Sequence[str]) -> list[Cut]:
         """Return cuts behind these modules, in the order of the network.
 
         Raises:
@@ -173,7 +173,7 @@ class Cuttable:
         graph.output(copies[result])
         return fx.GraphModule(self.net, graph)
 
-    def balanced(
+    def balanced_cuts(
         self, count: int, costs: Callable[[Sequence[nn.Module]], Sequence[float]]
     ) -> list[Cut]:
         """Return cuts into `count` blocks that minimise the cost of the costliest.
@@ -183,7 +183,7 @@ class Cuttable:
         Raises:
             ModelError: more blocks than the network has places to cut.
         """
-        places = self.distinct()
+        places = self.distinct_cuts()
         if not 1 <= count <= len(places) + 1:
             raise ModelError(
                 f"{type(self.net).__name__} can be cut into 1 to {len(places) + 1} blocks, not "
@@ -192,7 +192,7 @@ class Cuttable:
         piece_costs = costs(self.blocks(places))
         return [places[stop - 1] for stop in fair_ends(piece_costs, count)[:-1]]
 
-    def distinct(self) -> list[Cut]:
+    def distinct_cuts(self) -> list[Cut]:
         """Return one cut for each place: behind the outermost module that ends there."""
         first = {cut.at: cut for cut in reversed(self.cuts)}
         computing = {k for k, n in enumerate(self._nodes) if n.op == "call_module"}
@@ -248,7 +248,7 @@ def fair_ends(costs: Sequence[float], count: int) -> list[int]:
 def cut(net: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     """Cut a network behind these modules; the last block is the rest."""
     cuttable = Cuttable(net)
-    return cuttable.blocks(cuttable.named(names))
+    return cuttable.blocks(cuttable.cuts_at(names))
 
 
 @torch.no_grad()

@@ -44,7 +44,7 @@ class ResNet(nn.Module):
         self.stem = nn.Sequential(
             nn.Conv2d(in_chans, stem, 3, padding=1, bias=False), nn.BatchNorm2d(stem)
         )
-        self.blocks = staged(BasicBlock, stem, stages, (depth - 2) // 6)
+        self.blocks = stack_stages(BasicBlock, stem, stages, (depth - 2) // 6)
         self.head = nn.Linear(stages[-1], num_classes)
         he_init(self)
 
@@ -71,7 +71,7 @@ class BasicBlock(nn.Module):
         return relu(y + self.shortcut(x))
 
 
-def staged(
+def stack_stages(
     block: Callable[[int, int, int], nn.Module],
     before: int,
     stages: Sequence[int],

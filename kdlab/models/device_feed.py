@@ -29,7 +29,7 @@ class DeviceFeed:
         if device.type == "cuda":
             self._stream, self._copied = torch.cuda.Stream(device), torch.cuda.Event()
 
-    def moved(self, *tensors: Tensor) -> list[Tensor]:
+    def to_device(self, *tensors: Tensor) -> list[Tensor]:
         """Copy tensors to the device; later kernels wait for the copies."""
         if self._stream is None or self._copied is None:
             return list(tensors)
@@ -42,14 +42,14 @@ class DeviceFeed:
             tensor.record_stream(computing)
         return copies
 
-    def joined(self, parts: Sequence[NDArray[Any]]) -> Tensor:
+    def concatenate(self, parts: Sequence[NDArray[Any]]) -> Tensor:
         """Concatenate arrays by rows, on the device."""
         if self._stream is None:
             return torch.from_numpy(parts[0] if len(parts) == 1 else np.concatenate(parts))
         rows = [torch.from_numpy(part) for part in parts]
         shape = (sum(map(len, rows)), *rows[0].shape[1:])
         staged = torch.empty(shape, dtype=rows[0].dtype, pin_memory=True)
-        return self.moved(torch.cat(rows, out=staged))[0]
+        return self.to_device(torch.cat(rows, out=staged))[0]
 
     def wait(self) -> None:
         """Block until the sources of the last copy may be overwritten."""

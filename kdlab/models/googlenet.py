@@ -14,7 +14,7 @@ from kdlab.config import Range, register
 from kdlab.config.spec import POSITIVE, SHARE
 from kdlab.models.model import IMAGENET, ModelSpec
 from kdlab.models.nin import begin_plain
-from kdlab.models.pixel_mean import centred
+from kdlab.models.pixel_mean import mean_layers
 
 # Table 1: 1×1; 3×3 reduce, 3×3; 5×5 reduce, 5×5; pool projection. None is a max pool.
 _MODULES: tuple[tuple[int, ...] | None, ...] = (
@@ -49,7 +49,7 @@ class GoogLeNet(ModelSpec):
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         net = Net(self.width, self.dropout, num_classes, in_chans)
-        net.layers = nn.Sequential(*centred(in_chans, self.pixel_mean), *net.layers)
+        net.layers = nn.Sequential(*mean_layers(in_chans, self.pixel_mean), *net.layers)
         return net
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from kdlab.config import Range, register
 from kdlab.config.spec import SHARE
 from kdlab.models.model import ModelSpec
-from kdlab.models.pixel_mean import centred
+from kdlab.models.pixel_mean import mean_layers
 
 _FULL = 192  # channels of the published network
 _NARROW = (160 / _FULL, 96 / _FULL)  # of the 1×1 layers in the first group
@@ -35,7 +35,7 @@ class NetworkInNetwork(ModelSpec):
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         net = NiN(self.width, self.dropout, num_classes, in_chans)
-        net.layers = nn.Sequential(*centred(in_chans, self.pixel_mean), *net.layers)
+        net.layers = nn.Sequential(*mean_layers(in_chans, self.pixel_mean), *net.layers)
         return net
 
 

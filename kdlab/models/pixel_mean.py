@@ -27,7 +27,7 @@ class PixelMean(nn.Module):
         return x - self.mean_image
 
 
-def centred(channels: int, side: int | None) -> list[nn.Module]:
+def mean_layers(channels: int, side: int | None) -> list[nn.Module]:
     """Return the layer in a list, empty where no side is given."""
     return [] if side is None else [PixelMean(channels, side)]
 

@@ -291,13 +291,13 @@ def draw_paths(net: nn.Module, step: int) -> None:
         block.draw(chance, architecture=False)
 
 
-def paths_in_turn(net: nn.Module, step: int) -> None:
+def cycle_paths(net: nn.Module, step: int) -> None:
     """Cycle through the candidates of each place, to measure the mean cost of a step."""
     for number, block in enumerate(mixed_blocks(net)):
         block.path = ((step + number) % len(block.candidates),)
 
 
-def derived(net: nn.Module, *, small: bool) -> Proxyless:
+def likeliest_network(net: nn.Module, *, small: bool) -> Proxyless:
     """Return the likeliest network of a supernet.
 
     Raises:

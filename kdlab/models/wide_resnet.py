@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from kdlab.config import Fault, Range, register
-from kdlab.models.cifar_resnet import he_init, staged
+from kdlab.models.cifar_resnet import he_init, stack_stages
 from kdlab.models.model import ModelSpec
 
 
@@ -38,7 +38,7 @@ class WideResNet(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(in_chans, 16, 3, padding=1, bias=False)
         stages = [channels * widen for channels in (16, 32, 64)]
-        self.blocks = staged(PreActivationBlock, 16, stages, (depth - 4) // 6)
+        self.blocks = stack_stages(PreActivationBlock, 16, stages, (depth - 4) // 6)
         self.bn = nn.BatchNorm2d(stages[-1])
         self.head = nn.Linear(stages[-1], num_classes)
         he_init(self)

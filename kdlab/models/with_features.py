@@ -110,11 +110,11 @@ class Taps:
 
         return hook
 
-    def changed(self) -> list[str]:
+    def overwritten(self) -> list[str]:
         """Return the taps whose outputs a later module overwrote in place."""
         return [tap for tap, (out, then) in self._versions.items() if out._version != then]
 
-    def taken(self) -> list[Tensor]:
+    def take(self) -> list[Tensor]:
         """Return and forget the last (N, ...) tensor of each tap, in their order."""
         missing = [tap for tap in self.taps if tap not in self._taken]
         if missing:
@@ -141,12 +141,12 @@ def shapes_of(model: Normalised, taps: Sequence[str], views: Tensor) -> list[Sha
     try:
         with evaluating(model):
             model(views)
-        if over := hooks.changed():
+        if over := hooks.overwritten():
             raise ModelError(
                 f"The module after {over[0]} of {type(model.net).__name__} overwrites its output "
                 "in place; take that module instead."
             )
-        outputs = hooks.taken()
+        outputs = hooks.take()
     finally:
         hooks.close()
     for tap, value in zip(taps, outputs, strict=True):
@@ -191,7 +191,7 @@ class Tapped(nn.Module):
     def forward(self, views: Tensor) -> Tensor:
         logits = self.network(views)
         parts = [logits] if self.classes else []
-        return torch.cat([*parts, *(t.flatten(1) for t in self._taps.taken())], dim=1)
+        return torch.cat([*parts, *(t.flatten(1) for t in self._taps.take())], dim=1)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False

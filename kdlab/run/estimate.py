@@ -11,7 +11,7 @@ import psutil
 from kdlab.cluster.pool import ComputingPoolSpec, LocalTeacherCount
 from kdlab.data.images import ImageData
 from kdlab.errors import BadInput
-from kdlab.experiment.feature_setup import row_of, teacher_taps
+from kdlab.experiment.feature_setup import row_length, teacher_taps
 from kdlab.experiment.setup import head_of, network_of, networks_of
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.report import page
@@ -256,7 +256,7 @@ class _Reckoning:
         if self.spec.features and source.needs_teacher != "none":
             networks = networks_of(self.spec, self.data)
             taps = teacher_taps(self.spec.features, networks, self.data)
-            return row_of(taps, networks, self.data)
+            return row_length(taps, networks, self.data)
         return len(self.data.classes)
 
     def _disk_mb(self) -> float:

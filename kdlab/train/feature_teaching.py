@@ -90,7 +90,7 @@ class FeatureTeaching:
             rows.is_inference()
         ):  # of a teacher in this process: autograd keeps none of those
             rows = rows.clone()
-        both = zip(self._taps.taken(), self.job.features_of(rows), strict=True)
+        both = zip(self._taps.take(), self.job.features_of(rows), strict=True)
         total = rows.new_zeros(())
         for head, (own, theirs) in zip(self.projectors, both, strict=True):
             total = total + head(own.float(), theirs)

@@ -42,7 +42,7 @@ class BatchStep:
         ranks, train_step = self.job.ranks, self.train_step
         batch.refuse_nonsense()
         given = [batch.views, batch.labels, *([] if batch.soft is None else [batch.soft])]
-        views, labels, *soft = self.feed.moved(*given)
+        views, labels, *soft = self.feed.to_device(*given)
         rows, mixed = len(batch.ids), batch.mixed
         train_step.listen(taught=bool(soft))
         factor, batches = lr_factor * ranks.lr_scale, self.job.samples.plan.batches

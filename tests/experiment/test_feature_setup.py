@@ -5,7 +5,12 @@ import pytest
 import torch
 
 from kdlab.errors import ModelError
-from kdlab.experiment.feature_setup import feature_job, row_of, teacher_taps, two_images
+from kdlab.experiment.feature_setup import (
+    feature_job,
+    row_length,
+    teacher_taps,
+    two_images,
+)
 from kdlab.features.attention import Attention
 from kdlab.features.hint import Hint
 from kdlab.models.cifar_resnet import CifarResNet
@@ -43,7 +48,7 @@ def test_a_job_has_taps_and_shapes_of_both_networks(digits, networks):
     numbers = 10 + sum(int(np.prod(shape)) for shape in job.theirs)
     assert job.outputs == numbers
     taps = teacher_taps(losses, {"one": teacher}, data)
-    assert row_of(taps, {"one": teacher}, data) == numbers
+    assert row_length(taps, {"one": teacher}, data) == numbers
     assert student.training  # it was looked at, and is as it was
 
 
@@ -74,6 +79,6 @@ def test_of_several_teachers_the_losses_stand_in_the_order_of_their_row(digits, 
     assert job.theirs[1] == (12,)
     taps = teacher_taps(losses, teachers, data)
     assert [len(own) for own in taps] == [1, 2]
-    assert row_of(taps, teachers, data) == job.outputs
+    assert row_length(taps, teachers, data) == job.outputs
     with pytest.raises(ModelError, match=r"features\.0 .* with penultimate of two"):
         feature_job([Attention(of="two")], teachers, student, data)

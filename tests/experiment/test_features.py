@@ -44,7 +44,7 @@ def test_taps_are_what_modules_put_out_and_the_network_stays_what_it_was():
     assert sum(hooks) == 0
     taps = Taps(whole.net, names)
     logits = whole(x)
-    maps, hidden = taps.taken()
+    maps, hidden = taps.take()
     taps.close()
     head = whole.net.get_submodule(names[1].partition(":")[0])
     assert torch.equal(head(hidden), logits)
@@ -182,7 +182,7 @@ def test_several_teachers_give_one_logits_and_the_features_of_each(kdlab_home, e
     assert torch.equal(answer[:, :10], alone)
     taps = Taps(wide.net, ["blocks.1"]), Taps(deep.net, ["inner.head:input"])
     wide(x), deep(x)
-    (maps,), (hidden,) = (own.taken() for own in taps)
+    (maps,), (hidden,) = (own.take() for own in taps)
     assert torch.equal(answer[:, 10:-8], maps.flatten(1))
     assert torch.equal(answer[:, -8:], hidden)
 

@@ -11,8 +11,8 @@ from kdlab.cluster.reader.ring import Layout, Ring
 from kdlab.cluster.teachers.inference import Inference, Request
 from kdlab.cluster.teachers.probe import DataIdentity
 from kdlab.models.device_feed import DeviceFeed, PendingResult, pin, unpin
-from kdlab.models.engines import choose, installed
-from kdlab.models.engines.choose import prepared
+from kdlab.models.engines import available_engines, choose
+from kdlab.models.engines.choose import prepare_engine
 from kdlab.models.timm import TimmModel
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -40,11 +40,11 @@ def resnet():
 @pytest.mark.parametrize("engine", ["folded", "folded-planar", "compiled"])
 def test_an_engine_answers_as_the_network_does(resnet, engine, precision):
     model, views = resnet
-    named = {e.label: e for e in installed("cuda:0")}
+    named = {e.label: e for e in available_engines("cuda:0")}
     with torch.inference_mode():
         right = model(views).float()
         one = named[f"{engine} {precision}"]
-        trial, ask = prepared(one, model, views, right, 1)
+        trial, ask = prepare_engine(one, model, views, right, 1)
         assert ask is not None, trial
         for rows in (64, 1, 33):  # and sizes it was not prepared with
             assert ask(views[:rows]).shape == (rows, 10)
@@ -52,7 +52,7 @@ def test_an_engine_answers_as_the_network_does(resnet, engine, precision):
 
 def test_the_fastest_is_chosen_and_is_no_slower_than_eager(resnet):
     model, views = resnet
-    quick = [e for e in installed("cuda:0") if not e.slow_to_prepare]
+    quick = [e for e in available_engines("cuda:0") if not e.slow_to_prepare]
     found = choose(model, views, quick, threads=1, seconds=10.0)
     assert found.chosen.rate >= found.trials[0].rate
     assert {t.precision for t in found.trials} == {"fp32", "bf16", "fp16"}
@@ -113,7 +113,7 @@ def test_a_feed_copies_beside_the_work_and_loses_nothing():
         source.fill_(round_)
         for _ in range(5):
             busy = busy @ busy / 100
-        (there,) = feed.moved(source)
+        (there,) = feed.to_device(source)
         feed.wait()
         source.fill_(-1)  # may be overwritten now
         assert float(there.min()) == float(there.max()) == round_
@@ -128,7 +128,7 @@ def test_a_ring_is_pinned_and_a_gpu_reads_what_was_written():
     views = torch.from_numpy(ring.slot(3).views)
     views.fill_(7)
     assert views.is_pinned()
-    (there,) = DeviceFeed(GPU).moved(views)
+    (there,) = DeviceFeed(GPU).to_device(views)
     assert bool((there == 7).all())
     unpin(ring.memory[0])
     assert not torch.from_numpy(ring.slot(3).views).is_pinned()

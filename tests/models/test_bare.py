@@ -48,7 +48,7 @@ def test_each_family_teaches_by_a_vector_and_by_a_map(name, about, tmp_path, kdl
     # The numbers are those of timm's own network with these weights.
     taken, net = Taps(model.net, taps[:2]), net.eval()
     model(views)
-    pooled, patches = taken.taken()
+    pooled, patches = taken.take()
     small = torch.nn.functional.interpolate(
         (views.float() - model.mean) / model.std,
         (side, side),

@@ -37,7 +37,7 @@ def test_blocks_one_behind_the_other_are_the_network(name):
     views = torch.randn(2, 3, 64, 64)
     for count in (1, 2, 6):
         blocks = cuttable.blocks(
-            cuttable.balanced(count, lambda pieces: operations(pieces, views))
+            cuttable.balanced_cuts(count, lambda pieces: operations(pieces, views))
         )
         assert len(blocks) == count
         check_composition(net, blocks, views)
@@ -96,7 +96,7 @@ def test_cuts_that_cannot_be(names, why):
 def test_more_blocks_than_places():
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())
     with pytest.raises(ModelError, match="can be cut into 1 to 2 blocks, not into 9"):
-        Cuttable(net).balanced(9, lambda pieces: [1.0] * len(pieces))
+        Cuttable(net).balanced_cuts(9, lambda pieces: [1.0] * len(pieces))
 
 
 def test_a_path_that_depends_on_its_input_is_refused():

@@ -12,7 +12,7 @@ from kdlab.models.engines import (
     recall,
     remember,
 )
-from kdlab.models.engines.choose import fastest
+from kdlab.models.engines.choose import select_fastest
 
 CLASSES = 10
 EAGER = Trial(engine="eager", precision="fp32", rate=100.0)
@@ -169,7 +169,7 @@ def test_the_next_teacher_is_told_what_this_one_chose(own_home, second, best):
         Trial(engine=name, precision="fp32", rate=rate)
         for name, rate in (("a", 300), ("b", second))
     )
-    assert fastest((EAGER, a, b)).label == best
+    assert select_fastest((EAGER, a, b)).label == best
     remember(NETWORK, (EAGER, a, b))
     assert recall(NETWORK) == best
 

@@ -18,9 +18,9 @@ from kdlab.config.load import compose_card
 from kdlab.data.images import DataSpec
 from kdlab.events.event import discard_event
 from kdlab.models.cifar_resnet import CifarResNet
-from kdlab.models.engines import Engine, choose, exported, installed
-from kdlab.models.engines.choose import Tally, prepared
-from kdlab.models.engines.in_torch import folded
+from kdlab.models.engines import Engine, available_engines, choose, exported
+from kdlab.models.engines.choose import Tally, prepare_engine
+from kdlab.models.engines.in_torch import fold_batch_norms
 from kdlab.models.model import Normalised
 from kdlab.train.teacher import TeacherSpec, prepare
 
@@ -73,7 +73,7 @@ def test_folding_changes_no_answer(name):
     model = network(name)
     views = VIEWS if "vit" not in name else VIEWS.repeat(1, 1, 7, 7)[:2]
     before = [p.clone() for p in model.parameters()]
-    made = folded(model, views)
+    made = fold_batch_norms(model, views)
     furthest, same = agreement(model(views), made(views))
     assert (furthest < 1e-5, same) == (True, 1.0)
     left = [part for part in made.modules() if isinstance(part, nn.BatchNorm2d)]
@@ -98,7 +98,7 @@ class Shared(nn.Module):
 @torch.inference_mode()
 def test_what_is_used_twice_is_not_folded():
     model = asked_often(Shared())
-    made = folded(model, VIEWS)
+    made = fold_batch_norms(model, VIEWS)
     assert [type(n).__name__ for n in made.norms] == [
         "BatchNorm2d",
         "BatchNorm2d",
@@ -195,7 +195,7 @@ def test_what_compiles_is_left_out_when_its_time_is_over():
     assert "not tried" in choice.trials[-1].refused
 
 
-QUICK = [engine for engine in installed("cpu") if engine.name != "compiled"]
+QUICK = [engine for engine in available_engines("cpu") if engine.name != "compiled"]
 
 
 @pytest.mark.parametrize("engine", QUICK, ids=lambda engine: engine.label)
@@ -244,8 +244,8 @@ def test_int8_is_judged_as_half_precision_is():
 )
 def test_int8_is_there_with_its_libraries_and_views(here, shown, there, monkeypatch):
     monkeypatch.setattr(exported, "find_spec", lambda name: name in here or None)
-    assert ("int8" in {e.precision for e in installed("cpu", shown)}) == there
-    assert "int8" not in {e.precision for e in installed("cuda:0", shown)}
+    assert ("int8" in {e.precision for e in available_engines("cpu", shown)}) == there
+    assert "int8" not in {e.precision for e in available_engines("cuda:0", shown)}
 
 
 @pytest.mark.skipif(not find_spec("nncf"), reason="kdlab[int8] is not installed")
@@ -309,6 +309,6 @@ def test_an_error_without_a_text_is_said_by_its_name(error):
         raise error
 
     views = torch.zeros(4, 3, 4, 4)
-    trial, ask = prepared(Engine("broken", "fp32", prepare), None, views, views, 1)
+    trial, ask = prepare_engine(Engine("broken", "fp32", prepare), None, views, views, 1)
     assert ask is None
     assert trial.refused == f"{type(error).__name__}: "

@@ -10,10 +10,10 @@ from kdlab.models.proxyless import (
     ChoicePlace,
     MixedBlock,
     Proxyless,
-    derived,
+    cycle_paths,
     draw_paths,
+    likeliest_network,
     mixed_blocks,
-    paths_in_turn,
     places,
 )
 from kdlab.models.proxyless_supernet import ProxylessSupernet
@@ -121,7 +121,7 @@ def test_what_is_derived_computes_what_the_supernet_does_in_eval():
     with torch.no_grad():
         for number, block in enumerate(mixed_blocks(net)):
             block.alpha[number % len(block.place.choices)] = 1.0
-    spec = derived(net, small=True)
+    spec = likeliest_network(net, small=True)
     found = spec.architecture(10, 3)
     assert "skip" in spec.choices
     state = net.state_dict()
@@ -152,7 +152,7 @@ def test_candidates_in_turn_come_as_often_as_each_other():
     net = ProxylessSupernet(small=True).architecture(10, 3)
     seen = [Counter() for _ in mixed_blocks(net)]
     for step in range(42):  # of six candidates and of seven
-        paths_in_turn(net, step)
+        cycle_paths(net, step)
         for counter, block in zip(seen, mixed_blocks(net), strict=True):
             counter[block.path] += 1
     for counter, block in zip(seen, mixed_blocks(net), strict=True):

@@ -100,7 +100,7 @@ class LoadedModel:
     @torch.inference_mode()
     def _asked(self, views: Sequence[NDArray[Any]], ask: Predict) -> PendingResult:
         """(N, C, H, W) uint8, or float32 on the 0..1 scale -> (all N together, classes)."""
-        pixels = self.feed.joined(views)
+        pixels = self.feed.concatenate(views)
         if pixels.dtype != torch.uint8:
             pixels = pixels * 255  # what the models' normalisation expects
         return PendingResult(ask(pixels).float())

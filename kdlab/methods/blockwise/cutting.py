@@ -84,8 +84,8 @@ def cut_both(
     student_net, teacher_net = Cuttable(student.net), Cuttable(teacher.net)
     if cuts.teacher:
         teacher_cuts, student_cuts = (
-            teacher_net.named(cuts.teacher),
-            student_net.named(cuts.student),
+            teacher_net.cuts_at(cuts.teacher),
+            student_net.cuts_at(cuts.student),
         )
     else:
         teacher_cuts, student_cuts = _automatic(
@@ -151,10 +151,10 @@ def _automatic(
     Behind a student's cut the image has the size that it has behind the teacher's cut. Among
     such cuts the student's share of work before it is the nearest to the teacher's.
     """
-    teacher_cuts = teacher.balanced(
+    teacher_cuts = teacher.balanced_cuts(
         count, lambda student_blocks: operations(student_blocks, views)
     )
-    teacher_blocks, student_cuts = teacher.blocks(teacher_cuts), student.distinct()
+    teacher_blocks, student_cuts = teacher.blocks(teacher_cuts), student.distinct_cuts()
     student_blocks = student.blocks(student_cuts)
     teacher_places = list(
         zip(_sizes(teacher_blocks, views), _depths(teacher_blocks, views), strict=True)

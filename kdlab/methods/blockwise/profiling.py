@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from kdlab.methods.blockwise.pairs import BlockPair, block_loss
 from kdlab.models.block_variants import all_answer
 from kdlab.models.model import evaluating
-from kdlab.models.proxyless import mixed_blocks, paths_in_turn
+from kdlab.models.proxyless import cycle_paths, mixed_blocks
 from kdlab.papers.pipe_bd.block_cost import Block
 from kdlab.papers.shares import shared_rows
 from kdlab.train.recipe import Recipe
@@ -50,7 +50,7 @@ def paths_of(student: nn.Module) -> Paths | None:
     mixed = mixed_blocks(student)
     if not mixed:
         return None
-    return Paths(partial(paths_in_turn, student), max(len(m.candidates) for m in mixed))
+    return Paths(partial(cycle_paths, student), max(len(m.candidates) for m in mixed))
 
 
 def profiled(

@@ -35,7 +35,7 @@ from kdlab.methods.blockwise.setup import (
     smallest_batch,
     write_architecture,
 )
-from kdlab.models.proxyless import derived
+from kdlab.models.proxyless import likeliest_network
 from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts, at
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan, NoPlan, PlanName, programme
 from kdlab.papers.pipe_bd.relay import Span
@@ -127,7 +127,7 @@ class BlockRank(RankProcess[GenerationOrder]):
         architecture = None
         if self.method.search is not None:
             small = bool(getattr(self.spec.student, "small", False))
-            network = derived(cutting.student, small=small)
+            network = likeliest_network(cutting.student, small=small)
             architecture = write_architecture(network, self.folder)
             self.log.emit(ArchitectureFound(choices=list(network.choices)))
         return replace(loop.finish(), architecture=architecture)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import kl_div
 
 from kdlab.errors import BadInput
-from kdlab.models.engines import Engine, Predict, installed
+from kdlab.models.engines import Engine, Predict, available_engines
 from kdlab.models.engines.choose import first_line
 
 _TIMED_S = 0.25  # for each network
@@ -59,7 +59,7 @@ def engine_of(name: str) -> Engine:
     Raises:
         BadInput: it is not installed on this machine.
     """
-    engines = {e.name: e for e in installed("cpu") if e.precision == "fp32"}
+    engines = {e.name: e for e in available_engines("cpu") if e.precision == "fp32"}
     if name == "auto":
         name = "onnxruntime" if "onnxruntime" in engines else "folded"
     if name not in engines:

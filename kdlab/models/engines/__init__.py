@@ -5,7 +5,7 @@
 teacher; the other modules have one engine each, or two that belong together.
 """
 
-from kdlab.models.engines.choose import ChosenEngine, Trial, choose, installed
+from kdlab.models.engines.choose import ChosenEngine, Trial, available_engines, choose
 from kdlab.models.engines.engine import Engine, EngineUnusable, Precision, Predict
 from kdlab.models.engines.in_use import EngineInUse
 from kdlab.models.engines.remembered import forget, recall, remember
@@ -18,9 +18,9 @@ __all__ = [
     "Precision",
     "Predict",
     "Trial",
+    "available_engines",
     "choose",
     "forget",
-    "installed",
     "recall",
     "remember",
 ]

@@ -77,7 +77,9 @@ class ChosenEngine:
         return "; ".join([*words, *refused])
 
 
-def installed(device: str, shown: Callable[[], Tensor] | None = None) -> Iterator[Engine]:
+def available_engines(
+    device: str, shown: Callable[[], Tensor] | None = None
+) -> Iterator[Engine]:
     """Yield the engines of this machine, the quickest to prepare first.
 
     Args:
@@ -122,7 +124,7 @@ def choose(
                 Trial(engine=engine.name, precision=engine.precision, refused=why)
             )
             continue
-        trial, ask = prepared(engine, model, views, right, threads)
+        trial, ask = prepare_engine(engine, model, views, right, threads)
         if ask is None:
             refused.append(trial)
         else:
@@ -131,13 +133,13 @@ def choose(
     timed = [
         replace(trial, rate=rate) for (trial, _), rate in zip(ready, rates, strict=True)
     ]
-    best = fastest(timed)
+    best = select_fastest(timed)
     # Weights created in inference mode can be used in no other mode.
     ask = torch.inference_mode()(ready[timed.index(best)][1])
     return ChosenEngine(best, ask, (*timed, *refused))
 
 
-def fastest(timed: Sequence[Trial]) -> Trial:
+def select_fastest(timed: Sequence[Trial]) -> Trial:
     """Return the fastest trial; a simpler one before it wins if the gain is below `WORTH`."""
     best = timed[0]
     for trial in timed:
@@ -146,7 +148,7 @@ def fastest(timed: Sequence[Trial]) -> Trial:
     return best
 
 
-def prepared(
+def prepare_engine(
     engine: Engine, model: nn.Module, views: Tensor, right: Tensor, threads: int
 ) -> tuple[Trial, Predict | None]:
     """Prepare an engine and check its answers; None in place of a function if it is refused.

@@ -18,7 +18,7 @@ from kdlab.config.home import home
 from kdlab.config.kept import kept
 from kdlab.config.seal import damage, seal
 from kdlab.models.engines.engine import Engine, Precision, Predict
-from kdlab.models.engines.in_torch import folded, in_hardware
+from kdlab.models.engines.in_torch import fold_batch_norms, in_hardware
 
 
 def engines(shown: Callable[[], Tensor] | None = None) -> Iterator[Engine]:
@@ -75,7 +75,7 @@ def _convert(model: nn.Module, views: Tensor) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of the tracer that OpenVINO uses
         return openvino.convert_model(
-            folded(model, views), example_input=views.float(), input=shape
+            fold_batch_norms(model, views), example_input=views.float(), input=shape
         )
 
 
@@ -134,7 +134,7 @@ def _onnxruntime(model: nn.Module, views: Tensor, threads: int) -> Predict:
         path = Path(folder) / "network.onnx"
         batch = torch.export.Dim("batch", min=1)
         torch.onnx.export(
-            folded(model, views),
+            fold_batch_norms(model, views),
             (views.float(),),
             path,
             input_names=["views"],

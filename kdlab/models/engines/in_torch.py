@@ -57,13 +57,13 @@ def _prepare_folded(
     views: Tensor,
     _: int,
 ) -> Predict:
-    return _in_precision(folded(model, views), precision, layout)
+    return _in_precision(fold_batch_norms(model, views), precision, layout)
 
 
 def _prepare_compiled(
     precision: Precision, model: nn.Module, views: Tensor, _: int
 ) -> Predict:
-    ready = _in_precision(folded(model, views), precision, torch.channels_last)
+    ready = _in_precision(fold_batch_norms(model, views), precision, torch.channels_last)
     # Batch sizes differ by request; `dynamic` avoids a compilation for each.
     # Freezing on CPUs was 5 to 15 % slower than without it (ResNet-18, MobileNetV3; AVX-512).
     # On an H200 `max-autotune` was not ready within 45 s, for ResNet-50 in bf16; this was in 30.
@@ -107,7 +107,7 @@ class _Within(nn.Module):
 
 
 @torch.inference_mode()
-def folded(model: nn.Module, views: Tensor) -> nn.Module:
+def fold_batch_norms(model: nn.Module, views: Tensor) -> nn.Module:
     """Copy a network and fold each batch norm into the convolution before it.
 
     Pairs are found by a forward pass of `views`, by the identity of tensors.

@@ -15,7 +15,7 @@ import torch
 from kdlab.codec import to_builtins
 from kdlab.config.home import home, recall_as, write_json
 from kdlab.config.kept import key_of
-from kdlab.models.engines.choose import Trial, fastest
+from kdlab.models.engines.choose import Trial, select_fastest
 
 _LIBRARIES = ("kdlab", "torch", "onnxruntime", "openvino", "nncf")
 
@@ -28,7 +28,7 @@ def recall(network: Mapping[str, object]) -> str | None:
     """
     trials = recall_as(list[Trial], _path(network), "Engines are measured anew.")
     useful = [trial for trial in trials or () if not trial.refused]
-    return fastest(useful).label if useful else None
+    return select_fastest(useful).label if useful else None
 
 
 def remember(network: Mapping[str, object], trials: tuple[Trial, ...]) -> None:

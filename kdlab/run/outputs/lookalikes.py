@@ -94,7 +94,7 @@ def _seen(
         with evaluating(model), torch.inference_mode():
             for number, shown in enumerate(data.shown_ahead(batches)):
                 logits = model(torch.from_numpy(np.ascontiguousarray(shown))).float()
-                (own,) = taps.taken()
+                (own,) = taps.take()
                 features.append(torch.nn.functional.normalize(own.float(), dim=1).numpy())
                 likely = logits.softmax(1).max(1)
                 said.append(likely.indices.numpy())
