@@ -1,1 +1,1 @@
-"""Losses between inner outputs of teacher and student, beside the soft loss of their logits."""
+"""Losses between inner outputs of teacher and student, added to the loss of their logits."""

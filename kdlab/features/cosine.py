@@ -12,7 +12,7 @@ from kdlab.features.feature_loss import FeatureLossSpec, rows
 @register("features/cosine")
 @dataclass(frozen=True, kw_only=True)
 class Cosine(FeatureLossSpec):
-    """One minus the cosine between the two, behind a projector."""
+    """One minus the cosine between both, after a projector."""
 
     def distance(self, student: Tensor, teacher: Tensor) -> Tensor:
         return 1 - cosine_similarity(rows(student), rows(teacher.detach())).mean()

@@ -12,7 +12,7 @@ from kdlab.features.feature_loss import FeatureLossSpec
 @register("features/hint")
 @dataclass(frozen=True, kw_only=True)
 class Hint(FeatureLossSpec):
-    """Mean squared difference, behind a projector: equation 3, over all numbers."""
+    """Mean squared difference after a projector: the mean of equation 3 over all numbers."""
 
     def distance(self, student: Tensor, teacher: Tensor) -> Tensor:
         return mse_loss(student, teacher.detach())

@@ -41,7 +41,7 @@ def hinton_kd(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """KL divergence from the softened teacher to the softened student, times T².
 
     T² keeps the size of the gradient independent of T (for large T), so the weights
-    keep their meaning while T is tuned. It stands on the soft term only.
+    keep their meaning while T is tuned. It multiplies the soft term only.
 
     Args:
         student: (N, C) logits, not probabilities.

@@ -44,7 +44,7 @@ class _Tracer(fx.Tracer):
         return (
             is_layer
             or isinstance(m, self._leaves)
-            or getattr(m, "traced_whole", False)  # kdlab's own that cannot be traced
+            or getattr(m, "traced_whole", False)  # modules of kdlab that cannot be traced
             or super().is_leaf_module(m, module_qualified_name)
         )
 
@@ -52,7 +52,7 @@ class _Tracer(fx.Tracer):
 class Cuttable:
     """A traced network with one input and one output tensor, and the places to cut it.
 
-    Its mode (train or eval) is traced too; its in-place activations are made ordinary ones.
+    Its mode (train or eval) is traced too; its in-place activations no longer work in place.
 
     Raises:
         ModelError: it cannot be traced: its path depends on its input.

@@ -1,6 +1,6 @@
 """GoogLeNet as published, without batch norm (Szegedy et al., arXiv:1409.4842).
 
-torchvision's has batch norm behind every convolution; EC-DNN (section 5.1) trains the
+torchvision's has batch norm after every convolution; EC-DNN (section 5.1) trains the
 original on ImageNet. Without its two auxiliary classifiers.
 """
 

@@ -49,7 +49,7 @@ class SharedLayers:
     replaced: dict[str, tuple[Replacement, nn.Conv2d]]
 
 
-def shared_layers(net: nn.Module, teacher: nn.Module) -> SharedLayers:
+def find_shared_layers(net: nn.Module, teacher: nn.Module) -> SharedLayers:
     """Find the layers that a network shares with a teacher."""
     layers = dict(teacher.named_modules())
     replaced = {
@@ -79,9 +79,9 @@ def inherit_layers(
         net: the student, with random weights.
         teacher: trained, on the same device.
         views: (N, C, H, W) inputs of the teacher, to fit stand-ins on.
-        common: result of `shared_layers`; None computes it.
+        common: result of `find_shared_layers`; None computes it.
     """
-    common = common or shared_layers(net, teacher)
+    common = common or find_shared_layers(net, teacher)
     net.load_state_dict(common.same, strict=False)
     if common.replaced:
         _Fitting(common.replaced).run(net, teacher, views)

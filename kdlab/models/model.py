@@ -1,4 +1,4 @@
-"""The base of all models: architecture, weights, and the normalisation it was made for."""
+"""The base of all models: architecture, weights, and normalisation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,7 +100,7 @@ class ModelSpec(Spec, ABC):
         )
 
     def normalisation(self) -> Statistics:
-        """Return mean and std per channel of the network's inputs; kdlab's own take -1..1."""
+        """Return mean and std per channel of the inputs; kdlab's networks take -1..1."""
         if self.inside is None:
             return self.statistics
         mean, std = self.inside.normalisation()

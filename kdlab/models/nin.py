@@ -25,7 +25,7 @@ class NetworkInNetwork(ModelSpec):
     """NiN: nine convolutions, dropout, no batch norm; for images from 12 pixels on.
 
     width: channels; 192 is the published network.
-    dropout: behind the first and the second group.
+    dropout: after the first and the second group.
     pixel_mean: side of the images; their mean is then subtracted from each. null does not.
     """
 
@@ -61,7 +61,7 @@ class NiN(nn.Module):
 
 
 def _group(before: int, size: int, widths: tuple[int, ...]) -> Iterator[nn.Module]:
-    """A convolution and the 1×1 layers behind it."""
+    """Yield a convolution and the 1×1 layers after it."""
     for number, width in enumerate(widths):
         kernel = 1 if number else size
         yield nn.Conv2d(before, width, kernel, padding=kernel // 2)
@@ -70,7 +70,7 @@ def _group(before: int, size: int, widths: tuple[int, ...]) -> Iterator[nn.Modul
 
 
 def begin_plain(net: nn.Module) -> None:
-    """First weights of convolutions without batch norm: He et al. 2015, fan-in, no bias."""
+    """Initialise convolutions without batch norm: He et al. 2015, fan-in, zero biases."""
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")

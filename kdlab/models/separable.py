@@ -25,7 +25,7 @@ _RIDGE, _TINY = 1e-3, 1e-12  # where pixels are few the factors of the kernels s
 @register("models/separable")
 @dataclass(frozen=True, kw_only=True)
 class Separable(ModelSpec):
-    """A network whose convolutions are made depthwise-separable.
+    """A network with depthwise-separable convolutions.
 
     of: the network.
     plain: number of first convolutions that are not changed; the very first has three input

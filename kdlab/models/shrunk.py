@@ -14,7 +14,7 @@ _INNER = "inner."
 
 
 class Shrunk(nn.Module):
-    """A network behind views of its own size: the mean of k by k pixels, or else bilinear."""
+    """Resizes views for a network: by the mean of k by k pixels, or else bilinearly."""
 
     def __init__(self, inner: nn.Module, size: int) -> None:
         super().__init__()

@@ -51,4 +51,4 @@ def _check_unpacked(path: Path) -> None:
                 path.stat().st_size,
             )
         if unpacked > size:
-            raise ValueError(f"its {size:,} bytes unpack to {unpacked:,}; save it anew")
+            raise ValueError(f"its {size:,} bytes unpack to {unpacked:,}; save it again")

@@ -24,7 +24,7 @@ _MOST = 10_000  # of a whole number: pixels, layers, channels
 @register("timm/*")
 @dataclass(frozen=True, kw_only=True)
 class TimmModel(ModelSpec):
-    """Any model of timm by its name, with its own normalisation.
+    """Any model of timm by its name, with its normalisation.
 
     pretrained: true takes its published weights from an installed package (`kdlab[pretrained]`
         has those of tf_efficientnet_lite0), KDLAB_HOME/pretrained/NAME.safetensors, or the hub;

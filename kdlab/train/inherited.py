@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kdlab.data.images import ImageData
 from kdlab.data.splits import by_class
-from kdlab.models.inherited import inherit_layers, shared_layers
+from kdlab.models.inherited import find_shared_layers, inherit_layers
 from kdlab.models.model import Normalised
 
 _OWN = 0.5  # share of a student's layers that a teacher of another family has by chance, at most
@@ -27,7 +27,7 @@ def inherit(student: Normalised, teacher: Normalised, views: Tensor | None) -> b
         False, with nothing copied: most of the student's layers have no counterpart in the
         teacher, or all of them have, and nothing would be left to learn.
     """
-    common = shared_layers(student.net, teacher.net)
+    common = find_shared_layers(student.net, teacher.net)
     shared = len(common.same) + len(common.replaced)
     is_teacher = len(common.same) == len(teacher.net.state_dict()) == common.wanted
     if shared <= _OWN * common.wanted or is_teacher:
