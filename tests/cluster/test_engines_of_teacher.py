@@ -49,7 +49,9 @@ def arrive(monkeypatch, tmp_path):
     def arriving(*known):
         prepared = []
         engines = [engine(name, ask, prepared, slow=slow) for name, ask, slow in known]
-        monkeypatch.setattr(engines_of_teacher, "installed", lambda device, shown: engines)
+        monkeypatch.setattr(
+            engines_of_teacher, "available_engines", lambda device, shown: engines
+        )
         made = EnginesOfTeacher(Waiting().eval(), DEPLOYMENT, 1, VIEWS, lambda gain: None)
         return made, prepared
 

@@ -14,9 +14,9 @@ from kdlab.cluster.deployment import Deployment
 from kdlab.models.engines import (
     EngineInUse,
     Trial,
+    available_engines,
     choose,
     forget,
-    installed,
     recall,
     remember,
 )
@@ -53,7 +53,7 @@ class EnginesOfTeacher:
             "device": views.device.type,
         }
         # A compiler takes a minute, while nobody is served.
-        here = installed(str(views.device), shown)
+        here = available_engines(str(views.device), shown)
         engines = [e for e in here if e.name != "compiled"]
         known = recall(self._network)
         self._known = (
