@@ -167,7 +167,7 @@ def test_what_is_begun_is_answered_by_its_own_labels_whatever_begins_meanwhile(t
         under_way += inference.begun([Request(0, ids, None, keep, inference)])
     assert not got
     for one in under_way:
-        assert one.is_ready
+        assert one.is_here
         inference.finish(one)
     right = serving(*teacher, share=False)
     for number, ids in enumerate(asked_for):

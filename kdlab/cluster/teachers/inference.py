@@ -58,7 +58,7 @@ class UnderWay:
     extra_s: float  # of computing for nobody
 
     @property
-    def is_ready(self) -> bool:
+    def is_here(self) -> bool:
         return self.computed is None or self.computed.is_ready
 
 
@@ -154,7 +154,7 @@ class Inference(LoadedModel):
         left = []
         for request in requests:
             for one in self.begun([request]):
-                if one.is_ready:
+                if one.is_here:
                     self.finish(one)
                 else:
                     left.append(one)
@@ -277,7 +277,7 @@ def compute(inbox: Inbox, renew: Callable[[], None], wait_s: Callable[[], float]
         done.requests[0].by.finish(done)
 
     def look() -> None:
-        while waiting and waiting[0].is_ready:
+        while waiting and waiting[0].is_here:
             finish()
         renew()
 
