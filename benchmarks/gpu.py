@@ -170,7 +170,7 @@ def _ways(
     inference = Made(deployment, [], 1, _DEVICE)
     inference.choose_engine(say)
     assert inference.engines is not None
-    ask, here, given = inference.engines.in_use.alone, on_device, views.numpy()
+    ask, here, given = inference.engines.in_use.predict_unobserved, on_device, views.numpy()
     asked = partial(Request, 0, None, given, lambda answer: None, inference)
     under_way = list[UnderWay]()
 
