@@ -12,7 +12,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from kdlab.config import Fault, Range
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE, Spec
-from kdlab.papers.edl_dist.request_sizes import best_and_least, tried
+from kdlab.papers.edl_dist.request_sizes import best_and_least, measure_sizes
 
 _COUNT, _SIZE = Range(ge=0), Range(ge=1)
 _LATELY_S = 1.0  # who had something to do since then serves a student
@@ -75,7 +75,7 @@ class Behaviour(Spec):
 
     def sizes(self, t_t: float, batch: int) -> tuple[int, int]:
         """(best, smallest) request of a teacher of `t_t` samples/s for students of `batch`."""
-        times = tried(batch, lambda size: self.request_s + size / t_t)
+        times = measure_sizes(batch, lambda size: self.request_s + size / t_t)
         best, least = best_and_least(times)
         best = min(batch, self.best_batch or best)
         return best, min(best, self.least_batch or least)

@@ -194,7 +194,7 @@ class Simulation(Mishaps[SimulatedTeacher]):
         for le in delta.held:
             best, least = self.teachers[le.teacher].sizes
             info = TeacherInfo(best_batch=best, min_batch=least)
-            given.append(Teacher.of(le, info))
+            given.append(Teacher.from_lease(le, info))
         told = student.reader.on_teachers(given, delta.gone, delta.full, self.clock.now)
         self._do(student, told)
 

@@ -26,7 +26,7 @@ from kdlab.models.engines import Predict
 from kdlab.models.ensemble import Combination, combined
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import check_fit, load_weights
-from kdlab.papers.edl_dist.request_sizes import best_and_least, tried
+from kdlab.papers.edl_dist.request_sizes import best_and_least, measure_sizes
 
 _MEASURE_S = 0.4  # at least once each size
 _KEPT_BYTES = 2**28  # of answers, at most, and this share of the memory that is free
@@ -170,7 +170,7 @@ class LoadedModel:
             self._seconds(size)  # the first call of a shape prepares things
             return self._seconds(size)
 
-        first = tried(self.deployment.batch, prepared)
+        first = measure_sizes(self.deployment.batch, prepared)
         seconds = {size: [took] for size, took in first.items()}
         begin = time.perf_counter()
         while time.perf_counter() - begin < _MEASURE_S:

@@ -1,6 +1,6 @@
 """EDL-Dist (arXiv:2207.06667): elastic, heterogeneous teachers for distillation.
 
-symbol  here                where
+symbol  name in kdlab       where
 ------  ------------------  --------------------------------------------------
 n       teachers            assignment.static_share, section 3.2, Line 1
 t_s     t_s                 samples/s of one student that never waits

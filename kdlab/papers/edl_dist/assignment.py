@@ -1,4 +1,4 @@
-"""Which teachers a student gets: the static half of EDL-Dist's scheduling.
+"""The assignment of teachers to a student: the static half of EDL-Dist's scheduling.
 
 Section 3.2, Line 1 of Algorithm 1: n = t_s / t_t, rounded up. The printed fraction is
 broken in both versions of the paper; that the student's rate is on top follows from the
@@ -15,32 +15,43 @@ from collections.abc import Mapping
 
 
 def static_share(t_s: float, t_t: float) -> int:
-    """n, the teachers one student needs; at least 1.
+    """n, the number of teachers that one student needs; at least 1.
 
     Args:
-        t_s: samples/s of the student when soft labels are free.
-        t_t: samples/s of one teacher when inputs are free.
+        t_s: samples/s of the student that never waits for soft labels.
+        t_t: samples/s of one teacher that never waits for inputs.
+
+    Raises:
+        ValueError: a rate is not positive.
     """
     if not (t_s > 0 and t_t > 0):
         raise ValueError(f"rates must be > 0 samples/s, got t_s={t_s} and t_t={t_t}")
+    # 3.2: "we schedule [n] Teacher resources to each Student resource"
     return max(1, math.ceil(t_s / t_t - 1e-9))  # 1e-9: 3.0000000000000004 is 3
 
 
 def next_teacher(free: Mapping[str, float], missing: float) -> str | None:
     """The slowest free teacher that covers `missing` samples/s alone, else the fastest."""
+    # 3.2: "resources in the same module ... are of the same type"; here types may be mixed
     covers = [(t_t, name) for name, t_t in free.items() if t_t >= missing * (1 - 1e-9)]
     if covers:
         return min(covers)[1]
     return min(free, key=lambda name: (-free[name], name), default=None)
 
 
-def nearest(free: Mapping[str, float], here: Mapping[str, float]) -> Mapping[str, float]:
-    """Those of the free teachers on whose machines most of the data lies, to a tenth.
+def nearest(
+    free: Mapping[str, float], local_shares: Mapping[str, float]
+) -> Mapping[str, float]:
+    """Free teachers with the largest share of the data on their machines, to a tenth.
 
-    The others would have to fetch it first, from remote storage or from the student (beyond the
-    paper, whose servers all have it in memory, 3.1).
+    The others would have to fetch data first, from remote storage or from the student. Beyond the
+    paper, whose students send the inputs (3.1).
+
+    Args:
+        free: t_t in samples/s by name.
+        local_shares: share of the data on a teacher's machine, 0 to 1, by name.
     """
-    tenths = {name: round(10 * here[name]) for name in free}
+    tenths = {name: round(10 * local_shares[name]) for name in free}
     most = max(tenths.values(), default=0)
     return {name: t_t for name, t_t in free.items() if tenths[name] == most}
 
@@ -49,11 +60,11 @@ def choose(free: Mapping[str, float], t_s: float) -> list[str]:
     """Names of the teachers to assign; all of them if they fall short of t_s.
 
     Args:
-        free: t_t in samples/s by name, of teachers nobody holds.
+        free: t_t in samples/s by name, of teachers that no student holds.
         t_s: samples/s still to be covered; 0 or less needs none.
     """
     left, chosen, missing = dict(free), list[str](), t_s
-    while missing > 1e-9 * t_s:
+    while missing > 1e-9 * t_s:  # n of Line 1, where all are alike
         name = next_teacher(left, missing)
         if name is None:
             break

@@ -1,12 +1,15 @@
-"""The batches of a student on their way: fresh, begun, complete, handed over.
+"""The states of a student's batches, from the plan to the trainer.
 
-    fresh      no sample of it was asked for yet
-    begun      it is cut into parts for teachers; so many samples are missing
-    complete   all its soft labels are here
+    state      meaning                                             next state, by
+    ---------  --------------------------------------------------  --------------------
+    fresh      no sample of it was asked for yet                   begun, by `begin`
+    begun      it is cut into parts for teachers; some are missing complete, by `arrived`
+    complete   all its soft labels have arrived                    delivered, by `deliver`,
+                                                                   or begun, by `take_back`
     delivered  the trainer has it
 
-Epochs are handed over one after the other; within one, in the plan's order (strict) or as
-they become complete (any).
+Epochs are delivered one after the other; batches of an epoch in the plan's order (strict) or as
+they become complete (any). The paper's Algorithm 2 names samples only and no order.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -19,7 +22,7 @@ Key = tuple[int, int]  # (epoch, batch)
 
 
 class Batches:
-    """Mutable, but pure: its state depends on the calls alone.
+    """Batches by state. Mutable, but pure: its state depends on the calls alone.
 
     The arguments are those of `DistilReader`.
     """
@@ -34,18 +37,19 @@ class Batches:
         order: BatchOrder,
     ) -> None:
         self.sizes, self.epochs, self.order = sizes, epochs, order
-        if epoch < epochs and len(done) == len(sizes(epoch)):  # saved after its last batch
+        # 3.4: training continues from a checkpoint. It may be one of an epoch's last batch.
+        if epoch < epochs and len(done) == len(sizes(epoch)):
             epoch, done = epoch + 1, ()
-        self.epoch = epoch  # that is being handed over
+        self.epoch = epoch  # that is being delivered
         self.delivered = set(done)  # batches of it
-        self.missing: dict[Key, int] = {}  # samples still to arrive of what was begun
+        self.missing: dict[Key, int] = {}  # samples still to arrive, of each begun batch
         self._fresh = self._fresh_batches()
         self.next: Part | None = next(self._fresh, None)  # the batch to begin next
-        # What is not asked for yet of those that were begun, in the plan's order.
+        # The rest of begun batches that is not asked for yet, in the plan's order.
         self.open: list[Part] = []
         self.begun = 0  # samples of all batches that were begun
-        self._before: dict[Key, int] = {}  # of that: before this batch
-        self._ends: dict[int, int] = {}  # and at the end of an epoch
+        self._before: dict[Key, int] = {}  # `begun` before each batch that is not delivered
+        self._ends: dict[int, int] = {}  # `begun` at the end of each epoch
         self._epoch_left: tuple[int, int] = (-1, 0)  # (epoch, its samples not begun yet)
         self._ready: dict[int, list[int]] = {}  # complete batches by epoch, heaps
         self._expected = 0  # strict: the next batch of `epoch`
@@ -53,40 +57,44 @@ class Batches:
     # Asking
 
     def begin(self) -> Part:
-        """The next batch is asked for from here on."""
-        whole = self.next
-        if whole is None:
+        """Begin the next batch and return it; raise ValueError if none is left."""
+        full_batch = self.next
+        if full_batch is None:
             raise ValueError("no batch is left to be begun")
-        self._epoch_left = (whole.epoch, self.left_of(whole.epoch) - whole.size)
-        self.missing[whole.epoch, whole.batch] = whole.size
-        self._before[whole.epoch, whole.batch] = self.begun
-        self.begun += whole.size
-        self.open.append(whole)
+        self._epoch_left = (
+            full_batch.epoch,
+            self.left_of(full_batch.epoch) - full_batch.size,
+        )
+        # Algorithm 2 trains on whole batches, so all of one is missing until the last label is here
+        self.missing[full_batch.epoch, full_batch.batch] = full_batch.size
+        self._before[full_batch.epoch, full_batch.batch] = self.begun
+        self.begun += full_batch.size
+        self.open.append(full_batch)
         self.next = next(self._fresh, None)
-        if self.next is None or self.next.epoch != whole.epoch:
-            self._ends[whole.epoch] = self.begun
-        return whole
+        if self.next is None or self.next.epoch != full_batch.epoch:
+            self._ends[full_batch.epoch] = self.begun
+        return full_batch
 
     def cut(self, place: int, size: int) -> Part:
-        """The first so many samples of what stands at this place of `open`."""
-        whole = self.open[place]
-        part = whole._replace(stop=whole.start + size)
-        if part.stop == whole.stop:
+        """Cut the first `size` samples off the batch at `place` in `open`; return that part."""
+        full_batch = self.open[place]
+        part = full_batch._replace(stop=full_batch.start + size)
+        if part.stop == full_batch.stop:
             del self.open[place]
         else:
-            self.open[place] = whole._replace(start=part.stop)
+            self.open[place] = full_batch._replace(start=part.stop)
         return part
 
     def needed_at(self, part: Part) -> int:
-        """Samples, of all that were begun, that can be trained on before this part is missed."""
-        if self.order == "strict":
+        """Number of begun samples that can be trained on before this part is missed."""
+        if self.order == "strict":  # those of the batches before it
             return self._before.get((part.epoch, part.batch), self.begun)
         if part.epoch in self._ends:  # other batches of its epoch may come first
             return self._ends[part.epoch]
         return self.begun + self.left_of(part.epoch)
 
     def left_of(self, epoch: int) -> int:
-        """Samples of an epoch of which nothing was sent yet."""
+        """Samples of an epoch's batches that are not begun yet."""
         if self._epoch_left[0] != epoch:
             done = self.delivered if epoch == self.epoch else ()
             left = sum(size for b, size in enumerate(self.sizes(epoch)) if b not in done)
@@ -96,7 +104,7 @@ class Batches:
     # Arriving
 
     def arrived(self, part: Part) -> bool:
-        """Whether its batch is complete by it."""
+        """Count the samples of a part; return whether its batch is complete now."""
         key = (part.epoch, part.batch)
         self.missing[key] -= part.size
         if self.missing[key]:
@@ -106,7 +114,8 @@ class Batches:
         return True
 
     def take_back(self, key: Key, samples: int) -> None:
-        """So many samples of a batch that arrived are missing again."""
+        """Count `samples` of a batch as missing again, since their labels cannot be used."""
+        # Beyond the paper (trust.py): no label of its teachers is ever taken back.
         if key not in self.missing:
             self.missing[key] = 0
             ready = self._ready[key[0]]
@@ -116,18 +125,18 @@ class Batches:
                 del self._ready[key[0]]
         self.missing[key] += samples
 
-    # Handing over
+    # Delivering
 
     def complete(self) -> list[Key]:
-        """Batches that wait to be handed over."""
+        """Batches that wait to be delivered."""
         return [(epoch, batch) for epoch, ready in self._ready.items() for batch in ready]
 
     def deliver(self) -> Key | None:
-        """The next batch to hand over, which is taken by this; None if it is not here."""
+        """Take the next batch to deliver (Algorithm 2, lines 3 and 4); None if there is none."""
         ready = self._ready.get(self.epoch)
         if not ready:
             return None
-        if self.order == "strict":
+        if self.order == "strict":  # also any group of several ranks
             while self._expected in self.delivered:
                 self._expected += 1
             if ready[0] != self._expected:
@@ -143,7 +152,7 @@ class Batches:
         return key
 
     def _fresh_batches(self) -> Iterator[Part]:
-        """Every batch from the start position to the end of training, in order."""
+        """All batches from the start position to the end of training, in the plan's order."""
         done = frozenset(self.delivered)
         for epoch in range(self.epoch, self.epochs):
             for batch, size in enumerate(self.sizes(epoch)):

@@ -1,25 +1,32 @@
-"""The DistilReader of EDL-Dist (section 3.1): what it decides, without any wire.
+"""The decisions of EDL-Dist's DistilReader (section 3.1), without any I/O.
 
-Facts come in with their time (a teacher answered, a slot is free, the list of teachers
-changed, time passed) and instructions come out (send this part to that teacher, hand
-over that batch, ask for a teacher). `kdlab/cluster/reader/student_reader.py` carries them out
-over real wires, `kdlab/simulate` on a simulated clock, `kdlab.testing.replay` from a log.
+Events come in with their time, instructions go out. `kdlab/cluster/reader/student_reader.py`
+executes them over sockets, `kdlab/simulate` on a simulated clock, `kdlab.testing` from a log.
 
-It puts together
-    roster            sections 3.1, 3.4: its teachers, joined, left and lost
+    event                            first effect                        instructions
+    -------------------------------  ----------------------------------  ----------------------
+    on_teachers  the list changed    roster: joined, left, lost          EmitEvent, Need
+    on_answer    soft labels came    in_flight: one answer counts        Keep, Check
+    on_compared  a check came back   trust: who is wrong                 ReportBadTeacher
+    on_trouble   a request failed    in_flight: its parts wait again     ReturnTeacher
+    on_slot_free a batch was used    flow: the volume falls
+    on_tick      50 ms passed        flow: Algorithm 1, lines 3 to 12    AskTeacher, Release
+    any of them  `pump`              batches: complete ones go first     Deliver, Send
+
+The parts that follow the paper:
+    roster            sections 3.1 and 3.4: teachers that joined, left or were lost
     flow              Algorithm 1: send, hold, one teacher more or less
-    batches           each batch from fresh to handed over
-    in_flight         section 3.4: every sample exactly once; whose turn it is
-and what is beyond the paper
+    batches           each batch from fresh to delivered
+    in_flight         section 3.4: every sample exactly once
+The parts beyond the paper:
     beyond/placing    which teacher gets which part
-    beyond/patience   what is known of each teacher: rate, deadlines
-    beyond/hedging    a second teacher for what is late
+    beyond/patience   rate and deadlines of each teacher, as observed
+    beyond/hedging    a second teacher for late parts
     beyond/trust      some answers are computed twice
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from kdlab.papers.edl_dist import reader_instructions as tell
 from kdlab.papers.edl_dist.batches import Batches
 from kdlab.papers.edl_dist.beyond.hedging import Hedging
 from kdlab.papers.edl_dist.beyond.patience import Patience
@@ -28,12 +35,20 @@ from kdlab.papers.edl_dist.beyond.trust import Trust, Witness
 from kdlab.papers.edl_dist.flow import Flow
 from kdlab.papers.edl_dist.in_flight import InFlight, Part
 from kdlab.papers.edl_dist.leases import Fate
-from kdlab.papers.edl_dist.reader_instructions import Instructions
+from kdlab.papers.edl_dist.reader_instructions import (
+    Deliver,
+    EmitEvent,
+    Fail,
+    Instructions,
+    Keep,
+    Send,
+    TakeCached,
+)
 from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
 from kdlab.papers.edl_dist.roster import Roster
 
 
-class DistilReader:
+class DistilReader:  # 3.1: "an interface among the three modules"
     def __init__(
         self,
         rules: Rules,
@@ -45,22 +60,22 @@ class DistilReader:
         cached: Callable[[int, int], bool] = lambda epoch, batch: False,
         time: float = 0.0,
     ) -> None:
-        """A reader for the batches of `epoch` that are not `done`, and all later ones.
+        """Read the batches of `epoch` that are not in `done`, and those of all later epochs.
 
         Args:
-            rules: thresholds and times.
+            rules: thresholds in samples, times in seconds.
             sizes: samples in each batch of an epoch.
-            epochs: the training ends before this one.
-            epoch: the first.
-            done: batches of it that were trained on before.
-            cached: whether the soft labels of (epoch, batch) are known already.
-            time: now.
+            epochs: number of epochs; the training ends before this one.
+            epoch: the first epoch.
+            done: batches of the first epoch that were trained on before.
+            cached: returns whether the soft labels of (epoch, batch) are stored already.
+            time: the current time in seconds.
         """
         self.sizes, self.cached = sizes, cached
         self.batches = Batches(
             sizes, epochs=epochs, epoch=epoch, done=done, order=rules.order
         )
-        # Of a whole epoch: the first may be a rest. All after it are alike.
+        # From a complete epoch: the first one may be a rest. All after it are alike.
         largest = max(sizes(self.batches.epoch + 1), default=1)
         self.teachers: dict[str, Teacher] = {}
         self.ledger = InFlight(limit=rules.per_teacher, part_s=rules.part_s)
@@ -71,43 +86,52 @@ class DistilReader:
         )
         self.flow = Flow(rules, largest, self.ledger, self.batches, self.roster)
         self.placing = Placing(self.ledger, self.batches, self.flow.supply)
-        needed, said = self.placing.needed_in_s, self.roster.said
+        needed, stated = self.placing.needed_in_s, self.roster.stated_rate
         self.hedging = Hedging(
-            self.ledger, patience, rules.hedge, time, needed_in_s=needed, said=said
+            self.ledger, patience, rules.hedge, time, needed_in_s=needed, stated_rate=stated
         )
-        self.slots_taken = 0
-        self.batches_delivered = 0
+        self.slots_taken = 0  # complete batches that the trainer has or is about to use
+        self.batches_delivered = 0  # in all, for the error of a run that fails
 
-    # Facts
+    # Events
 
     def on_announced(self) -> None:
-        """The coordinator has the demand: line 1 of Algorithm 1 is under way."""
+        """The coordinator knows the demand: line 1 of Algorithm 1 is under way."""
         self.flow.on_announced()
 
     def on_teachers(
         self,
-        given: Collection[Teacher],
+        reported: Collection[Teacher],
         gone: Mapping[str, Fate],
         full: bool,
         time: float,
     ) -> Instructions:
-        """What the coordinator says is new; with `full`, all there is."""
-        told, joined = self.roster.on_teachers(given, gone, full=full)
+        """Update the list of teachers; with `full`, `reported` replaces the whole list.
+
+        3.1: the reader gets from the coordinator which teachers it has and which are available.
+        """
+        instructions, joined = self.roster.on_teachers(reported, gone, full=full)
         if joined:
-            self.flow.on_joined(time)
-        told += self.roster.on_changed(time)
-        return [*told, *self.flow.static_share(), *self.pump(time)]
+            self.flow.on_joined(time)  # Algorithm 1, line 8 is done
+        instructions += self.roster.on_changed(time)
+        # Line 1's n is only reported: the coordinator covers t_s, whatever the teachers' types.
+        return [*instructions, *self.flow.static_share(), *self.pump(time)]
 
     def on_answer(self, part: Part, teacher: str, lease: int, time: float) -> Instructions:
-        """Usable soft labels of a part have arrived."""
+        """Count usable soft labels of a part (3.1: the reader receives them from teachers)."""
         sent, counts = self.ledger.on_answer(part, teacher, lease)
         self.roster.on_answer(part, teacher, sent, time, counts=counts)
-        if sent is None or not counts:  # 3.4: exactly one answer to a part counts
+        # Case 3 of 3.4 re-sends inputs, so a second answer may come. The paper does not say what
+        # happens to it; here exactly one answer to a part counts.
+        if sent is None or not counts:
             return self.pump(time)
         self.flow.supply.on_answer(time - sent.time)
-        told = [tell.Keep(part), *self.trust.on_answer(part, Witness(teacher, lease), time)]
+        instructions = [
+            Keep(part),
+            *self.trust.on_answer(part, Witness(teacher, lease), time),
+        ]
         self._arrived(part)
-        return [*told, *self.pump(time)]
+        return [*instructions, *self.pump(time)]
 
     def on_compared(
         self,
@@ -117,40 +141,43 @@ class DistilReader:
         agrees_with: Collection[tuple[str, int]],
         time: float,
     ) -> Instructions:
-        """A check's answer was compared with those kept: it equals these teachers' ones."""
+        """Settle a check: its answer equals those of the teachers in `agrees_with`."""
         sent = self.ledger.on_checked(part, teacher, lease)
         self.roster.on_answer(part, teacher, sent, time, counts=False)
         agrees = [Witness(*who) for who in agrees_with]
         wrong = self.trust.on_compared(part, Witness(teacher, lease), agrees)
-        told = [] if wrong is None else self._distrust(wrong, part, time)
-        told += self.trust.go_on(part, time)
-        return [*told, *self.pump(time)]
+        instructions = [] if wrong is None else self._distrust(wrong, part, time)
+        instructions += self.trust.continue_case(part, time)
+        return [*instructions, *self.pump(time)]
 
     def _distrust(self, wrong: Witness, part: Part, time: float) -> Instructions:
-        """Its soft labels are wrong: none of them is trained on from here on."""
-        again = 0
+        """Take back the soft labels of a teacher that gave wrong ones; none is trained on."""
+        again = 0  # beyond the paper, which trusts its teachers
         for key, samples in self.trust.take_back(wrong):
             self.batches.take_back(key, samples)
             again += samples
         self.flow.unused -= again
-        lied = self.trust.found(wrong, part, again)
+        disagreement = self.trust.on_wrong(wrong, part, again)
         why = "its soft labels differ from those of the other teachers"
         trouble = self.roster.on_trouble(*wrong, why, unusable=True, time=time)
-        return [tell.EmitEvent(lied), *trouble]
+        return [EmitEvent(disagreement), *trouble]
 
     def on_trouble(
         self, teacher: str, lease: int, why: str, *, unusable: bool, time: float
     ) -> Instructions:
-        """A request came to nothing: no connection, no answer in time, or a bad one.
+        """Give up a lease after a request failed: no connection, no answer or a bad one.
 
-        With `unusable` it answered, and the answer cannot be used; `why` is for people.
+        With `unusable` the teacher answered, but the answer cannot be used. `why` is for people.
         """
-        told = self.roster.on_trouble(teacher, lease, why, unusable=unusable, time=time)
-        return [*told, *self.pump(time)]
+        # The paper detects a loss by the TTL alone (3.4); a failed request shows it sooner.
+        instructions = self.roster.on_trouble(
+            teacher, lease, why, unusable=unusable, time=time
+        )
+        return [*instructions, *self.pump(time)]
 
     def on_slot_free(self, samples: int, time: float) -> Instructions:
-        """The trainer has used a batch of so many samples."""
-        self.slots_taken -= 1
+        """The trainer has used a batch of `samples` samples."""
+        self.slots_taken -= 1  # Algorithm 2, line 5 is done: these labels are used
         self.flow.unused -= samples
         self.flow.supply.on_trained(samples, time)
         if self._waits():
@@ -158,16 +185,19 @@ class DistilReader:
         return self.pump(time)
 
     def on_thresholds(self, lt: int, ut: int, time: float) -> Instructions:
-        """Somebody set them, in samples; the policy goes on from where it is."""
+        """Change the thresholds (samples) while the schedule runs.
+
+        3.2: "can be set by the user based on the size of storage in the resource of Student".
+        """
         self.flow.on_thresholds(lt, ut)
         return self.pump(time)
 
-    def on_paused(self, paused: bool, time: float) -> None:  # one fact, recorded as it is
-        """A student that stands still neither needs more teachers nor fewer."""
+    def on_paused(self, paused: bool, time: float) -> None:  # a journal has it like this
+        """Pause or continue: a student at rest needs neither more teachers nor fewer."""
         self.flow.supply.on_paused(paused, time, waits=self.slots_taken == 0)
 
     def on_ask_failed(self) -> None:
-        """The coordinator could not be asked; the next look may ask again."""
+        """The request for a teacher did not reach the coordinator; the next tick may repeat it."""
         self.flow.on_ask_failed()
 
     def on_need_failed(self) -> None:
@@ -177,41 +207,46 @@ class DistilReader:
         self.roster.releasing.discard(teacher)
 
     def on_tick(self, time: float) -> Instructions:
-        """The monitoring task (Algorithm 1, line 3), every 50 ms or so."""
+        """Run the monitoring task (Algorithm 1, line 3), about every 50 ms."""
+        # The paper names no period. Lines 2 to 13 loop; here each tick is one turn of that loop.
         self.ledger.on_tick(time)
         self.flow.on_tick(time, waits=self._waits())
-        told = Instructions()
+        instructions = Instructions()
         why = f"no answer within {self.flow.rules.deadline_s:g} s"
         for teacher, lease in self.hedging.overdue(time):
-            told += self.roster.on_trouble(teacher, lease, why, unusable=False, time=time)
-        self.placing.look(time)
+            instructions += self.roster.on_trouble(
+                teacher, lease, why, unusable=False, time=time
+            )
+        self.placing.update(time)
+        # 3.4 sets no limit to the search for another teacher; here `wait_s` does.
         fed = self.slots_taken > 0 or self.flow.unused > 0 or not self.work_is_open()
         if self.roster.is_missed(fed, time):
             unplaced, why = self.ledger.samples, self.roster.last_trouble
-            told.append(tell.Fail(unplaced, self.batches_delivered, why))
-        return [*told, *self.flow.look(time), *self.pump(time)]
+            instructions.append(Fail(unplaced, self.batches_delivered, why))
+        return [*instructions, *self.flow.update(time), *self.pump(time)]
 
-    # What is seen
+    # State
 
-    def work_is_open(self) -> bool:
+    def work_is_open(self) -> bool:  # line 2: "while ... is not terminated"
         return self.ledger.samples > 0 or self.batches.next is not None
 
     def _waits(self) -> bool:
-        """The trainer has nothing left to train on."""
+        """True where the trainer has nothing to train on (3.2: "stay idle")."""
         return not self.slots_taken and self.work_is_open()
 
     def figures(self) -> dict[str, float]:
-        """What people and MLflow see, in the units of `Rules`."""
+        """Metrics for people and MLflow, in the units of `Rules`."""
         flow, supply = self.flow, self.flow.supply
         return {
-            "volume": flow.unused,
+            "volume": flow.unused,  # line 3, in samples: the paper multiplies by their size
             "in_flight": self.ledger.samples,
             "volume_max": flow.volume_max,
             "teachers": len(self.teachers),
             "resends": self.ledger.resends,
             "hedges": self.ledger.hedges,
+            # 3.2: number times average size
             "stored_mb": flow.unused * flow.rules.sample_mb,
-            "stability_mean": flow.stability.mean,
+            "stability_mean": flow.stability.mean,  # Formula 2 (journal)
             "credit": supply.credit,
             "latency_s": supply.latency_s,
             "capacity": supply.capacity,
@@ -219,20 +254,21 @@ class DistilReader:
             "held_s": supply.starved.held_s,
         }
 
-    # What has become possible
+    # Actions
 
     def pump(self, time: float) -> Instructions:
-        """Batches are handed over, Algorithm 1 looks, and parts are sent."""
-        told = self._deliver()
+        """Deliver complete batches, run Algorithm 1 once and send parts."""
+        # First, so that a wait ends before Algorithm 1 looks
+        instructions = self._deliver()
         if self.slots_taken:
             self.flow.supply.on_fed(time)
-        told += [*self.flow.pump(time), *self._send(time)]
+        instructions += [*self.flow.pump(time), *self._send(time)]
         self.flow.volume_max = max(self.flow.volume_max, self.flow.unused)
-        return told
+        return instructions
 
     def _deliver(self) -> Instructions:
-        """Algorithm 2, lines 3 and 4: a batch with its soft labels."""
-        told = Instructions()
+        """Hand complete batches to the trainer (Algorithm 2, lines 3 and 4)."""
+        instructions = Instructions()
         while self.slots_taken < self.flow.rules.slots:
             key = self.batches.deliver()
             if key is None:
@@ -240,51 +276,56 @@ class DistilReader:
             self.slots_taken += 1
             self.batches_delivered += 1
             self.trust.on_delivered(key)
-            told.append(tell.Deliver(*key))
-        return told
+            instructions.append(Deliver(*key))
+        return instructions
 
     def _send(self, time: float) -> Instructions:
-        told = Instructions()
+        # 3.1: "DistilReader sends the input data to Teacher"
+        instructions = Instructions()
         for part, second in self.hedging.sendable(time):
             lease = self.teachers[second].lease
             self.ledger.on_hedged(part, second, lease, time)
-            told.append(tell.Send(part, second, lease))
+            instructions.append(Send(part, second, lease))
+        # Lost parts first: case 3 of 3.4, for whichever teacher takes them soonest
         while True:
-            told.extend(self._take_cached())
-            given = self.placing.again() or self.placing.fresh(lambda: self._begins(told))
-            if given is None:
-                return told
-            part, address = given
+            instructions.extend(self._take_cached())
+            placed = self.placing.again() or self.placing.fresh(
+                lambda: self._begins(instructions)
+            )
+            if placed is None:
+                return instructions
+            part, address = placed
             lease = self.teachers[address].lease
             self.ledger.on_sent(part, address, lease, time)
-            told.append(tell.Send(part, address, lease))
+            instructions.append(Send(part, address, lease))
 
-    def _begins(self, told: Instructions) -> bool:
-        """Whether one batch more may be asked for, which it is from now on.
+    def _begins(self, instructions: Instructions) -> bool:
+        """Begin the next batch where the thresholds allow it; return whether it was begun.
 
-        It counts as a whole, whatever the volume: half a batch could never be trained on.
+        All of it counts at once, whatever the volume: half a batch could never be trained on.
         """
-        whole = self.batches.next
-        if whole is None or self._is_asked_for_already(whole):
+        full_batch = self.batches.next
+        if full_batch is None or self._is_requested(full_batch):
             return False
-        if not self.flow.may_send(whole.size):  # lines 4 to 6
+        if not self.flow.may_send(full_batch.size):  # Algorithm 1, lines 4 to 6
             return False
         self.ledger.on_fresh(self.batches.begin())
-        told += self._take_cached()
+        instructions += self._take_cached()
         return True
 
-    def _is_asked_for_already(self, whole: Part) -> bool:
-        """Labels of the same views are in the cache, or under way and will be soon."""
+    def _is_requested(self, full_batch: Part) -> bool:
+        """True where labels of the same views are in the cache, or on their way to it."""
+        # Offline distillation (sections 1 and 2) stores labels first; a cache does so on the way.
         views = self.flow.rules.cache_views
         if views is not None and any(
-            e <= whole.epoch - views for e, _ in self.batches.missing
+            e <= full_batch.epoch - views for e, _ in self.batches.missing
         ):
             return True
-        return self.cached(whole.epoch, whole.batch)
+        return self.cached(full_batch.epoch, full_batch.batch)
 
     def _take_cached(self) -> Instructions:
-        """Batches whose soft labels are known need no teacher."""
-        told = Instructions()
+        """Take batches from the cache; their soft labels need no teacher."""
+        instructions = Instructions()
         while (part := self.batches.next) is not None:
             if not self.cached(part.epoch, part.batch) or not self.flow.has_room(part.size):
                 break
@@ -292,8 +333,8 @@ class DistilReader:
             self.batches.cut(len(self.batches.open) - 1, part.size)
             self.ledger.on_cached(part)
             self._arrived(part)
-            told += [tell.TakeCached(part), *self._deliver()]
-        return told
+            instructions += [TakeCached(part), *self._deliver()]
+        return instructions
 
     def _arrived(self, part: Part) -> None:
         self.flow.unused += part.size

@@ -1,13 +1,12 @@
-"""Who shares the teachers how, where they fall short or do not divide evenly.
+"""Fair shares of teachers for several students, where teachers fall short or divide unevenly.
 
-Beyond the paper, which has several students and no word on who comes first. Fair in the
-max-min sense: whoever is covered least gets from whoever is covered most, until both are
-covered alike. A teacher may serve several students at once, each with a share of its rate:
-three teachers make four equal shares, and one quick one serves two students beside slow ones.
-Whole teachers move where that does it, since each student that a teacher has is one more that
-asks it for small parts.
+Beyond the paper, which has several students and does not say which comes first. Max-min fair: the
+student that is covered least gets from the one that is covered most, until both are covered alike.
+A teacher may serve several students at once, each with a share of its rate: three teachers make
+four equal shares, and one quick teacher serves two students beside slow ones. Whole teachers move
+where that suffices, since each further student asks a teacher for small parts.
 
-Pure functions of the rows; the table (leases.py) carries out what they say.
+Pure functions of the rows; the table (leases.py) carries out the grants.
 """
 
 from collections.abc import Collection
@@ -21,14 +20,14 @@ from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 LeaseState = Literal["registered", "free", "assigned", "draining"]
 
 CRUMB = 0.02  # of a teacher: no share is smaller
-_WORTH = 0.025  # of a need: less is no reason to change anything
-_CLEARLY = 1.25  # rates are guesses: for so much a student gets one teacher more
-_LEFT = 0.1  # of what it has, whoever is promised nothing keeps at least
+_WORTH = 0.025  # of a need: a smaller change is not worth it
+_CLEARLY = 1.25  # times as well covered: rates are guesses, so less moves no whole share
+_LEFT = 0.1  # of its teachers, that a student keeps where another's floor is filled
 
 
 @dataclass(slots=True)
 class Share:
-    """What a student has of a teacher."""
+    """The share of a teacher that one student holds."""
 
     epoch: int  # of the lease
     part: float  # of the teacher's rate, from CRUMB to 1
@@ -36,75 +35,76 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A teacher as its student sees it: with the rate that is the student's."""
+    """A teacher as its student sees it, with the student's share of the rate."""
 
     teacher: str  # address
     epoch: int
     t_t: float  # samples/s: the student's share
     state: LeaseState
-    share: float = 1.0  # of the teacher
+    share: float = 1.0  # of the teacher; always 1 in the paper
     info: TeacherInfo | None = None
 
 
 @dataclass(slots=True)
 class SharedTeacher:
-    """A teacher in the coordinator's table."""
+    """A row of the coordinator's table: a teacher and the students that share it."""
 
     teacher: str  # address
     state: LeaseState
-    renewed_at: float
-    ttl_s: float
-    t_t: float = 0.0  # samples/s, measured by the teacher itself
+    renewed_at: float  # seconds, of the last heartbeat (3.1)
+    ttl_s: float  # 3.1: without a heartbeat for longer, it is unavailable
+    t_t: float = 0.0  # samples/s (3.2), measured by the teacher itself
     shares: dict[str, Share] = field(default_factory=dict)  # by student
-    info: TeacherInfo | None = None  # what it says of itself, once it is ready
+    info: TeacherInfo | None = None  # stated by the teacher, once it is ready
 
     @property
     def rest(self) -> float:
-        """The part of it that is nobody's."""
+        """Share that no student holds, 0 to 1."""
         left = 1.0 - sum(share.part for share in self.shares.values())
         return left if left >= CRUMB else 0.0
 
     def lease(self, student: str) -> Lease:
-        """What the student is told of it."""
+        """The lease of a student on this teacher."""
         share = self.shares[student]
         part = share.part if share.part < 1 - CRUMB else 1.0
         rate = part * self.t_t
         return Lease(self.teacher, share.epoch, rate, self.state, part, self.info)
 
     def rate_of(self, student: str) -> float:
-        """Samples/s that are this student's."""
+        """Samples/s of this student's share."""
         share = self.shares.get(student)
         return 0.0 if share is None else share.part * self.t_t
 
 
 @dataclass(slots=True)
 class Demand:
-    """What one student asked for; it is searching while its teachers fall short."""
+    """The demand of one student; it is searching while its teachers fall short."""
 
     student: str
-    t_s: float  # samples/s to be covered by teachers: the need, or a bit more when it asks
-    at_most: int | None = None
-    since: float = 0.0  # searching since
+    # Samples/s to be covered by teachers (3.2): the need, or a bit more when it asks
+    t_s: float
+    at_most: int | None = None  # teachers
+    since: float = 0.0  # seconds, when its search began
     priority: float = 1.0  # a share of teachers in proportion, when they fall short
-    floor: int = 0  # as much as so many teachers do is not taken away for others
-    need: float = 0.0  # samples/s, as it said last
-    all_rate: float = inf  # samples/s of all teachers, whoever has them
-    asked_at: float = -inf  # for one more
+    floor: int = 0  # teachers' worth that is not taken away for others
+    need: float = 0.0  # samples/s, as reported last
+    all_rate: float = inf  # samples/s of all teachers, whichever student holds them
+    asked_at: float = -inf  # seconds, of the last request for one more (line 8)
     rate: float = 0.0  # samples/s of the teachers it holds
     held: dict[str, SharedTeacher] = field(default_factory=dict)
 
     @property
     def weight(self) -> float:
-        """The need by priority: students covered alike have teachers in proportion to it.
+        """The need times the priority: students covered alike have teachers in proportion to it.
 
-        Nobody can use more than all teachers: who overstates its need, before it has
-        trained, takes no more from others than who needs just these.
+        Capped by the rate of all teachers: a student that overstates its need before it has
+        trained takes no more from others than one that needs just all of them.
         """
         return min(self.need, self.all_rate) * self.priority
 
     @property
     def cover(self) -> float:
-        """Share of the need that is covered, by priority."""
+        """Covered share of `weight`."""
         return self.rate / self.weight if self.weight > 0 else inf
 
     @property
@@ -113,21 +113,21 @@ class Demand:
 
     @property
     def is_full(self) -> bool:
-        """Whether it may not hold any teacher more; its shares may still grow."""
+        """True where it may hold no further teacher; its shares may still grow."""
         return self.at_most is not None and len(self.held) >= self.at_most
 
     @property
     def lacks(self) -> float:
-        """Samples/s that it needs and does not have."""
+        """Samples/s that it needs and does not have; below 0 where it has more."""
         return self.need - self.rate
 
     @property
-    def searching(self) -> bool:
+    def searching(self) -> bool:  # 3.4: a new teacher goes to such a student
         return self.is_short and not self.is_full
 
     @property
     def teachers(self) -> float:
-        """Whole ones that its shares add up to."""
+        """Number of teachers that its shares add up to."""
         return sum(row.shares[self.student].part for row in self.held.values())
 
     def may_hold(self, row: SharedTeacher) -> bool:
@@ -135,41 +135,48 @@ class Demand:
 
 
 class Grant(NamedTuple):
-    """So much of a teacher for a student, from another one or of what nobody has."""
+    """A part of a teacher for a student, from another student or from the free rest."""
 
     row: SharedTeacher
-    part: float
+    part: float  # of the teacher's rate
     to: Demand
-    by: Demand | None = None
+    by: Demand | None = None  # the student that gives it up; None: it was free
 
 
 def next_grant(
     rows: Collection[SharedTeacher], demands: Collection[Demand]
 ) -> Grant | None:
-    """Who gets what next: 3.4, a newly available teacher goes to a student that is searching."""
+    """Choose the next grant (3.4: an available teacher goes to a student that is searching)."""
     for poor in poorest(demands):
-        grant = of_free(rows, poor, poor.t_s - poor.rate) or lift(demands, poor)
+        grant = grant_free(rows, poor, poor.t_s - poor.rate) or grant_from_better(
+            demands, poor
+        )
         if grant is not None:
             return grant
     return None
 
 
-def of_free(
+def grant_free(
     rows: Collection[SharedTeacher], demand: Demand, missing: float
 ) -> Grant | None:
-    """A teacher that is free, or all that others leave of one."""
+    """Grant a free teacher, or all that other students leave of one.
+
+    3.4: the replacement is a teacher "that is not scheduled to any Student resource".
+    """
     free = {row.teacher: row for row in rows if row.rest}
     rates = {name: row.rest * row.t_t for name, row in free.items()}
     among = {name: rate for name, rate in rates.items() if name in demand.held}
     if not among and not demand.is_full:
-        here = {n: 1.0 if row.info is None else row.info.here for n, row in free.items()}
-        among = dict(nearest(rates, here))
+        local_shares = {
+            n: 1.0 if row.info is None else row.info.here for n, row in free.items()
+        }
+        among = dict(nearest(rates, local_shares))
     teacher = next_teacher(among, missing)
     return None if teacher is None else Grant(free[teacher], free[teacher].rest, demand)
 
 
 def poorest(demands: Collection[Demand]) -> list[Demand]:
-    """Who comes next: first whoever has less than its floor, then the least covered."""
+    """Sort the students that fall short: first those below their floor, then the least covered."""
     short = sorted(
         (d for d in demands if d.is_short), key=lambda d: (d.cover, d.since, d.student)
     )
@@ -177,33 +184,33 @@ def poorest(demands: Collection[Demand]) -> list[Demand]:
     return [*promised, *(d for d in short if d not in promised)]
 
 
-def lift(demands: Collection[Demand], poor: Demand) -> Grant | None:
-    """What a better covered student has that is better used here."""
+def grant_from_better(demands: Collection[Demand], poor: Demand) -> Grant | None:
+    """Grant a part of what a better covered student holds."""
     if poor.lacks <= 1e-9 * poor.need:
         return None
     for rich in sorted(demands, key=lambda d: d.lacks / d.need if d.need else -inf):
         if rich is poor or not rich.rate:
             continue
-        samples = _to_move(rich, poor)
-        if samples > 0 and (move := _of_which(rich, poor, samples)) is not None:
+        samples = _samples_to_move(rich, poor)
+        if samples > 0 and (move := _choose_grant(rich, poor, samples)) is not None:
             return move
     return None
 
 
-def _to_move(rich: Demand, poor: Demand) -> float:
-    """Samples/s: until both are covered alike, or what was promised is kept."""
+def _samples_to_move(rich: Demand, poor: Demand) -> float:
+    """Samples/s to move until both are covered alike, or the floor of `poor` is reached."""
     missing = poor.floor - poor.teachers
     if poor.floor and missing > 0 and rich.teachers > rich.floor + CRUMB:
         per_teacher = rich.rate / rich.teachers
         most = min(rich.teachers - rich.floor, (1 - _LEFT) * rich.teachers)
         return min(min(missing, most) * per_teacher, poor.lacks)
     both, needs = rich.rate + poor.rate, rich.need + poor.need
-    if both >= needs:  # enough for both, whoever comes before whom
+    if both >= needs:  # enough for both, whatever their priorities
         samples = rich.rate - rich.need * both / needs
     elif rich.teachers <= rich.floor + CRUMB and (
         poor.teachers >= min(poor.floor, rich.teachers)
     ):
-        samples = -rich.lacks  # its floor is its own, as far as it needs it
+        samples = -rich.lacks  # it keeps its floor, as far as it needs it
     else:
         alike = rich.rate - rich.weight * both / (rich.weight + poor.weight)
         samples = max(alike, -rich.lacks)
@@ -211,12 +218,12 @@ def _to_move(rich: Demand, poor: Demand) -> float:
     return samples if samples > least else 0.0
 
 
-def _of_which(rich: Demand, poor: Demand, samples: float) -> Grant | None:
-    """A teacher that both have, or a whole share; else a share of the quickest."""
+def _choose_grant(rich: Demand, poor: Demand, samples: float) -> Grant | None:
+    """Choose a teacher that both hold, or a whole share; else a share of the quickest."""
     both = [row for name, row in rich.held.items() if name in poor.held]
     if both:
         row = max(both, key=lambda row: (row.rate_of(rich.student), row.teacher))
-        return _part(row, rich, poor, samples)
+        return _grant_part(row, rich, poor, samples)
     others = [row for row in rich.held.values() if poor.may_hold(row)]
     fits = [row for row in others if row.rate_of(rich.student) <= samples]
     if fits and len(rich.held) > 1:
@@ -226,10 +233,12 @@ def _of_which(rich: Demand, poor: Demand, samples: float) -> Grant | None:
     if not others or not clear:
         return None
     row = max(others, key=lambda row: (row.rate_of(rich.student), row.teacher))
-    return _part(row, rich, poor, samples)
+    return _grant_part(row, rich, poor, samples)
 
 
-def _part(row: SharedTeacher, rich: Demand, poor: Demand, samples: float) -> Grant | None:
+def _grant_part(
+    row: SharedTeacher, rich: Demand, poor: Demand, samples: float
+) -> Grant | None:
     had = row.shares[rich.student].part
     part = min(samples / row.t_t, had)
     if had - part < CRUMB:

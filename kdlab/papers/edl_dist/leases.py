@@ -1,23 +1,30 @@
-"""Who is a teacher and whose: the coordinator's table (EDL-Dist, sections 3.1, 3.4).
+"""The coordinator's table of teachers and their leases (EDL-Dist, sections 3.1 and 3.4).
 
-Its state changes by `MOVES` alone; docs/edl_dist.md draws it.
+The state of a teacher changes by `MOVES` alone; docs/edl_dist.md draws it:
 
-A teacher is registered before its model is loaded (3.1), so a registered one counts as
-alive and is never handed out. A draining one answers what it was asked and gets no more.
-A share carries a lease epoch that grows with every change of owner: an answer from an
-earlier epoch is not accepted. Time is a field of every event.
+    state       meaning                                  move     next state
+    ----------  ---------------------------------------  -------  ----------
+    registered  alive, loads its model (3.1)             ready    free
+                                                         leave    draining
+    free        waits for a student that searches (3.4)  assign   assigned
+                                                         leave    draining
+    assigned    one or several students have a share     release  free
+                                                         leave    draining
+    draining    answers what it owes, gets no more
+    any state   its connection broke or its TTL passed   lost     (gone)
 
-Every change of a student's teachers is kept under a version, so that a reader is told
-what is new and not the whole list (`delta`).
+A teacher is registered before its model is loaded (3.1), so a registered one counts as alive and
+is never assigned. A share carries a lease epoch that grows with every change of owner: an answer
+from an earlier epoch is not accepted. Time is a field of every event.
 
-Several students (the paper has them, and no word on who comes first): a free teacher
-goes to the one whose need is covered least, the longest searching among equals (3.4,
-last paragraph). Without a free one, those that are held are shared (fair_shares.py). A
-student of priority 2 counts as covered half as much as one of priority 1 with the same
-share; nobody is brought below its `floor` of teachers for somebody else who has as much.
+Each change of a student's teachers has a version, so that a reader gets what is new and not the
+whole list (`delta`).
 
-A complaint names the lease it is about: one that comes late, when the teacher is another
-student's, changes nothing.
+The paper has several students and does not say which comes first. Here a free teacher goes to the
+student whose need is covered least, among equals to the one that searches longest (3.4). Without
+a free teacher, those that are held are shared (fair_shares.py). A student of priority 2 counts as
+covered half as much as one of priority 1 with the same share. No student is brought below its
+`floor` of teachers for another one that has as much.
 """
 
 from collections import deque
@@ -32,16 +39,15 @@ from kdlab.papers.edl_dist.fair_shares import (
     LeaseState,
     Share,
     SharedTeacher,
+    grant_free,
     next_grant,
-    of_free,
 )
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 Fate = Literal["given", "draining", "left", "lost", "expired", "released", "moved"]
 LeaseMove = Literal["ready", "assign", "release", "leave"]
 
-# What happens to a teacher in a state, and the state after it; in any other it changes nothing.
-# One whose connection is lost or whose TTL has passed is gone, whatever its state (3.1).
+# The next state by state and move; in any other state a move changes nothing.
 MOVES: dict[tuple[LeaseState, LeaseMove], LeaseState] = {
     ("registered", "ready"): "free",
     ("registered", "leave"): "draining",
@@ -51,38 +57,40 @@ MOVES: dict[tuple[LeaseState, LeaseMove], LeaseState] = {
     ("assigned", "leave"): "draining",
 }
 
-_KEPT = 4096  # changes remembered per student; a reader further behind gets the whole list
-_EXTRA_S = 30.0  # one teacher more than its need is a student's so long, while it asks
-_REBUILDS = 1.25  # times its need, while there are free ones
-_STEPS = 16  # of a match for each student, besides one for each teacher
+_KEPT = 4096  # changes kept for each student; a reader further behind gets the whole list
+_EXTRA_S = 30.0  # a student that asks has one teacher more than its need for this time
+_REBUILDS = 1.25  # times its need, while there are free teachers
+_STEPS = 16  # grants of a match for each student, besides one for each teacher
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What changed for one student after a version."""
+    """Changes of one student's teachers after a version."""
 
-    version: int
-    full: bool  # `held` is the whole list; otherwise only what is new or draining
+    version: int  # of the newest change
+    full: bool  # `held` is the whole list; otherwise only new or draining leases
     held: tuple[Lease, ...]
     gone: dict[str, Fate]  # teacher -> how it went; the last way, if it came and went
 
 
 @dataclass(slots=True)
-class LeaseTable:
-    ttl_s: float = 6.0
-    # Epochs of a table that starts afresh must not repeat those of the one before: its
-    # owner passes a number that only grows, such as milliseconds since 1970.
+class LeaseTable:  # 3.1: the service manager and its in-memory database, in one table
+    ttl_s: float = 6.0  # 3.1: Time to live; no value in the paper
+    # Epochs of a new table must not repeat those of the one before: its owner passes a number
+    # that only grows, such as milliseconds since 1970.
     next_epoch: int = 1
-    leases: dict[str, SharedTeacher] = field(default_factory=dict)
-    demands: dict[str, Demand] = field(default_factory=dict)
-    version: int = 0  # grows with every change a student could care about
+    leases: dict[str, SharedTeacher] = field(default_factory=dict)  # by teacher
+    demands: dict[str, Demand] = field(default_factory=dict)  # by student
+    version: int = 0  # of the newest change of any student's teachers
+    # (version, teacher, change) by student
     changes: dict[str, deque[tuple[int, str, Fate]]] = field(default_factory=dict)
-    touched: set[str] = field(default_factory=set)  # rows changed; a store empties it
+    touched: set[str] = field(default_factory=set)  # changed rows; a store empties it
 
     # Teachers
 
     def on_registered(self, teacher: str, time: float) -> None:
-        if teacher in self.leases:  # it loads another model: nobody's until it is ready
+        # 3.1: "first registered in the Coordinator module"; its model is deployed afterward
+        if teacher in self.leases:  # it loads another model: no student's until it is ready
             self.on_lost(teacher, time)
         self.leases[teacher] = SharedTeacher(teacher, "registered", time, self.ttl_s)
         self.touched.add(teacher)
@@ -95,7 +103,7 @@ class LeaseTable:
         ttl_s: float | None = None,
         info: TeacherInfo | None = None,
     ) -> None:
-        """The model is loaded. A teacher with long batches may have a longer TTL."""
+        """Admit a teacher whose model is loaded; with long batches, its TTL may be longer."""
         if teacher not in self.leases:
             self.on_registered(teacher, time)
         row = self.leases[teacher]
@@ -103,10 +111,10 @@ class LeaseTable:
         row.info = info
         self._move(row, "ready")
         self._set_rate(row, t_t)
-        self._match(time)  # also when one that is held reports another rate
+        self._match(time)  # 3.4: a new one goes to a student that is searching
 
     def on_renewed(self, teacher: str, time: float) -> bool:
-        """False tells the teacher that it is not known (any more): register again."""
+        """Renew a lease; False where the teacher is unknown by now and must register again."""
         row = self.leases.get(teacher)
         if row is None:
             return False
@@ -114,20 +122,21 @@ class LeaseTable:
         return True
 
     def on_info(self, teacher: str, info: TeacherInfo) -> None:
-        """It says something else of itself: its students hear of another engine at once."""
+        """Update what a teacher states of itself; its students learn of a new engine at once."""
         row = self.leases[teacher]
         before, row.info = row.info, info
         if before is not None and before.engine != info.engine:
-            self._tell_anew(row)
+            self._notify_students(row)
 
     def on_rate(self, teacher: str, t_t: float, time: float) -> None:
-        """A teacher measures another t_t than before; its students may need more."""
+        """Update the rate that a teacher measures (t_t, section 3.2); match students again."""
         if teacher in self.leases:
             self._set_rate(self.leases[teacher], t_t)
             self._match(time)
 
     def on_leaving(self, teacher: str, time: float) -> bool:
-        """It said goodbye: it answers what it was asked, and gets nothing new."""
+        """Drain a teacher that says goodbye: it answers what it owes and gets nothing new."""
+        # Beyond the paper, where a teacher only becomes unavailable (3.4).
         row = self.leases.get(teacher)
         if row is None or row.state == "draining":
             return False
@@ -139,22 +148,23 @@ class LeaseTable:
         return True
 
     def on_lost(self, teacher: str, time: float, *, expired: bool = False) -> bool:
-        """The connection broke, or the TTL passed. True if it was known."""
+        """Remove a teacher whose connection broke or whose TTL passed; True if it was there."""
         row = self.leases.pop(teacher, None)
         if row is None:
             return False
         self._detach(row)
         how: Fate = "left" if row.state == "draining" else "lost"
-        for student in row.shares:
+        for student in row.shares:  # none in case 1 of 3.4: its loss is ignored
             self._note(student, teacher, "expired" if expired else how)
+        # 3.4, cases 2 and 3: a replacement no other student has, if it is free
         self._match(time)
         return True
 
     def expired(self, time: float) -> list[str]:
-        """Teachers silent for longer than their TTL; pass each to `on_lost`.
+        """List teachers silent for longer than their TTL (3.1); pass each to `on_lost`.
 
-        One that still loads its model is silent and nobody's: its connection says whether
-        it lives (case 1 of 3.4: before it is scheduled, its loss is ignored).
+        A teacher that still loads its model is silent and no student's: its connection shows
+        whether it lives (3.4, case 1: its loss before it is scheduled is ignored).
         """
         return [
             row.teacher
@@ -173,10 +183,11 @@ class LeaseTable:
         priority: float = 1.0,
         floor: int = 0,
     ) -> None:
-        """Algorithm 1, line 1: cover the rate t_s with teachers."""
+        """Cover the rate t_s (samples/s) of a student with teachers (Algorithm 1, line 1)."""
+        # Line 1 counts n teachers of one type. A rate fits teachers of several types as well.
         demand = self.demands.get(student)
         if demand is None:
-            # 3.4: searching from now on
+            # 3.2: "when a Student resource searches for Teacher resources"
             demand = self.demands[student] = Demand(student, t_s, since=time)
             self.changes.setdefault(student, deque(maxlen=_KEPT))
         demand.t_s = demand.need = t_s
@@ -185,29 +196,30 @@ class LeaseTable:
         self._match(time)
 
     def on_extra(self, student: str, time: float, need: float = 0.0) -> bool:
-        """Algorithm 1, line 8: one additional teacher, as soon as one is free.
+        """Schedule one additional teacher as soon as one is free (Algorithm 1, line 8).
 
-        With `need`, in samples/s, as many as cover that: what it said before is past. Returns
-        whether one came now; if not, the student is searching.
+        With `need` in samples/s, as many as cover it; it replaces the need reported before.
+        Return whether a teacher came now; if not, the student is searching.
         """
         demand = self.demands.get(student)
         if demand is None:  # not announced yet, or given up for silence
             return False
         before = len(demand.held)
         demand.need, demand.asked_at = need or demand.need, time
-        # A rate just above what it has is covered by one more teacher.
+        # Line 8's "additional": a rate just above what it has is covered by one more teacher.
         demand.t_s = max(demand.need, demand.rate * (1 + 1e-6) + 1e-6)
         self._match(time)
-        # It starved: what it has stored is rebuilt with some that nobody else misses.
+        # It starved: teachers that no other student misses help to rebuild its buffer.
         while (missing := _REBUILDS * demand.need - demand.rate) > 0:
-            grant = of_free([*self._ready()], demand, missing)
+            grant = grant_free([*self._ready()], demand, missing)
             if grant is None:
                 break
             self._give(grant.row, demand, grant.part)
         return len(demand.held) > before
 
     def on_need(self, student: str, need: float, time: float) -> None:
-        """It needs less than it said: what it has beyond is for whoever falls short."""
+        """Lower the need of a student; teachers beyond it are for students that fall short."""
+        # Beyond the paper: Algorithm 1 never lowers the number of a student's teachers.
         if (demand := self.demands.get(student)) is not None:
             demand.t_s = demand.need = need
             self._match(time)
@@ -215,23 +227,24 @@ class LeaseTable:
     def on_release(
         self, student: str, teacher: str, epoch: int, need: float | None, time: float
     ) -> None:
-        """A student can do without this lease; `need` samples/s must stay covered.
+        """Release a lease that its student can do without; `need` samples/s stay covered.
 
-        None is as many as before: a request failed, and the same teacher may come again.
+        Without `need`, the demand stays: a request failed, and the same teacher may come again.
         """
         row = self._held(student, teacher, epoch)
         if row is None or row.state != "assigned":
             return
         demand = self.demands.get(student)
         if demand is not None and need is not None:
-            # What is left covers the student's needs as it sees them now.
+            # The remaining teachers cover the need that the student sees now.
             rest = max(0.0, demand.rate - row.rate_of(student))
             demand.t_s = demand.need = min(rest, need)
         self._take(row, student, 1.0, "released")
         self._match(time)
 
     def on_complaint(self, student: str, teacher: str, epoch: int, time: float) -> bool:
-        """Its answers cannot be used. True if it is this student's, under this lease."""
+        """Remove a teacher with unusable answers; True if this student has that lease."""
+        # A late complaint, when another student has the teacher, changes nothing.
         held = self._held(student, teacher, epoch) is not None
         return held and self.on_lost(teacher, time)
 
@@ -241,7 +254,7 @@ class LeaseTable:
         return row if share is not None and share.epoch == epoch else None
 
     def on_student_gone(self, student: str, time: float) -> None:
-        self.demands.pop(student, None)
+        self.demands.pop(student, None)  # 3.4: its teachers wait for another student
         for row in self.leases.values():
             if row.shares.pop(student, None) is not None:  # draining ones too
                 self._move(row, "assign" if row.shares else "release")
@@ -251,16 +264,14 @@ class LeaseTable:
     def on_restored(
         self, rows: list[SharedTeacher], demands: list[Demand], next_epoch: int, time: float
     ) -> None:
-        """Rows that a store kept: a coordinator that starts again goes on with them.
+        """Continue with the rows of a store after the coordinator was restarted.
 
-        A lease kept its owner and its epoch, so answers under way stay good. What no
-        student of the store claims is free.
+        Leases keep owner and epoch, so answers under way stay valid. Teachers that no student of
+        the store holds are free. 3.4 assumes that the coordinator is always available.
         """
         self.next_epoch = max(self.next_epoch, next_epoch)
-        for kept in demands:
-            self.on_demand(
-                kept.student, kept.t_s, kept.since, kept.at_most, kept.priority, kept.floor
-            )
+        for d in demands:
+            self.on_demand(d.student, d.t_s, d.since, d.at_most, d.priority, d.floor)
         for row in rows:
             row.renewed_at = time
             self.leases[row.teacher] = row
@@ -274,15 +285,15 @@ class LeaseTable:
                     self._note(student, row.teacher, "given")
         self._match(time)
 
-    # Looks
+    # State
 
     @property
     def free(self) -> dict[str, float]:
-        """Samples/s that nobody has: of whole teachers, and what is left of others."""
+        """Samples/s that no student has, by teacher: of all of it or of the share left."""
         return {row.teacher: rest * row.t_t for row in self._ready() if (rest := row.rest)}
 
     def _ready(self) -> Iterator[SharedTeacher]:
-        """Those that may be given away."""
+        """Teachers that may be assigned, in whole or in part."""
         return (r for r in self.leases.values() if r.state in ("free", "assigned"))
 
     def held_by(self, student: str) -> list[Lease]:
@@ -290,7 +301,7 @@ class LeaseTable:
         return [row.lease(student) for row in demand.held.values()] if demand else []
 
     def delta(self, student: str, version: int) -> Delta:
-        """What a reader that knows `version` has to be told; -1 knows nothing."""
+        """Changes since `version`, for a student's reader; -1 gives the whole list."""
         noted = self.changes.get(student, deque())
         if version < 0 or (len(noted) == noted.maxlen and version < noted[0][0]):
             return Delta(self.version, True, tuple(self.held_by(student)), {})
@@ -314,24 +325,24 @@ class LeaseTable:
     # Matching
 
     def _match(self, time: float) -> None:
-        """Free teachers to the students that search; then, fair shares."""
+        """Assign free teachers to the students that search (3.4); then, fair shares."""
         all_rate = sum(row.t_t for row in self._ready())
         for demand in self.demands.values():
             demand.all_rate = all_rate
             if time - demand.asked_at > _EXTRA_S:
                 demand.t_s = demand.need
-        # Each turn gives something to one student. What so many have not evened out is
-        # little, and the next event goes on with it.
+        # Each turn grants something to one student. After this many turns little is uneven, and
+        # the next event continues with it.
         for _ in range(len(self.leases) + _STEPS * len(self.demands)):
             grant = next_grant([*self._ready()], self.demands.values())
             if grant is None:
-                return
+                return  # 3.4: "If there is no such Student resource", the teacher waits
             if grant.by is not None:
                 self._take(grant.row, grant.by.student, grant.part, "moved")
             self._give(grant.row, grant.to, grant.part)
 
     def _give(self, row: SharedTeacher, demand: Demand, part: float) -> None:
-        """So much of a teacher more; under a lease of its own, where it had none."""
+        """Add a part of a teacher to a student's share, under a new lease if it had none."""
         share = row.shares.get(demand.student)
         if share is None:
             share = row.shares[demand.student] = Share(self.next_epoch, 0.0)
@@ -343,7 +354,7 @@ class LeaseTable:
         self._note(demand.student, row.teacher, "given")
 
     def _take(self, row: SharedTeacher, student: str, part: float, how: Fate) -> None:
-        """So much of a teacher less; all of it where less than a crumb is left."""
+        """Take a part of a teacher from a student; all where less than CRUMB would be left."""
         share = row.shares[student]
         share.part -= part
         if share.part < CRUMB:
@@ -355,7 +366,7 @@ class LeaseTable:
         self._note(student, row.teacher, "given" if student in row.shares else how)
 
     def _detach(self, row: SharedTeacher) -> None:
-        """Out of its students' accounts; the row stays."""
+        """Remove a teacher from its students' demands; the row and its shares stay."""
         self.touched.add(row.teacher)
         for student in row.shares:
             if (demand := self.demands.get(student)) is not None:
@@ -370,9 +381,9 @@ class LeaseTable:
         row.t_t = t_t
         for student in row.shares:
             self._count(student)
-        self._tell_anew(row)
+        self._notify_students(row)
 
-    def _tell_anew(self, row: SharedTeacher) -> None:
+    def _notify_students(self, row: SharedTeacher) -> None:
         if row.state == "assigned":
             for student in row.shares:
                 self._note(student, row.teacher, "given")

@@ -1,4 +1,4 @@
-"""What the DistilReader (distil_reader.py) tells whoever carries it out."""
+"""The instructions of the DistilReader (distil_reader.py), for the loop that executes them."""
 
 from kdlab.codec import Tagged
 from kdlab.events.event import Event
@@ -6,71 +6,73 @@ from kdlab.papers.edl_dist.in_flight import Part
 
 
 class ReaderInstruction(Tagged):
-    """What is to be done."""
+    """Base of all instructions."""
 
 
 class ToCoordinator(ReaderInstruction):
-    """What the coordinator is told of a student's teachers."""
+    """Base of the messages about a student's teachers (3.1: reader to coordinator)."""
 
 
-class Send(ReaderInstruction):
+class Send(ReaderInstruction):  # 3.1: "sends the input data to Teacher"
+    """Ask a teacher for the soft labels of a part."""
+
     part: Part
-    teacher: str
-    lease: int
+    teacher: str  # address
+    lease: int  # its epoch: an answer under another one does not count
 
 
 class Keep(ReaderInstruction):
-    """The answer just given counts: store its soft labels in their batch."""
+    """Store the soft labels of the latest answer in their batch: this answer counts."""
 
     part: Part
 
 
 class Check(ReaderInstruction):
-    """Ask this teacher for the same part, and compare with the answers kept for it.
+    """Ask this teacher for the same part, and compare with the stored answers to it.
 
-    Those are the one just given (`first`: keep it for this purpose) and what was asked for
-    in earlier checks of the part; `on_compared` hears which of them it equals.
+    Stored are the latest answer (`first`: keep it for the comparison) and those of earlier checks
+    of the part. `on_compared` gets the teachers whose answers the new one equals.
     """
 
     part: Part
     teacher: str
     lease: int
-    first: tuple[str, int] | None  # (address, lease) of the answer just given
+    first: tuple[str, int] | None  # (address, lease) of the latest answer
 
 
 class EndCheck(ReaderInstruction):
-    """The answers kept for this part are not needed any more."""
+    """Drop the answers that are stored to check this part."""
 
     part: Part
 
 
 class TakeCached(ReaderInstruction):
-    """The soft labels of this whole batch are in the cache: store them."""
+    """Take the soft labels of a full batch from the cache and store them in it."""
 
     part: Part
 
 
-class Deliver(ReaderInstruction):
-    """Hand this batch, now complete, to the trainer."""
+class Deliver(ReaderInstruction):  # Algorithm 2, lines 3 and 4
+    """Hand a complete batch to the trainer."""
 
     epoch: int
     batch: int
 
 
 class AskTeacher(ToCoordinator):
-    """Algorithm 1, line 8: one more at least, and as many as `need` takes."""
+    """Ask for one teacher more (Algorithm 1, line 8), or for as many as cover `need`."""
 
     need: float = 0.0  # samples/s
 
 
 class Need(ToCoordinator):
-    """What its teachers must cover is less than it said; it keeps what nobody else needs."""
+    """Report a need below the last one; the student keeps teachers that no other needs."""
 
     need: float  # samples/s
 
 
-class Release(ToCoordinator):
-    """The others do: `need` is what they must cover from now on."""
+class Release(ToCoordinator):  # beyond the paper, which only adds teachers
+    """Release a teacher; the others must cover `need` from now on."""
 
     teacher: str
     lease: int
@@ -78,35 +80,37 @@ class Release(ToCoordinator):
 
 
 class ReturnTeacher(ToCoordinator):
-    """After the back-off, the coordinator may assign it again, to anybody."""
+    """Return a teacher after a back-off; the coordinator may assign it to any student."""
 
     teacher: str
     lease: int
-    after_s: float
+    after_s: float  # the back-off; beyond the paper (patience.py)
 
 
 class ReportBadTeacher(ToCoordinator):
-    """Its answers cannot be used; it must not be handed out again."""
+    """Report a teacher with unusable answers; it must not be assigned again."""
 
     teacher: str
     lease: int
-    why: str
+    why: str  # for people
 
 
 class EmitEvent(ReaderInstruction):
+    """Write an event to the run's log."""
+
     event: Event
 
 
 class ReaderFailure(ReaderInstruction):
-    """Why the reader cannot go on."""
+    """Base of the reasons why the reader cannot continue."""
 
 
 class Fail(ReaderFailure):
-    """No teacher came within `wait_s`."""
+    """End the run: no teacher came within `wait_s`."""
 
     unplaced: int  # samples that were sent and not answered
     batches: int  # delivered so far
-    why: str
+    why: str  # the last failure of a request, for people
 
 
 Instructions = list[ReaderInstruction]

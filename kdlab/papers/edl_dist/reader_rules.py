@@ -1,6 +1,6 @@
-"""What the DistilReader is given: its rules, and its teachers.
+"""Settings, rules and teachers of the DistilReader.
 
-`ReaderSettings` are what a user chooses; a spec that has them is one (cluster/served.py).
+`ReaderSettings` are what a user chooses; a spec with these fields is one (cluster/served.py).
 """
 
 from dataclasses import dataclass, field
@@ -21,26 +21,26 @@ class Teacher:
     """A teacher as its student sees it."""
 
     address: str
-    lease: int
-    t_t: float  # samples/s
+    lease: int  # its epoch
+    t_t: float  # samples/s (3.2), of this student's share
     best_batch: int  # samples it takes at once, at most
     draining: bool = False
     info: TeacherInfo = field(default_factory=TeacherInfo)  # for people
     min_batch: int = 1  # samples: its efficiency falls off below
-    share: float = 1.0  # of the teacher; t_t is what that makes
+    share: float = 1.0  # of the teacher; below 1 where several students share it
 
     @property
     def pace(self) -> float:
-        """Samples/s that it may be asked for: others have the rest of it."""
+        """Samples/s that this student may ask for; unlimited where it has all of the teacher."""
         return self.t_t if self.share < 1.0 else inf
 
     @property
     def whole_t_t(self) -> float:
-        """Samples/s of the teacher, by its own word, with what others have of it."""
+        """Samples/s of all of the teacher, as stated by itself."""
         return self.t_t / self.share
 
     @classmethod
-    def of(cls, lease: Lease, info: TeacherInfo) -> "Teacher":
+    def from_lease(cls, lease: Lease, info: TeacherInfo) -> "Teacher":
         most, least = info.best_batch, info.min_batch or 1
         drains = lease.state == "draining"
         return cls(
@@ -53,13 +53,13 @@ class Teacher:
 
     @property
     def engine(self) -> str:
-        """What computes, for people; empty where it is PyTorch as it is."""
+        """The inference engine, for people; empty for plain PyTorch."""
         return self.info.engine or ""
 
     def joined(self) -> TeacherJoined:
-        """The event that it serves this student now."""
+        """The event of its assignment to this student."""
         info = self.info
-        told = ("threads", "by_reference", "engine")
+        shown = ("threads", "by_reference", "engine")
         return TeacherJoined(
             name=self.name,
             address=self.address,
@@ -67,29 +67,29 @@ class Teacher:
             t_t=self.t_t,
             device=info.device or None,
             pid=info.pid or None,
-            more={k: v for k in told if (v := getattr(info, k)) is not None},
+            more={k: v for k in shown if (v := getattr(info, k)) is not None},
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderSettings:
-    """What is chosen of a reader.
+    """Settings of a reader that users choose.
 
     policy: when to ask for one more teacher; `paper` is Algorithm 1 as printed.
-    cache_views: keep the soft labels of so many views per sample and ask for each only
-        once; training then sees these views again and again (epoch e sees view e mod
-        cache_views), as with `soft_labels/cached`, whose format it is. null keeps none.
+    cache_views: keep the soft labels of this many views per sample and ask for each only
+        once; training then repeats these views (epoch e sees view e mod cache_views), as
+        with `soft_labels/cached`, in the same format. null keeps none.
     order: `any` trains on batches as they arrive, `strict` in the plan's order. A group of
         several ranks is always strict.
     per_teacher: requests of less than a second in flight per teacher, at least.
-    check_share: of the answers are computed again by a second teacher and compared; a
-        teacher whose soft labels differ is found and left out. 0 checks none.
+    check_share: share of the answers that a second teacher computes again, to compare;
+        a teacher whose soft labels are wrong is left out. 0 checks none.
     hedge: ask a second teacher too when one is overdue, or too late for the student.
-    deadline_s: for one request; then its teacher is given up and left alone for a while.
+    deadline_s: for one request; then its teacher is given up and avoided for a while.
     wait_s: how long the student waits when no teacher is left, before the run fails.
-    settle_s, window_s: of the guarded policy: time a change takes to show, and the
-        shortest look before a teacher is released.
-    slots: batches that lie ready for the trainer in shared memory.
+    settle_s, window_s: of the guarded policy: time until a change shows, and the
+        shortest observation before a teacher is released.
+    slots: batches that are ready for the trainer in shared memory.
     """
 
     policy: Policy = "guarded"
@@ -107,11 +107,12 @@ class ReaderSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules(ReaderSettings):
-    """What is chosen, and what a run knows besides. Thresholds in samples, times in seconds."""
+    """Settings of a reader with the facts of its run. Thresholds in samples, times in seconds."""
 
-    t_s: float  # samples/s of the student that never waits
-    lt: int
-    ut: int
+    t_s: float  # samples/s of the student that never waits (3.2: "without restriction")
+    lt: int  # lower threshold, Algorithm 1, line 10; the paper gives no value
+    ut: int  # upper threshold, line 4; the paper gives no value
     part_s: float = 0.5  # of a teacher's work in one part
-    max_in_flight: int | None = None  # samples: what their inputs may take of the memory
-    sample_mb: float = 0.0  # of one stored input with its soft label, for Formula 2
+    max_in_flight: int | None = None  # samples: limited by the memory for their inputs
+    # 3.2: "average size of a combination of input data and soft labels"; used for S(t), Formula 2
+    sample_mb: float = 0.0

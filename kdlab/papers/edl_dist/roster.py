@@ -1,12 +1,12 @@
 """The teachers of a student: who joined, left or was lost, and how fast each is.
 
-Section 3.1: the reader asks which teachers to use and is told who is alive. Section 3.4: a
-teacher that is lost leaves its student in one of three cases (in_flight.py).
+Section 3.1: the reader gets its teachers and their availability from the coordinator. Section 3.4:
+the loss of a teacher is one of three cases (in_flight.py).
 
-Beyond the paper: one that failed is left alone for a while (patience.py), and a student that
-has been without any teacher for too long fails, where the paper's students wait for ever.
-Teachers that come and go without a single answer are no teachers. A student that still has
-labels, or needs no more, misses nobody.
+Beyond the paper: a teacher that failed is avoided for a while (patience.py), and a student that
+has no teacher for longer than `wait_s` fails; the paper sets no limit. Teachers that come and go
+without a single answer do not count, and a student that still has labels, or needs no more, does
+not wait for teachers.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,7 +25,8 @@ from kdlab.papers.edl_dist.reader_instructions import (
 )
 from kdlab.papers.edl_dist.reader_rules import Teacher
 
-_GRACEFUL: tuple[Fate, ...] = ("left", "released", "moved")  # its answers still come
+# Not in the paper, whose teachers only become unavailable (3.4): their answers still come.
+_GRACEFUL: tuple[Fate, ...] = ("left", "released", "moved")
 
 
 @dataclass(slots=True)
@@ -34,34 +35,34 @@ class Roster:
     patience: Patience
     trust: Trust
     teachers: dict[str, Teacher]  # by address
-    most: int  # samples of a part
-    wait_s: float  # without any teacher, before the run fails
-    without_since: float | None  # any teacher; None: there are some
-    dry_since: float  # the first moment without a teacher since the last answer
-    is_dry: bool = True
-    unusable: dict[str, int] = field(
-        default_factory=dict
-    )  # lease given up on, until it is gone
-    releasing: set[str] = field(default_factory=set)
-    last_trouble: str = ""
+    most: int  # samples of a part, at most
+    wait_s: float  # seconds without any teacher, before the run fails
+    # Seconds: when the last teacher went; None while there are some
+    without_since: float | None
+    dry_since: float  # seconds: the first moment without a teacher since the last answer
+    is_dry: bool = True  # no answer came since then
+    # Leases that were given up, by teacher, until the coordinator reports them gone
+    unusable: dict[str, int] = field(default_factory=dict)
+    releasing: set[str] = field(default_factory=set)  # asked to be released, still listed
+    last_trouble: str = ""  # for the error of a run that fails
 
     def on_teachers(
-        self, given: Collection[Teacher], gone: Mapping[str, Fate], *, full: bool
+        self, reported: Collection[Teacher], gone: Mapping[str, Fate], *, full: bool
     ) -> tuple[Instructions, bool]:
-        """What the coordinator says is new; with `full`, all there is.
+        """Update the list from the coordinator's report; with `full`, replace it.
 
         Returns:
-            What is told of it, and whether a teacher came.
+            The instructions that follow, and whether a teacher joined.
         """
-        gone, told, joined = dict(gone), Instructions(), False
+        gone, instructions, joined = dict(gone), Instructions(), False
         self.patience.prune(self.teachers)
         self.trust.prune()
-        new = {t.address: t for t in given}
-        if full:
+        new = {t.address: t for t in reported}
+        if full:  # it was too far behind for changes alone (leases.py)
             gone |= {address: "lost" for address in self.teachers if address not in new}
         for address, how in gone.items():
-            told += self._on_gone(address, how, new)
-        for teacher in given:
+            instructions += self._on_gone(address, how, new)
+        for teacher in reported:
             before = self.teachers.get(teacher.address)
             if self.unusable.get(teacher.address) == teacher.lease:
                 continue
@@ -69,22 +70,21 @@ class Roster:
             self.teachers[teacher.address] = teacher
             self.learn(teacher)
             if before is None or before.lease != teacher.lease:
-                if before is not None:  # lost and assigned again between two looks
+                # Lost and assigned again between two reports: a new lease, as in case 3 of 3.4
+                if before is not None:
                     self.ledger.on_teacher_lost(before.address, before.lease)
                 joined = True
-                told.append(EmitEvent(teacher.joined()))
+                instructions.append(EmitEvent(teacher.joined()))
             elif teacher.draining and not before.draining:
-                told.append(EmitEvent(TeacherLeft(teacher=teacher.name, resent=0)))
+                instructions.append(EmitEvent(TeacherLeft(teacher=teacher.name, resent=0)))
             elif teacher.engine != before.engine:
-                told.append(
+                instructions.append(
                     EmitEvent(EngineChanged(teacher=teacher.name, engine=teacher.engine))
                 )
-        return told, joined
+        return instructions, joined
 
-    def _on_gone(
-        self, address: str, how: Fate, given: Mapping[str, Teacher]
-    ) -> Instructions:
-        before, after = self.teachers.get(address), given.get(address)
+    def _on_gone(self, address: str, how: Fate, new: Mapping[str, Teacher]) -> Instructions:
+        before, after = self.teachers.get(address), new.get(address)
         if before is None:  # 3.4, case 1: nothing was scheduled to it
             if after is None:
                 self.unusable.pop(address, None)
@@ -93,18 +93,19 @@ class Roster:
             return []
         del self.teachers[address]
         self.ledger.on_unusable(address)
-        if how in _GRACEFUL or address in self.releasing:
+        if how in _GRACEFUL or address in self.releasing:  # nothing is re-sent
             self.releasing.discard(address)
             left = TeacherLeft(teacher=before.name, resent=0, how=how)
             return [] if before.draining else [EmitEvent(left)]
         again = self.ledger.on_teacher_lost(address, before.lease)  # 3.4, cases 2 and 3
         self.patience.forget(address)
+        # 3.1: silent for longer than its TTL; 3.4: "its status will become unavailable"
         why = "silent beyond its lease" if how == "expired" else "its connection broke"
         lost = TeacherLost(teacher=before.name, why=why, resent=again)
         return [*self.trust.on_gone(Witness(address, before.lease)), EmitEvent(lost)]
 
     def on_changed(self, time: float) -> Instructions:
-        """Teachers came or went; that the last one is gone is told."""
+        """Note that teachers came or went; report when the last one is gone."""
         if self.teachers:
             self.without_since = None
         elif self.without_since is None:
@@ -124,7 +125,7 @@ class Roster:
         *,
         counts: bool,
     ) -> None:
-        """Also of one that does not count: it says how fast the teacher is."""
+        """Learn from an answer how fast its teacher is, also from one that does not count."""
         self.is_dry = self.is_dry and not counts
         facts = self.teachers.get(teacher)
         if sent is not None and facts is not None:
@@ -134,7 +135,7 @@ class Roster:
     def on_trouble(
         self, teacher: str, lease: int, why: str, *, unusable: bool, time: float
     ) -> Instructions:
-        """A request came to nothing; the lease ends."""
+        """End the lease of a teacher after a failed request; its parts wait again."""
         again = self.ledger.on_teacher_lost(teacher, lease)
         facts = self.teachers.get(teacher)
         known = facts is not None and facts.lease == lease  # it may be back under a new one
@@ -142,22 +143,23 @@ class Roster:
             del self.teachers[teacher]
             self.unusable[teacher] = lease
             self.ledger.on_unusable(teacher)
-        told = self.trust.on_gone(Witness(teacher, lease))
+        instructions = self.trust.on_gone(Witness(teacher, lease))
         if known or again:
             self.last_trouble = why
             name = facts.name if facts else teacher
-            told.append(EmitEvent(TeacherLost(teacher=name, why=why, resent=again)))
+            instructions.append(EmitEvent(TeacherLost(teacher=name, why=why, resent=again)))
             if unusable:
-                told.append(ReportBadTeacher(teacher, lease, why))
+                # Beyond the paper
+                instructions.append(ReportBadTeacher(teacher, lease, why))
             else:
-                told.append(
+                instructions.append(
                     ReturnTeacher(teacher, lease, self.patience.on_failure(teacher))
                 )
-            told += self.on_changed(time)
-        return told
+            instructions += self.on_changed(time)
+        return instructions
 
     def is_missed(self, fed: bool, time: float) -> bool:
-        """Whether the student misses teachers for too long; `fed`: it misses nobody."""
+        """Return whether the student lacks teachers for too long; never where it is `fed`."""
         if fed:
             self.dry_since = time
         if self.without_since is None:
@@ -166,13 +168,14 @@ class Roster:
             self.without_since = time
         return not fed and time - self.without_since > self.wait_s
 
-    def said(self, teacher: str) -> float | None:
-        """Samples/s of a teacher by its own word; None: it is none."""
+    def stated_rate(self, teacher: str) -> float | None:
+        """Samples/s that a teacher states for itself; None if it is not in the list."""
+        # 3.2 takes t_t from "historical information"; here each teacher measures its own.
         facts = self.teachers.get(teacher)
         return None if facts is None else facts.whole_t_t
 
     def learn(self, teacher: Teacher) -> None:
-        """What the ledger has to know of a teacher."""
+        """Update the ledger's speed of a teacher from what is observed of it."""
         address, known = teacher.address, self.patience
         if teacher.draining:
             self.ledger.on_unusable(address)

@@ -1,24 +1,25 @@
-"""What is known of a teacher by its own word; it travels as it is."""
+"""Facts that a teacher states of itself, in the form in which they cross the wire."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeacherInfo:
-    """What a teacher says of itself.
+    """Facts that a teacher states of itself (3.1: the "register information").
 
     Attributes:
         name, pid, device, threads: for people.
-        best_batch, min_batch: samples that it takes at once, at most, and should, at least.
-        by_reference: whether it has loaded the data.
-        here: share of the data that lies on its machine, 0 to 1; with each renewal.
-        weights: sha256 of those it has, which other teachers may fetch.
-        wire_port: where readers ask.
-        engine: what computes, how fast, and what else was tried; for people.
-        chaos: whether it obeys orders to cut its network.
+        best_batch, min_batch: largest and smallest request, in samples.
+        by_reference: True where it has loaded the data, so that ids suffice as inputs (the
+            journal names this as future work in section 5).
+        here: share of the data on its machine, 0 to 1; with each renewal.
+        weights: sha256 of its weights files, which other teachers may fetch.
+        wire_port: port for requests of readers.
+        engine: the inference engine, its rate, and the engines that were tried; for people.
+        chaos: True where it obeys orders to cut its network.
         answered, queued: requests until now, and those that wait; with each renewal.
-        shared: samples until now that were answered without computing, for another student had
-            asked for the same.
+        shared: samples answered until now without computing, since another student had asked
+            for the same ones.
     """
 
     name: str = ""
@@ -28,7 +29,7 @@ class TeacherInfo:
     best_batch: int = 0
     min_batch: int | None = None
     by_reference: bool = True
-    here: float = 1.0
+    here: float = 1.0  # a key of JSON
     weights: tuple[str, ...] | None = None
     wire_port: int = 0
     engine: str | None = None

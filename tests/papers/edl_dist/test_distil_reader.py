@@ -388,7 +388,7 @@ def test_batches_that_are_trained_on_are_forgotten(order):
                 told += machine.on_slot_free(SIZES[now.batch], 0.0)
     batches = machine.batches
     kept = [batches.missing, batches.open, batches._before, batches._ends, batches._ready]
-    assert sum(map(len, [*kept, machine.trust.kept, machine.ledger.sent])) < 30
+    assert sum(map(len, [*kept, machine.trust.answers, machine.ledger.sent])) < 30
 
 
 def test_what_is_asked_for_already_is_not_asked_again_for_the_next_epoch():
@@ -630,7 +630,7 @@ def test_what_a_liar_said_is_asked_again_unless_it_was_trained_on():
     used = machine.trust.trained[Witness("a", 1)].samples  # in the trainer's slots
     lied = sum(s.part.size for s in answered if s.teacher == "a")
     unused = machine.flow.unused
-    machine.trust.open(answered[0].part, Witness("a", 1), Witness("b", 2))
+    machine.trust.open_case(answered[0].part, Witness("a", 1), Witness("b", 2))
     told = machine.on_compared(answered[0].part, "b", 2, [("b", 2)], 0.2)
     told = machine.on_compared(answered[0].part, "c", 3, [("b", 2)], 0.3)
     (event,) = [i.event for i in only(EmitEvent, told) if i.event.KIND == "labels_disagree"]
@@ -722,7 +722,7 @@ def test_teachers_that_come_and_go_for_weeks_leave_nothing_behind(how):
             machine.roster.patience.failures,
             machine.trust.trained,
         ),
-        *(machine.trust.kept, machine.hedging.hedged, machine.ledger.superseded),
+        *(machine.trust.answers, machine.hedging.hedged, machine.ledger.superseded),
         *(machine.ledger.sent, machine.ledger.owed, machine.ledger.waiting),
     )
     assert machine.batches_delivered > 1000

@@ -1,1 +1,1 @@
-"""What EDL-Dist's machines do beyond the paper, whose words on it are in each header."""
+"""Extensions of EDL-Dist beyond the paper; each header says what the paper has instead."""

@@ -1,11 +1,11 @@
-"""Whether a student's teachers suffice: what it trains on, how often it waits, for what.
+"""Evidence for the guarded policy (hybrid_schedule.py): do a student's teachers suffice?
 
-The evidence behind the guarded policy (hybrid_schedule.py). The student's own pace shows while it
-is fed: samples trained on, over the time it did not wait. Teachers are held by their rates: one
-more is asked for when the student waited although nothing but teachers was short; one is released
-when the others' rates stayed above what the student uses for a whole window in which it did not
-wait. Teachers that come and go do not reset what was seen: only this student's own changes (a
-teacher asked for came, one was released) begin a new look, since their effect is to be judged.
+Beyond the paper, whose only evidence is the volume (Algorithm 1, line 3). A student shows its pace
+while it is fed: samples trained on, over the time in which it did not wait. One more teacher is
+asked for when the student waited and nothing but teachers was short. One is released when the
+rates of the others stayed above the student's pace for a whole window in which it did not wait.
+Teachers that come and go do not reset the evidence. Only changes that this student caused (one
+that it asked for came, one was released) begin a new observation, since their effect is judged.
 """
 
 from collections import deque
@@ -13,25 +13,25 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, NamedTuple
 
-_WAITED = 0.02  # share of the time a student may wait and still count as fed
-_SPARE = 1.1  # the others must do so much more than the student uses
-_PEAK_WINDOWS = 6  # looks back for the student's pace: a busy machine lowers a few
-_PACE_S = 5.0  # so far back the pace of now reaches
-_KEPT = 0.5  # of what was seen of its pace, at least: no single step says all
+_WAITED = 0.02  # share of the time that a student may wait and still count as fed
+_SPARE = 1.1  # times the student's pace, which the others must reach before a release
+_PEAK_WINDOWS = 6  # windows back for the student's pace: a busy machine lowers a few
+_PACE_S = 5.0  # seconds back to which the current pace reaches
+_KEPT = 0.5  # of the earlier evidence, at least: a single step does not decide
 _BREAK_S, _BREAK_STEPS = 1.0, 10.0  # a longer gap is no step: it saves or evaluates
-_ENOUGH = 1.05  # of what it uses, a student asks for, and keeps after a release
+_ENOUGH = 1.05  # times its pace, which a student asks for, and keeps after a release
 _AHEAD = 2.0  # times demand x latency: answers come unevenly
 _AHEAD_BATCHES = 2  # besides: one trained on, one that is being completed
-_LATENCY_NEW = 0.1  # weight of the newest batch in the mean time to its soft labels
+_LATENCY_NEW = 0.1  # weight of the newest answer in the mean latency
 _SETTLE_LATENCIES = 3.0  # a change of teachers shows when their first answers are there
 _WINDOW_LATENCIES = 10.0
-_TICKS_PER_WINDOW = 20  # at so many moments what was counted so far is kept
+_TICKS_PER_WINDOW = 20  # counts that are kept for each window
 
 Short = Literal["nothing", "teachers", "thresholds"]
 
 
 class _Count(NamedTuple):
-    """Everything so far, at a moment."""
+    """Totals of a student up to a moment."""
 
     time: float
     trained: int
@@ -41,21 +41,21 @@ class _Count(NamedTuple):
 
 @dataclass(slots=True)
 class StudentPace:
-    """What the student's steps use, if it never waited."""
+    """Rate at which a student would train if it never waited (t_s of section 3.2, live)."""
 
     t_s: float  # samples/s it was measured at, without a teacher: 3.2, until its steps say
     batch: int  # samples of its largest batch
     trained: int = 0  # samples trained on
     last_step: float | None = None  # when the trainer was last seen to end a step
     waited_before: float = 0.0  # seconds it had waited at that time
-    step_s: float = 0.0  # between two steps without waiting, the mean
-    busy: float = 0.0  # samples of the steps seen, forgetting
-    busy_s: float = 0.0  # seconds they took
+    step_s: float = 0.0  # mean seconds between two steps, without waiting
+    busy: float = 0.0  # samples of the observed steps; older ones fade
+    busy_s: float = 0.0  # seconds that these steps took
     peaks: deque[float] = field(default_factory=lambda: deque(maxlen=_PEAK_WINDOWS))
     peak_at: float | None = None  # when the newest was taken
 
     def on_trained(self, samples: int, time: float, waited_s: float) -> None:
-        """The trainer has ended a step; several may be seen at once."""
+        """Count a step that the trainer has ended; several may be reported at once."""
         self.trained += samples
         before, self.last_step = self.last_step, time
         waited = waited_s - self.waited_before
@@ -65,12 +65,12 @@ class StudentPace:
         took = max(0.0, time - before - waited)
         if self.busy_s and took > max(_BREAK_S, _BREAK_STEPS * self.step_s):
             return
-        # Waiting makes the past older too: a student that has become quick, and starves for it,
-        # would else have to train for so long until its pace is believed.
+        # Waiting ages the evidence too: else a student that has become quick, and starves for
+        # it, would have to train for all of this time until its pace is believed.
         aged = (time - before) / max(_PACE_S, _BREAK_STEPS * self.step_s)
-        kept = max(_KEPT, 1 - aged)
-        self.busy = kept * self.busy + samples
-        self.busy_s = kept * self.busy_s + took
+        remaining = max(_KEPT, 1 - aged)
+        self.busy = remaining * self.busy + samples
+        self.busy_s = remaining * self.busy_s + took
         self.step_s = self.busy_s * samples / self.busy
 
     def on_tick(self, time: float, window: float) -> None:
@@ -88,22 +88,22 @@ class StudentPace:
         return self.busy / self.busy_s if self.is_known else self.t_s
 
     def used(self) -> float:
-        """Samples/s the student's steps need, the most of the last few windows."""
+        """Samples/s that the student's steps need: the maximum of the last few windows."""
         return max([*self.peaks, self.demand])
 
 
 @dataclass(slots=True)
 class Starvation:
-    """How long the student stood still for want of soft labels (line 7: volume == 0)."""
+    """Seconds in which the student stood still for want of soft labels (line 7: volume == 0)."""
 
     waited_s: float = 0.0
-    # Of that: for what sending was held back, while a teacher had room, one latency before.
+    # Part of `waited_s`: one latency before, thresholds held sending back while a teacher had room.
     held_s: float = 0.0
-    held_at: float = -inf  # when that was last so
-    since: float | None = None  # it waits
+    held_at: float = -inf  # seconds, when thresholds last did so
+    since: float | None = None  # seconds, when it began to wait; None: it does not
 
     def count(self, time: float, latency_s: float) -> None:
-        """It waits, or waited until now."""
+        """Add the time since the last count, where the student waits."""
         if self.since is not None:
             step = time - self.since
             self.waited_s += step
@@ -115,27 +115,28 @@ class Starvation:
 class FlowControl:
     pace: StudentPace
     settle_s: float = 3.0  # at least; longer where answers take long
-    window_s: float = 10.0
+    window_s: float = 10.0  # at least; longer where answers take long
     starved: Starvation = field(default_factory=Starvation)
-    latency_s: float = 0.0  # from a part that is sent to its answer, the mean
-    # The same of the slowest teacher that is needed, with as much as it may have to do.
+    latency_s: float = 0.0  # mean seconds from sending a part to its answer
+    # Latency of the slowest teacher that is needed, with as much as it may have to do.
     reach_s: float = 0.0
-    capacity: float = 0.0  # samples/s of its teachers together
-    paced_at: float | None = None  # its pace is known since: waiting is not the start's
-    ut_held_it_up: bool = False  # it waited for thresholds: Little's law may pass ut
-    window_start: float | None = None  # what was before belongs to other teachers
+    capacity: float = 0.0  # samples/s of all its teachers
+    # Seconds, since when its pace is known: the start is over
+    paced_at: float | None = None
+    ut_held_it_up: bool = False  # it waited for thresholds: Little's law may exceed ut
+    window_start: float | None = None  # seconds: evidence before it is of other teachers
     history: deque[_Count] = field(default_factory=deque)  # within the window
-    paused: bool = False  # it stands still, and needs neither more teachers nor fewer
+    paused: bool = False  # it is at rest, and needs neither more teachers nor fewer
 
-    # Facts
+    # Events
 
     def on_waits(self, time: float) -> None:
-        """The trainer has nothing left to train on."""
+        """Note that the trainer has nothing left to train on (line 7)."""
         if self.starved.since is None and not self.paused:
             self.starved.since = time
 
     def on_fed(self, time: float) -> None:
-        """It has something again."""
+        """Note that the trainer has something to train on again."""
         self.starved.count(time, self.latency_s)
         self.starved.since = None
 
@@ -143,7 +144,7 @@ class FlowControl:
         self.pace.on_trained(samples, time, self.starved.waited_s)
 
     def on_answer(self, seconds: float) -> None:
-        """A part was answered, so long after it was sent."""
+        """Update the mean latency by a part that was answered after `seconds`."""
         before = self.latency_s or seconds
         self.latency_s = before + _LATENCY_NEW * (seconds - before)
 
@@ -155,13 +156,13 @@ class FlowControl:
         self.begin(time)
 
     def on_capacity(self, capacity: float, time: float) -> None:
-        """Its teachers together do so many samples/s."""
+        """Update the samples/s of all its teachers."""
         if capacity and not self.capacity:
-            self.begin(time)  # that it waited for the first ones does not call for more
+            self.begin(time)  # a wait for the first teachers does not call for more
         self.capacity = capacity
 
     def on_tick(self, time: float, *, held: bool) -> None:
-        """Time passes; `held`: a teacher had room and thresholds kept it idle."""
+        """Let time pass; `held` is True where thresholds kept a teacher with room idle."""
         if self.window_start is None:
             self.begin(time)
         if held:
@@ -180,13 +181,13 @@ class FlowControl:
         self.pace.on_tick(time, self.window)
 
     def begin(self, time: float) -> None:
-        """This student's teachers are others by its own wish: look afresh."""
-        self.window_start = time + self.settle
+        """Begin a new observation: this student's teachers have changed at its request."""
+        self.window_start = time + self.settling_s
 
-    # What follows
+    # Conclusions
 
     @property
-    def settle(self) -> float:
+    def settling_s(self) -> float:
         return max(self.settle_s, _SETTLE_LATENCIES * self.latency_s)
 
     @property
@@ -199,7 +200,7 @@ class FlowControl:
 
     @property
     def lead(self) -> int:
-        """Samples to ask for ahead, so that the student never waits (Little's law)."""
+        """Samples to ask for ahead so that the student never waits (Little's law)."""
         ahead = _AHEAD * min(self.demand, self.capacity) * self.reach_s
         return int(ahead) + _AHEAD_BATCHES * self.pace.batch
 
@@ -207,34 +208,34 @@ class FlowControl:
     def credit(self) -> int:
         """Samples that may be unused or in flight so that the student never waits.
 
-        0 until it has waited for thresholds: where ut suffices, ut holds.
+        0 until it has waited for thresholds: where ut suffices, ut is the limit.
         """
         if not self.ut_held_it_up or not self.latency_s:
             return 0
         return self.lead
 
     def short_of(self, time: float) -> Short:
-        """What the student waited for since the last look of its own began."""
+        """Cause of the student's waiting since this observation began."""
         past = self._since(time)
-        if past is None or time - past.time < self.settle or not self.latency_s:
-            return "nothing"  # before the first batch is there, rates are all there is
+        if past is None or time - past.time < self.settling_s or not self.latency_s:
+            return "nothing"  # before the first batch is complete, only rates are known
         waited = self.starved.waited_s - past.waited_s
-        lately = self._lately(time - self.settle)
-        for since in (past, lately):  # what is over, a start or a loss, is no reason
+        lately = self._lately(time - self.settling_s)
+        for since in (past, lately):  # a wait that is over (a start, a loss) does not count
             if self.starved.waited_s - since.waited_s <= _WAITED * (time - since.time):
                 return "nothing"
         held = self.starved.held_s - past.held_s
         return "thresholds" if held > 0.5 * waited else "teachers"
 
     def lacks_rate(self, time: float) -> bool:
-        """The student waits, and its teachers together do less than it uses."""
+        """Return whether the student waits and its teachers' rates are below its pace."""
         if not self.pace.is_known or self.capacity >= self.demand or not self.history:
             return False
         lately = self._lately(time - self.settle_s)
         return self.starved.waited_s - lately.waited_s > _WAITED * self.settle_s
 
     def spare(self, time: float) -> float:
-        """Samples/s of its teachers that the student does not need, after a whole window."""
+        """Samples/s of its teachers that the student does not need; 0 before a whole window."""
         past = self._since(time)
         if past is None or time - past.time < self.window * (1 - 1 / _TICKS_PER_WINDOW):
             return 0.0
@@ -249,11 +250,11 @@ class FlowControl:
         return _SPARE * self.pace.used()
 
     def enough(self) -> float:
-        """Samples/s that teachers must cover, once rates alone turned out too exact."""
+        """Samples/s to ask teachers for: just the pace would leave no margin."""
         return _ENOUGH * self.pace.used()
 
     def _was_held_up(self, time: float) -> bool:
-        """Thresholds kept it waiting, in its look or in its window and not by its start."""
+        """Return whether thresholds kept it waiting, in this observation or after its start."""
         if self.short_of(time) == "thresholds":
             return True
         paced = self.paced_at
@@ -265,11 +266,11 @@ class FlowControl:
         )
 
     def _lately(self, begin: float) -> _Count:
-        """The first count since then, or the newest."""
+        """The first count since `begin`, or the newest."""
         return next((c for c in self.history if c.time >= begin), self.history[-1])
 
     def _since(self, time: float) -> _Count | None:
-        """The oldest count of this look."""
+        """The oldest count of this observation."""
         if self.window_start is None or time < self.window_start:
             return None
         return next((c for c in self.history if c.time >= self.window_start), None)

@@ -1,9 +1,9 @@
-"""Which parts a second teacher is asked for too, since the first one is late.
+"""Hedges: a second teacher computes a part too, since the first one is late.
 
-Beyond the paper, which waits for its teachers. A part is late beyond twice what was expected
-(patience.py); earlier, where its answer comes after it is needed, as far as is known, and
-another teacher would have it sooner: as late as possible, since most answers come in time.
-A second one that is late is no better than the first: a third is asked.
+Beyond the paper, which waits for its teachers until their TTL expires (3.4). A part is late after
+twice the expected time (patience.py). It is late earlier where its answer is expected after the
+student needs it and another teacher would have it sooner: then as late as possible, since most
+answers come in time. Where the second teacher is late as well, a third is asked.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,12 +13,12 @@ from heapq import nsmallest
 from kdlab.papers.edl_dist.beyond.patience import Patience
 from kdlab.papers.edl_dist.in_flight import InFlight, Part, PendingRequest
 
-_GAIN = 2.0  # a second teacher must be done in half the time the first still needs
-_MARGIN = 2.0  # times what a second teacher takes: so long before it is needed
-# Of the answers, and so many saved up: on a full link all are late, and a second one worse.
+_GAIN = 2.0  # a second teacher must be done in half the time that the first still needs
+_MARGIN = 2.0  # times what a second teacher takes, before the student needs the part
+# Hedges for each answer, and saved up at most: on a full link all are late, and hedges worsen it.
 _SHARE, _SAVED = 0.1, 8.0
-_AT_ONCE = 4  # parts that a teacher is looked for, with each event
-_CHECK_EVERY_S = 0.2  # all that is under way: no deadline is shorter than 1 s
+_AT_ONCE = 4  # parts for which a teacher is sought, with each event
+_CHECK_EVERY_S = 0.2  # between two checks of all parts: no deadline is shorter than 1 s
 
 
 @dataclass(slots=True)
@@ -26,14 +26,14 @@ class Hedging:
     ledger: InFlight
     patience: Patience
     enabled: bool
-    checked_at: float  # seconds: when all that is under way was looked at last
-    needed_in_s: Callable[[Part], float]
-    said: Callable[[str], float | None]  # samples/s, by a teacher itself; None: it is none
+    checked_at: float  # seconds: when all parts under way were checked last
+    needed_in_s: Callable[[Part], float]  # seconds until the student misses a part
+    stated_rate: Callable[[str], float | None]  # samples/s by address; None: no teacher
     saved: float = _SAVED  # hedges that may be sent
-    hedged: set[Part] = field(default_factory=set)  # to be: as soon as a teacher has room
+    hedged: set[Part] = field(default_factory=set)  # to send, as soon as a teacher has room
 
     def overdue(self, time: float) -> Iterator[tuple[str, int]]:
-        """(teacher, lease) whose patience has run out; parts that are late are hedged."""
+        """Yield (teacher, lease) of those to give up; mark late parts for a hedge."""
         if time - self.checked_at < _CHECK_EVERY_S:
             return
         self.checked_at = time
@@ -49,12 +49,12 @@ class Hedging:
             if waited > self.patience.give_up_s:
                 given_up[sent.teacher, sent.lease] = None
         for teacher, (part, sent) in oldest.items():
-            rate = self.said(teacher)
+            rate = self.stated_rate(teacher)
             if rate is not None:
                 slowed = self.patience.slowed(teacher, sent, part.size, rate, time)
                 self.ledger.on_doubt(teacher, slowed)
         if self.enabled and self.ledger.sent:
-            # Nothing is needed before the first of them is, and most are due before that.
+            # No part is needed before the first one, and most are due before that.
             soonest = time + self.needed_in_s(min(self.ledger.sent))
             self.hedged.update(
                 part
@@ -72,18 +72,18 @@ class Hedging:
         needed_in_s = self.needed_in_s(part)
         if min(self._left_s(out, time) for out in outs) <= needed_in_s:
             return False
-        other = self.ledger.second(part, [out.teacher for out in outs], room=False)
-        if other is None:
+        second = self.ledger.second(part, [out.teacher for out in outs], room=False)
+        if second is None:
             return False
-        return needed_in_s < _MARGIN * self.ledger.done_in_s(other, part.size)
+        return needed_in_s < _MARGIN * self.ledger.done_in_s(second, part.size)
 
     def _left_s(self, out: PendingRequest, time: float) -> float:
-        """Seconds until its answer; who is late needs as much more."""
+        """Seconds until its answer; a late one takes as long again as it has taken."""
         late = time > self.patience.overdue_at(out)
         return time - out.time if late else abs(out.due - time)
 
     def _within_s(self, out: PendingRequest, time: float) -> float:
-        """Seconds within which a second one must have it."""
+        """Seconds within which a second teacher must be done."""
         left_s = self._left_s(out, time)
         return left_s if time > self.patience.overdue_at(out) else left_s / _GAIN
 
@@ -93,7 +93,7 @@ class Hedging:
         self.saved = min(most, self.saved + _SHARE)
 
     def sendable(self, time: float) -> Iterator[tuple[Part, str]]:
-        """Parts with the teacher that takes them now; the others wait for one."""
+        """Yield parts to hedge now, each with its second teacher; others wait for room."""
         if self.ledger.free() is None or self.saved < 1.0:
             return
         for part in nsmallest(_AT_ONCE, self.hedged):
@@ -102,8 +102,8 @@ class Hedging:
                 self.hedged.discard(part)
                 continue
             within_s = min(self._within_s(out, time) for out in outs)
-            other = self.ledger.second(part, [out.teacher for out in outs], room=True)
-            if other is not None and self.ledger.done_in_s(other, part.size) < within_s:
+            second = self.ledger.second(part, [out.teacher for out in outs], room=True)
+            if second is not None and self.ledger.done_in_s(second, part.size) < within_s:
                 self.hedged.discard(part)
                 self.saved -= 1.0
-                yield part, other
+                yield part, second

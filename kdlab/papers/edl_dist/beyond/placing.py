@@ -1,9 +1,9 @@
-"""Which teacher gets which part: by when this part would be done at this teacher.
+"""The placing of parts on teachers: by when this part would be done at this teacher.
 
-Beyond the paper, whose teachers are alike. Whoever would have its part done first comes
-first. While teachers that have no room would still be done sooner, a slow one is left the
-work after what they can do meanwhile: it works ahead in the plan, and is idle for nobody.
-What was lost is needed soon: it may queue at a teacher that has no room.
+Beyond the paper, whose teachers are alike (3.2). The teacher that would have its part done first
+comes first. While teachers without room would still be done sooner, a slow one gets the work after
+what they can do meanwhile: it works ahead in the plan and is not idle. A lost part is needed soon,
+so it may queue at a teacher without room.
 """
 
 from bisect import bisect_left
@@ -16,11 +16,11 @@ from kdlab.papers.edl_dist.batches import Batches
 from kdlab.papers.edl_dist.beyond.flow_control import FlowControl
 from kdlab.papers.edl_dist.in_flight import InFlight, Part
 
-_IN_TIME = 1.5  # times what a slow teacher takes: a part that is needed so late is for it
-_LOOK_EVERY_S = 0.5  # at how long teachers take
-_SPARE = 1.1  # of the demand: teachers that reach it are waited for,
-_MOST = 0.98  # or that are so much of all: not for the few that have become slow
-_LONGEST_S = 30.0  # that is waited for anybody
+_IN_TIME = 1.5  # times what a slow teacher takes: parts needed later than that are for it
+_UPDATE_EVERY_S = 0.5  # of how long teachers take
+_SPARE = 1.1  # of the demand: the quickest teachers that reach it are waited for,
+_MOST = 0.98  # or those with this share of all rates: not the few that have become slow
+_LONGEST_S = 30.0  # that any teacher is waited for
 
 
 @dataclass(slots=True)
@@ -28,15 +28,15 @@ class Placing:
     ledger: InFlight
     batches: Batches
     supply: FlowControl
-    looked_at: float = -inf
+    updated_at: float = -inf  # seconds
     # Seconds that teachers take for a part, the quickest first, and their rates summed.
     quickest: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
 
-    def look(self, time: float) -> None:
-        """How long teachers take, and the slowest of those that are needed for two parts."""
-        if time - self.looked_at < _LOOK_EVERY_S:
+    def update(self, time: float) -> None:
+        """Update how long teachers take for a part, and the slowest needed one for two."""
+        if time - self.updated_at < _UPDATE_EVERY_S:
             return
-        self.looked_at = time
+        self.updated_at = time
         supply, part_s = self.supply, self.ledger.part_s
         needed, supply.reach_s = min(_SPARE * supply.demand, _MOST * supply.capacity), 0.0
         speeds = [
@@ -52,12 +52,15 @@ class Placing:
                 return
 
     def needed_in_s(self, part: Part) -> float:
-        """Seconds until the student misses it, if it never waits before."""
+        """Seconds until the student misses a part, if it never waits before."""
         ahead = self.batches.needed_at(part) - self.supply.pace.trained
         return ahead / max(self.supply.demand, 1e-9)
 
     def again(self) -> tuple[Part, str] | None:
-        """The oldest part that was lost, and who has it done first, with room or without."""
+        """Take the oldest lost part (3.4, case 3) and the teacher that has it done first.
+
+        The teacher may have no room.
+        """
         waiting, free, busy = self.ledger.waiting, self.ledger.free(), self.ledger.busy()
         if not waiting or (free is None and busy is None):
             return None
@@ -73,9 +76,9 @@ class Placing:
         return None if part is None else (part, soonest[1])
 
     def fresh(self, begins_next: Callable[[], bool]) -> tuple[Part, str] | None:
-        """Who has a part done first, and the first part that others would not have sooner.
+        """Cut the first part that no other teacher would have sooner; return it with its teacher.
 
-        `begins_next`: whether one batch more may be asked for, which it is from then on.
+        `begins_next` begins one batch more where that is allowed, and returns whether it did.
         """
         free, busy = self.ledger.free(), self.ledger.busy()
         if free is None:
@@ -93,15 +96,15 @@ class Placing:
             place += 1
         if not open_:
             return None
-        place = min(place, len(open_) - 1)  # for the slowest: the last there may be
+        place = min(place, len(open_) - 1)  # for the slowest: the last open batch
         if left and in_s > max(self.supply.reach_s, self.needed_in_s(open_[place])):
-            return None  # it would be late, and the quicker ones suffice
+            return None  # it would be late, and quicker teachers suffice
         speed = self.ledger.teachers[address]
         size = speed.part(open_[place].size, self.ledger.part_s)
         return self.batches.cut(place, size), address
 
     def _rate_of_quicker(self, in_s: float) -> float:
-        """Samples/s of the teachers that take less for a part."""
+        """Samples/s of the teachers that take less time for a part."""
         seconds, rates = self.quickest
         place = bisect_left(seconds, in_s)
         return rates[place - 1] if place else 0.0

@@ -1,46 +1,45 @@
-"""How many teachers a pool should hold: more while a student searches, fewer when idle.
+"""The size of a pool: more teachers while a student searches, fewer when some are idle.
 
-Beyond the paper, which adds teachers and never says who starts or ends them. Dask's own
-adaptive target is of no use here: it looks at tasks, and a teacher that answers requests
-has none (measured: four busy ones scaled to zero within 8 s).
+Beyond the paper, which adds teachers and does not say who starts or ends them. Dask's adaptive
+target does not work here: it counts tasks, and a teacher that answers requests has none
+(measured: four busy ones scaled to zero within 8 s).
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# A teacher is free for a moment before the student that waits for it has it. One that is free for
-# longer has been left out by that student, and counts no more.
+# A teacher is free for a moment before the student that waits for it gets it (3.4). One that is
+# free for longer was passed over by that student, and counts no more.
 _LEASED_WITHIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
-    """What the pool sees at a look."""
+    """State of the pool at a tick."""
 
-    time: float
+    time: float  # seconds
     missing: float  # samples/s that students ask for and do not have
     t_t: float  # samples/s of a teacher, the mean; 0 when none is up
     alive: int  # teachers up or starting
     starting: int
-    free: Mapping[str, float]  # t_t of the teachers nobody holds
+    free: Mapping[str, float]  # t_t by name, of the teachers that no student holds
 
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    start: int = 0
-    withdraw: tuple[str, ...] = ()
+    start: int = 0  # teachers to start
+    withdraw: tuple[str, ...] = ()  # names of the teachers to end
 
 
 @dataclass(slots=True)
 class PoolSize:
-    least: int
-    most: int
-    idle_s: float = 10.0  # a teacher free for so long is not needed
-    free_since: dict[str, float] = field(default_factory=dict)  # by teacher
-    t_t: float = (
-        0.0  # of a teacher, as last seen: a pool that was empty need not learn it again
-    )
+    least: int  # teachers
+    most: int  # teachers
+    idle_s: float = 10.0  # a teacher that is free for longer is not needed
+    free_since: dict[str, float] = field(default_factory=dict)  # seconds, by teacher
+    # Samples/s of a teacher, as last observed: an empty pool need not learn it again
+    t_t: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most:
@@ -59,7 +58,7 @@ class PoolSize:
         )
         lacking = max(wanted - coming, self.least - level.alive)
         start = max(0, min(lacking, self.most - level.alive))
-        if start or level.missing > 0:
+        if start or level.missing > 0:  # none is withdrawn while a student searches
             return Resize(start=start)
         spare = level.alive - self.least
         idle = [

@@ -1,13 +1,13 @@
-"""Whose soft labels can be trained on: some answers are computed twice.
+"""Spot checks of soft labels: some answers are computed twice.
 
 Beyond the paper, which trusts its teachers. A teacher proves its weights and data before it
-serves; what goes wrong later (memory, a driver, malice) shows only in its answers. So a
-share of them is asked of a second teacher too, and compared by whoever carries this out.
-When two differ, a third decides; without a third, each is asked again, and the one that
-contradicts itself is found. Two that both stand by what they said: the newer lease goes.
-Who is found loses what lies here of its answers; what was trained on of them is named.
+serves; later faults (memory, a driver, malice) show only in its answers. So a second teacher is
+asked for a share of them too, and the loop that executes this compares. When two answers differ,
+a third teacher decides. Without a third, each of the two is asked again, and the one that
+contradicts itself is wrong; if both repeat their answer, the newer lease ends. A teacher that was
+wrong loses its answers that were not trained on; how many were trained on is reported.
 
-Here stands only who is asked what, and who is found; nothing is compared.
+This module decides only which teacher is asked and which is wrong; it compares nothing.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -19,7 +19,7 @@ from kdlab.papers.edl_dist.in_flight import InFlight, Part
 from kdlab.papers.edl_dist.reader_instructions import Check, EndCheck, Instructions
 from kdlab.papers.edl_dist.reader_rules import Teacher
 
-_KEPT = 64  # teachers that were held once
+_KEPT = 64  # leases that are remembered after they ended
 
 
 class Witness(NamedTuple):
@@ -31,17 +31,18 @@ class Witness(NamedTuple):
 
 @dataclass(slots=True)
 class Suspicion:
-    """One answer under suspicion."""
+    """An open case: one answer under suspicion."""
 
-    first: Witness  # whose answer counted
-    second: Witness  # who was asked to check it
+    first: Witness  # its answer counted
+    second: Witness  # it was asked to check that answer
     disputed: bool = False  # the two differ
-    confirmed: set[Witness] = field(default_factory=set)  # asked again, and stood by it
+    # Asked again, and repeated its answer
+    confirmed: set[Witness] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class TrainedOn:
-    """What was trained on of a teacher's answers under one lease."""
+    """The answers of a teacher under one lease that were trained on."""
 
     samples: int = 0
     first: tuple[int, int] | None = None  # (epoch, batch)
@@ -52,42 +53,42 @@ class TrainedOn:
 class Trust:
     ledger: InFlight
     teachers: Mapping[str, Teacher]  # of the student, by address
-    share: float = 0.001  # of the answers
+    share: float = 0.001  # of the answers to check
     due: float = 0.0  # answers that should have been checked by now, and were not
-    checked: int = 0
-    cases: dict[Part, Suspicion] = field(default_factory=dict)
-    # Who answered what of the batches that are not handed over yet, by (epoch, batch).
-    kept: dict[tuple[int, int], list[tuple[Part, Witness]]] = field(default_factory=dict)
+    checked: int = 0  # closed cases
+    cases: dict[Part, Suspicion] = field(default_factory=dict)  # open ones
+    # Answered parts and their teachers, of batches not delivered yet, by (epoch, batch).
+    answers: dict[tuple[int, int], list[tuple[Part, Witness]]] = field(default_factory=dict)
     trained: dict[Witness, TrainedOn] = field(default_factory=dict)
 
     def on_answer(self, part: Part, who: Witness, time: float) -> Instructions:
-        """An answer counts; perhaps a second teacher is asked for the same."""
-        self.kept.setdefault((part.epoch, part.batch), []).append((part, who))
+        """Record an answer that counts; perhaps ask a second teacher for the same part."""
+        self.answers.setdefault((part.epoch, part.batch), []).append((part, who))
         self.due += self.share
         if self.due < 1.0 or part in self.cases:
             return []
         second = self.ledger.second(part, (who.teacher,), room=True)
         if second is None:
-            return []  # the next answer is as good
+            return []  # the next answer will do as well
         asked = Witness(second, self.teachers[second].lease)
-        self.open(part, who, asked)
+        self.open_case(part, who, asked)
         return [self._ask(part, asked, who, time)]
 
-    def open(self, part: Part, first: Witness, second: Witness) -> None:
+    def open_case(self, part: Part, first: Witness, second: Witness) -> None:
         self.due -= 1.0
         self.cases[part] = Suspicion(first, second)
 
     def _ask(self, part: Part, asked: Witness, first: Witness | None, time: float) -> Check:
         self.ledger.on_check(part, *asked, time)
-        given = None if first is None else (first.teacher, first.lease)
-        return Check(part, *asked, given)
+        latest = None if first is None else (first.teacher, first.lease)
+        return Check(part, *asked, latest)
 
     def on_compared(
         self, part: Part, asked: Witness, agrees_with: Collection[Witness]
     ) -> Witness | None:
-        """An answer came for an open case; who is found to be wrong by it, if anybody.
+        """Judge an open case by a new answer; return the teacher that is wrong, if it shows.
 
-        It `agrees_with` those of the first two whose kept answers it equals.
+        `agrees_with` has those of the first two whose stored answers the new one equals.
         """
         case = self.cases.get(part)
         if case is None:
@@ -102,7 +103,7 @@ class Trust:
             case.confirmed.add(asked)
             newer = max(both, key=lambda w: w.lease)
             return self._end(part, newer) if case.confirmed == set(both) else None
-        # Where all three differ, what counted is not kept.
+        # Where all three differ, the answer that counted is taken back.
         first_is_right = set(agrees_with) == {case.first}
         return self._end(part, case.second if first_is_right else case.first)
 
@@ -111,8 +112,8 @@ class Trust:
         del self.cases[part]
         return wrong
 
-    def go_on(self, part: Part, time: float) -> Instructions:
-        """Who decides a disputed case is asked; where nobody can, the case is dropped."""
+    def continue_case(self, part: Part, time: float) -> Instructions:
+        """Ask the teacher that decides a disputed case; without one, drop the case."""
         decides = self._next_to_ask(part)
         if decides is not None:
             return [self._ask(part, decides, None, time)]
@@ -120,7 +121,7 @@ class Trust:
         return [EndCheck(part)]
 
     def _next_to_ask(self, part: Part) -> Witness | None:
-        """A third teacher, else one of the two again."""
+        """A third teacher, else one of the first two again."""
         case = self.cases.get(part)
         if case is None or not case.disputed:
             return None
@@ -133,29 +134,29 @@ class Trust:
         return next(iter(third + both), None)
 
     def on_gone(self, witness: Witness) -> Instructions:
-        """A teacher is lost or found out: what it was to decide is dropped, in order."""
+        """Drop the open cases of a teacher that is lost or was wrong, in order."""
         ended = [p for p, c in self.cases.items() if witness in (c.first, c.second)]
         for part in ended:
             del self.cases[part]
         return [EndCheck(part) for part in sorted(ended)]
 
     def on_delivered(self, key: tuple[int, int]) -> None:
-        """A batch is handed over: its answers cannot be taken back, only counted."""
-        for part, who in self.kept.pop(key, ()):
+        """Count the answers of a delivered batch: they can no longer be taken back."""
+        for part, who in self.answers.pop(key, ()):
             trained = self.trained.setdefault(who, TrainedOn(first=key))
             trained.samples, trained.last = trained.samples + part.size, key
 
     def take_back(self, who: Witness) -> Iterator[tuple[tuple[int, int], int]]:
-        """(epoch, batch) and the samples in it that this teacher answered: they are asked again."""
-        for key, answered in list(self.kept.items()):
+        """Ask again for a teacher's parts; yield (epoch, batch) and their samples in it."""
+        for key, answered in list(self.answers.items()):
             parts = [part for part, teacher in answered if teacher == who]
             if parts:
-                self.kept[key] = [a for a in answered if a[1] != who]
+                self.answers[key] = [a for a in answered if a[1] != who]
                 self.ledger.on_taken_back(parts)
                 yield key, sum(part.size for part in parts)
 
-    def found(self, wrong: Witness, part: Part, again: int) -> LabelsDisagree:
-        """Who was found out by a part, and how many samples are asked `again`."""
+    def on_wrong(self, wrong: Witness, part: Part, again: int) -> LabelsDisagree:
+        """Close the account of a wrong teacher: its event, with the samples asked `again`."""
         used = self.trained.pop(wrong, TrainedOn())
         liar = self.teachers.get(wrong.teacher)
         return LabelsDisagree(
@@ -169,7 +170,9 @@ class Trust:
         )
 
     def prune(self) -> None:
-        """Nothing is kept of many that are gone: nobody can find them out any more."""
+        """Forget ended leases, once they are many: no check can reach them any more."""
         if len(self.trained) > _KEPT + 2 * len(self.teachers):
             leases = {Witness(name, t.lease) for name, t in self.teachers.items()}
-            self.trained = {who: of for who, of in self.trained.items() if who in leases}
+            self.trained = {
+                who: record for who, record in self.trained.items() if who in leases
+            }
