@@ -1,8 +1,8 @@
-"""Dataclasses and frozen structs where they cross a process border: JSON, checked on arrival.
+"""Serialisation of dataclasses and frozen structs between processes: JSON, checked on arrival.
 
-A configuration, an order, an answer or a result is one on both sides. What lies between,
-a pipe, Dask's RPC or a file, holds its fields as JSON does; fields that the reader does not know
-are left out, and a missing or a wrong one is an error that names it.
+A configuration, an order, an answer or a result is a dataclass or struct on both sides. In between,
+a pipe, Dask's RPC or a file holds its fields as JSON. Fields that the receiver does not know are
+ignored; a missing or a wrong field raises an error that names it.
 """
 
 import json
@@ -17,50 +17,50 @@ import msgspec
 from kdlab.errors import KdlabError
 
 T = TypeVar("T")
-# Numbers as they may be where they are read, in a field; NaN and infinity are none.
+# Bounded numbers for fields of messages; NaN and infinity are refused.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 LARGEST = 8 * 2**20  # bytes of JSON; "[]," again and again takes 24 times that in memory
-_DEEPEST = 100  # objects and lists in each other
+_DEEPEST = 100  # nested objects and lists
 
 
 class MessageError(KdlabError):
-    """What another process, or a file, says cannot be read as what it should be."""
+    """A message of another process, or a file, does not have the expected form."""
 
 
 def to_builtins(value: object) -> Any:
-    """A dataclass or struct (or what holds some) as JSON has it."""
-    return msgspec.to_builtins(value, enc_hook=_written)
+    """Convert a dataclass or struct, or a container of them, to JSON's types."""
+    return msgspec.to_builtins(value, enc_hook=_encode)
 
 
 def to_dict(value: object) -> dict[str, object]:
-    """A dataclass or struct as JSON, without what is not known."""
+    """Convert a dataclass or struct to JSON's types, without fields that are None."""
     return {name: fact for name, fact in to_builtins(value).items() if fact is not None}
 
 
 def from_builtins(kind: type[T], facts: object) -> T:
-    """The inverse of `to_builtins`.
+    """Build a `kind` from JSON's types: the inverse of `to_builtins`.
 
     Raises:
         MessageError: a field is missing or of another type; names it.
     """
     try:
-        return msgspec.convert(facts, kind, dec_hook=_read, str_keys=True)
+        return msgspec.convert(facts, kind, dec_hook=_decode, str_keys=True)
     except (msgspec.ValidationError, ValueError) as error:  # ValueError: its own checks
         raise MessageError(f"This is no {kind.__name__}: {error}") from error
 
 
-def from_json(kind: type[T], said: bytes) -> T:
-    """The inverse of `to_builtins`, from JSON in UTF-8 of whoever wrote it.
+def from_json(kind: type[T], data: bytes) -> T:
+    """Build a `kind` from untrusted JSON in UTF-8.
 
     Raises:
-        MessageError: it is too long, nested too deeply or no JSON; or as of `from_builtins`.
+        MessageError: it is too long, nested too deeply or no JSON; or see `from_builtins`.
     """
     try:
-        if len(said) > LARGEST:
+        if len(data) > LARGEST:
             raise ValueError(f"it has more than {LARGEST:,} bytes")
-        facts = json.loads(said.decode())
-        if said.count(b"[") + said.count(b"{") > _DEEPEST < _depth(facts):
+        facts = json.loads(data.decode())
+        if data.count(b"[") + data.count(b"{") > _DEEPEST < _depth(facts):
             raise RecursionError
     except RecursionError:
         raise MessageError("It is nested too deeply") from None
@@ -70,7 +70,7 @@ def from_json(kind: type[T], said: bytes) -> T:
 
 
 def _depth(facts: Any) -> int:
-    """Objects and lists in each other, of what is one."""
+    """Depth of nested objects and lists."""
     level, depth = [facts], 0
     while level:
         inner = (
@@ -81,65 +81,65 @@ def _depth(facts: Any) -> int:
 
 
 def to_msgpack(value: object) -> bytes:
-    """What `to_builtins` takes, as MessagePack: small, and exact for every float."""
-    return msgspec.msgpack.encode(value, enc_hook=_written)
+    """Encode what `to_builtins` takes as MessagePack: small, and exact for every float."""
+    return msgspec.msgpack.encode(value, enc_hook=_encode)
 
 
-def from_msgpack(kind: type[T], said: bytes) -> T:
-    """The inverse of `to_msgpack`.
+def from_msgpack(kind: type[T], data: bytes) -> T:
+    """Build a `kind` from MessagePack: the inverse of `to_msgpack`.
 
     Raises:
         MessageError: it is no MessagePack, a field is missing or of another type; names it.
     """
     try:
-        return msgspec.msgpack.decode(said, type=kind, dec_hook=_read)
+        return msgspec.msgpack.decode(data, type=kind, dec_hook=_decode)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise MessageError(f"This is no {kind}: {error}") from error
 
 
-def part_of(whole: object, kind: type[T]) -> T:
-    """A dataclass out of what has all of its fields, and others."""
-    return kind(**{f.name: getattr(whole, f.name) for f in fields(kind)})  # type: ignore[arg-type]  # it is one
+def part_of(value: object, kind: type[T]) -> T:
+    """Build a dataclass from an object that has all of its fields, and more."""
+    return kind(**{f.name: getattr(value, f.name) for f in fields(kind)})  # type: ignore[arg-type]  # it is one
 
 
 def snake(name: str) -> str:
-    """The name of a class as a kind in a file: GoOn is go_on."""
+    """Convert the name of a class to a kind in a file: GoOn is go_on."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 class TaggedMeta(msgspec.StructMeta):
-    """Makes classes that know those below them by their tags."""
+    """Metaclass of tagged classes: each class has its subclasses by tag in KINDS."""
 
     KINDS: dict[str, type[Any]]
 
     def __new__(
         mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any
     ) -> Any:
-        made: Any = super().__new__(mcs, name, bases, namespace, **config)
-        made.KIND, made.KINDS = made.__struct_config__.tag or "", {}
-        for base in made.__mro__[1:]:
-            if made.KIND and isinstance(base, TaggedMeta):
-                # Of two classes of one name the newer counts: a notebook cell may run twice.
-                base.KINDS[made.KIND] = made
-        return made
+        kind: Any = super().__new__(mcs, name, bases, namespace, **config)
+        kind.KIND, kind.KINDS = kind.__struct_config__.tag or "", {}
+        for base in kind.__mro__[1:]:
+            if kind.KIND and isinstance(base, TaggedMeta):
+                # Of two classes with one name the newer counts: a notebook cell may run twice.
+                base.KINDS[kind.KIND] = kind
+        return kind
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Tagged(msgspec.Struct, metaclass=TaggedMeta, frozen=True, tag_field="kind", tag=True):
-    """What travels under the name of its class beside its fields, as `to_builtins` has it.
+    """Base of structs that are serialised with the name of their class beside their fields.
 
-    Classes below one of these are told apart by it.
+    The name tells the subclasses of one base apart.
     """
 
-    KIND: ClassVar[str]  # its own tag
-    KINDS: ClassVar[dict[str, type[Any]]]  # below it, by their tags
+    KIND: ClassVar[str]  # tag of this class
+    KINDS: ClassVar[dict[str, type[Any]]]  # subclasses by tag
 
     @classmethod
     def from_builtins(cls, facts: Mapping[str, object]) -> Self:
-        """The inverse of `to_builtins`, of whichever class below this one it was.
+        """Build the subclass that the tag names: the inverse of `to_builtins`.
 
         Raises:
-            MessageError: it is none of these, or lacks a field.
+            MessageError: no subclass has this tag, or a field is missing.
         """
         name = str(facts.get(str(cls.__struct_config__.tag_field)))
         if name not in cls.KINDS:
@@ -147,11 +147,11 @@ class Tagged(msgspec.Struct, metaclass=TaggedMeta, frozen=True, tag_field="kind"
                 f"{name!r} is none of {', '.join(cls.KINDS)}: the two processes "
                 "are of different versions of kdlab."
             )
-        found: Self = from_builtins(cls.KINDS[name], facts)
-        return found
+        value: Self = from_builtins(cls.KINDS[name], facts)
+        return value
 
 
-def _written(value: object) -> object:
+def _encode(value: object) -> object:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):  # os.environ
@@ -159,7 +159,7 @@ def _written(value: object) -> object:
     raise TypeError(f"{type(value).__name__} does not cross processes")
 
 
-def _read(kind: type, value: object) -> object:
+def _decode(kind: type, value: object) -> object:
     if kind is object:  # whoever reads the field checks it
         return value
     if kind is Path:

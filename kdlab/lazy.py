@@ -1,8 +1,8 @@
-"""Heavy libraries, each imported when something of it is first asked for.
+"""Lazy imports of heavy libraries: each is imported when an attribute of it is first read.
 
     timm = lazy("timm")
 
-Where types are wanted the import stands under `TYPE_CHECKING`, and this under its `else`.
+For types, put the import under `TYPE_CHECKING` and this call under its `else`.
 """
 
 from importlib import import_module
@@ -14,11 +14,11 @@ class _LazyModule:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_name":  # of a copy that is being made
+        if name == "_name":  # a copy has none yet
             raise AttributeError(name)
         return getattr(import_module(self._name), name)
 
 
 def lazy(name: str) -> Any:
-    """A stand-in for a module, which is imported when an attribute of it is asked for."""
+    """Return a stand-in for a module, which is imported when an attribute is first read."""
     return _LazyModule(name)

@@ -1,4 +1,4 @@
-"""What numbers may be, as data: specs, sliders and sweeps read it, and the papers say it."""
+"""Allowed values of numbers, as data for specs, sliders, sweeps and the papers' settings."""
 
 import math
 import operator
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Allowed values of a number; every bound given must hold."""
+    """Allowed values of a number; all bounds that are set must hold."""
 
     ge: float | None = None
     gt: float | None = None

@@ -17,7 +17,7 @@ from kdlab.report.chart import Panel, svg
 from kdlab.report.verdict_picture import three_bars
 from kdlab.simulate.edl_dist import EdlDist
 from kdlab.simulate.kind import SimulationSpec
-from kdlab.simulate.pipe_bd import PipeBd, simulated
+from kdlab.simulate.pipe_bd import PipeBd, simulate_case
 from kdlab.simulate.pool_simulation import Simulation
 
 # What one would use with several devices, and what the picture calls it.
@@ -103,7 +103,7 @@ def pipelines() -> str:
     assert isinstance(spec, PipeBd)
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for case in spec.cases:
-        outcome = simulated(spec, case)
+        outcome = simulate_case(spec, case)
         panel = found.setdefault(case.name.partition(" ")[2], {})
         for variant, words in _PLANS.items():
             times = outcome.over_dp(variant)

@@ -124,7 +124,7 @@ def _table(spec: EdlDist, outcomes: Sequence[PoolOutcome]) -> str:
 def _pipe_bd(spec: PipeBd, say: Callable[[str], None]) -> tuple[list[Figure], str]:
     outcomes = []
     for case in spec.cases:
-        outcomes.append(pipe_bd.simulated(spec, case))
+        outcomes.append(pipe_bd.simulate_case(spec, case))
         say(f"{case.name}: {outcomes[-1].looked_at} plans or stages looked at")
     figures = [f for o in outcomes for f in _pipe_figures(o)]
     return figures + [f for c in spec.cases for f in _ranges(spec, c)], _pipe_table(
@@ -134,7 +134,7 @@ def _pipe_bd(spec: PipeBd, say: Callable[[str], None]) -> tuple[list[Figure], st
 
 def _ranges(spec: PipeBd, case: pipe_bd.PipelineCase) -> Iterator[Figure]:
     """What the other profiles of a case come to."""
-    every = [pipe_bd.simulated(spec, other) for other in case.fitted()]
+    every = [pipe_bd.simulate_case(spec, other) for other in case.fitted()]
     for baseline in _published(every[0]) if every else ():
         found = sorted(_ratio(outcome, baseline) for outcome in every)
         label = f"pipe_bd_over_{baseline}/{case.name}"
@@ -236,7 +236,7 @@ _PARTS = ("train", "communication", "relabel", "compress")
 def _ec_dnn(spec: EcDnn, say: Callable[[str], None]) -> tuple[list[Figure], str]:
     outcomes, figures, rows = [], list[Figure](), []
     for case in spec.cases:
-        outcome = ec_dnn.simulated(case)
+        outcome = ec_dnn.simulate_case(case)
         outcomes.append(outcome)
         say(f"{case.name}: {outcome.rounds} rounds, {outcome.events} events")
     first = outcomes[0]

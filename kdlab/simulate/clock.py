@@ -1,4 +1,4 @@
-"""A simulated clock: what happens when, in order, without waiting."""
+"""A simulated clock: it runs scheduled calls in the order of their times, without waiting."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -7,19 +7,19 @@ from heapq import heappop, heappush
 class Clock:
     def __init__(self) -> None:
         self.now = 0.0  # seconds
-        self.happened = 0
+        self.events = 0  # calls made so far
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._number = 0  # equal times happen in the order they were asked for
+        self._number = 0  # calls at equal times run in the order of `after`
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
         self._number += 1
         heappush(self._queue, (self.now + max(0.0, seconds), self._number, call))
 
     def run(self, until: float, done: Callable[[], bool] = lambda: False) -> None:
-        """Let everything happen up to a time, or until `done`."""
+        """Make all calls up to a time, or until `done`."""
         while self._queue and self._queue[0][0] <= until and not done():
             self.now, _, call = heappop(self._queue)
-            self.happened += 1
+            self.events += 1
             call()
         if not done():
             self.now = until

@@ -1,7 +1,7 @@
-"""EC-DNN and MA-DNN on a simulated clock: section 4.3's time, for any number of workers.
+"""EC-DNN and MA-DNN on a simulated clock: the time of section 4.3 for any number of workers.
 
-The machine that directs real workers (kdlab/papers/ec_dnn/rounds.py) directs these; what
-they do takes the time a card says.
+The machine that directs real workers (kdlab/papers/ec_dnn/rounds.py) directs these; each task
+takes the time of a card.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,17 +18,17 @@ from kdlab.simulate.clock import Clock
 from kdlab.simulate.kind import SimulationSpec
 
 _POSITIVE = Range(ge=1)
-Happened = Callable[[int], Iterable[Instruction]]
+OnEvent = Callable[[int], Iterable[Instruction]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembleCase(Spec):
-    """A training.
+    """One training to simulate.
 
     method: ec, ma or e (independent workers).
-    iterations: local ones of each worker.
+    iterations: local iterations of each worker.
     step_ms: of an SGD step; forward_ms: of a model's forward pass over a batch.
-    speeds: of the workers, relative; as many as workers, or none where all are alike.
+    speeds: relative speed of each worker; none where all are alike.
     p_fraction: compression steps, as a share of the local iterations.
     diversity: Eq. 5 with z-bar: another exchange, and K forward passes for each step.
     """
@@ -70,7 +70,7 @@ class EnsembleCase(Spec):
 @register("simulate/ec_dnn")
 @dataclass(frozen=True, kw_only=True)
 class EcDnn(SimulationSpec):
-    """Overall times of trainings side by side; the first case is the one others go by."""
+    """Overall times of trainings side by side; the others are relative to the first case."""
 
     cases: tuple[EnsembleCase, ...]
     calibration: str = ""
@@ -78,7 +78,7 @@ class EcDnn(SimulationSpec):
 
 @dataclass(slots=True)
 class EnsembleOutcome:
-    """What one case came to; seconds."""
+    """Times of one simulated case, in seconds."""
 
     case: EnsembleCase
     overall_s: float = 0.0
@@ -90,14 +90,14 @@ class EnsembleOutcome:
     events: int = 0
 
 
-def simulated(case: EnsembleCase) -> EnsembleOutcome:
-    """From the first round to the last."""
+def simulate_case(case: EnsembleCase) -> EnsembleOutcome:
+    """Simulate one case from the first round to the last."""
     return _Simulation(case).run()
 
 
 class _Simulation:
     def __init__(self, case: EnsembleCase) -> None:
-        self.case, self.clock, self.found = case, Clock(), EnsembleOutcome(case)
+        self.case, self.clock, self.outcome = case, Clock(), EnsembleOutcome(case)
         self.rounds = Rounds(case.workers, case.timetable.rounds)
         self.network = Network(bytes_per_s=case.gbit_per_s * 1.25e8)
         self.speeds = case.speeds or (1.0,) * case.workers
@@ -106,8 +106,8 @@ class _Simulation:
         for worker in range(self.case.workers):
             self._do(self.rounds.on_ready(worker))
         self.clock.run(inf)
-        self.found.events = self.clock.happened
-        return self.found
+        self.outcome.events = self.clock.events
+        return self.outcome
 
     def _do(self, instructions: Iterable[Instruction]) -> None:
         for instruction in instructions:
@@ -119,21 +119,21 @@ class _Simulation:
                     seconds = self._combine_s(worker, round_, models=len(models))
                     self._then(seconds, self.rounds.on_done, worker)
                 case Finish():
-                    self.found.rounds = len(self.rounds.rounds)
-                    self.found.overall_s = self.clock.now
+                    self.outcome.rounds = len(self.rounds.rounds)
+                    self.outcome.overall_s = self.clock.now
 
-    def _then(self, seconds: float, happened: Happened, worker: int) -> None:
-        self.clock.after(seconds, lambda: self._do(happened(worker)))
+    def _then(self, seconds: float, on_event: OnEvent, worker: int) -> None:
+        self.clock.after(seconds, lambda: self._do(on_event(worker)))
 
     def _note(self, worker: int, part: str, seconds: float) -> float:
         if worker == 0:
-            self.found.parts[part] += seconds
+            self.outcome.parts[part] += seconds
         return seconds
 
     def _train_s(self, worker: int, round_: Round, models: int) -> float:
         case, speed = self.case, self.speeds[worker]
-        own = round_.train_steps * case.step_ms / 1000 / speed
-        seconds = self._note(worker, "train", own)
+        train_s = round_.train_steps * case.step_ms / 1000 / speed
+        seconds = self._note(worker, "train", train_s)
         if round_.diversity_weight and models:
             rows = round_.train_steps * models * case.forward_ms / 1000 / speed
             seconds += self._note(worker, "relabel", rows)
@@ -145,7 +145,7 @@ class _Simulation:
         size = round(1e6 * self.case.model_mb)
         seconds = self.network.communication_s(combining, models, size)
         if worker == 0:
-            self.found.communication_s += seconds
+            self.outcome.communication_s += seconds
         return seconds
 
     def _combine_s(self, worker: int, round_: Round, models: int) -> float:
@@ -157,20 +157,20 @@ class _Simulation:
         return seconds + self._note(worker, "compress", steps * case.step_ms / 1000 / speed)
 
 
-def crossover_gbit(one: EnsembleCase, other: EnsembleCase) -> float | None:
-    """The bandwidth at which two trainings take the same time; None if one always wins.
+def crossover_gbit(first: EnsembleCase, second: EnsembleCase) -> float | None:
+    """Bandwidth in Gbit/s at which two trainings take the same time; None if one always wins.
 
-    All wait for all in every round, so the overall time is a constant and a part in
-    proportion to 1 / bandwidth; two bandwidths tell both.
+    All workers wait for all in every round, so the overall time is a constant and a part in
+    proportion to 1 / bandwidth; two bandwidths give both.
     """
-    (fixed, variable), (fixed_other, variable_other) = map(_by_bandwidth, (one, other))
-    if fixed == fixed_other:
+    (fixed, variable), (fixed_2, variable_2) = map(_by_bandwidth, (first, second))
+    if fixed == fixed_2:
         return None
-    crossing = (variable_other - variable) / (fixed - fixed_other)
+    crossing = (variable_2 - variable) / (fixed - fixed_2)
     return crossing if crossing > 0 else None
 
 
 def _by_bandwidth(case: EnsembleCase) -> tuple[float, float]:
-    """(seconds that no link changes, seconds at 1 Gbit/s besides)."""
-    slow, fast = (simulated(replace(case, gbit_per_s=g)).overall_s for g in (1.0, 2.0))
+    """(seconds that depend on no link, further seconds at 1 Gbit/s)."""
+    slow, fast = (simulate_case(replace(case, gbit_per_s=g)).overall_s for g in (1.0, 2.0))
     return 2 * fast - slow, 2 * (slow - fast)

@@ -1,10 +1,10 @@
 """EDL-Dist on a simulated clock: the same reader and lease machines as in a real run.
 
-What is simulated is only what they talk to: teachers that need size / t_t seconds for a
-part, one after the other; links with a latency and a bandwidth; students that need
-batch / t_s seconds for a step, alone or in step with each other; machines that come and go.
-So the throughput of a plan, and what the schedule does on the way, is known before a
-machine is rented. Rules, thresholds and part sizes are those of a run's defaults.
+Only their surroundings are simulated: teachers that need size / t_t seconds for a part, one part
+after the other; links with a latency and a bandwidth; students that need batch / t_s seconds for
+a step, alone or in step with each other; machines that come and go. So the throughput of a plan,
+and what the schedule does, is known before a machine is rented. Rules, thresholds and part sizes
+are the defaults of a run.
 """
 
 from collections.abc import Iterator
@@ -34,11 +34,11 @@ class PoolCase(Spec):
     """One row of a table: students of one kind with teachers of one kind.
 
     more: teachers of other kinds.
-    batch, steps, order: of this case, when they are not those of the table.
-    published: what the paper prints for EDL-Dist, in the unit of the table.
-    n_training, online: the same for its baselines.
-    evidence: `predicted` from rates that were measured apart; `fitted` when a rate was
-        taken from this row; `bound` when the result is the student's own rate, an input.
+    batch, steps, order: of this case, where they differ from the table's.
+    published: the paper's number for EDL-Dist, in the unit of the table.
+    n_training, online: the paper's numbers for its baselines.
+    evidence: `predicted` from rates that were measured apart; `fitted` where a rate was
+        taken from this row; `bound` where the result is the student's rate, an input.
     """
 
     name: str
@@ -63,16 +63,16 @@ class EdlDist(SimulationSpec, Behaviour):
 
     unit: samples_per_second of all students together, or days for `images`.
     images: samples of the whole training, for days.
-    batch: of a student.
+    batch: samples of a student's batch.
     deadline_s: for one request, as in a run.
-    lt, ut: thresholds in batches; null are those of a run.
+    lt, ut: thresholds in batches; null takes the defaults of a run.
     order: of batches, as in a run; students that train in step are always strict.
     in_step: the students are ranks of one group: all wait for the slowest.
-    link_mbps: of each teacher's link, megabits/s; null is no limit.
-    student_mbps: of each student's link, shared by its teachers.
-    bytes_in, bytes_out: a sample's on the way to a teacher, and its soft label's back.
-    steps: simulated for each student after the warm-up of a fifth as many.
-    calibration: which published numbers the rates were taken from: those are no evidence.
+    link_mbps: megabits/s of each teacher's link; null is no limit.
+    student_mbps: megabits/s of each student's link, shared by its teachers.
+    bytes_in, bytes_out: of a sample on the way to a teacher, and of its soft label back.
+    steps: simulated steps of each student, after a warm-up of a fifth as many.
+    calibration: published numbers from which the rates were taken: they are no evidence.
     """
 
     cases: tuple[PoolCase, ...]
@@ -105,7 +105,7 @@ class EdlDist(SimulationSpec, Behaviour):
 
 
 def in_unit(spec: EdlDist, samples_per_second: float) -> float:
-    """The throughput as the table prints it."""
+    """Convert a throughput to the unit of the table."""
     if spec.unit == "samples_per_second":
         return samples_per_second
     assert spec.images is not None

@@ -1,7 +1,7 @@
-"""The base of all simulations: what `kdlab simulate` takes."""
+"""Base class of the specs that `kdlab simulate` takes."""
 
 from kdlab.config.spec import Spec
 
 
 class SimulationSpec(Spec):
-    """A table or a plan on a simulated clock."""
+    """A table or a plan to simulate."""

@@ -1,6 +1,6 @@
-"""Teachers that compute nothing, simulated and emulated, and what happens to them.
+"""Mishaps of teachers that compute nothing, simulated or emulated.
 
-They take the time of real ones; they come, go, become slow, hang and recover, as machines do.
+Such teachers take the time of real ones; they come, go, become slow, hang and recover.
 """
 
 import random
@@ -15,20 +15,20 @@ from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE, Spec
 from kdlab.papers.edl_dist.request_sizes import best_and_least, measure_sizes
 
 _COUNT, _SIZE = Range(ge=0), Range(ge=1)
-_LATELY_S = 1.0  # who had something to do since then serves a student
+_LATELY_S = 1.0  # a teacher that had something to do since then serves a student
 
 
 @dataclass(frozen=True, kw_only=True)
 class Move(Spec):
-    """What happens at a time: a line of a trace of machines that come, go, slow down and hang.
+    """A line of a trace: machines that come, go, slow down or hang at a time.
 
     at_s: seconds from the start; of emulated teachers, from the first request.
-    every_s: and again after so long each time; null is once.
-    join: so many teachers, of the first kind, when the others are gone.
-    lose, slow, hang: so many go, become `times` slower, or answer nothing and stay silent.
-    which: those that do: any that serve a student, the newest, or the quickest.
-    notice_s: who goes says goodbye so long before, as spot machines do; 0 is a sudden end.
-    for_s: who is slow or hangs recovers then; null is never.
+    every_s: repeat after these seconds; null is once.
+    join: number of teachers of the first kind that come, when the others are gone.
+    lose, slow, hang: numbers that go, become `times` slower, or answer nothing and stay silent.
+    which: any teachers that serve a student, the newest, or the quickest.
+    notice_s: seconds from goodbye to end, as on spot machines; 0 is a sudden end.
+    for_s: seconds until slow or hanging teachers recover; null is never.
     """
 
     at_s: Annotated[float, NOT_NEGATIVE] = 0.0
@@ -49,15 +49,15 @@ class Move(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour(Spec):
-    """What teachers that compute nothing are like.
+    """Behaviour of teachers that compute nothing.
 
-    best_batch, least_batch: what a teacher computes at once, at most, and below which its
-        efficiency falls off; null is what a real one of its rate and request_s measures.
-    request_s: of a teacher's time for each request besides.
-    jitter: service times of teachers are spread evenly by this share around their mean.
+    best_batch, least_batch: the largest request of a teacher, and the size below which its
+        efficiency falls off; null: as a real one of its rate and request_s measures them.
+    request_s: overhead of a teacher for each request.
+    jitter: service times are spread evenly by this share around their mean.
     latency_s: of a link, one way.
-    moves: what comes, goes, slows down and hangs when.
-    seed: of all that is left to chance.
+    moves: when teachers come, go, slow down and hang.
+    seed: of all random choices.
     """
 
     best_batch: Annotated[int, _SIZE] | None = None
@@ -82,20 +82,20 @@ class Behaviour(Spec):
 
 
 class TimedTeacher:
-    """A teacher that computes nothing: its requests take their time, one after the other."""
+    """A teacher that computes nothing: its requests take time, one after the other."""
 
     def __init__(self, t_t: float, how: Behaviour, chance: random.Random) -> None:
         self.t_t, self.how, self.chance = t_t, how, chance  # samples/s while it is well
-        self.free_at = 0.0  # when the requests before are done
+        self.free_at = 0.0  # seconds, when its requests are done
         self.alive = True
-        self.times = 1.0  # so much longer it takes than when it is well
-        self.hangs_until = 0.0
+        self.times = 1.0  # factor on its service times; 1 while it is well
+        self.hangs_until = 0.0  # seconds
 
     def is_well(self, time: float) -> bool:
         return self.alive and self.times == 1.0 and self.hangs_until <= time
 
-    def begun(self, size: int, arrived: float) -> float:
-        """When a request that arrives then is begun; it is done at `free_at`."""
+    def start_request(self, size: int, arrived: float) -> float:
+        """Queue a request; return when it begins, in seconds. It ends at `free_at`."""
         spread = 1 + self.how.jitter * (2 * self.chance.random() - 1)
         begin = max(arrived, self.free_at, self.hangs_until)
         self.free_at = begin + spread * self.times * (self.how.request_s + size / self.t_t)
@@ -108,9 +108,9 @@ T = TypeVar("T", bound=TimedTeacher)
 def to_be_had(
     capacities: Sequence[tuple[float, float]], demand: float, since: float, until: float
 ) -> float:
-    """Samples that teachers of these capacities could have given to such a demand (samples/s).
+    """Samples that teachers could have answered from `since` to `until`, up to the demand.
 
-    Each capacity holds from its time on.
+    `capacities` are (seconds, samples/s of all teachers from then on); the demand is in samples/s.
     """
     ends = [*(at for at, _ in capacities[1:]), until]
     return sum(
@@ -120,7 +120,7 @@ def to_be_had(
 
 
 class Mishaps(ABC, Generic[T]):
-    """Has moves happen to teachers; how each is told is for whoever has them."""
+    """Applies moves to teachers; subclasses announce each to the pool."""
 
     teachers: Mapping[Any, T]  # in the order in which they came
 
@@ -131,22 +131,23 @@ class Mishaps(ABC, Generic[T]):
         after: Callable[[float, Callable[[], None]], object],
     ) -> None:
         self.chance, self.now, self.after = chance, now, after
-        self.capacities: list[tuple[float, float]] = []  # since when, samples/s of all
+        # (seconds, samples/s of all since then)
+        self.capacities: list[tuple[float, float]] = []
 
     @abstractmethod
     def join_one(self) -> None:
-        """One of the first kind comes."""
+        """Start a teacher of the first kind."""
 
     @abstractmethod
     def warn(self, victim: T) -> None:
-        """It says that it will go."""
+        """Let a teacher say that it will go."""
 
     @abstractmethod
     def end(self, victim: T) -> None:
-        """It is gone."""
+        """End a teacher."""
 
     def ail(self, victim: T) -> None:
-        """It is slow, hangs or is well again from now on."""
+        """Announce that a teacher is slow, hangs or is well again from now on."""
 
     def plan(self, moves: Iterable[Move]) -> None:
         for move in moves:
@@ -159,7 +160,7 @@ class Mishaps(ABC, Generic[T]):
             (move.hang, self._hang),
         ):
             for _ in range(number):
-                self._meet(move, what)
+                self._strike(move, what)
         for _ in range(move.join):
             self.join_one()
         self.note_capacity()
@@ -168,11 +169,11 @@ class Mishaps(ABC, Generic[T]):
 
     def note_capacity(self) -> None:
         now = self.now()
-        here = [t for t in self.teachers.values() if t.alive and t.hangs_until <= now]
-        self.capacities.append((now, sum(t.t_t / t.times for t in here)))
+        working = [t for t in self.teachers.values() if t.alive and t.hangs_until <= now]
+        self.capacities.append((now, sum(t.t_t / t.times for t in working)))
 
-    def _meet(self, move: Move, what: Callable[[Move, T], None]) -> None:
-        """It happens to one that is well, rather to one that serves a student."""
+    def _strike(self, move: Move, what: Callable[[Move, T], None]) -> None:
+        """Apply `what` to a teacher that is well, preferably one that serves a student."""
         now = self.now()
         well = [t for t in self.teachers.values() if t.is_well(now)]
         well = [t for t in well if t.free_at > now - _LATELY_S] or well
@@ -201,7 +202,7 @@ class Mishaps(ABC, Generic[T]):
         self._until_well(move, victim)
 
     def _hang(self, move: Move, victim: T) -> None:
-        """It computes nothing and renews nothing until it recovers, if it does."""
+        """Let a teacher compute and renew nothing until it recovers, if it does."""
         victim.hangs_until = self.now() + (1e9 if move.for_s is None else move.for_s)
         self._until_well(move, victim)
 

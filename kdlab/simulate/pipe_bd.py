@@ -1,8 +1,8 @@
 """Pipe-BD on a simulated clock: the same plans and the same instructions as on devices.
 
-What is simulated is how long things take: blocks by the rows a device has, transfers by
-the link, and nothing else. So a plan, its baselines and its ablations can be compared for
-more devices than there are, or for other ones (Figs 4 to 6, Table II).
+Only durations are simulated: of blocks by the rows of a device, of transfers by the link. So a
+plan, its baselines and its ablations can be compared for more or other devices than are there
+(Figs 4 to 6, Table II).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.simulate.kind import SimulationSpec
 
 _POSITIVE = Range(ge=1)
-_SHARES = 8  # of a batch at which a block's time is laid down, between one row and all
+_SHARES = 8  # points at which a block's time is set, between one row and the full batch
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class _Device:
     programme: Iterator[relay.Instruction]
     now: float = 0.0
     next: relay.Instruction | None = None
-    # When its port can send, and receive, the next thing; when its next batch is loaded.
+    # Seconds, when its port can send, and receive, the next rows; when its next batch is loaded.
     sends_from: float = 0.0
     receives_from: float = 0.0
     loaded_at: float = 0.0
@@ -37,7 +37,7 @@ class _Device:
 
 @dataclass(slots=True)
 class Relay:
-    """A plan, step by step. `run()` it, then look at `step_s` and `spans`."""
+    """Simulates a plan step by step. Call `run()`, then read `step_s` and `spans`."""
 
     costs: StageCosts
     plan: Plan
@@ -61,7 +61,7 @@ class Relay:
         while moved:
             moved = False
             for device in self._devices.values():
-                while device.next is not None and self._does(device, device.next):
+                while device.next is not None and self._execute(device, device.next):
                     device.next = next(device.programme, None)
                     moved = True
         if any(device.next is not None for device in self._devices.values()):
@@ -79,21 +79,21 @@ class Relay:
             for d in self.plan.devices
         )
 
-    def _does(self, device: _Device, instruction: relay.Instruction) -> bool:
-        """Whether it could be done now; a device that must wait is asked again."""
+    def _execute(self, device: _Device, instruction: relay.Instruction) -> bool:
+        """Execute an instruction if the device need not wait; return whether it was done."""
         begin, step = device.now, instruction.step
         match instruction:
             case relay.PostReceive():
                 self._posted[device.number, step] = begin
                 return True
             case relay.AwaitReceive():
-                done = self._receives(device, step)
+                done = self._receive(device, step)
             case relay.AwaitSends():
                 done = self._has_sent(device, step)
             case relay.ReduceGradients() | relay.Barrier():
-                done = self._meets(device, instruction)
+                done = self._meet(device, instruction)
             case _:
-                self._works(device, instruction)
+                self._work(device, instruction)
                 done = True
         if done and instruction.part is not None:
             self.spans.append(
@@ -101,18 +101,18 @@ class Relay:
             )
         return done
 
-    def _works(self, device: _Device, instruction: relay.Instruction) -> None:
-        """What needs nobody else."""
-        _, own, rows = self._place(device.number)
+    def _work(self, device: _Device, instruction: relay.Instruction) -> None:
+        """Execute an instruction that needs no other device."""
+        _, blocks, rows = self._place(device.number)
         match instruction:
             case relay.Load():
-                self._loads(device, self.costs.profile.load_s * rows / self.plan.batch)
+                self._load(device, self.costs.profile.load_s * rows / self.plan.batch)
             case relay.TeacherForward():
-                device.now += sum(at(b.teacher_s, rows) for b in own)
+                device.now += sum(at(b.teacher_s, rows) for b in blocks)
             case relay.SendOutput(step):
-                self._sends(device, step, own[-1].output_bytes)
+                self._send(device, step, blocks[-1].output_bytes)
             case relay.StudentStep():
-                device.now += sum(at(b.student_s, rows) for b in own)
+                device.now += sum(at(b.student_s, rows) for b in blocks)
             case relay.Update(step):
                 self.ends[device.number, step] = device.now
 
@@ -123,8 +123,8 @@ class Relay:
         rows = stage.rows[stage.devices.index(device)]
         return stage, blocks[stage.first : stage.stop], rows
 
-    def _loads(self, device: _Device, takes: float) -> None:
-        """What goes on beside the computing is begun when the batch before was handed over."""
+    def _load(self, device: _Device, takes: float) -> None:
+        """Load a batch; the part that overlaps with computing began with the batch before."""
         overlap = self.costs.profile.load_overlap
         device.now = max(device.now, device.loaded_at)
         device.now += (1 - overlap) * takes
@@ -133,24 +133,24 @@ class Relay:
     def _link(self, device: int) -> DeviceLink:
         return self.costs.profile.link_of(self.costs.profile.devices[device])
 
-    def _sends(self, device: _Device, step: int, row_bytes: float) -> None:
-        """Each transfer takes the port of either end as long as its own link says."""
+    def _send(self, device: _Device, step: int, row_bytes: float) -> None:
+        """Send an output; each end's port is occupied for as long as its own link takes."""
         link = self._link(device.number)
         mine = [t for t in self._edges if t.sender == device.number]
         rows = sum(t.stop - t.start for t in mine)
         for t in mine:
-            other = self._devices[t.receiver]
+            receiver = self._devices[t.receiver]
             size, there = (t.stop - t.start) * row_bytes, self._link(t.receiver)
-            # The latency is one of the whole output's, whoever gets how much of it.
+            # One latency for the whole output, however it is divided among receivers.
             takes = link.transfer_s(rows * row_bytes) * (t.stop - t.start) / rows
             device.now += (1 - link.overlap) * takes
             begin = max(device.now, device.sends_from)
             device.sends_from = begin + link.overlap * takes
             came = there.overlap * size / there.bytes_per_s
-            other.receives_from = max(other.receives_from + came, device.sends_from)
-            self._arrived[t, step] = other.receives_from
+            receiver.receives_from = max(receiver.receives_from + came, device.sends_from)
+            self._arrived[t, step] = receiver.receives_from
 
-    def _receives(self, device: _Device, step: int) -> bool:
+    def _receive(self, device: _Device, step: int) -> bool:
         link = self._link(device.number)
         mine = [t for t in self._edges if t.receiver == device.number]
         if any((t, step) not in self._arrived for t in mine):
@@ -165,7 +165,7 @@ class Relay:
         return True
 
     def _has_sent(self, device: _Device, step: int) -> bool:
-        """A send has left when its receive is posted and its rows are over."""
+        """Wait for sends: each is done when its receive is posted and its rows have arrived."""
         mine = [t for t in self._edges if t.sender == device.number]
         if any((t.receiver, step) not in self._posted for t in mine):
             return False
@@ -174,10 +174,10 @@ class Relay:
             device.now = max(device.now, self._arrived[t, step], posted)
         return True
 
-    def _meets(
+    def _meet(
         self, device: _Device, instruction: relay.ReduceGradients | relay.Barrier
     ) -> bool:
-        """All of a stage for its gradients, all of the plan at a barrier."""
+        """Meet all devices of a stage for its gradients, or of the plan at a barrier."""
         stage, _, _ = self._place(device.number)
         shares = isinstance(instruction, relay.ReduceGradients)
         all_of = stage.devices if shares else self.plan.devices
@@ -213,10 +213,10 @@ class BlockFacts(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class StudentFit(Spec):
-    """A profile for another cost of a student, which is not published.
+    """Another cost of the students, which the paper does not publish, with the fitted profile.
 
-    times: how much longer each student block takes than its teacher's.
-    floor, scale: of the profile then; `scale` is of the teacher's times.
+    times: factor of a student block's time over its teacher's.
+    floor, scale: of the fitted profile; `scale` multiplies the teacher's times.
     """
 
     times: Annotated[float, POSITIVE]
@@ -228,12 +228,12 @@ class StudentFit(Spec):
 class PipelineCase(Spec):
     """A workload on a machine.
 
-    devices: type of each, in order; `speeds` says how fast a type is beside the first.
+    devices: type of each, in order; `speeds` has the speed of each type relative to the first.
     floor: share of a block's time that does not shrink with its rows (utilisation).
-    load_ms: loading a whole batch in one device's process, beside the computing.
+    load_ms: of loading a whole batch in one device's process, beside the computing.
     gb_per_s, latency_ms: of the link; overlap: share of a transfer that costs nothing.
     published: epoch times of the paper in seconds, by dp, ls, pipe_bd.
-    fits: other profiles that the paper does not rule out; what they come to is a range.
+    fits: other profiles that the paper does not rule out; their results give a range.
     """
 
     name: str
@@ -250,7 +250,7 @@ class PipelineCase(Spec):
     fits: tuple[StudentFit, ...] = ()
 
     def fitted(self) -> Iterator["PipelineCase"]:
-        """The case with each of the other profiles."""
+        """Yield the case with each of the other profiles."""
         for fit in self.fits:
             taught = [fit.scale * block.teacher_ms for block in self.blocks]
             blocks = tuple(
@@ -286,8 +286,8 @@ class PipelineCase(Spec):
         rows = sorted({1, *(max(1, self.batch * k // _SHARES) for k in shares)})
 
         def seconds(milliseconds: float) -> dict[int, float]:
-            whole, floor = milliseconds / 1e3 / speed, self.floor
-            return {r: whole * (floor + (1 - floor) * r / self.batch) for r in rows}
+            full_s, floor = milliseconds / 1e3 / speed, self.floor
+            return {r: full_s * (floor + (1 - floor) * r / self.batch) for r in rows}
 
         return [
             Block(
@@ -303,10 +303,10 @@ class PipelineCase(Spec):
 @register("simulate/pipe_bd")
 @dataclass(frozen=True, kw_only=True)
 class PipeBd(SimulationSpec):
-    """Workloads on machines: every variant of Fig. 4 is simulated for each.
+    """Workloads on machines: each is simulated with every variant of Fig. 4.
 
-    steps: simulated for each.
-    calibration: which published numbers the profile was fitted to: those are no evidence.
+    steps: simulated steps of each variant.
+    calibration: published numbers to which the profile was fitted: they are no evidence.
     """
 
     cases: tuple[PipelineCase, ...]
@@ -333,16 +333,16 @@ class PipelineOutcome:
         return None if seconds is None or dp is None else dp / seconds
 
 
-def simulated(spec: PipeBd, case: PipelineCase) -> PipelineOutcome:
-    """One case: the baselines by their costs, the pipelines step by step."""
+def simulate_case(spec: PipeBd, case: PipelineCase) -> PipelineOutcome:
+    """Simulate one case: the baselines by their costs, the pipelines step by step."""
     costs = StageCosts(case.profile(), case.batch)
 
     def piped(plan: Plan | None) -> float | None:
         return None if plan is None else Relay(costs, plan, spec.steps).run().step_s
 
     relayed = relaying(costs).plan
-    found = best_plan(costs)
-    assert found.plan is not None  # without a memory limit there is always one
+    best = best_plan(costs)
+    assert best.plan is not None  # without a memory limit there is always one
     internal = internal_relaying(costs) if costs.devices <= case.batch else None
     coupled = relaying(costs, decoupled=False).plan
     return PipelineOutcome(
@@ -353,9 +353,9 @@ def simulated(spec: PipeBd, case: PipelineCase) -> PipelineOutcome:
             "LS": packed(costs.blocks, costs.devices, costs.own_s, costs.task_s).step_s,
             "TR": piped(coupled),
             "TR+DPU": piped(relayed),
-            "TR+DPU+AHD": piped(found.plan),
+            "TR+DPU+AHD": piped(best.plan),
             "TR+IR": piped(internal),
         },
-        plan=found.plan,
-        looked_at=found.looked_at,
+        plan=best.plan,
+        looked_at=best.looked_at,
     )

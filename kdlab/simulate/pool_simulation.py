@@ -1,4 +1,4 @@
-"""A case of `simulate/edl_dist`, event by event, with the papers' machines."""
+"""Simulation of one case of `simulate/edl_dist`, event by event, with the papers' machines."""
 
 import random
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from kdlab.simulate.edl_dist import EdlDist, Fleet, PoolCase
 from kdlab.simulate.mishaps import Mishaps, TimedTeacher, to_be_had
 
 _TICK_S = 0.05  # of the monitoring task, as in a run
-_LOOKS = 20.0  # per step, where steps are long
+_TICKS = 20.0  # per step, where steps are long
 _SETTLED = 0.95  # of the demand
 _SETTLED_OVER_S = 5.0
 _RENEWAL_S = 1.5  # of a lease, as in a run
@@ -38,21 +38,21 @@ Way = Literal["there", "back"]
 
 
 class SimulatedTeacher(TimedTeacher):
-    def __init__(self, address: str, t_t: float, of: "Simulation") -> None:
-        super().__init__(t_t, of.spec, of.chance)
-        self.address, self.sizes = address, of.spec.sizes(t_t, of.batch)
+    def __init__(self, address: str, t_t: float, simulation: "Simulation") -> None:
+        super().__init__(t_t, simulation.spec, simulation.chance)
+        self.address, self.sizes = address, simulation.spec.sizes(t_t, simulation.batch)
         self.sent_by: dict[Way, float] = {"there": 0.0, "back": 0.0}
 
 
 @dataclass(slots=True)
 class PoolOutcome:
-    """What a case came to."""
+    """Results of one simulated case."""
 
     case: PoolCase
     samples_per_second: float  # of all students, after the warm-up
     demand: float  # samples/s of all students if they never waited
     capacity: float  # samples/s of all teachers together
-    to_be_had: float  # of the demand, on average over the time after the warm-up
+    to_be_had: float  # samples/s that teachers could have answered, mean after the warm-up
     teachers_used: int  # held at the end
     held_over_needed: float  # teachers held in the second half, over those that suffice
     settle_s: float  # from the start to 0.95 of what can be reached
@@ -93,7 +93,7 @@ class _Student:
 
 
 class Simulation(Mishaps[SimulatedTeacher]):
-    """One case. `run()` gives its outcome."""
+    """Simulates one case; `run()` returns its outcome."""
 
     def __init__(self, spec: EdlDist, case: PoolCase) -> None:
         self.spec, self.case, self.clock = spec, case, Clock()
@@ -133,8 +133,8 @@ class Simulation(Mishaps[SimulatedTeacher]):
             self.table.on_demand(student.name, student.t_s, self.clock.now)
             student.reader.on_announced()
         for student in self.students:
-            self._tell(student)
-            self._look(student)
+            self._notify(student)
+            self._tick(student)
         self.note_capacity()
         self.plan(self.spec.moves)
         self.clock.run(
@@ -143,7 +143,7 @@ class Simulation(Mishaps[SimulatedTeacher]):
         )
         return self._outcome()
 
-    # What the machines talk to
+    # Surroundings of the machines
 
     def join_one(self) -> None:
         self._join(self.case.teacher.samples_per_second)
@@ -153,18 +153,18 @@ class Simulation(Mishaps[SimulatedTeacher]):
         self.joined += 1
         self.teachers[address] = SimulatedTeacher(address, t_t, self)
         self.table.on_ready(address, t_t, self.clock.now)
-        self._send_to_all()
+        self._notify_all()
 
     def warn(self, victim: SimulatedTeacher) -> None:
         self.table.on_leaving(victim.address, self.clock.now)
-        self._send_to_all()
+        self._notify_all()
 
     def end(self, victim: SimulatedTeacher) -> None:
         self.table.on_lost(victim.address, self.clock.now)
-        self._send_to_all()
+        self._notify_all()
 
     def ail(self, victim: SimulatedTeacher) -> None:
-        """It says so with the next renewal of its lease; one that hangs renews none."""
+        """Report it with the next renewal of its lease; one that hangs renews none."""
         self.clock.after(_RENEWAL_S, partial(self._renew, victim))
         if victim.hangs_until > self.clock.now:
             self.clock.after(self.table.ttl_s, partial(self._expire, victim))
@@ -175,41 +175,43 @@ class Simulation(Mishaps[SimulatedTeacher]):
             if not self.table.on_renewed(victim.address, now):
                 self.table.on_ready(victim.address, victim.t_t, now)
             self.table.on_rate(victim.address, victim.t_t / victim.times, now)
-            self._send_to_all()
+            self._notify_all()
 
     def _expire(self, victim: SimulatedTeacher) -> None:
         if victim.alive and victim.hangs_until > self.clock.now:
             self.table.on_lost(victim.address, self.clock.now, expired=True)
-            self._send_to_all()
+            self._notify_all()
 
-    def _send_to_all(self) -> None:
+    def _notify_all(self) -> None:
         for student in self.students:
             if self.table.version_of(student.name) > student.version >= 0:
-                self._tell(student)
+                self._notify(student)
 
-    def _tell(self, student: _Student) -> None:
+    def _notify(self, student: _Student) -> None:
         delta = self.table.delta(student.name, student.version)
         student.version = delta.version
-        given = []
+        teachers = []
         for le in delta.held:
             best, least = self.teachers[le.teacher].sizes
             info = TeacherInfo(best_batch=best, min_batch=least)
-            given.append(Teacher.from_lease(le, info))
-        told = student.reader.on_teachers(given, delta.gone, delta.full, self.clock.now)
-        self._do(student, told)
+            teachers.append(Teacher.from_lease(le, info))
+        instructions = student.reader.on_teachers(
+            teachers, delta.gone, delta.full, self.clock.now
+        )
+        self._do(student, instructions)
 
-    def _look(self, student: _Student) -> None:
+    def _tick(self, student: _Student) -> None:
         self._do(student, student.reader.on_tick(self.clock.now))
         rate = sum(lease.t_t for lease in self.table.held_by(student.name))
         if not student.held or student.held[-1][1] != rate:
             student.held.append((self.clock.now, rate))
         if student.steps < self.wanted:
-            look_s = max(_TICK_S, self.step_s / _LOOKS)
-            self.clock.after(look_s, lambda: self._look(student))
+            look_s = max(_TICK_S, self.step_s / _TICKS)
+            self.clock.after(look_s, lambda: self._tick(student))
 
-    def _do(self, student: _Student, told: Instructions) -> None:
+    def _do(self, student: _Student, instructions: Instructions) -> None:
         now = self.clock.now
-        for instruction in told:
+        for instruction in instructions:
             match instruction:
                 case Send(part, address, lease):
                     self._ask(student, part, address, lease)
@@ -222,26 +224,26 @@ class Simulation(Mishaps[SimulatedTeacher]):
                 case AskTeacher(need):
                     student.asked.append(now)
                     self.table.on_extra(student.name, now, need)  # or it searches on
-                    self._send_to_all()
+                    self._notify_all()
                 case Need(need):
                     self.table.on_need(student.name, need, now)
-                    self._send_to_all()
+                    self._notify_all()
                 case Release(address, epoch, need):
                     student.released.append(now)
                     self.table.on_release(student.name, address, epoch, need, now)
-                    self._send_to_all()
+                    self._notify_all()
                 case ReturnTeacher(address, epoch, _):
                     self.table.on_release(student.name, address, epoch, None, now)
-                    self._send_to_all()
+                    self._notify_all()
 
     def _ask(
         self, student: _Student, part: Part, address: str, lease: int, check: bool = False
     ) -> None:
         teacher, spec, now = self.teachers[address], self.spec, self.clock.now
         if not teacher.alive:
-            return  # the reader hears of it next
+            return  # the reader is notified next
         there = self._over_links(student, teacher, part.size * spec.bytes_in, "there", now)
-        teacher.begun(part.size, there)
+        teacher.start_request(part.size, there)
 
         def computed() -> None:
             now = self.clock.now
@@ -256,14 +258,16 @@ class Simulation(Mishaps[SimulatedTeacher]):
         def answer() -> None:
             time, reader = self.clock.now, student.reader
             if not teacher.alive:  # known already, unless it went without an answer
-                told = reader.on_trouble(address, lease, "gone", unusable=False, time=time)
+                instructions = reader.on_trouble(
+                    address, lease, "gone", unusable=False, time=time
+                )
             elif check:
                 case = reader.trust.cases.get(part)
                 both = [] if case is None else [case.first, case.second]
-                told = reader.on_compared(part, address, lease, both, time)
+                instructions = reader.on_compared(part, address, lease, both, time)
             else:
-                told = reader.on_answer(part, address, lease, time)
-            self._do(student, told)
+                instructions = reader.on_answer(part, address, lease, time)
+            self._do(student, instructions)
 
         self.clock.after(teacher.free_at - now, computed)
 
@@ -275,7 +279,7 @@ class Simulation(Mishaps[SimulatedTeacher]):
         way: Way,
         now: float,
     ) -> float:
-        """When so many bytes have arrived at the other end; links carry both ways at once."""
+        """Time at which `size` bytes have arrived; links carry both directions at once."""
         spec, leaves = self.spec, now
         if spec.student_mbps is not None:
             leaves = max(now, student.link_free_at[way]) + 8e-6 * size / spec.student_mbps
@@ -295,9 +299,9 @@ class Simulation(Mishaps[SimulatedTeacher]):
             return
         student.stands_at_barrier = True
         if all(s.stands_at_barrier for s in self.students):
-            for other in self.students:
-                other.stands_at_barrier, other.training = False, True
-                self.clock.after(self.step_s, partial(self._step_done, other))
+            for student_in_step in self.students:
+                student_in_step.stands_at_barrier, student_in_step.training = False, True
+                self.clock.after(self.step_s, partial(self._step_done, student_in_step))
 
     def _step_done(self, student: _Student) -> None:
         student.training = False
@@ -308,11 +312,11 @@ class Simulation(Mishaps[SimulatedTeacher]):
         if student.steps == self.wanted:
             student.end = self.clock.now
         if student.steps < self.wanted:
-            told = student.reader.on_slot_free(self.batch, self.clock.now)
+            instructions = student.reader.on_slot_free(self.batch, self.clock.now)
             self._train(student)
-            self._do(student, told)
+            self._do(student, instructions)
 
-    # What it came to
+    # Results
 
     def _outcome(self) -> PoolOutcome:
         students, readers = self.students, [s.reader for s in self.students]
@@ -343,7 +347,7 @@ class Simulation(Mishaps[SimulatedTeacher]):
             asked=sum(len(s.asked) for s in students),
             released=sum(len(s.released) for s in students),
             released_in_vain=sum(in_vain(s.released, s.asked) for s in students),
-            events=self.clock.happened,
+            events=self.clock.events,
             simulated_s=self.clock.now,
         )
 
@@ -352,7 +356,7 @@ class Simulation(Mishaps[SimulatedTeacher]):
         return to_be_had(self.capacities, demand, begin, end) / max(1e-9, end - begin)
 
     def _held(self) -> float:
-        """Samples/s of the teachers that students held in the second half, the mean."""
+        """Mean samples/s of the teachers that students held in the second half."""
         end = self.clock.now
         total = 0.0
         for student in self.students:
@@ -362,22 +366,22 @@ class Simulation(Mishaps[SimulatedTeacher]):
         return total / (end / 2) if end else 0.0
 
     def _settled_at(self, student: _Student) -> float:
-        """When the student first did 0.95 of what can be done, over the next 5 s."""
+        """Time at which the student first reached 0.95 of its possible rate, over the next 5 s."""
         share = sum(t.t_t for t in self.teachers.values()) / len(self.students)
         reach = min(student.t_s, share)
         return settled_at([0.0, *student.ended], self.batch, reach)
 
     def _lost(self, student: _Student) -> int:
-        """Batches that should have come by now: all but those that may be under way."""
+        """Number of batches that are missing, apart from those that may be under way."""
         room = student.reader.flow.schedule.room(student.reader.flow.level()) // self.batch
         due = student.steps - room - student.reader.flow.rules.slots - 1
         return sum(batch not in student.delivered for batch in range(max(0, due)))
 
 
 def settled_at(ended: Sequence[float], batch: int, reach: float) -> float:
-    """When steps of `batch` samples first came at 0.95 of `reach` samples/s, over the next 5 s.
+    """Time at which steps of `batch` samples first reached 0.95 of `reach` samples/s, over 5 s.
 
-    `ended` has the seconds of the start, then of each step.
+    `ended` has the seconds of the start, then of each step. Infinity where they never did.
     """
     steps = max(2, round(_SETTLED_OVER_S * reach / batch))
     for first in range(len(ended) - steps):
@@ -388,5 +392,5 @@ def settled_at(ended: Sequence[float], batch: int, reach: float) -> float:
 
 
 def in_vain(released: Sequence[float], asked: Sequence[float]) -> int:
-    """How often a teacher was asked for within a minute of a release; both are times."""
+    """Number of requests for a teacher within a minute of a release; both are times."""
     return sum(any(0 <= more - at < _SOON_S for at in released) for more in asked)

@@ -1,4 +1,4 @@
-"""A fact about a machine: how fast it does one thing."""
+"""Rate of a machine at one task, as a card."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -10,7 +10,7 @@ from kdlab.config.spec import POSITIVE, Spec
 @register("simulate/profile")
 @dataclass(frozen=True, kw_only=True)
 class RateProfile(Spec):
-    """What one resource does with one model, in samples/s, and where that is known from."""
+    """Samples/s of one resource with one model; `source` says where the number is from."""
 
     samples_per_second: Annotated[float, POSITIVE]
     device: str = ""

@@ -139,7 +139,7 @@ class EmulatedTeacher(TimedTeacher, WorkerPlugin):
         count, wanted = samples_in(inputs), from_builtins(LabelRequest, asked)
         loop = asyncio.get_running_loop()
         arrived = loop.time() + self.config.latency_s
-        begin = self.begun(count, arrived)
+        begin = self.start_request(count, arrived)
         took = RequestTimes(queued_s=begin - arrived, computed_s=self.free_at - begin)
         back_at = self.free_at + self.config.latency_s
         loop.call_at(back_at, self._answer, count, wanted, took, reply)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kdlab.papers.ec_dnn.parallel import Network
 from kdlab.run.simulations import simulate
-from kdlab.simulate.ec_dnn import EnsembleCase, crossover_gbit, simulated
+from kdlab.simulate.ec_dnn import EnsembleCase, crossover_gbit, simulate_case
 
 EC = EnsembleCase(name="ec", method="ec", tau=100, iterations=1000, diversity=False)
 MA = EnsembleCase(name="ma", method="ma", tau=10, iterations=1000)
@@ -21,11 +21,11 @@ def test_an_average_takes_its_steps_and_its_rounds(workers, tau, gbit):
     network = Network(bytes_per_s=gbit * 1.25e8)
     rounds = -(-1000 // tau)
     each = network.communication_s("model_average", workers, 4_000_000)
-    assert simulated(case).overall_s == pytest.approx(1000 * 0.05 + rounds * each)
+    assert simulate_case(case).overall_s == pytest.approx(1000 * 0.05 + rounds * each)
 
 
 def test_a_compression_pays_for_what_it_relabels():
-    found = simulated(EC)
+    found = simulate_case(EC)
     assert found.rounds == 10
     assert found.parts["train"] == pytest.approx(50)
     assert found.parts["compress"] == pytest.approx(5)
@@ -33,23 +33,23 @@ def test_a_compression_pays_for_what_it_relabels():
     assert found.overall_s == pytest.approx(
         sum(found.parts.values()) + found.communication_s
     )
-    diverse = simulated(replace(EC, diversity=True))
+    diverse = simulate_case(replace(EC, diversity=True))
     extra = 900 * 4 * 0.015  # none in the first round
     assert diverse.parts["relabel"] == pytest.approx(found.parts["relabel"] + extra)
 
 
 def test_all_wait_for_the_slowest():
     slow = replace(EC, speeds=(1.0, 1.0, 1.0, 0.5))
-    assert simulated(slow).overall_s > 1.9 * simulated(EC).overall_s
+    assert simulate_case(slow).overall_s > 1.9 * simulate_case(EC).overall_s
     alone = EnsembleCase(name="e", method="e", iterations=1000, speeds=(1.0, 1.0, 1.0, 0.5))
-    assert simulated(alone).overall_s == pytest.approx(100)
+    assert simulate_case(alone).overall_s == pytest.approx(100)
 
 
 def test_where_the_link_decides():
     crossing = crossover_gbit(EC, MA)
     assert crossing is not None
     for factor, ec_wins in ((0.5, True), (2.0, False)):
-        a, b = (simulated(replace(c, gbit_per_s=factor * crossing)) for c in (EC, MA))
+        a, b = (simulate_case(replace(c, gbit_per_s=factor * crossing)) for c in (EC, MA))
         assert (a.overall_s < b.overall_s) is ec_wins
     assert crossover_gbit(EC, replace(EC, p_fraction=0.2)) is None
 

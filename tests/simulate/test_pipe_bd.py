@@ -13,7 +13,7 @@ from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCos
 from kdlab.papers.pipe_bd.hybrid_plan import best_plan, relaying
 from kdlab.papers.pipe_bd.stages import pipeline
 from kdlab.run.simulations import simulate
-from kdlab.simulate.pipe_bd import PipeBd, Relay, simulated
+from kdlab.simulate.pipe_bd import PipeBd, Relay, simulate_case
 
 
 def even(teacher, student, output=0.0, gradient=0.0):
@@ -120,7 +120,7 @@ def test_table_2_is_predicted_where_a_profile_has_its_baselines():
         assert low < published < high
     of_card = construct(PipeBd, compose_card("simulations/pipe_bd/table2"))
     for fitted in (one for case in of_card.cases for one in case.fitted()):
-        found = simulated(of_card, fitted).seconds
+        found = simulate_case(of_card, fitted).seconds
         said = fitted.published
         assert found["DP"] / found["LS"] == pytest.approx(said["dp"] / said["ls"], rel=0.01)
 
