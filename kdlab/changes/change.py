@@ -17,7 +17,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from kdlab.codec import MessageError, Tagged, snake, to_builtins
-from kdlab.events.log import LineReader, behind_torn
+from kdlab.events.log import LineReader, newline_if_torn
 
 LR_FACTOR = "lr_factor"
 CONTROL = "control.jsonl"
@@ -97,7 +97,7 @@ def append(folder: Path, change: Change) -> None:
     line = (json.dumps(to_builtins(change)) + "\n").encode()
     file = os.open(folder / CONTROL, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:
-        line = behind_torn(file) + line
+        line = newline_if_torn(file) + line
         if os.write(file, line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / CONTROL))
     finally:

@@ -1,11 +1,11 @@
-"""What happened: one frozen struct for each kind of event, and the log they are written to.
+"""Events of runs and sweeps: one frozen struct for each kind, and the log that stores them.
 
-`event` says what an event is; the other files have the kinds, a file for each part of the
-house; `log` appends them to a run's `events.jsonl` and reads them back. The kinds are plain
+`event` defines the base class; the other files have the kinds, one file for each part of
+kdlab; `log` appends them to a run's `events.jsonl` and reads them back. The kinds are plain
 structs without clock or file, so that the papers' machines can report with them.
 """
 
-# All kinds are known to whoever reads one.
+# Imported so that a reader of one kind has all kinds.
 from kdlab.events import (
     blockwise,
     ensemble,

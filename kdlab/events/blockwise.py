@@ -6,7 +6,7 @@ from kdlab.events.event import Event
 
 
 class PlanChosen(Event, line="{table}"):
-    """What each device does, planned from the profile (Pipe-BD, section V)."""
+    """The plan of all devices, made from the profile (Pipe-BD, section V)."""
 
     programme: Mapping[str, object]
     table: str
@@ -26,29 +26,29 @@ class PlanMeasured(
 
 
 class TraceRecorded(Event):
-    """What the devices did in the last steps of an epoch."""
+    """A trace of the devices over the last steps of an epoch."""
 
     spans: list[list[str | int | float]]  # device, part, step, begin and end in seconds
 
 
 class ArchitectureFound(Event, line="the search found {choices}"):
-    """The best path through a supernet, and its file is written."""
+    """The best path through a supernet was found; its file is written."""
 
     choices: list[object]  # of each place
 
 
 class BlocksChosen(
-    Event, line="{table}\nthe whole is {faster:.2f} times as fast as the teacher"
+    Event, line="{table}\nthe student is {faster:.2f} times as fast as the teacher"
 ):
-    """The best stand-ins for the budget, one for each block."""
+    """The best replacement of each block within the budget."""
 
     choices: list[str]  # of each block
     table: str
-    faster: float  # times, one image on one core, measured
+    faster: float  # factor over the teacher's speed, one image on one core, measured
 
 
 class WholeStudentStarted(Event, line="training the whole student ({epochs} epochs)"):
-    """The blocks are distilled; now the student as a whole is trained."""
+    """The blocks are distilled; training of the whole student starts."""
 
     epochs: int
-    distilled: Mapping[str, float]  # percent, as the blocks left it
+    distilled: Mapping[str, float]  # percent, of the distilled blocks

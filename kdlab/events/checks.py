@@ -1,4 +1,4 @@
-"""Events of checks: what may let a result mean less than it seems."""
+"""Events of checks: findings that limit what a result means."""
 
 from kdlab.events.event import Event
 
@@ -6,17 +6,17 @@ from kdlab.events.event import Event
 class CheckMade(Event):
     """The finding of one check; `kdlab show CODE` is its page.
 
-    A check that does not apply, or whose facts nobody has looked for, writes none.
+    A check that does not apply, or whose facts were not collected, writes none.
     """
 
     code: str  # such as KD-D01
     result: str  # issue, tip or passed
-    title: str  # what holds where it passed
-    found: str = ""  # with its numbers
+    title: str  # the statement that holds where it passed
+    found: str = ""  # the finding with its numbers  # a key of JSON
     advice: str = ""  # what to do
 
     def to_json(self) -> dict[str, str]:
-        """For results."""
+        """Convert to the form in results."""
         return {
             key: getattr(self, key)
             for key in ("code", "result", "title", "found", "advice")

@@ -1,25 +1,25 @@
-"""A curve of any length in little memory, for a picture of a few hundred pixels."""
+"""Curves of any length in little memory, for pictures of a few hundred pixels."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-_MAX = 1200  # points; then neighbours become one
+_MAX = 1200  # points; beyond it, each two neighbours are averaged
 CurveKey = tuple[str, str, str]  # panel, curve, and run where there are several
-CurvePoint = tuple[float, ...]  # x, what else it is drawn over, y
+CurvePoint = tuple[float, ...]  # x, alternative x values, y
 CurvePoints = list[tuple[float, float]]
 
 
 @dataclass(slots=True)
 class Curve:
-    """CurvePoints in the order they came; x never falls.
+    """Points in order of arrival; x never falls.
 
-    When there are too many, each two neighbours become their mean, and so do those that
-    come after: a curve of 36,000 points has 600 to 1,200, evenly spread.
+    When there are too many, each two neighbours become their mean, also of later points: a curve
+    of 36,000 points keeps 600 to 1,200, evenly spread.
     """
 
     points: list[CurvePoint] = field(default_factory=list)
-    stride: int = 1  # points that become one
+    stride: int = 1  # points that are averaged into one
     _pending: list[CurvePoint] = field(default_factory=list)
 
     def add(self, *point: float) -> None:
@@ -34,7 +34,7 @@ class Curve:
             self.stride *= 2
 
     def undo(self, after: float, until: float = inf) -> bool:
-        """Forget what lies beyond this x, up to another; whether anything did."""
+        """Remove points with `after` < x <= `until`; return whether there were any."""
         before = len(self)
         for points in (self.points, self._pending):
             points[:] = [point for point in points if not after < point[0] <= until]
@@ -47,7 +47,7 @@ class Curve:
         return newest[-1] if newest else None
 
     def over(self, column: int) -> CurvePoints:
-        """All, the newest included: this number of each point, and y."""
+        """All points, the newest included, as (value of this column, y)."""
         points = [*self.points, *([_mean(self._pending)] if self._pending else [])]
         return [(point[column], point[-1]) for point in points]
 
@@ -59,7 +59,7 @@ class Curve:
 
 
 def thinned(points: CurvePoints, most: int = 400) -> CurvePoints:
-    """Neighbours become their mean until there are few enough; the last one stays."""
+    """Average neighbours until at most `most` points are left; keep the last one."""
     size = -(-len(points) // most)
     if size <= 1:
         return points

@@ -8,48 +8,48 @@ from kdlab.events.event import Event
 
 
 class WorkerStarted(Event):
-    """The process of a local model is started."""
+    """The process of a local model was started."""
 
     worker: int
     pid: int
-    again: int = 0  # how often it was before, in this session
+    again: int = 0  # earlier starts in this session
 
     def text(self) -> str:
-        words = f"worker {self.worker} is started again, as process {self.pid}"
+        words = f"worker {self.worker} restarted as process {self.pid}"
         return words if self.again else ""
 
 
-class WorkerResumed(Event, line="worker {worker} goes on from step {step}"):
-    """A local model goes on from what it had saved."""
+class WorkerResumed(Event, line="worker {worker} resumes at step {step}"):
+    """A local model continues from its checkpoint."""
 
     worker: int
     step: int
 
 
 class WorkerHangs(
-    Event, line="worker {worker} gave no sign of life for {silent_s:.0f} s, and is killed"
+    Event, line="worker {worker} sent no heartbeat for {silent_s:.0f} s; it is killed"
 ):
-    """A local model's process gives no sign of life and is ended."""
+    """A local model's process sent no heartbeat and is killed."""
 
     worker: int
     silent_s: float
 
 
 class LocalModelLost(Event):
-    """The process of a local model, or of trials, ended; another one is started."""
+    """The process of a local model, or of trials, ended; a new one is started."""
 
     why: str
     worker: int | None = None  # the local model
-    order: int | None = None  # of a sweep: the trial it was at
+    order: int | None = None  # of a sweep: its trial
 
     def text(self) -> str:
-        # In one line: what its log ended with stands in the event.
+        # One line only: the end of its log is in the event.
         why = self.why.replace(" End of ", " Its log: ").split(":\n")[0]
         return f"{'a worker' if self.worker is None else f'worker {self.worker}'} is lost: {why}"
 
 
 class LocalStep(Event):
-    """Where one local model stands."""
+    """Progress of one local model."""
 
     worker: int
     round: int
@@ -60,15 +60,15 @@ class LocalStep(Event):
 
 
 class WorkerDone(Event, spread="work"):
-    """A local model has done its part of a round."""
+    """A local model finished its part of a round."""
 
     worker: int
     what: str  # train or combine
-    # Losses, counts and seconds of it.
+    # Losses, counts and seconds
     work: Mapping[str, object] = field(default_factory=dict)
 
 
-class RoundIncomplete(Event, line="round {round} goes on with the models of {models}"):
+class RoundIncomplete(Event, line="round {round} continues with the models of {models}"):
     """Not all local models arrived in time."""
 
     round: int
@@ -76,7 +76,7 @@ class RoundIncomplete(Event, line="round {round} goes on with the models of {mod
 
 
 class RoundClosed(Event):
-    """A round is over: the local models were brought together (EC-DNN, Algorithm 1)."""
+    """A round is over: the local models were combined (EC-DNN, Algorithm 1)."""
 
     round: int
     of_rounds: int
@@ -100,7 +100,7 @@ class ErrorsMeasured(
     locals: list[float]  # test error of each local model
     global_: float  # of the ensemble or the average
     compressed: list[float]  # of each compressed model
-    # Of the local model with the smallest training loss, as the round leaves it
+    # Of the local model with the smallest training loss at the end of the round
     chosen: float
     validation_locals: list[float]
     validation_global: float

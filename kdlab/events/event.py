@@ -1,15 +1,15 @@
-"""What an event is: a frozen struct, a line of JSON, and a line of text.
+"""Base class of events: a frozen struct, a line of JSON, and a line of text.
 
 In a file an event is one object: {"time": seconds since 1970, "event": its kind, ...}. In the
-house it is an instance of its class, so that a renamed field is found by the type checker; the
-kind is the name of the class, in small letters.
+code it is an instance of its class, so that the type checker finds a renamed field; the kind is
+the name of the class, in small letters.
 
-A kind of one's own is one more class, in any package:
+A custom kind is one more class, in any package:
 
     class WeightsPruned(Event, line="{share:.0%} of the weights are 0"):
         share: float
 
-Whoever reads a log without that class gets an `OtherEvent` with the same facts.
+A reader of the log without that class gets an `OtherEvent` with the same facts.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,7 +47,7 @@ BEFORE = {  # earlier names of kinds, as logs may have them
 
 
 class _EventMeta(TaggedMeta):
-    """Takes an event's line and spread; one with a kind of None is a base of others."""
+    """Takes the line and the spread of an event class; a kind of None makes a base class."""
 
     def __new__(
         mcs,
@@ -58,10 +58,16 @@ class _EventMeta(TaggedMeta):
         line: str = "",
         spread: str = "",
     ) -> Any:
-        own = {"LINE": line, "SPREAD": spread}
+        class_facts = {"LINE": line, "SPREAD": spread}
         tag = False if kind is None else kind or snake(name)
         return super().__new__(
-            mcs, name, bases, namespace | own, tag=tag, tag_field="event", kw_only=True
+            mcs,
+            name,
+            bases,
+            namespace | class_facts,
+            tag=tag,
+            tag_field="event",
+            kw_only=True,
         )
 
 
@@ -69,50 +75,51 @@ class _EventMeta(TaggedMeta):
 class Event(Tagged, metaclass=_EventMeta, kind=None):
     """Something that happened in a run or a sweep.
 
-    A subclass has a `line` of text over its fields where people should see it. A field that is
-    None and may be is not written. A `spread` field is a mapping whose keys stand beside the
-    others in the file.
+    A subclass has a `line` of text over its fields where people should see it. An optional field
+    that is None is not written. The keys of a `spread` field, a mapping, are written beside the
+    other fields.
     """
 
     LINE: ClassVar[str]
     SPREAD: ClassVar[str]
 
     time: float = 0.0  # seconds since 1970; the log writes it
-    member: str | None = None  # of the run, such as "served/seed0"
-    rank: int | str | None = None  # of a group: its number if it is not the first, or name
+    member: str | None = None  # training of the run, such as "served/seed0"
+    # Of a group: its number where it is not the first, or name
+    rank: int | str | None = None
 
     def facts(self) -> dict[str, Any]:
-        """What stands in the file, in the order of the fields."""
-        found: dict[str, Any] = {"time": self.time, "event": self.KIND}
+        """Convert to the object in the file, in the order of the fields."""
+        record: dict[str, Any] = {"time": self.time, "event": self.KIND}
         for name, needless in _written(type(self)).items():
             value = getattr(self, name)
             if name == self.SPREAD:
-                found |= value
+                record |= value
             elif value is not None or not needless:
-                found[name] = value
-        return found
+                record[name] = value
+        return record
 
     def text(self) -> str:
-        """One line for terminal, notebook and sweep; empty where nobody needs to see it."""
+        """Text for terminal, notebook and sweep; empty where people need not see the event."""
         if not self.LINE:
             return ""
         return self.LINE.format_map(_Shown(self.facts()))
 
     def but(self, **facts: Any) -> Self:
-        """The same, with these fields."""
+        """Return a copy with these fields replaced."""
         return replace(self, **facts)
 
 
 @cache
 def _written(kind: type[Event]) -> dict[str, bool]:
-    """Its fields, and whether each may be left out where it is None."""
+    """Fields of a kind by name; True where a None is not written."""
     return {f.name: f.default is None for f in fields(kind) if f.name != "time"}
 
 
 class OtherEvent(Event, kind=None):
-    """A line whose kind is not known here, or whose facts are not those of its kind.
+    """A line of an unknown kind, or whose facts do not fit its kind.
 
-    A package that is not imported wrote it, or another version of kdlab; `why` is what is wrong
+    A package that is not imported wrote it, or another version of kdlab. `why` has the fault
     where the kind is known.
     """
 
@@ -121,7 +128,7 @@ class OtherEvent(Event, kind=None):
     why: str = ""
 
     def text(self) -> str:
-        return f"an event {self.name!r} is left out: {self.why}" if self.why else ""
+        return f"event {self.name!r} ignored: {self.why}" if self.why else ""
 
     def facts(self) -> dict[str, Any]:
         head = {"member": self.member, "rank": self.rank}
@@ -133,11 +140,11 @@ Emit = Callable[[Event], None]
 
 
 def discard_event(event: Event) -> None:
-    """An `Emit` for what nobody needs to know."""
+    """An `Emit` that drops events."""
 
 
 class _Shown(dict[str, Any]):
-    """None, and what an older event lacks, is shown as a dash."""
+    """Facts for a line of text: None, or a field that an older event lacks, is a dash."""
 
     def __getitem__(self, key: str) -> Any:
         value = self.get(key)

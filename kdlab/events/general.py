@@ -1,16 +1,16 @@
-"""What anything may say."""
+"""Events of any part of kdlab: notes and warnings."""
 
 from kdlab.events.event import Event
 
 
 class Note(Event, line="{message}"):
-    """Worth knowing, and nothing to do about it."""
+    """Information that calls for no action."""
 
     message: str
 
 
 class Warned(Event, line="warning: {message}"):
-    """Something is not as it was asked for; the message says what to do."""
+    """A deviation from what was asked for; the message says what to do."""
 
     message: str
 

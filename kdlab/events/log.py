@@ -1,8 +1,8 @@
-"""The log of a run or a sweep, `events.jsonl`: the truth about it, as lines of JSON.
+"""The log of a run or a sweep, `events.jsonl`: the only record of its events, as lines of JSON.
 
 Loops and clusters emit; terminal, MLflow, notebooks and tests read the same file. Lines are
 only appended, each in one write, so a reader never sees a mixed line and a killed run keeps its
-past. The first line says which format the others have.
+past. The first line has the format of the others.
 """
 
 import json
@@ -20,7 +20,7 @@ from kdlab.events.event import BEFORE, Event, OtherEvent
 from kdlab.events.general import LogOpened
 from kdlab.events.runs import MemberDone, MemberStarted
 
-# Of each event
+# Types of the fields that all events have
 _HEAD: Mapping[str, tuple[type, ...]] = {
     "time": (int, float),
     "member": (str,),
@@ -29,14 +29,14 @@ _HEAD: Mapping[str, tuple[type, ...]] = {
 FORMAT = 2  # of the log; 1 had no first line, and is read as far as its events are known
 
 
-def behind_torn(file: int) -> bytes:
-    """What a line that is appended to an open file begins with, so that it is one of its own."""
+def newline_if_torn(file: int) -> bytes:
+    """Return the newline that an appended line needs first where the last line is torn."""
     size = os.fstat(file).st_size
     return b"\n" if size and os.pread(file, 1, size - 1) != b"\n" else b""
 
 
 class EventLog:
-    """Appends events to a file in a folder that is there; for several threads and processes."""
+    """Appends events to a file in an existing folder; for several threads and processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,7 +45,7 @@ class EventLog:
         if os.fstat(self._file).st_size == 0:
             self.emit(LogOpened(format=FORMAT))
         else:
-            os.write(self._file, behind_torn(self._file))
+            os.write(self._file, newline_if_torn(self._file))
 
     def emit(self, event: Event) -> None:
         facts = event.facts() | {"time": time.time()}
@@ -61,7 +61,7 @@ class EventLog:
 
 
 class MemberLog:
-    """The same log, with the member of the run (source and seed) on every line."""
+    """A log that adds the member of the run (source and seed) to every line."""
 
     def __init__(self, log: EventLog, member: str) -> None:
         self.log, self.member = log, member
@@ -74,29 +74,29 @@ def _plain(value: object) -> object:
     return value.item() if hasattr(value, "item") else str(value)
 
 
-def _as_now(name: str) -> str:
-    """What a kind is called since 0.3; one of somebody's own may have a name of before."""
+def _current_name(name: str) -> str:
+    """Convert an earlier name of a kind (before 0.3), unless a custom kind has that name."""
     return name if name in Event.KINDS else BEFORE.get(name, name)
 
 
 def parse(facts: Mapping[str, Any], number: int = 0) -> Event:
-    """The event of a line of the log, whose number it is, or of a message between processes.
+    """Build the event of a line of the log (its number, for errors) or of a message.
 
     Raises:
         KeyError: the mapping names no event.
     """
     rest = dict(facts)
-    name = _as_now(str(rest.pop("event")))
+    name = _current_name(str(rest.pop("event")))
     kind: type[Event] | None = Event.KINDS.get(name)
-    own, why = rest, ""
+    fields, why = rest, ""
     if kind is not None:
         if kind.SPREAD:
             more = {k: v for k, v in rest.items() if k not in kind.__struct_fields__}
-            own = rest | {kind.SPREAD: more}
+            fields = rest | {kind.SPREAD: more}
         try:
-            return from_builtins(kind, own)
+            return from_builtins(kind, fields)
         except MessageError as error:
-            # What lacks a field is of an older kdlab: nothing is wrong with it.
+            # A line without a field is of an older kdlab: nothing is wrong with it.
             if "missing required field" not in str(error):
                 why = f"{error} (line {number})" if number else str(error)
     head = dict[str, Any]()
@@ -107,14 +107,14 @@ def parse(facts: Mapping[str, Any], number: int = 0) -> Event:
 
 
 class LineReader:
-    """Objects of a file of JSON lines that were appended since the last call.
+    """Reads the objects that were appended to a file of JSON lines since the last call.
 
-    A half-written last line waits; one that a full disk or a power cut left torn is left out.
+    A half-written last line waits; a line that a full disk or a power cut left torn is ignored.
     """
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path, self.offset = path, offset  # the first byte that was not read yet
-        self.number = 0  # of lines that were read
+        self.number = 0  # of the last line that was read
         if offset and path.is_file():
             self.number = path.read_bytes()[:offset].count(b"\n")
 
@@ -122,10 +122,10 @@ class LineReader:
         return [line for _, line in self.numbered()]
 
     def numbered(self) -> list[tuple[int, dict[str, Any]]]:
-        """With the number of each line in the file, counted from 1."""
-        found: list[tuple[int, dict[str, Any]]] = []
-        if not self.path.is_file():  # a pipe would keep us waiting
-            return found
+        """New objects with their line numbers in the file, counted from 1."""
+        lines: list[tuple[int, dict[str, Any]]] = []
+        if not self.path.is_file():  # a pipe would block
+            return lines
         with self.path.open("rb") as file:
             file.seek(self.offset)
             while line := file.readline(LARGEST):
@@ -137,12 +137,12 @@ class LineReader:
                 self.offset, self.number = file.tell(), self.number + 1
                 with suppress(MessageError):
                     if rest is line:
-                        found.append((self.number, from_json(dict[str, Any], line)))
-        return found
+                        lines.append((self.number, from_json(dict[str, Any], line)))
+        return lines
 
 
 class EventReader:
-    """Events that were appended since the last call.
+    """Reads the events that were appended since the last call.
 
     Raises:
         BadInput: another version of kdlab wrote the log.
@@ -152,14 +152,14 @@ class EventReader:
         self.path, self.lines = path, LineReader(path, offset)
 
     def __call__(self) -> list[Event]:
-        found = [parse(line, n) for n, line in self.lines.numbered() if "event" in line]
-        for event in found:
+        events = [parse(line, n) for n, line in self.lines.numbered() if "event" in line]
+        for event in events:
             if isinstance(event, LogOpened) and event.format != FORMAT:
                 raise BadInput(
                     f"{self.path} has format {event.format}; this version of kdlab reads "
                     f"format {FORMAT}. Read it with the kdlab that wrote it."
                 )
-        return [event for event in found if not isinstance(event, LogOpened)]
+        return [event for event in events if not isinstance(event, LogOpened)]
 
 
 def read_all(path: Path) -> list[Event]:
@@ -174,8 +174,8 @@ def select(path: Path, *kinds: type[_E]) -> Iterator[_E]: ...
 @overload
 def select(path: Path, *kinds: str) -> Iterator[Event]: ...
 def select(path: Path, *kinds: Any) -> Iterator[Any]:
-    """Those of these kinds (classes, or names: so that a damaged one counts, too), in order."""
-    wanted = {_as_now(kind) if isinstance(kind, str) else kind for kind in kinds}
+    """Yield the events of these kinds in order: classes, or names, which include damaged ones."""
+    wanted = {_current_name(kind) if isinstance(kind, str) else kind for kind in kinds}
     for event in read_all(path):
         name = event.name if isinstance(event, OtherEvent) else event.KIND
         if type(event) in wanted or name in wanted:
@@ -183,7 +183,7 @@ def select(path: Path, *kinds: Any) -> Iterator[Any]:
 
 
 def training_now(path: Path) -> str | None:
-    """The member that trains, by the events of its run; None between two."""
+    """Name of the member that trains, by the events of its run; None between two."""
     last = None
     for event in read_all(path):
         if isinstance(event, MemberStarted | MemberDone):

@@ -8,10 +8,10 @@ from kdlab.events.event import Event
 
 
 class GenerationStarted(Event):
-    """The ranks begin together, each from the newest checkpoint (EDL-Dist, section 3.4)."""
+    """All ranks start from the newest checkpoint (EDL-Dist, section 3.4)."""
 
     number: int
-    # The pid of each by its name; in logs of runs that torchrun started, how many
+    # pids by name; in logs of runs that torchrun started, their number
     ranks: Mapping[str, int] | int
 
     def pids(self) -> dict[str, int]:
@@ -20,7 +20,7 @@ class GenerationStarted(Event):
 
     def text(self) -> str:
         count = self.ranks if isinstance(self.ranks, int) else len(self.ranks)
-        return f"generation {self.number}: {count} ranks begin together"
+        return f"generation {self.number}: {count} ranks start"
 
 
 class RankLost(Event, line="{rank} is lost: {why}"):
@@ -33,37 +33,35 @@ class RankLost(Event, line="{rank} is lost: {why}"):
 
 
 class RankGaveUp(Event, line="{rank} waits for a new generation: {why}"):
-    """A rank saw that its group is broken, and waits for the next generation."""
+    """A rank noticed that its group is broken, and waits for the next generation."""
 
     rank: str = field()
     why: str
 
 
-class RankHangs(
-    Event, line="{rank} gave no sign of life for {silent_s:.0f} s, and is killed"
-):
-    """A rank gives no sign of life and is ended."""
+class RankHangs(Event, line="{rank} sent no heartbeat for {silent_s:.0f} s; it is killed"):
+    """A rank sent no heartbeat and is killed."""
 
     rank: str = field()
     silent_s: float
 
 
 class RankKilled(Event, line="{rank} is killed: {why}"):
-    """A rank is ended so that the others can go on."""
+    """A rank is killed so that the others can continue."""
 
     rank: str = field()
     why: str
 
 
-class GroupRecovered(Event, line="all train again, {seconds:.1f} s after the loss"):
-    """All ranks have done a step of the generation after a loss."""
+class GroupRecovered(Event, line="all ranks train again {seconds:.1f} s after the loss"):
+    """All ranks finished a step of the generation after a loss."""
 
     seconds: float  # since the loss
     generation: int
 
 
 class BatchShared(Event, line="rows of a batch on each rank: {rows} ({shares} shares)"):
-    """How a batch is shared among the ranks."""
+    """The rows of a batch for each rank."""
 
     rows: list[int]  # of each rank
     shares: str  # equal or measured

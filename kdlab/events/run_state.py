@@ -1,7 +1,7 @@
-"""Where a run stands and how it came there, from its events alone: no clock, no file, no view.
+"""The state of a run and its history, from its events alone: no clock, no file, no view.
 
-Terminal, live view, saved picture and comparison read this, so that they agree: after a resume the
-past is still there, steps that were undone are not, and the time between two sessions is no time.
+Terminal, live view, saved picture and comparison read this, so that they agree. After a resume the
+history is kept, without the steps that were undone; the time between two sessions does not count.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,16 +36,16 @@ SECONDS, COUNT = 1, 2  # columns of a point: x, seconds, samples or iterations, 
 
 @dataclass(slots=True)
 class TrainingState:
-    """One training of a run. Steps, epochs and samples of its curves go on from part to part."""
+    """One training of a run. Its curves count steps, epochs and samples over all its parts."""
 
     member: str = ""
     source: str = ""  # of its soft labels, or its variant
-    shares_cores: bool = False  # with its teachers: its speed is no comparison
+    shares_cores: bool = False  # with its teachers, so its speed cannot be compared
     began: float = 0.0  # seconds since 1970
-    seconds: float = 0.0  # that it took so far
+    seconds: float = 0.0  # so far
     step: int = 0
     of_steps: int = 0
-    epoch: int = 0  # whole ones that are over
+    epoch: int = 0  # finished epochs
     of_epochs: int = 0
     rate: float = 0.0  # samples/s
     loss: float | None = None
@@ -55,22 +55,23 @@ class TrainingState:
     counted: str = "samples"
     teachers: TeacherRows = field(default_factory=TeacherRows)
     rounds: list[ErrorsMeasured] = field(default_factory=list)
-    # Panel, curve, x and y of what the newest event added
+    # (panel, curve, x, y) of the points that the newest event added
     new: list[tuple[str, str, float, float]] = field(default_factory=list)
     undone: int = 0  # how often curves lost points
-    from_clock: float = 0.0
+    from_clock: float = 0.0  # `clock` of its start
     ended: bool = False
-    _at: float = 0.0  # seconds of a point
+    _at: float = 0.0  # seconds of the next point
     _samples: float = 0.0
     _before: tuple[int, int, float] = (0, 0, 0.0)  # steps, epochs, samples of earlier parts
-    _whole: tuple[int, int, float] | None = None  # of the part after the blocks
+    # Steps, epochs, samples where the blocks ended
+    _blocks: tuple[int, int, float] | None = None
 
     def over(self, column: int) -> dict[tuple[str, str], CurvePoints]:
-        """Its curves over SECONDS or COUNT, thinned to what a small picture can show."""
+        """Curves over SECONDS or COUNT, thinned for a small picture."""
         return {key: thinned(curve.over(column)) for key, curve in self.curves.items()}
 
     def see(self, event: Event, clock: float) -> None:
-        """One event of it; `clock` is its time without what passed between sessions."""
+        """Apply one of its events; `clock` is the time without the pauses between sessions."""
         self.ended = self.ended and not isinstance(event, MemberStarted)
         if not self.ended:
             self.seconds = self._at = clock - self.from_clock
@@ -80,9 +81,9 @@ class TrainingState:
             case MemberStarted():  # again, after a stop
                 self._before = (0, 0, 0.0)
             case WholeStudentStarted():  # it counts from 0 again
-                self._whole = self._whole or (self.step, self.epoch, self._samples)
-                self._before, self._samples = self._whole, 0.0
-            case AllTeachersLost():  # no step follows that would say it
+                self._blocks = self._blocks or (self.step, self.epoch, self._samples)
+                self._before, self._samples = self._blocks, 0.0
+            case AllTeachersLost():  # no step follows that would report it
                 self.figures["teachers"] = 0.0
             case WorkerResumed():
                 self._undo((LOSS,), event.step, name=f"worker {event.worker}")
@@ -94,9 +95,9 @@ class TrainingState:
                 self.ended = True
                 self.teachers.end(event.time)
             case _:
-                self._go_on(event)
+                self._apply(event)
 
-    def _go_on(self, event: Event) -> None:
+    def _apply(self, event: Event) -> None:
         steps, epochs, _ = self._before
         match event:
             case StepLogged():
@@ -127,7 +128,7 @@ class TrainingState:
                 self._point(ERROR, "global (_G)", event.iterations, event.global_)
 
     def _used(self, event: MachineUsed, step: int) -> None:
-        """Drawn over steps: while none is done there is no place for it."""
+        """Add points of the machine's use; they are over steps, so none before the first."""
         before = self.curves.get((MACHINE, "CPU"))
         if step > (before.last[0] if before and before.last else 0):
             self._point(MACHINE, "CPU", step, event.cpu)
@@ -141,18 +142,16 @@ class TrainingState:
         self.rate, self.loss = event.samples_per_second, event.loss
 
     def _undo_after(self, event: Resumed) -> None:
-        """Steps after the newest checkpoint of a run that was killed are taken again."""
+        """Remove the steps after the checkpoint, which are done again."""
         steps, epochs, _ = self._before
         if self.counted == "samples":
             self.step, self.epoch = event.step, event.epoch
-            blocks = (
-                self._whole if self._whole and not steps else (inf, inf)
-            )  # they end there
+            blocks = self._blocks if self._blocks and not steps else (inf, inf)
             by_step = LOSS, SPEED, BUFFER, MACHINE, MEMORY
             self._undo(by_step, steps + event.step, blocks[0])
             self._undo((TOP1,), epochs + event.epoch, blocks[1])
             return
-        self.rounds = [one for one in self.rounds if one.round < event.epoch]
+        self.rounds = [errors for errors in self.rounds if errors.round < event.epoch]
         self._undo((ERROR,), self.rounds[-1].iterations if self.rounds else -1)
 
     def _undo(
@@ -166,43 +165,44 @@ class TrainingState:
         if y is None:
             return
         curve = self.curves.setdefault((panel, name), Curve())
-        if curve.last is not None and x <= curve.last[0]:  # from before a checkpoint on
+        # Steps after a checkpoint, done again
+        if curve.last is not None and x <= curve.last[0]:
             self.undone += curve.undo(x - 1)
         curve.add(float(x), self._at, self._before[2] + self._samples, float(y))
         self.new.append((panel, name, float(x), float(y)))
 
     @property
     def at(self) -> tuple[int, float]:
-        """Where it stands on its curves: step, and epoch with the share of it that is done."""
+        """Position on its curves: step, and epoch with its finished share."""
         share = self.step / self.of_steps if self.of_steps else 0.0
         epoch = share * self.of_epochs if self.of_epochs else float(self.epoch)
         return self._before[0] + self.step, self._before[1] + epoch
 
     @property
     def panels(self) -> list[str]:
-        """Those of a picture, in the order they are drawn; only those that have a curve."""
+        """Panels of a picture that have a curve, in the order in which they are drawn."""
         present = {panel for panel, _ in self.curves} - {MACHINE, MEMORY}
         return [panel for panel in PANELS if panel in present]
 
 
 @dataclass
 class RunState:
-    """What the events of a run have said so far."""
+    """The state of a run after its events so far."""
 
     state: str = "starting"
     error: str = ""  # of a run that failed
     started: RunStarted | None = None  # the newest session
-    done: RunDone | None = None  # how it ended
+    done: RunDone | None = None  # its end
     time: float = 0.0  # of the newest event
     trainings: dict[str, TrainingState] = field(default_factory=dict)  # by name
     now: TrainingState = field(default_factory=TrainingState)  # of the newest one
     newest: TrainingState = field(default_factory=TrainingState)  # or of its teacher
     checks: dict[str, CheckMade] = field(default_factory=dict)  # the newest of each code
-    _others: dict[str, TrainingState] = field(default_factory=dict)  # teachers' own
+    _others: dict[str, TrainingState] = field(default_factory=dict)  # trainings of teachers
     _between: float = 0.0  # seconds between sessions so far
 
     def see(self, event: Event) -> None:
-        """One event of `events.jsonl`."""
+        """Apply one event of `events.jsonl`."""
         match event:
             case RunStarted():
                 self._begin_session(event)
@@ -224,31 +224,31 @@ class RunState:
     def _begin_session(self, event: RunStarted) -> None:
         self.state, self.error, self.started, self.done = "running", "", event, None
         self.checks.clear()
-        for one in self.trainings.values():
-            one.teachers.end(self.time)
+        for training in self.trainings.values():
+            training.teachers.end(self.time)
         self._between += event.time - self.time if self.time else 0.0
 
     def _begin(self, event: MemberStarted) -> None:
         member, clock = str(event.member), event.time - self._between
-        own = TrainingState(
+        training = TrainingState(
             member, event.source, event.shares_cores, event.time, from_clock=clock
         )
-        self.now = self.trainings.setdefault(member, own)
+        self.now = self.trainings.setdefault(member, training)
 
     def _training(self, member: str) -> TrainingState:
-        """Its own; a teacher that is trained before is shown as long as nothing else is."""
+        """Training of a member; a teacher's is the current one until the first member starts."""
         if member == self.now.member:
             return self.now
         if member in self.trainings:
             return self.trainings[member]
-        own = self._others.setdefault(member, TrainingState(member))
+        training = self._others.setdefault(member, TrainingState(member))
         if not self.trainings:
-            self.now = own
-        return own
+            self.now = training
+        return training
 
 
 def run_state(events: Iterable[Event]) -> RunState:
-    """After all of these."""
+    """Return the state of a run after all of these events."""
     state = RunState()
     for event in events:
         state.see(event)

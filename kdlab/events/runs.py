@@ -1,4 +1,4 @@
-"""Events of a run: its begin and end, its members, its teacher's training."""
+"""Events of a run: its start and end, its members, its teacher's training."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -41,13 +41,13 @@ class MemberDone(Event):
 
 
 class MethodsCompared(Event, line="compared in {artifacts}"):
-    """All members have ended, and were put beside each other."""
+    """All members have ended and were compared."""
 
     artifacts: list[str]
 
 
 class OverviewWritten(Event):
-    """The pictures and the note that MLflow shows of the run."""
+    """The pictures and the note of the run for MLflow were written."""
 
     files: list[str]
 
@@ -61,28 +61,28 @@ class RunDone(Event):
 
 
 class MachineUsed(Event):
-    """What the processes of a run took of this machine since the last look."""
+    """Use of this machine by the processes of a run since the last such event."""
 
     cpu: float  # percent of all cores that it may use
-    memory: float  # GiB, without what several processes share
+    memory: float  # GiB, without memory that several processes share
     gpus: list[tuple[float, float]] = field(default_factory=list)  # percent and GiB of each
 
 
 class RunRestarted(
     Event,
-    line="the run's process {why}; it goes on from its newest checkpoint ({count} of {most})",
+    line="the run's process {why}; it restarts from its newest checkpoint ({count} of {most})",
 ):
-    """The process of the run was killed from outside, and is started again."""
+    """The process of the run was killed from outside and is restarted."""
 
     why: str  # the signal
     count: int  # restarts within `restart.within_s`, this one included
-    most: int  # as many are made
+    most: int  # restarts within that time
 
 
 class TeacherTraining(
-    Event, line="training the teacher ({epochs} epochs); it is kept for later runs"
+    Event, line="training the teacher ({epochs} epochs); later runs reuse it"
 ):
-    """There are no weights of this teacher yet."""
+    """Training of a teacher without weights starts."""
 
     folder: str
     epochs: int
@@ -93,13 +93,13 @@ class TeacherMeasured(
     line="teacher: {top1:.2f} % top-1 on {images} {split} images (guessing {guessing:.1f} %), "
     "calibration error {calibration_error:.1f} %",
 ):
-    """What the teacher is worth on the data of the experiment, before it teaches; percent."""
+    """Accuracy of the teacher on the experiment's data before it teaches; percent."""
 
     split: str  # of the data
     images: int
     top1: float
     top5: float
-    guessing: float  # top-1 of who always says the commonest class
+    guessing: float  # top-1 of always predicting the most frequent class
     calibration_error: float
     confidence: float  # mean of its largest probability
     per_class: Mapping[str, float]  # top-1 of each
@@ -109,13 +109,13 @@ class TeacherMeasured(
 class TeacherReady(
     Event, line="teacher ready: {validation_top1:.2f} % top-1 on validation"
 ):
-    """The teacher has its weights; percent."""
+    """The teacher has its weights; accuracies in percent."""
 
     folder: str
-    validation_top1: float  # of the weights that are kept
+    validation_top1: float  # of the stored weights
     test_top1: float
     test_top5: float
-    epoch: int  # they are from
+    epoch: int  # from which the weights are
     train_seconds: float
     samples_per_second: float
-    test: Mapping[str, object]  # all that was counted on the test images
+    test: Mapping[str, object]  # all metrics on the test images

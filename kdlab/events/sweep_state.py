@@ -1,4 +1,4 @@
-"""Where a sweep stands, from its events alone: no clock, no widget, no study.
+"""The state of a sweep, from its events alone: no clock, no widget, no study.
 
 The terminal and the live view read it.
 """
@@ -26,23 +26,23 @@ class TrialState:
     """One trial."""
 
     number: int
-    values: Mapping[str, object]  # that were tried
+    values: Mapping[str, object]  # of the searched settings
     why: str  # suggested, enqueued, default, ...
     state: str = "running"  # complete, pruned, failed
-    value: float | None = None  # of the first objective; of a pruned one the last it had
-    found: tuple[float, ...] = ()  # of all objectives, smaller is better
+    value: float | None = None  # of the first objective; of a pruned trial its last one
+    scores: tuple[float, ...] = ()  # of all objectives, smaller is better
     feasible: bool = True
     seconds: float | None = None
 
 
 @dataclass
 class SweepState:
-    """What the events of a sweep have said so far."""
+    """The state of a sweep after its events so far."""
 
     study: str = ""
     state: str = "starting"
     error: str = ""
-    result: Mapping[str, Any] = field(default_factory=dict)  # when it has ended
+    result: Mapping[str, Any] = field(default_factory=dict)  # once it has ended
     objectives: Sequence[str] = ("value",)
     signs: Sequence[int] = (-1,)  # -1: larger is better
     spec: Mapping[str, Any] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class SweepState:
     best: TrialState | None = None
 
     def see(self, event: Event) -> None:
-        """One event of `events.jsonl`."""
+        """Apply one event of `events.jsonl`."""
         self.time = event.time
         match event:
             case SweepStarted():
@@ -91,12 +91,12 @@ class SweepState:
         values = event.values_found or {}
         trial.value = values.get(self.metric)
         numbers = [values.get(name) for name in self.objectives]
-        trial.found = tuple(
+        trial.scores = tuple(
             sign * (math.inf if number is None or math.isnan(number) else number)
             for sign, number in zip(self.signs, numbers, strict=True)
         )
         fits = trial.feasible and trial.value is not None and math.isfinite(trial.value)
-        if fits and (self.best is None or trial.found < self.best.found):
+        if fits and (self.best is None or trial.scores < self.best.scores):
             self.best = trial
 
     @property
@@ -110,6 +110,6 @@ class SweepState:
 
     @property
     def unchanged(self) -> TrialState | None:
-        """The trial of the experiment as it is, when it is complete."""
-        own = [t for t in self.trials.values() if t.why == AS_IT_IS]
-        return own[0] if own and own[0].state == "complete" else None
+        """The trial of the unchanged experiment, once it is complete."""
+        trials = [t for t in self.trials.values() if t.why == AS_IT_IS]
+        return trials[0] if trials and trials[0].state == "complete" else None

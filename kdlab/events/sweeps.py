@@ -38,15 +38,15 @@ class TrialStarted(Event):
 class TrialStopping(
     Event, line="trial {number} is pruned after epoch {epoch} ({value:.2f})"
 ):
-    """The pruner sees no hope."""
+    """The pruner stops a trial."""
 
     number: int
     epoch: int
     value: float
 
 
-class TrialRequeued(Event, line="trial {number} is tried again: {why}"):
-    """Its worker was lost, or the sweep stopped."""
+class TrialRequeued(Event, line="trial {number} is retried: {why}"):
+    """A trial is retried, since its worker was lost or the sweep stopped."""
 
     number: int
     why: str
@@ -64,7 +64,7 @@ class TrialDone(Event):
     run: str | None
     set: Mapping[str, object]
     values_found: Mapping[str, float | None] | None = None  # of a complete one, by metric
-    feasible: bool | None = None  # whether it keeps the constraints
+    feasible: bool | None = None  # True where it satisfies the constraints
     epoch: int | None = None  # of a pruned one
     error: str | None = None  # of a failed one
 
@@ -73,11 +73,11 @@ class Searched(Event, line="the best is trial {best}"):
     """The search is over; confirmation may follow."""
 
     best: int
-    early: str | None  # why it ended before all trials, if it did
+    early: str | None  # why it ended before all trials; None: it did not
 
 
 class Confirming(Event, line="{runs} runs with the fresh seeds {seeds}"):
-    """The best setting and the experiment as it is are run again."""
+    """The best setting and the unchanged experiment are run again with fresh seeds."""
 
     seeds: list[int]
     runs: int
@@ -94,7 +94,7 @@ class RepeatStarted(Event, line="{name}: {run}"):
 
 
 class RepeatDone(Event):
-    """It has ended; one that was lost is run again, in another folder."""
+    """A repeated run has ended; a lost one is run again, in another folder."""
 
     run: str
     state: str  # finished, failed, lost

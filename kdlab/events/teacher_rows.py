@@ -1,4 +1,4 @@
-"""The teachers of a training: a row each, and when it served."""
+"""The teachers of a training: one row each, with the spans in which it served."""
 
 from dataclasses import dataclass, field
 
@@ -14,13 +14,14 @@ class TeacherRow:
     state: str  # "assigned", "left", "lost", "ended"
     device: str = ""
     t_t: float = 0.0  # samples/s, as it measured
-    resends: int = 0  # batches that went to another one
+    resends: int = 0  # parts that were sent to another teacher
     since: float = 0.0  # seconds since 1970, of the state
-    served_s: float = 0.0  # in all, without what it serves now
+    served_s: float = 0.0  # in all, without the current span
+    # Begin, end, state
     spans: list[tuple[float, float | None, str]] = field(default_factory=list)
 
     def turn(self, state: str, time: float) -> None:
-        """Into a state: what it was before has ended."""
+        """Change to a state; the span of the state before ends."""
         if self.spans:
             begin, _, how = self.spans[-1]
             self.spans[-1] = (begin, time, how)
@@ -46,7 +47,7 @@ class TeacherRows:
                 row.turn("left" if isinstance(event, TeacherLeft) else "lost", event.time)
 
     def end(self, time: float) -> None:
-        """The training is over, or its session: nobody serves it any more."""
+        """End all serving spans: the training or its session is over."""
         for row in self.serving:
             row.turn("ended", time)
 
@@ -56,5 +57,5 @@ class TeacherRows:
 
     @property
     def served_s(self) -> float:
-        """Seconds of all teachers together, as far as they have ended."""
+        """Seconds that all teachers served, in spans that have ended."""
         return sum(row.served_s for row in self.rows.values())

@@ -1,4 +1,4 @@
-"""Events of a training loop, whatever method it is of."""
+"""Events of a training loop, of any method."""
 
 from collections.abc import Mapping
 
@@ -8,16 +8,16 @@ from kdlab.events.event import Event
 
 
 class StepLogged(Event, spread="figures"):
-    """Where the training stands, a few times a second or every so many steps."""
+    """Progress of a training, a few times a second or every few steps."""
 
-    epoch: int  # whole epochs that are over
-    step: int  # steps that are over, of the whole training
+    epoch: int  # finished epochs
+    step: int  # finished steps, of the whole training
     of_steps: int
     loss: float | None  # mean since the last line
     lr: float
     samples_per_second: float  # since the last line
-    samples_seen: int  # by the weights as they are
-    block_losses: list[float] | None = None  # blockwise: each block's own
+    samples_seen: int  # by the current weights
+    block_losses: list[float] | None = None  # blockwise: the loss of each block
     figures: Mapping[str, float] = field(default_factory=dict)  # of the soft-label source
 
 
@@ -35,33 +35,33 @@ class EpochDone(Event):
 
 
 class LoopEvent(Event, kind=None):
-    """An event of one training loop: the student's, or that of one local model among several."""
+    """An event of one training loop: the student's, or that of a local model."""
 
-    step: int  # that is done
+    step: int  # last finished step
     worker: int | None = None  # number of the local model
 
     def text(self) -> str:
-        """With `who`, where one of several local models did it."""
+        """Format the line with `who`: the worker, where there are several local models."""
         who = "" if self.worker is None else f"worker {self.worker}: "
         return self.LINE.format_map(self.facts() | {"who": who})
 
 
 class CheckpointSaved(LoopEvent, line="{who}checkpoint at step {step}"):
-    """Whatever comes, the training can go on from here."""
+    """A checkpoint was saved; the training can resume from it."""
 
     path: str | None = None
 
 
 class Resumed(Event, line="resumed after {epoch} epochs, {step} steps"):
-    """The training goes on from a checkpoint."""
+    """The training resumed from a checkpoint."""
 
     epoch: int  # of local models: rounds
     step: int
-    rolled_back: int  # steps that were done and are done again
+    rolled_back: int  # steps that are done again
 
 
 class SettingsChanged(LoopEvent, line="{who}from step {step} on: "):
-    """Somebody changed settings; they hold from the next step on."""
+    """A user changed settings; they hold from the next step on."""
 
     values: Mapping[str, float]
 
@@ -70,17 +70,17 @@ class SettingsChanged(LoopEvent, line="{who}from step {step} on: "):
         return f"{super().text()}{values}".removesuffix(": ")
 
 
-class SettingsReverted(
-    SettingsChanged, line="taken back to the checkpoint of step {step}: "
+class SettingsReverted(SettingsChanged, line="reverted to the checkpoint of step {step}: "):
+    """A user reverted to a checkpoint; `values` are the settings that change by it."""
+
+
+class Paused(
+    LoopEvent, line="{who}paused after step {step}; continue: kdlab control RUN go-on"
 ):
-    """Somebody had it go on from there; `values` are those that were others then."""
+    """A user paused the training; memory and teachers are kept."""
 
 
-class Paused(LoopEvent, line="{who}paused after step {step}; kdlab control RUN go-on"):
-    """Somebody asked for it; memory and teachers are kept."""
-
-
-class Continued(LoopEvent, line="{who}goes on from step {step}"):
+class Continued(LoopEvent, line="{who}continues from step {step}"):
     """A pause is over."""
 
 
@@ -89,7 +89,7 @@ class CacheStarted(
     line="writing soft labels of {samples} samples, {views} views: {megabytes:.3g} MB to "
     "{folder}",
 ):
-    """Soft labels are computed once, before the training."""
+    """Soft labels are being computed once, before the training."""
 
     folder: str
     megabytes: float
@@ -98,18 +98,18 @@ class CacheStarted(
 
 
 class LabelsStored(Event):
-    """All soft labels of a served run are on disk, from now on or from a run before."""
+    """All soft labels of a served run are on disk, written by it or by an earlier run."""
 
     folder: str
-    made_by: dict[str, int]  # labels of each engine; empty for files of before
+    made_by: dict[str, int]  # labels of each engine; empty for files of older versions
 
     def text(self) -> str:
-        """Which engines made them, since those of two are not the same to the last bit."""
-        made = self.made_by.items()
+        """Name the engines, since labels of two engines differ in the last bits."""
+        counts = self.made_by.items()
         makers = ", ".join(
-            f"{count:,} by {name or 'an unnamed engine'}" for name, count in made
+            f"{count:,} by {name or 'an unnamed engine'}" for name, count in counts
         )
-        text = f"all soft labels are kept in {self.folder}"
+        text = f"all soft labels are stored in {self.folder}"
         return f"{text}: {makers}" if makers else text
 
 
@@ -120,4 +120,4 @@ class CacheWritten(Event, line="soft labels written"):
     megabytes: float
     samples: int
     views: int
-    lost_nats: float | None  # mean KL divergence of what is kept to what the teacher said
+    lost_nats: float | None  # mean KL divergence of the stored labels to the teacher's

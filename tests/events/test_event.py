@@ -103,7 +103,7 @@ def test_wrong_facts_are_said_and_no_event_of_the_kind(wrong):
     line = event("epoch_done", epoch=1, of_epochs=2).facts() | wrong
     found = parse(line)
     assert type(found) is OtherEvent
-    assert found.text().startswith("an event 'epoch_done' is left out: ")
+    assert found.text().startswith("event 'epoch_done' ignored: ")
     assert next(iter(wrong)) in found.text()
     assert found.facts() == line  # nothing is lost
     assert found.time == (0.0 if "time" in wrong else line["time"])

@@ -21,13 +21,13 @@ from kdlab.events.sweeps import SweepStarted, TrialRequeued, TrialStopping
         (PlanMeasured(predicted_s=0.02, measured_s=0.016, predicted_over_measured=1.25),
          "a step took 0.0160 s, predicted 0.0200 s (1.25 of it)"),
         (BlocksChosen(choices=["skip"], table="a table", faster=2.5),
-         "a table\nthe whole is 2.50 times as fast as the teacher"),
+         "a table\nthe student is 2.50 times as fast as the teacher"),
         (WholeStudentStarted(epochs=3, distilled={}), "training the whole student (3 epochs)"),
-        (WorkerResumed(worker=2, step=40), "worker 2 goes on from step 40"),
-        (RoundIncomplete(round=4, models=[0, 2]), "round 4 goes on with the models of [0, 2]"),
+        (WorkerResumed(worker=2, step=40), "worker 2 resumes at step 40"),
+        (RoundIncomplete(round=4, models=[0, 2]), "round 4 continues with the models of [0, 2]"),
         (TrialStopping(number=7, epoch=2, value=91.126), "trial 7 is pruned after epoch 2 (91.13)"),
         (TrialRequeued(number=7, why="its worker was lost", tries=1),
-         "trial 7 is tried again: its worker was lost"),
+         "trial 7 is retried: its worker was lost"),
     ],
 )  # fmt: skip
 def test_a_line_has_its_numbers(said, line):
@@ -36,10 +36,10 @@ def test_a_line_has_its_numbers(said, line):
 
 def test_ranks_of_a_generation_are_counted_and_named():
     begun = GenerationStarted(number=2, ranks={"a": 17, "b": 4})
-    assert begun.text() == "generation 2: 2 ranks begin together"
+    assert begun.text() == "generation 2: 2 ranks start"
     assert begun.pids() == {"a": 17, "b": 4}
     old = GenerationStarted(number=1, ranks=3)  # that torchrun had started: a log keeps it
-    assert (old.text(), old.pids()) == ("generation 1: 3 ranks begin together", {})
+    assert (old.text(), old.pids()) == ("generation 1: 3 ranks start", {})
 
 
 def test_a_lost_worker_is_named_where_it_is_a_local_model():

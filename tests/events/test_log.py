@@ -70,7 +70,7 @@ def test_what_is_wrong_in_a_line_is_said_with_its_number(tmp_path):
     log.emit(Note(message="b"))
     for start in (0, offset):  # the format, a note, and then the wrong one
         wrong = EventReader(path, start)()[-2]
-        assert wrong.text().startswith("an event 'note' is left out: ")
+        assert wrong.text().startswith("event 'note' ignored: ")
         assert wrong.text().endswith("(line 3)")
 
 

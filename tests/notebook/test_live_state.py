@@ -58,7 +58,7 @@ def test_who_is_the_bottleneck():
 def test_what_a_setting_holds_back_is_no_want_of_teachers():
     watch = trained(0.5)
     watch.see(event("threshold_limits", 21.0, ut=64, enough=256))
-    assert "soft_labels.ut=256 would do" in live_state.verdict(watch, "r")["text"]
+    assert "set soft_labels.ut=256" in live_state.verdict(watch, "r")["text"]
 
 
 def test_the_end_says_what_to_do():

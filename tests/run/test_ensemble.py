@@ -139,9 +139,9 @@ def test_a_hung_worker_is_killed_and_replaced_and_nothing_is_lost(
     assert news[0].silent_s > 3
     (again,) = [e for e in select(run.folder.events, "worker_started") if e.again]
     said = [e.text() for e in (*news, again)]
-    assert "worker 2 gave no sign of life for 3 s, and is killed" in said[0]
+    assert "worker 2 sent no heartbeat for 3 s; it is killed" in said[0]
     assert said[1].endswith("worker-2-process-0.log")
-    assert said[2] == f"worker 2 is started again, as process {again.pid}"
+    assert said[2] == f"worker 2 restarted as process {again.pid}"
     assert not any("\n" in line for line in said)
     assert not list(select(run.folder.events, "round_incomplete"))
     for key in ("samples_seen", "samples_lost", "global_top1"):

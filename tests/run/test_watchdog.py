@@ -130,8 +130,8 @@ def test_a_killed_process_is_started_again_and_ends_the_same(
         until(lambda n=number: restarts(run) == n)
     run.wait()
     assert [e.text() for e in run.events() if isinstance(e, RunRestarted)] == [
-        "the run's process was killed by SIGKILL; it goes on from its newest checkpoint (1 of 3)",
-        "the run's process was killed by SIGSEGV; it goes on from its newest checkpoint (2 of 3)",
+        "the run's process was killed by SIGKILL; it restarts from its newest checkpoint (1 of 3)",
+        "the run's process was killed by SIGSEGV; it restarts from its newest checkpoint (2 of 3)",
     ]
     assert losses(run) == losses(quiet)
     assert student(run) == student(quiet)

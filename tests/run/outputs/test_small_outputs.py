@@ -176,7 +176,7 @@ def test_who_looks_hears_of_data_and_teachers_and_nothing_else():
     setup._emit_teacher(TeacherTraining(folder="there", epochs=2))
     setup._emit(Warned(message="of a run alone"))
     assert said == [
-        "decoding", "training the teacher (2 epochs); it is kept for later runs",
+        "decoding", "training the teacher (2 epochs); later runs reuse it",
     ]  # fmt: skip
 
 

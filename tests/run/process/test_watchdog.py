@@ -60,8 +60,8 @@ def test_a_killed_child_is_started_again_and_the_log_says_why(keeper, folder):
     folder.write_status(state="running")
     assert keeper.starts_again(CRASHED)
     assert said(folder) == [
-        "the run's process was killed by SIGKILL; it goes on from its newest checkpoint (1 of 2)",
-        "the run's process was killed by SIGSEGV; it goes on from its newest checkpoint (2 of 2)",
+        "the run's process was killed by SIGKILL; it restarts from its newest checkpoint (1 of 2)",
+        "the run's process was killed by SIGSEGV; it restarts from its newest checkpoint (2 of 2)",
     ]
 
 
