@@ -1,12 +1,12 @@
-"""Tests for your own components: the same ones kdlab's pass.
+"""Conformance tests for custom components: those that kdlab's own components pass.
 
 from kdlab.testing import check_loss, check_source
 
 def test_my_loss():
     check_loss(MyLoss())
 
-`check_source` and `check_aggregation` do so for sources of soft labels and for averages.
-`replay(journal)` feeds a run's recorded events to the pure machines again.
+`check_source` and `check_aggregation` test sources of soft labels and weight aggregations.
+`replay(journal)` feeds the recorded events of a run to the pure machines again.
 """
 
 from importlib import import_module
@@ -30,7 +30,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Imported when it is asked for: emulated teachers live here, too, and need none of it."""
+    """Import on first use: emulated teachers are in this package too, and need none of it."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""What every average of local models' weights must do, however it is taken."""
+"""Conformance tests of weight aggregations: properties of every average of local models."""
 
 import torch
 from torch import Tensor
@@ -10,39 +10,41 @@ _TRAINED = frozenset(("0.weight", "0.bias", "1.weight", "1.bias"))
 
 
 def check_aggregation(aggregation: WeightAggregation) -> None:
-    """Raises AssertionError with the property that does not hold."""
+    """Check an aggregation; raise AssertionError with the property that does not hold."""
     states = [_state(seed) for seed in range(_WORKERS)]
-    kept = [{k: v.clone() for k, v in state.items()} for state in states]
+    originals = [{k: v.clone() for k, v in state.items()} for state in states]
     memory: dict[str, Tensor] = aggregation.memory(states[0], _TRAINED)
-    for number in range(3):  # the later ones remember something
-        merged, after = _whole(aggregation, states, memory, number)
-        assert _same(states, kept), "the local models' own weights were changed"
+    for number in range(3):  # the later ones have a memory
+        merged, after = _communicate(aggregation, states, memory, number)
+        assert _same(states, originals), "the local models' own weights were changed"
         _fits(merged, states[0])
-        other, _ = _whole(aggregation, states[::-1], memory, number, own=states[0])
-        assert _close(other, merged), "it depends on the order of the workers"
+        flipped, _ = _communicate(
+            aggregation, states[::-1], memory, number, local=states[0]
+        )
+        assert _close(flipped, merged), "it depends on the order of the workers"
         memory = after
     if aggregation.encodes:
         sent, _ = aggregation.encode(states[1], memory, _TRAINED)
         _fits(aggregation.decode(sent, memory), states[1])
     for number in (1, _WORKERS):
         begun = aggregation.memory(states[0], _TRAINED)
-        alike, _ = _whole(aggregation, [states[0]] * number, begun, 0)
+        alike, _ = _communicate(aggregation, [states[0]] * number, begun, 0)
         assert _close(alike, states[0]), f"{number} equal models do not give that model"
 
 
-def _whole(
+def _communicate(
     aggregation: WeightAggregation,
     states: list[dict[str, Tensor]],
     memory: dict[str, Tensor],
     number: int,
-    own: dict[str, Tensor] | None = None,
+    local: dict[str, Tensor] | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The global model after one communication, and what is remembered."""
+    """Communicate once; return the global model and the memory."""
     before = {name: tensor.clone() for name, tensor in memory.items()}
-    made = aggregation.merge(
+    merged = aggregation.merge(
         MergeInputs(
             states=states,
-            own=own or states[0],
+            own=local or states[0],
             memory=memory,
             parameters=_TRAINED,
             round=number,
@@ -50,9 +52,9 @@ def _whole(
             error=lambda weights: float(weights["0.bias"].double().sum()),
         )
     )
-    assert _close(memory, before), "what was remembered was changed in place"
-    _fits(made.weights, states[0])
-    return made.whole or made.weights, made.memory
+    assert _close(memory, before), "the memory was changed in place"
+    _fits(merged.weights, states[0])
+    return merged.whole or merged.weights, merged.memory
 
 
 def _state(seed: int) -> dict[str, Tensor]:
@@ -69,19 +71,20 @@ def _fits(merged: dict[str, Tensor], like: dict[str, Tensor]) -> None:
     assert not missing, f"{sorted(missing)} are missing from what was merged"
     assert not more, f"{sorted(more)} are not in the local models"
     for name, tensor in like.items():
-        found = merged[name]
+        value = merged[name]
         shape = tuple(tensor.shape)
-        assert found.shape == tensor.shape, (
-            f"{name} has shape {tuple(found.shape)}, not {shape}"
+        assert value.shape == tensor.shape, (
+            f"{name} has shape {tuple(value.shape)}, not {shape}"
         )
-        assert found.dtype == tensor.dtype, f"{name} is {found.dtype}, not {tensor.dtype}"
-        assert bool(torch.isfinite(found).all()), f"{name} has numbers that are not finite"
+        assert value.dtype == tensor.dtype, f"{name} is {value.dtype}, not {tensor.dtype}"
+        assert bool(torch.isfinite(value).all()), f"{name} has numbers that are not finite"
 
 
-def _close(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
-    pairs = [(one[name].double(), two[name].double()) for name in two]
+def _close(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    pairs = [(first[name].double(), second[name].double()) for name in second]
     return all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
 
 
-def _same(one: list[dict[str, Tensor]], two: list[dict[str, Tensor]]) -> bool:
-    return all(torch.equal(a[k], b[k]) for a, b in zip(one, two, strict=True) for k in b)
+def _same(first: list[dict[str, Tensor]], second: list[dict[str, Tensor]]) -> bool:
+    pairs = zip(first, second, strict=True)
+    return all(torch.equal(a[k], b[k]) for a, b in pairs for k in b)

@@ -1,8 +1,7 @@
-"""The process that holds emulated students: real readers' decisions and wires, no training.
+"""The process of emulated students: decisions and connections of real readers, no training.
 
-Each has the DistilReader machine and connections of its own, asks for made-up sample ids,
-and "trains" by waiting for the time a step would take. For measuring a pool with many
-students on one machine.
+Each has its own DistilReader machine and connections, asks for made-up sample ids, and "trains" by
+waiting for the time of a step. It serves to measure a pool with many students on one machine.
 """
 
 import asyncio
@@ -34,12 +33,12 @@ class EmulatedStudent(ReaderLoop):
         self.steps = self.slots = 0
         self.failed = ""
         self.answers: Counter[str] = Counter()  # by the teacher's name
-        self.lied_at: int | None = None  # answers of a liar when it was found
-        self.lied_of = 0  # and of all teachers together
-        self.asked: list[float] = []  # for one more teacher, when
-        self.released: list[float] = []
+        self.lied_at: int | None = None  # answers of a wrong teacher when it was found out
+        self.lied_of = 0  # answers of all teachers at that time
+        self.asked: list[float] = []  # times of requests for one more teacher
+        self.released: list[float] = []  # times of releases
         self.delivered: Counter[tuple[int, int]] = Counter()
-        self.ended = deque[float](maxlen=100_000)  # of steps
+        self.ended = deque[float](maxlen=100_000)  # times of steps
         self.arrived = asyncio.Event()
         sizes = [config.batch] * config.batches
         now = time.monotonic()
@@ -90,7 +89,7 @@ class EmulatedStudent(ReaderLoop):
 
 
 def _lost(student: EmulatedStudent) -> int:
-    """Batches that were passed over: all before the newest but those under way."""
+    """Number of lost batches: all before the newest but those under way."""
     got = {batch for _, batch in student.delivered}
     under_way = {b for _, b in student.machine.batches.missing}
     ready = {b for _, b in student.machine.batches.complete()}
@@ -99,25 +98,26 @@ def _lost(student: EmulatedStudent) -> int:
 
 
 async def main() -> None:
-    asked: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+    requests: asyncio.Queue[dict[str, object]] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
-    def hear(order: dict[str, object]) -> None:
-        loop.call_soon_threadsafe(asked.put_nowait, order)
+    def receive(order: dict[str, object]) -> None:
+        loop.call_soon_threadsafe(requests.put_nowait, order)
 
-    config = configured(EmulatedStudentsConfig, hear)
+    config = configured(EmulatedStudentsConfig, receive)
     settle()
     security.use(config.tls)
     students = []
     for number in range(config.students):
-        own = replace(config, student=f"emulated-student-{number}")
-        student = EmulatedStudent(own.student, own, await PoolConnection.open(own))
+        settings = replace(config, student=f"emulated-student-{number}")
+        wires = await PoolConnection.open(settings)
+        student = EmulatedStudent(settings.student, settings, wires)
         students.append(student)
         for work in (student.watch(), student.look(), student.train()):
             student.spawn(work)
     announce(students=len(students))
     while True:
-        await asked.get()
+        await requests.get()
         flows = [s.machine.flow for s in students]
         announce(
             time=time.monotonic(),

@@ -1,7 +1,7 @@
-"""The process that holds all emulated teachers of a pool, each a Dask worker of its own.
+"""The process of all emulated teachers of a pool, each a separate Dask worker.
 
-They join, renew their leases and answer as real ones do, one by one and over the same
-wires; only the model is missing.
+They join, renew their leases and answer like real teachers, one by one and over the same
+connections; only the model is missing.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 from kdlab.simulate.mishaps import Mishaps, Move, TimedTeacher
 from kdlab.supervision.children import announce, configured
 
-RENEWALS: deque[float] = deque(maxlen=100_000)  # s, from question to answer
+RENEWALS: deque[float] = deque(maxlen=100_000)  # s, from request to reply
 _LARGEST_REQUEST = 2**30  # bytes
-_LOOK_S = 0.1  # of one that hangs, whether it still does
+_POLL_S = 0.1  # between two checks of a teacher that hangs
 _AT_ONCE = 32  # workers that connect at the same time
 
 
@@ -112,17 +112,17 @@ class EmulatedTeacher(TimedTeacher, WorkerPlugin):
             raise ConnectionError(f"emulated teacher {self.number} was refused: {why}")
 
     async def _serve(self) -> None:
-        """Join, then renew; again after whatever goes wrong."""
+        """Join, then renew; join again after any failure."""
         known = False
         while True:
             try:
                 if not known:
                     await self._join()
-                    # Spread over the interval, as teachers are that started one by one.
+                    # Spread over the interval, like teachers that started one by one.
                     await asyncio.sleep(self.renew_s * self.chance.random())
                     due = time.monotonic()
                 while self.hangs_until > time.monotonic():
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(_POLL_S)
                 begin = time.monotonic()
                 news = {"answered": self.answered}
                 known = bool(await self.ask("renew", t_t=self.t_t / self.times, news=news))
@@ -134,7 +134,7 @@ class EmulatedTeacher(TimedTeacher, WorkerPlugin):
                 await asyncio.sleep(0.5)  # between tries
 
     def infer(self, asked: dict[str, object], inputs: Arrays, reply: Reply) -> None:
-        """Zeros, after the service time of the requests before and of this one."""
+        """Reply with zeros after the service time of all earlier requests and this one."""
         self.asked()
         count, wanted = samples_in(inputs), from_builtins(LabelRequest, asked)
         loop = asyncio.get_running_loop()
@@ -151,7 +151,7 @@ class EmulatedTeacher(TimedTeacher, WorkerPlugin):
         if not self.alive:
             return  # nobody is there to answer
         if self.hangs_until > loop.time():
-            loop.call_later(_LOOK_S, self._answer, count, asked, took, reply)
+            loop.call_later(_POLL_S, self._answer, count, asked, took, reply)
             return
         self.answered += 1
         logits = np.zeros((count, self.classes), np.float32)
@@ -163,15 +163,15 @@ class EmulatedTeacher(TimedTeacher, WorkerPlugin):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulationOrder:
-    """What the parent may ask for."""
+    """An order of the parent process."""
 
     moves: tuple[Move, ...] = ()  # times count from now
-    lie: tuple[int, float] | None = None  # who, and the share of wrong answers from now on
-    figures: bool = False  # be told how long renewals took, and what there was to be had
+    lie: tuple[int, float] | None = None  # (teacher, share of wrong answers from now on)
+    figures: bool = False  # report the seconds of renewals, and the capacities
 
 
 class Host(Mishaps[EmulatedTeacher]):
-    """All of them: started, ended and made to lie, by orders of the parent and by a trace."""
+    """All emulated teachers: starts and ends them, or makes them lie, by orders and a trace."""
 
     def __init__(self, config: EmulatedTeachersConfig) -> None:
         loop = asyncio.get_running_loop()
@@ -190,7 +190,7 @@ class Host(Mishaps[EmulatedTeacher]):
         self.join(self.config.t_t)
 
     def begin(self) -> None:
-        """Somebody asks: from the first time on, what is to happen does."""
+        """Begin the trace at the first request."""
         moves, self.to_come = self.to_come, ()
         self.plan(moves)
 
@@ -198,7 +198,7 @@ class Host(Mishaps[EmulatedTeacher]):
         self.leaving = asyncio.create_task(victim.ask("leave"))
 
     def end(self, victim: EmulatedTeacher) -> None:
-        """Without a word, as if its machine had vanished."""
+        """End a teacher without notice, as if its machine had vanished."""
         self.tasks.pop(victim.number).cancel()
 
     async def _live(self, number: int, rate: float) -> None:
@@ -233,16 +233,16 @@ class Host(Mishaps[EmulatedTeacher]):
             teacher.close()
             self.teachers.pop(number, None)
 
-    def hear(self, order: EmulationOrder) -> None:
+    def execute(self, order: EmulationOrder) -> None:
         self.plan(order.moves)
         if order.lie is not None:
             number, share = order.lie
             self.teachers[number].lies = share
         if order.figures:
-            self.tell()
+            self.report()
 
-    def tell(self) -> None:
-        """How long renewals took since the last question, for benchmarks."""
+    def report(self) -> None:
+        """Announce the seconds of renewals since the last report, for benchmarks."""
         taken = [RENEWALS.popleft() for _ in range(len(RENEWALS))]
         alive = [f"emulated-{n}" for n in sorted(self.teachers)]
         announce(renewals=sorted(taken), alive=alive, capacities=self.capacities)
@@ -252,10 +252,10 @@ async def main() -> None:
     loop = asyncio.get_running_loop()
     orders: asyncio.Queue[EmulationOrder] = asyncio.Queue()
 
-    def hear(order: dict[str, object]) -> None:
+    def receive(order: dict[str, object]) -> None:
         loop.call_soon_threadsafe(orders.put_nowait, from_builtins(EmulationOrder, order))
 
-    config = configured(EmulatedTeachersConfig, hear)
+    config = configured(EmulatedTeachersConfig, receive)
     settle()
     security.use(config.tls)
     # Each worker would watch this one process: 614 of them took 60 % of its time.
@@ -266,7 +266,7 @@ async def main() -> None:
     # A signal stands for a machine of the spot market: it vanishes, and another comes.
     loop.add_signal_handler(signal.SIGUSR1, host.plan, (Move(lose=1, join=1),))
     while True:
-        host.hear(await orders.get())
+        host.execute(await orders.get())
 
 
 if __name__ == "__main__":

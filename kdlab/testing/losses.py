@@ -1,4 +1,4 @@
-"""What every distillation loss must do, whatever it computes."""
+"""Conformance tests of losses: properties of every distillation loss."""
 
 from dataclasses import fields
 
@@ -12,7 +12,7 @@ _N, _C = 12, 7
 
 
 def check_loss(loss: LossSpec) -> None:
-    """Raises AssertionError with the property that does not hold."""
+    """Check a loss; raise AssertionError with the property that does not hold."""
     generator = torch.Generator().manual_seed(0)
     student = torch.randn((_N, _C), generator=generator, dtype=torch.float64) * 2
     teacher = torch.randn((_N, _C), generator=generator, dtype=torch.float64) * 2
@@ -67,8 +67,10 @@ def _mean_over_batch(loss: LossSpec, *batch: Tensor) -> None:
 
 def _order_of_rows_does_not_matter(loss: LossSpec, *batch: Tensor) -> None:
     order = torch.arange(_N - 1, -1, -1)
-    one, other = loss.soft(*batch), loss.soft(*(b[order] for b in batch))
-    assert torch.allclose(one, other, rtol=1e-9), "the order of the rows changes the loss"
+    value, flipped = loss.soft(*batch), loss.soft(*(b[order] for b in batch))
+    assert torch.allclose(value, flipped, rtol=1e-9), (
+        "the order of the rows changes the loss"
+    )
 
 
 def _extreme_logits(
@@ -87,11 +89,11 @@ def _shapes(loss: LossSpec, student: Tensor, labels: Tensor) -> None:
 
 
 def _gradient_scale(loss: LossSpec, *batch: Tensor) -> None:
-    """For large T the gradient must go as T to the declared power (0 with the T² factor)."""
+    """Check that for large T the gradient scales as T to the declared power (0 with T²)."""
     sizes = []
     for temperature in (100.0, 200.0):
-        other = type(loss)(**loss.fields() | {"temperature": temperature})
-        sizes.append(float(gradient(other, *batch).norm()))
+        scaled = type(loss)(**loss.fields() | {"temperature": temperature})
+        sizes.append(float(gradient(scaled, *batch).norm()))
     ratio = sizes[1] / sizes[0]
     wanted = 2.0**loss.gradient_power
     assert abs(ratio / wanted - 1) < 0.05, (

@@ -1,4 +1,4 @@
-"""Replay what a machine of kdlab/papers lived through, without any process."""
+"""Replay the recorded events of a machine of kdlab/papers, without any process."""
 
 import json
 from collections import Counter
@@ -19,21 +19,20 @@ from kdlab.papers.edl_dist.reader_rules import Rules
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a machine said to an event, and what it says now."""
+    """An event to which a machine gives another output than it did."""
 
-    number: int
-    on: str
-    then: object
-    now: object
+    number: int  # of the event in the journal
+    on: str  # name of the event's method
+    then: object  # recorded output
+    now: object  # output of the replay
 
 
 @dataclass(slots=True)
 class Replay:
-    """What came of it.
+    """Result of a replay.
 
     delivered: batches handed to the trainer, (epoch, batch), in order; of a reader.
-    different: the first event to which the machine says something else now, with what it
-        said then and now; None when all are alike.
+    different: the first event with another output than recorded; None where all are equal.
     """
 
     machine: DistilReader | LeaseTable  # in its last state
@@ -42,7 +41,7 @@ class Replay:
     different: Difference | None = None
 
     def check(self) -> None:
-        """Raise AssertionError when an event leads to something else than it did."""
+        """Raise AssertionError where an event has another output than recorded."""
         if self.different is not None:
             raise AssertionError(
                 f"event {self.different.number} ({self.different.on}) led to\n"
@@ -51,11 +50,11 @@ class Replay:
 
 
 def replay(path: str | Path) -> Replay:
-    """Feed the events of a journal to a fresh machine and compare what it says.
+    """Feed the events of a journal to a fresh machine and compare its outputs.
 
     Journals are `reader.jsonl` of a member (soft_labels.record=true, or a run with chaos)
-    and `pool/coordinator.jsonl` of a run. A journal that a restarted process went on with
-    holds several lives; the last one is replayed.
+    and `pool/coordinator.jsonl` of a run. A restarted process continues its journal; then only
+    the events since the last start are replayed.
 
     Raises:
         BadInput: it is no journal.
@@ -68,14 +67,14 @@ def replay(path: str | Path) -> Replay:
     if head.get("format") != FORMAT:
         raise BadInput(f"{path} is of another kdlab: replay it with the one that wrote it.")
     cached: set[tuple[int, int]] = set()
-    made = Replay(_machine(head, cached))
+    result = Replay(_machine(head, cached))
     for number, entry in enumerate(events):
         cached.clear()
         cached.update(_taken_from_cache(entry["told"]))
-        _feed(made, number, entry)
-        if made.different is not None:
+        _feed(result, number, entry)
+        if result.different is not None:
             break
-    return made
+    return result
 
 
 def _machine(
@@ -95,28 +94,28 @@ def _machine(
     )
 
 
-def _taken_from_cache(told: object) -> set[tuple[int, int]]:
-    said = told if isinstance(told, list) else []
-    taken = [i for i in said if isinstance(i, dict) and i.get("kind") == TakeCached.KIND]
+def _taken_from_cache(output: object) -> set[tuple[int, int]]:
+    listed = output if isinstance(output, list) else []
+    taken = [i for i in listed if isinstance(i, dict) and i.get("kind") == TakeCached.KIND]
     return {tuple(i["part"][:2]) for i in taken}
 
 
-def _feed(made: Replay, number: int, entry: dict[str, Any]) -> None:
-    machine, on = made.machine, entry["on"]
+def _feed(result: Replay, number: int, entry: dict[str, Any]) -> None:
+    machine, on = result.machine, entry["on"]
     call = getattr(machine, on)
-    given = signature(call).bind(*entry["args"], **entry["kwargs"]).arguments
+    arguments = signature(call).bind(*entry["args"], **entry["kwargs"]).arguments
     hints = get_type_hints(call)
-    told = call(
-        **{name: from_builtins(hints[name], value) for name, value in given.items()}
+    output = call(
+        **{name: from_builtins(hints[name], value) for name, value in arguments.items()}
     )
-    made.events[on] += 1
-    now: object = json.loads(json.dumps(to_builtins(told)))
+    result.events[on] += 1
+    now: object = json.loads(json.dumps(to_builtins(output)))
     then = entry["told"]
     if isinstance(machine, LeaseTable):
         then = [then, entry["state"]]
         now = [now, [machine.version, machine.next_epoch]]
     if now != then:
-        made.different = Difference(number, on, then, now)
-    for instruction in told if isinstance(told, list) else []:
+        result.different = Difference(number, on, then, now)
+    for instruction in output if isinstance(output, list) else []:
         if isinstance(instruction, Deliver):
-            made.delivered.append((instruction.epoch, instruction.batch))
+            result.delivered.append((instruction.epoch, instruction.batch))

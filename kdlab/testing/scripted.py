@@ -1,7 +1,7 @@
-"""Stand-ins that do what a test says: a child process, and a clock.
+"""Scripted stand-ins for tests: a child process, and a clock.
 
-What watches children (`kdlab.supervision.supervisor`) asks little of them, and what it decides
-depends on time; with these two it is tested without a process and without waiting.
+The supervisor (`kdlab.supervision.supervisor`) needs little of its children, and its decisions
+depend on time; with these two it is tested without a process and without waiting.
 """
 
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ from kdlab.supervision.heartbeat import Heartbeat
 
 @dataclass(slots=True)
 class FakeClock:
-    """Seconds that pass when they are told to: `clock()`, `clock.advance(3)`."""
+    """A clock that a test advances: `clock()`, `clock.advance(3)`."""
 
-    now: float = 0.0
+    now: float = 0.0  # seconds
 
     def __call__(self) -> float:
         return self.now
@@ -24,9 +24,9 @@ class FakeClock:
 
 @dataclass(slots=True)
 class ScriptedChild:
-    """A rank's process that is none (`kdlab.supervision.children.RankChild`).
+    """A `kdlab.supervision.children.RankChild` without a process.
 
-    `say` and `die` are what it does next; `orders` is what it was sent.
+    A test calls `say`, `die` and `beat`; `orders` has the orders that were sent to it.
     """
 
     pid: int = 1
@@ -39,22 +39,22 @@ class ScriptedChild:
     _dead: bool = False
 
     def say(self, **message: object) -> None:
-        """What it announces; heard at the next look."""
+        """Announce a message, which `messages` returns next."""
         self._says.append(message)
 
     def die(self, code: int = -9) -> None:
-        """It ends; what it said before is heard still."""
+        """End with an exit code; messages from before are still returned."""
         self._dead, self.exit_code = True, code
 
     def beat(self, generation: int, step: int, time: float) -> None:
-        """A sign of life."""
+        """Send a heartbeat."""
         self.heartbeat = Heartbeat(generation, step, time)
 
-    # What a supervisor asks
+    # For the supervisor
 
     def messages(self) -> list[dict[str, object]]:
-        found, self._says = self._says, []
-        return found
+        messages, self._says = self._says, []
+        return messages
 
     def send(self, **order: object) -> bool:
         self.orders.append(order)

@@ -1,4 +1,4 @@
-"""What every SoftLabelSource must do, wherever its soft labels come from."""
+"""Conformance tests of sources: properties of every SoftLabelSource."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,14 +17,14 @@ def check_source(
     soft: bool = True,
     same_views: bool = True,
 ) -> None:
-    """Raises AssertionError with the property that does not hold.
+    """Check a source; raise AssertionError with the property that does not hold.
 
     Args:
         make: builds the source for a start position {"epoch": e, "done": [batches]}.
-        samples: what it was built on.
-        epochs: how many the plan has; at least 2.
-        soft: whether it delivers soft labels.
-        same_views: whether epoch e shows view e (a cache may repeat views).
+        samples: the samples of the source.
+        epochs: number of epochs of the plan; at least 2.
+        soft: True where the source delivers soft labels.
+        same_views: True where epoch e shows view e (a cache may repeat views).
     """
     source = make({"epoch": 0, "done": []})
     try:
