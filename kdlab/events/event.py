@@ -58,16 +58,10 @@ class _EventMeta(TaggedMeta):
         line: str = "",
         spread: str = "",
     ) -> Any:
-        class_facts = {"LINE": line, "SPREAD": spread}
+        more = {"LINE": line, "SPREAD": spread}
         tag = False if kind is None else kind or snake(name)
         return super().__new__(
-            mcs,
-            name,
-            bases,
-            namespace | class_facts,
-            tag=tag,
-            tag_field="event",
-            kw_only=True,
+            mcs, name, bases, namespace | more, tag=tag, tag_field="event", kw_only=True
         )
 
 
@@ -85,8 +79,7 @@ class Event(Tagged, metaclass=_EventMeta, kind=None):
 
     time: float = 0.0  # seconds since 1970; the log writes it
     member: str | None = None  # training of the run, such as "served/seed0"
-    # Of a group: its number where it is not the first, or name
-    rank: int | str | None = None
+    rank: int | str | None = None  # of a group: its number if not the first, or name
 
     def facts(self) -> dict[str, Any]:
         """Convert to the object in the file, in the order of the fields."""

@@ -16,8 +16,7 @@ class TeacherRow:
     t_t: float = 0.0  # samples/s, as it measured
     resends: int = 0  # parts that were sent to another teacher
     since: float = 0.0  # seconds since 1970, of the state
-    served_s: float = 0.0  # in all, without the current span
-    # Begin, end, state
+    served_s: float = 0.0  # in all, without the current one of `spans` (begin, end, state)
     spans: list[tuple[float, float | None, str]] = field(default_factory=list)
 
     def turn(self, state: str, time: float) -> None:

@@ -138,8 +138,7 @@ class MemoryLimits(
 
 
 class CoordinatorAway(
-    Event,
-    line="the pool's scheduler does not answer ({why}); {teachers} teachers still serve",
+    Event, line="the pool's scheduler does not answer ({why}); {teachers} teachers remain"
 ):
     """The scheduler is gone or silent; training continues with the student's teachers."""
 

@@ -131,8 +131,7 @@ class Mishaps(ABC, Generic[T]):
         after: Callable[[float, Callable[[], None]], object],
     ) -> None:
         self.chance, self.now, self.after = chance, now, after
-        # (seconds, samples/s of all since then)
-        self.capacities: list[tuple[float, float]] = []
+        self.capacities: list[tuple[float, float]] = []  # (seconds, samples/s since then)
 
     @abstractmethod
     def join_one(self) -> None:

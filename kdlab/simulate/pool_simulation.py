@@ -195,10 +195,8 @@ class Simulation(Mishaps[SimulatedTeacher]):
             best, least = self.teachers[le.teacher].sizes
             info = TeacherInfo(best_batch=best, min_batch=least)
             teachers.append(Teacher.from_lease(le, info))
-        instructions = student.reader.on_teachers(
-            teachers, delta.gone, delta.full, self.clock.now
-        )
-        self._do(student, instructions)
+        on_teachers = student.reader.on_teachers
+        self._do(student, on_teachers(teachers, delta.gone, delta.full, self.clock.now))
 
     def _tick(self, student: _Student) -> None:
         self._do(student, student.reader.on_tick(self.clock.now))
@@ -258,16 +256,14 @@ class Simulation(Mishaps[SimulatedTeacher]):
         def answer() -> None:
             time, reader = self.clock.now, student.reader
             if not teacher.alive:  # known already, unless it went without an answer
-                instructions = reader.on_trouble(
-                    address, lease, "gone", unusable=False, time=time
-                )
+                todo = reader.on_trouble(address, lease, "gone", unusable=False, time=time)
             elif check:
                 case = reader.trust.cases.get(part)
                 both = [] if case is None else [case.first, case.second]
-                instructions = reader.on_compared(part, address, lease, both, time)
+                todo = reader.on_compared(part, address, lease, both, time)
             else:
-                instructions = reader.on_answer(part, address, lease, time)
-            self._do(student, instructions)
+                todo = reader.on_answer(part, address, lease, time)
+            self._do(student, todo)
 
         self.clock.after(teacher.free_at - now, computed)
 

@@ -15,12 +15,10 @@ def check_aggregation(aggregation: WeightAggregation) -> None:
     originals = [{k: v.clone() for k, v in state.items()} for state in states]
     memory: dict[str, Tensor] = aggregation.memory(states[0], _TRAINED)
     for number in range(3):  # the later ones have a memory
-        merged, after = _communicate(aggregation, states, memory, number)
+        merged, after = _merge(aggregation, states, memory, number)
         assert _same(states, originals), "the local models' own weights were changed"
         _fits(merged, states[0])
-        flipped, _ = _communicate(
-            aggregation, states[::-1], memory, number, local=states[0]
-        )
+        flipped, _ = _merge(aggregation, states[::-1], memory, number, local=states[0])
         assert _close(flipped, merged), "it depends on the order of the workers"
         memory = after
     if aggregation.encodes:
@@ -28,11 +26,11 @@ def check_aggregation(aggregation: WeightAggregation) -> None:
         _fits(aggregation.decode(sent, memory), states[1])
     for number in (1, _WORKERS):
         begun = aggregation.memory(states[0], _TRAINED)
-        alike, _ = _communicate(aggregation, [states[0]] * number, begun, 0)
+        alike, _ = _merge(aggregation, [states[0]] * number, begun, 0)
         assert _close(alike, states[0]), f"{number} equal models do not give that model"
 
 
-def _communicate(
+def _merge(
     aggregation: WeightAggregation,
     states: list[dict[str, Tensor]],
     memory: dict[str, Tensor],

@@ -67,10 +67,8 @@ def _mean_over_batch(loss: LossSpec, *batch: Tensor) -> None:
 
 def _order_of_rows_does_not_matter(loss: LossSpec, *batch: Tensor) -> None:
     order = torch.arange(_N - 1, -1, -1)
-    value, flipped = loss.soft(*batch), loss.soft(*(b[order] for b in batch))
-    assert torch.allclose(value, flipped, rtol=1e-9), (
-        "the order of the rows changes the loss"
-    )
+    mean, moved = loss.soft(*batch), loss.soft(*(b[order] for b in batch))
+    assert torch.allclose(mean, moved, rtol=1e-9), "the order of the rows changes the loss"
 
 
 def _extreme_logits(

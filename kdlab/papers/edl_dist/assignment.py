@@ -39,19 +39,13 @@ def next_teacher(free: Mapping[str, float], missing: float) -> str | None:
     return min(free, key=lambda name: (-free[name], name), default=None)
 
 
-def nearest(
-    free: Mapping[str, float], local_shares: Mapping[str, float]
-) -> Mapping[str, float]:
+def nearest(free: Mapping[str, float], shares: Mapping[str, float]) -> Mapping[str, float]:
     """Free teachers with the largest share of the data on their machines, to a tenth.
 
     The others would have to fetch data first, from remote storage or from the student. Beyond the
-    paper, whose students send the inputs (3.1).
-
-    Args:
-        free: t_t in samples/s by name.
-        local_shares: share of the data on a teacher's machine, 0 to 1, by name.
+    paper, whose students send the inputs (3.1). `shares` are 0 to 1, by name as `free`.
     """
-    tenths = {name: round(10 * local_shares[name]) for name in free}
+    tenths = {name: round(10 * shares[name]) for name in free}
     most = max(tenths.values(), default=0)
     return {name: t_t for name, t_t in free.items() if tenths[name] == most}
 

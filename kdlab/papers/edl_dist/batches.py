@@ -58,31 +58,28 @@ class Batches:
 
     def begin(self) -> Part:
         """Begin the next batch and return it; raise ValueError if none is left."""
-        full_batch = self.next
-        if full_batch is None:
+        fresh = self.next
+        if fresh is None:
             raise ValueError("no batch is left to be begun")
-        self._epoch_left = (
-            full_batch.epoch,
-            self.left_of(full_batch.epoch) - full_batch.size,
-        )
+        self._epoch_left = (fresh.epoch, self.left_of(fresh.epoch) - fresh.size)
         # Algorithm 2 trains on whole batches, so all of one is missing until the last label is here
-        self.missing[full_batch.epoch, full_batch.batch] = full_batch.size
-        self._before[full_batch.epoch, full_batch.batch] = self.begun
-        self.begun += full_batch.size
-        self.open.append(full_batch)
+        self.missing[fresh.epoch, fresh.batch] = fresh.size
+        self._before[fresh.epoch, fresh.batch] = self.begun
+        self.begun += fresh.size
+        self.open.append(fresh)
         self.next = next(self._fresh, None)
-        if self.next is None or self.next.epoch != full_batch.epoch:
-            self._ends[full_batch.epoch] = self.begun
-        return full_batch
+        if self.next is None or self.next.epoch != fresh.epoch:
+            self._ends[fresh.epoch] = self.begun
+        return fresh
 
     def cut(self, place: int, size: int) -> Part:
         """Cut the first `size` samples off the batch at `place` in `open`; return that part."""
-        full_batch = self.open[place]
-        part = full_batch._replace(stop=full_batch.start + size)
-        if part.stop == full_batch.stop:
+        rest = self.open[place]
+        part = rest._replace(stop=rest.start + size)
+        if part.stop == rest.stop:
             del self.open[place]
         else:
-            self.open[place] = full_batch._replace(start=part.stop)
+            self.open[place] = rest._replace(start=part.stop)
         return part
 
     def needed_at(self, part: Part) -> int:

@@ -126,12 +126,9 @@ class DistilReader:  # 3.1: "an interface among the three modules"
         if sent is None or not counts:
             return self.pump(time)
         self.flow.supply.on_answer(time - sent.time)
-        instructions = [
-            Keep(part),
-            *self.trust.on_answer(part, Witness(teacher, lease), time),
-        ]
+        checks = self.trust.on_answer(part, Witness(teacher, lease), time)
         self._arrived(part)
-        return [*instructions, *self.pump(time)]
+        return [Keep(part), *checks, *self.pump(time)]
 
     def on_compared(
         self,
@@ -170,10 +167,8 @@ class DistilReader:  # 3.1: "an interface among the three modules"
         With `unusable` the teacher answered, but the answer cannot be used. `why` is for people.
         """
         # The paper detects a loss by the TTL alone (3.4); a failed request shows it sooner.
-        instructions = self.roster.on_trouble(
-            teacher, lease, why, unusable=unusable, time=time
-        )
-        return [*instructions, *self.pump(time)]
+        trouble = self.roster.on_trouble(teacher, lease, why, unusable=unusable, time=time)
+        return [*trouble, *self.pump(time)]
 
     def on_slot_free(self, samples: int, time: float) -> Instructions:
         """The trainer has used a batch of `samples` samples."""

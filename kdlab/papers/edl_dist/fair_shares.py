@@ -148,9 +148,7 @@ def next_grant(
 ) -> Grant | None:
     """Choose the next grant (3.4: an available teacher goes to a student that is searching)."""
     for poor in poorest(demands):
-        grant = grant_free(rows, poor, poor.t_s - poor.rate) or grant_from_better(
-            demands, poor
-        )
+        grant = grant_free(rows, poor, poor.t_s - poor.rate) or grant_held(demands, poor)
         if grant is not None:
             return grant
     return None
@@ -159,10 +157,8 @@ def next_grant(
 def grant_free(
     rows: Collection[SharedTeacher], demand: Demand, missing: float
 ) -> Grant | None:
-    """Grant a free teacher, or all that other students leave of one.
-
-    3.4: the replacement is a teacher "that is not scheduled to any Student resource".
-    """
+    """Grant a free teacher, or all that other students leave of one."""
+    # 3.4: the replacement is a teacher "that is not scheduled to any Student resource"
     free = {row.teacher: row for row in rows if row.rest}
     rates = {name: row.rest * row.t_t for name, row in free.items()}
     among = {name: rate for name, rate in rates.items() if name in demand.held}
@@ -184,7 +180,7 @@ def poorest(demands: Collection[Demand]) -> list[Demand]:
     return [*promised, *(d for d in short if d not in promised)]
 
 
-def grant_from_better(demands: Collection[Demand], poor: Demand) -> Grant | None:
+def grant_held(demands: Collection[Demand], poor: Demand) -> Grant | None:
     """Grant a part of what a better covered student holds."""
     if poor.lacks <= 1e-9 * poor.need:
         return None
@@ -223,7 +219,7 @@ def _choose_grant(rich: Demand, poor: Demand, samples: float) -> Grant | None:
     both = [row for name, row in rich.held.items() if name in poor.held]
     if both:
         row = max(both, key=lambda row: (row.rate_of(rich.student), row.teacher))
-        return _grant_part(row, rich, poor, samples)
+        return _cut(row, rich, poor, samples)
     others = [row for row in rich.held.values() if poor.may_hold(row)]
     fits = [row for row in others if row.rate_of(rich.student) <= samples]
     if fits and len(rich.held) > 1:
@@ -233,12 +229,10 @@ def _choose_grant(rich: Demand, poor: Demand, samples: float) -> Grant | None:
     if not others or not clear:
         return None
     row = max(others, key=lambda row: (row.rate_of(rich.student), row.teacher))
-    return _grant_part(row, rich, poor, samples)
+    return _cut(row, rich, poor, samples)
 
 
-def _grant_part(
-    row: SharedTeacher, rich: Demand, poor: Demand, samples: float
-) -> Grant | None:
+def _cut(row: SharedTeacher, rich: Demand, poor: Demand, samples: float) -> Grant | None:
     had = row.shares[rich.student].part
     part = min(samples / row.t_t, had)
     if had - part < CRUMB:

@@ -170,12 +170,8 @@ class Flow:
     def _need(self) -> float:
         """Samples/s to be covered, in the rates that teachers state."""
         stated = sum(t.t_t for t in self.roster.teachers.values() if not t.draining)
-        observed = sum(speed.rate for speed in self.ledger.teachers.values())
-        slower = (
-            min(_SLOWER, max(1.0, stated / observed))
-            if stated > 0 and observed > 0
-            else 1.0
-        )
+        seen = sum(speed.rate for speed in self.ledger.teachers.values())
+        slower = min(_SLOWER, max(1.0, stated / seen)) if stated > 0 and seen > 0 else 1.0
         return self.supply.enough() * slower
 
     def _need_has_fallen(self, time: float) -> bool:

@@ -100,7 +100,7 @@ def test_a_teacher_that_goes_gracefully_still_answers(how):
     told = machine.on_teachers([teacher("u", 2)], {"t": how}, False, 1.0)
     assert machine.ledger.resends == 0
     (left,) = [i.event for i in only(EmitEvent, told) if i.event.KIND == "teacher_left"]
-    words = {"left": "left gracefully", "moved": "serves another", "released": "not needed"}
+    words = {"left": "left gracefully", "moved": "serves another", "released": "no longer"}
     assert words[how] in left.text()
     assert only(Keep, machine.on_answer(sent[0].part, "t", 1, 2.0))
 
