@@ -9,6 +9,8 @@ from kdlab.config.folders import names, require_path
 from kdlab.errors import BadInput
 
 ABOUT = "a data set before training: classes, broken and duplicate images, views, speed"
+_QUALITY = 85  # of JPEG
+_STORE_ONLY, _SHEET_ONLY = ("quality", "lossless", "factor"), ("html", "closely")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -21,13 +23,19 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--closely", action="store_true", help=CLOSELY)
     new = "write its images into a new folder at the size that views need, say size=96"
     parser.add_argument("--store", type=Path, metavar="FOLDER", help=new)
-    parser.add_argument("--quality", type=int, default=85, help="of --store: of JPEG")
-    parser.add_argument("--lossless", action="store_true", help="of --store: WebP")
-    parser.add_argument("--factor", type=float, help="of --store: shorter sides / a view's")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--quality", type=int, help=f"with --store: of JPEG (default {_QUALITY})"
+    )
+    form.add_argument("--lossless", action="store_true", help="with --store: WebP")
+    parser.add_argument(
+        "--factor", type=float, help="with --store: shorter sides / a view's"
+    )
     json_flag(parser)
 
 
 def do(arguments: argparse.Namespace) -> int:
+    _refuse_unused(arguments)
     name = arguments.name.removeprefix("configs/").removesuffix(".yaml")
     cards = [*registry.known_names(), *names("registry")]
     known = [*names("configs"), *(card for card in cards if card.startswith("data/"))]
@@ -43,6 +51,22 @@ def do(arguments: argparse.Namespace) -> int:
     if arguments.html:
         tell(f"written to {sheet.save(arguments.html)}", as_json=arguments.json)
     return 1 if sheet.broken else 0
+
+
+def _refuse_unused(arguments: argparse.Namespace) -> None:
+    writes = arguments.store is not None
+    unused = [
+        f"--{option}"
+        for option in (_SHEET_ONLY if writes else _STORE_ONLY)
+        if getattr(arguments, option) not in (None, False)
+    ]
+    if unused:
+        why = (
+            "not possible with --store, which writes images and makes no data sheet"
+            if writes
+            else "only possible with --store FOLDER, which writes the images anew"
+        )
+        raise BadInput(f"{', '.join(unused)}: {why}. Nothing was written.")
 
 
 def _store(arguments: argparse.Namespace) -> int:
@@ -63,7 +87,8 @@ def _store(arguments: argparse.Namespace) -> int:
     spec = data_spec(name, *photos, *arguments.overrides)
     if not isinstance(spec, ImageFiles):
         raise BadInput(f"{name} is no set of image files: its images are small already.")
-    quality = None if arguments.lossless else arguments.quality
+    quality = _QUALITY if arguments.quality is None else arguments.quality
+    quality = None if arguments.lossless else quality
     made = write_smaller(spec, folder, quality, arguments.factor, say)
     sizes = f"{made.bytes_before / 1e6:,.1f} MB before, {made.bytes_after / 1e6:,.1f} after"
     use = f"use it: data.type=data/image_list data.root={folder}/images.csv"

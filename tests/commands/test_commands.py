@@ -64,6 +64,22 @@ def test_data_fails_where_an_image_is_broken(there, typed, monkeypatch, broken, 
     assert calls[0][:2] == ("photos", "size=70")
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--quality", "85"), "--quality: only possible with --store FOLDER"),
+        (("--lossless", "--factor", "2"), "--lossless, --factor: only possible with"),
+        (("--store", "new", "--html", "p.html"), "--html: not possible with --store"),
+        (("--store", "new", "--closely"), "--closely: not possible with --store"),
+    ],
+)
+def test_data_refuses_options_that_would_do_nothing(there, typed, words, message):
+    with pytest.raises(BadInput, match=message) as refused:
+        typed(data, "photos", *words)
+    assert refused.value.exit_code == 2
+    assert not Path("new").exists()
+
+
 @pytest.mark.parametrize(("state", "code"), [("ok", 0), ("missing", 1)])
 def test_doctor_fails_where_something_is_missing(typed, monkeypatch, state, code):
     findings = [{"name": "torch", "state": state}]
