@@ -9,8 +9,6 @@ from kdlab.config.folders import names, require_path
 from kdlab.errors import BadInput
 
 ABOUT = "a data set before training: classes, broken and duplicate images, views, speed"
-_QUALITY = 85  # of JPEG
-_STORE_ONLY, _SHEET_ONLY = ("quality", "lossless", "factor"), ("html", "closely")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -20,14 +18,14 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
     parser.add_argument("--html", default=None, help="write it with its views as a page")
-    parser.add_argument("--closely", action="store_true", help=CLOSELY)
+    parser.add_argument("--closely", action="store_true", default=None, help=CLOSELY)
     new = "write its images into a new folder at the size that views need, say size=96"
     parser.add_argument("--store", type=Path, metavar="FOLDER", help=new)
     form = parser.add_mutually_exclusive_group()
+    form.add_argument("--quality", type=int, help="with --store: of JPEG (default 85)")
     form.add_argument(
-        "--quality", type=int, help=f"with --store: of JPEG (default {_QUALITY})"
+        "--lossless", action="store_true", default=None, help="with --store: WebP"
     )
-    form.add_argument("--lossless", action="store_true", help="with --store: WebP")
     parser.add_argument(
         "--factor", type=float, help="with --store: shorter sides / a view's"
     )
@@ -45,8 +43,8 @@ def do(arguments: argparse.Namespace) -> int:
         return _store(arguments)
     from kdlab.run.outputs.data_sheet import look_at  # imports torch
 
-    looks = {"say": say, "closely": arguments.closely}
-    sheet = look_at(arguments.name, *arguments.overrides, **looks)
+    closely = bool(arguments.closely)
+    sheet = look_at(arguments.name, *arguments.overrides, say=say, closely=closely)
     show(repr(sheet), sheet.to_json(), as_json=arguments.json)
     if arguments.html:
         tell(f"written to {sheet.save(arguments.html)}", as_json=arguments.json)
@@ -54,19 +52,14 @@ def do(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_unused(arguments: argparse.Namespace) -> None:
-    writes = arguments.store is not None
-    unused = [
-        f"--{option}"
-        for option in (_SHEET_ONLY if writes else _STORE_ONLY)
-        if getattr(arguments, option) not in (None, False)
-    ]
+    where = "only possible with --store FOLDER, which writes the images anew"
+    options = ("quality", "lossless", "factor")
+    if arguments.store is not None:
+        where = "not possible with --store, which writes images and makes no data sheet"
+        options = ("html", "closely")
+    unused = [f"--{name}" for name in options if getattr(arguments, name) is not None]
     if unused:
-        why = (
-            "not possible with --store, which writes images and makes no data sheet"
-            if writes
-            else "only possible with --store FOLDER, which writes the images anew"
-        )
-        raise BadInput(f"{', '.join(unused)}: {why}. Nothing was written.")
+        raise BadInput(f"{', '.join(unused)}: {where}. Nothing was written.")
 
 
 def _store(arguments: argparse.Namespace) -> int:
@@ -78,23 +71,22 @@ def _store(arguments: argparse.Namespace) -> int:
     from kdlab.data.smaller_set import write_smaller
     from kdlab.run.outputs.data_sheet import data_spec
 
-    name, folder, crop = (
-        arguments.name,
-        arguments.store.resolve(),
-        PHOTO_VIEWS["resized_crop"],
-    )
+    name, folder = arguments.name, arguments.store.resolve()
+    crop = PHOTO_VIEWS["resized_crop"]
     photos = (f"size={PHOTO_SIZE}", f"augment.resized_crop={crop}") if kind_of(name) else ()
     spec = data_spec(name, *photos, *arguments.overrides)
     if not isinstance(spec, ImageFiles):
         raise BadInput(f"{name} is no set of image files: its images are small already.")
-    quality = _QUALITY if arguments.quality is None else arguments.quality
+    quality = 85 if arguments.quality is None else arguments.quality
     quality = None if arguments.lossless else quality
-    made = write_smaller(spec, folder, quality, arguments.factor, say)
-    sizes = f"{made.bytes_before / 1e6:,.1f} MB before, {made.bytes_after / 1e6:,.1f} after"
+    facts = write_smaller(spec, folder, quality, arguments.factor, say)
+    sizes = (
+        f"{facts.bytes_before / 1e6:,.1f} MB before, {facts.bytes_after / 1e6:,.1f} after"
+    )
     use = f"use it: data.type=data/image_list data.root={folder}/images.csv"
     show(
-        f"{made.images:,} images {made}\n{sizes}\n{use}",
-        to_builtins(made),
+        f"{facts.images:,} images {facts}\n{sizes}\n{use}",
+        to_builtins(facts),
         as_json=arguments.json,
     )
     return 0

@@ -67,7 +67,7 @@ def test_data_fails_where_an_image_is_broken(there, typed, monkeypatch, broken, 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--quality", "85"), "--quality: only possible with --store FOLDER"),
+        (("--quality", "0"), "--quality: only possible with --store FOLDER"),
         (("--lossless", "--factor", "2"), "--lossless, --factor: only possible with"),
         (("--store", "new", "--html", "p.html"), "--html: not possible with --store"),
         (("--store", "new", "--closely"), "--closely: not possible with --store"),
