@@ -23,6 +23,7 @@ from kdlab.data.splits import NAMES
 from kdlab.errors import DataError
 
 TABLE, ARCHIVE = "images.csv", "images.zip"  # of what `kdlab data --store` wrote
+LONGEST = {"JPEG": 65_500, "WEBP": 16_383}  # pixels of a side; libjpeg-turbo, libwebp
 _PATHS = ("path", "file", "file_name", "filename", "image", "image_path", "filepath")
 _LABELS = ("label", "class", "target", "class_name", "category")
 _PARTS = ("split", "set", "subset", "partition")
@@ -43,9 +44,16 @@ class Reencoded:
     bytes_before: Count
     bytes_after: Count
     psnr_db: Amount | None  # what encoding cost some of the resized images; None: nothing
+    larger: Count = 0  # images with more bytes than their originals
+    as_png: Count = 0  # images with a longer side than `form` allows
 
     def __str__(self) -> str:
         cost = "" if self.psnr_db is None else f", {self.psnr_db:.1f} dB PSNR"
+        if self.as_png:
+            most = LONGEST[self.form.partition(" ")[0].upper()]
+            cost += f", {self.as_png:,} as PNG (a side has more than {most:,} pixels)"
+        if self.larger:
+            cost += f", {self.larger:,} in more bytes than the original"
         return (
             f"encoded anew from {self.reencoded}, for views of {self.size} pixels: shorter side "
             f"{self.side}, {self.form}{cost}"

@@ -15,6 +15,7 @@ import zipfile
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -23,14 +24,14 @@ from kdlab.codec import to_builtins
 from kdlab.config.home import home, locked
 from kdlab.config.kept import key_of
 from kdlab.config.seal import seal
-from kdlab.data.encoded.decode import decoded, head, resized
+from kdlab.data.encoded.decode import Pixels, decoded, head, resized
 from kdlab.data.encoded.formats import readable, suffix_of
 from kdlab.data.encoded.index import NO_SPLIT
 from kdlab.data.encoded.inventory import Inventory
 from kdlab.data.encoded.store import Store
 from kdlab.data.encoded.view_threads import in_threads
 from kdlab.data.image_files import ImageFiles
-from kdlab.data.image_list import ARCHIVE, TABLE, ImageList, Reencoded
+from kdlab.data.image_list import ARCHIVE, LONGEST, TABLE, ImageList, Reencoded
 from kdlab.data.images import Notify
 from kdlab.data.splits import NAMES
 from kdlab.errors import BadInput, DataError
@@ -39,7 +40,17 @@ _MOST = 2.0  # of `side_for`
 _AT_ONCE = 256  # images in memory
 _COMPARED = 200  # images whose PSNR is taken
 _SAY_S = 5.0
-_Written = tuple[bytes, str, float]  # suffix; PSNR, infinite where nothing was lost
+_SUFFIX = {"JPEG": ".jpg", "WEBP": ".webp", "PNG": ".png"}
+_FORMULA = tuple("=+-@\t\r")  # a cell that begins with one is computed by a spreadsheet
+
+
+class _Encoded(NamedTuple):
+    """An image in the new archive."""
+
+    raw: bytes
+    suffix: str
+    psnr_db: float = math.inf  # where nothing was lost
+    as_png: bool = False  # it is too long for the form that was asked for
 
 
 def side_for(spec: ImageFiles, factor: float | None = None) -> int:
@@ -87,7 +98,7 @@ def write_smaller(
             store, side = spec.store(say, verify=True), side_for(spec, factor)
             spec.refuse_broken(store.index.facts.broken, store, say)
             one = partial(_one, store, side, quality, spec.broken == "skip")
-            after, psnr_db = _fill(half, store, one, say)
+            after, psnr_db, larger, as_png = _fill(half, store, one, say)
             form, index = (
                 "WebP lossless" if quality is None else f"JPEG {quality}",
                 store.index,
@@ -100,7 +111,8 @@ def write_smaller(
                 side,
                 form,
             )
-            facts = Reencoded(*made, int(index.size.sum()), after, psnr_db)
+            before = int(index.size.sum())
+            facts = Reencoded(*made, before, after, psnr_db, larger, as_png)
             seal(half, (ARCHIVE, TABLE), to_builtins(facts))
             found, table = Inventory(), str(half / TABLE)
             ImageList(root=table).find(table, found)
@@ -116,10 +128,16 @@ def write_smaller(
 
 
 def _fill(
-    folder: Path, store: Store, one: "partial[_Written]", say: Notify
-) -> tuple[int, float | None]:
-    """Write archive and table, some images at a time; bytes of all images, and the PSNR."""
-    after, told, apart, made = 0, time.monotonic(), list[float](), dict[int, _Written]()
+    folder: Path, store: Store, one: "partial[_Encoded]", say: Notify
+) -> tuple[int, float | None, int, int]:
+    """Write archive and table, some images at a time.
+
+    Returns:
+        Bytes of all images, the median PSNR in dB (None: nothing was lost), how many images have
+        more bytes than before, and how many are PNG because they are too long.
+    """
+    after, larger, as_png, told = 0, 0, 0, time.monotonic()
+    apart, made = list[float](), dict[int, _Encoded]()
     with (
         zipfile.ZipFile(folder / ARCHIVE, "w") as archive,
         open(folder / TABLE, "w", encoding="utf-8", errors="replace", newline="") as file,
@@ -131,21 +149,39 @@ def _fill(
             store.expect(rows)
             in_threads(partial(_some, made, one, first), len(rows))
             for row in rows.tolist():
-                raw, suffix, psnr = made.pop(row)
+                raw, suffix, psnr, too_long = made.pop(row)
                 label, split = meant[row]
                 name, part = f"{row:09}{suffix}", "" if split is None else NAMES[split]
                 archive.writestr(name, raw)
-                table.writerow((name, label or "", part, store.index.name(row)))
+                table.writerow((name, label or "", part, _cell(store.index.name(row))))
                 after += len(raw)
+                larger += len(raw) > int(store.index.size[row])
+                as_png += too_long
                 apart += [psnr] if psnr < math.inf else []
             if time.monotonic() - told > _SAY_S:
                 told, ready = time.monotonic(), first + len(rows)
                 say(f"encoded {ready:,} of {len(store):,} images, {after / 1e6:,.0f} MB")
-    return after, median(apart) if apart else None
+    return after, median(apart) if apart else None, larger, as_png
+
+
+def _cell(path: str) -> str:
+    """The same path, in which no spreadsheet sees a formula. Labels stay: they are read again."""
+    return f"./{path}" if path.startswith(_FORMULA) else path
+
+
+def _encode(pixels: Pixels, quality: int | None) -> _Encoded:
+    """JPEG or WebP without loss; PNG where a side is longer than that form allows."""
+    form = "WEBP" if quality is None else "JPEG"
+    if as_png := max(pixels.shape) > LONGEST[form]:
+        form = "PNG"
+    out, image = io.BytesIO(), Image.fromarray(pixels)
+    # Of these each form takes those that it knows; 80 is the effort of WebP without loss.
+    image.save(out, form, quality=quality or 80, subsampling="4:2:0", lossless=True)
+    return _Encoded(out.getvalue(), _SUFFIX[form], as_png=as_png)
 
 
 def _some(
-    made: dict[int, _Written], one: "partial[_Written]", first: int, numbers: range
+    made: dict[int, _Encoded], one: "partial[_Encoded]", first: int, numbers: range
 ) -> None:
     made.update((first + k, one(first + k)) for k in numbers)
 
@@ -157,10 +193,10 @@ def _meant(store: Store) -> list[tuple[str | None, int | None]]:
     return [(named.get(label), {NO_SPLIT: None}.get(k, k)) for label, k in both]
 
 
-def _one(store: Store, side: int, quality: int | None, skip: bool, row: int) -> _Written:
-    """An image, as it was where it is small, where nothing is gained, and where it is broken."""
+def _one(store: Store, side: int, quality: int | None, skip: bool, row: int) -> _Encoded:
+    """An image, as it was where it is small, where JPEG gains nothing, and where it is broken."""
     raw, suffix = store.read(row), suffix_of(store.index.name(row))
-    as_it_was = raw, suffix if suffix in readable() else ".jpg", math.inf
+    as_it_was = _Encoded(raw, suffix if suffix in readable() else ".jpg")
     try:
         known = store.index.head(row) or head(raw)
         if store.index.height[row] < 0 or min(known[:2]) <= side:
@@ -168,16 +204,15 @@ def _one(store: Store, side: int, quality: int | None, skip: bool, row: int) -> 
         scale = side / min(known[:2])
         size = round(scale * known.height), round(scale * known.width)
         small = decoded(raw, known, lambda whole: resized(whole, size, "bicubic"))
-        out, psnr = io.BytesIO(), math.inf
-        if quality is None:
-            Image.fromarray(small).save(out, "WEBP", lossless=True)
-            return out.getvalue(), ".webp", psnr
-        Image.fromarray(small).save(out, "JPEG", quality=quality, subsampling="4:2:0")
-        ours = out.getvalue()
-        if row % max(1, len(store) // _COMPARED) == 0:
-            apart = np.square(decoded(ours, head(ours), np.copy) - small.astype(np.float32))
+        image = _encode(small, quality)
+        if quality is None:  # with all pixels that were asked for, at times in more bytes
+            return image
+        if image.suffix == ".jpg" and row % max(1, len(store) // _COMPARED) == 0:
+            pixels = decoded(image.raw, head(image.raw), np.copy)
+            apart = np.square(pixels - small.astype(np.float32))
             psnr = 10 * math.log10(255**2 / max(1e-9, float(apart.mean())))
-        return (ours, ".jpg", psnr) if len(ours) < len(raw) else as_it_was
+            image = image._replace(psnr_db=psnr)
+        return image if len(image.raw) < len(raw) else as_it_was
     except DataError as error:
         if skip:  # the others keep their rows
             return as_it_was

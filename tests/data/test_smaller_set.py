@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import zipfile
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 
 from kdlab.data import smaller_set
 from kdlab.data.augment import Augment
+from kdlab.data.encoded.decode import decoded, head, resized
 from kdlab.data.image_folder import ImageFolder
 from kdlab.data.image_list import ImageList
 from kdlab.data.smaller_set import side_for, write_smaller
@@ -104,12 +106,87 @@ def test_the_side_is_what_the_views_need(size, crop_pct, crop, factor, side):
     assert side_for(spec, factor) == side
 
 
-def test_without_loss_it_is_the_resized_image(photos, tmp_path):
+def pixels_of(archive, name):
+    return np.asarray(Image.open(archive.open(name)).convert("RGB"))
+
+
+def test_without_loss_the_pixels_are_those_of_the_resize(photos, tmp_path):
     facts = write_smaller(photos, tmp_path / "small", quality=None)
-    assert (facts.form, facts.psnr_db) == ("WebP lossless", None)
+    assert (facts.form, facts.psnr_db, facts.as_png) == ("WebP lossless", None, 0)
+    store = photos.store()
     with zipfile.ZipFile(tmp_path / "small" / "images.zip") as archive:
         kinds = {Image.open(archive.open(name)).format for name in archive.namelist()}
+        for row, name in enumerate(archive.namelist()):
+            raw = store.read(row)
+            full = decoded(raw, head(raw), np.copy)
+            small = resized(full, (24, 16), "bicubic")
+            assert np.array_equal(pixels_of(archive, name), small), store.shown(row)
     assert kinds == {"WEBP"}
+
+
+def noise(path, sizes, kind):
+    rng = np.random.default_rng(0)
+    with zipfile.ZipFile(path, "w") as archive:
+        for k, (height, width) in enumerate(sizes):
+            raw = io.BytesIO()
+            pixels = rng.integers(0, 256, (height, width, 3), np.uint8)
+            Image.fromarray(pixels).save(raw, **kind)
+            archive.writestr(
+                f"train/{'ab'[k % 2]}/{k}.{kind['format'].lower()}", raw.getvalue()
+            )
+    return ImageFolder(root=str(path), size=16, kept="encoded")
+
+
+def test_what_grows_without_loss_is_counted_and_what_has_its_size_stays(
+    tmp_path, kdlab_home
+):
+    sizes = [(24, 24), (16, 16), (24, 24), (16, 20)]
+    spec = noise(tmp_path / "n.zip", sizes, {"format": "JPEG", "quality": 20})
+    facts = write_smaller(spec, tmp_path / "small", quality=None)
+    assert facts.larger == 2
+    assert "2 in more bytes than the original" in str(facts)
+    after = read_again(tmp_path / "small").store()
+    kept = [after.read(row) == spec.store().read(row) for row in range(4)]
+    assert kept == [False, False, True, True]  # by class: 0 and 2, then 1 and 3
+
+
+@pytest.mark.parametrize(("quality", "width"), [(None, 16_384), (85, 65_501)])
+def test_an_image_too_long_for_its_form_is_png(quality, width, tmp_path, kdlab_home):
+    path = tmp_path / "long.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for label in "ab":
+            raw = io.BytesIO()
+            pixels = np.zeros((17, width * 17 // 16 + 1, 3), np.uint8)
+            pixels[:, ::7] = ord(label)
+            Image.fromarray(pixels).save(raw, "BMP")
+            archive.writestr(f"train/{label}/long.bmp", raw.getvalue())
+    spec = ImageFolder(root=str(path), size=16, kept="encoded")
+    facts = write_smaller(spec, tmp_path / "small", quality)
+    assert (facts.as_png, facts.larger) == (2, 0)
+    assert f"2 as PNG (a side has more than {width - 1:,} pixels)" in str(facts)
+    store = read_again(tmp_path / "small", size=16).store()
+    small = resized(pixels, (16, round(16 / 17 * pixels.shape[1])), "bicubic")
+    raw = store.read(1)
+    assert np.array_equal(decoded(raw, head(raw), np.copy), small)
+
+
+def test_no_cell_of_an_original_is_a_formula(tmp_path, kdlab_home):
+    path, names = tmp_path / "names.zip", ("=1+1", "+a", "-b", "@c", "d=")
+    with zipfile.ZipFile(path, "w") as archive:
+        for k, name in enumerate(names):
+            archive.writestr(f"{name}.jpg", photo(k))
+    table = tmp_path / "all.csv"
+    rows = [f'"{name}.jpg",{"xy"[k % 2]}\n' for k, name in enumerate(names)]
+    table.write_text("".join(["path,label\n", *rows]))
+    spec = ImageList(root=str(table), images=str(path), size=16, kept="encoded")
+    write_smaller(spec, tmp_path / "small")
+    with open(tmp_path / "small" / "images.csv", newline="") as file:
+        originals = [row["original"] for row in csv.DictReader(file)]
+    assert not [cell for cell in originals if cell[0] in "=+-@"]
+    assert sorted(map(os.path.normpath, originals)) == sorted(
+        f"{name}.jpg" for name in names
+    )
+    assert read_again(tmp_path / "small").store().index.facts.classes == ("x", "y")
 
 
 def test_a_run_that_ends_early_leaves_nothing_that_is_taken_for_whole(
