@@ -1,10 +1,10 @@
 """Augmentation on uint8 batches that replays exactly from (seed, epoch, sample id).
 
-Every random choice comes from `counter_random`, every operation is work of numpy, torch or
-Pillow on 8 bits, so two processes make the same bytes whatever the batch order.
+Every random choice comes from `counter_random`, and every operation of numpy, torch or Pillow
+works on 8 bits, so two processes make the same bytes in any batch order.
 Geometry follows torchvision's RandomCrop, RandomResizedCrop and RandomErasing, and Cutout
-(arXiv:1708.04552); what is erased is mid grey here, since views stay uint8 and
-are normalised at the model. Policies are in policies.py.
+(arXiv:1708.04552); erased parts are mid grey here, since views stay uint8
+and are normalised at the model. Policies are in policies.py.
 """
 
 import json
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from kdlab.data.policies import Operation
 
 Images = NDArray[np.uint8]  # (N, C, H, W)
-Boxes = Callable[[int, int, int], Box]  # of the number of the sample, its height and width
+Boxes = Callable[[int, int, int], Box]  # (number of the sample, its height, width)
 
-_TRIES = 10  # of a resized crop, of an erased part: as torchvision
+_TRIES = 10  # of a resized crop and an erased part, as in torchvision
 _MOST_OPS = 8  # of a policy
 _POLICIES = ("rand_augment", "trivial_augment_wide", "three_augment")
 # Numbers per sample and epoch: flip 0, crop 1-2, cutout 3-4 (5-7 are free); then the tries of a
@@ -46,7 +46,7 @@ _LOG_RATIO = math.log(4 / 3)  # of the sides of a resized crop, at most
 _ERASED_SHARE, _ERASED_RATIO = (0.02, 0.33), (0.3, 3.3)  # of the area; of the sides
 _FIRST = ("flip", "crop_padding", "resized_crop", "cutout", "seed")  # fields of release 0.1
 VERSION = 1  # raise when a view changes for the same spec: caches of labels depend on it
-_CROPS = 2  # the same, of specs with a resized crop alone
+_CROPS = 2  # version of views with a resized crop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class Augment(Spec):
 
     @property
     def mixes(self) -> bool:
-        """Whether two images become one."""
+        """True where mixup or CutMix is on."""
         return bool(self.mixup_prob and (self.mixup_alpha or self.cutmix_alpha))
 
     @property
@@ -111,7 +111,7 @@ class Augment(Spec):
 
     @property
     def after_crop(self) -> bool:
-        """Whether anything is done to a crop that was resized."""
+        """True where an operation follows the resized crop."""
         geometry = self.flip or self.crop_padding or self.cutout or self.erasing
         return bool(geometry or self._recolours)
 
@@ -121,14 +121,14 @@ class Augment(Spec):
         return bool(self.policy or jitter)
 
     def fingerprint(self) -> str:
-        """What the views depend on beside the images: soft labels of the same are kept."""
+        """Key of everything the views depend on beside the images; caches of labels use it."""
         off = Augment().to_dict()
-        said = {k: v for k, v in self.to_dict().items() if k in _FIRST or v != off[k]}
-        said |= {"version": VERSION} | ({"crops": _CROPS} if self.resized_crop else {})
-        return key_of(json.dumps(said, sort_keys=True))
+        fields = {k: v for k, v in self.to_dict().items() if k in _FIRST or v != off[k]}
+        fields |= {"version": VERSION} | ({"crops": _CROPS} if self.resized_crop else {})
+        return key_of(json.dumps(fields, sort_keys=True))
 
     def boxes(self, ids: NDArray[np.int64], epoch: int) -> Boxes | None:
-        """Which part of each image is resized, by its number in `ids`, its height and width.
+        """Function from a number in `ids`, height and width to the part to resize.
 
         None without a resized crop.
         """
@@ -159,7 +159,7 @@ class Augment(Spec):
         return self.changed(images, ids, epoch) if self.after_crop else images
 
     def changed(self, images: Images, ids: NDArray[np.int64], epoch: int) -> Images:
-        """All but the resized crop, in the order in which they are listed."""
+        """Apply all operations but the resized crop."""
         chance = uniforms(self.seed, epoch, ids, self._draws)
         if self.crop_padding:
             images = _padded_crop(images, chance[:, 1:3], self.crop_padding)
@@ -195,18 +195,18 @@ class Augment(Spec):
     def _operations(
         self, chance: NDArray[np.float64], size: tuple[int, int]
     ) -> "list[Operation]":
-        """What is done to the colours and the shape of one image."""
+        """Operations on the colours and the shape of one image."""
         from kdlab.data import policies
 
-        own = chance[_POLICY].tolist()
+        draws = chance[_POLICY].tolist()
         by_name: Mapping[str | None, Callable[[], Iterable[Operation]]] = {
             None: list,
             "rand_augment": lambda: policies.rand_augment(
-                own, self.num_ops, self.magnitude, size
+                draws, self.num_ops, self.magnitude, size
             ),
-            "trivial_augment_wide": lambda: policies.trivial_augment(own),
-            "three_augment": lambda: policies.three_augment(own),
-            "timm's": lambda: policies.timm_augment(own, str(self.policy)),
+            "trivial_augment_wide": lambda: policies.trivial_augment(draws),
+            "three_augment": lambda: policies.three_augment(draws),
+            "timm's": lambda: policies.timm_augment(draws, str(self.policy)),
         }
         jitter = (self.brightness, self.contrast, self.saturation, self.hue)
         colours = policies.color_jitter(chance[_COLOURS].tolist(), *jitter)
@@ -214,10 +214,10 @@ class Augment(Spec):
 
 
 def _box(chance: list[float], smallest: float, height: int, width: int) -> Box:
-    """As torchvision's RandomResizedCrop: the first try that fits.
+    """The first try that fits, as in torchvision's RandomResizedCrop.
 
     Draws 2k and 2k + 1 are area and ratio of try k, the last two the place. Without a fit it is the
-    largest middle part whose ratio is allowed.
+    largest centre part with an allowed ratio.
     """
     for k in range(_TRIES):
         area = height * width * (smallest + (1 - smallest) * chance[2 * k])
@@ -249,7 +249,7 @@ def _cutout(images: Images, chance: NDArray[np.float64], side: int) -> Images:
 
 
 def _mirrored(images: Images) -> Images:
-    """Each row from its end, eight bytes at a time where that goes: twice as fast."""
+    """Rows reversed, eight bytes at a time where the width allows: twice as fast."""
     if images.shape[-1] % 8:
         return images[..., ::-1]
     return images.view(np.uint64)[..., ::-1].byteswap().view(np.uint8)
@@ -276,13 +276,13 @@ def _picture(planes: Images) -> "Image.Image":
 
 
 def _sides(area: float, log_ratio: float) -> tuple[int, int]:
-    """Sides of an area, in pixels, the first over the second in this ratio."""
+    """Two sides in pixels of an area; `log_ratio` is that of the first to the second."""
     ratio = math.exp(log_ratio)
     return round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
 
 
 def _erased(images: Images, chance: NDArray[np.float64], share: float) -> Images:
-    """A part greyed out in a share of the images: the first try that fits, as torchvision."""
+    """Grey out a part in a share of the images: the first try that fits, as in torchvision."""
     _, _, height, width = images.shape
     images = images.copy()
     lowest, highest = (math.log(ratio) for ratio in _ERASED_RATIO)

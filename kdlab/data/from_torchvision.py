@@ -1,4 +1,4 @@
-"""What the torchvision data sets share: the root, downloading, and clear errors."""
+"""Base class of the torchvision data sets: root, download and error messages."""
 
 import os
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from kdlab.errors import DataError
 
 
 class ArraySet(Protocol):
-    """A set that torchvision holds as arrays, as those of CIFAR and MNIST style."""
+    """A torchvision data set with arrays, such as CIFAR and MNIST."""
 
     data: ArrayLike
     targets: Sequence[int]
@@ -25,13 +25,13 @@ class ArraySet(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TorchvisionArrays(DataSpec):
-    """A set that torchvision reads into memory.
+    """A data set that torchvision reads into memory.
 
-    root: folder that holds it, in torchvision's layout.
+    root: folder of the set, in torchvision's layout.
     download: fetch it when it is missing.
     """
 
-    torchvision_name: ClassVar[str]  # of its class
+    torchvision_name: ClassVar[str]  # of its class in torchvision.datasets
     decoded_bytes: ClassVar[int]
 
     root: str = "~/.cache/kdlab/torchvision"
@@ -48,10 +48,10 @@ class TorchvisionArrays(DataSpec):
         return self.decoded_bytes
 
     def open_both(self) -> list[ArraySet]:
-        """The train and the test set.
+        """Open the train and the test set.
 
         Raises:
-            DataError: they are not under `root`, and the path that was searched.
+            DataError: they are not under `root`; names the path.
         """
         from torchvision import datasets
 

@@ -1,4 +1,4 @@
-"""The base of all sets of encoded image files: where they lie, how they are kept and shown."""
+"""Base class of data sets of encoded image files."""
 
 import glob
 import json
@@ -30,7 +30,7 @@ from kdlab.data.shown import CropMode, InputSpec
 from kdlab.data.splits import NO_LABEL, TEST, TRAIN, VALIDATION, origin
 from kdlab.errors import DataError
 
-_SMALL, _FEW = 64, 2e9  # pixels of a side, bytes in all: decoded once
+_SMALL, _FEW = 64, 2e9  # pixels of a side, bytes in all: up to these `auto` decodes once
 _PLAIN = {"crop_pct": 1.0, "interpolation": "bilinear", "crop_mode": "center"}
 _NAMED = 10  # broken images in a message
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -39,18 +39,18 @@ Roots = str | tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFiles(DataSpec):
-    """What every set of image files can be told.
+    """Settings of every set of image files.
 
-    root: where it lies: a path or URL, or several that together form one set; `{000..127}` counts,
-        `{a,b}` lists and `*` finds; `kdlab://NAME` comes with kdlab.
-    validation_root, test_root: of these images alone, where they lie apart.
+    root: a path or URL, or several that together form one set; `{000..127}` counts, `{a,b}` lists
+        and `*` finds; `kdlab://NAME` comes with kdlab.
+    validation_root, test_root: of the images of these splits, where they lie apart.
     size: pixels of a side; larger images are shrunk. Grey images of 16 bits and of floating-point
         numbers from 0 to 1 are scaled to 8 bits.
     kept: `decoded` once to this size, in host memory, and crops are of these pixels; or `encoded`,
         and each view is cut from the original when it is needed: any number of images, and crops of
         all their pixels. `auto` decodes up to 64 pixels and 2 GB.
     crop_pct: share of the resized image that is shown without augmentation, as timm calls it. null
-        is what the student's own configuration says (of a teacher's data the teacher's), and 1 of
+        takes it from the student's configuration (for a teacher's data the teacher's), and 1 for
         sets of up to 64 pixels.
     interpolation: of resized images; null as with crop_pct, else bilinear.
     crop_mode: `center` resizes the shorter side and shows the middle, `squash` both sides alike,
@@ -66,7 +66,7 @@ class ImageFiles(DataSpec):
     test_root: Roots | None = None
     size: Annotated[int, Range(ge=4)] = 32
     channels: Literal[1, 3] = 3
-    kept: Literal["auto", "decoded", "encoded"] = "auto"
+    kept: Literal["auto", "decoded", "encoded"] = "auto"  # a key of JSON
     crop_pct: Annotated[float, Range(gt=0, le=1)] | None = None
     interpolation: Interpolation | None = None
     crop_mode: CropMode | None = None
@@ -82,27 +82,29 @@ class ImageFiles(DataSpec):
     def shown_as(self, configuration: Configuration) -> Self:
         if all(getattr(self, name) is not None for name in _PLAIN):
             return self
-        found = {**_PLAIN, **(configuration(self.size) if self.size > _SMALL else {})}
-        return replace(self, **{k: v for k, v in found.items() if getattr(self, k) is None})
+        defaults = {**_PLAIN, **(configuration(self.size) if self.size > _SMALL else {})}
+        return replace(
+            self, **{k: v for k, v in defaults.items() if getattr(self, k) is None}
+        )
 
     def shown(self) -> InputSpec:
-        said = {name: getattr(self, name) for name in (*_PLAIN, "fill")}
-        said = {name: value for name, value in said.items() if value is not None}
-        return InputSpec(size=self.size, channels=self.channels, **said)
+        fields = {name: getattr(self, name) for name in (*_PLAIN, "fill")}
+        fields = {name: value for name, value in fields.items() if value is not None}
+        return InputSpec(size=self.size, channels=self.channels, **fields)
 
     @abstractmethod
-    def find(self, root: str, found: Inventory) -> None:
-        """Add the images of one root; their split is set by the caller where it is known.
+    def find(self, root: str, inventory: Inventory) -> None:
+        """Add the images of one root; the caller sets their split where it is known.
 
         Raises:
-            DataError: it is missing, or is no such set.
+            DataError: the root is missing, or is no such set.
         """
 
     def roots(self) -> list[tuple[str, int | None]]:
-        """Each with the split of its images, None where they say it themselves.
+        """Each root and the split of its images; None where the images set it.
 
         Raises:
-            DataError: a pattern finds nothing.
+            DataError: a pattern matches nothing.
         """
         parts = (
             (self.root, None),
@@ -117,35 +119,35 @@ class ImageFiles(DataSpec):
         ]
 
     def store(self, say: Notify = lambda line: None, *, verify: bool = False) -> Store:
-        """Its images, by their place in the order of names.
+        """The store of the images, in the order of names.
 
         Raises:
-            DataError: a root is missing or cannot be read, or there is no image below it.
+            DataError: a root is missing, cannot be read, or has no image.
         """
-        said = [str(self.component), self.roots(), self._own(), sorted(readable())]
-        key = key_of(json.dumps(said, sort_keys=True))
+        parts = [str(self.component), self.roots(), self._own_fields(), sorted(readable())]
+        key = key_of(json.dumps(parts, sort_keys=True))
         return indexed(key, self._walk, say, verify=verify)
 
-    def _own(self) -> dict[str, object]:
-        """Fields that only this kind of set has: they say what is found."""
+    def _own_fields(self) -> dict[str, object]:
+        """Fields of this kind of set alone, which decide what `find` finds."""
         common = ImageFiles.__dataclass_fields__
-        return {name: said for name, said in self.to_dict().items() if name not in common}
+        return {name: value for name, value in self.to_dict().items() if name not in common}
 
     def _walk(self) -> Inventory:
-        found, roots = Inventory(), self.roots()
+        inventory, roots = Inventory(), self.roots()
         places = [root for root, split in roots if split is None]
-        same = os.path.commonprefix(places).rpartition("/")[0]  # noqa: RUF071  # of URLs, too
+        common = os.path.commonprefix(places).rpartition("/")[0]  # noqa: RUF071  # of URLs, too
         for root, split in roots:
-            begin = len(found.images)
-            self.find(root, found)
-            told_by = split_of(root[len(same) :]) if len(places) > 1 else None
+            first = len(inventory.images)
+            self.find(root, inventory)
+            split_name = split_of(root[len(common) :]) if len(places) > 1 else None
             if split is not None:
-                found.put_in(split, begin, ("", "validation_root", "test_root")[split])
-            elif told_by is not None and all(
-                one.split is None for one in found.images[begin:]
+                inventory.put_in(split, first, ("", "validation_root", "test_root")[split])
+            elif split_name is not None and all(
+                image.split is None for image in inventory.images[first:]
             ):
-                found.put_in(SPLITS[told_by.lower()], begin, told_by)
-        return found
+                inventory.put_in(SPLITS[split_name.lower()], first, split_name)
+        return inventory
 
     def notes(self, data: ImageData) -> list[str]:
         store = self.store()
@@ -159,8 +161,8 @@ class ImageFiles(DataSpec):
         shape = (self.shown().to_dict(), PIXELS, self.test_share, self.broken)
         if self._is_encoded(store):
             return f"{self.component} encoded {self._digest(store)} {self.split_seed}"
-        found = (store.index.facts.digest, store.stamp(), self.roots(), self._own())
-        return f"{self.component} v4 {found} {shape} {self.split_seed}"
+        facts = (store.index.facts.digest, store.stamp(), self.roots(), self._own_fields())
+        return f"{self.component} v4 {facts} {shape} {self.split_seed}"
 
     def expected_bytes(self) -> int:
         return len(self.store()) * self.channels * self.size**2
@@ -168,9 +170,11 @@ class ImageFiles(DataSpec):
     def load(self, say: Notify = lambda line: None, *, verify: bool = False) -> ImageData:
         store = self.store(say, verify=verify)
         self.refuse_broken(store.index.facts.broken, store, say)
-        untold = int((_untold(store) & (store.index.height >= 0)).sum())
-        if untold:
-            say(f"{untold:,} images of validation and test have no label and are left out.")
+        unlabelled = int((_unlabelled_tests(store) & (store.index.height >= 0)).sum())
+        if unlabelled:
+            say(
+                f"{unlabelled:,} images of validation and test have no label and are left out."
+            )
         if not self._is_encoded(store):
             return super().load(say, verify=verify)
         labels, shown = store.index.label.astype(np.int64), self.shown()
@@ -178,7 +182,7 @@ class ImageFiles(DataSpec):
         return EncodedData(
             str(self.component),
             EncodedPictures(store, shown, self.broken == "skip"),
-            self._few(labels, parts[0]),
+            self._keep_few_labels(labels, parts[0]),
             store.index.facts.classes,
             *parts,
             digest=self._digest(store),
@@ -188,15 +192,15 @@ class ImageFiles(DataSpec):
         )
 
     def refuse_broken(self, broken: Sequence[str], store: Store, say: Notify) -> None:
-        """Unless they are to be skipped, which is said; names the first of them."""
+        """Raise DataError naming the first broken images; report them where they are skipped."""
         what = f"{len(broken)} of {len(store):,} images cannot be decoded"
         if broken and self.broken == "skip":
             say(f"{what} and are skipped.")
         elif broken:
             listed = "\n  ".join(broken[:_NAMED])
             raise DataError(
-                f"{what}; nothing was started:\n  {listed}\nRepair or remove them, or leave them "
-                "out with broken: skip."
+                f"{what}; nothing was started:\n  {listed}\nRepair or remove them, or skip them "
+                "with broken: skip."
             )
 
     def _is_encoded(self, store: Store) -> bool:
@@ -206,7 +210,7 @@ class ImageFiles(DataSpec):
         return self.size > _SMALL or decoded > _FEW
 
     def _digest(self, store: Store) -> str:
-        """What the pixels depend on, wherever the files lie."""
+        """Digest of everything the pixels depend on; not of where the files lie."""
         facts = store.index.facts
         parts = (facts.digest, self.shown().to_dict(), PIXELS, len(facts.broken))
         return key_of(repr(parts))
@@ -215,22 +219,22 @@ class ImageFiles(DataSpec):
         store = self.store(say)
         labels = store.index.label.astype(np.int64)
         every = np.arange(len(store))
-        inputs, bad = EncodedPictures(store, self.shown()).tried(every, say)
-        self.refuse_broken(sorted(bad.values()), store, say)
-        splits = self._splits(store, sorted(bad))
+        inputs, reasons = EncodedPictures(store, self.shown()).decode_all(every, say)
+        self.refuse_broken(sorted(reasons.values()), store, say)
+        splits = self._splits(store, sorted(reasons))
         return Decoded(inputs, labels, splits, store.index.facts.classes)
 
-    def _splits(self, store: Store, bad: Sequence[int] = ()) -> NDArray[np.uint8]:
-        """As the set brings them."""
+    def _splits(self, store: Store, unreadable: Sequence[int] = ()) -> NDArray[np.uint8]:
+        """Split of each row as the set defines it; NO_SPLIT where a row cannot be used."""
         split = store.index.split.copy()
-        usable = (store.index.height >= 0) & ~_untold(store)
-        usable[list(bad)] = False
+        usable = (store.index.height >= 0) & ~_unlabelled_tests(store)
+        usable[list(unreadable)] = False
         split[split == NO_SPLIT] = TRAIN
         split[~usable] = NO_SPLIT
         if not store.index.facts.classes:
             raise DataError(
-                f"{self.root}: no image has a label. Those of validation and test need one; say "
-                "where they are: test_root."
+                f"{self.root}: no image has a label. Images of validation and test need one; set "
+                "test_root to them."
             )
         if not (split == TRAIN).any():
             raise DataError(
@@ -243,70 +247,70 @@ class ImageFiles(DataSpec):
         return self.validation_share, self.test_share
 
 
-def _untold(store: Store) -> NDArray[np.bool_]:
-    """Images of validation and test without a label: nothing could be said of an answer."""
+def _unlabelled_tests(store: Store) -> NDArray[np.bool_]:
+    """Images of validation and test without a label, on which no accuracy can be measured."""
     split = store.index.split
     return (store.index.label == NO_LABEL) & ((split == VALIDATION) | (split == TEST))
 
 
 def expanded(roots: Roots) -> list[str]:
-    """Each place that is meant; paths are made absolute.
+    """Every place that roots and patterns name; paths are absolute.
 
     Raises:
-        DataError: a pattern finds nothing.
+        DataError: a pattern matches nothing.
     """
     places = []
     for pattern in map(located, [roots] if isinstance(roots, str) else roots):
         for place in _without_braces(pattern):
-            places += _found(place)
+            places += _matches(place)
     return places
 
 
 def _without_braces(pattern: str) -> list[str]:
-    """`{000..002}` and `{a,b}` written out, as a shell does."""
-    found = _BRACES.search(pattern)
-    if found is None:
+    """Expand `{000..002}` and `{a,b}` as a shell does."""
+    match = _BRACES.search(pattern)
+    if match is None:
         return [pattern]
-    first, dots, last = found.group(1).partition("..")
+    first, dots, last = match.group(1).partition("..")
     if dots and first.isdecimal() and last.isdecimal():
         numbers = range(int(first), int(last) + 1)
         items = [str(number).zfill(len(first)) for number in numbers]
     else:
-        items = found.group(1).split(",")
-    before, after = pattern[: found.start()], pattern[found.end() :]
+        items = match.group(1).split(",")
+    before, after = pattern[: match.start()], pattern[match.end() :]
     return [one for item in items for one in _without_braces(f"{before}{item}{after}")]
 
 
-def _found(place: str) -> list[str]:
+def _matches(place: str) -> list[str]:
     if remote.is_url(place):
         if "*" not in place:
             return [place]
         with reading(place):
-            found = remote.matches(place)
+            places = remote.matches(place)
     else:
         path = os.path.abspath(os.path.expanduser(place))
         if os.path.exists(path) or not glob.has_magic(place):
             return [str(Path(path).resolve())]
-        found = glob.glob(path)
-    if not found:
-        raise DataError(f"{place} finds nothing.")
-    return sorted(found)
+        places = glob.glob(path)
+    if not places:
+        raise DataError(f"{place} matches nothing.")
+    return sorted(places)
 
 
-def class_of(said: object) -> str | None:
-    """The class that a table says; numbers are whole however they are kept.
+def class_of(value: object) -> str | None:
+    """Class name from a cell of a table, None where empty; whole floats become integers.
 
     Raises:
-        DataError: it says several.
+        DataError: the cell has several classes.
     """
-    if said is None or said != said:  # noqa: PLR0124  # not a number
+    if value is None or value != value:  # noqa: PLR0124  # not a number
         return None
-    if isinstance(said, list | tuple | dict):
+    if isinstance(value, list | tuple | dict):
         raise DataError(
-            f"has {said!r} as a label, and an image has one class. Say which column has it: "
+            f"has {value!r} as a label, but an image has one class. Name the column: "
             "data.label_column=NAME"
         )
-    if isinstance(said, float) and said.is_integer():
-        return str(int(said))
-    text = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     return composed(text.strip()) or None

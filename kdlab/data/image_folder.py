@@ -13,5 +13,5 @@ from kdlab.data.image_files import ImageFiles
 class ImageFolder(ImageFiles):
     """A class-per-folder tree, also in zip and tar files: [train|val|test]/[...]/CLASS/image."""
 
-    def find(self, root: str, found: Inventory) -> None:
-        walk(root, found)
+    def find(self, root: str, inventory: Inventory) -> None:
+        walk(root, inventory)

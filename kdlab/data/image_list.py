@@ -1,4 +1,4 @@
-"""Images that a table names: CSV, TSV or parquet with a path, a label and a split in each row."""
+"""Images listed in a table: CSV, TSV or parquet with a path, a label and a split in each row."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ from kdlab.codec import Amount, Count, MessageError, from_builtins
 from kdlab.config import register
 from kdlab.config.seal import DamagedFolder, check, sealed
 from kdlab.data.encoded import remote
-from kdlab.data.encoded.holders import look, read_file, reading
+from kdlab.data.encoded.holders import read_file, read_stamp, reading
 from kdlab.data.encoded.inventory import FoundImage, Inventory, first_of
 from kdlab.data.encoded.layout import SPLITS, lay_out
 from kdlab.data.encoded.walk import TARS, walk
@@ -22,30 +22,30 @@ from kdlab.data.parquet import batches, column, needed
 from kdlab.data.splits import NAMES
 from kdlab.errors import DataError
 
-TABLE, ARCHIVE = "images.csv", "images.zip"  # of what `kdlab data --store` wrote
+TABLE, ARCHIVE = "images.csv", "images.zip"  # files that `kdlab data --store` writes
 LONGEST = {"JPEG": 65_500, "WEBP": 16_383}  # pixels of a side; libjpeg-turbo, libwebp
 _PATHS = ("path", "file", "file_name", "filename", "image", "image_path", "filepath")
 _LABELS = ("label", "class", "target", "class_name", "category")
 _PARTS = ("split", "set", "subset", "partition")
 _LARGEST = 1 << 30  # bytes of a table
-_ROWS, _GROWS = 64, 100  # of a parquet table at a time; times its bytes that paths may have
+_ROWS, _GROWS = 64, 100  # of a parquet table: rows at a time; unpacked over packed bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Reencoded:
-    """What a set that `kdlab data --store` wrote says of itself, beside its table in a seal."""
+    """Facts of a set that `kdlab data --store` wrote, in the seal beside its table."""
 
     reencoded: str  # digest of the original's names, sizes, checksums and labels
     classes: tuple[str, ...]  # in the original's order
     images: Count
-    size: Count  # pixels of a side of the views that it was made for
-    side: Count  # pixels that shorter sides were brought to
+    size: Count  # pixels of a side of the views it is for
+    side: Count  # pixels of the shorter side
     form: str  # `JPEG 85` or `WebP lossless`
     bytes_before: Count
     bytes_after: Count
-    psnr_db: Amount | None  # what encoding cost some of the resized images; None: nothing
+    psnr_db: Amount | None  # of resized images, median of a sample; None: lossless
     larger: Count = 0  # images with more bytes than their originals
-    as_png: Count = 0  # images with a longer side than `form` allows
+    as_png: Count = 0  # images too long for `form`
 
     def __str__(self) -> str:
         cost = "" if self.psnr_db is None else f", {self.psnr_db:.1f} dB PSNR"
@@ -61,10 +61,10 @@ class Reencoded:
 
 
 def reencoded(table: str) -> Reencoded | None:
-    """The facts beside a table, all files held against them; None: it is a table like any.
+    """Facts of the set of a table, after its files are verified; None for any other table.
 
     Raises:
-        DataError: a file is not what it was.
+        DataError: a file has changed.
     """
     folder = Path(table).parent
     if Path(table).name != TABLE or "://" in table or not sealed(folder):
@@ -73,17 +73,17 @@ def reencoded(table: str) -> Reencoded | None:
         return from_builtins(Reencoded, check(folder, hashes=True))
     except (DamagedFolder, MessageError) as error:
         raise DataError(
-            f"{folder}, written by `kdlab data --store`, is damaged: {error}. Write it anew."
+            f"{folder}, written by `kdlab data --store`, is damaged: {error}. Write it again."
         ) from error
 
 
 @register("data/image_list")
 @dataclass(frozen=True, kw_only=True)
 class ImageList(ImageFiles):
-    """Images of any layout, listed in a table: a path, a label and, if there is one, a split.
+    """Images of any layout, listed in a table: a path, a label and optionally a split.
 
     root: a .csv, .tsv or .parquet file with a row for each image, or a .txt file with a path in
-        each line. An empty label leaves an image without one: it is trained on with soft labels.
+        each line. An image with an empty label is trained on with soft labels alone.
     images: the folder, zip, tar or URL that paths are relative to; null is the table's folder, or
         the zip that `kdlab data --store` wrote with it.
     path_column: null takes path, file, file_name, filename or image.
@@ -97,48 +97,59 @@ class ImageList(ImageFiles):
     label_column: str | None = None
     split_column: str | None = None
 
-    def find(self, root: str, found: Inventory) -> None:
+    def find(self, root: str, inventory: Inventory) -> None:
         written = reencoded(root)
         rows = list(_rows(root))
         if not rows:
             raise DataError(f"{root} has no rows.")
         names = tuple(rows[0])
-        path = column(root, names, self.path_column, _PATHS)
-        path = path or needed(root, names, "the paths of images", "path_column")
-        label = column(root, names, self.label_column, _LABELS)
-        part = column(root, names, self.split_column, _PARTS)
-        found.looks[root] = look(root)
-        known, begin = _Known(self._base(root, written), found), len(found.images)
+        path_column = column(root, names, self.path_column, _PATHS)
+        path_column = path_column or needed(
+            root, names, "the paths of images", "path_column"
+        )
+        label_column = column(root, names, self.label_column, _LABELS)
+        split_column = column(root, names, self.split_column, _PARTS)
+        inventory.stamps[root] = read_stamp(root)
+        images, first = (
+            _NamedImages(self._base(root, written), inventory),
+            len(inventory.images),
+        )
         if written is not None:
-            found.put(str(written), root, written.images)
-            found.classes = written.classes if len(self.roots()) == 1 else None
+            inventory.put(str(written), root, written.images)
+            inventory.classes = written.classes if len(self.roots()) == 1 else None
         listed, missing = dict[str, FoundImage](), list[str]()
         for row in rows:
-            name = str(row[path] or "")
-            image = known.image(name) or known.image(name.strip())
+            name = str(row[path_column] or "")
+            image = images.image(name) or images.image(name.strip())
             if image is None:
                 missing.append(name)
                 continue
             try:
-                said = (
-                    class_of(row[label])
-                    if label
+                class_name = (
+                    class_of(row[label_column])
+                    if label_column
                     else os.path.basename(os.path.dirname(name))
                 )
             except DataError as error:
                 raise DataError(f"{root}: {name} {error}") from error
-            split = None if part is None else _split(root, row[part], found)
-            image = image._replace(label=said or None, split=split)
-            before = listed.setdefault(os.path.normpath(image.name), image)
-            _refuse_twice(root, before, image, found)
+            split = (
+                None if split_column is None else _split(root, row[split_column], inventory)
+            )
+            image = image._replace(label=class_name or None, split=split)
+            earlier = listed.setdefault(os.path.normpath(image.name), image)
+            _refuse_twice(root, earlier, image, inventory)
         if missing:
             raise DataError(
-                f"{len(missing)} of {len(rows)} images that {root} lists are not in {known.base}: "
-                f"{first_of(missing)}. `images` says where they lie."
+                f"{len(missing)} of {len(rows)} images that {root} lists are not in {images.base}: "
+                f"{first_of(missing)}. Set `images` to where they lie."
             )
-        found.images += listed.values()
-        if label is None and part is None and not any(map(os.path.isabs, listed)):
-            lay_out(found, begin)  # a list of paths alone says no more than its folders do
+        inventory.images += listed.values()
+        if (
+            label_column is None
+            and split_column is None
+            and not any(map(os.path.isabs, listed))
+        ):
+            lay_out(inventory, first)  # of a list of paths alone the folders are the labels
 
     def _base(self, root: str, written: Reencoded | None) -> str:
         base = os.path.dirname(root)
@@ -150,43 +161,43 @@ class ImageList(ImageFiles):
 
 
 def _refuse_twice(
-    root: str, before: FoundImage, image: FoundImage, found: Inventory
+    root: str, earlier: FoundImage, image: FoundImage, inventory: Inventory
 ) -> None:
-    """A row that names an image again; it may say nothing else of it."""
-    if image is before:
+    """Refuse a second row for an image with another class or split; note an equal one."""
+    if image is earlier:
         return
-    if (before.label, before.split) != (image.label, image.split):
-        said = " and ".join(
+    if (earlier.label, earlier.split) != (image.label, image.split):
+        both = " and ".join(
             f"{one.label or 'no label'}{'' if one.split is None else f', {NAMES[one.split]}'}"
-            for one in (before, image)
+            for one in (earlier, image)
         )
         raise DataError(
-            f"{root} lists {image.name} twice, as {said}. An image has one class and is of one "
+            f"{root} lists {image.name} twice, as {both}. An image has one class and is of one "
             "split; nothing was started."
         )
-    found.put("left out, a row that lists an image again", image.name)
+    inventory.put("left out, a row that lists an image again", image.name)
 
 
-class _Known:
-    """Images by the names that a table has for them."""
+class _NamedImages:
+    """Images of a folder, archive or URL, by the names in a table."""
 
-    def __init__(self, base: str, found: Inventory) -> None:
-        self.base, self.number = base, len(found.holders)
-        self.inside: dict[str, FoundImage] | None = None  # of an archive, or at a URL
+    def __init__(self, base: str, inventory: Inventory) -> None:
+        self.base, self.number = base, len(inventory.holders)
+        self.inside: dict[str, FoundImage] | None = None  # by name, of an archive or a URL
         if remote.is_url(base) or base.lower().endswith((*TARS, ".zip")):
-            all_of_it = Inventory(holders=list(found.holders))
-            walk(base, all_of_it, bare=True)
-            self.inside = {image.name: image for image in all_of_it.images}
-            found.looks.update(all_of_it.looks)
-        found.holders.append(base)
+            contents = Inventory(holders=list(inventory.holders))
+            walk(base, contents, bare=True)
+            self.inside = {image.name: image for image in contents.images}
+            inventory.stamps.update(contents.stamps)
+        inventory.holders.append(base)
 
     def image(self, name: str) -> FoundImage | None:
-        """None: there is no such image."""
+        """The image of a name; None where there is none."""
         if self.inside is not None:
             return self.inside.get(os.path.normpath(name))
         try:
             status = os.stat(os.path.join(self.base, name))
-        except (OSError, ValueError):  # a path with a zero byte is none
+        except (OSError, ValueError):  # a path with a zero byte
             return None
         if not stat.S_ISREG(status.st_mode):
             return None
@@ -217,22 +228,24 @@ def _rows(root: str) -> Iterator[Mapping[str, object]]:
                 csv.reader(lines, delimiter="\t" if suffix == ".tsv" else comma)
             )
         else:
-            raise DataError(f"{root} is no table: .csv, .tsv, .parquet or .txt.")
+            raise DataError(
+                f"{root} is no table: give a .csv, .tsv, .parquet or .txt file."
+            )
 
 
 def _named(lines: Iterator[list[str]]) -> Iterator[Mapping[str, object]]:
-    """Rows by the names of the first line; cells beyond it have none."""
+    """Rows as mappings from the names in the first line; further cells are dropped."""
     names = [name.strip() for name in next(lines, [])]
     for cells in filter(None, lines):
         yield dict(zip_longest(names, cells[: len(names)], fillvalue=""))
 
 
-def _split(root: str, said: object, found: Inventory) -> int | None:
-    text = "" if said is None else str(said).strip()
+def _split(root: str, value: object, inventory: Inventory) -> int | None:
+    text = "" if value is None else str(value).strip()
     if not text:
         return None
     split = SPLITS.get(text.lower())
     if split is None:
-        raise DataError(f"{root}: split {said!r} is none of {', '.join(sorted(SPLITS))}.")
-    found.splits[text] = split
+        raise DataError(f"{root}: split {value!r} is none of {', '.join(sorted(SPLITS))}.")
+    inventory.splits[text] = split
     return split

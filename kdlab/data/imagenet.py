@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from kdlab.config import Range, register
-from kdlab.data.encoded.holders import look, opened, reading
+from kdlab.data.encoded.holders import open_holder, read_stamp, reading
 from kdlab.data.encoded.inventory import FoundImage, Inventory
 from kdlab.data.encoded.remote import stream_of
 from kdlab.data.encoded.walk import Entry, tar_entries, walk
@@ -21,7 +21,7 @@ _TRAIN, _TEST = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 _DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 _TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 _WNID = re.compile(r"n\d{8}")
-_BUFFER = 1 << 13  # bytes: what lies between two headers is passed over
+_BUFFER = 1 << 13  # bytes: the reader skips what lies between two headers
 _NUMBER = re.compile(r"(\d{8})\.JPEG$", re.IGNORECASE)
 
 
@@ -39,15 +39,15 @@ class ImageNet(ImageFiles):
     size: Annotated[int, Range(ge=4)] = 224
     validation_share: Annotated[float, Range(ge=0, lt=1)] = 0.01
 
-    def find(self, root: str, found: Inventory) -> None:
+    def find(self, root: str, inventory: Inventory) -> None:
         folder = Path(root)
         with reading(folder):
             if (folder / "train").is_dir() and (folder / "val").is_dir():
-                self._unpacked(folder, found)
+                self._unpacked(folder, inventory)
             else:
-                self._packed(folder, found)
+                self._packed(folder, inventory)
 
-    def _packed(self, folder: Path, found: Inventory) -> None:
+    def _packed(self, folder: Path, inventory: Inventory) -> None:
         """Three archives, as they are downloaded."""
         train, test, devkit = (folder / name for name in (_TRAIN, _TEST, _DEVKIT))
         missing = [path.name for path in (train, test, devkit) if not path.is_file()]
@@ -59,29 +59,29 @@ class ImageNet(ImageFiles):
             )
         names, truth = _devkit(devkit)
         for path, split in ((train, TRAIN), (test, TEST)):
-            number = len(found.holders)
-            found.holders.append(str(path))
-            found.looks[str(path)] = look(path)
+            number = len(inventory.holders)
+            inventory.holders.append(str(path))
+            inventory.stamps[str(path)] = read_stamp(path)
             images = _train(path) if split == TRAIN else _validation(path, truth)
             for wnid, entry in images:
-                found.images.append(FoundImage(number, *entry, wnid, split))
-        _name(found, names)
+                inventory.images.append(FoundImage(number, *entry, wnid, split))
+        _name_classes(inventory, names)
 
-    def _unpacked(self, folder: Path, found: Inventory) -> None:
-        """Class folders, as torchvision leaves them: what it calls val is the test."""
-        found.looks[str(folder)] = look(folder)
+    def _unpacked(self, folder: Path, inventory: Inventory) -> None:
+        """Class folders, as torchvision unpacks them; its val is `test`."""
+        inventory.stamps[str(folder)] = read_stamp(folder)
         for name, split in (("train", TRAIN), ("val", TEST)):
-            first = len(found.images)
-            walk(str(folder / name), found)
-            found.put_in(split, first, f"{name}/")
+            first = len(inventory.images)
+            walk(str(folder / name), inventory)
+            inventory.put_in(split, first, f"{name}/")
         if (folder / _DEVKIT).is_file():  # else classes are called by their WordNet ids
-            _name(found, _devkit(folder / _DEVKIT)[0])
+            _name_classes(inventory, _devkit(folder / _DEVKIT)[0])
 
 
 def _train(path: Path) -> "list[tuple[str, Entry]]":
-    """Images of the tar of each class inside the tar of all: bytes of the outer one."""
+    """Images of each class's tar inside the outer tar, with offsets in the outer one."""
     images: list[tuple[str, Entry]] = []
-    with closing(opened(str(path))) as holder, holder.stream() as raw:
+    with closing(open_holder(str(path))) as holder, holder.stream() as raw:
         classes = list(tar_entries(str(path), raw))
         for name, start, _, size, _ in classes:
             wnid = Path(name).stem
@@ -100,7 +100,7 @@ def _train(path: Path) -> "list[tuple[str, Entry]]":
 
 def _validation(path: Path, truth: "list[str]") -> "list[tuple[str, Entry]]":
     images: list[tuple[str, Entry]] = []
-    with closing(opened(str(path))) as holder, holder.stream() as raw:
+    with closing(open_holder(str(path))) as holder, holder.stream() as raw:
         for name, *rest in tar_entries(str(path), raw):
             number = _NUMBER.search(name)
             if number is None:
@@ -114,7 +114,7 @@ def _validation(path: Path, truth: "list[str]") -> "list[tuple[str, Entry]]":
 
 
 def _devkit(path: Path) -> tuple[dict[str, str], list[str]]:
-    """Words of each WordNet id, and the id of each validation image."""
+    """Words of each WordNet id, and the id of each validation image, from the devkit."""
     from scipy.io import loadmat
 
     with tarfile.open(path, "r:gz") as archive:
@@ -134,16 +134,18 @@ def _devkit(path: Path) -> tuple[dict[str, str], list[str]]:
     return words_of, [wnid_of[int(line)] for line in truth.decode().split()]
 
 
-def _name(found: Inventory, words: dict[str, str]) -> None:
-    """Classes by their words, in the order of their ids, as everybody numbers them."""
-    wnids = sorted({image.label for image in found.images if image.label is not None})
+def _name_classes(inventory: Inventory, words: dict[str, str]) -> None:
+    """Name classes by their words, in the usual order, that of their WordNet ids."""
+    wnids = sorted({image.label for image in inventory.images if image.label is not None})
     shown = {wnid: _shown(wnid, words) for wnid in wnids}
-    found.classes = tuple(shown[wnid] for wnid in wnids)
-    found.images = [image._replace(label=shown[str(image.label)]) for image in found.images]
+    inventory.classes = tuple(shown[wnid] for wnid in wnids)
+    inventory.images = [
+        image._replace(label=shown[str(image.label)]) for image in inventory.images
+    ]
 
 
 def _shown(wnid: str, words: dict[str, str]) -> str:
-    """The first of its words; two classes have the same (crane, maillot), so with its id."""
+    """First word of a class, with its id where two classes share it (crane, maillot)."""
     first = words.get(wnid, wnid).split(",")[0]
     twins = [other for other, text in words.items() if text.split(",")[0] == first]
     return first if len(twins) < 2 else f"{first} ({wnid})"

@@ -1,4 +1,4 @@
-"""The base of all data sets: decoded once, kept as uint8, shared by all processes.
+"""Base classes of data sets: decoded once to uint8 and shared by all processes.
 
 A set is decoded into `<home>/data/<key>/` and memory-mapped from there, so the student,
 its reader and every teacher on a host share one copy in memory (EDL-Dist 3.1: the
@@ -32,11 +32,11 @@ from kdlab.data.shown import InputSpec
 from kdlab.data.splits import NO_LABEL, by_class, completed
 from kdlab.errors import DataError
 
-Notify = Callable[[str], None]  # one line for the user
-PHOTO_SIZE = 96  # pixels of a side, where nothing is said: what a CPU trains on in minutes
+Notify = Callable[[str], None]  # receives a line for the user
+PHOTO_SIZE = 96  # default, pixels of a side: a CPU trains on these in minutes
 PHOTO_VIEWS: Mapping[str, object] = {"flip": True, "resized_crop": 0.35}
 PIXELS = 3  # raise when a view changes for the same set: caches of labels depend on it
-# Size of a side -> fields of a set as a model was made for: crop_pct, interpolation and so on.
+# Size of a side -> fields of a set that a model was made for, such as crop_pct, interpolation.
 Configuration = Callable[[int], Mapping[str, Any]]
 
 
@@ -50,14 +50,14 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class _DecodedMeta:
-    """What stands beside the arrays of a set in its folder."""
+    """Facts of a decoded set, in the seal of its folder."""
 
     classes: tuple[str, ...]
     digest: str
 
 
 class ShownImages(Protocol):
-    """The images of a set, as they are shown without augmentation: an array, or decoded now."""
+    """Images of a set without augmentation: an array, or decoded on demand."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...  # (N, C, H, W)
@@ -80,7 +80,7 @@ class ImageData(ABC):
     augment: Augment
     shown: InputSpec  # how an image is shown without augmentation
     sampling: Sampling = Sampling()  # noqa: RUF009  # frozen
-    # Views take longer than a message: who has others to serve makes them in a thread.
+    # Views take long, so a server makes them in a thread.
     slow: ClassVar[bool] = False
 
     @property
@@ -100,19 +100,19 @@ class ImageData(ABC):
         label = int(self.labels[row])
         return "no label" if label == NO_LABEL else self.classes[label]
 
-    def here(self) -> float:
-        """Share of the images that lie on this machine, 0 to 1; an estimate."""
+    def local_share(self) -> float:
+        """Share of the images that are on this machine, 0 to 1; an estimate."""
         return 1.0
 
     @property
     def ids_below(self) -> int:
-        """All ids of samples are smaller."""
+        """Upper bound (exclusive) of all sample ids."""
         return len(self.labels) * (COPIES if self.sampling.active else 1)
 
     def labelled_only(self) -> Self:
-        """The same where all of it is labelled; else what labels alone can teach with.
+        """This set with its labelled images alone; itself where every image has a label.
 
-        As many images are drawn in an epoch as before, of those with a label alone.
+        An epoch has as many samples as before, drawn from the labelled images.
         """
         if not self.unlabelled:
             return self
@@ -120,11 +120,11 @@ class ImageData(ABC):
 
     @property
     def unlabelled(self) -> int:
-        """Training images without a label: soft labels alone teach them."""
+        """Number of training images without a label, which soft labels alone teach."""
         return int((self.labels[self.train] == NO_LABEL).sum())
 
     def rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows of these samples: an id may be another copy of a row (sampling.py)."""
+        """Rows of sample ids; an id may be a further copy of a row (sampling.py)."""
         return ids % len(self.labels) if self.sampling.active else ids
 
     def views(
@@ -132,44 +132,46 @@ class ImageData(ABC):
     ) -> NDArray[np.uint8]:
         """(n, C, H, W) augmented training views of these samples in this epoch.
 
-        With `out` they are written there, without a copy between where nothing is changed.
+        With `out` they are written there, without another copy where nothing is augmented.
         """
-        how = self.mixing(ids, epoch)
-        if how is None:
+        mixture = self.mixing(ids, epoch)
+        if mixture is None:
             return self.unmixed(ids, epoch, out)
-        own = self.unmixed(ids, epoch, out)
-        mix(own, self.unmixed(how.partners, epoch), how)
-        return own
+        views = self.unmixed(ids, epoch, out)
+        mix(views, self.unmixed(mixture.partners, epoch), mixture)
+        return views
 
     def mixing(self, ids: NDArray[np.int64], epoch: int) -> Mixing | None:
-        """What is mixed into these views; None: nothing ever is."""
+        """Partners and shares that are mixed into these views; None without mixup and CutMix."""
         if not self.augment.mixes:
             return None
-        how = self.augment
-        return mixing(ids, epoch, self.train, self.shape[1:], how.seed, how.mix_rates)
+        augment = self.augment
+        return mixing(
+            ids, epoch, self.train, self.shape[1:], augment.seed, augment.mix_rates
+        )
 
     @abstractmethod
     def unmixed(
         self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
-        """Views before two of them are mixed, in memory of their own."""
+        """Views before mixing, in new memory or in `out`."""
 
     def views_ahead(
         self, batches: Iterable[NDArray[np.int64]], epoch: int
     ) -> Iterator[NDArray[np.uint8]]:
-        """Views of each batch; where making them takes long, before they are asked for."""
+        """Views of each batch in order, computed ahead where they take long."""
         return (self.views(ids, epoch) for ids in batches)
 
     def shown_ahead(
         self, batches: Iterable[NDArray[np.int64]]
     ) -> Iterator[NDArray[np.uint8]]:
-        """The same without augmentation."""
+        """Images of each batch without augmentation; computed ahead like `views_ahead`."""
         return (self.inputs[ids] for ids in batches)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedData(ImageData):
-    """All of it as one array in host memory, read-only."""
+    """A data set as one read-only array in host memory."""
 
     inputs: NDArray[np.uint8]  # (N, C, H, W)
 
@@ -191,13 +193,13 @@ class DecodedData(ImageData):
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec(Spec, ABC):
-    """What every data set can be told. Nothing is ever chosen on `test`.
+    """Settings of every data set. Nothing is ever chosen on `test`.
 
-    validation_share: of the training samples, class by class, when the set brings no
-        validation split of its own.
-    train_samples, test_samples: use only so many of them, class by class; null is all.
-    labels_per_class: so many training images of each class keep their label; the soft labels of a
-        teacher alone teach the others. null is all.
+    validation_share: of the training samples, class by class, where the set has no validation
+        split.
+    train_samples, test_samples: number of samples to use, class by class; null is all.
+    labels_per_class: training images of each class that keep their label; the teacher's soft
+        labels alone teach the others. null is all.
     """
 
     also: ClassVar[str] = "Nor is there a file or folder of images of this name."
@@ -211,55 +213,55 @@ class DataSpec(Spec, ABC):
     labels_per_class: Annotated[int, Range(ge=1)] | None = None
 
     @classmethod
-    def short_form(cls, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """A path or URL alone: photos in it, with the augmentation that photos want."""
-        place = str(given["type"])
-        kind = kind_of(place)
+    def short_form(cls, fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Expand a path or URL alone to its photos, with the default augmentation of photos."""
+        root = str(fields["type"])
+        kind = kind_of(root)
         if kind is None:
             return None
         photos = {"size": PHOTO_SIZE, "augment": PHOTO_VIEWS}
-        return {**photos, **given, "type": kind, "root": place}
+        return {**photos, **fields, "type": kind, "root": root}
 
     @abstractmethod
     def identity(self) -> str:
-        """What the pixels depend on; finds missing files early.
+        """Everything the pixels depend on; finds missing files early.
 
         Raises:
-            DataError: the set is not where it should be; names the path.
+            DataError: the set is missing; names the path.
         """
 
     def shown_as(self, configuration: Configuration) -> Self:
-        """This set with what it leaves to a model's own configuration.
+        """This set with its open fields filled from a model's configuration.
 
         Args:
-            configuration: is asked only if something is left to it.
+            configuration: called only where a field is open.
         """
         return self
 
     def notes(self, data: ImageData) -> list[str]:
-        """What is known of a set beside its images, a line for each; `data` is the set."""
+        """Lines about the loaded set `data`: its files and the origin of its splits."""
         return []
 
     def shown(self) -> InputSpec | None:
-        """How its images are shown; None: they are arrays of one size."""
+        """The transform to a model's input; None where images are arrays of one size."""
         return None
 
     @abstractmethod
     def expected_bytes(self) -> int:
-        """Size in host memory, known before anything is decoded."""
+        """Size in host memory in bytes, known before anything is decoded."""
 
     @abstractmethod
     def decode(self, say: Notify) -> Decoded: ...
 
     def load(self, say: Notify = lambda line: None, *, verify: bool = False) -> ImageData:
-        """The set, decoded now if it was not before, or if what is there is damaged.
+        """Load the set; decode it first where the decoded files are missing or damaged.
 
         Args:
-            say: gets a line when it takes long, or when damage was found.
-            verify: check the hashes of the decoded files, and not their sizes alone: once a run.
+            say: receives a line when decoding takes long, or when files are damaged.
+            verify: check hashes of the decoded files and not sizes alone: once a run.
 
         Raises:
-            DataError: missing, empty or damaged files, or no room for it.
+            DataError: missing, empty or damaged files, or too little memory or disk.
         """
         folder = home() / "data" / key_of(f"{self.component}\n{self.identity()}")
         return kept(
@@ -267,14 +269,14 @@ class DataSpec(Spec, ABC):
             find=lambda: (
                 self._open(folder) if damage(folder, hashes=verify) is None else None
             ),
-            make=lambda: self._decoded_into(folder, say),
+            make=lambda: self._decode_into(folder, say),
         )
 
-    def _decoded_into(self, folder: Path, say: Notify) -> ImageData:
+    def _decode_into(self, folder: Path, say: Notify) -> ImageData:
         if sealed(folder):
             say(
                 f"The decoded images of {self.component} in {folder} are damaged "
-                f"({damage(folder, hashes=True)}); they are decoded again."
+                f"({damage(folder, hashes=True)}); decoding them again."
             )
         need = self.expected_bytes()
         say(f"{self.component}: {_size(need)} as uint8 in host memory")
@@ -307,14 +309,14 @@ class DataSpec(Spec, ABC):
         inputs, digest = np.load(folder / "inputs.npy", mmap_mode="r"), meta.digest
         _, channels, size, _ = inputs.shape
         shown = self.shown() or InputSpec(size=size, channels=1 if channels == 1 else 3)
-        if shown.interpolation != "bilinear":  # crops are resized by it
+        if shown.interpolation != "bilinear":  # it resizes crops
             digest = key_of(f"{digest} {shown.interpolation}")
         labels = np.load(folder / "labels.npy")
         parts = self._split(labels, np.load(folder / "split.npy"))
         return DecodedData(
             str(self.component),
             inputs.view(np.ndarray),  # plain array: indexing a memmap is slower
-            self._few(labels, parts[0]),
+            self._keep_few_labels(labels, parts[0]),
             meta.classes,
             *parts,
             digest=digest,
@@ -324,21 +326,21 @@ class DataSpec(Spec, ABC):
         )
 
     def _shares(self) -> tuple[float, float]:
-        """Parts of the training samples for validation and test, where the set brings none."""
+        """Shares of the training samples for validation and test, where the set has none."""
         return self.validation_share, 0.0
 
-    def _few(
+    def _keep_few_labels(
         self, labels: NDArray[np.int64], train: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """All labels but those of training images that are to do without."""
+        """Labels with all but `labels_per_class` of each class removed in training images."""
         if self.labels_per_class is None:
             return labels
-        few = labels.copy()
-        mixed = permutation(self.split_seed + 3, 0, train)
+        remaining = labels.copy()
+        shuffled = permutation(self.split_seed + 3, 0, train)
         for label in np.unique(labels[train]):
-            own = mixed[labels[mixed] == label]
-            few[own[self.labels_per_class :]] = NO_LABEL
-        return few
+            rows = shuffled[labels[shuffled] == label]
+            remaining[rows[self.labels_per_class :]] = NO_LABEL
+        return remaining
 
     def _split(
         self, labels: NDArray[np.int64], split: NDArray[np.uint8]

@@ -1,7 +1,7 @@
 """Mixup and CutMix: two images become one, and the hard label is shared between theirs.
 
-Which two, and in which share, follows from (seed, epoch, sample id), so a reference says it
-without a byte more: a teacher anywhere mixes the images that the student sees (consistent
+The pair and the share follow from (seed, epoch, sample id), so a reference needs no further
+byte: a teacher anywhere mixes the same images as the student (consistent
 teaching, Beyer et al. 2022, arXiv:2106.05237).
 
 Source: mixup arXiv:1710.09412; CutMix arXiv:1905.04899, Algorithm A1. Images are mixed one by one,
@@ -22,10 +22,10 @@ _STREAM = 0x6D69786564  # keeps these draws apart from those of the augmentation
 
 
 class MixRates(NamedTuple):
-    """What is mixed how often, as timm names it."""
+    """Strength and frequency of mixup and CutMix, named as in timm."""
 
     mixup_alpha: float  # α of Beta(α, α), from which λ is drawn; 0 is no mixup
-    cutmix_alpha: float  # the same of CutMix
+    cutmix_alpha: float  # of CutMix
     prob: float  # of a view to be mixed at all
     switch_prob: float  # of CutMix, where both are on
 
@@ -39,10 +39,10 @@ class MixRates(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mixing:
-    """Which other image is in each view, and how much of it is its own."""
+    """Partner of each view, and the share of the view's own image."""
 
     partners: NDArray[np.int64]  # (N,) ids of training images
-    share: NDArray[np.float64]  # (N,) λ, of its own pixels; 1 is not mixed
+    share: NDArray[np.float64]  # (N,) λ, share of the view's own image; 1 is not mixed
     # (N, 4) top, left, bottom, right from the other; empty for mixup
     boxes: NDArray[np.int64]
 
@@ -53,25 +53,25 @@ def mixing(
     pool: NDArray[np.int64],
     size: tuple[int, int],
     seed: int,
-    asked: MixRates,
+    rates: MixRates,
 ) -> Mixing:
-    """What is mixed into the views of these samples.
+    """Draw partners, shares and boxes for the views of these samples.
 
     Args:
         ids: (N,) samples.
         epoch: whose views these are.
-        pool: training images, of which each partner is one by chance.
+        pool: (n,) ids of training images, from which partners are drawn.
         size: height and width of a view.
         seed: of the augmentation.
-        asked: what is on.
+        rates: of mixup and CutMix.
     """
     from scipy.special import betaincinv
 
     chance = uniforms(seed ^ _STREAM, epoch, ids, _DRAWS)
-    cut = chance[:, 1] < asked.cut_share
-    alpha = np.where(cut, asked.cutmix_alpha, asked.mixup_alpha)
+    cut = chance[:, 1] < rates.cut_share
+    alpha = np.where(cut, rates.cutmix_alpha, rates.mixup_alpha)
     drawn = betaincinv(alpha, alpha, chance[:, 2])
-    drawn[chance[:, 0] >= asked.prob] = 1.0
+    drawn[chance[:, 0] >= rates.prob] = 1.0
     boxes = _boxes(drawn, chance[:, 4:6], *size)
     boxes[~cut] = 0
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
@@ -85,7 +85,7 @@ def mixing(
 def _boxes(
     share: NDArray[np.float64], centre: NDArray[np.float64], height: int, width: int
 ) -> NDArray[np.int64]:
-    """(N, 4) of 1 - λ of the area around a centre, cut off at the edges."""
+    """(N, 4) boxes around centres with 1 - λ of the area, clipped at the edges."""
     ratio = np.sqrt(1 - share)
     edges = []
     for side, place in ((height, centre[:, 0]), (width, centre[:, 1])):
@@ -96,14 +96,14 @@ def _boxes(
     return np.stack([top, left, bottom, right], axis=1)
 
 
-def mix(own: NDArray[np.uint8], others: NDArray[np.uint8], how: Mixing) -> None:
-    """Mix `others` into `own`, both (N, C, H, W), where it lies."""
+def mix(views: NDArray[np.uint8], others: NDArray[np.uint8], how: Mixing) -> None:
+    """Mix `others` into `views` in place; both are (N, C, H, W)."""
     for i, (top, left, bottom, right) in enumerate(how.boxes.tolist()):
         if bottom > top and right > left:
-            own[i, :, top:bottom, left:right] = others[i, :, top:bottom, left:right]
+            views[i, :, top:bottom, left:right] = others[i, :, top:bottom, left:right]
             continue
         weight = round(float(how.share[i]) * _LEVELS)
         if weight < _LEVELS:
-            summed = own[i].astype(np.uint16) * weight
+            summed = views[i].astype(np.uint16) * weight
             summed += others[i].astype(np.uint16) * (_LEVELS - weight)
-            own[i] = (summed + _LEVELS // 2) >> 8
+            views[i] = (summed + _LEVELS // 2) >> 8

@@ -1,7 +1,7 @@
 """Images in Parquet files and in folders that Hugging Face `datasets` saved.
 
 Arrow files are read where they lie: their images are plain bytes in them. Those of Parquet are
-packed in pages, so they are copied once, one behind the other, into a file of this machine.
+packed in pages, so they are copied once, one after the other, into a file on this machine.
 """
 
 import shutil
@@ -19,7 +19,7 @@ from kdlab.config import register
 from kdlab.config.home import home, read_object, write_whole
 from kdlab.config.kept import key_of
 from kdlab.data.encoded import remote
-from kdlab.data.encoded.holders import look, reading
+from kdlab.data.encoded.holders import read_stamp, reading
 from kdlab.data.encoded.inventory import FoundImage, Inventory
 from kdlab.data.encoded.walk import files_in
 from kdlab.data.image_files import ImageFiles, class_of
@@ -34,10 +34,10 @@ else:
 
 _IMAGES = ("image", "img", "png", "jpg", "jpeg", "picture")
 _LABELS = ("label", "labels", "fine_label", "class", "target", "cls")
-_GROWS = 4  # times the bytes of its file that images may have: they are packed already
+_GROWS = 4  # unpacked over packed bytes: images are compressed already
 _BEYOND = 6_000_000  # bytes beyond that, of any file
-_ROW = 200  # bytes that are known of an image, in memory
-_ROWS, _AT_ONCE = 32, 1_000_000  # rows that are unpacked at a time, and their bytes
+_ROW = 200  # bytes of the facts of an image, in memory
+_ROWS, _AT_ONCE = 32, 1_000_000  # rows unpacked at a time, and their bytes
 _DISK_SHARE = 0.9  # of what is free
 
 
@@ -48,27 +48,27 @@ class ParquetImages(ImageFiles):
 
     root: .parquet or .arrow files, or a folder of them such as `save_to_disk` writes; the split is
         that of the file's name (train-00000-of-00002.parquet) or of a folder.
-    image_column: null takes image, img or png; it holds encoded bytes, as they are or in a struct.
+    image_column: null takes image, img or png; it holds encoded bytes, plain or in a struct.
     label_column: null takes label, labels, class or target; without any, images have no label.
     """
 
     image_column: str | None = None
     label_column: str | None = None
 
-    def find(self, root: str, found: Inventory) -> None:
-        for file, inside in files_in(root, found, (".parquet", ".arrow")):
+    def find(self, root: str, inventory: Inventory) -> None:
+        for file, inside in files_in(root, inventory, (".parquet", ".arrow")):
             with reading(file):
-                if file.endswith(".arrow") and file != root and not _saved(file):
-                    found.leave(inside)  # of a cache
+                if file.endswith(".arrow") and file != root and not _is_saved(file):
+                    inventory.leave(inside)  # of a cache
                 else:
-                    self._file(file, inside, found)
+                    self._file(file, inside, inventory)
 
-    def _file(self, file: str, inside: str, found: Inventory) -> None:
+    def _file(self, file: str, inside: str, inventory: Inventory) -> None:
         """Add the images of one file; `inside` is its name below the root."""
-        number = len(found.holders)
+        number = len(inventory.holders)
         images: list[tuple[int, int, str | None]] = []  # start, size, label
         if file.endswith(".arrow"):
-            found.holders.append(file)
+            inventory.holders.append(file)
             with pa.memory_map(file) as mapped:
                 _refuse_packed(file, pa.ipc.MessageReader.open_stream(mapped))
                 mapped.seek(0)
@@ -76,7 +76,7 @@ class ParquetImages(ImageFiles):
                 mapped.seek(0)
                 reader = pa.ipc.open_stream(mapped)
                 columns = self._columns(file, reader.schema)
-                names = _name_classes(file, reader.schema, columns[1], found)
+                names = _name_classes(file, reader.schema, columns[1], inventory)
                 end = base + mapped.size()
                 for batch in reader:
                     rows = _ROW * (len(images) + len(batch))
@@ -88,24 +88,24 @@ class ParquetImages(ImageFiles):
                     places = starts + (begin - base)
                     images += zip(places.tolist(), sizes.tolist(), labels, strict=True)
         else:
-            copy = str(self._copied(file, images, found))
-            found.holders.append(copy)
-            found.looks[copy] = look(copy)
+            copy = str(self._copied(file, images, inventory))
+            inventory.holders.append(copy)
+            inventory.stamps[copy] = read_stamp(copy)
         for row, (start, size, label) in enumerate(images):
             entry = (f"{inside}/{row:09}", start, size, size, -1)
-            found.images.append(FoundImage(number, *entry, label))
+            inventory.images.append(FoundImage(number, *entry, label))
 
     def _copied(
-        self, file: str, images: list[tuple[int, int, str | None]], found: Inventory
+        self, file: str, images: list[tuple[int, int, str | None]], inventory: Inventory
     ) -> Path:
-        """The images of a parquet file, one behind the other; `images` gets where each lies."""
-        facts = look(file)
-        asked = (file, facts, self.image_column, self.label_column)
-        path = home() / "data" / f"{key_of(repr(asked))}.images"
+        """Copy the images of a parquet file into one file; `images` receives where each lies."""
+        facts = read_stamp(file)
+        key = (file, facts, self.image_column, self.label_column)
+        path = home() / "data" / f"{key_of(repr(key))}.images"
         source = remote.RemoteHolder(file, facts).stream() if remote.is_url(file) else file
         table = pq.ParquetFile(source)
         columns = self._columns(file, table.schema_arrow)
-        names = _name_classes(file, table.schema_arrow, columns[1], found)
+        names = _name_classes(file, table.schema_arrow, columns[1], inventory)
         wanted = [name for name in columns if name is not None]
 
         def write(temporary: Path) -> None:
@@ -117,7 +117,7 @@ class ParquetImages(ImageFiles):
                         raw = value.as_buffer()
                         if at + raw.size > room:
                             raise OSError(
-                                f"{room / 1e9:,.1f} GB of the disk are free for them"
+                                f"the disk has {room / 1e9:,.1f} GB free for them"
                             )
                         out.write(raw)
                         images.append((at, raw.size, label))
@@ -127,8 +127,8 @@ class ParquetImages(ImageFiles):
             write_whole(path, write)
         except OSError as error:
             raise DataError(
-                f"The images of {file} could not be copied to {path}: {error}. KDLAB_HOME moves "
-                "that folder."
+                f"The images of {file} could not be copied to {path}: {error}. Set KDLAB_HOME "
+                "to another disk."
             ) from error
         return path
 
@@ -139,22 +139,22 @@ class ParquetImages(ImageFiles):
 
 
 def column(
-    file: str, names: Sequence[str], asked: str | None, usual: tuple[str, ...]
+    file: str, names: Sequence[str], requested: str | None, usual: tuple[str, ...]
 ) -> str | None:
-    """The column of a table that is asked for, or the first of the usual names.
+    """The requested column of a table, or the first that has a usual name.
 
     Raises:
-        DataError: the one that is asked for is not there.
+        DataError: the requested column does not exist.
     """
-    if asked is not None and asked not in names:
-        raise DataError(f"{file} has no column {asked}; it has {', '.join(names)}.")
-    return asked or next((name for name in usual if name in names), None)
+    if requested is not None and requested not in names:
+        raise DataError(f"{file} has no column {requested}; it has {', '.join(names)}.")
+    return requested or next((name for name in usual if name in names), None)
 
 
 def needed(file: str, names: Sequence[str], what: str, field: str) -> NoReturn:
-    """Refuse a table in which no column was found that must be there."""
+    """Raise DataError for a table without a required column."""
     raise DataError(
-        f"{file} has columns {', '.join(names)}; which of them has {what}? Say it: "
+        f"{file} has columns {', '.join(names)}; which of them has {what}? Name it: "
         f"data.{field}=NAME"
     )
 
@@ -167,14 +167,14 @@ def batches(
     rows: int = _ROWS,
     grows: int = _GROWS,
 ) -> "Iterator[pa.RecordBatch]":
-    """Some rows of a parquet file at a time: a few bytes of it may stand for any number of others.
+    """Rows of a parquet file, some at a time and within bounds: few bytes may unpack to many.
 
     Raises:
         DataError: columns have more than `grows` times the bytes of the file, its `size`.
     """
     groups = map(table.metadata.row_group, range(table.num_row_groups))
     parts = [group.column(k) for group in groups for k in range(group.num_columns)]
-    # What a file says of itself: true of all but those that are made to deceive.
+    # The file's own figures, which a malicious file may falsify.
     declared = sum(
         part.total_uncompressed_size
         for part in parts
@@ -194,22 +194,22 @@ def _refuse_beyond(file: str, unpacked: int, size: int, grows: int) -> None:
     if unpacked > most:
         raise DataError(
             f"{file} has {size:,} bytes that unpack to {unpacked:,} or more; up to {most:,} are "
-            "read. Images are packed already, so that is no data set, or has each many times: "
-            "write each once, as PNG or JPEG."
+            "read. Images are compressed already: this is no data set, or repeats its images. "
+            "Write each once, as PNG or JPEG."
         )
 
 
 def _refuse_packed(file: str, messages: "Iterable[pa.Message]") -> None:
-    """An Arrow file whose columns are compressed: reading it would unpack them in memory."""
+    """Refuse an Arrow file with compressed columns, which reading would unpack in memory."""
     for message in messages:
-        # Fields by their numbers, of the flatbuffer in Arrow's Message.fbs.
+        # Field numbers of the flatbuffer in Arrow's Message.fbs.
         path = {"record batch": (2, 3), "dictionary": (2, 1, 3)}.get(message.type)
-        if path is not None and _has(message.metadata.to_pybytes(), path):
+        if path is not None and _has_field(message.metadata.to_pybytes(), path):
             raise DataError(f"{file} is compressed; save it without.")
 
 
-def _has(raw: bytes, path: Sequence[int]) -> bool:
-    """Whether a flatbuffer has a field, in tables that others have in fields."""
+def _has_field(raw: bytes, path: Sequence[int]) -> bool:
+    """Return whether a flatbuffer has the field at a path of field numbers."""
     at = 0
     for number in path:
         at += struct.unpack_from("<I", raw, at)[0]  # of a table
@@ -222,11 +222,11 @@ def _has(raw: bytes, path: Sequence[int]) -> bool:
     return True
 
 
-def _saved(file: str) -> bool:
-    """Whether an Arrow file is one of those that `save_to_disk` wrote into its folder."""
+def _is_saved(file: str) -> bool:
+    """Return whether `save_to_disk` wrote an Arrow file, by the state.json beside it."""
     try:
         listed: Any = read_object(Path(file).with_name("state.json"))["_data_files"]
-        return Path(file).name in {Path(str(one["filename"])).name for one in listed}
+        return Path(file).name in {Path(str(entry["filename"])).name for entry in listed}
     except FileNotFoundError:
         return False
     except (ValueError, KeyError, TypeError, MessageError) as error:
@@ -238,7 +238,7 @@ def _saved(file: str) -> bool:
 def _values(
     file: str, batch: "pa.RecordBatch", image: str, label: str | None, names: Sequence[str]
 ) -> "tuple[pa.Array, Sequence[str | None]]":
-    """Encoded images and labels of some rows."""
+    """Encoded images and labels of a batch of rows."""
     values = batch.column(image)
     if pa.types.is_struct(values.type) and values.type.get_field_index("bytes") >= 0:
         values = values.field("bytes")
@@ -246,24 +246,24 @@ def _values(
         raise DataError(f"{file}: column {image} has {values.type}, not encoded images.")
     if values.null_count:
         raise DataError(
-            f"{file}: {values.null_count} images of column {image} are not in it; where it names "
-            "files instead, a data/image_list reads it."
+            f"{file}: {values.null_count} images of column {image} are missing. If the column has "
+            "paths of files instead, use data/image_list."
         )
     if label is None:
         return values, [None] * len(values)
-    said = batch.column(label).to_pylist()
-    if names and all(one is None or isinstance(one, int) for one in said):
+    labels = batch.column(label).to_pylist()
+    if names and all(value is None or isinstance(value, int) for value in labels):
         return values, [
-            names[k] if k is not None and 0 <= k < len(names) else None for k in said
+            names[k] if k is not None and 0 <= k < len(names) else None for k in labels
         ]
     try:
-        return values, [class_of(one) for one in said]
+        return values, [class_of(value) for value in labels]
     except DataError as error:
         raise DataError(f"{file} {error}") from error
 
 
 def _class_names(schema: "pa.Schema", label: str) -> list[str]:
-    """As `datasets` keeps them beside the columns."""
+    """Names of classes in the schema's metadata, where `datasets` writes them."""
     raw = (schema.metadata or {}).get(b"huggingface")
     if raw is None:
         return []
@@ -275,18 +275,18 @@ def _class_names(schema: "pa.Schema", label: str) -> list[str]:
 
 
 def _name_classes(
-    file: str, schema: "pa.Schema", label: str | None, found: Inventory
+    file: str, schema: "pa.Schema", label: str | None, inventory: Inventory
 ) -> tuple[str, ...]:
-    """Classes in the order of their numbers, as everybody else has them."""
+    """Set and return the names of classes in the order of their numbers."""
     names = tuple(_class_names(schema, label)) if label is not None else ()
-    if names and found.classes not in (None, names):
-        raise DataError(f"{file} numbers its classes otherwise than the files before it.")
-    found.classes = names or found.classes
+    if names and inventory.classes not in (None, names):
+        raise DataError(f"{file} numbers its classes differently from the files before it.")
+    inventory.classes = names or inventory.classes
     return names
 
 
 def _extents(values: "pa.Array") -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Where each value begins in the buffer of all, its bytes, and the address of that."""
+    """Start of each value in the common buffer, its bytes, and the buffer's address."""
     kind = np.int64 if pa.types.is_large_binary(values.type) else np.int32
     _, offsets, data = values.buffers()
     every: NDArray[np.int64] = np.frombuffer(offsets, kind).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Which samples make up which batch: a function of (seed, epoch), the same everywhere."""
+"""Batches of an epoch as a function of (seed, epoch), equal in every process."""
 
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -15,10 +15,10 @@ class BatchPlan:
     """The batches of a run. `ids` are rows of the data set, here those of `train`.
 
     batch: samples of a batch, over all ranks of a student group.
-    smallest: a rest of fewer samples joins the batch before it: batch norm cannot train on
-        one, and every rank of a group needs some.
+    smallest: a rest with fewer samples is added to the batch before it: batch norm cannot train
+        on one sample, and every rank of a group needs some.
     sampler: chooses the ids of an epoch among these; None takes each once.
-    first_epoch, first_sample: training began (again) there, with other batches before:
+    first_epoch, first_sample: where training began or resumed after batches of another plan:
         batches of that epoch are cut from its rest.
     """
 
@@ -33,7 +33,7 @@ class BatchPlan:
 
     @property
     def batches(self) -> int:
-        """Batches per whole epoch. All samples are used; the last may be smaller."""
+        """Batches of a full epoch. All samples are used; the last may be smaller."""
         return len(_sizes(len(self.ids), self.batch, self.smallest))
 
     def sizes(self, epoch: int) -> tuple[int, ...]:
@@ -47,7 +47,7 @@ class BatchPlan:
         return np.split(order, np.cumsum(sizes)[:-1]) if sizes else []
 
     def order(self, epoch: int) -> NDArray[np.int64]:
-        """Ids of a whole epoch; those of a sampler say which copy of a row they are."""
+        """Ids of a full epoch; a sampler's ids include the copy of the row."""
         if self.sampler is not None:
             return self.sampler.epoch(self.seed, epoch, self.ids)
         return permutation(self.seed, epoch, self.ids)
@@ -58,7 +58,7 @@ class BatchPlan:
         return max(_sizes(len(self.ids), self.batch, self.smallest))
 
     def facts(self) -> dict[str, int]:
-        """All but the ids and their choice, as it stands in a checkpoint and travels."""
+        """Fields except ids and sampler, for checkpoints and other processes."""
         apart = ("ids", "sampler")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in apart}
 
@@ -66,7 +66,7 @@ class BatchPlan:
         return self.first_sample if epoch == self.first_epoch else 0
 
 
-@lru_cache(maxsize=64)  # asked for with every part that is sent
+@lru_cache(maxsize=64)  # called for every part that is sent
 def _sizes(count: int, batch: int, smallest: int) -> tuple[int, ...]:
     full, rest = divmod(count, batch)
     sizes = [batch] * full + ([rest] if rest else [])

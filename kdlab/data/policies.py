@@ -1,8 +1,8 @@
-"""Changes of colour and shape as torchvision and timm define them, one image at a time.
+"""Operations on colour and shape as torchvision and timm define them, one image at a time.
 
-What happens to an image is decided by numbers from 0 to 1 that the caller brings; all work is
-Pillow's on 8 bits. With the same parameters each operation makes the bytes of torchvision's on a
-Pillow image, and of timm's own RandAugment, which tests hold.
+The caller passes random numbers from 0 to 1; Pillow does the work on 8 bits. With equal parameters
+each operation makes the same bytes as torchvision's on a Pillow image, and as timm's RandAugment,
+which tests hold.
 
 RandAugment is arXiv:1909.13719, TrivialAugment arXiv:2103.10158, 3-Augment section 4 of DeiT III
 (arXiv:2204.07118).
@@ -19,22 +19,22 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 _BINS = 31  # of a magnitude
 _PLAIN = Image.Resampling.NEAREST
 _SMOOTH = (Image.Resampling.BILINEAR, Image.Resampling.BICUBIC)
-# Of ImageNet: what timm fills with.
+# Mean of ImageNet, with which timm fills.
 _MEAN: Mapping[str, int | tuple[int, ...]] = {"RGB": (124, 116, 104), "L": 117}
-# Of timm's RandAugment: magnitude, its deviation, increasing or not, probability, operations
+# timm's RandAugment: magnitude, its deviation, increasing or not, probability, operations
 _TIMMS = re.compile(r"rand(-(m(10|\d)|mstd\d\d?(\.\d+)?|inc[01]|p(0(\.\d+)?|1)|n[1-4]))*")
 
 
 class Operation(NamedTuple):
     """One change of an image."""
 
-    name: str  # as torchvision calls it, or timm
+    name: str  # in torchvision or timm
     magnitude: float = 0.0
-    resample: Image.Resampling = _PLAIN  # of what moves pixels
+    resample: Image.Resampling = _PLAIN  # of operations that move pixels
 
 
 class Magnitudes(NamedTuple):
-    """Magnitudes of an operation, from none to the most."""
+    """Range of the magnitudes of an operation, from no effect to the strongest."""
 
     begin: float
     end: float
@@ -46,7 +46,7 @@ class Magnitudes(NamedTuple):
 
 
 def _hue(image: Image.Image, share: float) -> Image.Image:
-    """Turned by a share of the colour circle; grey images have none."""
+    """Shift the hue by a share of the colour circle; grey images stay."""
     if image.mode != "RGB":
         return image
     hue, saturation, value = image.convert("HSV").split()
@@ -87,7 +87,7 @@ _OPERATIONS: Mapping[str, Callable[[Image.Image, float], Image.Image]] = {
 
 
 def changed(image: Image.Image, operations: Sequence[Operation]) -> Image.Image:
-    """The image after these, one after the other."""
+    """Apply operations to an image, one after the other."""
     for name, magnitude, resample in operations:
         fill = None if resample == _PLAIN else _MEAN[image.mode]
         if name == "Rotate":
@@ -103,7 +103,7 @@ def changed(image: Image.Image, operations: Sequence[Operation]) -> Image.Image:
 def rand_augment(
     chance: Sequence[float], num_ops: int, magnitude: int, size: tuple[int, int]
 ) -> Iterator[Operation]:
-    """`num_ops` of fourteen operations, all of one magnitude.
+    """RandAugment: `num_ops` of fourteen operations, all of one magnitude.
 
     Args:
         chance: two numbers from 0 to 1 for each operation.
@@ -118,7 +118,7 @@ def rand_augment(
 
 
 def is_timms(policy: str) -> bool:
-    """Whether it is a RandAugment in timm's own words, such as rand-m9-mstd0.5-inc1."""
+    """Return whether a policy is a RandAugment in timm's notation, e.g. rand-m9-mstd0.5-inc1."""
     return _TIMMS.fullmatch(policy) is not None
 
 
@@ -126,27 +126,27 @@ def timm_augment(chance: Sequence[float], policy: str) -> Iterator[Operation]:
     """Operations of timm's RandAugment.
 
     Args:
-        chance: four numbers from 0 to 1 for each: which, whether, how much, and the way: its
-            half is the sign, and the half of that the filter.
-        policy: `is_timms`.
+        chance: four numbers from 0 to 1 for each operation: which, whether, magnitude, and one
+            for the sign (its half) and the filter (its quarter).
+        policy: in timm's notation (`is_timms`).
     """
-    given = {key: float(value) for key, value in re.findall(r"-([a-z]+)([\d.]+)", policy)}
-    asked = {"m": 10.0, "mstd": 0.0, "inc": 0.0, "p": 0.5, "n": 2.0} | given
-    for k in range(int(asked["n"])):
-        which, whether, much, way = chance[4 * k : 4 * k + 4]
-        magnitude = asked["m"]
-        if asked["mstd"]:
-            magnitude = NormalDist(magnitude, asked["mstd"]).inv_cdf(max(much, 2.0**-53))
+    fields = {key: float(value) for key, value in re.findall(r"-([a-z]+)([\d.]+)", policy)}
+    settings = {"m": 10.0, "mstd": 0.0, "inc": 0.0, "p": 0.5, "n": 2.0} | fields
+    for k in range(int(settings["n"])):
+        which, gate, much, way = chance[4 * k : 4 * k + 4]
+        magnitude = settings["m"]
+        if settings["mstd"]:
+            magnitude = NormalDist(magnitude, settings["mstd"]).inv_cdf(max(much, 2.0**-53))
         share, sign = min(10.0, max(0.0, magnitude)) / 10, 1 if way <= 0.5 else -1
-        space = _timm_space(share, sign, increasing=bool(asked["inc"]))
-        if whether <= asked["p"]:
+        space = _timm_space(share, sign, increasing=bool(settings["inc"]))
+        if gate <= settings["p"]:
             yield Operation(*space[int(which * len(space))], _SMOOTH[int(4 * way) % 2])
 
 
 def _timm_space(
     share: float, sign: int, *, increasing: bool
 ) -> tuple[tuple[str, float], ...]:
-    """Fifteen operations with magnitudes at this share of timm's ten, in timm's order."""
+    """Fifteen operations in timm's order, at a share of the highest magnitude (10)."""
     bits, level = int(share * 4), min(256, int(share * 256))
     factor = max(-0.9, sign * share * 0.9) if increasing else share * 1.8 - 0.9
     return (
@@ -162,13 +162,13 @@ def _timm_space(
 
 
 def trivial_augment(chance: Sequence[float]) -> Iterator[Operation]:
-    """One operation of any magnitude (the wide space), by three numbers from 0 to 1."""
+    """TrivialAugment (wide): one operation of random magnitude, from three numbers in 0 to 1."""
     space = _space(0.99, 32.0, 32.0, 135.0, 0.99, 6)
     yield _drawn(space, chance[0], int(chance[1] * _BINS), chance[2])
 
 
 def three_augment(chance: Sequence[float]) -> Iterator[Operation]:
-    """Grey, solarised or blurred, one of the three, by two numbers from 0 to 1."""
+    """3-Augment: grayscale, solarise or blur, from two numbers in 0 to 1."""
     choice = int(chance[0] * 3)
     yield (
         Operation("Grayscale"),
@@ -184,23 +184,23 @@ def color_jitter(
     saturation: float,
     hue: float,
 ) -> Iterator[Operation]:
-    """Each by a factor around 1, the hue by a share around 0, in an order by chance.
+    """ColorJitter: factors around 1, the hue by a share around 0, in random order.
 
     Args:
         chance: eight numbers from 0 to 1, four for the magnitudes and four for the order.
-        brightness: the most that is added to or taken from 1.
-        contrast: the same.
-        saturation: the same.
-        hue: the most, of the colour circle.
+        brightness: largest difference of the factor from 1.
+        contrast: largest difference of the factor from 1.
+        saturation: largest difference of the factor from 1.
+        hue: largest shift, as a share of the colour circle.
     """
-    found, names = [], ("Brightness", "Contrast", "Color", "Hue")
+    drawn, names = [], ("Brightness", "Contrast", "Color", "Hue")
     mosts = (brightness, contrast, saturation, hue)
     for k, (name, most) in enumerate(zip(names, mosts, strict=True)):
         if most:
             least = -most if name == "Hue" else max(-1.0, -most)
             magnitude = least + (most - least) * float(chance[k])
-            found.append((float(chance[4 + k]), Operation(name, magnitude)))
-    yield from (operation for _, operation in sorted(found))
+            drawn.append((float(chance[4 + k]), Operation(name, magnitude)))
+    yield from (operation for _, operation in sorted(drawn))
 
 
 def _space(

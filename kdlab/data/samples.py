@@ -1,4 +1,4 @@
-"""The training samples of one run: a data set and the plan that cuts it into batches."""
+"""The training samples of a run: a data set and the plan of its batches."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ from kdlab.papers.shares import shared_rows
 
 @dataclass(frozen=True, slots=True)
 class RankPart:
-    """Which rows of every batch belong to one rank of a group."""
+    """The rows of every batch that belong to one rank of a group."""
 
     rank: int = 0
     shares: tuple[float, ...] = (1.0,)
 
     def rows(self, size: int) -> slice:
-        """This rank's rows of a batch of so many samples."""
+        """This rank's rows of a batch of `size` samples."""
         counts = shared_rows(size, self.shares)
         start = sum(counts[: self.rank])
         return slice(start, start + counts[self.rank])
@@ -31,12 +31,12 @@ class RankPart:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One worker's local data set, out of all training images."""
+    """Local data set of one worker, a part of the training images."""
 
     deal: Shards
     worker: int
     workers: int
-    least: int  # images of each worker
+    least: int  # images that each worker has at least
 
     def ids(self, data: ImageData) -> NDArray[np.int64]:
         dealt = self.deal.dealt(data.train, data.labels, self.workers, self.least)
@@ -45,22 +45,22 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """Some of a local data set, by chance."""
+    """A random subset of a local data set."""
 
     seed: int
     number: int  # of the draw
     count: int
 
-    def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def draw(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return permutation(self.seed, self.number, ids)[: self.count]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleDescription:
-    """Samples as another process makes them again (`described`)."""
+    """Description from which another process makes the same samples (`described`)."""
 
     data: Mapping[str, object]  # spec of the data set
-    plan: Mapping[str, int]  # fields of `BatchPlan`, but for the ids
+    plan: Mapping[str, int]  # fields of `BatchPlan` except the ids
     shard: Shard | None
     subset: Subset | None
     part: RankPart
@@ -69,14 +69,14 @@ class SampleDescription:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSamples:
-    """Implements `soft_labels.source.Samples`; the same in trainer, reader and teacher."""
+    """Implements `soft_labels.source.Samples`; equal in trainer, reader and teacher."""
 
     data: ImageData
     plan: BatchPlan
     spec: Mapping[str, object]  # of the data, so that another process can load it
     part: RankPart = field(default=RankPart())
     shard: Shard | None = None  # None: all training images
-    subset: Subset | None = None  # None: all of these
+    subset: Subset | None = None  # None: the whole local data set
 
     @property
     def classes(self) -> int:
@@ -88,10 +88,10 @@ class PlannedSamples:
 
     def batches(self, epoch: int) -> list[NDArray[np.int64]]:
         """This rank's rows of each batch."""
-        whole = self.plan.epoch(epoch)
+        full_batches = self.plan.epoch(epoch)
         if len(self.part.shares) == 1:
-            return whole
-        return [ids[self.part.rows(len(ids))] for ids in whole]
+            return full_batches
+        return [ids[self.part.rows(len(ids))] for ids in full_batches]
 
     def sizes(self, epoch: int) -> tuple[int, ...]:
         """Samples of this rank in each batch."""
@@ -121,7 +121,10 @@ class PlannedSamples:
     def mixed_labels(
         self, ids: NDArray[np.int64], epoch: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
-        """Labels of what is mixed into these views, and their own share; None: nothing ever is."""
+        """Labels of the mixed-in partners, and the share of the view's own image.
+
+        None without mixup and CutMix.
+        """
         how = self.data.mixing(ids, epoch)
         if how is None:
             return None
@@ -153,12 +156,12 @@ def planned(
     subset: Subset | None = None,
     **plan: int,
 ) -> PlannedSamples:
-    """The samples of a plan; see `BatchPlan` for its keys (batch, seed, epochs ...)."""
+    """Samples of a plan; see `BatchPlan` for its keys (batch, seed, epochs ...)."""
     if data.sampling.labelled_only:
         spec = {**spec, "sampling": data.sampling.to_dict()}
     ids = data.train if shard is None else shard.ids(data)
     if subset is not None:
-        ids = subset.of(ids)
+        ids = subset.draw(ids)
     sampler = Sampler(data.sampling, data.labels) if data.sampling.active else None
     return PlannedSamples(
         data,
@@ -170,6 +173,13 @@ def planned(
     )
 
 
-def described(data: ImageData, of: SampleDescription) -> PlannedSamples:
-    """The samples another process described."""
-    return planned(data, of.data, part=of.part, shard=of.shard, subset=of.subset, **of.plan)
+def described(data: ImageData, description: SampleDescription) -> PlannedSamples:
+    """Samples from the description of another process."""
+    return planned(
+        data,
+        description.data,
+        part=description.part,
+        shard=description.shard,
+        subset=description.subset,
+        **description.plan,
+    )

@@ -1,8 +1,8 @@
-"""Which images an epoch shows, and how often: each once, some again, or by weight.
+"""Choose the images of an epoch: each once, some repeatedly, or drawn by weight.
 
-A sample that is shown more than once in an epoch needs a view of its own each time. So its id says
-which time it is: row + copy * (images of the set). All that depends on an id (views, references,
-what is sent again) needs to know no more than that.
+An image that is shown more than once in an epoch needs a different view each time. So its id has
+the number of the copy: row + copy * (images of the set). Everything that depends on an id (views,
+references, resends) needs no more than that.
 """
 
 from collections.abc import Iterator
@@ -17,22 +17,22 @@ from kdlab.data.counter_random import permutation, uniforms
 from kdlab.data.splits import NO_LABEL
 from kdlab.errors import Fault
 
-COPIES = 1 << 20  # of a row in an epoch, at most: what a teacher takes for an id
+COPIES = 1 << 20  # of a row in an epoch, at most: the limit of ids at a teacher
 _STREAM = 0x64726177  # keeps these draws apart from those of the order
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling(Spec):
-    """Which training images an epoch shows; each of them once by default.
+    """How training images are drawn for an epoch; by default each of them once.
 
-    repeats: views of each image in an epoch, which shows as many times fewer images: repeated
-        augmentation (Hoffer et al. 2020); copies lie side by side.
+    repeats: views of each image in an epoch, which shows that many times fewer images: repeated
+        augmentation (Hoffer et al. 2020); copies are adjacent.
     balance: 0 leaves classes as frequent as they are, 1 draws all equally often (class-balanced),
         between lies between; images are drawn with replacement. Those without a label count as
         a class.
     class_weights: how often an image of each class is drawn, in their order, instead of `balance`;
         one without a label has weight 1.
-    labelled_only: images without a label are not drawn, and those with one as much more often.
+    labelled_only: images without a label are not drawn; those with one fill their places.
     """
 
     repeats: Annotated[int, Range(ge=1, le=64)] = 1
@@ -59,7 +59,7 @@ class Sampling(Spec):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampler:
-    """A sampling of a set with these labels."""
+    """Draws the ids of an epoch for a set with these labels."""
 
     spec: Sampling
     labels: NDArray[np.int64]  # of all rows
@@ -73,17 +73,17 @@ class Sampler:
             rows: training images.
         """
         if self.spec.weighs:
-            return self._drawn(seed, epoch, rows)
+            return self._draw(seed, epoch, rows)
         repeats = self.spec.repeats
-        some = permutation(seed, epoch, rows)[: -(-len(rows) // repeats)]
+        shown = permutation(seed, epoch, rows)[: -(-len(rows) // repeats)]
         copies = np.arange(repeats) * len(self.labels)
-        return (some[:, None] + copies[None, :]).reshape(-1)[: len(rows)]
+        return (shown[:, None] + copies[None, :]).reshape(-1)[: len(rows)]
 
-    def _drawn(self, seed: int, epoch: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _draw(self, seed: int, epoch: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         cumulated = np.cumsum(self._weights(rows))
         chance = uniforms(seed ^ _STREAM, epoch, np.arange(len(rows)), 1)[:, 0]
-        found = np.searchsorted(cumulated, chance * cumulated[-1], side="right")
-        drawn = rows[np.minimum(found, len(rows) - 1)]
+        places = np.searchsorted(cumulated, chance * cumulated[-1], side="right")
+        drawn = rows[np.minimum(places, len(rows) - 1)]
         order = np.argsort(drawn, kind="stable")
         _, first, counts = np.unique(drawn[order], return_index=True, return_counts=True)
         copy = np.empty(len(rows), np.int64)
@@ -91,9 +91,9 @@ class Sampler:
         return drawn + copy * len(self.labels)
 
     def _weights(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        own = self.labels[rows]
-        drawn = (own != NO_LABEL) if self.spec.labelled_only else np.ones(len(own))
+        labels = self.labels[rows]
+        drawn = (labels != NO_LABEL) if self.spec.labelled_only else np.ones(len(labels))
         if self.spec.class_weights:  # label -1 is the last
-            return np.asarray([*self.spec.class_weights, 1.0])[own] * drawn
-        _, number, counts = np.unique(own, return_inverse=True, return_counts=True)
+            return np.asarray([*self.spec.class_weights, 1.0])[labels] * drawn
+        _, number, counts = np.unique(labels, return_inverse=True, return_counts=True)
         return np.asarray(counts[number] ** -float(self.spec.balance) * drawn)

@@ -1,10 +1,10 @@
-"""Local data sets: how the training images are dealt to the workers (ECD-001).
+"""Local data sets: how training images are dealt to workers (ECD-001).
 
 The paper does not say how. "Each of them holds a local dataset" suggests shares of equal size
-at random; its Table 1 suggests that every worker has all images in an order of its own, since
+at random; its Table 1 suggests that every worker has all images in a different order, since
 E-DNN_L loses only 0.6 points on S-DNN, no more with 8 workers than with 4. Label-skewed shares,
-class by class from a Dirichlet distribution as in federated learning, are there to see what
-uneven data does.
+class by class from a Dirichlet distribution as in federated learning, are there to study
+uneven data.
 """
 
 from collections.abc import Iterator
@@ -24,10 +24,10 @@ _TRIES = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Shards(Spec):
-    """How local data sets are made.
+    """How training images are dealt to workers.
 
     kind: `iid` deals at random, `dirichlet` gives each class unevenly, `all` gives every
-        worker all images, in an order of its own.
+        worker all images, in a different order.
     concentration: of the Dirichlet distribution; the smaller, the fewer classes a worker has.
     seed: of the deal; the same for all seeds of a run.
     """
@@ -41,19 +41,19 @@ class Shards(Spec):
             yield Fault("concentration", f"has no effect with kind: {self.kind}")
 
     def order(self, seed: int, worker: int) -> int:
-        """Seed of a worker's order: their own where they share the images."""
+        """Seed of a worker's order: a different one for each where all share the images."""
         return seed + 1_000_003 * worker if self.kind == "all" else seed
 
     def dealt(
         self, ids: NDArray[np.int64], labels: NDArray[np.int64], workers: int, least: int
     ) -> list[NDArray[np.int64]]:
-        """The ids of each worker: every id once, or for each of them (`all`).
+        """Ids of each worker: every id once, or at every worker (`all`).
 
         Args:
             ids: of the training images.
             labels: of all images, by id.
             workers: K.
-            least: images each worker must have, such as one batch.
+            least: images each worker must have, for example one batch.
 
         Raises:
             BadInput: the data is too small for so many workers.
@@ -85,9 +85,9 @@ class Shards(Spec):
         generator = np.random.default_rng([self.seed, attempt])
         parts: list[list[NDArray[np.int64]]] = [[] for _ in range(workers)]
         for label in np.unique(labels[ids]):
-            own = generator.permutation(ids[labels[ids] == label])
+            rows = generator.permutation(ids[labels[ids] == label])
             shares = generator.dirichlet([self.concentration] * workers)
-            ends = np.rint(np.cumsum(shares)[:-1] * len(own)).astype(int)
-            for part, dealt in zip(parts, np.split(own, ends), strict=True):
+            ends = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(int)
+            for part, dealt in zip(parts, np.split(rows, ends), strict=True):
                 part.append(dealt)
         return [np.sort(np.concatenate(part)) for part in parts]

@@ -1,4 +1,4 @@
-"""How an image is shown without augmentation: in a test, in a prediction, by who gets a student."""
+"""Views without augmentation: in tests, in predictions and for exported students."""
 
 import math
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ from kdlab.data.encoded.decode import (
     Interpolation,
     Pixels,
     decoded,
+    from_pillow,
     head,
     in_channels,
-    of_picture,
     resized,
     scaled,
 )
 from kdlab.errors import DataError
 
 CropMode = Literal["center", "squash", "border"]
-_LONGEST = 16  # times the shorter side: of a longer image only the middle is shown
-_CHANNELS = (1, 2, 3, 4)  # grey, colours, each with transparency
+_LONGEST = 16  # times the shorter side: a longer image is cropped to its middle
+_CHANNELS = (1, 2, 3, 4)  # grey or colours, each with or without transparency
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputSpec(Spec):
-    """What a model is given of an image, by the rule and to the pixel as timm does.
+    """The transform from an image to a model's input, equal to timm's in every pixel.
 
     size: pixels of a side.
     crop_pct: share of the resized image that is shown.
@@ -47,23 +47,23 @@ class InputSpec(Spec):
         """(C, size, size) of an encoded image, of one of Pillow's, or of an array.
 
         Raises:
-            DataError: it is damaged, or none.
+            DataError: it is damaged, or no image.
         """
         if isinstance(image, bytes):
             return decoded(image, known or head(image), self._planes)
         if hasattr(image, "getexif"):  # of Pillow
-            return self._planes(of_picture(image))  # type: ignore[arg-type]
+            return self._planes(from_pillow(image))  # type: ignore[arg-type]
         return self._planes(_of_array(np.asarray(image)))
 
-    def _planes(self, whole: Pixels) -> Pixels:
+    def _planes(self, pixels: Pixels) -> Pixels:
         """(C, size, size) of (H, W, 3)."""
-        height, width = whole.shape[:2]
+        height, width = pixels.shape[:2]
         longest = _LONGEST * min(height, width)
         if self.crop_mode == "center" and max(height, width) > longest:
-            whole = _middle(whole, min(height, longest), min(width, longest))
+            pixels = _middle(pixels, min(height, longest), min(width, longest))
         large = resized(
-            in_channels(whole, self.channels),
-            self._size(*whole.shape[:2]),
+            in_channels(pixels, self.channels),
+            self._size(*pixels.shape[:2]),
             self.interpolation,
         )
         fill = in_channels(np.array([[self.fill]], np.uint8), self.channels)[0, 0]
@@ -71,7 +71,7 @@ class InputSpec(Spec):
         return np.ascontiguousarray(shown.transpose(2, 0, 1))
 
     def _size(self, height: int, width: int) -> tuple[int, int]:
-        """To which an image is resized, before its middle is taken."""
+        """Height and width to which an image is resized before the centre crop."""
         side = math.floor(self.size / self.crop_pct)
         if self.crop_mode == "squash":
             return side, side
@@ -83,7 +83,7 @@ class InputSpec(Spec):
 
 
 def _middle(pixels: Pixels, height: int, width: int, fill: Any = 0) -> Pixels:
-    """So many of its rows and columns; what is missing around them has the colour `fill`."""
+    """The centre (height, width) of an image, padded with the colour `fill`."""
     shown = np.empty((height, width, pixels.shape[2]), np.uint8)
     shown[:] = fill
     cut, put = [], []
@@ -97,10 +97,10 @@ def _middle(pixels: Pixels, height: int, width: int, fill: Any = 0) -> Pixels:
 
 
 def _of_array(values: NDArray[Any]) -> Pixels:
-    """(H, W, 3) of (H, W), (H, W, C), or (C, H, W) where nothing else can be meant.
+    """(H, W, 3) of (H, W), (H, W, C), or (C, H, W) where the shape is unambiguous.
 
     Raises:
-        DataError: it has another shape, or numbers that are no pixels.
+        DataError: another shape, or numbers that are no pixels.
     """
     pixels = values
     if pixels.ndim == 2:

@@ -1,4 +1,4 @@
-"""Which samples are trained on, validated on and tested on."""
+"""Split samples into train, validation and test."""
 
 from collections.abc import Collection, Sequence
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from kdlab.data.counter_random import permutation
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
-NO_LABEL = -1  # of an image without one
+NO_LABEL = -1  # of an image without a label
 NAMES = ("train", "validation", "test")
 Ids = NDArray[np.int64]
 
@@ -16,13 +16,15 @@ Ids = NDArray[np.int64]
 def by_class(
     ids: NDArray[np.int64], labels: NDArray[np.int64], count: int, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """`count` ids with every class in its share, and the rest; both sorted."""
+    """Draw `count` ids with all classes in proportion; return them and the rest, both sorted."""
     shuffled = permutation(seed, 0, ids)
     # The i-th of the m samples of a class stands at (i + 0.5) / m: sorting by that
     # place takes the classes in turn, in proportion to their size.
-    own = labels[shuffled]
-    by_label = np.argsort(own, kind="stable")
-    _, begin, count_of = np.unique(own[by_label], return_index=True, return_counts=True)
+    own_labels = labels[shuffled]
+    by_label = np.argsort(own_labels, kind="stable")
+    _, begin, count_of = np.unique(
+        own_labels[by_label], return_index=True, return_counts=True
+    )
     within = np.arange(len(ids)) - np.repeat(begin, count_of)  # its number in its class
     place = np.empty(len(ids))
     place[by_label] = (within + 0.5) / np.repeat(count_of, count_of)
@@ -36,11 +38,11 @@ def completed(
     shares: tuple[float, float],
     seed: int,
 ) -> tuple[Ids, Ids, Ids]:
-    """Ids of train, validation and test; a part that is missing is drawn from train.
+    """Ids of train, validation and test; a missing part is drawn from train.
 
     Args:
-        labels: of all samples.
-        split: of all, as the set brings it.
+        labels: (N,) of all samples.
+        split: (N,) of all samples, as the set defines it.
         shares: of the labelled training samples that validation and test get, class by class.
         seed: of the draw.
     """
@@ -51,8 +53,8 @@ def completed(
     ):
         if len(parts[part]) or not share:
             continue
-        known = labels[parts[TRAIN]] != NO_LABEL
-        labelled, unlabelled = parts[TRAIN][known], parts[TRAIN][~known]
+        has_label = labels[parts[TRAIN]] != NO_LABEL
+        labelled, unlabelled = parts[TRAIN][has_label], parts[TRAIN][~has_label]
         count = round(share * len(labelled))
         parts[part], rest = by_class(labelled, labels, count, own_seed)
         parts[TRAIN] = np.sort(np.concatenate([rest, unlabelled]))
@@ -61,22 +63,22 @@ def completed(
 
 
 def origin(
-    told_by: Sequence[str], brought: Collection[int], parts: Sequence[Ids], seed: int
+    names: Sequence[str], brought: Collection[int], parts: Sequence[Ids], seed: int
 ) -> str:
-    """Where a split comes from, in a line.
+    """Describe the origin of the splits in a line.
 
     Args:
-        told_by: names that say it, those of folders with a slash.
-        brought: parts that the set brings.
+        names: of files and folders that set a split; folders end with a slash.
+        brought: parts that the set defines.
         parts: ids of train, validation and test.
         seed: of the draw of the others.
     """
     total = max(1, sum(map(len, parts)))
     shares = [f"{NAMES[k]} {100 * len(ids) / total:.0f}" for k, ids in enumerate(parts)]
-    if not told_by:
+    if not names:
         return f"no split found: {', '.join(shares)} % drawn with seed {seed}"
-    where = "folders" if all(name.endswith("/") for name in told_by) else "data"
-    line = f"split taken from your {where}: {', '.join(told_by)}"
+    where = "folders" if all(name.endswith("/") for name in names) else "data"
+    line = f"split taken from your {where}: {', '.join(names)}"
     drawn = [k for k in (VALIDATION, TEST) if k not in brought and len(parts[k])]
     counts = " and ".join(f"{len(parts[k]):,} of train for {NAMES[k]}" for k in drawn)
     return line + (f"; drawn with seed {seed}: {counts}" if drawn else "")

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from kdlab.codec import MessageError, from_json
 from kdlab.config import register
 from kdlab.data.encoded.formats import hidden
-from kdlab.data.encoded.holders import Holder, opened, reading
+from kdlab.data.encoded.holders import Holder, open_holder, reading
 from kdlab.data.encoded.inventory import FoundImage, Inventory
 from kdlab.data.encoded.walk import Entry, files_in, is_image, tar_entries
 from kdlab.data.image_files import ImageFiles, class_of
 from kdlab.errors import DataError
 
-_LARGEST = 1 << 20  # bytes beside an image
+_LARGEST = 1 << 20  # bytes of a label file
 
 
 @register("data/webdataset")
@@ -22,7 +22,7 @@ class WebDataset(ImageFiles):
     """WebDataset shards: uncompressed tar files, any number, never unpacked.
 
     root: shards, such as train-{000..146}.tar, or a folder of them. Names of files and of folders
-        that have train, val or test in them say the split.
+        that have train, val or test in them set the split.
     label: the file beside an image that has its class: `cls`, `txt`, or `json.NAME` for an entry
         of KEY.json; null leaves the images without labels.
     classes: names of classes that are numbers, from 0 on.
@@ -31,38 +31,41 @@ class WebDataset(ImageFiles):
     label: str | None = "cls"
     classes: tuple[str, ...] = ()
 
-    def find(self, root: str, found: Inventory) -> None:
-        for place, inside in files_in(root, found, (".tar",)):
+    def find(self, root: str, inventory: Inventory) -> None:
+        for place, inside in files_in(root, inventory, (".tar",)):
             with reading(place):
-                self._shard(place, inside, found)
+                self._shard(place, inside, inventory)
         if self.classes:
-            found.classes = self.classes
+            inventory.classes = self.classes
 
-    def _shard(self, root: str, inside: str, found: Inventory) -> None:
-        number, before = len(found.holders), len(found.images)
-        unsaid = dict[str, DataError]()
-        found.holders.append(root)
-        with closing(opened(root, found.looks[root])) as holder, holder.stream() as raw:
-            for key, files in _samples(tar_entries(root, raw), found):
+    def _shard(self, root: str, inside: str, inventory: Inventory) -> None:
+        number, before = len(inventory.holders), len(inventory.images)
+        errors = dict[str, DataError]()
+        inventory.holders.append(root)
+        with (
+            closing(open_holder(root, inventory.stamps[root])) as holder,
+            holder.stream() as raw,
+        ):
+            for key, files in _samples(tar_entries(root, raw), inventory):
                 image = next((e for name, e in files.items() if is_image(name)), None)
                 if image is None:
-                    found.put("left out, a sample without an image", f"{inside}: {key}")
+                    inventory.put("left out, a sample without an image", f"{inside}: {key}")
                     continue
                 try:
-                    said = self._said(root, key, holder, files)
+                    text = self._read_label(root, key, holder, files)
                 except DataError as error:
-                    unsaid[key] = error
+                    errors[key] = error
                     continue
-                label = self._class(root, key, said)
-                found.images.append(FoundImage(number, *image, label))
-        if unsaid and len(found.images) == before:
-            raise next(iter(unsaid.values()))
-        for key in unsaid:
-            found.put(
+                label = self._class_name(root, key, text)
+                inventory.images.append(FoundImage(number, *image, label))
+        if errors and len(inventory.images) == before:
+            raise next(iter(errors.values()))
+        for key in errors:
+            inventory.put(
                 f"left out, a sample without its label ({self.label})", f"{inside}: {key}"
             )
 
-    def _said(
+    def _read_label(
         self, root: str, key: str, holder: Holder, files: dict[str, Entry]
     ) -> str | None:
         """The class of a sample, by the file beside its image."""
@@ -73,49 +76,51 @@ class WebDataset(ImageFiles):
         if beside is None:
             has = ", ".join(name.removeprefix(key) for name in files)
             raise DataError(
-                f"{root}: {key} has no .{suffix} beside its image, but {has}. Say which file has "
-                "the class: data.label=json.NAME, or data.label=null if none has."
+                f"{root}: {key} has no .{suffix} beside its image, but {has}. Name the file with "
+                "the class: data.label=json.NAME, or data.label=null if there is none."
             )
         if beside[3] > _LARGEST:
             raise DataError(
                 f"{root}: {key}.{suffix} has {beside[3]:,} bytes, which no label has."
             )
         raw = holder.part(beside[1], beside[3])
-        said: object = raw
+        value: object = raw
         if entry:
             try:
-                said = from_json(dict[str, object], raw)[entry]
+                value = from_json(dict[str, object], raw)[entry]
             except (KeyError, MessageError) as error:
                 raise DataError(f"{root}: {key}.{suffix} has no entry {entry}.") from error
-        text = class_of(said)
+        text = class_of(value)
         if text is None:
             raise DataError(f"{root}: {key}.{suffix} is empty.")
         return text
 
-    def _class(self, root: str, key: str, said: str | None) -> str | None:
-        if said is None or not self.classes or said in self.classes:
-            return said
-        if said.isdecimal() and int(said) < len(self.classes):
-            return self.classes[int(said)]
-        raise DataError(f"{root}: {key} is of class {said}, which `classes` does not name.")
+    def _class_name(self, root: str, key: str, label: str | None) -> str | None:
+        if label is None or not self.classes or label in self.classes:
+            return label
+        if label.isdecimal() and int(label) < len(self.classes):
+            return self.classes[int(label)]
+        raise DataError(
+            f"{root}: {key} is of class {label}, which `classes` does not name."
+        )
 
 
 def _samples(
-    entries: Iterator[Entry], found: Inventory
+    entries: Iterator[Entry], inventory: Inventory
 ) -> Iterator[tuple[str, dict[str, Entry]]]:
-    """Files that follow each other and have one name up to its first dot: (key, by name)."""
+    """Key of each sample and its files by name: consecutive files, equal up to the first dot."""
     key, files = "", dict[str, Entry]()
     for entry in entries:
         if hidden(entry[0]) is not None:
-            found.leave(entry[0])
+            inventory.leave(entry[0])
             continue
         head, slash, last = entry[0].rpartition("/")
         stem, dot, suffix = last.partition(".")
-        own = head + slash + stem
-        if own != key and files:
+        prefix = head + slash + stem
+        if prefix != key and files:
             yield key, files
             files = {}
-        key = own
-        files[f"{own}{dot}{suffix.lower()}"] = entry
+        key = prefix
+        files[f"{prefix}{dot}{suffix.lower()}"] = entry
     if files:
         yield key, files

@@ -524,7 +524,7 @@ BOMBS = {
     "tar that is packed as a whole": (
         "folder",
         lambda p: holding(p, ".tar.gz", zlib.compress(bytes(4 * 10**8), 1, wbits=31)),
-        "compressed as a whole"),
+        "is compressed: to read an image"),
     # Tables
     "csv of one line": (
         "list", lambda p: holding(p, ".csv", b"path,", 2 * 10**9), "1,074 that are read"),
@@ -666,11 +666,11 @@ def asked(site, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["leaves", "leaves-too"])
 def test_a_redirect_to_another_host_is_refused_with_both_names(site, asked, name):
     at = f"127.0.0.1:{site.server_port}"
-    with pytest.raises(DataError, match="on to another host") as refused:
+    with pytest.raises(DataError, match="to another host") as refused:
         ImageFolder(root=f"http://{at}/{name}.zip").load()
     for host in (at, f"http://localhost:{site.server_port}/photos.zip"):
         assert host in str(refused.value)
-    with pytest.raises(DataError, match="on to another host"):  # of bytes, too
+    with pytest.raises(DataError, match="to another host"):  # of bytes, too
         remote.RemoteHolder(f"http://{at}/{name}.zip", [10, 0]).part(0, 10)
     assert set(asked) == {f"{at}/{name}.zip"}
 
@@ -689,21 +689,21 @@ def test_a_large_photo_is_one_by_its_bytes():
 
 
 def test_images_wait_for_room_and_one_always_has_some():
-    room, begun = decode._Room(), threading.Event()
+    room, begun = decode._MemoryLimit(), threading.Event()
     raw, pixels = b"\x89P", decode._TOGETHER // decode._PIXEL
 
     def other():
-        with room.of(raw, pixels):
+        with room.reserve(raw, pixels):
             begun.set()
 
-    with room.of(raw, pixels):
+    with room.reserve(raw, pixels):
         waits = threading.Thread(target=other)
         waits.start()
         assert not begun.wait(0.05)
     waits.join()
     assert begun.is_set()
-    with pytest.raises(ZeroDivisionError), room.of(raw, pixels):
+    with pytest.raises(ZeroDivisionError), room.reserve(raw, pixels):
         raise ZeroDivisionError
-    with room.of(raw, pixels):
+    with room.reserve(raw, pixels):
         assert room._taken == decode._TOGETHER
     assert room._taken == 0

@@ -258,7 +258,7 @@ def test_a_folder_that_hugging_face_saved_is_read_in_place(tmp_path, kdlab_home)
         (lambda: pa.table({"image": [1]}), "not encoded images"),
         (
             lambda: pa.table({"image": [b"", None]}),
-            "1 images of column image are not in it",
+            "1 images of column image are missing",
         ),
     ],
 )
@@ -269,7 +269,7 @@ def test_what_is_no_table_of_images_is_refused(tmp_path, make, words):
 
 
 def test_a_pattern_that_finds_nothing_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"train-\*\.tar finds nothing"):
+    with pytest.raises(DataError, match=r"train-\*\.tar matches nothing"):
         WebDataset(root=str(tmp_path / "train-*.tar")).load()
     with pytest.raises(DataError, match="does not exist"):
         ImageFolder(root=str(tmp_path / "absent")).load()
@@ -432,7 +432,7 @@ def test_a_folder_that_a_table_lists_is_no_image(photos):
     [
         (
             {"label": [[k % 2] for k in range(24)]},
-            r"has \[0\] as a label, and an image has one",
+            r"has \[0\] as a label, but an image has one",
         ),
         ({"label": [{"id": k % 2} for k in range(24)]}, r"has \{'id': 0\} as a label"),
         (

@@ -120,7 +120,7 @@ def test_without_loss_the_pixels_are_those_of_the_resize(photos, tmp_path):
             raw = store.read(row)
             full = decoded(raw, head(raw), np.copy)
             small = resized(full, (24, 16), "bicubic")
-            assert np.array_equal(pixels_of(archive, name), small), store.shown(row)
+            assert np.array_equal(pixels_of(archive, name), small), store.location(row)
     assert kinds == {"WEBP"}
 
 

@@ -229,7 +229,7 @@ class LoadedModel:
     def here(self) -> float:
         """Share of the data that lies on this machine; 0 where it was not found at all."""
         lacks = 0.0 if self.deployment.by_reference else 1.0
-        return lacks if self.data is None else self.data.here()
+        return lacks if self.data is None else self.data.local_share()
 
     def _seconds(self, size: int) -> float:
         """How long the engine alone takes: made-up images say nothing about its answers."""

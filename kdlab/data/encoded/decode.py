@@ -1,16 +1,16 @@
-"""Images to pixels, by the same rules everywhere: of sets, of files, in memory.
+"""Decode images to pixels, by the same rules for data sets, files and images in memory.
 
 JPEG goes through libjpeg-turbo (simplejpeg: 1.7 times as many a second as Pillow, the same
-bytes, which a test holds), all else through Pillow. A random part of a JPEG that is shown small
-is decoded small: its transform can leave out what a half, a quarter or an eighth does not show.
-What is shown in a test is decoded whole.
+bytes, which a test holds), all else through Pillow. A random crop of a JPEG that is shown small
+is decoded at a half, a quarter or an eighth of its size, which the DCT allows. Images without
+augmentation are decoded at full size.
 
-What is done with images that are not plain: 16 bits and floating-point numbers from 0 to 1 are
-scaled to 8 bits; palettes, CMYK and grey become the asked channels; transparency is left out; of
-an animation the first frame counts; what EXIF or XMP say of its orientation is carried out.
+Other kinds of images: 16 bits and floating-point numbers from 0 to 1 are scaled to 8 bits;
+palettes, CMYK and grey become the requested channels; transparency is left out; of an animation
+the first frame is used; the orientation in EXIF or XMP is applied.
 
-A few bytes may say that they are a billion pixels. So the pixels are counted before any is
-decoded, and all threads of a process together decode only so many bytes at a time.
+A few bytes may declare a billion pixels. So the pixels are counted before any is decoded, and the
+threads of a process together decode a bounded number of bytes at a time.
 """
 
 import io
@@ -37,24 +37,24 @@ else:
 
 Pixels = NDArray[np.uint8]  # (H, W, C)
 Interpolation = Literal["bilinear", "bicubic"]
-LARGEST = 120_000_000  # pixels: of the largest cameras; beyond it is no photo but an attack
-_PER_BYTE = 50  # pixels: photos have up to 30 in a byte, drawings may have more
-_TOGETHER = 200_000_000  # bytes that images with more of them take while they are decoded
+LARGEST = 120_000_000  # pixels of the largest cameras; more is taken for an attack
+_PER_BYTE = 50  # pixels in a byte: photos have up to 30, drawings may have more
+_TOGETHER = 200_000_000  # bytes that images above `_PER_BYTE` may take during decoding
 _PHOTOS = max(_TOGETHER, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
-_PIXEL = 8  # bytes that it takes meanwhile, copies included; of others by how they begin:
+_PIXEL = 8  # bytes a pixel takes meanwhile, copies included; others by their first bytes:
 _PIXELS = {b"RI": 20, b"II": 12, b"MM": 12, b"\xff\xd8": 10}  # WebP, TIFF, JPEG
 _PIXELS |= {b"\xff\x4f": 24, b"\0\0": 24}  # JPEG 2000, AVIF, HEIC
 _STRIP = 1 << 20  # pixels that are converted at a time
-_TILE = (322, 323)  # tags of a TIFF: pixels that are decoded at a time, however small it is
+_TILE = (322, 323)  # tags of a TIFF: size of a tile, which is decoded at once
 _ORIENTATION = 274  # tag of EXIF
 _JPEG = b"\xff\xd8"
-_PIXELS_FOLLOW, _NOTES = 0xDA, 0xE1  # markers of a JPEG: of its pixels; of EXIF and XMP
-_SMALLEST = 8  # what a JPEG can be decoded to: an eighth
+_PIXELS_FOLLOW, _METADATA = 0xDA, 0xE1  # markers of a JPEG: pixels; EXIF and XMP
+_SMALLEST = 8  # a JPEG can be decoded at an eighth of its size
 _PLAIN = ("YCbCr", "RGB", "Gray")
 
 
 class Head(NamedTuple):
-    """What is known of an image before its pixels are decoded."""
+    """Size and kind of an image, read before its pixels are decoded."""
 
     height: int  # upright
     width: int
@@ -70,15 +70,15 @@ class Box(NamedTuple):
     height: int
 
 
-class _Room:
-    """Memory that images may take while they are decoded, for all threads of a process."""
+class _MemoryLimit:
+    """Bounds the memory that decoding takes, over all threads of a process."""
 
     def __init__(self) -> None:
         self._changed, self._taken = threading.Condition(), 0
 
     @contextmanager
-    def of(self, raw: bytes, pixels: int) -> Iterator[None]:
-        """Waits until there is room for so many pixels; one image always has some."""
+    def reserve(self, raw: bytes, pixels: int) -> Iterator[None]:
+        """Wait until there is memory for this many pixels; a single image always gets it."""
         share = _share(raw, pixels, len(raw))
         with self._changed:
             self._changed.wait_for(
@@ -93,37 +93,40 @@ class _Room:
                 self._changed.notify_all()
 
 
-_room = _Room()
-os.register_at_fork(after_in_child=_room.__init__)  # type: ignore[misc]  # none of its threads
+_memory = _MemoryLimit()
+os.register_at_fork(after_in_child=_memory.__init__)  # type: ignore[misc]  # none of its threads
 
 
 def _share(raw: bytes, pixels: int, packed: int) -> int:
-    """Bytes that an image takes of `_TOGETHER`; a photo takes them of `_PHOTOS`.
+    """Bytes of `_TOGETHER` that decoding an image takes; photos are scaled to `_PHOTOS`.
 
     Raises:
-        DataError: more pixels than a photo has, or than so few bytes can be one of.
+        DataError: it has more pixels than a photo, or too many for its bytes.
     """
     cost = pixels * _PIXELS.get(raw[:2], _PIXEL)
     tight = pixels > _PER_BYTE * packed
     if pixels > LARGEST or (tight and cost > _TOGETHER):
         raise DataError(
             f"has {pixels:,} pixels in {packed:,} bytes, which would take {cost / 1e6:,.0f} MB "
-            f"of memory; a photo has at most {LARGEST:,}, and {_PER_BYTE} in a byte. If it is "
-            "meant, save it smaller"
+            f"of memory; a photo has at most {LARGEST:,}, and {_PER_BYTE} in a byte. If this is "
+            "intended, save it smaller"
         )
-    if raw[4:12] in (b"ftypavif", b"ftypavis"):  # may have more than it says: one at a time
+    if raw[4:12] in (
+        b"ftypavif",
+        b"ftypavis",
+    ):  # may have more than it declares: one at a time
         return max(cost, _TOGETHER)
     return cost if tight else cost * _TOGETHER // _PHOTOS
 
 
 @contextmanager
 def _opened(raw: bytes) -> Iterator["Image.Image"]:
-    """The image, nothing of it decoded.
+    """Open an image without decoding it.
 
     Raises:
-        DataError: it is none, or damaged; also where what is done with it finds that.
+        DataError: it is no image, or damaged; also where the body of the `with` finds that.
     """
-    unknown = PIL.UnidentifiedImageError  # an import that fails says nothing of the image
+    unknown = PIL.UnidentifiedImageError  # a failing import is no fault of the image
     try:
         with Image.open(io.BytesIO(raw), formats=decoders()) as image:
             yield image
@@ -136,26 +139,26 @@ def _opened(raw: bytes) -> Iterator["Image.Image"]:
 
 
 def _pixels(image: "Image.Image") -> int:
-    """To be decoded at a time at least."""
+    """Pixels that are decoded at once: those of the image or of a TIFF's tile."""
     width, height = (int(getattr(image, "tag_v2", {}).get(tag, 0)) for tag in _TILE)
     return max(image.width * image.height, width * height)
 
 
 def head(raw: bytes, packed: int | None = None) -> Head:
-    """Size of an image, upright.
+    """Size of an image after its orientation is applied.
 
     Args:
         raw: its bytes, or the first of them.
-        packed: how many they are in all.
+        packed: number of all its bytes.
 
     Raises:
-        DataError: it is none, or larger than any photo.
+        DataError: it is no image, or larger than any photo.
     """
     packed = packed or len(raw)
-    if raw[:2] == _JPEG and not _has_notes(raw):
+    if raw[:2] == _JPEG and not _has_metadata(raw):
         try:
             height, width, colours, _ = simplejpeg.decode_jpeg_header(raw, strict=False)
-        except (ValueError, KeyError) as error:  # the second: colours of no kind it knows
+        except (ValueError, KeyError) as error:  # KeyError: an unknown colour space
             raise DataError(f"is a damaged JPEG: {error}") from error
         _share(raw, height * width, packed)
         return Head(height, width, colours in _PLAIN)
@@ -164,21 +167,23 @@ def head(raw: bytes, packed: int | None = None) -> Head:
         width, height = image.size
         orientation = image.getexif().get(_ORIENTATION, 1)
         quick = raw[:2] == _JPEG and image.mode in ("RGB", "L") and orientation == 1
-        turned = orientation in (5, 6, 7, 8) and image.format != "TIFF"  # says it upright
+        turned = (
+            orientation in (5, 6, 7, 8) and image.format != "TIFF"
+        )  # its size is upright already
     return Head(width, height, quick) if turned else Head(height, width, quick)
 
 
-def _has_notes(raw: bytes) -> bool:
-    """Whether a JPEG has EXIF or XMP, which may say how it is turned, wherever it stands.
+def _has_metadata(raw: bytes) -> bool:
+    """Return whether a JPEG has EXIF or XMP, which may set its orientation.
 
     Raises:
-        DataError: these bytes end before its pixels begin.
+        DataError: the bytes end before the pixels begin.
     """
     at = 2
     while at + 4 <= len(raw):
         marker = raw[at + 1]
-        if raw[at] != 0xFF or marker == _NOTES:
-            return True  # or something else that Pillow has to look at
+        if raw[at] != 0xFF or marker == _METADATA:
+            return True  # or another case for Pillow
         if marker == _PIXELS_FOLLOW:
             return False
         at += 1 if marker == 0xFF else 2 + int.from_bytes(raw[at + 2 : at + 4], "big")
@@ -193,11 +198,11 @@ def view(
     channels: int,
     interpolation: Interpolation = "bilinear",
 ) -> Pixels:
-    """(H, W, C): a part of an image, brought to a size by antialiased resizing.
+    """(H, W, C): a part of an image, resized with antialiasing.
 
-    The same as torchvision's `resized_crop` of the image as a tensor, unless the part is at least
-    twice as large as asked for in a JPEG: that is decoded to a half, a quarter or an eighth first,
-    and the part has the pixels of that in which it lies.
+    Equals torchvision's `resized_crop` of the image as a tensor, unless it is a JPEG and the part
+    at least twice as large as the view: it is then decoded at a half, a quarter or an eighth of its
+    size, and the part is rounded outward to whole pixels of that.
 
     Args:
         raw: encoded bytes.
@@ -211,25 +216,25 @@ def view(
         DataError: it is damaged, or larger than any photo.
     """
     height, width = size
-    shrunk = 1
-    while shrunk < _SMALLEST and min(box.width / width, box.height / height) >= 2 * shrunk:
-        shrunk *= 2
-    with _room.of(raw, known.height * known.width):
-        whole, shrunk = _whole(raw, known, shrunk)
+    shrink = 1
+    while shrink < _SMALLEST and min(box.width / width, box.height / height) >= 2 * shrink:
+        shrink *= 2
+    with _memory.reserve(raw, known.height * known.width):
+        pixels, shrink = _decode(raw, known, shrink)
         right, bottom = box.left + box.width, box.top + box.height
-        rows = slice(box.top // shrunk, -(-bottom // shrunk))
-        part = whole[rows, box.left // shrunk : -(-right // shrunk)]
+        rows = slice(box.top // shrink, -(-bottom // shrink))
+        part = pixels[rows, box.left // shrink : -(-right // shrink)]
         return resized(in_channels(part, channels), size, interpolation)
 
 
 def decoded(raw: bytes, known: Head, show: Callable[[Pixels], Pixels]) -> Pixels:
-    """What `show` makes of all of an image, (H, W, 3) upright, while there is room for it.
+    """Decode an image to (H, W, 3), upright, and return `show` of it, within the memory limit.
 
     Raises:
         DataError: it is damaged, or larger than any photo.
     """
-    with _room.of(raw, known.height * known.width):
-        return show(_whole(raw, known)[0])
+    with _memory.reserve(raw, known.height * known.width):
+        return show(_decode(raw, known)[0])
 
 
 def resized(
@@ -237,8 +242,8 @@ def resized(
 ) -> Pixels:
     """(height, width, C); see `resized_planes`.
 
-    What torch is given lies in one piece: else it copies that with as many threads as the student
-    trains with, once for each image.
+    torch is given contiguous memory: else it copies each image with as many threads as the student
+    trains with.
     """
     planes = np.require(pixels, None, ("C", "W")).transpose(2, 0, 1)
     return resized_planes(planes, size, interpolation).transpose(1, 2, 0)
@@ -247,23 +252,23 @@ def resized(
 def resized_planes(
     planes: Pixels, size: tuple[int, int], interpolation: Interpolation = "bilinear"
 ) -> Pixels:
-    """(C, height, width), antialiased; a quarter of the time that Pillow needs.
+    """(C, height, width), antialiased, in a quarter of Pillow's time.
 
-    torch makes the same bytes on every processor, however the planes lie in memory.
+    torch makes the same bytes on every processor and for every memory layout.
     """
     import torch
 
     if planes.shape[1:] == size:
         return planes
-    whole = torch.from_numpy(planes)[None]
-    small = torch.nn.functional.interpolate(whole, size, mode=interpolation, antialias=True)
+    image = torch.from_numpy(planes)[None]
+    small = torch.nn.functional.interpolate(image, size, mode=interpolation, antialias=True)
     return small[0].numpy()
 
 
 def decodes(raw: bytes) -> bool:
-    """Whether all of an image is there."""
+    """Return whether a whole image can be decoded."""
     try:
-        with _opened(raw) as image, _room.of(raw, _pixels(image)):
+        with _opened(raw) as image, _memory.reserve(raw, _pixels(image)):
             image.load()
     except DataError:
         return False
@@ -271,28 +276,28 @@ def decodes(raw: bytes) -> bool:
 
 
 def in_channels(pixels: Pixels, channels: int) -> Pixels:
-    """(H, W, channels) of colours."""
+    """(H, W, channels) of (H, W, 3): RGB, or grey by Pillow's rule."""
     if channels > 1:
         return pixels
     return np.asarray(Image.fromarray(np.ascontiguousarray(pixels)).convert("L"))[..., None]
 
 
-def _whole(raw: bytes, known: Head, shrunk: int = 1) -> tuple[Pixels, int]:
-    """(H, W, 3) upright, and how many times smaller it was decoded: only a plain JPEG is."""
-    whole = _by_turbo(raw, known, shrunk) if known.quick else None
-    return (_by_pillow(raw), 1) if whole is None else (whole, shrunk)
+def _decode(raw: bytes, known: Head, shrink: int = 1) -> tuple[Pixels, int]:
+    """(H, W, 3) upright, and the divisor of its size: above 1 only for a plain JPEG."""
+    pixels = _by_turbo(raw, known, shrink) if known.quick else None
+    return (_by_pillow(raw), 1) if pixels is None else (pixels, shrink)
 
 
-def _by_turbo(raw: bytes, known: Head, shrunk: int) -> Pixels | None:
-    """(ceil(H / shrunk), ceil(W / shrunk), 3); None where Pillow has to look at it."""
+def _by_turbo(raw: bytes, known: Head, shrink: int) -> Pixels | None:
+    """(ceil(H / shrunk), ceil(W / shrunk), 3); None where Pillow must decode it."""
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(
             raw,
-            min_height=math.ceil(known.height / shrunk),
-            min_width=math.ceil(known.width / shrunk),
+            min_height=math.ceil(known.height / shrink),
+            min_width=math.ceil(known.width / shrink),
             min_factor=1,
         )
-    except ValueError:  # cut off, or with something beside the pixels that Pillow overlooks
+    except ValueError:  # cut off, or with extra data that Pillow ignores
         return None
     return pixels
 
@@ -304,8 +309,8 @@ def _by_pillow(raw: bytes) -> Pixels:
         return _colours(image)
 
 
-def of_picture(image: "Image.Image") -> Pixels:
-    """(H, W, 3) of one of Pillow's, upright, by the same rules.
+def from_pillow(image: "Image.Image") -> Pixels:
+    """(H, W, 3) of a Pillow image, upright, by the same rules.
 
     Raises:
         DataError: it is damaged, or larger than any photo.
@@ -313,7 +318,12 @@ def of_picture(image: "Image.Image") -> Pixels:
     _share(b"", image.width * image.height, image.width * image.height)
     try:
         return _colours(ImageOps.exif_transpose(image))
-    except (OSError, SyntaxError, ValueError, ArithmeticError) as error:  # is read now
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        ArithmeticError,
+    ) as error:  # the pixels are read here
         raise DataError(f"cannot be decoded: {error}") from error
 
 
@@ -325,7 +335,7 @@ def _colours(image: "Image.Image") -> Pixels:
 
 
 def _strips(image: "Image.Image") -> Iterator[tuple[slice, "Image.Image"]]:
-    """Some rows at a time, and which they are: a conversion copies what it is given."""
+    """Rows of an image, some at a time, and their slice: a conversion copies its input."""
     step = max(1, _STRIP // image.width)
     for top in range(0, image.height, step):
         bottom = min(top + step, image.height)
@@ -333,10 +343,10 @@ def _strips(image: "Image.Image") -> Iterator[tuple[slice, "Image.Image"]]:
 
 
 def eight_bits(image: "Image.Image") -> "Image.Image":
-    """Values from 0 to 255; Pillow's own conversion cuts off what is larger.
+    """Scale values to 0 to 255; Pillow's conversion clips larger ones.
 
     Raises:
-        DataError: numbers of a kind that no rule covers.
+        DataError: the values are outside the supported ranges.
     """
     if image.mode not in ("I;16", "I;16B", "I;16L", "I;16N", "I", "F"):
         return image
@@ -344,19 +354,19 @@ def eight_bits(image: "Image.Image") -> "Image.Image":
 
 
 def scaled(values: NDArray[Any]) -> Pixels:
-    """Floating-point numbers from 0 to 1, or whole ones of 16 bits, to 8 bits.
+    """Scale floating-point numbers from 0 to 1, or 16-bit integers, to 8 bits.
 
     Raises:
-        DataError: they are others.
+        DataError: values are outside these ranges.
     """
     low, high = float(values.min()), float(values.max())
-    whole = values.dtype.kind in "iu"
-    most = 2**16 - 1 if whole else 1
+    integer = values.dtype.kind in "iu"
+    most = 2**16 - 1 if integer else 1
     if not 0 <= low <= high <= most:  # nan is neither
-        kind = "whole-number" if whole else "floating-point"
-        those = "those of 16 bits are taken as" if whole else "from 0 to 1 are taken as"
+        kind = "whole-number" if integer else "floating-point"
+        rule = "those of 16 bits are taken as" if integer else "from 0 to 1 are taken as"
         raise DataError(
-            f"has {kind} pixels from {low:g} to {high:g}; {those} black (0) to white ({most}), "
+            f"has {kind} pixels from {low:g} to {high:g}; {rule} black (0) to white ({most}), "
             "others have to be converted to 8 bits first"
         )
     return np.rint(values * np.float64(255 / most)).astype(np.uint8)

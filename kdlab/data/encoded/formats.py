@@ -1,4 +1,4 @@
-"""Which files are images here, and which component reads what lies at a path."""
+"""Suffixes of the readable image formats, and the component that reads a path."""
 
 import os
 from functools import cache
@@ -33,7 +33,7 @@ _LOOKED_AT = 10_000  # files of a folder, until its kind is known
 
 @cache
 def decoders() -> tuple[str, ...]:
-    """Pillow's names of the formats that are read on this machine."""
+    """Pillow's names of the formats that this machine can read."""
     from PIL import features
 
     lacks = {name for name, feature in _OPTIONAL.items() if not features.check(feature)}
@@ -48,13 +48,13 @@ def decoders() -> tuple[str, ...]:
 
 @cache
 def readable() -> frozenset[str]:
-    """Suffixes of images that are read on this machine."""
+    """Suffixes of the image formats that this machine can read."""
     return frozenset(suffix for name in decoders() for suffix in _SUFFIXES[name])
 
 
 def remedy(suffix: str) -> str:
-    """What to do about images of a suffix that are not read here, in brackets."""
-    named = next((name for name, own in _SUFFIXES.items() if suffix in own), None)
+    """Advice on images of a suffix that this machine cannot read, in brackets."""
+    named = next((name for name, suffixes in _SUFFIXES.items() if suffix in suffixes), None)
     if named is None or suffix in readable():
         return ""
     if named == "HEIF":
@@ -67,7 +67,7 @@ def suffix_of(name: str) -> str:
 
 
 def hidden(name: str) -> str | None:
-    """The part of a path that a system or an editor left, with what leads to it; None: no part."""
+    """A path up to its first hidden or system part; None where it has none."""
     parts = name.split("/")
     for k, part in enumerate(parts, 1):
         if part.startswith(".") or part.lower() in _SYSTEM:
@@ -76,7 +76,7 @@ def hidden(name: str) -> str | None:
 
 
 def kind_of(place: str) -> str | None:
-    """The component that reads what lies at a path or URL; None: nothing is known to be there."""
+    """The component that reads a path or URL; None where nothing is known to be there."""
     path, suffix = os.path.expanduser(place), suffix_of(place)
     if os.path.isdir(path):
         return _kind_of_folder(path)
@@ -89,22 +89,22 @@ def kind_of(place: str) -> str | None:
 
 def _kind_of_folder(path: str) -> str:
     files = (name for _, _, names in os.walk(path) for name in names)
-    found = {suffix_of(name) for name in islice(files, _LOOKED_AT) if not hidden(name)}
-    if not found & readable():
+    suffixes = {suffix_of(name) for name in islice(files, _LOOKED_AT) if not hidden(name)}
+    if not suffixes & readable():
         for suffix, kind in _INSIDE.items():
-            if suffix in found:
+            if suffix in suffixes:
                 return kind
     return "data/image_folder"
 
 
 def _holds_bytes(path: str) -> bool:
-    """Whether a parquet file has images in it, and not their paths."""
+    """Return whether a parquet file has images in it, and not their paths."""
     from pyarrow import types
     from pyarrow.parquet import read_schema
 
     try:
         kinds = read_schema(path).types
-    except (OSError, ValueError):  # said when it is read
+    except (OSError, ValueError):  # reported when it is read
         return True
     return any(map(types.is_struct, kinds)) or any(
         types.is_binary(kind) or types.is_large_binary(kind) for kind in kinds

@@ -1,4 +1,4 @@
-"""What holds encoded images: a folder, an archive or another file, here or at a URL."""
+"""Folders, archives and files that hold encoded images, on this machine or at a URL."""
 
 import csv
 import os
@@ -20,7 +20,7 @@ LARGEST = 300_000_000  # bytes of an image file: nothing of the size of memory i
 class LocalHolder:
     """A folder or file of this machine; any thread, and a forked process, may read.
 
-    What is read raises OSError where it cannot be.
+    Methods raise OSError where the file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,25 +29,25 @@ class LocalHolder:
         self._lock = threading.Lock()
 
     def file(self, name: str, size: int) -> bytes:
-        """A file of a folder, which had so many bytes."""
+        """All bytes of a file in the folder; `size` is what the index has for it."""
         return read_file(self.path / name, LARGEST)
 
     def part(self, start: int, count: int) -> bytes:
-        """Bytes of an archive, fewer at its end."""
+        """`count` bytes of the archive from byte `start` on, fewer at its end."""
         with self._lock:
             if self._descriptor is None:
                 self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         return os.pread(self._descriptor, count, start)
 
     def stream(self) -> BinaryIO:
-        """The archive, to be walked through."""
+        """The archive as a binary file."""
         return self.path.open("rb")
 
     def expect(self, parts: Iterable[tuple[str, int, int]]) -> None:
-        """These (name, start, count) are read next; what is far away is fetched together."""
+        """Prefetch the parts (name, start, count) that are read next; only of remote holders."""
 
     def has(self, name: str, start: int, count: int) -> bool:
-        """Whether these bytes lie on this machine."""
+        """Return whether these bytes are on this machine."""
         return True
 
     def close(self) -> None:
@@ -64,10 +64,12 @@ _NO_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile)
 
 @contextmanager
 def reading(place: object, missing: str = "") -> Iterator[None]:
-    """What each format raises in its own way, said of a place; `missing` is added of none.
+    """Turn the errors of each format into a DataError that names `place`.
+
+    `missing` is added to the message where nothing is there.
 
     Raises:
-        DataError: it is not there, damaged, or of another kind.
+        DataError: the place does not exist, is damaged, or is of another kind.
     """
     try:
         yield
@@ -77,15 +79,15 @@ def reading(place: object, missing: str = "") -> Iterator[None]:
         raise DataError(f"{place} cannot be read: {error}.") from error
 
 
-def opened(place: str, seen: list[int] | None = None) -> Holder:
-    """What lies at a path or URL.
+def open_holder(place: str, seen: list[int] | None = None) -> Holder:
+    """Holder of a path or URL.
 
     Args:
-        place: of it.
-        seen: what it looked like: blocks of it that are kept count for that alone.
+        place: the path or URL.
+        seen: its stamp at indexing; cached blocks are used only for this stamp.
 
     Raises:
-        DataError: a URL of a kind that is not taken.
+        DataError: the kind of URL is not supported.
     """
     if remote.is_url(place):
         return remote.RemoteHolder(place, seen)
@@ -93,28 +95,28 @@ def opened(place: str, seen: list[int] | None = None) -> Holder:
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """All of a file.
+    """Read a whole file of at most `most` bytes.
 
     Raises:
-        OSError: it cannot be read, is none, or has more bytes than these.
+        OSError: it cannot be read, is no regular file, or is larger.
     """
-    size = look(path)[0]
+    size = read_stamp(path)[0]
     if size > most:
-        raise OSError(
-            f"{size / 1e6:,.0f} MB are more than the {most / 1e6:,.0f} that are read"
-        )
+        raise OSError(f"it has {size / 1e6:,.0f} MB; at most {most / 1e6:,.0f} MB are read")
     with path.open("rb") as file:
         return file.read(size + 1)  # one more shows that it grows
 
 
-def look(place: str | Path) -> list[int]:
-    """What changes with a file, with the entries of a directory, or with what lies at a URL.
+def read_stamp(place: str | Path) -> list[int]:
+    """Size in bytes and time of modification in ns (at a URL: a number from its metadata).
+
+    A directory has size 0; its time changes with its entries.
 
     Raises:
-        OSError: it is not there, or is a pipe or a device, which may never come to an end.
+        OSError: nothing is there, or it is a pipe or a device, which may never end.
     """
     if remote.is_url(str(place)):
-        return remote.look(str(place))
+        return remote.read_stamp(str(place))
     path = Path(place)
     status = path.stat()
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):

@@ -21,7 +21,7 @@ from kdlab.codec import MessageError, from_builtins, to_builtins
 from kdlab.config.seal import DamagedFolder, check, seal
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.decode import Head
-from kdlab.data.encoded.holders import look
+from kdlab.data.encoded.holders import read_stamp
 from kdlab.data.encoded.inventory import Inventory
 from kdlab.data.splits import NO_LABEL, TEST, TRAIN, VALIDATION
 
@@ -45,21 +45,21 @@ NO_SPLIT = 255
 
 @dataclass(frozen=True, slots=True)
 class IndexFacts:
-    """What stands beside the columns."""
+    """Facts of an index, stored in its seal."""
 
     version: int
     holders: tuple[str, ...]
-    looks: dict[str, list[int]]  # of `Inventory`
+    looks: dict[str, list[int]]  # a key of JSON: stamps, of `Inventory`
     classes: tuple[str, ...]
     broken: tuple[str, ...]  # images that cannot be decoded, with the reason
     digest: str  # of names, sizes, checksums and labels, 16 hex digits
-    notes: tuple[str, ...]  # every file, in words
-    splits: tuple[str, ...]  # names that say one
+    notes: tuple[str, ...]  # describe every file
+    splits: tuple[str, ...]  # names that set a split
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The columns, one row an image, in the order of their names."""
+    """The columns: a row for each image, in the order of names."""
 
     facts: IndexFacts
     holder: NDArray[np.uint16]
@@ -84,7 +84,7 @@ class Index:
         return raw.decode("utf-8", "surrogateescape")
 
     def head(self, row: int) -> Head | None:
-        """What was seen of an image when the index was made."""
+        """Size of an image as it was indexed; None where it was not decoded, or cannot be."""
         height = int(self.height[row])
         if height <= 0:
             return None
@@ -92,20 +92,20 @@ class Index:
 
 
 def write_index(
-    folder: Path, found: Inventory, heads: Sequence[Head | str | None] | None = None
+    folder: Path, inventory: Inventory, heads: Sequence[Head | str | None] | None = None
 ) -> None:
-    """Write what a walk has found; `folder` is made, or replaced.
+    """Write the index of an inventory; `folder` is created, or replaced.
 
     Args:
         folder: of the index.
-        found: the images.
-        heads: what was seen of each, in their order, or why it cannot be decoded.
+        inventory: the images.
+        heads: of each image in their order, or the reason why it cannot be decoded.
     """
-    seen = heads or [None] * len(found.images)
+    seen = heads or [None] * len(inventory.images)
     both = sorted(
-        zip(found.images, seen, strict=True), key=lambda b: (b[0].name, b[0].holder)
+        zip(inventory.images, seen, strict=True), key=lambda b: (b[0].name, b[0].holder)
     )
-    classes = found.classes
+    classes = inventory.classes
     if classes is None:
         classes = in_order({row.label for row, _ in both if row.label is not None})
     number = {None: NO_LABEL} | {name: k for k, name in enumerate(classes)}
@@ -124,13 +124,13 @@ def write_index(
         digest.update(columns[name].tobytes())
     facts = IndexFacts(
         _VERSION,
-        tuple(found.holders),
-        found.looks,
+        tuple(inventory.holders),
+        inventory.stamps,
         classes,
         tuple(head for _, head in both if isinstance(head, str)),
         digest.hexdigest()[:16],
-        found.notes(),
-        tuple(sorted(found.splits, key=lambda name: (found.splits[name], name))),
+        inventory.notes(),
+        tuple(sorted(inventory.splits, key=lambda name: (inventory.splits[name], name))),
     )
     keep_arrays(folder, columns, to_builtins(facts))
 
@@ -160,12 +160,11 @@ def in_order(classes: Iterable[str]) -> tuple[str, ...]:
 
 
 def open_index(folder: Path, *, verify: bool) -> Index | None:
-    """The index there, if it is whole and what it was made from looks as it did.
+    """The index in a folder; None where it is damaged, or its sources have changed.
 
     Args:
         folder: that `write_index` filled.
-        verify: check the hashes of its files, and not their sizes alone, and what lies at URLs:
-            once a run.
+        verify: check hashes and not sizes alone, and the stamps of URLs: once a run.
     """
     try:
         facts = from_builtins(IndexFacts, check(folder, hashes=verify))
@@ -175,10 +174,10 @@ def open_index(folder: Path, *, verify: bool) -> Index | None:
         return None
     for place, before in facts.looks.items():
         try:
-            asked = verify or not remote.is_url(place)
-            if asked and look(place) != before:
+            compares = verify or not remote.is_url(place)
+            if compares and read_stamp(place) != before:
                 return None
-        except OSError:  # it is gone
+        except OSError:  # the source is gone
             return None
     return read_index(folder, facts)
 

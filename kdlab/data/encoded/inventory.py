@@ -1,4 +1,4 @@
-"""What a walk finds: the images of a set, and in words every file that is none of them."""
+"""The images that a walk through a data set finds, and a description of every other file."""
 
 import os
 from collections import Counter
@@ -13,7 +13,7 @@ HIDDEN = "left out, hidden or a system's"
 
 
 class FoundImage(NamedTuple):
-    """One encoded image, as a walk finds it."""
+    """One encoded image: where it lies, its class and its split."""
 
     holder: int
     name: str  # path inside the holder
@@ -27,41 +27,43 @@ class FoundImage(NamedTuple):
 
 @dataclass(slots=True)
 class FileGroup:
-    """Files of which the same is said."""
+    """Files with the same remark."""
 
     files: int = 0
-    names: dict[str, None] = field(default_factory=dict)  # the first, files' or folders'
+    names: dict[str, None] = field(default_factory=dict)  # of the first files or folders
 
 
 @dataclass(slots=True)
 class Inventory:
-    """What a walk finds."""
+    """Images, their holders, and the files that are left out."""
 
     images: list[FoundImage] = field(default_factory=list)
     holders: list[str] = field(default_factory=list)  # paths and URLs, by number
-    # Path or URL -> its look: what it was made from, and what changes when that does.
-    looks: dict[str, list[int]] = field(default_factory=dict)
-    # Classes in their order; None: those that were found, sorted.
+    # Path or URL -> its stamp, which changes with its content.
+    stamps: dict[str, list[int]] = field(default_factory=dict)
+    # Classes in their order; None: the labels of the images, sorted.
     classes: tuple[str, ...] | None = None
     others: Counter[str] = field(default_factory=Counter)  # files that are no images
-    # Files that are left out, or are not what they seem: by what is said of them.
+    # Files that are left out, or are not what they seem, by remark.
     groups: dict[str, FileGroup] = field(default_factory=dict)
-    splits: dict[str, int] = field(default_factory=dict)  # names that say one, as written
+    splits: dict[str, int] = field(
+        default_factory=dict
+    )  # names that set a split, as written
 
-    def put_in(self, split: int, first: int, told_by: str) -> None:
-        """All images from number `first` on are of this split, as a name says."""
-        self.images[first:] = [one._replace(split=split) for one in self.images[first:]]
-        self.splits[told_by] = split
+    def put_in(self, split: int, first: int, name: str) -> None:
+        """Assign a split, set by a file or folder `name`, to all images from number `first` on."""
+        self.images[first:] = [image._replace(split=split) for image in self.images[first:]]
+        self.splits[name] = split
 
     def put(self, group: str, name: str, files: int = 1) -> None:
-        """Count files in a group; `name` is their own, or that of the folder they lie in."""
-        own = self.groups.setdefault(group, FileGroup())
-        own.files += files
-        if len(own.names) <= _NAMED:
-            own.names[name] = None
+        """Count files under a remark; `name` is that of the file, or of its folder."""
+        entry = self.groups.setdefault(group, FileGroup())
+        entry.files += files
+        if len(entry.names) <= _NAMED:
+            entry.names[name] = None
 
     def leave(self, name: str) -> None:
-        """Count a file that is no image of the set."""
+        """Count a file that is left out."""
         left_by = hidden(name)
         if left_by is None:
             self.others[suffix_of(name)] += 1
@@ -69,10 +71,10 @@ class Inventory:
             self.put(HIDDEN, left_by)
 
     def notes(self) -> tuple[str, ...]:
-        """Every file, in words."""
-        suffixes = Counter(suffix_of(one.name) for one in self.images)
+        """Describe every file, in lines of text."""
+        suffixes = Counter(suffix_of(image.name) for image in self.images)
         inside = suffixes.pop("", 0)  # of tables and files without a suffix
-        files = {os.path.dirname(one.name) for one in self.images} if inside else ()
+        files = {os.path.dirname(image.name) for image in self.images} if inside else ()
         read = [f"{count:,} {suffix}" for suffix, count in suffixes.most_common()]
         if inside:
             word = "file" if len(files) == 1 else "files"
@@ -90,6 +92,6 @@ class Inventory:
 
 
 def first_of(names: Iterable[str]) -> str:
-    """The first of them."""
+    """The first names, joined by commas."""
     every = list(names)
     return ", ".join(every[:_NAMED]) + (" ..." if len(every) > _NAMED else "")

@@ -19,38 +19,40 @@ _NAMED = 3  # folders of a class
 
 
 class Place(NamedTuple):
-    """What a folder says of the images that lie straight in it."""
+    """Label and split of the images that lie directly in a folder."""
 
     label: str | None = None
-    told_by: str | None = None  # name of the folder that says the split
-    left: str = ""  # why they are left out
+    split_name: str | None = None  # name of the folder that sets the split
+    left: str = ""  # reason why they are left out
 
 
-def lay_out(found: Inventory, first: int) -> None:
-    """Give images from number `first` on their class and split; those of no class are left out."""
-    images = found.images[first:]
-    places = _places({os.path.dirname(one.name) for one in images})
-    del found.images[first:]
-    for one in images:
-        folder = os.path.dirname(one.name)
-        label, told_by, left = places[folder]
+def lay_out(inventory: Inventory, first: int) -> None:
+    """Assign class and split to images from number `first` on; those of no class are left out."""
+    images = inventory.images[first:]
+    places = _places({os.path.dirname(image.name) for image in images})
+    del inventory.images[first:]
+    for image in images:
+        folder = os.path.dirname(image.name)
+        label, split_name, left = places[folder]
         if left:
-            found.put(left, one.name if left == _STRAY else f"{folder}/")
+            inventory.put(left, image.name if left == _STRAY else f"{folder}/")
             continue
-        split = None if told_by is None else SPLITS[told_by.lower()]
-        found.images.append(one._replace(label=label, split=split))
-    told = {place.told_by for place in places.values() if place.told_by is not None}
-    found.splits |= {f"{name}/": SPLITS[name.lower()] for name in told}
-    _say_joined(places, found)
+        split = None if split_name is None else SPLITS[split_name.lower()]
+        inventory.images.append(image._replace(label=label, split=split))
+    split_names = {
+        place.split_name for place in places.values() if place.split_name is not None
+    }
+    inventory.splits |= {f"{name}/": SPLITS[name.lower()] for name in split_names}
+    _note_joined(places, inventory)
 
 
 def _places(folders: Iterable[str]) -> dict[str, Place]:
-    """By folder: [...]/train/[...]/CLASS, or CLASS/train, or CLASS alone."""
+    """Place of each folder: [...]/train/[...]/CLASS, or CLASS/train, or CLASS alone."""
     parts = {folder: tuple(filter(None, folder.split("/"))) for folder in folders}
-    told = {folder: _first_split(names[:-1]) for folder, names in parts.items()}
+    above_of = {folder: _first_split(names[:-1]) for folder, names in parts.items()}
     ends = {folder for folder, names in parts.items() if names and _first_split(names[-1:])}
-    ends = {folder for folder in ends if told[folder] is None}
-    above = any(told.values())
+    ends = {folder for folder in ends if above_of[folder] is None}
+    above = any(above_of.values())
     rest = {folder for folder in parts if folder} - ends
     kinds_of_ends = {SPLITS[parts[folder][-1].lower()] for folder in ends}
     # CLASS/train and CLASS/test, with strays in CLASS
@@ -62,20 +64,23 @@ def _places(folders: Iterable[str]) -> dict[str, Place]:
             folder: Place(left=_STRAY) if folder in rest else _split_last(names)
             for folder, names in parts.items()
         }
-    said = [*filter(None, told.values()), *(parts[folder][-1] for folder in ends)]
-    kinds = {SPLITS[name.lower()] for name in said}
+    split_names = [
+        *filter(None, above_of.values()),
+        *(parts[folder][-1] for folder in ends),
+    ]
+    kinds = {SPLITS[name.lower()] for name in split_names}
     straight = ends if above or len(kinds) > 1 else set[str]()  # else a class of that name
     names_of_all = sorted(
-        {f"{name}/" for name in said}, key=lambda name: SPLITS[name[:-1].lower()]
+        {f"{name}/" for name in split_names}, key=lambda name: SPLITS[name[:-1].lower()]
     )
     beside = f"left out, beside {', '.join(names_of_all)}"
 
     def place(folder: str) -> Place:
         if not folder or folder in straight:
             return Place(left=_STRAY)
-        if above and told[folder] is None and TRAIN in kinds and len(kinds) > 1:
+        if above and above_of[folder] is None and TRAIN in kinds and len(kinds) > 1:
             return Place(left=beside)
-        return Place(composed(parts[folder][-1]), told[folder])
+        return Place(composed(parts[folder][-1]), above_of[folder])
 
     return {folder: place(folder) for folder in parts}
 
@@ -91,12 +96,12 @@ def _first_split(names: Iterable[str]) -> str | None:
 
 
 def composed(name: str) -> str:
-    """One spelling of accents: a Mac writes them apart."""
+    """Normalise accents to NFC; macOS writes them decomposed."""
     return unicodedata.normalize("NFC", name)
 
 
-def _say_joined(places: Mapping[str, Place], found: Inventory) -> None:
-    """Folders of one name in unlike folders are one class, which may not be meant."""
+def _note_joined(places: Mapping[str, Place], inventory: Inventory) -> None:
+    """Note folders of equal name in different places: they become one class, maybe by mistake."""
     rests = defaultdict[str, set[str]](set)
     for folder, place in places.items():
         if place.label is not None:
@@ -105,11 +110,11 @@ def _say_joined(places: Mapping[str, Place], found: Inventory) -> None:
     for folders in rests.values():
         if len(folders) > 1:
             names = " + ".join(sorted(folders)[:_NAMED])
-            found.put("one class, folders of one name", names, len(folders))
+            inventory.put("one class, folders of one name", names, len(folders))
 
 
 def split_of(place: str) -> str | None:
-    """The word that says the split of a file: in its name, such as train-000.tar, or a folder's."""
+    """The word for the split in a file's name, such as train-000.tar, or in that of a folder."""
     *folders, last = place.split("/")
     words = re.split(r"[^A-Za-z]+", last) if "." in last else [last]
     return _first_split((*words, *folders))

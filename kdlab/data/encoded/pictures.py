@@ -1,4 +1,4 @@
-"""Images of a store as a data set shows them: decoded when they are asked for."""
+"""Images of a store as views of a data set, decoded on demand."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -13,31 +13,36 @@ from numpy.typing import NDArray
 from kdlab.data.augment import Boxes
 from kdlab.data.encoded.decode import Box, Head, Pixels, head, view
 from kdlab.data.encoded.store import Store
-from kdlab.data.encoded.view_threads import in_threads, made_ahead
+from kdlab.data.encoded.view_threads import computed_ahead, run_in_threads
 from kdlab.data.images import ImageData
 from kdlab.data.shown import InputSpec
 from kdlab.errors import DataError
 
 _GREY = 128
-_SAID = 10_000  # images, after which something is said
+_SAID = 10_000  # images between lines of progress
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedPictures:
-    """Rows of a store, each shown as (channels, size, size).
+    """Rows of a store as views of (channels, size, size).
 
-    skip: show grey what cannot be read any more, with a warning; else that is an error.
-    threads: that make views; 0 is as many as measured best.
+    skip: show images that can no longer be read as grey, with a warning; else they are errors.
+    threads: that make views; 0 takes the number that measured fastest.
     """
 
     store: Store
-    how: InputSpec
+    input_spec: InputSpec
     skip: bool = False
     threads: int = 0
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        return len(self.store), self.how.channels, self.how.size, self.how.size
+        return (
+            len(self.store),
+            self.input_spec.channels,
+            self.input_spec.size,
+            self.input_spec.size,
+        )
 
     def __len__(self) -> int:
         return len(self.store)
@@ -51,43 +56,43 @@ class EncodedPictures:
     def _shown(
         self, raw: bytes, known: Head, box: Callable[[int, int], Box] | None
     ) -> Pixels:
-        """(C, H, W), random part or as in a test."""
+        """(C, H, W) of a part of the image, or without augmentation where `box` is None."""
         if box is None:
-            return self.how.pixels(raw, known)
-        part, how = box(known.height, known.width), self.how
-        size = (how.size, how.size)
-        return view(raw, known, part, size, how.channels, how.interpolation).transpose(
-            2, 0, 1
-        )
+            return self.input_spec.pixels(raw, known)
+        part, input_spec = box(known.height, known.width), self.input_spec
+        size = (input_spec.size, input_spec.size)
+        return view(
+            raw, known, part, size, input_spec.channels, input_spec.interpolation
+        ).transpose(2, 0, 1)
 
-    def tried(
+    def decode_all(
         self, rows: NDArray[np.int64], say: Callable[[str], None]
     ) -> tuple[NDArray[np.uint8], dict[int, str]]:
-        """(n, C, H, W), and why some rows, which are grey, cannot be decoded."""
+        """(n, C, H, W), and by row the reason why it cannot be decoded; such rows are grey."""
         out = np.empty((len(rows), *self.shape[1:]), np.uint8)
-        bad: dict[int, str] = {}
+        reasons: dict[int, str] = {}
         for end in range(_SAID, len(rows) + _SAID, _SAID):
             some = slice(end - _SAID, end)
-            self.fill(rows[some], out[some], failed=bad.__setitem__)
+            self.fill(rows[some], out[some], on_failure=reasons.__setitem__)
             if end <= len(rows):
                 say(f"decoded {end:,} of {len(rows):,} images")
-        return out, bad
+        return out, reasons
 
     def fill(
         self,
         rows: NDArray[np.int64],
         out: NDArray[np.uint8],
         boxes: Boxes | None = None,
-        after: Callable[[slice], None] | None = None,
-        failed: Callable[[int, str], None] | None = None,
+        on_filled: Callable[[slice], None] | None = None,
+        on_failure: Callable[[int, str], None] | None = None,
     ) -> None:
-        """Each as it is cut and resized; then what comes `after`, on some at a time.
+        """Decode, crop and resize rows into `out`; call `on_filled` for some of them at a time.
 
-        `failed` gets what cannot be shown, and why.
+        `on_failure` receives each row that cannot be decoded, and the reason.
         """
-        failed = failed or self._not_shown
+        on_failure = on_failure or self._not_shown
 
-        def some(numbers: range) -> None:
+        def fill_some(numbers: range) -> None:
             for i in numbers:
                 row = int(rows[i])
                 try:
@@ -95,32 +100,34 @@ class EncodedPictures:
                     known = self.store.index.head(row) or head(raw)
                     out[i] = self._shown(raw, known, boxes and partial(boxes, i))
                 except DataError as error:
-                    shown = self.store.shown(row)
-                    failed(row, str(error) if shown in str(error) else f"{shown} {error}")
+                    location = self.store.location(row)
+                    on_failure(
+                        row, str(error) if location in str(error) else f"{location} {error}"
+                    )
                     out[i] = _GREY
-            if after is not None:
-                after(slice(numbers.start, numbers.stop))
+            if on_filled is not None:
+                on_filled(slice(numbers.start, numbers.stop))
 
-        with suppress(DataError):  # said of each image, when it is read
+        with suppress(DataError):  # reported for each image when it is read
             self.store.expect(rows)
-        in_threads(some, len(rows), self.threads)
+        run_in_threads(fill_some, len(rows), self.threads)
 
     def _not_shown(self, row: int, line: str) -> None:
         if not self.skip:
             raise DataError(line)
-        if self.store.first_time(row):
+        if self.store.report_once(row):
             logging.getLogger("kdlab").warning("%s It is shown in grey.", line)
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedData(ImageData):
-    """A set of any number of images, each decoded when it is shown."""
+    """A data set of any size: each image is decoded for each view."""
 
     inputs: EncodedPictures
     slow: ClassVar[bool] = True
 
-    def here(self) -> float:
-        return self.inputs.store.here()
+    def local_share(self) -> float:
+        return self.inputs.store.local_share()
 
     def unmixed(
         self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None
@@ -128,20 +135,20 @@ class EncodedData(ImageData):
         if out is None:
             out = np.empty((len(ids), *self.shape), np.uint8)
 
-        def change(rows: slice) -> None:
+        def augment(rows: slice) -> None:
             out[rows] = self.augment.changed(out[rows], ids[rows], epoch)
 
         boxes = self.augment.boxes(ids, epoch)  # cut from the originals
-        after = change if self.augment.after_crop else None
+        after = augment if self.augment.after_crop else None
         self.inputs.fill(self.rows(ids), out, boxes, after)
         return out
 
     def views_ahead(
         self, batches: Iterable[NDArray[np.int64]], epoch: int
     ) -> Iterator[NDArray[np.uint8]]:
-        return made_ahead(lambda ids: self.views(ids, epoch), batches)
+        return computed_ahead(lambda ids: self.views(ids, epoch), batches)
 
     def shown_ahead(
         self, batches: Iterable[NDArray[np.int64]]
     ) -> Iterator[NDArray[np.uint8]]:
-        return made_ahead(self.inputs.__getitem__, batches)
+        return computed_ahead(self.inputs.__getitem__, batches)

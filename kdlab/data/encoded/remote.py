@@ -1,8 +1,8 @@
-"""Images at a URL: read in blocks, which a bounded folder of this machine keeps.
+"""Images at a URL, read in blocks that a folder of bounded size on this machine caches.
 
-fsspec speaks to the other side (HTTP, S3, Google, Azure, each with its own credentials). A block
-carries its SHA-256 and is fetched again when it is damaged; the blocks that were used longest ago
-go when there are too many.
+fsspec is the client (HTTP, S3, Google, Azure, each with its own credentials). A block carries its
+SHA-256 and is fetched again when it is damaged; the least recently used blocks are removed when
+the cache is full.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ _URL = re.compile(r"^([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _DIGEST = 32  # bytes before those of a block
 _CACHE_GB = 20.0  # of all blocks, unless KDLAB_CACHE_GB says otherwise
 _DISK_SHARE = 0.5  # at most
-_KEPT_SHARE = 0.9  # of the most: what is left after old blocks went
+_KEPT_SHARE = 0.9  # of the most: what stays after old blocks are removed
 _USED_AGAIN_S = 60.0  # between notes that a block is in use
 _WAITS_S = (0.5, 2.0, 8.0)  # before another try
 _AT_ONCE = 16  # requests
 _ANSWER = 8 * BLOCK  # bytes: a block, or a page of links
-_WHOLE = "{} came: it has changed, or the server sends whole files only (no HTTP ranges)"
+_WHOLE = "received {}: the file has changed, or the server sends whole files only (no HTTP ranges)"
 
 
 def is_url(place: str) -> bool:
@@ -45,27 +45,29 @@ def is_url(place: str) -> bool:
 
 
 def filesystem(url: str) -> "AbstractFileSystem":
-    """What fsspec has for this kind of URL.
+    """The fsspec file system for this kind of URL.
 
     Raises:
-        DataError: a kind that is not taken, or whose package is missing.
+        DataError: the kind is not supported, or its package is missing.
     """
     import fsspec
 
-    found = _URL.match(url)
-    kind = found.group(1).lower() if found else ""
+    match = _URL.match(url)
+    kind = match.group(1).lower() if match else ""
     if kind not in KINDS:
-        raise DataError(f"{url} is of a kind that is not read: {', '.join(KINDS)} are.")
+        raise DataError(
+            f"{url}: this kind of URL is not supported. Use one of {', '.join(KINDS)}."
+        )
     try:
-        how = _http() if kind.startswith("http") else {}
-        return cast("AbstractFileSystem", fsspec.filesystem(kind, **how))
+        options = _http() if kind.startswith("http") else {}
+        return cast("AbstractFileSystem", fsspec.filesystem(kind, **options))
     except ImportError as error:
         raise DataError(f"{url} needs another package: {error}") from error
 
 
 @cache
 def _http() -> Mapping[str, object]:
-    """What aiohttp is told: an answer comes from the host that was asked, unpacked and bounded."""
+    """Options of aiohttp: responses from the requested host, uncompressed and bounded."""
     import aiohttp
 
     class Answer(aiohttp.ClientResponse):
@@ -73,18 +75,18 @@ def _http() -> Mapping[str, object]:
             if self._body is None:
                 try:
                     await self.content.readexactly(_ANSWER)
-                except asyncio.IncompleteReadError as whole:
-                    self._body = whole.partial
+                except asyncio.IncompleteReadError as error:
+                    self._body = error.partial
                 else:
                     self.close()
                     raise OSError(_WHOLE.format(f"{_ANSWER:,} bytes and more"))
             return self._body
 
-    watched = aiohttp.TraceConfig()
-    watched.on_request_redirect.append(_refuse_elsewhere)
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(_refuse_elsewhere)
     session = {
         "response_class": Answer,
-        "trace_configs": [watched],
+        "trace_configs": [trace],
         "headers": {"Accept-Encoding": "identity"},
         "auto_decompress": False,
     }
@@ -92,43 +94,43 @@ def _http() -> Mapping[str, object]:
 
 
 async def _refuse_elsewhere(
-    session: object, context: object, asked: "TraceRequestRedirectParams"
+    session: object, context: object, redirect: "TraceRequestRedirectParams"
 ) -> None:
-    """Redirects stay on the host, or go to its encrypted side."""
-    here, answer = asked.url, asked.response
-    # aiohttp goes by the old header, too.
-    told = answer.headers.get("Location") or answer.headers.get("URI") or ""
-    there = here.join(type(here)(told))
-    safer = (here.scheme, there.scheme) == ("http", "https")
-    if here.host != there.host or (here.port != there.port and not safer):
-        answer.close()
+    """Refuse redirects to another host or port; http to https of the same host is allowed."""
+    source, response = redirect.url, redirect.response
+    # aiohttp follows the old header, too.
+    location = response.headers.get("Location") or response.headers.get("URI") or ""
+    target = source.join(type(source)(location))
+    safer = (source.scheme, target.scheme) == ("http", "https")
+    if source.host != target.host or (source.port != target.port and not safer):
+        response.close()
         raise DataError(
-            f"{here.host}:{here.port} sends who asks for {here.with_query(None)} on to another "
-            f"host, {there.host}:{there.port}. Nothing was asked for there: it may be a host that "
-            "only this machine reaches. If you trust it, load the file down, or give its address:\n"
-            f"    {there.with_query(None)}"
+            f"{source.host}:{source.port} redirects {source.with_query(None)} to another host, "
+            f"{target.host}:{target.port}. The redirect was not followed: it may be a host that "
+            "only this machine reaches. If you trust it, download the file or give its address:\n"
+            f"    {target.with_query(None)}"
         )
 
 
-def look(url: str) -> list[int]:
-    """Size, and a number that changes with what lies there; of a folder with its files.
+def read_stamp(url: str) -> list[int]:
+    """Size in bytes, and a hash of the metadata: of a file, or of all files of a folder.
 
     Raises:
-        OSError: it is not there.
+        OSError: nothing is there.
     """
-    with _said_as_oserror(url):
+    with _as_oserror(url):
         facts = filesystem(url).info(url)
     if facts.get("type") == "directory":
-        every = sorted(listing(url).items())
-        said = [f"{name} {file.get('size')} {_stamps(file)}" for name, file in every]
+        files = sorted(listing(url).items())
+        lines = [f"{name} {file.get('size')} {_stamps(file)}" for name, file in files]
     else:
-        said = _stamps(facts)
-    digest = hashlib.sha256("\n".join(said).encode()).digest()
+        lines = _stamps(facts)
+    digest = hashlib.sha256("\n".join(lines).encode()).digest()
     return [int(facts.get("size") or 0), int.from_bytes(digest[:7], "big")]
 
 
 def _stamps(facts: Mapping[str, object]) -> list[str]:
-    """What a server says that changes with a file; each kind of storage has its own words."""
+    """Metadata that changes with a file; each kind of storage names it differently."""
     return [
         str(facts.get(key, ""))
         for key in (
@@ -139,44 +141,44 @@ def _stamps(facts: Mapping[str, object]) -> list[str]:
 
 
 def listing(url: str) -> Mapping[str, Mapping[str, object]]:
-    """All files below a folder, with what is known of each.
+    """All files below a folder, with their metadata.
 
     Raises:
         OSError: it cannot be listed.
     """
     refuse_web_folder(url)
-    with _said_as_oserror(url):
-        found: Mapping[str, Mapping[str, object]] = filesystem(url).find(url, detail=True)
-    return found
+    with _as_oserror(url):
+        files: Mapping[str, Mapping[str, object]] = filesystem(url).find(url, detail=True)
+    return files
 
 
 def refuse_web_folder(url: str) -> None:
-    """OSError for HTTP: what a page links to is no list of files."""
+    """Raise OSError for HTTP, which has no list of files."""
     if url.lower().startswith("http"):
         raise OSError(
-            "a web server lists no folders: give a zip, tar files or another store"
+            "a web server does not list folders: give a zip, tar files or another store"
         )
 
 
 def matches(pattern: str) -> list[str]:
-    """URLs that a pattern with * finds.
+    """URLs that match a pattern with *.
 
     Raises:
-        OSError: nothing could be asked.
+        OSError: the server could not be reached.
     """
     kind = pattern.partition("://")[0]
-    with _said_as_oserror(pattern):
-        found = [str(one) for one in filesystem(pattern).glob(pattern)]
-    return [one if is_url(one) else f"{kind}://{one}" for one in found]
+    with _as_oserror(pattern):
+        urls = [str(url) for url in filesystem(pattern).glob(pattern)]
+    return [url if is_url(url) else f"{kind}://{url}" for url in urls]
 
 
 @contextmanager
-def _said_as_oserror(url: str) -> Iterator[None]:
-    """What each kind of remote storage raises in its own way."""
+def _as_oserror(url: str) -> Iterator[None]:
+    """Turn the exceptions of each kind of remote storage into OSError."""
     try:
         yield
     except (OSError, KdlabError) as error:
-        if isinstance(error.__cause__, KdlabError):  # which fsspec calls a missing file
+        if isinstance(error.__cause__, KdlabError):  # fsspec reports it as a missing file
             raise error.__cause__ from None
         raise
     except Exception as error:
@@ -184,14 +186,14 @@ def _said_as_oserror(url: str) -> Iterator[None]:
 
 
 def read_whole(url: str, most: int) -> bytes:
-    """A small file, such as a table.
+    """Read a small file, such as a table, of at most `most` bytes.
 
     Raises:
-        OSError: it cannot be had, or has more bytes than these.
+        OSError: it cannot be read, or is larger.
     """
-    holder = RemoteHolder(url, look(url))
+    holder = RemoteHolder(url, read_stamp(url))
     if holder.size > most:
-        raise OSError(f"{holder.size:,} bytes are more than the {most:,} that are read")
+        raise OSError(f"it has {holder.size:,} bytes; at most {most:,} are read")
     return holder.part(0, holder.size)
 
 
@@ -199,8 +201,8 @@ class RemoteHolder:
     """A folder or file at a URL.
 
     Args:
-        url: of it.
-        seen: its `look`; blocks that are kept count for that alone.
+        url: where it lies.
+        seen: its `read_stamp`; cached blocks are used only for this stamp.
     """
 
     def __init__(self, url: str, seen: Sequence[int] | None = None) -> None:
@@ -224,7 +226,7 @@ class RemoteHolder:
         return not _missing(*self._job(name, start, count))
 
     def _job(self, name: str, start: int, count: int) -> tuple[str, str, int, int, int]:
-        """What `_read` takes for a part."""
+        """Arguments of `_read` for a part."""
         if name:
             return f"{self.url.rstrip('/')}/{name}", self.version, count, 0, count
         return self.url, self.version, self.size, start, count
@@ -236,7 +238,7 @@ class RemoteHolder:
 def stream_of(
     part: Callable[[int, int], bytes], size: int, buffer: int = BLOCK
 ) -> BinaryIO:
-    """So many bytes as zipfile and tarfile read a file; `part` gives some from a place on."""
+    """A binary file of `size` bytes for zipfile and tarfile; `part(start, count)` reads it."""
     return io.BufferedReader(_Stream(part, size), buffer)
 
 
@@ -274,13 +276,13 @@ def _fetchers(pid: int) -> ThreadPoolExecutor:
 
 
 def _read(url: str, version: str, size: int, start: int, count: int) -> bytes:
-    """Bytes of a remote file, by way of the blocks that are kept."""
+    """Bytes of a remote file, through the cached blocks."""
     stop = min(start + count, size)
     if start >= stop:
         return b""
     first = start // BLOCK
     raw = b"".join(
-        _kept((url, version, size, number)) or _fetch(url, version, size, number)
+        _cached((url, version, size, number)) or _fetch(url, version, size, number)
         for number in range(first, (stop - 1) // BLOCK + 1)
     )
     return raw[start - first * BLOCK : stop - first * BLOCK]
@@ -289,15 +291,15 @@ def _read(url: str, version: str, size: int, start: int, count: int) -> bytes:
 def _missing(url: str, version: str, size: int, start: int, count: int) -> list[UrlBlock]:
     stop = min(start + count, size)
     numbers = range(start // BLOCK, (max(start, stop - 1)) // BLOCK + 1) if stop else ()
-    wanted = [(url, version, size, number) for number in numbers]
-    return [block for block in wanted if not _place(block).exists()]
+    blocks = [(url, version, size, number) for number in numbers]
+    return [block for block in blocks if not _place(block).exists()]
 
 
 def _fetch(url: str, version: str, size: int, number: int) -> bytes:
-    """One block, from there; kept when the disk has room for it.
+    """Fetch one block, and cache it where the disk has room.
 
     Raises:
-        OSError: it could not be had, several times.
+        OSError: every attempt failed.
     """
     start, stop = number * BLOCK, min((number + 1) * BLOCK, size)
     for wait in (*_WAITS_S, None):
@@ -308,29 +310,29 @@ def _fetch(url: str, version: str, size: int, number: int) -> bytes:
         except Exception as error:  # each kind of remote storage has its own
             if wait is None:
                 raise OSError(f"{type(error).__name__}: {error}") from error
-            time.sleep(wait)  # it may be back by then
+            time.sleep(wait)  # the server may be back by then
             continue
         if len(raw) != stop - start:
             raise OSError(_WHOLE.format(f"{len(raw):,} bytes for {stop - start:,}"))
         break
     path = _place((url, version, size, number))
-    whole = hashlib.sha256(raw).digest() + raw
-    with suppress(OSError):  # a full disk: then it is not kept
-        write_whole(path, lambda temporary: temporary.write_bytes(whole))
-        _limit(os.getpid()).added(len(whole))
+    sealed = hashlib.sha256(raw).digest() + raw
+    with suppress(OSError):  # a full disk: then it is not cached
+        write_whole(path, lambda temporary: temporary.write_bytes(sealed))
+        _limit(os.getpid()).added(len(sealed))
     return raw
 
 
-def _kept(block: UrlBlock) -> bytes | None:
+def _cached(block: UrlBlock) -> bytes | None:
     path = _place(block)
     try:
-        whole = path.read_bytes()
+        sealed = path.read_bytes()
         if time.time() - path.stat().st_mtime > _USED_AGAIN_S:
             os.utime(path)
     except OSError:
         return None
-    raw = whole[_DIGEST:]
-    if hashlib.sha256(raw).digest() != whole[:_DIGEST]:
+    raw = sealed[_DIGEST:]
+    if hashlib.sha256(raw).digest() != sealed[:_DIGEST]:
         path.unlink(missing_ok=True)
         return None
     return raw
@@ -351,10 +353,12 @@ def _limit(pid: int) -> "_Limit":
 
 
 class _Limit:
-    """Bounds the blocks of all processes, looked at whenever one has added a twentieth."""
+    """Bounds the cache of all processes; checked when one has added a twentieth of the limit."""
 
     def __init__(self) -> None:
-        self._new: float = float("inf")  # bytes since the last look: the first looks
+        self._new: float = float(
+            "inf"
+        )  # bytes since the last check; infinite: check at once
 
     def added(self, count: int) -> None:
         self._new += count
@@ -365,28 +369,28 @@ class _Limit:
 
 
 def most_bytes() -> float:
-    """What all blocks may have together: never more than half of the disk."""
-    said = os.environ.get("KDLAB_CACHE_GB", str(_CACHE_GB))
+    """Bytes that all blocks may take: KDLAB_CACHE_GB, at most half of the disk."""
+    setting = os.environ.get("KDLAB_CACHE_GB", str(_CACHE_GB))
     try:
-        asked = float(said)
+        gigabytes = float(setting)
     except ValueError as error:
         raise DataError(
-            f"KDLAB_CACHE_GB is {said!r}; it is a number, such as 20."
+            f"KDLAB_CACHE_GB is {setting!r}, but must be a number, such as 20."
         ) from error
-    return min(1e9 * asked, _DISK_SHARE * shutil.disk_usage(blocks_folder()).total)
+    return min(1e9 * gigabytes, _DISK_SHARE * shutil.disk_usage(blocks_folder()).total)
 
 
 def make_room(most: float) -> None:
-    """Remove the blocks that were used longest ago, where all have more than so many bytes."""
-    found = []
+    """Remove the least recently used blocks where all take more than `most` bytes."""
+    blocks = []
     for path in blocks_folder().glob("*/*"):
         with suppress(OSError):  # another process was first
             status = path.stat()
-            found.append((status.st_mtime, status.st_size, path))
-    total = sum(size for _, size, _ in found)
+            blocks.append((status.st_mtime, status.st_size, path))
+    total = sum(size for _, size, _ in blocks)
     if total <= most:
         return
-    for _, size, path in sorted(found):
+    for _, size, path in sorted(blocks):
         path.unlink(missing_ok=True)
         total -= size
         if total <= _KEPT_SHARE * most:

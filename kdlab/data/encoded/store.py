@@ -18,10 +18,10 @@ from kdlab.config.kept import kept
 from kdlab.config.seal import META
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.decode import Head, decodes, head
-from kdlab.data.encoded.holders import LARGEST, Holder, look, opened, reading
+from kdlab.data.encoded.holders import LARGEST, Holder, open_holder, read_stamp, reading
 from kdlab.data.encoded.index import Index, open_index, write_index
 from kdlab.data.encoded.inventory import FoundImage, Inventory
-from kdlab.data.encoded.view_threads import in_threads
+from kdlab.data.encoded.view_threads import run_in_threads
 from kdlab.data.encoded.walk import LOCAL_HEADER, data_begin
 from kdlab.errors import DataError
 
@@ -43,22 +43,22 @@ class Store:
         self.index = index
         self._folder = folder  # of the index
         self._open: dict[int, Holder] = {}  # by number
-        _room_for(len(index.facts.holders))
+        _allow_open_files(len(index.facts.holders))
         self._lock = threading.Lock()
-        self._said: set[int] = set()  # rows of which something was said once
+        self._reported: set[int] = set()  # rows with a warning
 
     def __len__(self) -> int:
         return len(self.index)
 
-    def shown(self, row: int) -> str:
-        """Where it lies, for people."""
-        return _shown(self.index.facts.holders[self.index.holder[row]], self._image(row))
+    def location(self, row: int) -> str:
+        """Path or archive and name of an image, for messages."""
+        return _location(self.index.facts.holders[self.index.holder[row]], self._image(row))
 
     def read(self, row: int) -> bytes:
         """The encoded bytes of one image.
 
         Raises:
-            DataError: it is gone, is not what it was when it was indexed, or is too large.
+            DataError: the image is gone, has changed since it was indexed, or is too large.
         """
         image = self._image(row)
         try:
@@ -66,11 +66,11 @@ class Store:
         except ContentChanged as error:
             (self._folder / META).unlink(missing_ok=True)
             raise DataError(
-                f"{self.shown(row)} {error}: it is damaged, or was changed since the set was "
-                "indexed. At the next start it is indexed anew."
+                f"{self.location(row)} {error}: it is damaged, or was changed since the set was "
+                "indexed. The next start indexes it again."
             ) from error
         except (OSError, zlib.error) as error:
-            raise DataError(f"{self.shown(row)} cannot be read: {error}.") from error
+            raise DataError(f"{self.location(row)} cannot be read: {error}.") from error
 
     def _image(self, row: int) -> FoundImage:
         index = self.index
@@ -79,7 +79,7 @@ class Store:
         return FoundImage(int(index.holder[row]), index.name(row), *place)
 
     def expect(self, rows: NDArray[np.int64]) -> None:
-        """These are read next: what is far away is fetched together."""
+        """Prefetch these rows, which are read next: remote parts are fetched together."""
         holders = self.index.facts.holders
         far = [number for number, place in enumerate(holders) if remote.is_url(place)]
         if not far:
@@ -94,44 +94,46 @@ class Store:
                 self._holder(number).expect(parts)
 
     def stamp(self) -> str:
-        """Changes when what it was made from does, or a file of a folder."""
+        """A digest that changes with the sources of the index, or with a file of a folder."""
         facts = self.index.facts
-        found = hashlib.sha256(repr(facts.looks).encode("utf-8", "surrogateescape"))
+        digest = hashlib.sha256(repr(facts.looks).encode("utf-8", "surrogateescape"))
         for row in np.flatnonzero(self.index.start < 0).tolist():
             place = facts.holders[self.index.holder[row]]
             if not remote.is_url(place):
-                with suppress(OSError):  # it is named when it is read
-                    found.update(repr(look(Path(place) / self.index.name(row))).encode())
-        return found.hexdigest()[:16]
+                with suppress(OSError):  # reported when it is read
+                    digest.update(
+                        repr(read_stamp(Path(place) / self.index.name(row))).encode()
+                    )
+        return digest.hexdigest()[:16]
 
-    def first_time(self, row: int) -> bool:
-        """Whether nothing was said of this image yet."""
+    def report_once(self, row: int) -> bool:
+        """True at the first call for a row."""
         with self._lock:
-            known = row in self._said
-            self._said.add(row)
-        return not known
+            reported = row in self._reported
+            self._reported.add(row)
+        return not reported
 
-    def here(self) -> float:
-        """Share of the images that lie on this machine, by some of them."""
+    def local_share(self) -> float:
+        """Share of the images that are on this machine, 0 to 1, from a sample of them."""
         places = self.index.facts.holders
         if not any(remote.is_url(place) for place in places):
             return 1.0
         rows = np.linspace(0, len(self) - 1, min(len(self), _SAMPLED)).astype(int).tolist()
-        found = 0
+        local = 0
         for row in rows:
             image = self._image(row)
             name = "" if image.start >= 0 else image.name
             far = remote.is_url(places[image.holder])
             part = (name, max(0, image.start), image.packed)
-            found += not far or self._holder(image.holder).has(*part)
-        return found / len(rows)
+            local += not far or self._holder(image.holder).has(*part)
+        return local / len(rows)
 
     def _holder(self, number: int) -> Holder:
         with self._lock:
             if number not in self._open:
                 facts = self.index.facts
                 place = facts.holders[number]
-                self._open[number] = opened(place, facts.looks.get(place))
+                self._open[number] = open_holder(place, facts.looks.get(place))
             return self._open[number]
 
     def close(self) -> None:
@@ -144,21 +146,21 @@ class Store:
         self.close()
 
 
-def _shown(place: str, image: FoundImage) -> str:
+def _location(place: str, image: FoundImage) -> str:
     return f"{place}{'/' if image.start < 0 else ': '}{image.name}"
 
 
 class ContentChanged(Exception):
-    """Bytes that are not those of the index."""
+    """An image has other bytes than at indexing."""
 
 
 def read_image(holder: Holder, image: FoundImage) -> bytes:
-    """The bytes of an image, held against what is known of them.
+    """Read the bytes of an image and compare them with its size and checksum.
 
     Raises:
         OSError, zlib.error: they cannot be read.
-        DataError: it is no image by its size.
-        Changed: they are others.
+        DataError: it is larger than any image.
+        ContentChanged: size or checksum differ.
     """
     size, start, packed = image.size, image.start, image.packed
     if max(size, packed) > LARGEST:
@@ -182,7 +184,7 @@ def read_image(holder: Holder, image: FoundImage) -> bytes:
 
 
 def _member(holder: Holder, image: FoundImage) -> bytes:
-    """Its bytes in an archive; a zip has their begin in a header before them."""
+    """Packed bytes of an archive's member; in a zip a header of unknown size precedes them."""
     start, packed = image.start, image.packed
     if image.crc < 0:  # of a tar, or of a file of many
         return holder.part(start, packed)
@@ -203,37 +205,37 @@ def indexed(
     *,
     verify: bool = False,
 ) -> Store:
-    """The store of a set, indexed now if it was not before.
+    """Open the store of a set; index the set first where no valid index exists.
 
     Args:
-        key: names the index below `<home>/data/`.
+        key: name of the index below `<home>/data/`.
         walk: finds the images.
-        say: gets a line when it takes long.
+        say: receives a line when indexing takes long.
         verify: check the hashes of the index: once a run.
 
     Raises:
-        DataError: what it is made from is missing, holds no image or cannot be read.
+        DataError: a source is missing, holds no image or cannot be read.
     """
     folder = home() / "data" / f"{key}.index"
 
     def make() -> Index:
-        found = walk()
-        if len(found.images) > 100_000:
-            say(f"found {len(found.images):,} images, indexed once")
-        write_index(folder, found, _heads(found))
+        inventory = walk()
+        if len(inventory.images) > 100_000:
+            say(f"indexing {len(inventory.images):,} images, once")
+        write_index(folder, inventory, _read_heads(inventory))
         if (index := open_index(folder, verify=False)) is None:
-            places = list(found.looks)
+            places = list(inventory.stamps)
             raise DataError(
-                f"{', '.join(places[:3])}{' ...' if len(places) > 3 else ''} changed while it "
-                "was indexed. Start again when nobody writes to it."
+                f"{', '.join(places[:3])}{' ...' if len(places) > 3 else ''} changed during "
+                "indexing. Start again when nothing writes to it."
             )
         return index
 
     return Store(kept(folder, partial(open_index, folder, verify=verify), make), folder)
 
 
-def _room_for(archives: int) -> None:
-    """Descriptors for so many archives at once, where the system lets a process have them."""
+def _allow_open_files(archives: int) -> None:
+    """Raise the limit of open files for this many archives, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = archives + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -241,36 +243,41 @@ def _room_for(archives: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _heads(found: Inventory) -> Sequence[Head | str | None] | None:
-    """What is seen of each image, or why it cannot be decoded; of remote ones nothing."""
-    if len(found.images) > _LOOKED_AT:
+def _read_heads(inventory: Inventory) -> Sequence[Head | str | None] | None:
+    """Head of each image, or why it cannot be decoded; None for remote images and large sets."""
+    if len(inventory.images) > _LOOKED_AT:
         return None
-    _room_for(len(found.holders))
-    holders = [opened(place, found.looks.get(place)) for place in found.holders]
-    far = [remote.is_url(place) for place in found.holders]
-    heads: list[Head | str | None] = [None] * len(found.images)
+    _allow_open_files(len(inventory.holders))
+    holders = [
+        open_holder(place, inventory.stamps.get(place)) for place in inventory.holders
+    ]
+    far = [remote.is_url(place) for place in inventory.holders]
+    heads: list[Head | str | None] = [None] * len(inventory.images)
 
-    def some(numbers: Iterable[int]) -> None:
+    def read_some(numbers: Iterable[int]) -> None:
         for k in numbers:
-            image = found.images[k]
+            image = inventory.images[k]
             if not far[image.holder]:
-                heads[k] = _head(holders[image.holder], image)
+                heads[k] = _read_head(holders[image.holder], image)
 
     try:
-        in_threads(some, len(found.images))
+        run_in_threads(read_some, len(inventory.images))
     finally:
         for holder in holders:
             holder.close()
     return [
-        f"{_shown(found.holders[image.holder], image)} {one}"
-        if isinstance(one, str)
-        else one
-        for image, one in zip(found.images, heads, strict=True)
+        f"{_location(inventory.holders[image.holder], image)} {head}"
+        if isinstance(head, str)
+        else head
+        for image, head in zip(inventory.images, heads, strict=True)
     ]
 
 
-def _head(holder: Holder, image: FoundImage) -> Head | str:
-    """From its first bytes, where these are not packed; a JPEG must have its end, too."""
+def _read_head(holder: Holder, image: FoundImage) -> Head | str:
+    """Head of an image from its first bytes, or why it cannot be decoded.
+
+    A JPEG must have its end, too.
+    """
     if not image.size:
         return "is empty"
     try:
@@ -281,16 +288,16 @@ def _head(holder: Holder, image: FoundImage) -> Head | str:
             first = holder.part(image.start, _HEAD)
             last = holder.part(image.start + image.size - _TAIL, _TAIL)
         if first[:2] == b"\xff\xd8" and _END_OF_JPEG not in last:
-            whole = read_image(holder, image)  # something else may follow its end
-            if not decodes(whole):
+            raw = read_image(holder, image)  # other data may follow the end
+            if not decodes(raw):
                 return "is cut off: its end is missing"
         try:
             return head(first, image.size)
-        except DataError:  # it may say its size further behind
+        except DataError:  # the size may stand further behind
             return head(read_image(holder, image))
     except (FileNotFoundError, PermissionError, zlib.error, ContentChanged) as error:
         return f"cannot be read: {error}"
-    except OSError as error:  # of the machine, not of the image: it may be over next time
+    except OSError as error:  # of the machine, not of the image: perhaps temporary
         raise DataError(f"{image.name} cannot be read: {error}.") from error
     except DataError as error:
         return str(error)

@@ -1,7 +1,7 @@
-"""Threads of a process that make views: how many is measured, and results come ahead of need.
+"""Threads that make views: their number is measured, and results are computed ahead.
 
-Decoding and resizing let go of the interpreter, so threads do what processes would, without a
-copy between.
+Decoding and resizing release the GIL, so threads do what processes would, without copies between
+them.
 """
 
 import os
@@ -16,17 +16,17 @@ from typing import TypeVar
 W = TypeVar("W")
 R = TypeVar("R")
 
-_EACH = 4  # images that a thread takes at a time
+_EACH = 4  # images a thread takes at a time
 _TRIES = 3  # batches with each number of threads
 _AS_GOOD = 0.95  # of the best rate: then fewer threads win
-_AHEAD = 2  # batches that lie ready
+_AHEAD = 2  # batches
 
 
 class ThreadCount:
-    """How many threads make views quickest: each number takes turns, then the best stays.
+    """The number of threads that makes views fastest: candidates take turns, then the best stays.
 
     Args:
-        cores: the most; the numbers are its halves, down to 1.
+        cores: the largest candidate; the others are its halves, down to 1.
     """
 
     def __init__(self, cores: int) -> None:
@@ -35,22 +35,22 @@ class ThreadCount:
             number //= 2
             numbers.append(number)
         self._rates: dict[int, list[float]] = {n: [] for n in numbers}  # images/s
-        self._chosen: int | None = None  # None: still measured
+        self._chosen: int | None = None  # None: still measuring
 
     def next(self) -> int:
-        """For the next batch: of those with the fewest measurements the largest."""
+        """Threads for the next batch: the largest candidate with the fewest measurements."""
         if self._chosen is not None:
             return self._chosen
         return min(self._rates, key=lambda n: (len(self._rates[n]), -n))
 
-    def took(self, threads: int, images: int, seconds: float) -> None:
-        """A batch was made; small ones, which do not keep all busy, say nothing."""
+    def record(self, threads: int, images: int, seconds: float) -> None:
+        """Record the time of a batch; batches too small to keep all threads busy are ignored."""
         if self._chosen is not None or images < 2 * _EACH * max(self._rates):
             return
         self._rates[threads].append(images / max(seconds, 1e-9))
         if min(map(len, self._rates.values())) < _TRIES:
             return
-        rates = {n: median(found) for n, found in self._rates.items()}
+        rates = {n: median(measured) for n, measured in self._rates.items()}
         good = _AS_GOOD * max(rates.values())
         self._chosen = min(n for n, rate in rates.items() if rate >= good)
 
@@ -63,7 +63,7 @@ def usable_cores() -> int:
 
 @cache
 def _pool(pid: int) -> ThreadPoolExecutor:
-    """Threads of this process: a forked one has none of its parent's."""
+    """Thread pool of a process; a forked process does not inherit its parent's threads."""
     return ThreadPoolExecutor(usable_cores(), thread_name_prefix="views")
 
 
@@ -72,56 +72,57 @@ def _count(pid: int) -> ThreadCount:
     return ThreadCount(usable_cores())
 
 
-def in_threads(work: Callable[[range], None], images: int, threads: int = 0) -> None:
-    """Call `work` for all images, a few at a time; the caller's thread is one of them.
+def run_in_threads(work: Callable[[range], None], images: int, threads: int = 0) -> None:
+    """Call `work` for all images, a few at a time, in threads that include the caller's.
 
     Args:
-        work: makes some, by their numbers.
-        images: how many there are.
-        threads: 0 is what measured best.
+        work: is called with the numbers of some images.
+        images: number of images.
+        threads: 0 takes the number that measured fastest.
 
     Raises:
-        Exception: what one of the calls did.
+        Exception: that of a call.
     """
-    counted = None if threads else _count(os.getpid())
+    count = None if threads else _count(os.getpid())
     threads = threads or _count(os.getpid()).next()
-    some = iter([range(at, min(at + _EACH, images)) for at in range(0, images, _EACH)])
+    chunks = iter([range(at, min(at + _EACH, images)) for at in range(0, images, _EACH)])
 
-    def one() -> None:
-        for numbers in some:  # a list's iterator gives each to one thread
+    def work_off() -> None:
+        for numbers in chunks:  # a list's iterator gives each chunk to one thread
             work(numbers)
 
     begin = time.perf_counter()
-    others: list[Future[None]] = [
-        _pool(os.getpid()).submit(one) for _ in range(min(threads, -(-images // _EACH)) - 1)
+    futures: list[Future[None]] = [
+        _pool(os.getpid()).submit(work_off)
+        for _ in range(min(threads, -(-images // _EACH)) - 1)
     ]
     try:
-        one()
+        work_off()
     except BaseException:
-        for _ in some:  # nothing is left for the others
+        for _ in chunks:  # leave nothing for the other threads
             pass
         raise
     finally:
-        for other in others:
-            other.exception()  # waits: nobody writes into the result after this
-    for other in others:
-        other.result()
-    if counted is not None:
-        counted.took(threads, images, time.perf_counter() - begin)
+        for future in futures:
+            future.exception()  # waits: no thread writes into the result after this
+    for future in futures:
+        future.result()
+    if count is not None:
+        count.record(threads, images, time.perf_counter() - begin)
 
 
-def made_ahead(
-    make: Callable[[W], R], wanted: Iterable[W], ahead: int = _AHEAD
+def computed_ahead(
+    make: Callable[[W], R], items: Iterable[W], ahead: int = _AHEAD
 ) -> Iterator[R]:
-    """Results in the order of what is wanted, so many made before they are asked for.
+    """Results of `make` for the items in order, up to `ahead` of them computed in advance.
 
-    Closing the iterator waits for the one that is being made.
+    Closing the iterator waits for the result that is being computed.
     """
     maker = ThreadPoolExecutor(1, thread_name_prefix="ahead")
     waiting = deque[Future[R]]()
     try:
-        for one in wanted:
-            waiting.append(maker.submit(make, one))
+        for item in items:
+            waiting.append(maker.submit(make, item))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:

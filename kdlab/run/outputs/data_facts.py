@@ -56,7 +56,7 @@ def shorter_side(data: ImageData) -> float | None:
 def image_name(data: ImageData, row: int) -> str:
     """Path of an image, or its number in a set that is kept decoded."""
     pictures = store_of(data)
-    return f"image {row}" if pictures is None else pictures.store.shown(row)
+    return f"image {row}" if pictures is None else pictures.store.location(row)
 
 
 def broken_in(
@@ -73,7 +73,7 @@ def broken_in(
     some, _ = by_class(every, data.labels, min(_LOOKED_AT, len(every)), 0)
     found = list(known)
     for begin in range(0, len(some), _EACH):
-        found += pictures.tried(some[begin : begin + _EACH], say)[1].values()
+        found += pictures.decode_all(some[begin : begin + _EACH], say)[1].values()
         if begin and begin % (20 * _EACH) == 0:
             say(f"decoded {begin:,} of {len(some):,} images")
     return len(some) + len(known), found

@@ -20,10 +20,10 @@ from torch import nn
 from kdlab.config.check import construct
 from kdlab.config.home import write_whole
 from kdlab.config.load import from_dict
-from kdlab.data.encoded.holders import LARGEST, opened, read_file
+from kdlab.data.encoded.holders import LARGEST, open_holder, read_file
 from kdlab.data.encoded.inventory import Inventory
 from kdlab.data.encoded.store import ContentChanged, read_image
-from kdlab.data.encoded.view_threads import in_threads
+from kdlab.data.encoded.view_threads import run_in_threads
 from kdlab.data.encoded.walk import is_image, walk
 from kdlab.data.shown import InputSpec
 from kdlab.data.splits import by_class
@@ -252,11 +252,11 @@ def _labels(
             except (DataError, OSError, zlib.error, ContentChanged) as error:
                 why[k] = str(error)
 
-    with closing(opened(place, found.looks.get(place))) as holder:
+    with closing(open_holder(place, found.stamps.get(place))) as holder:
         for first in range(0, len(images), _BATCH):
             some = images[first : first + _BATCH]
             pixels, why = np.zeros((len(some), *shape), np.uint8), [""] * len(some)
-            in_threads(make, len(some))
+            run_in_threads(make, len(some))
             said = probabilities(student.model, [pixels])
             for image, own, no in zip(some, said, why, strict=True):
                 a, b = np.resize(np.argsort(-own, kind="stable"), 2)

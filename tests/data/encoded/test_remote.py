@@ -73,10 +73,10 @@ def test_a_zip_at_a_url_shows_the_views_of_one_here(site, tmp_path):
     asked = len(site.asked)
     assert np.array_equal(far.views(ids, 1), near.views(ids, 1))
     assert len(site.asked) == asked  # its blocks are here by now
-    assert (far.here(), near.here()) == (1.0, 1.0)
+    assert (far.local_share(), near.local_share()) == (1.0, 1.0)
     for path in remote.blocks_folder().glob("*/*"):
         path.unlink()
-    assert far.here() == 0.0
+    assert far.local_share() == 0.0
 
 
 def test_shards_at_a_url(site):
@@ -148,7 +148,7 @@ def test_a_kind_of_url_that_could_run_something_is_refused():
         "github://a:b@c/d.zip",
     ):
         with pytest.raises(
-            DataError, match=r"is of a kind that is not read|does not exist"
+            DataError, match=r"this kind of URL is not supported|does not exist"
         ):
             ImageFolder(root=place).load()
 
@@ -179,7 +179,7 @@ def test_a_folder_there_is_listed_once_a_run_and_a_web_server_lists_none(site):
     memory.pipe("/listed/train/cat/99.jpg", jpeg(99))
     assert spec.load(verify=True).digest != before
     memory.rm("/listed", recursive=True)
-    with pytest.raises(DataError, match="a web server lists no folders"):
+    with pytest.raises(DataError, match="a web server does not list folders"):
         ImageFolder(root=site.url("/photos"), size=16).load()
 
 

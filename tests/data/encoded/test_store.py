@@ -144,7 +144,7 @@ def test_a_byte_of_a_zip_that_is_another_is_noticed(tmp_path, kdlab_home):
         ("photos.zip", b"no zip", "cannot be read"),
         ("photos.tar", b"no tar" * 200, "cannot be read"),
         ("photos.tar", b"\x1f\x8b" + b"0" * 50, "gunzip"),
-        ("photos.rar", b"Rar!", "of no kind that is known"),
+        ("photos.rar", b"Rar!", "is not a supported data set file"),
         ("photos.zip", None, "does not exist"),
     ],
 )

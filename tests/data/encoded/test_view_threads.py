@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdlab.data.encoded.view_threads import ThreadCount, in_threads, made_ahead
+from kdlab.data.encoded.view_threads import ThreadCount, computed_ahead, run_in_threads
 
 
 @given(st.integers(0, 70), st.integers(1, 5))
 def test_every_image_is_made_once(images, threads):
     made = []
-    in_threads(made.extend, images, threads)
+    run_in_threads(made.extend, images, threads)
     assert sorted(made) == list(range(images))
 
 
@@ -29,7 +29,7 @@ def test_what_interrupts_the_asking_thread_leaves_nothing_for_the_others():
         made.append(numbers)
 
     with pytest.raises(KeyboardInterrupt):
-        in_threads(work, 100_000, 2)
+        run_in_threads(work, 100_000, 2)
     assert sum(map(len, made)) < 90_000
 
 
@@ -39,7 +39,7 @@ def test_an_error_in_any_thread_is_raised_after_all_have_ended():
             raise ValueError("image 17")
 
     with pytest.raises(ValueError, match="image 17"):
-        in_threads(work, 64, 3)
+        run_in_threads(work, 64, 3)
 
 
 @given(
@@ -51,7 +51,7 @@ def test_the_fewest_threads_that_are_nearly_as_quick_as_the_best(cores, rates):
     for _ in range(100):
         threads = count.next()
         tried.setdefault(threads, rates[len(tried) % 7])
-        count.took(threads, 1000, 1000 / tried[threads])
+        count.record(threads, 1000, 1000 / tried[threads])
     assert {1, cores} <= set(tried)
     best = max(tried.values())
     assert count.next() == min(n for n, rate in tried.items() if rate >= 0.95 * best)
@@ -60,7 +60,7 @@ def test_the_fewest_threads_that_are_nearly_as_quick_as_the_best(cores, rates):
 def test_batches_too_small_to_keep_all_busy_say_nothing():
     count = ThreadCount(4)
     for _ in range(100):
-        count.took(count.next(), 8, 1.0)
+        count.record(count.next(), 8, 1.0)
     assert count.next() == 4
 
 
@@ -72,7 +72,7 @@ def test_results_come_in_order_and_no_more_than_some_are_ahead():
         may.acquire()
         return number * number
 
-    results = made_ahead(make, range(6), ahead=2)
+    results = computed_ahead(make, range(6), ahead=2)
     for _ in range(3):
         may.release()
     assert next(results) == 0
@@ -89,7 +89,7 @@ def test_an_error_comes_where_its_result_would():
             raise ValueError("number 2")
         return number
 
-    results = made_ahead(make, range(4))
+    results = computed_ahead(make, range(4))
     assert [next(results), next(results)] == [0, 1]
     with pytest.raises(ValueError, match="number 2"):
         next(results)
