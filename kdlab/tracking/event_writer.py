@@ -1,4 +1,4 @@
-"""Events of a folder to MLflow, one after another: what runs and sweeps have in common.
+"""Write the events of a folder to MLflow: base class for runs and sweeps.
 
 The position in events.jsonl is saved after every successful write. A crash in between
 repeats a few writes with the same keys, steps and times, which MLflow stores once.
@@ -25,9 +25,9 @@ STATES = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "lost
 
 
 class EventWriter(ABC):
-    """Call `step` until `done`. Raises whatever MLflow raises; nothing is lost by that.
+    """Writes events: call `step` until `done`. MLflow's errors are raised, and no event is lost.
 
-    What was written stands in the folder's tracking.json; `state` is as before the first event.
+    The folder's tracking.json records what was written; `state` holds its initial values.
     """
 
     def __init__(self, folder: Path, state: dict[str, Any]) -> None:
@@ -35,7 +35,7 @@ class EventWriter(ABC):
         self.path = folder / TRACKING
         self.state: dict[str, Any] = {
             "offset": MlflowLocation.read(folder).offset,
-            "off": False,  # nobody wants it tracked
+            "off": False,  # tracking is turned off
             "done": False,
         } | state
         if self.path.exists():
@@ -47,8 +47,8 @@ class EventWriter(ABC):
     def done(self) -> bool:
         return bool(self.state["done"])
 
-    def go_on(self) -> None:
-        """What had ended was resumed: there are events after the end."""
+    def resume(self) -> None:
+        """Continue after the end: the run was resumed."""
         self.state["done"] = False
 
     @property
@@ -58,7 +58,7 @@ class EventWriter(ABC):
         return self._client
 
     def step(self) -> int:
-        """Write what is new; how many events that was."""
+        """Write the new events and return their number."""
         before = self.read.lines.offset
         events = self.read()
         try:
@@ -69,8 +69,8 @@ class EventWriter(ABC):
                     self.write(event)
             self.flush()
         except BaseException:
-            self.read.lines.offset = before  # the next try begins here again
-            self.forget()
+            self.read.lines.offset = before  # the next attempt begins here again
+            self.discard()
             raise
         if events:
             self.state["offset"] = self.read.lines.offset
@@ -82,25 +82,25 @@ class EventWriter(ABC):
         if uri is not None:
             self.state["uri"] = uri
 
-    def is_over(self) -> bool:
-        """Whether the last event is the end, written to MLflow or not."""
+    def has_ended(self) -> bool:
+        """Return whether the last event ends the run, written to MLflow or not."""
         tail = EventReader(self.read.path, self.read.lines.offset)()
         return bool(tail) and isinstance(tail[-1], RunDone | SweepDone)
 
     @abstractmethod
     def write(self, event: Event) -> None:
-        """One event; those that MLflow has no place for are passed over."""
+        """Write one event; events without a place in MLflow are ignored."""
 
     def experiment(self, name: str) -> str:
-        """Id of the experiment of this name, which has our view of its runs from here on."""
-        made = store.experiment_id(self.client, name, self.state["uri"])
-        with suppress(MlflowException):  # a server's experiments may be others'
-            self.client.set_experiment_tag(made, VIEW_TAG, VIEW_SAVED)
+        """Id of the experiment of this name; also sets kdlab's view of its runs."""
+        experiment_id = store.experiment_id(self.client, name, self.state["uri"])
+        with suppress(MlflowException):  # a server's experiments may belong to others
+            self.client.set_experiment_tag(experiment_id, VIEW_TAG, VIEW_SAVED)
         self.state["view"] = True
-        return made
+        return experiment_id
 
     def create(self, event: Event, experiment: str, name: str, tags: dict[str, str]) -> str:
-        """A run in MLflow that began with this event; its id."""
+        """Create a run in MLflow that begins at this event; return its id."""
         begun = int(event.time * 1000)
         run = self.client.create_run(experiment, begun, tags, name)
         return str(run.info.run_id)
@@ -109,7 +109,7 @@ class EventWriter(ABC):
         write_json(self.path, self.state)
 
     def flush(self) -> None:  # noqa: B027 - a writer that collects nothing needs none
-        """Write what was collected."""
+        """Write the collected values."""
 
-    def forget(self) -> None:  # noqa: B027
-        """What was collected will be read again."""
+    def discard(self) -> None:  # noqa: B027
+        """Drop the collected values, which will be read again."""

@@ -1,4 +1,4 @@
-"""What happened in the folder of a run or a sweep, written to MLflow: beside it, or later."""
+"""Write the events of a run or a sweep to MLflow, while it runs or later."""
 
 import logging
 import os
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 _EVERY_S = 1.0
 _GIVE_UP_S = 60.0
-_GIVE_UP_AT_END_S = 5.0  # the run is over and somebody waits
+_GIVE_UP_AT_END_S = 5.0  # the run has ended and its command waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowedJob:
-    """Whose events are written."""
+    """Configuration of the process that writes events."""
 
     folder: Path  # of a run or a sweep
 
 
 def quiet() -> None:
-    """MLflow and SQLAlchemy tell of migrations and deprecations nobody here can mend."""
+    """Silence messages of MLflow and SQLAlchemy on migrations and deprecations."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow").setLevel(logging.WARNING)
@@ -37,7 +37,7 @@ def quiet() -> None:
 
 
 def writer_of(folder: Path) -> "EventWriter":
-    """What writes a run, or a sweep and its trials."""
+    """The writer of a run, or of a sweep and its trials."""
     quiet()  # before 2 s of imports
     if (folder / "sweep.yaml").is_file():
         from kdlab.tracking.sweep import SweepWriter
@@ -49,16 +49,16 @@ def writer_of(folder: Path) -> "EventWriter":
 
 
 def sync(folder: Path) -> int:
-    """Write the remaining events of a run or a sweep; how many there were.
+    """Write the remaining events of a run or a sweep and return their number.
 
     Raises:
-        Exception: what MLflow raised; the position is kept, so try again later.
+        Exception: that of MLflow; the position is saved, so try again later.
     """
     return writer_of(folder).step()
 
 
 def log_page(states: Sequence[MlflowLocation], name: str, text: str) -> list[str]:
-    """A text as an artifact of these MLflow runs; returns their ids."""
+    """Log a text as an artifact of these MLflow runs; return their ids."""
     quiet()
     from kdlab.tracking.store import client  # 2 s
 
@@ -75,20 +75,20 @@ def main() -> None:
 
 
 def follow(writer: "EventWriter") -> None:
-    """Until it is done; what MLflow does not take is tried again for a while."""
+    """Write events until the end; retry for a while where MLflow fails."""
     failing_since: float | None = None
-    writer.go_on()
+    writer.resume()
     while not writer.done:
         try:
             writer.step()
             failing_since = None
-        except Exception as error:  # MLflow, SQLAlchemy, OSError: all are tried again
-            logging.warning("MLflow did not take the events: %s", error)
+        except Exception as error:  # MLflow, SQLAlchemy, OSError: all are retried
+            logging.warning("events could not be written to MLflow, retrying: %s", error)
             failing_since = failing_since or time.monotonic()
-            patience = _GIVE_UP_AT_END_S if writer.is_over() else _GIVE_UP_S
+            patience = _GIVE_UP_AT_END_S if writer.has_ended() else _GIVE_UP_S
             if time.monotonic() - failing_since > patience:
                 raise SystemExit(
-                    "gave up; `kdlab runs --sync` writes the rest from events.jsonl"
+                    "gave up; `kdlab runs --sync` writes the rest from events.jsonl to MLflow"
                 ) from error
         time.sleep(_EVERY_S)  # the pace of writing; the loop ends with the run
 

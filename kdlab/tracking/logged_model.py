@@ -1,4 +1,4 @@
-"""A trained student as a model of MLflow: `mlflow.pyfunc.load_model(uri).predict(images)`."""
+"""Log a trained student as a model of MLflow: `mlflow.pyfunc.load_model(uri).predict(images)`."""
 
 import json
 import platform
@@ -13,7 +13,7 @@ import yaml
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModelOutput
 
-# MLflow imports it by name where the model is loaded; nothing here does.
+# MLflow imports it by name when the model is loaded.
 _LOADER = "kdlab.run.outputs.mlflow_student"
 _INPUTS = [{"type": "binary", "name": "image", "required": True}]
 _OUTPUTS = [
@@ -31,14 +31,14 @@ _OUTPUTS = [
 def log_student(
     client: MlflowClient, run: str, experiment: str, student: Path, step: int, name: str
 ) -> str:
-    """Log an exported student as an output of its run; the id of the model.
+    """Log an exported student as an output of its run; return the id of the model.
 
     Args:
         client: of the store.
         run: id in MLflow of the run that trained it.
         experiment: its id.
-        student: its .safetensors, with the .json beside it.
-        step: of the training, after which it is.
+        student: its .safetensors file, beside the .json file.
+        step: of the training, at which it was exported.
         name: of the model.
     """
     model = client.create_logged_model(
@@ -57,17 +57,17 @@ def log_student(
 
 
 def _save(student: Path, path: Path) -> None:
-    """As MLflow's own save_model does, which would import pandas: seconds, for every run."""
-    kept = path / "data" / "student"
-    kept.mkdir(parents=True)
+    """Write the files of MLflow's save_model, which would import pandas (seconds a run)."""
+    target = path / "data" / "student"
+    target.mkdir(parents=True)
     for file in (student, student.with_suffix(".json")):
-        shutil.copyfile(file, kept / f"student{file.suffix}")
+        shutil.copyfile(file, target / f"student{file.suffix}")
     requirements = "requirements.txt"
     (path / requirements).write_text(f"kdlab=={version('kdlab')}\n", encoding="utf-8")
     python = platform.python_version()
     environment = {"python": python, "dependencies": [f"-r {requirements}"]}
     (path / "python_env.yaml").write_text(yaml.safe_dump(environment), encoding="utf-8")
-    described = {
+    description = {
         "flavors": {
             "python_function": {
                 "data": "data/student",
@@ -80,4 +80,4 @@ def _save(student: Path, path: Path) -> None:
         "signature": {"inputs": json.dumps(_INPUTS), "outputs": json.dumps(_OUTPUTS)},
         "utc_time_created": str(datetime.now(UTC).replace(tzinfo=None)),
     }
-    (path / "MLmodel").write_text(yaml.safe_dump(described), encoding="utf-8")
+    (path / "MLmodel").write_text(yaml.safe_dump(description), encoding="utf-8")

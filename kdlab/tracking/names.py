@@ -1,7 +1,7 @@
-"""What runs and quantities are called in MLflow.
+"""Names of runs and quantities in MLflow.
 
-Its pages show a section for what stands before the `/`, in the order of the alphabet: what one
-reads first comes first, single numbers after the curves.
+Its pages show a section for each prefix before the `/`, in alphabetical order: the most important
+first, single numbers after the curves.
 """
 
 import json
@@ -23,7 +23,7 @@ _OF_READER = (
     *("queued_s", "views_s", "computed_s", "wire_s"),
     *("samples_lost", "samples_repeated", "samples_rolled_back"),
 )
-# Metric of MLflow, by what kdlab calls the quantity in events and results.
+# Metric in MLflow, by the quantity's name in events and results.
 METRICS: Mapping[str, str] = {
     **{key: f"{LEARNING}/{key}" for key in _OF_LEARNING},
     **{key: f"{SPEED}/{key}" for key in _OF_SPEED},
@@ -43,7 +43,7 @@ METRICS: Mapping[str, str] = {
     "best_epoch": f"{VALIDATION}/best_epoch",
 }
 
-# Columns of MLflow's table of runs, as it calls them, and widths: what decides within 1,400 pixels.
+# Columns of MLflow's table of runs and widths: the decisive ones within 1,400 pixels.
 COLUMNS = {
     "attributes.`Run Name`": 300,
     "runDateAndNestInfo": 145,
@@ -65,32 +65,32 @@ VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
 VIEW_SAVED = json.dumps(
     {"name": VIEW, "createdAt": 0, "state": json.dumps(_STATE)} | _STATE
 )
-_LEADING = (  # parameters that one looks for
+_LEADING = (  # parameters that are shown first
     *("member.", "student.", "teacher.model.", "soft_labels.type", "loss."),
     *("train.epochs", "train.batch", "train.optimizer", "train.lr", "train.schedule"),
 )
 
 
 def in_order(params: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """As MLflow's page of a run is to show them: what one looks for first, what is not set last."""
+    """Parameters in the order for MLflow's page of a run: `_LEADING` first, unset ones last."""
 
     def place(param: tuple[str, Any]) -> tuple[bool, int]:
-        found = [n for n, key in enumerate(_LEADING) if param[0].startswith(key)]
-        return param[1] is None, min(found, default=len(_LEADING))
+        ranks = [n for n, key in enumerate(_LEADING) if param[0].startswith(key)]
+        return param[1] is None, min(ranks, default=len(_LEADING))
 
     return sorted(params, key=place)
 
 
 def metric(quantity: str) -> str:
-    """Its name in MLflow; of one that only a sweep counts, in a section of its own."""
+    """Name of a quantity in MLflow; section `result` where it has none in `METRICS`."""
     return METRICS.get(quantity, f"result/{quantity}")
 
 
 def training_name(spec: Mapping[str, Any], member: str, members: Sequence[str]) -> str:
-    """Who learns from whom: "plain resnet10t", "served · seed 0 · resnet10t taught by resnet18".
+    """Name of a training: "plain resnet10t", "served · seed 0 · resnet10t taught by resnet18".
 
-    Source and seed stand where other `members` of the run differ in them alone, and stand first,
-    as MLflow cuts long names.
+    Source and seed appear where the `members` of the run differ in them, and come first, since
+    MLflow cuts long names.
     """
     student, teacher = _model(spec.get("student")), teacher_name(spec.get("teacher"))
     pairs = [one.partition("/seed") for one in members]
@@ -106,7 +106,7 @@ def training_name(spec: Mapping[str, Any], member: str, members: Sequence[str]) 
 
 
 def trial_name(number: int, values: Mapping[str, Any]) -> str:
-    """Its number and what was tried: "trial 3 · lr 0.1, temperature 4"."""
+    """Name of a trial, with its number and values: "trial 3 · lr 0.1, temperature 4"."""
     shown = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in values.values()]
     keys = [key.rpartition(".")[2] for key in values]
     tried = ", ".join(f"{k} {v}" for k, v in zip(keys, shown, strict=True))
@@ -114,7 +114,7 @@ def trial_name(number: int, values: Mapping[str, Any]) -> str:
 
 
 def teacher_name(block: Any) -> str:
-    """A teacher's network, of several their number; empty without any."""
+    """The teacher's network, or the number of several teachers; empty without a teacher."""
     if isinstance(block, list):
         return f"{len(block)} teachers"
     return _model(block.get("model")) if isinstance(block, Mapping) else ""

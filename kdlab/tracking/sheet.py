@@ -1,4 +1,4 @@
-"""The images a run watches with what was said of them, as one picture for MLflow's image grid."""
+"""Watched images with their predictions, as one picture for MLflow's image grid."""
 
 from pathlib import Path
 
@@ -14,10 +14,10 @@ _ACROSS = 4  # images of a row
 def sheet(
     chosen: ImagesChosen, student: ImagesAnswered, teacher: ImagesAnswered | None
 ) -> Image.Image:
-    """Each image with its class, and below it what student and teacher take it for.
+    """Draw each image with its class and the predictions of student and teacher.
 
     Raises:
-        OSError: the picture of the images is gone.
+        OSError: the file with the images is missing.
     """
     with Image.open(Path(chosen.path)) as strip:
         strip.load()
@@ -30,11 +30,11 @@ def sheet(
     for place, label in enumerate(chosen.labels):
         x, y = _GAP + place % across * _CELL, _GAP + place // across * tall
         drawn.paste(strip.crop((place * side, 0, (place + 1) * side, side)), (x, y))
-        said: list[tuple[str, str, float | None]] = [("", label, None)]
+        captions: list[tuple[str, str, float | None]] = [("", label, None)]
         for who, answer in (("student", student), ("teacher", teacher)):
             if answer is not None:
-                said.append((f"{who} ", answer.said[place], answer.shares[place]))
-        for line, (who, name, share) in enumerate(said):
+                captions.append((f"{who} ", answer.said[place], answer.shares[place]))
+        for line, (who, name, share) in enumerate(captions):
             colour = _INK if share is None else _RIGHT if name == label else _WRONG
             words = f"{who}{name}" if share is None else f"{who}{name} {share:.0f} %"
             pen.text((x, y + side + line * _LINE), _fitting(words, font), colour, font)
@@ -42,7 +42,7 @@ def sheet(
 
 
 def _fitting(words: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
-    """As much of a line as a cell has room for."""
+    """Cut a line to the width of a cell."""
     while font.getlength(words) > _CELL - 4 and len(words) > 2:
         words = f"{words[:-2]}…"
     return words

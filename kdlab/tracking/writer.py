@@ -1,4 +1,4 @@
-"""Events of one run to MLflow: a parent run, and a child per member when there are several."""
+"""Write a run to MLflow: a parent run, and a child run per member where there are several."""
 
 import json
 import logging
@@ -34,10 +34,10 @@ from kdlab.tracking.sheet import sheet
 from kdlab.tracking.store import cleaned
 
 _MAX_METRICS = 1000
-_TEACHER = "teacher"  # what the events of its training have as member
+_TEACHER = "teacher"  # `member` of the events of its training
 _MOST_SHEETS = 30  # pictures of one training
 _EPOCH_METRICS = ("validation_top1", "validation_top5", "samples_lost", "samples_repeated")
-_OF_SEVERAL = (  # in the order in which MLflow's page of the run has them
+_OF_SEVERAL = (  # in the order on MLflow's page of the run
     *("student_top1", "before", "gained", "low", "high", "teacher_top1"),
     *("wall_seconds", "samples_per_second"),
 )
@@ -52,10 +52,10 @@ _LOOK_METRICS = {  # of local and global models, over iterations
 
 
 class Writer(EventWriter):
-    """The events of one run.
+    """Writes the events of one run.
 
-    `tags` are beside its own, `name` is what it is called in MLflow if not by what it trains,
-    `weights` makes networks artifacts.
+    `tags` are added to its own, `name` replaces its usual name in MLflow, `weights` logs networks
+    as artifacts.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class Writer(EventWriter):
     ) -> None:
         state: dict[str, Any] = {
             "runs": {},  # MLflow run by member; "" is the parent
-            "described": [],  # those whose params and tags are complete
-            "images": None,  # that are watched, and what the teacher says of them
+            "described": [],  # members whose params and tags are written
+            "images": None,  # watched images, and below the teacher's predictions
             "teacher_said": None,
             "models": {},  # model of MLflow, by MLflow run
             "drawn": {},  # newest step with a picture, by MLflow run
@@ -78,7 +78,7 @@ class Writer(EventWriter):
         self.tags, self.name, self.weights = dict(tags or {}), name, weights
         self._metrics: dict[str, list[Metric]] = {}
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         self._metrics.clear()
 
     # Events
@@ -96,7 +96,7 @@ class Writer(EventWriter):
                 for path in event.artifacts:
                     self.client.log_artifact(self.state["runs"][""], path)
             case OverviewWritten():
-                self._on_overview_made(event)
+                self._on_overview_written(event)
             case ImagesChosen():
                 self.state["images"] = event.facts()
             case ImagesAnswered():
@@ -120,10 +120,10 @@ class Writer(EventWriter):
                     self._add(runs[event.member], rate, event.time, event.step)
             case ErrorsMeasured():
                 facts = event.facts()
-                found = {
+                errors = {
                     n: facts[k] for k, n in _LOOK_METRICS.items() if facts[k] is not None
                 }
-                self._add(runs[event.member], found, event.time, event.iterations)
+                self._add(runs[event.member], errors, event.time, event.iterations)
             case RoundClosed():
                 counts = {
                     METRICS["loss"]: event.loss,
@@ -131,7 +131,7 @@ class Writer(EventWriter):
                 }
                 self._add(runs[event.member], counts, event.time, event.iterations)
                 self._add_above(event, "loss", event.loss, event.iterations)
-            case MachineUsed():  # in a tab of MLflow's own
+            case MachineUsed():  # MLflow shows these in a separate tab
                 used = {"system/cpu_percent": event.cpu, "system/memory_gib": event.memory}
                 for k, (percent, gib) in enumerate(event.gpus):
                     used |= {f"system/gpu_{k}_percent": percent, f"system/gpu_{k}_gib": gib}
@@ -148,13 +148,13 @@ class Writer(EventWriter):
     def _on_run_started(self, event: RunStarted) -> None:
         self.state |= {"members": event.members, "started": event.facts()}
         self.state.setdefault("began", event.time)
-        if "" in self.state["runs"]:  # resumed, or tried again: the same MLflow run goes on
+        if "" in self.state["runs"]:  # resumed or retried: the same MLflow run continues
             self.client.update_run(self.state["runs"][""], status="RUNNING")
         else:
             self.state["experiment_id"] = self.experiment(event.group)
             spec, members = event.spec, event.members
-            alone = len(members) == 1 and names.training_name(spec, members[0], members)
-            name = f"{alone or event.experiment} · {event.run_id[-4:]}"
+            single = len(members) == 1 and names.training_name(spec, members[0], members)
+            name = f"{single or event.experiment} · {event.run_id[-4:]}"
             self._create(event, "", self.name or name, self.tags)
         self._describe("", event.facts())
 
@@ -174,7 +174,7 @@ class Writer(EventWriter):
     def _on_member_done(self, event: MemberDone) -> None:
         run = self.state["runs"][event.member]
         result = event.result
-        found = {
+        scores = {
             "student_top1": result["last"]["top1"],
             "student_top5": result["last"]["top5"],
             "student_top1_best": result["best"]["top1"],
@@ -185,13 +185,13 @@ class Writer(EventWriter):
             "teacher_top1": result.get("teacher_top1"),
             "global_top1": result.get("global_top1"),
         }
-        final = {METRICS[k]: float(v) for k, v in found.items() if v is not None}
+        final = {METRICS[k]: float(v) for k, v in scores.items() if v is not None}
         final |= {metric(k): float(v) for k, v in result.get("more", {}).items()}
         for who, cost in result.get("costs", {}).items():
             final |= {f"{COST}/{who}_{name}": float(value) for name, value in cost.items()}
         self._add(run, final, event.time, result["steps"])
         self.flush()
-        # Once: MLflow may have failed after it.
+        # Once, also where MLflow failed after it.
         if self.weights and run not in self.state["models"]:
             student = Path(result["model_path"])
             name = str(event.member).replace("/", "-")
@@ -207,23 +207,23 @@ class Writer(EventWriter):
             self.client.set_terminated(run, "FINISHED", int(event.time * 1000))
 
     def _on_images_answered(self, event: ImagesAnswered) -> None:
-        """A picture a look; of many epochs some, and the last one."""
+        """Log a picture of the watched images, at most about 30 a training, with the last epoch."""
         if event.member == _TEACHER:
             self.state["teacher_said"] = event.facts()
             return
         run = self.state["runs"].get(event.member)
-        chosen, teacher = map(_kept, (self.state["images"], self.state["teacher_said"]))
+        chosen, teacher = map(_parsed, (self.state["images"], self.state["teacher_said"]))
         epochs = int(self.state["started"]["spec"]["train"]["epochs"])
-        every = -(-epochs // _MOST_SHEETS)
-        wanted = event.epoch % every == 0 or event.epoch == epochs
-        if run is None or not isinstance(chosen, ImagesChosen) or not wanted:
+        interval = -(-epochs // _MOST_SHEETS)
+        due = event.epoch % interval == 0 or event.epoch == epochs
+        if run is None or not isinstance(chosen, ImagesChosen) or not due:
             return
-        if event.step <= self.state["drawn"].get(run, -1):  # pictures are not stored once
+        if event.step <= self.state["drawn"].get(run, -1):  # MLflow would store it twice
             return
         try:
-            known = teacher if isinstance(teacher, ImagesAnswered) else None
-            drawn = sheet(chosen, event, known)
-        except OSError:  # somebody has removed it; the rest is worth writing
+            taught = teacher if isinstance(teacher, ImagesAnswered) else None
+            drawn = sheet(chosen, event, taught)
+        except OSError:  # the file was removed; the rest is worth writing
             logging.exception("no picture of step %d", event.step)
             return
         stamp = int(event.time * 1000)
@@ -233,8 +233,8 @@ class Writer(EventWriter):
         self.state["drawn"][run] = event.step
         self.save()
 
-    def _on_overview_made(self, event: OverviewWritten) -> None:
-        """The description shows it; its pictures are taken out of the artifacts."""
+    def _on_overview_written(self, event: OverviewWritten) -> None:
+        """Set the overview as the description; its pictures are artifacts."""
         parent = self.state["runs"][""]
         files = {Path(path).name: Path(path) for path in event.files}
         note = files.pop("note.md").read_text(encoding="utf-8")
@@ -250,13 +250,15 @@ class Writer(EventWriter):
         if result:
             verdict = result.get("verdict") or {}
             facts = {**result, **verdict}
-            # Of a single training all but the time is said.
+            # A single training has written everything but the time.
             keys = _OF_SEVERAL if len(self.state["members"]) > 1 else ["wall_seconds"]
             values = {METRICS[k]: facts[k] for k in keys if facts.get(k) is not None}
             if verdict:
                 self.client.set_tag(parent, "kdlab.verdict", verdict["sentence"])
             issues = [
-                one["code"] for one in result.get("checks", ()) if one["result"] == "issue"
+                check["code"]
+                for check in result.get("checks", ())
+                if check["result"] == "issue"
             ]
             if issues:
                 self.client.set_tag(parent, "kdlab.checks", " ".join(issues))
@@ -274,16 +276,16 @@ class Writer(EventWriter):
     # MLflow
 
     def _create(self, event: Event, member: str, name: str, tags: dict[str, str]) -> None:
-        """A run in MLflow, remembered at once so that a second try does not make another."""
-        own = tags | {"kdlab.run_id": self.folder.name}
-        made = self.create(event, self.state["experiment_id"], name, own)
-        self.state["runs"][member] = made
+        """Create a run in MLflow, saved at once so that a retry does not create another."""
+        all_tags = tags | {"kdlab.run_id": self.folder.name}
+        run = self.create(event, self.state["experiment_id"], name, all_tags)
+        self.state["runs"][member] = run
         self.save()
 
     def _describe(
         self, member: str, event: Mapping[str, Any], extra: dict[str, str] | None = None
     ) -> None:
-        """Spec as params, surroundings as tags, data set as input, spec file as artifact."""
+        """Log spec as params, environment as tags, data set as input, spec file as artifact."""
         if member in self.state["described"]:
             return
         run = self.state["runs"][member]
@@ -320,21 +322,21 @@ class Writer(EventWriter):
 
     def _collect(self, event: StepLogged | EpochDone, keys: Iterable[str]) -> None:
         run = self.state["runs"].get(event.member)
-        if run is None:  # the teacher's own training is not a run of this experiment
+        if run is None:  # the teacher's training is not a run of this experiment
             return
         facts = event.facts()
         values = {METRICS[k]: facts[k] for k in keys if facts.get(k) is not None}
         self._add(run, values, event.time, event.step)
 
     def _add_above(self, event: Event, key: str, value: float | None, step: int) -> None:
-        """A curve of the whole run, so that it shows something from its first step on.
+        """Add a curve to the parent run, so that it has one from its first step on.
 
-        Of its teacher, and where there are several trainings of each source's first one.
+        It shows the teacher's training, or with several trainings the first of each source.
         """
         several = self.state["members"] if len(self.state["members"]) > 1 else []
         source = (event.member or "").partition("/seed")[0]
-        alike = [one for one in several if one.partition("/seed")[0] == source]
-        if value is not None and event.member == (alike or [_TEACHER])[0]:
+        of_source = [member for member in several if member.partition("/seed")[0] == source]
+        if value is not None and event.member == (of_source or [_TEACHER])[0]:
             name = f"{METRICS[key]}_{'plain' if source == PLAIN else source}"
             self._add(self.state["runs"][""], {name: value}, event.time, step)
 
@@ -356,5 +358,5 @@ class Writer(EventWriter):
         self._metrics.clear()
 
 
-def _kept(facts: Mapping[str, Any] | None) -> Event | None:
+def _parsed(facts: Mapping[str, Any] | None) -> Event | None:
     return None if facts is None else parse(facts)

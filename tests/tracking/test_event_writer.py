@@ -27,7 +27,7 @@ class Collecting(EventWriter):
         self.written += self.collected
         self.collected = []
 
-    def forget(self):
+    def discard(self):
         self.collected = []
 
 
@@ -96,19 +96,19 @@ def test_without_tracking_it_is_done_at_once_and_writes_nothing(log, tmp_path):
 @pytest.mark.parametrize("end", ["run_done", "sweep_done"])
 def test_it_is_over_when_the_last_event_says_so(log, tmp_path, end):
     writer = Collecting(tmp_path)
-    assert not writer.is_over()
+    assert not writer.has_ended()
     say(log, "run_started", tracking_uri=URI)
-    assert not writer.is_over()
+    assert not writer.has_ended()
     say(log, end)
-    assert writer.is_over()  # also where it cannot be written
+    assert writer.has_ended()  # also where it cannot be written
     assert writer.written == []
     say(log, "run_started", tracking_uri=URI)
-    assert not writer.is_over()
+    assert not writer.has_ended()
 
 
 def test_what_was_done_goes_on_when_it_was_resumed(log, tmp_path):
     (tmp_path / "tracking.json").write_text('{"done": true, "uri": "x"}')
     writer = Collecting(tmp_path)
     assert writer.done
-    writer.go_on()
+    writer.resume()
     assert not writer.done

@@ -87,7 +87,7 @@ def test_a_half_made_store_is_put_aside(tmp_path, caplog, empty_store):
     made = client(f"sqlite:///{path}")
     assert [e.name for e in made.search_experiments()] == ["Default"]
     assert (tmp_path / "mlflow.db.half-made").exists()
-    assert "never finished" in caplog.text
+    assert "is incomplete" in caplog.text
     made.create_experiment("another")
     assert len(client(f"sqlite:///{path}").search_experiments()) == 2  # kept from now on
 
