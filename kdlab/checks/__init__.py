@@ -1,6 +1,6 @@
-"""Checks with codes: each looks at facts of a data set, a teacher, a run, a sweep or a machine.
+"""Checks with codes, of a data set, a teacher, a run, a sweep or a machine.
 
-`kdlab data`, `new`, `run`, `examine`, `sweep` and the live view show the same ones.
+`kdlab data`, `new`, `run`, `examine`, `sweep` and the live view show the same findings.
 """
 
 from kdlab.checks import data, machine, sweep, teacher, training

@@ -1,4 +1,4 @@
-"""A check, and how all checks of some facts are made."""
+"""Base class of checks, and the function that runs them."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -14,19 +14,19 @@ _PAGES = Path(__file__).with_name("pages")
 
 
 class CodedCheck(ABC, Generic[Facts]):
-    """A question about facts whose answer has a code; its page is `pages/CODE.md`.
+    """A check of facts, with a code; its page is `pages/CODE.md`.
 
-    code: `KD-` and a letter for what is looked at: Data, Teacher, Run, Sweep, Machine.
-    title: what holds where it passes.
+    code: `KD-` and a letter for its subject: Data, Teacher, Run, Sweep, Machine.
+    title: the condition that holds where the check passes.
     level: an issue makes numbers wrong or worthless, a tip could make them better.
-    do: what helps.
+    do: the remedy.
     """
 
     code: ClassVar[str]
     title: ClassVar[str]
     level: ClassVar[Literal["issue", "tip"]] = "issue"
     do: ClassVar[str]
-    facts: ClassVar[type]  # that it looks at
+    facts: ClassVar[type]  # the class of its facts
     ALL: ClassVar[dict[str, "type[CodedCheck[Any]]"]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -35,52 +35,52 @@ class CodedCheck(ABC, Generic[Facts]):
 
     @abstractmethod
     def find(self, facts: Facts) -> str | None:
-        """The fault in words, with its numbers; empty: passed; None: it does not apply."""
+        """The fault with its numbers; empty: passed; None: the check does not apply."""
 
     def advice(self, facts: Facts) -> str:
-        """`do`, or the same with the numbers of these facts."""
+        """The remedy, with the numbers of these facts where there are any."""
         return self.do
 
-    def look(self, facts: Facts) -> CheckMade | None:
-        """Its finding; None where it does not apply."""
-        found = self.find(facts)
-        if found is None:
+    def evaluate(self, facts: Facts) -> CheckMade | None:
+        """Run the check; None where it does not apply."""
+        fault = self.find(facts)
+        if fault is None:
             return None
-        if not found:
+        if not fault:
             return CheckMade(code=self.code, result="passed", title=self.title)
         advice = self.advice(facts)
-        if advice.split(" ")[0].isalpha():  # no key of a config
+        if advice.split(" ")[0].isalpha():  # not a key of a config
             advice = advice[:1].upper() + advice[1:]
         return CheckMade(
-            code=self.code, result=self.level, title=self.title, found=found, advice=advice
+            code=self.code, result=self.level, title=self.title, found=fault, advice=advice
         )
 
     @classmethod
     def page(cls) -> str:
-        """Its page, in Markdown."""
+        """The page of the check, in Markdown."""
         text = (_PAGES / f"{cls.code}.md").read_text(encoding="utf-8")
         return f"# {cls.code}: {cls.title}\n\n*{cls.level}*\n\n{text}\nDo: {cls.do}.\n"
 
 
-def checked(*facts: object) -> list[CheckMade]:
-    """Findings of all checks that look at such facts."""
+def checked(*all_facts: object) -> list[CheckMade]:
+    """Run all checks of these facts and return their findings."""
     return [
-        found
-        for own in facts
+        finding
+        for facts in all_facts
         for check in CodedCheck.ALL.values()
-        if check.facts is type(own) and (found := check().look(own)) is not None
+        if check.facts is type(facts) and (finding := check().evaluate(facts)) is not None
     ]
 
 
 def check_of(code: str) -> type[CodedCheck[Any]]:
-    """The check with a code, such as KD-D01, in small letters too.
+    """The check with a code, such as KD-D01, in any case.
 
     Raises:
-        NotFoundError: there is no such check; with the nearest codes.
+        NotFoundError: there is no such check; names the nearest codes.
     """
-    found = CodedCheck.ALL.get(code.upper())
-    if found is None:
+    check = CodedCheck.ALL.get(code.upper())
+    if check is None:
         raise NotFoundError(
             f"There is no check {code}.{nearest(code.upper(), CodedCheck.ALL)}"
         )
-    return found
+    return check

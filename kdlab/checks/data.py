@@ -13,21 +13,21 @@ from kdlab.data.splits import NAMES, NO_LABEL, TEST, TRAIN, VALIDATION
 
 Pairs = Sequence[tuple[str, str]]  # an image, and the one it is or looks like
 _FEW, _FEW_TO_CHOOSE, _FEW_TO_TEST = 10, 50, 400  # training images of a class; of a part
-_UNEVEN = 8.0  # times as many images of one class as of another
-_UNLIKE = 0.1  # share of images whose class would have to be another in the other part
+_UNEVEN = 8.0  # images of the largest class over those of the smallest
+_UNLIKE = 0.1  # share of images whose class differs between train and test
 _NAMED = 5  # images or classes in a finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFacts:
-    """What is known of a set; None: nobody has looked.
+    """Facts of a data set; None where they were not examined.
 
     counts: (3, classes) labelled images of train, validation and test.
-    parts: images of each, labelled or not.
-    leaks: of validation and test that are in train, byte by byte.
-    contradictions: images of two classes.
-    alike: of validation and test that look like one of train, and are not in `leaks`.
-    suspects: images, each with its label and what teacher and neighbours take it for.
+    parts: images of train, validation and test, labelled or not.
+    leaks: images of validation and test that are also in train, equal in every byte.
+    contradictions: images in two classes.
+    alike: images of validation and test that look like one of train and are not in `leaks`.
+    suspects: images, each with its label and the class by teacher and neighbours.
     side, size: median of the shorter sides of the originals, and of a view; pixels.
     """
 
@@ -35,7 +35,7 @@ class DataFacts:
     counts: NDArray[np.int64]
     parts: tuple[int, int, int]
     broken: Sequence[str] | None = None
-    looked_at: int = 0  # images that were decoded to find broken ones
+    looked_at: int = 0  # images decoded to find broken ones
     leaks: Pairs | None = None
     contradictions: Pairs | None = None
     alike: Pairs | None = None
@@ -44,40 +44,46 @@ class DataFacts:
     size: int = 0
 
     @classmethod
-    def of(cls, data: ImageData) -> Self:
-        """From its labels and splits alone."""
+    def from_data(cls, data: ImageData) -> Self:
+        """Facts from labels and splits alone."""
         parts = data.train, data.validation, data.test
-        known = [
+        labelled = [
             labels[labels != NO_LABEL] for labels in (data.labels[ids] for ids in parts)
         ]
         return cls(
             classes=data.classes,
-            counts=np.stack([np.bincount(k, minlength=len(data.classes)) for k in known]),
+            counts=np.stack(
+                [np.bincount(k, minlength=len(data.classes)) for k in labelled]
+            ),
             parts=(len(data.train), len(data.validation), len(data.test)),
             size=data.shape[1],
         )
 
     @property
     def guessing(self) -> float:
-        """Percent of the test images that is right by always saying the commonest class."""
+        """Percent of test images in the most frequent class: top-1 of a constant guess."""
         counts = self.counts[TEST]
         return 100 * float(counts.max() / max(1, counts.sum()))
 
-    def but(self, **known: object) -> Self:
-        """The same with what somebody has looked for."""
-        return replace(self, **known)  # type: ignore[arg-type]
+    def replace(self, **facts: object) -> Self:
+        """A copy with further facts."""
+        return replace(self, **facts)  # type: ignore[arg-type]
 
 
-def _counted(found: Sequence[str] | None, words: str) -> str | None:
-    """How many there are, in words, and the first of them; as `CodedCheck.find` says it."""
-    if not found:
-        return None if found is None else ""
-    more = f"\n  and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return f"{len(found)} {words}:" + "".join(f"\n  {one}" for one in found[:_NAMED]) + more
+def _counted(images: Sequence[str] | None, words: str) -> str | None:
+    """Their number and the first of them, as a result of `CodedCheck.find`."""
+    if not images:
+        return None if images is None else ""
+    more = f"\n  and {len(images) - _NAMED} more" if len(images) > _NAMED else ""
+    return (
+        f"{len(images)} {words}:"
+        + "".join(f"\n  {image}" for image in images[:_NAMED])
+        + more
+    )
 
 
 def _paired(pairs: Pairs | None) -> list[str] | None:
-    return None if pairs is None else [f"{one}  =  {other}" for one, other in pairs]
+    return None if pairs is None else [f"{first}  =  {second}" for first, second in pairs]
 
 
 def _listed(facts: DataFacts, rows: NDArray[np.int64], part: int | None = None) -> str:
@@ -166,7 +172,7 @@ class FewValidationImages(CodedCheck[DataFacts]):
     def find(self, facts: DataFacts) -> str | None:
         images = facts.parts[VALIDATION]
         if not images:
-            return None  # KD-D11 says it
+            return None  # KD-D11 reports it
         if images >= _FEW_TO_CHOOSE:
             return ""
         return (
@@ -283,7 +289,7 @@ class UnlikeSplits(CodedCheck[DataFacts]):
             return None
         p, q = train / train.sum(), test / test.sum()
         apart = float(np.abs(p - q).sum() / 2)
-        # Mean of the distance that drawing from the same shares has, and three deviations of it.
+        # Mean distance of two draws from the same shares, plus three standard deviations.
         spread = np.sqrt(p * (1 - p) * (1 / train.sum() + 1 / test.sum()))
         chance = float(
             np.sqrt(2 / np.pi) * spread.sum() / 2 + 1.5 * np.sqrt((spread**2).sum())

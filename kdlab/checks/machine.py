@@ -1,4 +1,4 @@
-"""Checks of the machine that a run is on."""
+"""Checks of the machine of a run."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ _BUSY = 0.5  # load over cores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """How busy it is before a run begins.
+    """Load of the machine before a run begins.
 
-    load: processes that computed in the last minute, mean.
-    cores: that may be used.
+    load: mean number of computing processes in the last minute.
+    cores: usable by this process.
     """
 
     load: float
@@ -23,32 +23,32 @@ class MachineFacts:
 
 class BusyMachine(CodedCheck[MachineFacts]):
     code = "KD-M01"
-    title = "the machine has nothing else to do"
+    title = "the machine is idle before the run"
     level = "tip"
-    do = "Wait until it has, or read speeds with that in mind"
+    do = "Wait until it is, or treat measured speeds with care"
 
     def find(self, facts: MachineFacts) -> str | None:
         if facts.load <= _BUSY * facts.cores:
             return ""
         load = f"load {facts.load:.1f} on {facts.cores} cores"
-        return f"{load}: what is measured is of a busy machine"
+        return f"{load}: speeds are measured on a busy machine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
-    """What teachers compute with, and what they tried and may not use, each with why."""
+    """Engines that teachers use, and those they refused, each with its reason."""
 
     engines: Sequence[str]
     refused: Sequence[str]
 
     @classmethod
-    def of(cls, words: Iterable[str]) -> Self:
-        """From what teachers say themselves (kdlab/models/engines/choose.py)."""
-        parts = [one.split("; ") for one in words]
-        refused = [one for _, *others in parts for one in others if " refused: " in one]
+    def from_reports(cls, reports: Iterable[str]) -> Self:
+        """Facts from the reports of teachers (kdlab/models/engines/choose.py)."""
+        parts = [part.split("; ") for part in reports]
+        refused = [part for _, *more in parts for part in more if " refused: " in part]
         return cls(
             engines=[*dict.fromkeys(chosen.partition(" (")[0] for chosen, *_ in parts)],
-            refused=[*dict.fromkeys(one for one in refused if "not tried" not in one)],
+            refused=[*dict.fromkeys(part for part in refused if "not tried" not in part)],
         )
 
 
@@ -56,7 +56,7 @@ class RefusedEngine(CodedCheck[EngineFacts]):
     code = "KD-M02"
     title = "no engine of a teacher was refused"
     level = "tip"
-    do = "Nothing, if it is quick enough; else a teacher_pool.engine that is named"
+    do = "Nothing where it is fast enough; else set teacher_pool.engine"
 
     def find(self, facts: EngineFacts) -> str | None:
         if not facts.engines or not facts.refused:

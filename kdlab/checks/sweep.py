@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from kdlab.checks.check import CodedCheck
 from kdlab.report.verdict import Verdict
 
-_EDGE = 0.05  # of a range: nearer to its end than that is at the edge
+_EDGE = 0.05  # share of a range at its ends
 _FAILED = 0.2  # share of trials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedRange:
-    """A range that was searched, and where the best trial lies in it."""
+    """A searched range, and the value of the best trial."""
 
     low: float
     high: float
@@ -22,7 +22,7 @@ class TunedRange:
 
     @property
     def edge(self) -> str:
-        """The end at which the best lies, "low" or "high"; empty where it lies at none."""
+        """The end near the best value, "low" or "high"; empty where neither is near."""
         low, high, best = (
             math.log(v) if self.log else v for v in (self.low, self.high, self.best)
         )
@@ -32,11 +32,11 @@ class TunedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepFacts:
-    """What came out of a sweep.
+    """Results of a sweep.
 
     ranges: keys with a range of numbers.
     errors: of the trials that failed.
-    confirmed: with fresh seeds.
+    confirmed: True where the best was trained with fresh seeds.
     """
 
     ranges: Mapping[str, TunedRange]
@@ -51,26 +51,28 @@ class BestAtTheEdge(CodedCheck[SweepFacts]):
     code = "KD-S01"
     title = "the best setting is within its ranges"
     level = "tip"
-    do = "A wider range, begun with what is known (warm_start)"
+    do = "Widen the range and start from these trials (warm_start)"
 
     def find(self, facts: SweepFacts) -> str | None:
         if not facts.ranges:
             return None
         return "; ".join(
-            f"{key} = {one.best:.4g} is at the {one.edge} end of {one.low:g} to {one.high:g}"
-            for key, one in facts.ranges.items()
-            if one.edge
+            f"{key} = {span.best:.4g} is at the {span.edge} end of {span.low:g} to {span.high:g}"
+            for key, span in facts.ranges.items()
+            if span.edge
         )
 
     def advice(self, facts: SweepFacts) -> str:
         ends = {"low": (0.1, -1.0), "high": (10.0, 1.0)}
         wider = []
-        for key, one in facts.ranges.items():
-            if one.edge:
-                factor, sign = ends[one.edge]
-                end = one.low if one.edge == "low" else one.high
-                beyond = end * factor if one.log else end + sign * (one.high - one.low) / 2
-                wider.append(f"space.{key}.{one.edge}={beyond:.3g}")
+        for key, tuned in facts.ranges.items():
+            if tuned.edge:
+                factor, sign = ends[tuned.edge]
+                end = tuned.low if tuned.edge == "low" else tuned.high
+                beyond = (
+                    end * factor if tuned.log else end + sign * (tuned.high - tuned.low) / 2
+                )
+                wider.append(f"space.{key}.{tuned.edge}={beyond:.3g}")
         return f"{self.do}: {' '.join(wider)}" if wider else self.do
 
 
@@ -93,7 +95,7 @@ class Unconfirmed(CodedCheck[SweepFacts]):
 class FailedTrials(CodedCheck[SweepFacts]):
     code = "KD-S03"
     title = "trials end well"
-    do = "Narrow the space to what can be trained, or mend the error"
+    do = "Narrow the space to values that train, or fix the error"
 
     def find(self, facts: SweepFacts) -> str | None:
         if not facts.ended:

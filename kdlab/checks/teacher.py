@@ -15,26 +15,26 @@ class TeacherMeasure:
     split: str  # "test"
     images: int
     top1: float
-    top5: float  # of min(5, classes) guesses
-    guessing: float  # top-1 of who always says the commonest class
+    top5: float  # of min(5, classes) classes
+    guessing: float  # top-1 of always predicting the most frequent class
     calibration_error: float  # mean distance of confidence and accuracy
     confidence: float  # mean of the largest probability
     per_class: dict[str, float]  # top-1 of each class that has images
     validation_top1: float | None  # None: there are no validation images
     validation_f1: dict[str, float]  # of each class that has images there
-    renamed: dict[str, str]  # answers that fit another class each
-    taken_for: list[str]  # how often each of those does
-    said: list[str]  # likeliest class of each image that is watched
+    renamed: dict[str, str]  # class -> class that its predictions fit
+    taken_for: list[str]  # a phrase with its count for each of these
+    said: list[str]  # a key of JSON: likeliest class of each watched image
     shares: list[float]  # its probability
 
     @property
     def knows_nothing(self) -> bool:
-        """Whether guessing would be as good."""
+        """True where guessing would be as good."""
         return self.top1 < guessed(self.guessing, self.images)
 
     @property
     def doubt(self) -> str:
-        """What may be the matter with its classes, and what says what they mean."""
+        """Advice on a possible fault of its classes, with the setting that corrects it."""
         if not self.renamed:
             return "Are its classes these, in this order, and its images normalised so?"
         more = len(self.taken_for) - 4
@@ -42,14 +42,14 @@ class TeacherMeasure:
         names = ", ".join(f"{a}: {b}" for a, b in self.renamed.items())
         return (
             f"It takes {often}: its classes may be in another order. If so, "
-            f"teacher.classes={{{names}}} says what its answers mean."
+            f"set teacher.classes={{{names}}}."
         )
 
 
 class TeacherKnowsNothing(CodedCheck[TeacherMeasure]):
     code = "KD-T01"
     title = "the teacher knows more than a guess"
-    do = "Mend its weights, classes or normalisation (model.mean, model.std)"
+    do = "Correct its weights, classes or normalisation (model.mean, model.std)"
 
     def find(self, facts: TeacherMeasure) -> str | None:
         if not facts.knows_nothing:
@@ -67,7 +67,7 @@ class TeacherKnowsNothing(CodedCheck[TeacherMeasure]):
 class ExchangedClasses(CodedCheck[TeacherMeasure]):
     code = "KD-T02"
     title = "the teacher's classes are in the order of the data's"
-    do = "Name what its answers mean: teacher.classes"
+    do = "Name its classes in their order: teacher.classes"
 
     def find(self, facts: TeacherMeasure) -> str | None:
         if facts.knows_nothing and not facts.renamed:
@@ -80,7 +80,7 @@ class ExchangedClasses(CodedCheck[TeacherMeasure]):
 
 class OverconfidentTeacher(CodedCheck[TeacherMeasure]):
     code = "KD-T03"
-    title = "the teacher is as sure as it is right"
+    title = "the teacher's confidence matches its accuracy"
     level = "tip"
     do = "A higher loss.temperature, such as 4"
 
@@ -90,6 +90,6 @@ class OverconfidentTeacher(CodedCheck[TeacherMeasure]):
         if facts.confidence <= facts.top1 + _SURE:
             return ""
         return (
-            f"the teacher says {facts.confidence:.0f} % of its likeliest class on average and is "
+            f"the teacher gives its likeliest class {facts.confidence:.0f} % on average and is "
             f"right in {facts.top1:.0f} % of {facts.images:,} {facts.split} images"
         )

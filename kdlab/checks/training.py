@@ -15,19 +15,19 @@ from kdlab.report.verdict import (
     too_few_epochs,
 )
 
-_EARLY = 0.7  # of the epochs: a best epoch before that was long ago
+_EARLY = 0.7  # share of the epochs; a best epoch before it is early
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedTraining(ComparedTraining):
-    """A training with what is checked of it beside."""
+    """A finished training with the facts that checks need."""
 
     best_epoch: int = 0
     lost: int = 0  # samples
-    without: str = ""  # rounds that went on without a worker, in words
+    without: str = ""  # rounds that continued without a worker, as text
     repeated: int = 0
-    starved: float | None = None  # share of its time that it waited for soft labels
-    slow_side: str = ""  # what to do about that
+    starved: float | None = None  # share of its time spent waiting for soft labels
+    slow_side: str = ""  # advice about that
 
     @property
     def name(self) -> str:
@@ -36,10 +36,10 @@ class EndedTraining(ComparedTraining):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What came out of a run.
+    """Results of a run.
 
     images, validated: test images of each training, and validation images.
-    guessing: percent that is right by always saying the commonest class.
+    guessing: percent of test images in the most frequent class.
     """
 
     trainings: Sequence[EndedTraining]
@@ -50,8 +50,11 @@ class RunFacts:
 
     def sources(self) -> list[list[EndedTraining]]:
         """Trainings of each source of soft labels."""
-        names = dict.fromkeys(one.source for one in self.trainings)
-        return [[one for one in self.trainings if one.source == name] for name in names]
+        names = dict.fromkeys(training.source for training in self.trainings)
+        return [
+            [training for training in self.trainings if training.source == name]
+            for name in names
+        ]
 
 
 class WorseThanAlone(CodedCheck[RunFacts]):
@@ -60,14 +63,14 @@ class WorseThanAlone(CodedCheck[RunFacts]):
     do = "Use the plain student"
 
     def find(self, facts: RunFacts) -> str | None:
-        told = facts.verdict
-        if told is None or told.high is None:
+        verdict = facts.verdict
+        if verdict is None or verdict.high is None:
             return None
-        if told.high >= 0:
+        if verdict.high >= 0:
             return ""
         return (
-            f"{told.gained:+.1f} points with the teacher ({told.after:.1f} %, alone "
-            f"{told.before:.1f} %; {told.low:.1f} to {told.high:.1f} with 95 % confidence)"
+            f"{verdict.gained:+.1f} points with the teacher ({verdict.after:.1f} %, alone "
+            f"{verdict.before:.1f} %; {verdict.low:.1f} to {verdict.high:.1f} with 95 % confidence)"
         )
 
     def advice(self, facts: RunFacts) -> str:
@@ -82,18 +85,22 @@ class Undecided(CodedCheck[RunFacts]):
     do = "More seeds (seeds: [0, 1, 2]) or more test images"
 
     def find(self, facts: RunFacts) -> str | None:
-        told = facts.verdict
-        if told is None:
+        verdict = facts.verdict
+        if verdict is None:
             return None
-        if told.kind != "cannot_be_told":
+        if verdict.kind != "cannot_be_told":
             return ""
-        ends = "" if told.low is None else f", {told.low:+.1f} to {told.high:+.1f} points"
-        return f"whether the teacher helped cannot be told ({told.gained:+.1f}{ends})"
+        ends = (
+            ""
+            if verdict.low is None
+            else f", {verdict.low:+.1f} to {verdict.high:+.1f} points"
+        )
+        return f"whether the teacher helped cannot be told ({verdict.gained:+.1f}{ends})"
 
 
 class StillRising(CodedCheck[RunFacts]):
     code = "KD-R03"
-    title = "training went on for long enough"
+    title = "training was long enough"
     level = "tip"
     do = "More epochs"
 
@@ -116,14 +123,14 @@ class TeacherKnowsNoMore(CodedCheck[RunFacts]):
     do = "A stronger teacher (pretrained: true in its model, or more epochs of its own)"
 
     def _reasons(self, facts: RunFacts) -> list[tuple[str, str]] | None:
-        alone = [one for one in facts.trainings if one.source == "none"]
+        plain = [training for training in facts.trainings if training.source == "none"]
         taught = [
-            one for one in facts.trainings
-            if one.source != "none" and one.teacher_top1 is not None
+            training for training in facts.trainings
+            if training.source != "none" and training.teacher_top1 is not None
         ]  # fmt: skip
-        if not alone or not taught or not facts.images:
+        if not plain or not taught or not facts.images:
             return None
-        return knowledge(fmean(one.top1 for one in alone), taught, facts.images)
+        return knowledge(fmean(training.top1 for training in plain), taught, facts.images)
 
     def find(self, facts: RunFacts) -> str | None:
         reasons = self._reasons(facts)
@@ -140,19 +147,21 @@ class PastItsBest(CodedCheck[RunFacts]):
     do = "Fewer epochs, a smaller learning rate, or more augmentation (data.augment)"
 
     def find(self, facts: RunFacts) -> str | None:
-        if not facts.validated or not any(one.validation for one in facts.trainings):
+        if not facts.validated or not any(
+            training.validation for training in facts.trainings
+        ):
             return None
-        said = []
-        for one in facts.trainings:
-            if not one.validation or one.best_epoch > _EARLY * one.epochs:
+        faults = []
+        for training in facts.trainings:
+            if not training.validation or training.best_epoch > _EARLY * training.epochs:
                 continue
-            best, last = max(one.validation), one.validation[-1]
+            best, last = max(training.validation), training.validation[-1]
             if best - last > chance((best,), facts.validated):
-                said.append(
-                    f"{one.name}: best in epoch {one.best_epoch} of "
-                    f"{one.epochs} ({best:.1f} % on validation), {last:.1f} % at the end"
+                faults.append(
+                    f"{training.name}: best in epoch {training.best_epoch} of "
+                    f"{training.epochs} ({best:.1f} % on validation), {last:.1f} % at the end"
                 )
-        return "; ".join(said)
+        return "; ".join(faults)
 
 
 class LearnedNothing(CodedCheck[RunFacts]):
@@ -164,31 +173,31 @@ class LearnedNothing(CodedCheck[RunFacts]):
         if not facts.images or not facts.trainings:
             return None
         least = guessed(facts.guessing, facts.images)
-        said = [
-            f"{one.name}: {one.top1:.1f} % top-1, guessing is right in "
+        faults = [
+            f"{training.name}: {training.top1:.1f} % top-1, guessing is right in "
             f"{facts.guessing:.1f} %"
-            for one in facts.trainings
-            if not one.top1 >= least  # not a number either
+            for training in facts.trainings
+            if not training.top1 >= least  # not a number either
         ]
-        return "; ".join(said)
+        return "; ".join(faults)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExaminedFacts:
-    """Classes, by student, that it never says though images of them were shown."""
+    """Classes that each student never predicts although the test images have them."""
 
     vanished: Mapping[str, Sequence[str]]
 
 
 class VanishedClasses(CodedCheck[ExaminedFacts]):
     code = "KD-R07"
-    title = "each student says each class"
+    title = "each student predicts each class"
     level = "tip"
     do = "More images of these classes, or data.sampling={balance: 0.5}"
 
     def find(self, facts: ExaminedFacts) -> str | None:
         return "; ".join(
-            f"{name} never says {', '.join(classes[:5])}{', ...' * (len(classes) > 5)}"
+            f"{name} never predicts {', '.join(classes[:5])}{', ...' * (len(classes) > 5)}"
             for name, classes in facts.vanished.items()
             if classes
         )
@@ -201,36 +210,40 @@ class LostSamples(CodedCheck[RunFacts]):
 
     def find(self, facts: RunFacts) -> str | None:
         lost, repeated = (
-            sum(getattr(one, name) for one in facts.trainings)
+            sum(getattr(training, name) for training in facts.trainings)
             for name in ("lost", "repeated")
         )
-        said = f"{lost:,} samples lost, {repeated:,} repeated" if lost or repeated else ""
-        return "; ".join([said, *self._left_out(facts)]) if said else ""
+        counts = f"{lost:,} samples lost, {repeated:,} repeated" if lost or repeated else ""
+        return "; ".join([counts, *self._left_out(facts)]) if counts else ""
 
     def advice(self, facts: RunFacts) -> str:
-        waits = "method.wait_for_lost=true has the others wait for a worker that is lost"
+        waits = "method.wait_for_lost=true makes the others wait for a lost worker"
         return waits if self._left_out(facts) else self.do
 
     def _left_out(self, facts: RunFacts) -> list[str]:
-        return [f"{one.name}: {one.without}" for one in facts.trainings if one.without]
+        return [
+            f"{training.name}: {training.without}"
+            for training in facts.trainings
+            if training.without
+        ]
 
 
 class StarvedStudent(CodedCheck[RunFacts]):
     code = "KD-R09"
     title = "the student did not wait for its teachers"
     level = "tip"
-    do = "One teacher more, or quicker ones"
+    do = "Add a teacher, or use faster ones"
 
     def find(self, facts: RunFacts) -> str | None:
-        served = [one for one in facts.trainings if one.starved is not None]
+        served = [t for t in facts.trainings if t.starved is not None]
         if not served:
             return None
         return "; ".join(
-            f"{one.name}: the student waited {one.starved:.0%} of its time for soft labels"
-            for one in served
-            if (one.starved or 0.0) > STARVED
+            f"{t.name}: the student waited {t.starved:.0%} of its time for soft labels"
+            for t in served
+            if (t.starved or 0.0) > STARVED
         )
 
     def advice(self, facts: RunFacts) -> str:
-        said = [one.slow_side for one in facts.trainings if (one.starved or 0.0) > STARVED]
-        return next(filter(None, said), self.do)
+        remedies = [t.slow_side for t in facts.trainings if (t.starved or 0.0) > STARVED]
+        return next(filter(None, remedies), self.do)

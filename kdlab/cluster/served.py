@@ -313,7 +313,7 @@ class ServedSource:
             views, labels, soft = views[:count], labels[:count], soft[:count]
         ids = slot.ids[:count].copy()
         view = epoch if self.spec.cache_views is None else epoch % self.spec.cache_views
-        mixed = MixedLabels.of(self.context.samples, ids, view)
+        mixed = MixedLabels.from_samples(self.context.samples, ids, view)
         return Batch(index, ids, views, labels, soft, mixed)
 
     def figures(self) -> dict[str, float]:

@@ -64,7 +64,7 @@ def rank_group(
             meet_at=meeting,
             secret=secrets.token_hex(32),
             from_step=checkpoint.newest_step(folder / "checkpoints"),
-            pool=PoolAddress.of(pool),
+            pool=PoolAddress.from_pool(pool),
         )
 
     group = StudentGroup(

@@ -83,7 +83,7 @@ def looked_and_chosen(
     say(f"looking at {wishes.data}")
     sheet = look_at(wishes.data, "kept=encoded", f"size={PHOTO_SIZE}", say=say)
     chosen = recommend(wishes, sheet, say)
-    known = sheet.known.but(size=chosen.config["data"]["size"])
+    known = sheet.known.replace(size=chosen.config["data"]["size"])
     return replace(sheet, known=known), chosen
 
 

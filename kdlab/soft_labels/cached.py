@@ -1,8 +1,8 @@
 """Offline, as the papers call it: the teacher's labels are written once and read back.
 
 The cache holds labels for `views` views of each sample (label_file.py), and training
-replays exactly those. A run that would see other views, another teacher or other pixels
-is refused, because silently wrong labels cost accuracy that nobody can explain later.
+replays exactly those. A run with other views, another teacher or other pixels is refused:
+wrong labels would silently cost accuracy.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ class Cached(SourceSpec):
 
     views: augmented views per sample; epoch e trains on view e mod views.
     top_k: keep the k likeliest classes and one number for the rest; null keeps all.
-    path: folder of the cache; null is one of its own under kdlab's home folder.
+    path: folder of the cache; null takes a folder below kdlab's home, by the key of its facts.
     """
 
     needs_teacher: ClassVar[Literal["none", "in_process", "served"]] = "in_process"
@@ -73,33 +73,33 @@ class Cached(SourceSpec):
             )
 
     def build(self, context: SourceContext) -> LocalSource:
-        """The cache, written now if it is not there.
+        """Open the cache; write it first where it is missing.
 
         Raises:
-            CacheError: it is there and was written for something else.
+            CacheError: the cache was written for other views, pixels or another teacher.
         """
         samples = context.samples
         self.check(samples.classes)
         assert context.load_teacher is not None
         teacher = context.load_teacher()
-        wanted = meta_for(samples, teacher.fingerprint, self.views, self.top_k)
-        folder = Path(self.path).expanduser() if self.path else own_folder(wanted)
+        meta = meta_for(samples, teacher.fingerprint, self.views, self.top_k)
+        folder = Path(self.path).expanduser() if self.path else own_folder(meta)
 
         def warn(line: str) -> None:
             context.report(Warned(message=line))
 
         with locked(folder.with_suffix(".lock")):
-            if not usable(folder, wanted, warn):
-                self._write(folder, wanted, teacher, context)
-        known = samples.train_ids()
+            if not usable(folder, meta, warn):
+                self._write(folder, meta, teacher, context)
+        all_ids = samples.train_ids()
         width = context.outputs or samples.classes
-        stored = arrays(folder, len(known), width, wanted, "r")
+        stored = arrays(folder, len(all_ids), width, meta, "r")
 
         def labels(batch: Batch, view: int) -> Tensor:
-            rows = np.searchsorted(known, batch.ids)
+            rows = np.searchsorted(all_ids, batch.ids)
             return torch.from_numpy(read(stored, view, rows, width))
 
-        return LocalSource(samples, labels, wanted.views)
+        return LocalSource(samples, labels, meta.views)
 
     def _write(
         self, folder: Path, meta: LabelMeta, teacher: LoadedTeacher, context: SourceContext
@@ -127,13 +127,13 @@ def _fill(
     teacher: LoadedTeacher,
     stop: Callable[[], bool],
 ) -> float:
-    """Run the teacher over every view; returns the nats lost by top-k, 0 without it.
+    """Run the teacher over every view; return the nats lost by top-k, 0 without it.
 
-    So many `outputs` are kept of each view: logits, and inner outputs behind them.
+    `outputs` numbers are stored of each view: logits, followed by inner outputs.
     """
     ids, k = samples.train_ids(), meta.top_k
-    made = arrays(folder, len(ids), outputs, meta, "w+")
-    lost = []
+    stored = arrays(folder, len(ids), outputs, meta, "w+")
+    losses = []
     for view in range(meta.views):
         parts = [slice(at, at + _WRITE_BATCH) for at in range(0, len(ids), _WRITE_BATCH)]
         all_views = samples.views_ahead([ids[rows] for rows in parts], view)
@@ -142,11 +142,11 @@ def _fill(
                 raise RunStopped("stopped by the user while soft labels were written")
             logits = teacher.infer(torch.from_numpy(views)).numpy()
             if k is None:
-                made["logits"][view, rows] = logits.astype(np.float16)
+                stored["logits"][view, rows] = logits.astype(np.float16)
                 continue
-            lost.append(lost_nats(logits, k))
+            losses.append(lost_nats(logits, k))
             for name, array in compress(logits, k)._asdict().items():
-                made[name][view, rows] = array
-    for array in made.values():
+                stored[name][view, rows] = array
+    for array in stored.values():
         array.flush()
-    return float(np.mean(lost)) if lost else 0.0
+    return float(np.mean(losses)) if losses else 0.0

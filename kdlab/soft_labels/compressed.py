@@ -1,15 +1,15 @@
-"""Soft labels in fewer bytes: the k largest log-probabilities, or k classes drawn by chance.
+"""Soft labels in fewer bytes: the k largest log-probabilities, or k sampled classes.
 
-`compress`: the mass outside the top k is spread evenly over the other classes when it is read back.
-Exact at T = 1 in the kept classes; at other temperatures the even spread is the approximation, and
-`lost_nats` says how large it is.
+`compress` spreads the mass outside the top k evenly over the other classes when it is read back.
+The k classes are exact at T = 1; at other temperatures the even spread is an approximation, whose
+error `lost_nats` measures.
 
-`draw`: classes by their probability, so that what is read back is right on average at T = 1, while
-top k alone moves the mean of many labels (Anshumann et al. 2025, arXiv 2503.16870, section 3). The
-paper's draws are independent; these are at even distances with one random start (systematic
-sampling), which is as unbiased, and every class of probability 1/k or more is certain to be there.
+`draw` samples classes by their probability, so labels are unbiased at T = 1, while top k alone
+shifts the mean of many labels (Anshumann et al. 2025, arXiv 2503.16870, section 3). The paper's
+draws are independent; these are at even distances with one random start (systematic sampling),
+which is as unbiased, and contains every class of probability 1/k or more.
 
-NumPy only: the reader process that expands what teachers send imports no torch.
+NumPy only: the reader process that expands teachers' labels imports no torch.
 """
 
 import zlib
@@ -25,7 +25,7 @@ class TopK(NamedTuple):
     tail: NDArray[np.float16]  # (N,) log of the mass of all other classes together
 
     def nonsense(self, num_classes: int) -> str:
-        """Why these are no soft labels of so many classes; empty when they are.
+        """Reason why these are no soft labels of `num_classes` classes; empty where they are valid.
 
         Raises:
             IndexError: not even the shapes fit.
@@ -50,13 +50,13 @@ class TopK(NamedTuple):
 
 
 class SampledLabels(NamedTuple):
-    """k draws of each label: how often which class; those that are not needed are drawn 0 times."""
+    """k draws of each label as classes and their counts; unused places have count 0."""
 
     drawn: NDArray[np.integer]  # (N, k) classes, the most frequent first
     times: NDArray[np.uint8]  # (N, k)
 
     def nonsense(self, num_classes: int) -> str:
-        """Why these are no labels of so many classes; empty when they are.
+        """Reason why these are no labels of `num_classes` classes; empty where they are valid.
 
         Raises:
             IndexError: not even the shapes fit.
@@ -106,37 +106,40 @@ def compress(logits: NDArray[np.floating], k: int) -> TopK:
 
 
 def class_type(num_classes: int) -> type[np.integer]:
-    """The smallest that holds the numbers of so many classes."""
+    """The smallest integer type for this number of classes."""
     if num_classes <= 2**8:
         return np.uint8
     return np.uint16 if num_classes <= 2**16 else np.int32
 
 
 def draw(logits: NDArray[np.floating], k: int) -> SampledLabels:
-    """(N, C) logits to k draws of each, 1 <= k <= 255; the same logits are drawn alike.
+    """Draw k classes of each of (N, C) logits, 1 <= k <= 255; equal logits give equal draws.
 
     Raises:
-        ValueError: some are not finite.
+        ValueError: a logit is not finite.
     """
     if not np.isfinite(logits).all():
-        raise ValueError("logits that are not finite have no classes to be drawn")
+        raise ValueError("logits are not finite: no classes can be drawn")
     cumulated = np.exp(log_probabilities(logits).astype(np.float64)).cumsum(axis=1)
     rows = np.ascontiguousarray(logits)
-    # Chance that is a function of the label: a run that is repeated draws the same.
+    # Random start as a function of the label: a repeated run draws the same classes.
     start = np.array([zlib.crc32(row.tobytes()) for row in rows])[:, None] / 2**32
-    passed = np.floor(k * cumulated / cumulated[:, -1:] + start).astype(np.int64)
-    passed[:, -1] = k
-    times = np.diff(passed, axis=1, prepend=0)
+    draws_up_to = np.floor(k * cumulated / cumulated[:, -1:] + start).astype(np.int64)
+    draws_up_to[:, -1] = k
+    times = np.diff(draws_up_to, axis=1, prepend=0)
     width = min(k, logits.shape[1])
-    often = np.argsort(-times, axis=1, kind="stable")[:, :width]
-    found = np.zeros((len(rows), k), class_type(logits.shape[1]))
+    frequent = np.argsort(-times, axis=1, kind="stable")[:, :width]
+    classes = np.zeros((len(rows), k), class_type(logits.shape[1]))
     count = np.zeros((len(rows), k), np.uint8)
-    found[:, :width], count[:, :width] = often, np.take_along_axis(times, often, axis=1)
-    return SampledLabels(found, count)
+    classes[:, :width], count[:, :width] = (
+        frequent,
+        np.take_along_axis(times, frequent, axis=1),
+    )
+    return SampledLabels(classes, count)
 
 
 def expand_drawn(drawn: SampledLabels, num_classes: int) -> NDArray[np.float32]:
-    """(N, num_classes) logits whose softmax is how often each class was drawn."""
+    """(N, num_classes) logits whose softmax is the share of each class in the draws."""
     k = drawn.times.shape[1]
     full = np.zeros((len(drawn.times), num_classes), np.float32)
     rows = np.arange(len(full))[:, None]
@@ -145,7 +148,7 @@ def expand_drawn(drawn: SampledLabels, num_classes: int) -> NDArray[np.float32]:
 
 
 def expand(small: TopK, num_classes: int) -> NDArray[np.float32]:
-    """(N, num_classes) logits (log-probabilities) again."""
+    """Expand to (N, num_classes) logits, which are log-probabilities."""
     rest = num_classes - small.values.shape[1]
     each = small.tail.astype(np.float32) - np.float32(np.log(rest))
     full = np.repeat(each[:, None], num_classes, axis=1)
@@ -156,7 +159,7 @@ def expand(small: TopK, num_classes: int) -> NDArray[np.float32]:
 
 
 def lost_nats(logits: NDArray[np.floating], k: int) -> float:
-    """KL divergence from the full distribution to what is read back, in nats per sample."""
+    """KL divergence from the full to the compressed distribution, in nats per sample."""
     log_p = log_probabilities(logits)
     log_q = log_probabilities(expand(compress(logits, k), logits.shape[1]))
     return float((np.exp(log_p) * (log_p - log_q)).sum(axis=1).mean())

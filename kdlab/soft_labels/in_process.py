@@ -10,7 +10,7 @@ from kdlab.soft_labels.source import LocalSource, SourceContext, SourceSpec
 @register("soft_labels/in_process")
 @dataclass(frozen=True, kw_only=True)
 class InProcess(SourceSpec):
-    """Online: the teacher answers in the student's own process before each step."""
+    """Online: the teacher computes labels in the student's process before each step."""
 
     needs_teacher: ClassVar[Literal["none", "in_process", "served"]] = "in_process"
 

@@ -1,9 +1,9 @@
 """The Offline format: soft labels of some views of each sample, as files.
 
-A label belongs to a view, and a view to (sample id, augmentation seed). What a file was
-written for stands in its seal (config/seal.py), which comes last: its presence means complete,
-and its hashes that the labels are those that were written. A served run may fill one as it
-goes (`GrowingLabels`), a checksum for each label; when every label is there it has become an
+A label belongs to a view, and a view to (sample id, augmentation seed). The seal
+(config/seal.py) holds what a file was written for and is written last: it proves that the file
+is complete, and its hashes that the labels are unchanged. A served run may fill a file while it
+trains (`GrowingLabels`), with a checksum for each label; once every label is there it is an
 ordinary Offline cache. NumPy only, since the reader process imports no torch.
 """
 
@@ -39,10 +39,10 @@ Stored = np.memmap[tuple[int, ...], np.dtype[np.float16 | np.int32]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelMeta:
-    """What the labels depend on: pixels, views, samples and the teacher's weights."""
+    """Everything the labels depend on: pixels, views, samples and the teacher's weights."""
 
     data: str  # digest of the pixels
-    augment: str  # fingerprint of what makes views of them
+    augment: str  # fingerprint of the augmentation
     ids: str  # hash of the samples' ids
     teacher: str  # fingerprint of the weights
     views: int  # of each sample
@@ -67,10 +67,10 @@ def own_folder(meta: LabelMeta) -> Path:
 
 
 def usable(folder: Path, meta: LabelMeta, say: Callable[[str], None]) -> bool:
-    """Whether a complete file is there, as it was written; a damaged one is said and removed.
+    """Return whether a complete, unchanged file exists; report and remove a damaged one.
 
     Raises:
-        CacheError: it was written for something else.
+        CacheError: it was written for other facts than `meta`.
     """
     if not sealed(folder):
         return False
@@ -78,52 +78,56 @@ def usable(folder: Path, meta: LabelMeta, say: Callable[[str], None]) -> bool:
         _refuse_other(folder, check(folder, hashes=False), to_builtins(meta))
         check(folder, hashes=True)
     except DamagedFolder as error:
-        say(f"The soft labels in {folder} are damaged ({error}); they are made again.")
+        say(
+            f"The soft labels in {folder} are damaged ({error}); they will be computed again."
+        )
         (folder / META).unlink()
         return False
     return True
 
 
 def _refuse_other(
-    folder: Path, found: Mapping[str, object], wanted: Mapping[str, object]
+    folder: Path, stored: Mapping[str, object], wanted: Mapping[str, object]
 ) -> None:
-    unlike = [
-        f"  {key}: the cache has {found.get(key)!r}, this run needs {wanted.get(key)!r}"
-        for key in sorted({*found, *wanted})
-        if found.get(key) != wanted.get(key)
+    differences = [
+        f"  {key}: the cache has {stored.get(key)!r}, this run needs {wanted.get(key)!r}"
+        for key in sorted({*stored, *wanted})
+        if stored.get(key) != wanted.get(key)
     ]
-    if unlike:
+    if differences:
         raise CacheError(
             f"The soft-label cache {folder} cannot be replayed for this run; its labels "
-            "belong to other views or another teacher:\n" + "\n".join(unlike) + "\n"
-            "Choose another soft_labels.path, or leave it out and a new one is written."
+            "belong to other views or another teacher:\n" + "\n".join(differences) + "\n"
+            "Choose another soft_labels.path, or leave it out to write a new cache."
         )
 
 
 def write_meta(folder: Path, meta: LabelMeta) -> None:
-    """The last of all: its presence means complete."""
+    """Write the seal, which marks the file as complete."""
     seal(
         folder,
-        [*(f"{name}.npy" for name in _of_a_label(meta, 0)), _MADE_BY],
+        [*(f"{name}.npy" for name in _fields_of_label(meta, 0)), _MADE_BY],
         to_builtins(meta),
     )
 
 
 def write_made_by(folder: Path, meta: LabelMeta, count: int, engine: str) -> None:
-    """One engine computed all labels."""
+    """Record that one engine computed all labels."""
     np.save(folder / _MADE_BY, np.full((meta.views, count), engine.encode(), _ENGINE))
 
 
 def made_by(folder: Path) -> dict[str, int]:
-    """Labels of each engine that computed some, most first; empty for a file of before."""
+    """Number of labels of each engine, most first; empty for files of earlier versions."""
     if not (folder / _MADE_BY).exists():
         return {}
     engines = Counter(np.load(folder / _MADE_BY, mmap_mode="r").ravel().tolist())
     return {name.decode("ascii", "replace"): n for name, n in engines.most_common()}
 
 
-def _of_a_label(meta: LabelMeta, classes: int) -> dict[str, tuple[type, tuple[int, ...]]]:
-    """Arrays of the file, with type and shape of what one label has in each."""
+def _fields_of_label(
+    meta: LabelMeta, classes: int
+) -> dict[str, tuple[type, tuple[int, ...]]]:
+    """Arrays of the file, with type and shape of one label in each."""
     if meta.top_k is None:
         return {"logits": (np.float16, (classes,))}
     top = (meta.top_k,)
@@ -137,40 +141,44 @@ def _of_a_label(meta: LabelMeta, classes: int) -> dict[str, tuple[type, tuple[in
 def arrays(
     folder: Path, count: int, classes: int, meta: LabelMeta, mode: Literal["r", "r+", "w+"]
 ) -> dict[str, Stored]:
-    """The label arrays, memory-mapped; "w+" makes new files, whoever reads the old ones."""
-    found = {}
-    for name, (dtype, shape) in _of_a_label(meta, classes).items():
-        path, whole = folder / f"{name}.npy", (meta.views, count, *shape)
+    """The label arrays, memory-mapped; "w+" creates new files and leaves old ones to readers."""
+    stored = {}
+    for name, (dtype, shape) in _fields_of_label(meta, classes).items():
+        path, full_shape = folder / f"{name}.npy", (meta.views, count, *shape)
         is_new = mode == "w+"
-        found[name] = _new(path, dtype, whole) if is_new else np.load(path, mmap_mode=mode)
-    return found
+        stored[name] = (
+            _new(path, dtype, full_shape) if is_new else np.load(path, mmap_mode=mode)
+        )
+    return stored
 
 
 def _new(path: Path, dtype: type, shape: tuple[int, ...]) -> Stored:
     path.unlink(missing_ok=True)
-    made: Stored = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-    with path.open("r+b") as file:  # its room now: a full disk is no bus error later
+    stored: Stored = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    with path.open(
+        "r+b"
+    ) as file:  # allocated now: a full disk must not be a bus error later
         os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-    return made
+    return stored
 
 
 def read(
     parts: Mapping[str, Stored], view: int, rows: NDArray[np.int64], classes: int
 ) -> NDArray[np.float32]:
     """(N, classes) float32 logits of these rows."""
-    found = {name: array[view, rows] for name, array in parts.items()}
-    if "logits" in found:
-        return found["logits"].astype(np.float32)
-    return expand(TopK(**found), classes)
+    label = {name: array[view, rows] for name, array in parts.items()}
+    if "logits" in label:
+        return label["logits"].astype(np.float32)
+    return expand(TopK(**label), classes)
 
 
 class GrowingLabels:
     """A label file that several readers fill while they train; float16, all classes.
 
     A row is written once, so no lock is needed: the label first, then its checksum in `known`,
-    where 0 is a label that is not there. One whose checksum does not fit counts as not there.
-    Teachers agree up to the last bit only, so a row that is there is never written again: it may
-    be sealed at this moment, by another thread or reader.
+    where 0 is a missing label. A label with another checksum counts as missing. Teachers may
+    differ in the last bit, so a row is never overwritten: another thread or reader may be sealing
+    it at this moment.
     """
 
     def __init__(
@@ -211,25 +219,25 @@ class GrowingLabels:
     def put(
         self, ids: NDArray[np.int64], epoch: int, logits: NDArray[np.float32], engine: str
     ) -> None:
-        """(N, classes) logits of these samples, and the engine that computed them."""
-        known, made = self._known, self._made_by
-        if known is None or made is None or sealed(self.folder):  # by another reader
+        """Store (N, classes) logits of these samples, and the engine that computed them."""
+        known, engines = self._known, self._made_by
+        if known is None or engines is None or sealed(self.folder):  # by another reader
             return
         view, rows = self.view_of(epoch), self._rows(ids)
         there = known[view, rows] != 0
-        if there.any():  # seldom: most are new
+        if there.any():  # rare: most are new
             written = rows[there]
             labels = self._labels["logits"][view, written]
             there[there] = known[view, written] == _checksums(labels)
         rows, small = rows[~there], logits[~there].astype(np.float16)
         self._labels["logits"][view, rows] = small
-        made[view, rows] = engine.encode("ascii", "replace")
+        engines[view, rows] = engine.encode("ascii", "replace")
         known[view, rows] = _checksums(small)
 
     def finish(self) -> bool:
-        """Whether it is a complete Offline cache now; called now and then and at the end.
+        """Seal the file where it is complete, and return whether it is; may be called repeatedly.
 
-        The last time takes as long as reading all of it; `put` may be called meanwhile.
+        Sealing takes as long as reading the whole file; `put` may be called meanwhile.
         """
         if self._known is None or not self._known.all():
             return self._known is None
@@ -238,43 +246,43 @@ class GrowingLabels:
                 self._labels["logits"].flush()
                 assert self._made_by is not None
                 self._made_by.flush()
-                if not self._all_fit(self._known):
+                if not self._forget_damaged(self._known):
                     return False
                 write_meta(self.folder, self.meta)
                 (self.folder / "known.npy").unlink(missing_ok=True)
             self._known = None
         return True
 
-    def _all_fit(self, known: NDArray[np.uint32]) -> bool:
-        """Whether each label is the one that was written; those that are not are unknown again."""
-        whole = True
+    def _forget_damaged(self, known: NDArray[np.uint32]) -> bool:
+        """Mark labels with a wrong checksum as missing; return whether there were none."""
+        all_fit = True
         for view in range(self.meta.views):
             for start in range(0, len(self.ids), _CHECKED_AT_ONCE):
                 rows = slice(start, start + _CHECKED_AT_ONCE)
                 labels = self._labels["logits"][view, rows].astype(np.float16, copy=False)
                 wrong = known[view, rows] != _checksums(labels)
                 known[view, rows][wrong] = 0
-                whole &= not wrong.any()
-        return whole
+                all_fit &= not wrong.any()
+        return all_fit
 
     def _rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self.ids, ids)
 
 
 def _checksums(labels: NDArray[np.float16]) -> NDArray[np.uint32]:
-    """One for each row; never 0."""
+    """(N,) checksums, none of them 0."""
     rows = np.ascontiguousarray(labels)
     return np.array([zlib.crc32(row.tobytes()) or 1 for row in rows], np.uint32)
 
 
 def _is_growing(folder: Path, shape: tuple[int, int], classes: int) -> bool:
-    """Whether files that can be filled on are there."""
+    """Return whether partly filled files of this shape exist."""
     try:
         known = np.load(folder / "known.npy", mmap_mode="r")
         logits = np.load(folder / "logits.npy", mmap_mode="r")
-        made = np.load(folder / _MADE_BY, mmap_mode="r")
-    except (OSError, ValueError, EOFError):  # none, or damaged: they are made anew
+        engines = np.load(folder / _MADE_BY, mmap_mode="r")
+    except (OSError, ValueError, EOFError):  # missing or damaged: they are created again
         return False
-    fits = known.shape == made.shape == shape and logits.shape == (*shape, classes)
-    kinds = (known.dtype, logits.dtype, made.dtype)
+    fits = known.shape == engines.shape == shape and logits.shape == (*shape, classes)
+    kinds = (known.dtype, logits.dtype, engines.dtype)
     return fits and kinds == (np.uint32, np.float16, _ENGINE)

@@ -1,7 +1,7 @@
-"""One epoch's batches with soft labels, kept in memory and given again: a control.
+"""Replay one epoch's batches with soft labels from memory: a control for benchmarks.
 
-What a training costs when its batches cost nothing at all: no teacher, no wire, no
-gathering of pixels. Benchmarks compare served soft labels with it.
+It measures training without the cost of batches: no teacher, no wire, no gathering of
+pixels. Benchmarks compare served soft labels with it.
 """
 
 from collections.abc import Collection, Iterator

@@ -14,7 +14,7 @@ from kdlab.soft_labels.source import LocalSource, SourceContext, SourceSpec
 @register("soft_labels/scripted")
 @dataclass(frozen=True, kw_only=True)
 class Scripted(SourceSpec):
-    """Answers made from the true labels; no teacher runs. For tests and controls.
+    """Soft labels computed from the true labels; no teacher runs. For tests and controls.
 
     confidence: probability given to the true class; the rest is shared evenly.
     """

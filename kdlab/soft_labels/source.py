@@ -1,7 +1,7 @@
-"""The protocol between a training loop and whatever supplies its batches.
+"""The protocol between a training loop and the source of its batches.
 
-A loop asks a source for an epoch and gets batches: views, true labels, soft labels. It
-never learns where the soft labels were made.
+A loop requests an epoch and receives batches: views, true labels, soft labels. It does not know
+where the soft labels were computed.
 """
 
 import math
@@ -25,7 +25,7 @@ from kdlab.events.event import Emit, discard_event
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one step trains on. Tensors are on the CPU, rows in the order of `ids`."""
+    """Samples of one step. Tensors are on the CPU, rows in the order of `ids`."""
 
     index: int  # place in the epoch's plan
     ids: NDArray[np.int64]  # (N,) int64 rows of the data set
@@ -37,33 +37,35 @@ class Batch:
     mixed: "MixedLabels | None" = None  # views of two images each
 
     def refuse_nonsense(self) -> None:
-        """Whoever trains on it asks this first.
+        """Check the soft labels before training on them.
 
         Raises:
-            TeacherRefused: soft labels that are no numbers.
+            TeacherRefused: some soft labels are NaN.
         """
         if self.soft is None or self.soft.device.type != "cpu":
-            return  # to look would make the host wait for the device; the loss is looked at later
-        # Of a sum one number has to be looked at: of 256 by 1,000 a fourteenth of the time.
+            return  # a check would make the host wait for the device; the loss is checked later
+        # NaN survives a sum: one check, for 256 by 1,000 a fourteenth of the time.
         if math.isnan(float(self.soft.sum())) and (bad := self.soft.isnan()).any():
             rows = self.ids[bad.any(1).cpu().numpy()].tolist()
             raise TeacherRefused(
-                f"The teacher's answers to {len(rows)} of {len(self.ids)} images are no numbers "
-                f"(images {rows[:3]}): nothing can be learned from them. Look at its weights, its "
-                "normalisation (model.mean, model.std) and the precision it answers in."
+                f"The teacher's logits of {len(rows)} of {len(self.ids)} images are NaN "
+                f"(images {rows[:3]}): nothing can be learned from them. Check its weights, its "
+                "normalisation (model.mean, model.std) and its precision."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class MixedLabels:
-    """The labels of what was mixed into views."""
+    """Labels of the images that are mixed into views."""
 
     others: Tensor  # (N,) int64
-    share: Tensor  # (N,) float32, of the batch's own labels
+    share: Tensor  # (N,) float32, weight of the batch's `labels`
 
     @classmethod
-    def of(cls, samples: "Samples", ids: NDArray[np.int64], view: int) -> Self | None:
-        """None: nothing is mixed."""
+    def from_samples(
+        cls, samples: "Samples", ids: NDArray[np.int64], view: int
+    ) -> Self | None:
+        """Labels of the partners of these samples; None without mixup and CutMix."""
         mixed = samples.mixed_labels(ids, view)
         return None if mixed is None else cls(*map(torch.from_numpy, mixed))
 
@@ -72,23 +74,23 @@ class SoftLabelSource(Protocol):
     def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
         """The batches of an epoch that are not in `done`, each exactly once.
 
-        A batch's tensors may be overwritten when the next one is asked for.
+        A batch's tensors may be overwritten when the next one is requested.
         """
 
     def figures(self) -> dict[str, float]:
-        """What the source wants seen beside the loss: volume, teachers, re-sends."""
+        """Quantities to log beside the loss: volume, teachers, resends."""
 
     def close(self) -> None:
-        """End what the source started. May be called twice."""
+        """Stop everything the source started. May be called twice."""
 
 
 class LocalSource:
-    """Batches made in this process, with what `soft` says of each: it starts nothing to end.
+    """Source whose batches are made in this process; it starts nothing that must be stopped.
 
     Args:
         samples: of the run.
-        soft: labels for a batch and its view; None leaves it at the true labels.
-        views: of each sample; None is one of its own for every epoch.
+        soft: soft labels of a batch and its view; None trains on the true labels alone.
+        views: number of views of each sample; None is a new one in every epoch.
     """
 
     def __init__(
@@ -101,16 +103,16 @@ class LocalSource:
 
     def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
         view = epoch if self.views is None else epoch % self.views
-        wanted = [b for b in enumerate(self.samples.batches(epoch)) if b[0] not in done]
-        made = self.samples.views_ahead([ids for _, ids in wanted], view)
-        for (index, ids), views in zip(wanted, made, strict=True):
+        batches = [b for b in enumerate(self.samples.batches(epoch)) if b[0] not in done]
+        views_of_batches = self.samples.views_ahead([ids for _, ids in batches], view)
+        for (index, ids), views in zip(batches, views_of_batches, strict=True):
             batch = Batch(
                 index=index,
                 ids=ids,
                 views=torch.from_numpy(views),
                 labels=torch.from_numpy(self.samples.labels(ids)),
                 soft=None,
-                mixed=MixedLabels.of(self.samples, ids, view),
+                mixed=MixedLabels.from_samples(self.samples, ids, view),
             )
             yield (
                 batch if self.soft is None else replace(batch, soft=self.soft(batch, view))
@@ -125,17 +127,17 @@ class LocalSource:
 
 @runtime_checkable
 class Steerable(Protocol):
-    """A source that somebody can change while it goes on (EDL-Dist)."""
+    """A source that can be changed while a run trains (EDL-Dist)."""
 
     def set_thresholds(
         self, *, lt: float | None = None, ut: float | None = None
     ) -> None: ...
 
     def pause(self, *, paused: bool) -> None:
-        """The student stands still, or goes on: that says nothing about its teachers."""
+        """The student pauses or resumes, which is no sign of slow teachers."""
 
     def look(self) -> None:
-        """Pass on what is news while nobody takes batches."""
+        """Handle news while no batches are taken."""
 
 
 class Samples(Protocol):
@@ -146,7 +148,7 @@ class Samples(Protocol):
 
     @property
     def augmented(self) -> bool:
-        """Whether a sample looks different from epoch to epoch."""
+        """True where views of a sample differ from epoch to epoch."""
 
     def batches(self, epoch: int) -> list[NDArray[np.int64]]:
         """Ids of each batch of the plan."""
@@ -168,13 +170,13 @@ class Samples(Protocol):
     def mixed_labels(
         self, ids: NDArray[np.int64], epoch: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
-        """Labels of what is mixed into these views, and their own share; None: nothing ever is."""
+        """Partners' labels and the share of a view's own image; None without mixup and CutMix."""
 
     def view_key(self) -> Mapping[str, str]:
-        """What a view depends on besides (id, epoch): data digest and augmentation."""
+        """Facts a view depends on besides (id, epoch): data digest and augmentation."""
 
     def describe(self) -> object:
-        """Enough for another process to make the same samples: a dataclass."""
+        """Dataclass from which another process makes the same samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,24 +197,24 @@ class TeacherPool(Protocol):
 
 @dataclass(slots=True)
 class PoolAddress:
-    """A pool that another process keeps, as it travels to ranks. Satisfies `TeacherPool`."""
+    """Address of a pool in another process, sent to ranks. Satisfies `TeacherPool`."""
 
     address: str
     teacher: str
     tls: dict[str, str] | None
 
     @classmethod
-    def of(cls, pool: TeacherPool | None) -> Self | None:
-        """The address of a pool that is up, if there is one."""
+    def from_pool(cls, pool: TeacherPool | None) -> Self | None:
+        """The address of a running pool; None without one."""
         return None if pool is None else cls(pool.address, pool.teacher, pool.tls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceContext:
-    """What a source may use. Loading the teacher is left to those that need it."""
+    """Everything a source may use. A source loads the teacher only if it needs it."""
 
     samples: Samples
-    student: str  # a name of its own for this student, across runs
+    student: str  # unique name of this student, across runs
     folder: Path  # of this member of the run, for logs
     load_teacher: Callable[[], LoadedTeacher] | None = None
     pool: TeacherPool | None = None
@@ -220,78 +222,80 @@ class SourceContext:
     stop: Callable[[], bool] = lambda: False  # the user asked to stop
     student_rate: Callable[[], float] | None = None  # t_s in samples/s, measured
     start: dict[str, Any] = field(default_factory=dict)  # {"epoch": 0, "done": []}
-    in_group: bool = False  # one of several ranks, which train on the same batches in step
-    outputs: int | None = None  # of a teacher, for each sample; None: the classes
-    on_gpu: bool = False  # its batches are copied to one
+    in_group: bool = False  # one of several ranks that train on the same batches in step
+    outputs: int | None = (
+        None  # numbers of a teacher's answer to a sample; None: the classes
+    )
+    on_gpu: bool = False  # batches are copied to a GPU
 
 
 class SourceSpec(Spec, ABC):
-    """A source, as a spec names it."""
+    """Base class of the specs of sources."""
 
-    # Nowhere, in the student's process, or in a pool.
+    # Where the teacher runs: nowhere, in the student's process, or in a pool.
     needs_teacher: ClassVar[Literal["none", "in_process", "served"]] = "none"
 
     @property
     def gives_hidden(self) -> bool:
-        """Whether it gives hidden states, to which the teacher's head is put at the student."""
+        """True where labels are hidden states; the student then applies the teacher's head."""
         return False
 
     @property
     def keeps_labels(self) -> bool:
-        """Whether soft labels are kept by (row, view), for other epochs."""
+        """True where soft labels are stored by (row, view), for later epochs."""
         return False
 
     @property
     def bytes_per_output(self) -> int:
-        """Bytes that one number of a teacher's answer takes on its way."""
+        """Bytes of one number of a teacher's answer on the wire."""
         return 4
 
     def bytes_on_wire(self, classes: int, view_bytes: int, batch: int) -> float:
-        """Bytes of a sample between student and teachers, asked and answered.
+        """Bytes of a sample on the wire, request and answer together.
 
         Args:
             classes: numbers of an answer.
             view_bytes: of an image.
             batch: samples of a request.
         """
-        return 0.0  # of most nothing travels
+        return 0.0  # most sources send nothing
 
     @abstractmethod
     def build(self, context: SourceContext) -> SoftLabelSource: ...
 
-    def check(self, classes: int) -> None:  # most have nothing to check
-        """Find what is wrong for data of so many classes before a run starts.
+    def check(self, classes: int) -> None:  # most sources have nothing to check
+        """Check the source for data with this number of classes before a run starts.
 
         Raises:
-            BadInput: what, in one message.
+            BadInput: a setting does not fit; all faults in one message.
         """
 
     def bounds(
         self, largest: int, unit: float = 1.0
     ) -> tuple[float, float] | tuple[None, None]:
-        """Thresholds of the volume (lt, ut), for batches of at most so many samples."""
+        """Thresholds of the volume (lt, ut), for batches of at most `largest` samples."""
         return None, None
 
     def tunables(self, batch: int) -> list[Tunable]:
-        """Fields that can be set while a student trains, as they are at the start."""
+        """Fields that can be set while a student trains, with their initial values."""
         return []
 
     def samples_held(self, largest: int) -> float | None:
-        """The most that wait for the student; None where memory bounds them, or nothing."""
+        """Most samples that wait for the student; None where memory bounds them, or none wait."""
         return None
 
     def ways(self) -> dict[str, bool]:
-        """How inputs go to teachers, as the fields of a deployment."""
+        """Fields of a deployment that say how inputs reach teachers."""
         return {"by_reference": False, "or_value": False}
 
     def batch_faults(self, batch: int) -> Iterator[Fault]:
-        """What is too small for batches of so many samples."""
+        """Faults of settings that are too small for this batch size."""
         yield from ()
 
     def loss_faults(self, against_draws: str) -> Iterator[Fault]:
-        """Why its labels do not serve a loss: one that draws do not serve says why."""
+        """Faults with a loss; a loss that cannot use sampled labels gives the reason."""
         yield from ()
 
     def feature_faults(self) -> Iterator[Fault]:
-        """Why it cannot give inner outputs of a teacher beside its logits."""
+        """Faults where it cannot supply inner outputs of a teacher beside its logits."""
         yield from ()

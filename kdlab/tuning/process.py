@@ -176,7 +176,7 @@ class SweepProcess(Job):
         )
         pools = Pools(run, setup, self.log.emit, self.stop, others=True)
         stack.callback(pools.close)
-        self.pool = PoolAddress.of(pools.whole())
+        self.pool = PoolAddress.from_pool(pools.whole())
 
     def _first(self, study: optuna.Study) -> list[tuple[str, Values]]:
         """Settings of an earlier sweep, for a study that has no trial yet."""

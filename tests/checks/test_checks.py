@@ -34,7 +34,7 @@ def images(**parts):
     """PHOTOS with other counts of a part."""
     names = ("train", "validation", "test")
     rows = [parts.get(name, row) for name, row in zip(names, PHOTOS.counts, strict=True)]
-    return PHOTOS.but(counts=np.array(rows), parts=tuple(int(sum(row)) for row in rows))
+    return PHOTOS.replace(counts=np.array(rows), parts=tuple(int(sum(row)) for row in rows))
 
 
 TEACHER = TeacherMeasure(
@@ -78,11 +78,11 @@ PAST = {"validation": [50, 90, 80, 80, 80, 80, 80, 80], "best_epoch": 6}
 
 # Code: facts on which it fires, words of what it finds, and of what to do.
 FIRES = {
-    "KD-D01": (PHOTOS.but(leaks=PAIR), "1 images of validation or test are in train", "Delete"),
-    "KD-D02": (PHOTOS.but(alike=PAIR), "1 images of validation or test look like", "together"),
-    "KD-D03": (PHOTOS.but(suspects=["1.png is cat"]), "1 labels look wrong:\n  1.png", "Look"),
-    "KD-D04": (PHOTOS.but(contradictions=PAIR), "1 images are in two classes", "wrong one"),
-    "KD-D05": (PHOTOS.but(broken=["1.png: cut"]), "1 of 820 images cannot be", "skip"),
+    "KD-D01": (PHOTOS.replace(leaks=PAIR), "1 images of validation or test are in train", "Delete"),
+    "KD-D02": (PHOTOS.replace(alike=PAIR), "1 images of validation or test look like", "together"),
+    "KD-D03": (PHOTOS.replace(suspects=["1.png is cat"]), "1 labels look wrong:\n  1.png", "Look"),
+    "KD-D04": (PHOTOS.replace(contradictions=PAIR), "1 images are in two classes", "wrong one"),
+    "KD-D05": (PHOTOS.replace(broken=["1.png: cut"]), "1 of 820 images cannot be", "skip"),
     "KD-D06": (images(train=[9, 50, 50]), "fewer than 10 train images of 1 of 3", "pretrained"),
     "KD-D07": (images(validation=[7, 7, 6]), "20, each 5.0 points", "validation_share"),
     "KD-D08": (images(test=[30, 30, 40]), "80 % is known to ± 7.8 points", "seeds"),
@@ -90,14 +90,14 @@ FIRES = {
     "KD-D10": (replace(PHOTOS, classes=("cat",)), "there is one class, cat", "told from"),
     "KD-D11": (images(validation=[0, 0, 0]), "there are no validation images", "share"),
     "KD-D12": (images(train=[20, 170, 110]), "dog has 8 times the training images", "balance"),
-    "KD-D13": (PHOTOS.but(side=100.0), "100 pixels or less, and are enlarged to 160", "size"),
+    "KD-D13": (PHOTOS.replace(side=100.0), "100 pixels or less, and are enlarged to 160", "size"),
     "KD-D14": (images(test=[400, 30, 30]), "cat is 33% of train and 87% of test", "class by"),
     "KD-T01": (replace(TEACHER, top1=38.0), "no more of this data", "order"),
     "KD-T02": (
         replace(TEACHER, renamed={"cat": "dog"}, taken_for=["your 'dog' for 'cat' in 9 of 9"]),
         "look exchanged", "teacher.classes={cat: dog}",
     ),
-    "KD-T03": (replace(TEACHER, confidence=99.0), "says 99 %", "temperature"),
+    "KD-T03": (replace(TEACHER, confidence=99.0), "likeliest class 99 %", "temperature"),
     "KD-R01": (run(taught=replace(TAUGHT, top1=60.0)), "-10.0 points with", "plain student"),
     "KD-R02": (run(taught=replace(TAUGHT, top1=71.0)), "cannot be told (+1.0", "seeds"),
     "KD-R03": (
@@ -107,14 +107,14 @@ FIRES = {
     "KD-R04": (run(taught=replace(TAUGHT, teacher_top1=69.0)), "knows no more", "stronger"),
     "KD-R05": (run(replace(ALONE, **PAST)), "best in epoch 6 of 24 (90.0 %", "Fewer epochs"),
     "KD-R06": (run(replace(ALONE, top1=38.0)), "none, seed 0: 38.0 % top-1", "train.lr"),
-    "KD-R07": (ExaminedFacts(vanished={"none/seed0": ["cat"]}), "never says cat", "balance"),
+    "KD-R07": (ExaminedFacts(vanished={"none/seed0": ["cat"]}), "never predicts cat", "balance"),
     "KD-R08": (run(taught=replace(TAUGHT, lost=3)), "3 samples lost, 0 repeated", "Report"),
     "KD-R09": (
         run(taught=replace(TAUGHT, starved=0.4, slow_side="one teacher more would help")),
         "waited 40% of its time", "One teacher more would help",
     ),
     "KD-M01": (MachineFacts(load=3.5, cores=2), "load 3.5 on 2 cores", "Wait"),
-    "KD-M02": (EngineFacts.of([ENGINE, REFUSED]), "compiled bf16 refused: mean", "named"),
+    "KD-M02": (EngineFacts.from_reports([ENGINE, REFUSED]), "compiled bf16 refused: mean", "set"),
     "KD-S01": (
         replace(SWEEP, ranges={"train.lr": TunedRange(low=0.01, high=1.0, best=0.99, log=True)}),
         "train.lr = 0.99 is at the high end of 0.01 to 1", "space.train.lr.high=10",
@@ -128,7 +128,7 @@ GOOD = [
     run(),
     ExaminedFacts(vanished={"none/seed0": []}),
     MachineFacts(load=0.3, cores=2),
-    EngineFacts.of([ENGINE]),
+    EngineFacts.from_reports([ENGINE]),
     SWEEP,
 ]
 
@@ -154,7 +154,7 @@ def test_all_pass_on_a_good_one_and_none_is_forgotten():
 
 
 def test_what_nobody_looked_for_is_not_said_to_have_passed():
-    unseen = PHOTOS.but(
+    unseen = PHOTOS.replace(
         broken=None, leaks=None, contradictions=None, alike=None, suspects=None, side=None
     )
     silent = {"KD-D01", "KD-D02", "KD-D03", "KD-D04", "KD-D05", "KD-D13"}
@@ -168,7 +168,7 @@ def test_what_nobody_looked_for_is_not_said_to_have_passed():
         "KD-R06",
         "KD-R08",
     }
-    assert checked(EngineFacts.of([])) == []
+    assert checked(EngineFacts.from_reports([])) == []
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -239,7 +239,7 @@ def test_every_file_is_accounted_for_and_every_split_is_the_users(
     lines = spec.notes(data)
     assert data.classes == folder.classes
     assert folder.split in lines
-    found = [*lines, *(one.found for one in checked(DataFacts.of(data)))]
+    found = [*lines, *(one.found for one in checked(DataFacts.from_data(data)))]
     for words in folder.says:
         assert any(words in line for line in found), (words, found)
 

@@ -97,7 +97,7 @@ def test_a_generation_begins_at_the_newest_checkpoint_and_fences_the_older_ones(
     assert told[0].names == ("rank-process-0", "rank-process-1")
     meeting = training.folder / "group" / f"generation-{told[0].generation}"
     assert told[0].meet_at == f"file://{meeting}"
-    assert told[0].pool == PoolAddress.of(pool)
+    assert told[0].pool == PoolAddress.from_pool(pool)
     later = group.order(StartGeneration(2, ("rank-process-1",)))
     assert later.fence > told[0].fence  # who still writes for the first one writes in vain
     assert checkpoint.raise_fence(training.folder / "checkpoints") > later.fence

@@ -49,7 +49,7 @@ def test_answers_that_are_no_numbers_are_refused_by_name(samples, tmp_path):
     loop, _ = make(samples, tmp_path, loss=Hard())
     batch = next(iter(source(samples, tmp_path).epoch(0, ())))
     batch.soft[3] = float("nan")
-    with pytest.raises(TeacherRefused, match=rf"to 1 of 50 images .*\[{batch.ids[3]}\]"):
+    with pytest.raises(TeacherRefused, match=rf"of 1 of 50 images .*\[{batch.ids[3]}\]"):
         loop._step(batch, len(batch.ids))
 
 
@@ -58,7 +58,7 @@ def test_answers_whose_sum_alone_is_none_are_not_refused(samples, tmp_path):
     batch.soft[3, 0], batch.soft[4, 1] = float("inf"), float("-inf")
     batch.refuse_nonsense()
     batch.soft[5, 2] = float("nan")
-    with pytest.raises(TeacherRefused, match=rf"to 1 of 50 images .*\[{batch.ids[5]}\]"):
+    with pytest.raises(TeacherRefused, match=rf"of 1 of 50 images .*\[{batch.ids[5]}\]"):
         batch.refuse_nonsense()
 
 

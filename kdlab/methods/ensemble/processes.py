@@ -45,7 +45,7 @@ class Processes:
 
     def __init__(self, training: MemberTraining, hang_s: float) -> None:
         self.training, self.hang_s = training, hang_s
-        self.pool = PoolAddress.of(training.pool)
+        self.pool = PoolAddress.from_pool(training.pool)
         self.supervisor: Supervisor[int] = Supervisor()
         self._started: dict[int, int] = {}
 

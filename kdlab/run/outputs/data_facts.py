@@ -29,14 +29,14 @@ def facts_of(
         broken: images that were decoded, and those that cannot be; None: nobody looked.
         most: bytes; of sets for which more would have to be read doubles are not looked for.
     """
-    facts = DataFacts.of(data).but(side=shorter_side(data))
+    facts = DataFacts.from_data(data).replace(side=shorter_side(data))
     if broken is not None:
-        facts = facts.but(looked_at=broken[0], broken=broken[1])
+        facts = facts.replace(looked_at=broken[0], broken=broken[1])
     rows = _rows(data)
     if _bytes_of(data, rows) > most:
         return facts
     leaks, contradictions = _doubles(data, rows)
-    return facts.but(leaks=leaks, contradictions=contradictions)
+    return facts.replace(leaks=leaks, contradictions=contradictions)
 
 
 def store_of(data: ImageData) -> EncodedPictures | None:

@@ -63,7 +63,7 @@ def looked_closely(
     ids = np.concatenate([data.train, data.validation, data.test])
     ids, _ = by_class(ids, data.labels, min(_MOST, len(ids)), 0)
     seen = _seen(data, ids, teacher or _published(data), say)
-    return facts.but(
+    return facts.replace(
         # Pictures of fewer pixels are alike though they show other things.
         alike=_alike(data, seen, facts.leaks or ())
         if min(data.shape[1:]) >= _SIDE

@@ -129,7 +129,7 @@ def outcome(
     if not isinstance(pool, ComputingPoolSpec) or pool.engine == "eager":
         told.engines.clear()  # they had no choice
     facts = _facts(spec, results, told, guessing)
-    findings = checked(EngineFacts.of(told.engines), facts)
+    findings = checked(EngineFacts.from_reports(told.engines), facts)
     for finding in findings:
         emit(finding)
     described = [r for r in results if r.source == spec.described()]

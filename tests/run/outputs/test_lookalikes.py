@@ -29,7 +29,7 @@ def test_copies_and_wrong_labels_among_real_photos(kdlab_home):
     clean = kdlab.load("clothes/quickstart", *few).spec.data.load()
     teacher = prepared(construct(TeacherSpec, compose_card("teachers/clothes_resnet")))
     network = teacher.build(len(clean.classes), clean.shape[0])
-    before = looked_closely(clean, DataFacts.of(clean), network)
+    before = looked_closely(clean, DataFacts.from_data(clean), network)
 
     chance, inputs, labels = (
         np.random.default_rng(0),
@@ -44,7 +44,7 @@ def test_copies_and_wrong_labels_among_real_photos(kdlab_home):
     wrong = chance.choice(np.setdiff1d(clean.train, copied), 12, replace=False)
     labels[wrong] = (labels[wrong] + chance.integers(1, 10, 12)) % 10
     data = replace(clean, inputs=inputs, labels=labels)
-    facts = looked_closely(data, DataFacts.of(data), network)
+    facts = looked_closely(data, DataFacts.from_data(data), network)
 
     pairs = {(f"image {to}", f"image {of}") for of, to in zip(copied, into, strict=True)}
     assert len(pairs & set(facts.alike)) >= 11
