@@ -47,14 +47,12 @@ class DataFacts:
     def from_data(cls, data: ImageData) -> Self:
         """Facts from labels and splits alone."""
         parts = data.train, data.validation, data.test
-        labelled = [
+        known = [
             labels[labels != NO_LABEL] for labels in (data.labels[ids] for ids in parts)
         ]
         return cls(
             classes=data.classes,
-            counts=np.stack(
-                [np.bincount(k, minlength=len(data.classes)) for k in labelled]
-            ),
+            counts=np.stack([np.bincount(k, minlength=len(data.classes)) for k in known]),
             parts=(len(data.train), len(data.validation), len(data.test)),
             size=data.shape[1],
         )
@@ -75,11 +73,7 @@ def _counted(images: Sequence[str] | None, words: str) -> str | None:
     if not images:
         return None if images is None else ""
     more = f"\n  and {len(images) - _NAMED} more" if len(images) > _NAMED else ""
-    return (
-        f"{len(images)} {words}:"
-        + "".join(f"\n  {image}" for image in images[:_NAMED])
-        + more
-    )
+    return f"{len(images)} {words}:" + "".join(f"\n  {k}" for k in images[:_NAMED]) + more
 
 
 def _paired(pairs: Pairs | None) -> list[str] | None:

@@ -65,14 +65,14 @@ class BestAtTheEdge(CodedCheck[SweepFacts]):
     def advice(self, facts: SweepFacts) -> str:
         ends = {"low": (0.1, -1.0), "high": (10.0, 1.0)}
         wider = []
-        for key, tuned in facts.ranges.items():
-            if tuned.edge:
-                factor, sign = ends[tuned.edge]
-                end = tuned.low if tuned.edge == "low" else tuned.high
+        for key, span in facts.ranges.items():
+            if span.edge:
+                factor, sign = ends[span.edge]
+                end = span.low if span.edge == "low" else span.high
                 beyond = (
-                    end * factor if tuned.log else end + sign * (tuned.high - tuned.low) / 2
+                    end * factor if span.log else end + sign * (span.high - span.low) / 2
                 )
-                wider.append(f"space.{key}.{tuned.edge}={beyond:.3g}")
+                wider.append(f"space.{key}.{span.edge}={beyond:.3g}")
         return f"{self.do}: {' '.join(wider)}" if wider else self.do
 
 

@@ -50,11 +50,8 @@ class RunFacts:
 
     def sources(self) -> list[list[EndedTraining]]:
         """Trainings of each source of soft labels."""
-        names = dict.fromkeys(training.source for training in self.trainings)
-        return [
-            [training for training in self.trainings if training.source == name]
-            for name in names
-        ]
+        names = dict.fromkeys(t.source for t in self.trainings)
+        return [[t for t in self.trainings if t.source == name] for name in names]
 
 
 class WorseThanAlone(CodedCheck[RunFacts]):
@@ -90,11 +87,8 @@ class Undecided(CodedCheck[RunFacts]):
             return None
         if verdict.kind != "cannot_be_told":
             return ""
-        ends = (
-            ""
-            if verdict.low is None
-            else f", {verdict.low:+.1f} to {verdict.high:+.1f} points"
-        )
+        low, high = verdict.low, verdict.high
+        ends = "" if low is None else f", {low:+.1f} to {high:+.1f} points"
         return f"whether the teacher helped cannot be told ({verdict.gained:+.1f}{ends})"
 
 
@@ -123,14 +117,14 @@ class TeacherKnowsNoMore(CodedCheck[RunFacts]):
     do = "A stronger teacher (pretrained: true in its model, or more epochs of its own)"
 
     def _reasons(self, facts: RunFacts) -> list[tuple[str, str]] | None:
-        plain = [training for training in facts.trainings if training.source == "none"]
+        plain = [t for t in facts.trainings if t.source == "none"]
         taught = [
-            training for training in facts.trainings
-            if training.source != "none" and training.teacher_top1 is not None
+            t for t in facts.trainings
+            if t.source != "none" and t.teacher_top1 is not None
         ]  # fmt: skip
         if not plain or not taught or not facts.images:
             return None
-        return knowledge(fmean(training.top1 for training in plain), taught, facts.images)
+        return knowledge(fmean(t.top1 for t in plain), taught, facts.images)
 
     def find(self, facts: RunFacts) -> str | None:
         reasons = self._reasons(facts)
@@ -147,19 +141,17 @@ class PastItsBest(CodedCheck[RunFacts]):
     do = "Fewer epochs, a smaller learning rate, or more augmentation (data.augment)"
 
     def find(self, facts: RunFacts) -> str | None:
-        if not facts.validated or not any(
-            training.validation for training in facts.trainings
-        ):
+        if not facts.validated or not any(t.validation for t in facts.trainings):
             return None
         faults = []
-        for training in facts.trainings:
-            if not training.validation or training.best_epoch > _EARLY * training.epochs:
+        for t in facts.trainings:
+            if not t.validation or t.best_epoch > _EARLY * t.epochs:
                 continue
-            best, last = max(training.validation), training.validation[-1]
+            best, last = max(t.validation), t.validation[-1]
             if best - last > chance((best,), facts.validated):
                 faults.append(
-                    f"{training.name}: best in epoch {training.best_epoch} of "
-                    f"{training.epochs} ({best:.1f} % on validation), {last:.1f} % at the end"
+                    f"{t.name}: best in epoch {t.best_epoch} of "
+                    f"{t.epochs} ({best:.1f} % on validation), {last:.1f} % at the end"
                 )
         return "; ".join(faults)
 
@@ -174,10 +166,9 @@ class LearnedNothing(CodedCheck[RunFacts]):
             return None
         least = guessed(facts.guessing, facts.images)
         faults = [
-            f"{training.name}: {training.top1:.1f} % top-1, guessing is right in "
-            f"{facts.guessing:.1f} %"
-            for training in facts.trainings
-            if not training.top1 >= least  # not a number either
+            f"{t.name}: {t.top1:.1f} % top-1, guessing is right in {facts.guessing:.1f} %"
+            for t in facts.trainings
+            if not t.top1 >= least  # not a number either
         ]
         return "; ".join(faults)
 
@@ -221,11 +212,7 @@ class LostSamples(CodedCheck[RunFacts]):
         return waits if self._left_out(facts) else self.do
 
     def _left_out(self, facts: RunFacts) -> list[str]:
-        return [
-            f"{training.name}: {training.without}"
-            for training in facts.trainings
-            if training.without
-        ]
+        return [f"{t.name}: {t.without}" for t in facts.trainings if t.without]
 
 
 class StarvedStudent(CodedCheck[RunFacts]):

@@ -52,14 +52,12 @@ def do(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_unused(arguments: argparse.Namespace) -> None:
-    where = "only possible with --store FOLDER, which writes the images anew"
-    options = ("quality", "lossless", "factor")
+    flags, why = ["quality", "lossless", "factor"], "only possible with --store FOLDER"
     if arguments.store is not None:
-        where = "not possible with --store, which writes images and makes no data sheet"
-        options = ("html", "closely")
-    unused = [f"--{name}" for name in options if getattr(arguments, name) is not None]
+        flags, why = ["html", "closely"], "not possible with --store, which makes no page"
+    unused = [f"--{name}" for name in flags if getattr(arguments, name) is not None]
     if unused:
-        raise BadInput(f"{', '.join(unused)}: {where}. Nothing was written.")
+        raise BadInput(f"{', '.join(unused)}: {why}. Nothing was written.")
 
 
 def _store(arguments: argparse.Namespace) -> int:

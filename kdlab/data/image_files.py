@@ -83,9 +83,8 @@ class ImageFiles(DataSpec):
         if all(getattr(self, name) is not None for name in _PLAIN):
             return self
         defaults = {**_PLAIN, **(configuration(self.size) if self.size > _SMALL else {})}
-        return replace(
-            self, **{k: v for k, v in defaults.items() if getattr(self, k) is None}
-        )
+        unset = {k: v for k, v in defaults.items() if getattr(self, k) is None}
+        return replace(self, **unset)
 
     def shown(self) -> InputSpec:
         fields = {name: getattr(self, name) for name in (*_PLAIN, "fill")}
@@ -172,9 +171,7 @@ class ImageFiles(DataSpec):
         self.refuse_broken(store.index.facts.broken, store, say)
         unlabelled = int((_unlabelled_tests(store) & (store.index.height >= 0)).sum())
         if unlabelled:
-            say(
-                f"{unlabelled:,} images of validation and test have no label and are left out."
-            )
+            say(f"{unlabelled:,} images of validation and test have no label: left out.")
         if not self._is_encoded(store):
             return super().load(say, verify=verify)
         labels, shown = store.index.label.astype(np.int64), self.shown()

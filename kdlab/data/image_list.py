@@ -103,38 +103,32 @@ class ImageList(ImageFiles):
         if not rows:
             raise DataError(f"{root} has no rows.")
         names = tuple(rows[0])
-        path_column = column(root, names, self.path_column, _PATHS)
-        path_column = path_column or needed(
-            root, names, "the paths of images", "path_column"
-        )
-        label_column = column(root, names, self.label_column, _LABELS)
-        split_column = column(root, names, self.split_column, _PARTS)
+        path = column(root, names, self.path_column, _PATHS)
+        path = path or needed(root, names, "the paths of images", "path_column")
+        label = column(root, names, self.label_column, _LABELS)
+        part = column(root, names, self.split_column, _PARTS)
         inventory.stamps[root] = read_stamp(root)
-        images, first = (
-            _NamedImages(self._base(root, written), inventory),
-            len(inventory.images),
-        )
+        images = _NamedImages(self._base(root, written), inventory)
+        first = len(inventory.images)
         if written is not None:
             inventory.put(str(written), root, written.images)
             inventory.classes = written.classes if len(self.roots()) == 1 else None
         listed, missing = dict[str, FoundImage](), list[str]()
         for row in rows:
-            name = str(row[path_column] or "")
+            name = str(row[path] or "")
             image = images.image(name) or images.image(name.strip())
             if image is None:
                 missing.append(name)
                 continue
             try:
                 class_name = (
-                    class_of(row[label_column])
-                    if label_column
+                    class_of(row[label])
+                    if label
                     else os.path.basename(os.path.dirname(name))
                 )
             except DataError as error:
                 raise DataError(f"{root}: {name} {error}") from error
-            split = (
-                None if split_column is None else _split(root, row[split_column], inventory)
-            )
+            split = None if part is None else _split(root, row[part], inventory)
             image = image._replace(label=class_name or None, split=split)
             earlier = listed.setdefault(os.path.normpath(image.name), image)
             _refuse_twice(root, earlier, image, inventory)
@@ -144,11 +138,7 @@ class ImageList(ImageFiles):
                 f"{first_of(missing)}. Set `images` to where they lie."
             )
         inventory.images += listed.values()
-        if (
-            label_column is None
-            and split_column is None
-            and not any(map(os.path.isabs, listed))
-        ):
+        if label is None and part is None and not any(map(os.path.isabs, listed)):
             lay_out(inventory, first)  # of a list of paths alone the folders are the labels
 
     def _base(self, root: str, written: Reencoded | None) -> str:
@@ -228,9 +218,7 @@ def _rows(root: str) -> Iterator[Mapping[str, object]]:
                 csv.reader(lines, delimiter="\t" if suffix == ".tsv" else comma)
             )
         else:
-            raise DataError(
-                f"{root} is no table: give a .csv, .tsv, .parquet or .txt file."
-            )
+            raise DataError(f"{root} is no table: give a .csv, .tsv, .parquet or .txt.")
 
 
 def _named(lines: Iterator[list[str]]) -> Iterator[Mapping[str, object]]:

@@ -139,9 +139,8 @@ def _name_classes(inventory: Inventory, words: dict[str, str]) -> None:
     wnids = sorted({image.label for image in inventory.images if image.label is not None})
     shown = {wnid: _shown(wnid, words) for wnid in wnids}
     inventory.classes = tuple(shown[wnid] for wnid in wnids)
-    inventory.images = [
-        image._replace(label=shown[str(image.label)]) for image in inventory.images
-    ]
+    images = inventory.images
+    inventory.images = [image._replace(label=shown[str(image.label)]) for image in images]
 
 
 def _shown(wnid: str, words: dict[str, str]) -> str:

@@ -145,10 +145,8 @@ class ImageData(ABC):
         """Partners and shares that are mixed into these views; None without mixup and CutMix."""
         if not self.augment.mixes:
             return None
-        augment = self.augment
-        return mixing(
-            ids, epoch, self.train, self.shape[1:], augment.seed, augment.mix_rates
-        )
+        spec = self.augment
+        return mixing(ids, epoch, self.train, self.shape[1:], spec.seed, spec.mix_rates)
 
     @abstractmethod
     def unmixed(

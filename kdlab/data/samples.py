@@ -121,10 +121,7 @@ class PlannedSamples:
     def mixed_labels(
         self, ids: NDArray[np.int64], epoch: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
-        """Labels of the mixed-in partners, and the share of the view's own image.
-
-        None without mixup and CutMix.
-        """
+        """Partners' labels and the share of a view's own image; None without mixup and CutMix."""
         how = self.data.mixing(ids, epoch)
         if how is None:
             return None
@@ -175,11 +172,6 @@ def planned(
 
 def described(data: ImageData, description: SampleDescription) -> PlannedSamples:
     """Samples from the description of another process."""
-    return planned(
-        data,
-        description.data,
-        part=description.part,
-        shard=description.shard,
-        subset=description.subset,
-        **description.plan,
-    )
+    spec, plan = description.data, description.plan
+    part, shard, subset = description.part, description.shard, description.subset
+    return planned(data, spec, part=part, shard=shard, subset=subset, **plan)

@@ -88,47 +88,33 @@ def write_smaller(
     if not (quality in (None, *range(1, 101)) and (factor is None or 1 <= factor <= 16)):
         raise BadInput("A store needs a quality of 1 to 100 and a factor of 1 to 16.")
     folder = folder.expanduser().absolute()
-    partial_folder = folder.with_name(
-        f".{folder.name}.partial"
-    )  # also one left by a killed process
+    draft = folder.with_name(f".{folder.name}.partial")  # a killed process may have left it
     with locked(home() / "data" / f"{key_of(str(folder))}.lock"):
         if folder.exists():
             raise BadInput(f"{folder} exists. Name a new folder, or remove it first.")
         try:
-            shutil.rmtree(partial_folder, ignore_errors=True)
-            partial_folder.mkdir(parents=True)
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir(parents=True)
             store, side = spec.store(say, verify=True), side_for(spec, factor)
             spec.refuse_broken(store.index.facts.broken, store, say)
             convert = partial(_convert, store, side, quality, spec.broken == "skip")
-            after, psnr_db, larger, as_png = _fill(partial_folder, store, convert, say)
-            form, index = (
-                "WebP lossless" if quality is None else f"JPEG {quality}",
-                store.index,
-            )
-            fields = (
-                index.facts.digest,
-                index.facts.classes,
-                len(store),
-                spec.size,
-                side,
-                form,
-            )
-            before = int(index.size.sum())
-            facts = Reencoded(*fields, before, after, psnr_db, larger, as_png)
-            seal(partial_folder, (ARCHIVE, TABLE), to_builtins(facts))
-            inventory, table = Inventory(), str(partial_folder / TABLE)
+            after, psnr_db, larger, as_png = _fill(draft, store, convert, say)
+            form = "WebP lossless" if quality is None else f"JPEG {quality}"
+            facts, before = store.index.facts, int(store.index.size.sum())
+            of_set = facts.digest, facts.classes, len(store), spec.size, side, form
+            written = Reencoded(*of_set, before, after, psnr_db, larger, as_png)
+            seal(draft, (ARCHIVE, TABLE), to_builtins(written))
+            inventory, table = Inventory(), str(draft / TABLE)
             ImageList(root=table).find(table, inventory)
             images = sorted(inventory.images, key=lambda image: image.name)
-            if [(image.label, image.split) for image in images] != _labels_and_splits(
-                store
-            ):
+            if [(image.label, image.split) for image in images] != _labels_of(store):
                 raise DataError("A table cannot hold the names of these classes.")
-            os.rename(partial_folder, folder)
+            os.rename(draft, folder)
         except OSError as error:
             raise BadInput(f"{folder} cannot be written: {error}.") from error
         finally:
-            shutil.rmtree(partial_folder, ignore_errors=True)
-    return facts
+            shutil.rmtree(draft, ignore_errors=True)
+    return written
 
 
 def _fill(
@@ -146,7 +132,7 @@ def _fill(
         zipfile.ZipFile(folder / ARCHIVE, "w") as archive,
         open(folder / TABLE, "w", encoding="utf-8", errors="replace", newline="") as file,
     ):
-        table, labels = csv.writer(file), _labels_and_splits(store)
+        table, labels = csv.writer(file), _labels_of(store)
         table.writerow(("path", "label", "split", "original"))
         for first in range(0, len(store), _AT_ONCE):
             rows = np.arange(first, min(first + _AT_ONCE, len(store)))
@@ -190,7 +176,7 @@ def _convert_some(
     encoded.update((first + k, convert(first + k)) for k in numbers)
 
 
-def _labels_and_splits(store: Store) -> list[tuple[str | None, int | None]]:
+def _labels_of(store: Store) -> list[tuple[str | None, int | None]]:
     """Class and split of each image; None where there is none."""
     named = dict(enumerate(store.index.facts.classes))
     both = zip(store.index.label.tolist(), store.index.split.tolist(), strict=True)

@@ -20,11 +20,9 @@ def by_class(
     shuffled = permutation(seed, 0, ids)
     # The i-th of the m samples of a class stands at (i + 0.5) / m: sorting by that
     # place takes the classes in turn, in proportion to their size.
-    own_labels = labels[shuffled]
-    by_label = np.argsort(own_labels, kind="stable")
-    _, begin, count_of = np.unique(
-        own_labels[by_label], return_index=True, return_counts=True
-    )
+    by_id = labels[shuffled]
+    by_label = np.argsort(by_id, kind="stable")
+    _, begin, count_of = np.unique(by_id[by_label], return_index=True, return_counts=True)
     within = np.arange(len(ids)) - np.repeat(begin, count_of)  # its number in its class
     place = np.empty(len(ids))
     place[by_label] = (within + 0.5) / np.repeat(count_of, count_of)

@@ -24,8 +24,6 @@ def write_strip(data: ImageData, rows: NDArray[np.int64], path: Path) -> None:
     for place, pixels in enumerate(data.inputs[rows]):
         image = Image.fromarray(np.moveaxis(pixels, 0, -1).squeeze())
         small = image.height < SIDE
-        resampling = Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS
-        strip.paste(
-            image.convert("RGB").resize((SIDE, SIDE), resampling), (SIDE * place, 0)
-        )
+        mode = Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS
+        strip.paste(image.convert("RGB").resize((SIDE, SIDE), mode), (SIDE * place, 0))
     strip.save(path, "PNG")

@@ -42,10 +42,8 @@ class WebDataset(ImageFiles):
         number, before = len(inventory.holders), len(inventory.images)
         errors = dict[str, DataError]()
         inventory.holders.append(root)
-        with (
-            closing(open_holder(root, inventory.stamps[root])) as holder,
-            holder.stream() as raw,
-        ):
+        stamp = inventory.stamps[root]
+        with closing(open_holder(root, stamp)) as holder, holder.stream() as raw:
             for key, files in _samples(tar_entries(root, raw), inventory):
                 image = next((e for name, e in files.items() if is_image(name)), None)
                 if image is None:
@@ -100,9 +98,7 @@ class WebDataset(ImageFiles):
             return label
         if label.isdecimal() and int(label) < len(self.classes):
             return self.classes[int(label)]
-        raise DataError(
-            f"{root}: {key} is of class {label}, which `classes` does not name."
-        )
+        raise DataError(f"{root}: {key} has class {label}, which `classes` does not name.")
 
 
 def _samples(

@@ -131,10 +131,8 @@ def draw(logits: NDArray[np.floating], k: int) -> SampledLabels:
     frequent = np.argsort(-times, axis=1, kind="stable")[:, :width]
     classes = np.zeros((len(rows), k), class_type(logits.shape[1]))
     count = np.zeros((len(rows), k), np.uint8)
-    classes[:, :width], count[:, :width] = (
-        frequent,
-        np.take_along_axis(times, frequent, axis=1),
-    )
+    classes[:, :width] = frequent
+    count[:, :width] = np.take_along_axis(times, frequent, axis=1)
     return SampledLabels(classes, count)
 
 

@@ -78,9 +78,7 @@ def usable(folder: Path, meta: LabelMeta, say: Callable[[str], None]) -> bool:
         _refuse_other(folder, check(folder, hashes=False), to_builtins(meta))
         check(folder, hashes=True)
     except DamagedFolder as error:
-        say(
-            f"The soft labels in {folder} are damaged ({error}); they will be computed again."
-        )
+        say(f"The soft labels in {folder} are damaged ({error}); computing them again.")
         (folder / META).unlink()
         return False
     return True
@@ -106,7 +104,7 @@ def write_meta(folder: Path, meta: LabelMeta) -> None:
     """Write the seal, which marks the file as complete."""
     seal(
         folder,
-        [*(f"{name}.npy" for name in _fields_of_label(meta, 0)), _MADE_BY],
+        [*(f"{name}.npy" for name in _fields_of(meta, 0)), _MADE_BY],
         to_builtins(meta),
     )
 
@@ -124,9 +122,7 @@ def made_by(folder: Path) -> dict[str, int]:
     return {name.decode("ascii", "replace"): n for name, n in engines.most_common()}
 
 
-def _fields_of_label(
-    meta: LabelMeta, classes: int
-) -> dict[str, tuple[type, tuple[int, ...]]]:
+def _fields_of(meta: LabelMeta, classes: int) -> dict[str, tuple[type, tuple[int, ...]]]:
     """Arrays of the file, with type and shape of one label in each."""
     if meta.top_k is None:
         return {"logits": (np.float16, (classes,))}
@@ -143,21 +139,18 @@ def arrays(
 ) -> dict[str, Stored]:
     """The label arrays, memory-mapped; "w+" creates new files and leaves old ones to readers."""
     stored = {}
-    for name, (dtype, shape) in _fields_of_label(meta, classes).items():
+    for name, (dtype, shape) in _fields_of(meta, classes).items():
         path, full_shape = folder / f"{name}.npy", (meta.views, count, *shape)
         is_new = mode == "w+"
-        stored[name] = (
-            _new(path, dtype, full_shape) if is_new else np.load(path, mmap_mode=mode)
-        )
+        array = _new(path, dtype, full_shape) if is_new else np.load(path, mmap_mode=mode)
+        stored[name] = array
     return stored
 
 
 def _new(path: Path, dtype: type, shape: tuple[int, ...]) -> Stored:
     path.unlink(missing_ok=True)
     stored: Stored = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-    with path.open(
-        "r+b"
-    ) as file:  # allocated now: a full disk must not be a bus error later
+    with path.open("r+b") as file:  # allocate now: a full disk is no bus error later
         os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return stored
 

@@ -223,9 +223,7 @@ class SourceContext:
     student_rate: Callable[[], float] | None = None  # t_s in samples/s, measured
     start: dict[str, Any] = field(default_factory=dict)  # {"epoch": 0, "done": []}
     in_group: bool = False  # one of several ranks that train on the same batches in step
-    outputs: int | None = (
-        None  # numbers of a teacher's answer to a sample; None: the classes
-    )
+    outputs: int | None = None  # numbers of an answer to a sample; None: the classes
     on_gpu: bool = False  # batches are copied to a GPU
 
 

@@ -127,9 +127,7 @@ class SweepWriter(EventWriter):
         number = str(event.number)
         run = self.state["trials"].get(number)  # set where MLflow failed after this
         if run is None:
-            run = (
-                self._create_simulated(event) if event.run is None else self._close(number)
-            )
+            run = self._add_simulated(event) if event.run is None else self._close(number)
         if run is None:  # it ended before its first event
             return
         self.state["trials"][number] = run
@@ -158,7 +156,7 @@ class SweepWriter(EventWriter):
         del self.writers[number], self.state["open"][number]
         return run
 
-    def _create_simulated(self, event: TrialDone) -> str:
+    def _add_simulated(self, event: TrialDone) -> str:
         tags = {_PARENT: self.state["run"], "kdlab.trial": str(event.number)}
         name = trial_name(event.number, event.set)
         run = self.create(event, self.state["experiment"], name, tags)

@@ -325,7 +325,7 @@ def test_images_without_a_label_are_for_training_alone(photos, kept):
     path = table(photos / "all.csv", ("path", "label", "split"), said)
     lines = []
     data = ImageList(root=str(path), size=8, kept=kept).load(lines.append)
-    assert "2 images of validation and test have no label and are left out." in lines
+    assert "2 images of validation and test have no label: left out." in lines
     assert len(data.test) == 6
     assert data.unlabelled == 4
     assert (data.labels[data.validation] >= 0).all()

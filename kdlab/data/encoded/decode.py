@@ -111,10 +111,7 @@ def _share(raw: bytes, pixels: int, packed: int) -> int:
             f"of memory; a photo has at most {LARGEST:,}, and {_PER_BYTE} in a byte. If this is "
             "intended, save it smaller"
         )
-    if raw[4:12] in (
-        b"ftypavif",
-        b"ftypavis",
-    ):  # may have more than it declares: one at a time
+    if raw[4:12] in (b"ftypavif", b"ftypavis"):  # may declare too few: one at a time
         return max(cost, _TOGETHER)
     return cost if tight else cost * _TOGETHER // _PHOTOS
 
@@ -167,9 +164,7 @@ def head(raw: bytes, packed: int | None = None) -> Head:
         width, height = image.size
         orientation = image.getexif().get(_ORIENTATION, 1)
         quick = raw[:2] == _JPEG and image.mode in ("RGB", "L") and orientation == 1
-        turned = (
-            orientation in (5, 6, 7, 8) and image.format != "TIFF"
-        )  # its size is upright already
+        turned = orientation in (5, 6, 7, 8) and image.format != "TIFF"  # upright already
     return Head(width, height, quick) if turned else Head(height, width, quick)
 
 
@@ -318,12 +313,7 @@ def from_pillow(image: "Image.Image") -> Pixels:
     _share(b"", image.width * image.height, image.width * image.height)
     try:
         return _colours(ImageOps.exif_transpose(image))
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        ArithmeticError,
-    ) as error:  # the pixels are read here
+    except (OSError, SyntaxError, ValueError, ArithmeticError) as error:  # it is read here
         raise DataError(f"cannot be decoded: {error}") from error
 
 

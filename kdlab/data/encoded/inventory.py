@@ -46,9 +46,7 @@ class Inventory:
     others: Counter[str] = field(default_factory=Counter)  # files that are no images
     # Files that are left out, or are not what they seem, by remark.
     groups: dict[str, FileGroup] = field(default_factory=dict)
-    splits: dict[str, int] = field(
-        default_factory=dict
-    )  # names that set a split, as written
+    splits: dict[str, int] = field(default_factory=dict)  # by the names that set them
 
     def put_in(self, split: int, first: int, name: str) -> None:
         """Assign a split, set by a file or folder `name`, to all images from number `first` on."""

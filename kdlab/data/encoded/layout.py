@@ -64,14 +64,11 @@ def _places(folders: Iterable[str]) -> dict[str, Place]:
             folder: Place(left=_STRAY) if folder in rest else _split_last(names)
             for folder, names in parts.items()
         }
-    split_names = [
-        *filter(None, above_of.values()),
-        *(parts[folder][-1] for folder in ends),
-    ]
-    kinds = {SPLITS[name.lower()] for name in split_names}
+    used = [*filter(None, above_of.values()), *(parts[folder][-1] for folder in ends)]
+    kinds = {SPLITS[name.lower()] for name in used}
     straight = ends if above or len(kinds) > 1 else set[str]()  # else a class of that name
     names_of_all = sorted(
-        {f"{name}/" for name in split_names}, key=lambda name: SPLITS[name[:-1].lower()]
+        {f"{name}/" for name in used}, key=lambda name: SPLITS[name[:-1].lower()]
     )
     beside = f"left out, beside {', '.join(names_of_all)}"
 

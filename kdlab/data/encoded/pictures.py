@@ -37,12 +37,8 @@ class EncodedPictures:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        return (
-            len(self.store),
-            self.input_spec.channels,
-            self.input_spec.size,
-            self.input_spec.size,
-        )
+        size = self.input_spec.size
+        return len(self.store), self.input_spec.channels, size, size
 
     def __len__(self) -> int:
         return len(self.store)
@@ -59,11 +55,10 @@ class EncodedPictures:
         """(C, H, W) of a part of the image, or without augmentation where `box` is None."""
         if box is None:
             return self.input_spec.pixels(raw, known)
-        part, input_spec = box(known.height, known.width), self.input_spec
-        size = (input_spec.size, input_spec.size)
-        return view(
-            raw, known, part, size, input_spec.channels, input_spec.interpolation
-        ).transpose(2, 0, 1)
+        part, spec = box(known.height, known.width), self.input_spec
+        size = (spec.size, spec.size)
+        pixels = view(raw, known, part, size, spec.channels, spec.interpolation)
+        return pixels.transpose(2, 0, 1)
 
     def decode_all(
         self, rows: NDArray[np.int64], say: Callable[[str], None]
@@ -101,9 +96,8 @@ class EncodedPictures:
                     out[i] = self._shown(raw, known, boxes and partial(boxes, i))
                 except DataError as error:
                     location = self.store.location(row)
-                    on_failure(
-                        row, str(error) if location in str(error) else f"{location} {error}"
-                    )
+                    line = str(error)
+                    on_failure(row, line if location in line else f"{location} {line}")
                     out[i] = _GREY
             if on_filled is not None:
                 on_filled(slice(numbers.start, numbers.stop))

@@ -56,7 +56,7 @@ def filesystem(url: str) -> "AbstractFileSystem":
     kind = match.group(1).lower() if match else ""
     if kind not in KINDS:
         raise DataError(
-            f"{url}: this kind of URL is not supported. Use one of {', '.join(KINDS)}."
+            f"{url}: this kind of URL is not supported. Use {', '.join(KINDS)}."
         )
     try:
         options = _http() if kind.startswith("http") else {}
@@ -356,9 +356,7 @@ class _Limit:
     """Bounds the cache of all processes; checked when one has added a twentieth of the limit."""
 
     def __init__(self) -> None:
-        self._new: float = float(
-            "inf"
-        )  # bytes since the last check; infinite: check at once
+        self._new: float = float("inf")  # bytes since the last check; the first call checks
 
     def added(self, count: int) -> None:
         self._new += count

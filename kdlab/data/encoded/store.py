@@ -101,9 +101,8 @@ class Store:
             place = facts.holders[self.index.holder[row]]
             if not remote.is_url(place):
                 with suppress(OSError):  # reported when it is read
-                    digest.update(
-                        repr(read_stamp(Path(place) / self.index.name(row))).encode()
-                    )
+                    stamp = read_stamp(Path(place) / self.index.name(row))
+                    digest.update(repr(stamp).encode())
         return digest.hexdigest()[:16]
 
     def report_once(self, row: int) -> bool:
@@ -248,9 +247,8 @@ def _read_heads(inventory: Inventory) -> Sequence[Head | str | None] | None:
     if len(inventory.images) > _LOOKED_AT:
         return None
     _allow_open_files(len(inventory.holders))
-    holders = [
-        open_holder(place, inventory.stamps.get(place)) for place in inventory.holders
-    ]
+    stamps = inventory.stamps
+    holders = [open_holder(place, stamps.get(place)) for place in inventory.holders]
     far = [remote.is_url(place) for place in inventory.holders]
     heads: list[Head | str | None] = [None] * len(inventory.images)
 
@@ -274,10 +272,7 @@ def _read_heads(inventory: Inventory) -> Sequence[Head | str | None] | None:
 
 
 def _read_head(holder: Holder, image: FoundImage) -> Head | str:
-    """Head of an image from its first bytes, or why it cannot be decoded.
-
-    A JPEG must have its end, too.
-    """
+    """Head of an image, or why it cannot be decoded; a JPEG must have its end, too."""
     if not image.size:
         return "is empty"
     try:

@@ -180,9 +180,7 @@ def _zip(root: str, raw: BinaryIO) -> Iterator[Entry]:
     raw.read(1)  # raises OSError where nothing can be read; zipfile would say "no zip file"
     with zipfile.ZipFile(raw) as archive:
         members = archive.infolist()
-        needed = sum(
-            member.compress_size + LOCAL_HEADER + len(member.filename) for member in members
-        )
+        needed = sum(m.compress_size + LOCAL_HEADER + len(m.filename) for m in members)
         if needed > raw.seek(0, os.SEEK_END):
             raise DataError(
                 f"{root} has fewer bytes than its {len(members):,} files together, {needed:,}: "
