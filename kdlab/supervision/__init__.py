@@ -1,6 +1,6 @@
-"""Processes that are started and watched: children, heartbeats, a supervisor of several.
+"""Start and watch processes: children, heartbeats, a supervisor of several children.
 
-one of them       children.py: one JSON line each way, and heartbeats (heartbeat.py)
-how often again   backoff.py: of whatever ended, or does not answer
-several           supervisor.py: Ready | Said | Silent | Lost, here or on Dask workers
+one child       children.py: JSON lines in both directions, and heartbeats (heartbeat.py)
+retries         backoff.py: when to restart a process or repeat a request
+several         supervisor.py: Ready | Message | Silent | Lost, local or on Dask workers
 """

@@ -1,4 +1,4 @@
-"""`python -m kdlab.supervision MODULE`: a child's main, which ends with its parent at any time."""
+"""`python -m kdlab.supervision MODULE`: run a child's main and end when its parent does."""
 
 import os
 import runpy
@@ -7,7 +7,7 @@ import sys
 from kdlab.supervision import lifeline
 
 lifeline.watch()
-if sys.argv[1].startswith("benchmarks."):  # the checkout's, whoever else has the name
+if sys.argv[1].startswith("benchmarks."):  # the checkout's, not another of that name
     sys.path.insert(0, __file__.removesuffix("/kdlab/supervision/__main__.py"))
-os.umask(0o077)  # as `keep_private`, which is not imported: this process only begins
+os.umask(0o077)  # what `keep_private` sets, without its import: this process only starts
 runpy.run_module(sys.argv[1], run_name="__main__", alter_sys=True)

@@ -1,8 +1,8 @@
 """Child processes that cannot outlive their parent.
 
-A child reads its configuration as one line of JSON from standard input, and then keeps
-that pipe as a lifeline: when it closes, because the parent closed it or died in any way,
-the child ends. No child is left behind by a SIGKILL.
+A child reads its configuration as one line of JSON from standard input and keeps that pipe
+as a lifeline: when it closes, because the parent closed it or died, the child ends. A
+SIGKILL of the parent leaves no child behind.
 """
 
 import json
@@ -26,17 +26,17 @@ from kdlab.supervision.heartbeat import Heartbeat, HeartbeatFile
 
 T = TypeVar("T")
 
-_GIVES_WAY = 5  # added to the niceness
+_NICENESS = 5  # added to the niceness of this process
 
 
 class Child:
-    """A process `python -m MODULE` with its log file and lifeline.
+    """A process `python -m MODULE` with a log file and a lifeline.
 
-    Its main reads the dataclass `config` by `configured`; what it prints is appended to
-    `log`. Its signs of life, if it gives any, are in `pulse`, which its `config` has a place
-    for. It shares the open files `fds` under the same numbers. `environment` comes beside
-    this process's own; `within` are words before the command, such as those that enter a
-    network namespace.
+    Its main reads the dataclass `config` with `configured`; its output is appended to `log`.
+    `pulse` is its heartbeat file, if it has one, and then a field of `config`. The child shares
+    the open files `fds` under the same numbers. `environment` is added to this process's own;
+    `within` are words before the command, such as those that enter a network namespace.
+    Raises ClusterError where the child ends before it is configured.
     """
 
     machine = "here"
@@ -55,7 +55,7 @@ class Child:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.module, self.log = module, log
         self._pulse = HeartbeatFile(pulse) if pulse else None
-        everything = os.environ | (environment or {})
+        variables = os.environ | (environment or {})
         with log.open("ab") as file:
             self.process = subprocess.Popen(
                 [*within, sys.executable, "-m", "kdlab.supervision", module],
@@ -63,38 +63,38 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=file,
                 pass_fds=tuple(fds),
-                env=everything,
+                env=variables,
             )
         self._received = b""
         try:
-            self._tell(to_builtins(config) | ({"pulse": str(pulse)} if pulse else {}))
+            self._write_line(to_builtins(config) | ({"pulse": str(pulse)} if pulse else {}))
         except BrokenPipeError as error:
             why = self.exit_report("ended before it was configured")
             raise ClusterError(why) from error
 
-    def _tell(self, message: object) -> None:
+    def _write_line(self, message: object) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(message).encode() + b"\n")
         self.process.stdin.flush()
 
     def send(self, **order: object) -> bool:
-        """One line of JSON to a child that listens; False when it is gone."""
+        """Send one line of JSON; False when the child has ended."""
         try:
-            self._tell(order)
-        except (BrokenPipeError, ValueError):  # ValueError: closed on our side
+            self._write_line(order)
+        except (BrokenPipeError, ValueError):  # ValueError: this side closed the pipe
             return False
         return True
 
     def messages(self) -> list[dict[str, object]]:
-        """What it announced since the last call; never waits."""
+        """Messages since the last call; never waits."""
         assert self.process.stdout is not None
         if self.process.stdout.closed:
             return []
-        end = self.process.stdout.fileno()
-        while select.select([end], [], [], 0)[0] and (chunk := os.read(end, 1 << 16)):
+        pipe = self.process.stdout.fileno()
+        while select.select([pipe], [], [], 0)[0] and (chunk := os.read(pipe, 1 << 16)):
             self._received += chunk
-        whole, _, self._received = self._received.rpartition(b"\n")
-        return [from_json(dict[str, object], line) for line in whole.split(b"\n") if line]
+        lines, _, self._received = self._received.rpartition(b"\n")
+        return [from_json(dict[str, object], line) for line in lines.split(b"\n") if line]
 
     @property
     def pid(self) -> int:
@@ -121,17 +121,17 @@ class Child:
         self.process.kill()
 
     def answer(self, timeout_s: float) -> dict[str, Any]:
-        """The one line of JSON a child prints when it is up.
+        """Wait for the line of JSON that a child prints when it is up.
 
         Raises:
-            ClusterError: it ended first, or said nothing in time; quotes its log.
+            ClusterError: it ended first, or printed nothing in time; quotes its log.
         """
         assert self.process.stdout is not None
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            alive = self.alive()  # asked first: last words are read after it
-            if said := self.messages():
-                return said[0]
+            alive = self.alive()  # before reading, so that its last messages are read
+            if messages := self.messages():
+                return messages[0]
             if not alive:
                 raise ClusterError(self.exit_report("ended while starting"))
             select.select([self.process.stdout], [], [], 0.1)
@@ -144,13 +144,13 @@ class Child:
         return f"{self.module} {what}{ended}. End of {self.log}:\n{tail(self.log)}"
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Close the lifeline, wait, and kill what does not go. May be called twice."""
+        """Close the lifeline, wait, and kill a child that does not end. May be called twice."""
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None and not pipe.closed:
                 try:
                     pipe.close()
                 except BrokenPipeError:
-                    continue  # it is gone already, which is what we want
+                    continue  # it has ended already
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -159,14 +159,14 @@ class Child:
 
 
 class RankChild(Protocol):
-    """A child that gives signs of life, here (`Child`) or beside a worker of a Dask cluster."""
+    """A child with heartbeats, on this machine (`Child`) or beside a worker of a Dask cluster."""
 
     @property
     def pid(self) -> int: ...
 
     @property
     def machine(self) -> str:
-        """The same for ranks that share GPUs and memory."""
+        """Name of its machine: equal for ranks that share GPUs and memory."""
 
     @property
     def exit_code(self) -> int | None: ...
@@ -178,10 +178,10 @@ class RankChild(Protocol):
     def alive(self) -> bool: ...
 
     def sign(self) -> Heartbeat:
-        """Its newest sign of life, on the clock of the machine that asks."""
+        """Its newest heartbeat, on the clock of the caller's machine."""
 
     def is_stopped(self) -> bool:
-        """Whether somebody stopped it (SIGSTOP)."""
+        """True where it is stopped (SIGSTOP)."""
 
     def kill(self) -> None: ...
 
@@ -190,7 +190,7 @@ class RankChild(Protocol):
     def stop(self, timeout_s: float = 5.0) -> None: ...
 
 
-StartChild = Callable[..., Child]  # as Child is called; a test has a script of one
+StartChild = Callable[..., Child]  # called like `Child`; tests hand in a scripted one
 
 
 def tail(log: Path, lines: int = 15) -> str:
@@ -200,39 +200,39 @@ def tail(log: Path, lines: int = 15) -> str:
     return "\n".join(f"  {line}" for line in last) or "  (empty)"
 
 
-_parent = 1  # where `announce` writes; `configured` moves it off standard output
+_parent = 1  # the pipe that `announce` writes to; `configured` moves it off standard output
 
 
 def lower_priority() -> None:
-    """This process serves a trainer on the same machine, and the trainer comes first.
+    """Raise the niceness of a process that serves a trainer on the same machine.
 
-    Else each message that arrives here may push the trainer off its core. What that costs
-    was within the noise of the machine it was measured on (two cores, +-0.05). Nothing
-    starves: a trainer without soft labels sleeps.
+    Otherwise each message that arrives here may push the trainer off its core. The cost was
+    within the noise of the machine it was measured on (two cores, +-0.05). Nothing starves:
+    a trainer without soft labels sleeps.
     """
-    os.nice(_GIVES_WAY)
+    os.nice(_NICENESS)
 
 
 def configured(
     kind: type[T], on_order: Callable[[dict[str, object]], None] | None = None
 ) -> T:
-    """In a child: its configuration; from here on it lives as long as its parent.
+    """Read a child's configuration; from here on the child ends with its parent.
 
-    `on_order` is called, in a thread of its own, with every order the parent tells later.
+    `on_order` is called, in a separate thread, with each order that the parent sends later.
 
     Raises:
-        MessageError: the parent has sent another configuration.
+        MessageError: the configuration is not of this kind.
     """
-    # Unbuffered, because a thread that waits in a buffered read holds a lock that the
-    # interpreter wants at its end.
+    # Unbuffered: a thread that waits in a buffered read holds a lock that the interpreter
+    # needs at exit.
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)
         if not byte:
-            raise SystemExit("this module is started by kdlab, which tells it what to do")
+            raise SystemExit("this module needs a configuration, which only kdlab sends")
         line += byte
     config = from_json(kind, line)
-    # What anything prints goes to the log: nobody reads the pipe after `announce`.
+    # All prints go to the log: nobody reads the pipe after `announce`.
     global _parent  # noqa: PLW0603  # the one pipe of this process
     _parent = os.dup(1)
     os.dup2(2, 1)
@@ -245,14 +245,14 @@ def configured(
 
 def _follow_parent(on_order: Callable[[dict[str, object]], None] | None) -> None:
     rest = b""
-    while chunk := os.read(0, 4096):  # it is empty when the pipe closes
-        whole, _, rest = (rest + chunk).rpartition(b"\n")
-        for line in whole.split(b"\n"):
+    while chunk := os.read(0, 4096):  # empty when the pipe closes
+        lines, _, rest = (rest + chunk).rpartition(b"\n")
+        for line in lines.split(b"\n"):
             if line and on_order is not None:
                 on_order(from_json(dict[str, object], line))
     os._exit(0)
 
 
 def announce(**facts: object) -> None:
-    """In a child: tell the parent that it is up."""
+    """Tell the parent that this child is up, with one line of JSON."""
     os.write(_parent, json.dumps(facts).encode() + b"\n")

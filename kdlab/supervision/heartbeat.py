@@ -1,7 +1,7 @@
-"""A sign of life in shared memory: how far a rank is and when it said so.
+"""Heartbeats in shared memory: the step of a rank and the time it wrote it.
 
-Writing costs no system call, and the page cache keeps it when the process dies. The
-clock is the machine's monotonic one, which all its processes share.
+Writing needs no system call, and the page cache keeps the heartbeat when the process dies.
+Times are of the machine's monotonic clock, which all its processes share.
 """
 
 import struct
@@ -17,7 +17,7 @@ _FORM = "<qqd"
 class Heartbeat(NamedTuple):
     generation: int
     step: int
-    time: float
+    time: float  # seconds on the monotonic clock
 
 
 class HeartbeatFile:

@@ -1,8 +1,8 @@
-"""The pipe whose closing ends a child, watched from the child's first instruction on.
+"""Watch a child's lifeline from its first instruction: the child ends when the pipe closes.
 
 `python -m kdlab.supervision MODULE` runs a module's main. Its imports take seconds, and
 longer where many start at once; `configured` (children.py) reads the pipe only after them. Until
-then a thread here waits for it to close: a parent that is killed meanwhile leaves nobody behind.
+then a thread waits for it to close, so a parent that is killed meanwhile leaves no child behind.
 """
 
 import os
@@ -11,7 +11,7 @@ import threading
 
 _STDIN = 0
 _TICK_MS = 200
-followed = threading.Event()  # by somebody who reads the pipe and sees its end: it is over
+followed = threading.Event()  # set when another thread reads the pipe and sees its end
 
 
 def watch() -> None:
@@ -21,7 +21,7 @@ def watch() -> None:
 
 def _watch() -> None:
     pipe = select.poll()
-    pipe.register(_STDIN, 0)  # its end alone: what was written stays for `configured`
+    pipe.register(_STDIN, 0)  # only its end: `configured` reads the data
     while not followed.is_set():
         if pipe.poll(_TICK_MS) and not followed.is_set():
             os._exit(1)

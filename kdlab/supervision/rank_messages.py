@@ -1,4 +1,4 @@
-"""What the process of a rank, or of a local model, is told, and what it answers."""
+"""Orders to the process of a rank or local model, and its answers."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,88 +9,88 @@ from kdlab.soft_labels.source import PoolAddress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankConfig:
-    """What it is started with."""
+    """Configuration of the process of a rank or local model."""
 
     run: str  # path of the run's folder
     member: str  # of the run
-    name: str  # of the process; its log is called by it
-    pulse: str = ""  # where its signs of life go; whoever starts it fills it in
+    name: str  # of the process and its log
+    pulse: str = ""  # path of its heartbeat file; filled in by the parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationOrder:
-    """One generation of ranks, as each of them gets it."""
+    """One generation of ranks, as an order to one of them."""
 
     generation: int  # its number
     world: int  # how many ranks
-    meet_at: str  # where they find each other, as `torch.distributed` takes it
-    secret: str = field(repr=False)  # by which they know each other there
-    fence: int = 0  # checkpoints of an earlier one are not written any more
-    from_step: int = 0  # of the checkpoint it begins with
-    pool: PoolAddress | None = None  # that teaches them
-    # rank and names: of this process, and of all in the order of ranks; empty where
-    # somebody else than kdlab has started them
+    meet_at: str  # init method of `torch.distributed`
+    secret: str = field(repr=False)  # that proves who belongs to the generation
+    fence: int = 0  # no process with a lower one writes checkpoints any longer
+    from_step: int = 0  # of the checkpoint that it starts from
+    pool: PoolAddress | None = None  # their teachers; None without a pool
+    # rank of this process, and names of all processes by rank; empty where another
+    # launcher than kdlab started them
     rank: int = 0
     names: tuple[str, ...] = ()
-    # local_rank and local_world: among the ranks of this machine, and the most on any one
+    # among the ranks of this machine, and the most ranks on any one machine
     local_rank: int = 0
     local_world: int = 1
 
 
 class RankOrder(Tagged):
-    """To the process of a rank."""
+    """An order to the process of a rank."""
 
 
 class CarryOut(RankOrder):
-    """Carry this out: a `GenerationOrder`, or what a method has in its place."""
+    """Carry out a `GenerationOrder`, or what a method has in its place."""
 
     order: dict[str, Any]
 
 
 class SaveGeneration(RankOrder):
-    """End the generation under way after a common step, all saved."""
+    """End the generation after a common step, with all state saved."""
 
 
 class StopTraining(RankOrder):
-    """The user asked to stop: save, and say so."""
+    """The user asked to stop: save and answer `RankStopped`."""
 
 
 class RankAnswer(Tagged):
-    """Its answer."""
+    """An answer of the process of a rank."""
 
 
 class RankDone(RankAnswer):
-    """What it was told is done."""
+    """The order is carried out."""
 
     result: dict[str, Any] | None  # of the master, or of a local model
 
 
 class RankSaved(RankAnswer):
-    """The generation has ended, its state is on disk."""
+    """The generation has ended and its state is on disk."""
 
-    leaving: bool  # the process ends, as it was asked to from outside
+    leaving: bool  # the process ends, because it was asked to from outside
 
 
 class RankStopped(RankAnswer):
-    """It has stopped because the user asked."""
+    """The rank stopped because the user asked."""
 
     why: str
 
 
 class RankFailed(RankAnswer):
-    """An error that another process would have as well."""
+    """An error that any process would have."""
 
     error: str
     exit_code: int = 1
 
 
 class GroupBroken(RankAnswer):
-    """Another rank is gone; this one is ready for the next generation."""
+    """Another rank was lost; this one is ready for the next generation."""
 
     why: str
 
 
 class MachineFailed(RankAnswer):
-    """Its last word: a fault of this machine, so that another may do better."""
+    """Last message: a fault of this machine; a process on another one may succeed."""
 
     why: str

@@ -1,9 +1,8 @@
-"""Child processes that are watched together: who came up, who spoke, fell silent or died.
+"""Watch several child processes: which came up, sent a message, fell silent or died.
 
-Ranks of a group, local models of an ensemble and workers for trials are children of one kind, here
-or on the workers of a Dask cluster; what is done about a loss is their own policy, or that of a
-`Backoff`. `events` never waits, so a policy decides how often it looks, and a test hands in
-children that are only a script.
+Ranks of a group, local models of an ensemble and workers for trials are all children, local or on
+the workers of a Dask cluster. Their owner, or a `Backoff`, decides what to do about a loss.
+`events` never waits, so the owner decides how often to poll, and tests hand in scripted children.
 """
 
 import time
@@ -22,14 +21,14 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class ChildReady(Generic[Name]):
-    """It has come up, or can be told something again."""
+    """The child is up, or takes orders again."""
 
     name: Name
 
 
 @dataclass(frozen=True, slots=True)
 class ChildMessage(Generic[Name]):
-    """One line of JSON from it."""
+    """One line of JSON from the child."""
 
     name: Name
     message: Mapping[str, object]
@@ -37,7 +36,7 @@ class ChildMessage(Generic[Name]):
 
 @dataclass(frozen=True, slots=True)
 class ChildSilent(Generic[Name]):
-    """It gave no sign of life for longer than it may; said once."""
+    """No heartbeat for longer than `patience` allows; reported once."""
 
     name: Name
     silent_s: float
@@ -45,36 +44,36 @@ class ChildSilent(Generic[Name]):
 
 @dataclass(frozen=True, slots=True)
 class ChildLost(Generic[Name]):
-    """It has ended, or could not be started; all that it said was told before."""
+    """The child ended or could not be started; all its messages came before."""
 
     name: Name
     exit_code: int | None
     why: str  # with the end of its log
     was_ready: bool
-    again_s: float = inf  # until it is started again by itself; infinite: it is given up
+    again_s: float = inf  # until the supervisor restarts it; infinite: never
 
 
 ChildEvent = ChildReady[Name] | ChildMessage[Name] | ChildSilent[Name] | ChildLost[Name]
 
 
 class Supervisor(Generic[Name]):
-    """Children by name."""
+    """Watches children by name."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.children: dict[Name, RankChild] = {}
         self.ready: set[Name] = set()  # those that came up
         self._clock = clock
-        self._expected: dict[Name, float] = {}  # since when a sign of life is waited for
-        self._kept: dict[Name, tuple[Callable[[], RankChild], Backoff]] = {}
-        # When those of these are started that are not there.
-        self._due: dict[Name, float] = {}
+        self._expected: dict[Name, float] = {}  # since when a heartbeat is expected
+        # How to start, and how often to restart, the children of `keep`.
+        self._restarted: dict[Name, tuple[Callable[[], RankChild], Backoff]] = {}
+        self._due: dict[Name, float] = {}  # when to start those that are not running
 
     def keep(self, name: Name, start: Callable[[], RankChild], again: Backoff) -> None:
-        """Have this child from the next look on, started again as often as `again` allows."""
-        self._kept[name], self._due[name] = (start, again), -inf
+        """Start this child at the next poll, and restart it as often as `again` allows."""
+        self._restarted[name], self._due[name] = (start, again), -inf
 
     def drop(self, name: Name) -> None:
-        """One that is lost was meant to end."""
+        """Do not restart a child that was meant to end."""
         self._due.pop(name, None)
 
     def add(self, name: Name, child: RankChild) -> None:
@@ -82,39 +81,39 @@ class Supervisor(Generic[Name]):
         self.children[name] = child
 
     def send(self, name: Name, **order: object) -> bool:
-        """An order to a child; False when it is gone, which is told as its loss."""
+        """Send an order; False when the child has ended, which `events` reports."""
         child = self.children.get(name)
         return child is not None and child.send(**order)
 
     def expect(self, name: Name) -> None:
-        """It has something to do from now on: silence counts."""
+        """The child has work from now on: silence counts."""
         self._expected[name] = self._clock()
 
     def rest(self, name: Name) -> None:
-        """It has nothing to do: it may be silent."""
+        """The child has no work: it may be silent."""
         self._expected.pop(name, None)
 
     @property
     def busy(self) -> list[Name]:
-        """Those that have something to do."""
+        """Names of the children that have work."""
         return list(self._expected)
 
     def events(
         self, patience: Callable[[Heartbeat], float] | None = None
     ) -> Iterator[ChildEvent[Name]]:
-        """What happened since the last call; never waits.
+        """Yield events since the last call; never waits.
 
-        A child that is expected may be silent for `patience` seconds, by its newest sign of
-        life; None does not look for silence.
+        A child with work may be silent for `patience` seconds, which may depend on its newest
+        heartbeat; None does not check for silence.
         """
         for name in [name for name, at in self._due.items() if at <= self._clock()]:
             del self._due[name]
             try:
-                self.children[name] = self._kept[name][0]()
+                self.children[name] = self._restarted[name][0]()
             except (OSError, ClusterError) as error:
                 yield self._lost(name, None, str(error), was_ready=False)
         for name, child in list(self.children.items()):
-            alive = child.alive()  # asked first: last words are read after it
+            alive = child.alive()  # before reading, so that its last messages are read
             for message in child.messages():
                 if "ready" in message:
                     self.ready.add(name)
@@ -125,7 +124,7 @@ class Supervisor(Generic[Name]):
                 was_ready = name in self.ready
                 what = "ended" if was_ready else "ended before it was ready"
                 why = child.exit_report(what)
-                if name in self._kept:
+                if name in self._restarted:
                     child.stop(0.0)  # closes its pipes
                 yield self._lost(name, child.exit_code, why, was_ready=was_ready)
             elif patience is not None and name in self._expected:
@@ -138,8 +137,8 @@ class Supervisor(Generic[Name]):
         self.ready.discard(name)
         self.rest(name)
         again_s = inf
-        if name in self._kept:
-            again_s = self._kept[name][1].wait_s(self._clock())
+        if name in self._restarted:
+            again_s = self._restarted[name][1].wait_s(self._clock())
             self._due[name] = self._clock() + again_s
         return ChildLost(name, exit_code, why, was_ready, again_s)
 
@@ -152,11 +151,11 @@ class Supervisor(Generic[Name]):
             yield ChildSilent(name, silent_s)
 
     def signs(self, names: Iterable[Name]) -> dict[Name, Heartbeat]:
-        """The newest sign of life of each of these that is there."""
+        """Newest heartbeats of these children, without those that ended."""
         return {n: self.children[n].sign() for n in names if n in self.children}
 
     def close(self, within_s: float) -> None:
-        """Have all end; those that do not within the time are killed."""
+        """Ask all children to end, and kill those that do not within this time."""
         self._due.clear()
         deadline = self._clock() + within_s
         for child in list(self.children.values()):
