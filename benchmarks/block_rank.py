@@ -42,7 +42,7 @@ from kdlab.papers.pipe_bd.execution_plan import (
 )
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.supervision.children import announce
-from kdlab.supervision.process_groups import from_all, from_first, of_all
+from kdlab.supervision.process_groups import from_all, from_first, group_of_all
 from kdlab.train.step import TrainStep
 
 Variant = Literal["dp", "ls", "tr", "tr_dpu", "tr_dpu_ahd", "tr_ir", "ideal"]
@@ -153,7 +153,7 @@ def running(what: ExecutionPlan, own: _Cut) -> Running:
     """A variant that has not begun, with students of its own."""
     cutting, rank = own.cutting, own.rank
     pairs = [BlockPair(p.teacher, copy.deepcopy(p.student), p.loss) for p in cutting.pairs]
-    groups, relay = stage_groups(what.plans), of_all()
+    groups, relay = stage_groups(what.plans), group_of_all()
     workers = []
     for plan in what.plans_of(rank):
         stage = plan.stages[plan.stage_of(rank)]

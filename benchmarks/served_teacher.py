@@ -19,7 +19,7 @@ import torch
 from benchmarks.harness import in_turns, quiet, runs_apart
 from benchmarks.sweep import carried_out
 from kdlab.cluster.schedulers import status_of
-from kdlab.cluster.transport.security import remembered
+from kdlab.cluster.transport.security import load_credentials
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec
@@ -102,7 +102,7 @@ def _run(engine: str, samples: int, shares: list[float]) -> float:
         elif isinstance(event, EpochDone):
             ended[event.epoch] = event.time
             if first <= event.epoch < last:  # after the last one the pool goes
-                t_t += [t.t_t for t in status_of(address, remembered(address)).ready]
+                t_t += [t.t_t for t in status_of(address, load_credentials(address)).ready]
     if last not in ended:
         raise RunFailed(f"The run did not end well; see {run.path}.")
     rate = samples * (last - first) / (ended[last] - ended[first])

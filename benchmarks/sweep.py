@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.harness import in_turns, quiet, report, runs_apart, until
-from kdlab.cluster.transport.security import remembered
+from kdlab.cluster.transport.security import load_credentials
 from kdlab.cluster.transport.wire import ask
 from kdlab.config.load import from_dict
 from kdlab.errors import ClusterError, SchedulerUnreachable
@@ -119,7 +119,7 @@ def _freed(study: str) -> list[float]:
 
 def _until_gone(address: str, student: str) -> float:
     """When the pool has no such student any more; seconds since 1970."""
-    tls = remembered(address)
+    tls = load_credentials(address)
 
     def gone() -> bool:
         with suppress(SchedulerUnreachable):  # after the last trial the pool itself goes

@@ -115,7 +115,7 @@ def _bytes_per_label(say: EmitLine) -> list[Figure]:
     for classes in (100, 1000):
         logits = chance.normal(0, 3, (_LABELS, classes)).astype(np.float32)
         for replies, k in _REPLIES.items():
-            answer = RequestTimes().beside(encode(logits, replies, k), "eager fp32")
+            answer = RequestTimes().with_times(encode(logits, replies, k), "eager fp32")
             each = size_of({"number": 10**6}, answer) / _LABELS
             name = f"{replies}{k or ''}".replace("top_k", "top")
             label = f"bytes_per_label/{name}" + ("" if classes == 100 else f"/{classes}")

@@ -19,7 +19,7 @@ from kdlab.cluster.reader.pool_connection import PoolConnection
 from kdlab.cluster.transport import security
 from kdlab.cluster.transport.messages import Inputs
 from kdlab.cluster.transport.security import Files
-from kdlab.cluster.transport.wire import settle
+from kdlab.cluster.transport.wire import configure_dask
 from kdlab.data.samples import PlannedSamples
 from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.report.figures import EmitLine, Figure, Report, at, figure
@@ -30,7 +30,7 @@ _REQUESTS = 40  # per way and repeat, one after the other
 
 
 def measure(repeats: int = 5, say: EmitLine = quiet) -> Report:
-    settle()
+    configure_dask()
     each = [_of_size(size, batch, repeats, say) for size, batch in SIZES.items()]
     return report("transport", [one for figures in each for one in figures])
 
@@ -56,7 +56,7 @@ def _of_size(size: int, batch: int, repeats: int, say: EmitLine) -> list[Figure]
             carried[way].append((_loopback_bytes() - before) / _REQUESTS / batch)
             return 1000 * took / _REQUESTS
 
-        with security.used(pool.tls):
+        with security.tls_settings(pool.tls):
             works = {}
             for way in WAYS:
                 wires = runner.run(PoolConnection.open(_config(samples, way, pool.tls)))

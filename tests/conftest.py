@@ -140,7 +140,7 @@ def with_token(tmp_path):
     path = tmp_path / "token"
     path.write_text("secret")
     files = security.Tls(temporary=True).files(tmp_path) | {"token": str(path)}
-    with security.used(files):
+    with security.tls_settings(files):
         yield path
 
 

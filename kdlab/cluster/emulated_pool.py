@@ -12,7 +12,7 @@ from kdlab.cluster.child_configs import EmulatedTeachers, EmulatedTeachersConfig
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.machines import Machines
 from kdlab.cluster.pool import LocalTeacherCount, PoolParts, PoolSpec, RunningPool
-from kdlab.cluster.transport.security import own_files
+from kdlab.cluster.transport.security import pool_credentials
 from kdlab.codec import part_of
 from kdlab.config import register
 
@@ -30,7 +30,7 @@ class EmulatedPool(PoolSpec, EmulatedTeachers):
 
     def parts(self, folder: Path) -> PoolParts:
         return PoolParts(
-            tls=own_files(None, folder),
+            tls=pool_credentials(None, folder),
             scheduler={},
             machines=self._host,
             ready=len(self.rates),

@@ -28,9 +28,9 @@ from kdlab.cluster.transport.security import Files
 from kdlab.cluster.transport.wire import (
     CALL_S,
     check_address,
+    configure_dask,
     register_plugin,
     secured,
-    settle,
 )
 from kdlab.codec import from_builtins, to_builtins
 from kdlab.errors import BadInput, ClusterError
@@ -233,7 +233,7 @@ class DaskHosts:
         self._loop.run_until_complete(self._follow())
 
     async def _follow(self) -> None:
-        settle()
+        configure_dask()
         self._pool = await self._connect(self.tls)
         self._up.set()
         following = {w: asyncio.create_task(self._follow_one(w)) for w in self.workers}

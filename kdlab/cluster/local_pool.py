@@ -16,7 +16,7 @@ from kdlab.cluster.machines import Machines
 from kdlab.cluster.pool import ComputingPoolSpec, LocalTeacherCount, PoolParts, RunningPool
 from kdlab.cluster.teachers.teacher_host import start_teacher
 from kdlab.cluster.transport.roles import MEANT_TO_END
-from kdlab.cluster.transport.security import Tls, own_files
+from kdlab.cluster.transport.security import Tls, pool_credentials
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.errors import BadInput
@@ -91,7 +91,7 @@ class LocalPool(ComputingPoolSpec):
         if self.most is not None:
             size = PoolSize(self.least, self.most, self.idle_s)
         return PoolParts(
-            tls=own_files(self.tls, folder),
+            tls=pool_credentials(self.tls, folder),
             scheduler={"store": self.store, "start_s": self.start_s},
             machines=lambda pool: LocalTeachers(pool, self, size),
             size=size,

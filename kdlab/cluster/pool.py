@@ -23,7 +23,8 @@ from kdlab.cluster.keeper import PoolKeeper
 from kdlab.cluster.machines import Machines
 from kdlab.cluster.schedulers import deploy, install, start_scheduler, status_of
 from kdlab.cluster.teachers.teacher_host import host_teachers
-from kdlab.cluster.transport.security import Files, Tls, forget, remember
+from kdlab.cluster.transport import security
+from kdlab.cluster.transport.security import Files, Tls
 from kdlab.cluster.transport.wire import check_address
 from kdlab.codec import MessageError
 from kdlab.config import Range
@@ -223,7 +224,7 @@ class RunningPool:
         if not self._up:
             self._begin_machines()
         if self._note is None and self.tls is not None and not self.spec.given:
-            self._note = remember(self.address, self.tls)
+            self._note = security.save_credentials(self.address, self.tls)
         if self.parts.coordinator is not None:
             install(self.address, self.tls, self.parts.coordinator)
             deploy(self.address, self.deployment, tls=self.tls, with_weights=True)
@@ -298,7 +299,7 @@ class RunningPool:
         with ExitStack() as last:  # the last one named here comes first
             tls: Tls | None = getattr(self.spec, "tls", None)
             if not self.spec.given and self.tls and (tls is None or tls.temporary):
-                last.callback(forget, self.tls)
+                last.callback(security.delete_credentials, self.tls)
             last.callback(shutil.rmtree, self.folder / "scratch", ignore_errors=True)
             if self._note is not None:
                 last.callback(self._note.unlink, missing_ok=True)

@@ -112,7 +112,7 @@ class Served(SourceSpec, TransportSettings, ReaderSettings):
         header = to_dict(LabelRequest(epoch=0, replies=self.replies, top_k=self.top_k))
         return (
             size_of(header | {"number": 0}, asked)
-            + size_of({"number": 0}, RequestTimes().beside(numbers, "eager fp32"))
+            + size_of({"number": 0}, RequestTimes().with_times(numbers, "eager fp32"))
         ) / batch
 
     @property

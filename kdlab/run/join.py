@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.limits import usable_cores
 from kdlab.cluster.transport.roles import REFUSED
-from kdlab.cluster.transport.security import remembered
+from kdlab.cluster.transport.security import load_credentials
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.errors import BadInput, TeacherRefused
@@ -80,7 +80,7 @@ def certificates(
                 "others out."
             )
         return None
-    own = remembered(scheduler) if not any(given.values()) else None
+    own = load_credentials(scheduler) if not any(given.values()) else None
     if own is not None:
         return own
     files = {name: str(path) for name, path in given.items()}

@@ -112,7 +112,7 @@ def new_group(
     raise UnauthenticatedPeer(_stranger_message())
 
 
-def of_all(backend: str | None = None) -> dist.ProcessGroup:
+def group_of_all(backend: str | None = None) -> dist.ProcessGroup:
     """Create another group of all ranks; every rank must call this."""
     group = new_group(backend=backend)
     assert group is not None

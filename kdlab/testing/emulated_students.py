@@ -16,7 +16,7 @@ from kdlab.cluster.child_configs import EmulatedStudentsConfig
 from kdlab.cluster.reader.pool_connection import PoolConnection
 from kdlab.cluster.reader.reader_loop import ReaderLoop
 from kdlab.cluster.transport import security
-from kdlab.cluster.transport.wire import settle
+from kdlab.cluster.transport.wire import configure_dask
 from kdlab.events.teachers import LabelsDisagree
 from kdlab.papers.edl_dist import reader_instructions as tell
 from kdlab.papers.edl_dist.distil_reader import DistilReader
@@ -105,8 +105,8 @@ async def main() -> None:
         loop.call_soon_threadsafe(requests.put_nowait, order)
 
     config = configured(EmulatedStudentsConfig, receive)
-    settle()
-    security.use(config.tls)
+    configure_dask()
+    security.enable_tls(config.tls)
     students = []
     for number in range(config.students):
         settings = replace(config, student=f"emulated-student-{number}")

@@ -30,7 +30,7 @@ from kdlab.cluster.transport.frames import Arrays
 from kdlab.cluster.transport.label_wire import Reply, listen, port_of
 from kdlab.cluster.transport.messages import LabelRequest, RequestTimes, encode, samples_in
 from kdlab.cluster.transport.roles import TEACHER, TeacherWorker
-from kdlab.cluster.transport.wire import CALL_S, call_coordinator, settle
+from kdlab.cluster.transport.wire import CALL_S, call_coordinator, configure_dask
 from kdlab.codec import from_builtins, to_dict
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 from kdlab.simulate.mishaps import Mishaps, Move, TimedTeacher
@@ -158,7 +158,7 @@ class EmulatedTeacher(TimedTeacher, WorkerPlugin):
         if self.lies and self.chance.random() < self.lies:
             logits[:, 0] = 5.0
         answer = encode(logits, asked.replies, asked.top_k)
-        reply(took.beside(answer, "emulated"))
+        reply(took.with_times(answer, "emulated"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,8 +256,8 @@ async def main() -> None:
         loop.call_soon_threadsafe(orders.put_nowait, from_builtins(EmulationOrder, order))
 
     config = configured(EmulatedTeachersConfig, receive)
-    settle()
-    security.use(config.tls)
+    configure_dask()
+    security.enable_tls(config.tls)
     # Each worker would watch this one process: 614 of them took 60 % of its time.
     dask.config.set({"distributed.admin.system-monitor.interval": "1h"})
     host = Host(config)

@@ -101,7 +101,7 @@ ANEW = {
         {"student": {}, "pool": {}, "teacher": {"a": {
             "teacher": "a", "state": "waiting", "renewed_at": 0.0, "ttl_s": NAN}}}),
     "note.json": (
-        lambda at: moved(at, security._note(ADDRESS), lambda: security.remembered(ADDRESS)),
+        lambda at: moved(at, security._note(ADDRESS), lambda: security.load_credentials(ADDRESS)),
         {"ca": 7}),
     "marks.json": (lambda at: recall_as(Marks, at, "It has none."), {"tags": ["a b"]}),
     "engines.json": (

@@ -29,7 +29,7 @@ from kdlab.cluster.coordination.lease_store import (
 )
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.schedulers import deploy
-from kdlab.cluster.transport.security import Tls, of_all_roles
+from kdlab.cluster.transport.security import Tls, dask_security
 from kdlab.cluster.transport.wire import ask, check_address, run_isolated
 from kdlab.codec import to_builtins
 from kdlab.errors import SchedulerUnreachable
@@ -54,7 +54,7 @@ def complete(ids, samples, epochs):
 
 def restart_plugin(pool, plugin):
     async def swap():
-        security = of_all_roles(pool.tls)
+        security = dask_security(pool.tls)
         async with Client(pool.address, asynchronous=True, security=security) as client:
             await client.unregister_scheduler_plugin("kdlab-coordinator")
             await client.register_plugin(plugin)

@@ -260,7 +260,7 @@ def test_nonsense_from_a_stranger_is_answered_and_the_teacher_serves_on(
         asker.retire()
         return said, right, answer
 
-    with security.used(pool.tls):
+    with security.tls_settings(pool.tls):
         said, right, answer = asyncio.run(ask_all())
     assert all("error" in one for one in said)
     assert "error" not in right

@@ -57,7 +57,7 @@ def test_a_part_that_was_cut_for_another_teacher_is_taken_too():
     assert [one.size for one in server.requests.take(1.0)] == [64]
     assert refused == []
     TeacherServer.infer(server, asked, {"views": views}, refused.append)
-    assert "65 samples at once; at most 64 are taken" in str(refused)
+    assert "65 samples in one request; the most is 64" in str(refused)
 
 
 @pytest.mark.parametrize(

@@ -264,8 +264,12 @@ def test_requests_that_no_teacher_answers(asked, inputs, why):
     [
         ({"ids": np.array([0, 100], np.int64)}, 100, "the data set has 100 images"),
         ({"ids": np.array([-1], np.int64)}, 100, "sample ids from -1 to -1"),
-        ({"ids": np.arange(4, dtype=np.int64)}, 100, "4 samples at once; at most 3"),
-        ({"views": np.zeros((4, 1, 8, 8), np.uint8)}, 100, "4 samples at once"),
+        (
+            {"ids": np.arange(4, dtype=np.int64)},
+            100,
+            "4 samples in one request; the most is 3",
+        ),
+        ({"views": np.zeros((4, 1, 8, 8), np.uint8)}, 100, "4 samples in one request"),
         (IDS, None, "this teacher has no data"),
     ],
 )
@@ -477,4 +481,4 @@ def test_no_right_label_is_refused(seed, classes, spread):
 def test_an_answer_says_which_engine_computed_it(said, known):
     named = {} if said is None else {"engine": np.frombuffer(said, np.uint8)}
     assert engine_of(named) == known
-    assert engine_of(RequestTimes().beside(named, "eager fp32")) == "eager fp32"
+    assert engine_of(RequestTimes().with_times(named, "eager fp32")) == "eager fp32"

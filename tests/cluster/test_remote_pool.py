@@ -231,9 +231,9 @@ def test_a_scheduler_without_kdlab_is_told_what_to_do(running, monkeypatch):
 def test_an_open_address_is_refused_unless_it_is_wanted(monkeypatch):
     short = partial(check_address, wait_s=0.05)
     monkeypatch.setattr("kdlab.cluster.remote_pool.check_address", short)
-    with pytest.raises(SpecError, match="whoever can connect to a plain TCP address"):
+    with pytest.raises(SpecError, match="anyone who can connect to a plain TCP address"):
         RemotePool(address="tcp://10.0.0.1:8786")
-    with pytest.raises(SpecError, match="goes with an address tls"):
+    with pytest.raises(SpecError, match="needs an address tls"):
         RemotePool(address="tls://10.0.0.1:8786")
     monkeypatch.setenv("KDLAB_ADDRESSES", "tls://other:1 tcp://127.0.0.1:9")
     with pytest.raises(SchedulerUnreachable):

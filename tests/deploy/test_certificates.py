@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kdlab.cluster.transport.security import of_all_roles
+from kdlab.cluster.transport.security import dask_security
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SERVES = ("scheduler", "teacher")
@@ -52,7 +52,7 @@ def answer(server, files):
     """One connection, as Dask's servers do; in a thread."""
 
     def once():
-        context = of_all_roles(files).get_listen_args("scheduler")["ssl_context"]
+        context = dask_security(files).get_listen_args("scheduler")["ssl_context"]
         accepted, _ = server.accept()
         try:
             context.wrap_socket(accepted, server_side=True).close()
@@ -81,8 +81,8 @@ def test_where_nobody_listens_is_seen_too(port, roles):
 
 def shake(server, client):
     """A handshake with what kdlab has Dask use; what the server or the client refuses."""
-    there = of_all_roles(server).get_listen_args("scheduler")["ssl_context"]
-    here = of_all_roles(client).get_connection_args("client")["ssl_context"]
+    there = dask_security(server).get_listen_args("scheduler")["ssl_context"]
+    here = dask_security(client).get_connection_args("client")["ssl_context"]
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         there.wrap_bio(up, down, server_side=True),

@@ -10,7 +10,7 @@ from kdlab.cluster import schedulers
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.teachers import teacher_server
 from kdlab.cluster.transport.roles import FAILED, NO_SCHEDULER, REFUSED, WITHDRAWN
-from kdlab.cluster.transport.security import Tls, remember
+from kdlab.cluster.transport.security import Tls, save_credentials
 from kdlab.errors import BadInput, TeacherRefused
 from kdlab.models.model import export
 from kdlab.models.patch_net import PatchNet
@@ -119,7 +119,7 @@ def test_certificates_are_given_or_those_of_ones_own_pool(
         certificates(SECURE, ca, None, str(tmp_path / "none.pem"), insecure=False)
     with pytest.raises(BadInput, match="for each of --tls-ca, --tls-cert, --tls-key"):
         certificates(SECURE, None, None, None, insecure=False)
-    remember(SECURE, given)
+    save_credentials(SECURE, given)
     assert certificates(SECURE, None, None, None, insecure=False) == given
 
 

@@ -107,15 +107,13 @@ def test_who_does_not_know_it_takes_part_in_nothing(monkeypatch):
     monkeypatch.setattr(process_groups, "_TRIES", 2)
     found = began(2, lambda rank: "met", secret=lambda rank: b"%d" % rank)
     assert [type(error) for error in found] == [UnauthenticatedPeer] * 2
-    assert "made 2 times" in str(found[0])
+    assert "a ProcessGroup 2 times" in str(found[0])
 
 
 def test_what_others_write_into_the_store_overrules_nobody(monkeypatch):
     """A store between machines asks nobody: somebody else said that all was well."""
     monkeypatch.setattr(process_groups, "_TRIES", 2)
-    monkeypatch.setattr(
-        process_groups, "_all_say", lambda store, what, rank, world, own, wait: {"yes"}
-    )
+    monkeypatch.setattr(process_groups, "_all_answers", lambda *about: {"yes"})
     found = began(2, lambda rank: "met", secret=lambda rank: b"%d" % rank)
     assert [type(error) for error in found] == [UnauthenticatedPeer] * 2
 

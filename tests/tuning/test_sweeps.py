@@ -16,7 +16,7 @@ from small_sweeps import SIMULATED, TRAINED
 from tests_support import until
 
 import kdlab
-from kdlab.cluster.transport.security import remembered
+from kdlab.cluster.transport.security import load_credentials
 from kdlab.cluster.transport.wire import ask
 from kdlab.errors import BadInput, RunFailed, RunStopped
 from kdlab.events.log import select
@@ -355,7 +355,7 @@ def test_trials_share_one_pool_and_a_pruned_one_gives_its_teachers_back(sweeps):
     )
     (ready,) = until(lambda: list(select(sweep.folder.events, "pool_ready")))
     until(lambda: list(select(sweep.folder.events, "trial_started")))
-    tls = remembered(ready.address)
+    tls = load_credentials(ready.address)
     until(lambda: ask(ready.address, "kdlab_status", tls=tls)["students"])
     (first, *_) = until(lambda: list(select(sweep.folder.events, "trial_stopping")))
     name = f"small-{first.number:04d}/served/seed0"

@@ -8,7 +8,7 @@ from distributed import Scheduler
 from kdlab.cluster.child_configs import SchedulerConfig
 from kdlab.cluster.coordination.coordinator import Coordinator
 from kdlab.cluster.transport import security
-from kdlab.cluster.transport.wire import settle
+from kdlab.cluster.transport.wire import configure_dask
 from kdlab.supervision.children import announce, configured
 
 
@@ -18,8 +18,8 @@ class QuietScheduler(security.NoHttp, Scheduler):
 
 async def main() -> None:
     config = configured(SchedulerConfig)
-    settle()
-    security.use(config.tls)
+    configure_dask()
+    security.enable_tls(config.tls)
     logging.getLogger("distributed").setLevel(logging.WARNING)
     plugin = Coordinator(
         *(config.ttl_s, config.deployment, config.store_url),

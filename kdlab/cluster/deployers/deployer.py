@@ -19,7 +19,7 @@ from distributed.deploy.spec import ProcessInterface
 from kdlab.cluster.machines import Machines
 from kdlab.cluster.teachers.teacher_host import machine_of
 from kdlab.cluster.transport.roles import TEACHER, TeacherWorker
-from kdlab.cluster.transport.security import Files, of_all_roles
+from kdlab.cluster.transport.security import Files, dask_security
 from kdlab.config.spec import Spec
 from kdlab.errors import BadInput, ClusterError
 
@@ -178,7 +178,7 @@ class StandingCluster(SpecCluster):
     def __init__(self, scheduler: str, files: Files, **options: Any) -> None:
         super().__init__(
             scheduler={"cls": StandingScheduler, "options": {"address": scheduler}},
-            security=of_all_roles(files),
+            security=dask_security(files),
             shutdown_scheduler=False,
             **options,
         )
@@ -202,7 +202,7 @@ class HostNanny(Nanny):
         **options: Any,
     ) -> None:
         if tls is not None:
-            options["security"] = of_all_roles(tls)
+            options["security"] = dask_security(tls)
         super().__init__(*arguments, worker_class=TeacherWorker, **options)
         if lifeline:
             threading.Thread(target=self._watch_lifeline, daemon=True).start()

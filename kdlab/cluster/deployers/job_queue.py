@@ -12,7 +12,7 @@ from distributed.utils import get_ip
 
 from kdlab.cluster.deployers.deployer import Deployer, StandingScheduler
 from kdlab.cluster.transport.roles import TEACHER
-from kdlab.cluster.transport.security import Files, of_all_roles
+from kdlab.cluster.transport.security import Files, dask_security
 from kdlab.config import Fault, Range, register
 from kdlab.errors import BadInput
 
@@ -139,7 +139,7 @@ class JobQueueMachines(Deployer):
         cluster = getattr(dask_jobqueue, system.cluster)(
             scheduler_cls=StandingScheduler,
             scheduler_options={"address": scheduler},
-            security=of_all_roles(files),
+            security=dask_security(files),
             shared_temp_directory=str(folder),
             silence_logs=logging.WARNING,
             **jobs,

@@ -66,7 +66,7 @@ class PoolConnection:
 
     @classmethod
     async def open(cls, config: PoolConnectionConfig) -> "PoolConnection":
-        secured = Security().get_connection_args("client")  # as `security.use` has set it
+        secured = Security().get_connection_args("client")  # of `security.enable_tls`
         pool = await ConnectionPool(limit=4096, timeout=5, connection_args=secured)
         return cls(pool, config)
 
@@ -201,7 +201,7 @@ class PoolConnection:
             raise Unusable(f"its answer cannot be read ({error})") from error
         if "error" in said:
             raise Unusable(f"it raised {said['error']}")
-        self._count_waits(RequestTimes.of(answered), time.monotonic() - sent_at)
+        self._count_waits(RequestTimes.from_answer(answered), time.monotonic() - sent_at)
         self.engines[teacher] = engine_of(answered)
         try:
             logits = decode(answered, config.classes)

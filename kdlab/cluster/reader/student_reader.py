@@ -38,7 +38,7 @@ from kdlab.cluster.reader.ring import (
     StopReader,
 )
 from kdlab.cluster.transport import security
-from kdlab.cluster.transport.wire import refuse_pickles, settle
+from kdlab.cluster.transport.wire import configure_dask, refuse_pickles
 from kdlab.codec import from_json, to_builtins
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
@@ -283,9 +283,9 @@ def main() -> None:
     config = configured(ReaderConfig)
     keep_small()
     lower_priority()
-    settle()
+    configure_dask()
     refuse_pickles()
-    security.use(config.tls)
+    security.enable_tls(config.tls)
     notebook_components.accept(config.components)
     spec = construct(DataSpec, from_dict(config.samples.data, "the student's data"))
     samples = described(spec.load(), config.samples)

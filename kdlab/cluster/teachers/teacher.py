@@ -153,7 +153,7 @@ class TeacherServer(WorkerPlugin):
                     logits = np.roll(logits, 1, axis=1)
                 try:
                     answer = encode(logits, wanted.replies, wanted.top_k)
-                    answer = request.took.beside(answer, request.engine)
+                    answer = request.took.with_times(answer, request.engine)
                 except Exception as error:  # a model may answer anything
                     answer = error
             self.loop.call_soon_threadsafe(answer_it, answer)

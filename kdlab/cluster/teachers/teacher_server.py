@@ -21,7 +21,7 @@ from kdlab.cluster.teachers.preemption import noticed
 from kdlab.cluster.teachers.teacher import AGAIN_S, LONGEST_S, Ending, TeacherServer
 from kdlab.cluster.transport import security
 from kdlab.cluster.transport.roles import NO_SCHEDULER, TEACHER, TeacherWorker
-from kdlab.cluster.transport.wire import CALL_S, settle
+from kdlab.cluster.transport.wire import CALL_S, configure_dask
 from kdlab.supervision.backoff import Backoff
 from kdlab.supervision.children import configured, lower_priority
 
@@ -30,8 +30,8 @@ async def serve(
     config: TeacherConfig, say: Callable[[str], None] = lambda line: None
 ) -> Ending:
     """Run one teacher until it is told to leave, is refused or loses its scheduler for good."""
-    settle()
-    security.use(config.tls)
+    configure_dask()
+    security.enable_tls(config.tls)
     logging.getLogger("distributed").setLevel(logging.WARNING)
     base = config.scratch
     if base is not None:

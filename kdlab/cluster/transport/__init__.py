@@ -1,1 +1,1 @@
-"""How processes of a pool talk: Dask's RPC, the label wire, messages, keys, roles of workers."""
+"""Communication within a pool: Dask's RPC, the label wire, messages, keys, roles of workers."""

@@ -1,7 +1,7 @@
 """Frames of the label wire (label_wire.py): a stream of bytes cut into headers and arrays.
 
-What comes is believed only as far as it was checked: sizes and types before memory is taken
-for them, and nothing at all before the other end has proved to know the pool's token.
+Input is checked before use: sizes and types before memory is allocated for them, and nothing is
+read before the peer has proved that it knows the pool's token.
 """
 
 import asyncio
@@ -23,42 +23,42 @@ About = list[tuple[str, str, tuple[int, ...]]]  # name, type and shape of each a
 
 _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"kdl1"
-_BUFFER = 16 * 1024  # bytes; larger bodies are received in place
+_BUFFER = 16 * 1024  # bytes; larger bodies are received into their own memory
 _LARGEST_HEADER = _BUFFER - _PREFIX.size
 _TYPES = ("|u1", "<u2", "<i4", "<i8", "<f2", "<f4")
 
 
 class ProtocolError(ValueError):
-    """The other end speaks something else, or another version."""
+    """The peer speaks another protocol, or another version of it."""
 
 
-def _headed(header: Mapping[str, object], arrays: Arrays) -> bytes:
+def _encode_header(header: Mapping[str, object], arrays: Arrays) -> bytes:
     about = [[name, a.dtype.str, a.shape] for name, a in arrays.items()]
     return json.dumps({**header, "arrays": about}).encode()
 
 
 def size_of(header: Mapping[str, object], arrays: Arrays) -> int:
-    """Bytes of a frame, without what TLS and TCP add."""
-    whole = sum(array.nbytes for array in arrays.values())
-    return _PREFIX.size + len(_headed(header, arrays)) + whole
+    """Bytes of a frame, without the overhead of TLS and TCP."""
+    body = sum(array.nbytes for array in arrays.values())
+    return _PREFIX.size + len(_encode_header(header, arrays)) + body
 
 
 class Frames(asyncio.BufferedProtocol):
-    """Cuts the stream into frames, and writes them."""
+    """Reads and writes frames on a stream."""
 
     transport: asyncio.Transport
 
     def __init__(self, largest: Callable[[], int], secret: bytes | None) -> None:
         self._largest = largest  # bytes of a body
         self._buffer = bytearray(_BUFFER)
-        self._end = 0  # bytes of it that are filled
+        self._end = 0  # bytes of the buffer that are filled
         self._head: tuple[dict[str, object], About] = ({}, [])
         self._body: bytearray | None = None  # of a frame that is larger than the buffer
-        self._got = 0  # bytes of it
-        self.token = secret  # both ends prove to know it; None asks for nothing
-        self.greeted = self.token is None  # frames may come
+        self._got = 0  # bytes of the body that arrived
+        self.token = secret  # both ends prove that they know it; None needs no proof
+        self.greeted = self.token is None  # the proofs are done, frames may come
         self.nonces = b""
-        self.place = b""  # where the teacher listens
+        self.place = b""  # host and port at which the teacher listens
 
     def on_frame(self, header: dict[str, object], arrays: Arrays) -> None:
         raise NotImplementedError
@@ -68,18 +68,18 @@ class Frames(asyncio.BufferedProtocol):
         self.transport = transport
 
     def bind_to(self, end: str) -> None:
-        """Proofs are of the teacher's host and port: nobody passes them on from another one.
+        """Bind proofs to the teacher's host and port, so that nobody can relay them.
 
         Args:
-            end: whose they are as this transport knows it, "peername" or "sockname".
+            end: which end of this transport the teacher is, "peername" or "sockname".
         """
         self.place = repr(self.transport.get_extra_info(end)[:2]).encode()
 
     def write(self, header: Mapping[str, object], arrays: Arrays) -> None:
-        head = _headed(header, arrays)
+        head = _encode_header(header, arrays)
         bodies = [np.ascontiguousarray(a) for a in arrays.values()]
         prefix = _PREFIX.pack(_MAGIC, len(head), sum(a.nbytes for a in bodies))
-        # One system call for what is small, no copy of what is large.
+        # One system call for small frames, no copy of large ones.
         if sum(a.nbytes for a in bodies) <= _BUFFER:
             self.transport.write(b"".join([prefix, head, *(a.tobytes() for a in bodies)]))
             return
@@ -107,13 +107,13 @@ class Frames(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def on_nonsense(self, error: Exception) -> None:
-        """A frame that cannot be read: nothing after it can be either."""
+        """Handle a frame that cannot be read; the connection is aborted after it."""
 
     def greeting(self, received: bytes) -> int:
-        """Before the first frame: how many bytes of what was received are used up; 0 waits.
+        """Process the greeting and return the bytes that it used; 0 waits for more.
 
         Raises:
-            NotOurs: the other end does not know the token.
+            ProtocolError: the peer does not know the token.
         """
         raise NotImplementedError
 
@@ -123,7 +123,7 @@ class Frames(asyncio.BufferedProtocol):
 
     def check_proof(self, received: bytes, who: bytes) -> None:
         if not hmac.compare_digest(received, self.proof(who)):
-            raise ProtocolError("the other end does not know this pool's token")
+            raise ProtocolError("the peer does not know this pool's token")
 
     def _greet(self) -> None:
         while not self.greeted:
@@ -152,16 +152,16 @@ class Frames(asyncio.BufferedProtocol):
                 break
             header = from_json(dict[str, object], bytes(view[start + _PREFIX.size : at]))
             about = from_builtins(About, header.pop("arrays"))
-            if _bytes_of(about) != body_size:  # before memory is taken for it
+            if _bytes_of(about) != body_size:  # before memory is allocated
                 raise ProtocolError(
                     f"the arrays do not make up the {body_size} bytes of the body"
                 )
-            here = min(body_size, self._end - at)
+            arrived = min(body_size, self._end - at)
             body = bytearray(body_size)
-            body[:here] = view[at : at + here]
-            start = at + here
-            if here < body_size:
-                self._head, self._body, self._got = (header, about), body, here
+            body[:arrived] = view[at : at + arrived]
+            start = at + arrived
+            if arrived < body_size:
+                self._head, self._body, self._got = (header, about), body, arrived
                 break
             self.on_frame(header, _arrays_in(about, body))
         rest = self._end - start
@@ -170,10 +170,10 @@ class Frames(asyncio.BufferedProtocol):
 
 
 def _bytes_of(about: About) -> int:
-    """What these arrays take together.
+    """Total bytes of arrays with these types and shapes.
 
     Raises:
-        NotOurs: an unknown type or shape.
+        ProtocolError: an unknown type or shape.
     """
     total = 0
     for name, kind, shape in about:
@@ -185,10 +185,10 @@ def _bytes_of(about: About) -> int:
 
 
 def _arrays_in(about: About, body: bytearray) -> Arrays:
-    """Writeable, over the body's own memory, which they fill."""
-    found: Arrays = {}
+    """Writeable views of the body's memory."""
+    arrays: Arrays = {}
     at = 0
     for name, kind, shape in about:
-        found[name] = np.frombuffer(body, kind, prod(shape), at).reshape(shape)
-        at += found[name].nbytes
-    return found
+        arrays[name] = np.frombuffer(body, kind, prod(shape), at).reshape(shape)
+        at += arrays[name].nbytes
+    return arrays

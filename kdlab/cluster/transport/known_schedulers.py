@@ -1,8 +1,8 @@
-"""Schedulers on other machines that this user has named, as `known_hosts` of ssh keeps hosts.
+"""Remember the remote schedulers that this user has named, like `known_hosts` of ssh.
 
-Dask's messages are pickles, so whoever answers at a scheduler's address can run code as whoever
-asks it. A config or a run folder may come from somebody else: an address in it counts once the
-user has said it, on the command line, in a notebook's cell or in `KDLAB_ADDRESSES`.
+Dask's messages are pickles, so the process at a scheduler's address can run code as its client.
+A config or a run folder may come from somebody else: an address in it is trusted once the user
+has named it, on the command line, in a notebook's cell or in `KDLAB_ADDRESSES`.
 """
 
 import os
@@ -17,15 +17,15 @@ _ADDRESS = re.compile(r"(?:tcp|tls)://[\w.:\[\]-]+")
 
 
 def trust(address: str) -> None:
-    """The user has named it."""
-    if address not in _kept():
-        # Short: whole, whoever else writes.
+    """Remember an address that the user has named."""
+    if address not in _trusted():
+        # A short line is written at once, even where other processes append too.
         with (home() / _FILE).open("a", encoding="utf-8") as file:
             file.write(f"{address}\n")
 
 
 def trust_named(overrides: object) -> None:
-    """All addresses in what the user has said, as texts or mappings."""
+    """Trust all addresses in the user's overrides, which are texts, mappings or sequences."""
     if isinstance(overrides, str):
         for address in _ADDRESS.findall(overrides):
             trust(address)
@@ -38,7 +38,7 @@ def trust_named(overrides: object) -> None:
 
 
 def require_known(field: str, address: str) -> None:
-    """Before anything is said to an address that stands in a spec.
+    """Refuse an address in a spec that the user has not named, before connecting to it.
 
     Args:
         field: of the spec, such as "teacher_pool".
@@ -47,17 +47,17 @@ def require_known(field: str, address: str) -> None:
     Raises:
         BadInput: the user has never named it.
     """
-    if address in _kept() or address in os.environ.get(_VARIABLE, "").split():
+    if address in _trusted() or address in os.environ.get(_VARIABLE, "").split():
         return
     raise BadInput(
-        f"{field}.address is {address}, which you have not named yet: whoever answers there can "
-        "run code as you, and a config may come from somebody else. If you trust it, say so in "
-        f"the environment, {_VARIABLE}={address}, or once as {field}.address={address} behind "
-        "the command or in kdlab.load(...)"
+        f"{field}.address is {address}, which you have not named yet: the process there can "
+        "run code as you, and a config may come from somebody else. If you trust it, set "
+        f"{_VARIABLE}={address} in the environment, or give {field}.address={address} once "
+        "after the command or in kdlab.load(...)"
     )
 
 
-def _kept() -> set[str]:
+def _trusted() -> set[str]:
     try:
         return set((home() / _FILE).read_text(encoding="utf-8").split())
     except FileNotFoundError:

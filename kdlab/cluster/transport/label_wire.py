@@ -1,30 +1,30 @@
-"""Requests for soft labels and their answers, straight between a reader and a teacher.
+"""Requests for soft labels and their answers, directly between a reader and a teacher.
 
-One TCP connection for each pair. Frames go both ways and in any order; a number says
-which request an answer belongs to. A frame is
+One TCP connection for each pair. Frames go both ways and in any order; a number matches
+answers to requests. A frame is
 
     4 bytes    "kdl1"
     4 bytes    length of the header, little endian
     8 bytes    length of the body
-    header     JSON: the number, what is asked, and name, type and shape of each array
+    header     JSON: the number, the request, and name, type and shape of each array
     body       the arrays, one behind the other
 
 Nothing in it is a pickle. With TLS in the settings (security.py) both ends show a
-certificate, as on Dask's own connections; on the machine of a local pool each proves to
-know the pool's token before the first frame:
+certificate, as on Dask's own connections; on the machine of a local pool each end proves
+that it knows the pool's token before the first frame:
 
     reader     "kdlA" and 16 random bytes c
     teacher    16 random bytes t, HMAC(token, "teacher", c, t, its host and port)
     reader     HMAC(token, "reader", c, t, the host and port that it has called)
 
-A teacher takes so many connections and so many open requests on each; beyond, it reads no
-more until some are answered, so a reader that asks too much waits and no memory fills up.
-A connection on which nothing is asked for ten minutes is closed: its reader's machine may be
-gone without a word.
+A teacher takes a limited number of connections, and of open requests on each. Beyond that
+it stops reading until some are answered, so a reader that asks too much waits and memory
+stays bounded. A connection without a request for ten minutes is closed: its reader's machine
+may be lost without notice.
 
-Dask's RPC carried this before and still carries everything that is rare. It costs each
+Dask's RPC carried this before and still carries all rare messages. It costs each
 end about 0.5 ms of processor time per request: a fifth of a step of 5 ms, and memory and
-caches that the trainer beside it misses (`kdlab bench transport`, `bench edl_dist`).
+caches that the trainer beside it lacks (`kdlab bench transport`, `bench edl_dist`).
 """
 
 import asyncio
@@ -43,13 +43,13 @@ _LARGEST_ANSWER = 2**28  # bytes
 _CONNECT_S = 5.0
 _HELLO = b"kdlA"
 _NONCE, _PROOF = 16, 32  # bytes
-_MAX_CONNECTIONS = 128  # at a teacher; processes may often open 1024 files, not more
-_MAX_OPEN = 256  # requests of a connection that have no answer yet
-_IDLE_S = 600.0  # without a request: closed, a reader that needs it connects anew
+_MAX_CONNECTIONS = 128  # at a teacher; the usual limit of a process is 1024 open files
+_MAX_OPEN = 256  # unanswered requests of a connection
+_IDLE_S = 600.0  # without a request, then closed; a reader that needs it reconnects
 
 
 class LabelClient(Frames):
-    """The reader's end."""
+    """The reader's end of a connection."""
 
     def __init__(self) -> None:
         super().__init__(lambda: _LARGEST_ANSWER, token())
@@ -84,9 +84,10 @@ class LabelClient(Frames):
     def ask(
         self, header: Mapping[str, object], arrays: Arrays
     ) -> "asyncio.Future[tuple[dict[str, object], Arrays]]":
-        """The answer; ConnectionError when the connection breaks before it.
+        """Send a request and return a future of the answer's header and arrays.
 
-        NotOurs when what comes cannot be read.
+        The future raises ConnectionError where the connection breaks first, and ProtocolError
+        where the answer cannot be read.
         """
         number = self._asked = self._asked + 1
         future = asyncio.get_running_loop().create_future()
@@ -99,7 +100,7 @@ class LabelClient(Frames):
 
     def on_frame(self, header: dict[str, object], arrays: Arrays) -> None:
         future = self._open.pop(header["number"], None)
-        if future is not None and not future.done():  # else nobody waits any more
+        if future is not None and not future.done():  # else it is awaited no longer
             future.set_result((header, arrays))
         if self._retired:
             self.retire()
@@ -113,7 +114,7 @@ class LabelClient(Frames):
             self.ready.set_exception(ConnectionError(brief(error)))
 
     def retire(self) -> None:
-        """Close as soon as nothing is awaited."""
+        """Close as soon as no answer is awaited."""
         self._retired = True
         if not any(not future.done() for future in self._open.values()):
             self.transport.close()
@@ -129,9 +130,9 @@ class LabelClient(Frames):
 
 
 class LabelServerProtocol(Frames):
-    """The teacher's end: the handler gets each request with the way to answer it.
+    """The teacher's end: the handler gets each request and a callback for its answer.
 
-    That way is called once, in this event loop, with arrays or with an error.
+    The handler calls it once, in this event loop, with arrays or an error.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class LabelServerProtocol(Frames):
         self._handler, self._connected = handler, connected
         self._open = 0  # requests without an answer
         self._used = 0.0  # loop's time of the last request or answer
-        self._late: asyncio.TimerHandle | None = None  # ends a connection that is not used
+        self._late: asyncio.TimerHandle | None = None  # closes an unused connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -160,7 +161,7 @@ class LabelServerProtocol(Frames):
             self._late = loop.call_later(_CONNECT_S, self.transport.abort)
 
     def _end_if_idle(self) -> None:
-        """Now or, if it was used since, when it has not been for so long."""
+        """Close the connection if it was idle for long enough, else check again later."""
         loop = asyncio.get_running_loop()
         self._used = self._used or loop.time()
         left_s = self._used + _IDLE_S - loop.time()
@@ -178,9 +179,9 @@ class LabelServerProtocol(Frames):
             if not received.startswith(_HELLO):
                 raise ProtocolError("a connection without a greeting")
             self.bind_to("sockname")
-            own = secrets.token_bytes(_NONCE)
-            self.nonces = received[len(_HELLO) : len(_HELLO) + _NONCE] + own
-            self.transport.write(own + self.proof(b"teacher"))
+            nonce = secrets.token_bytes(_NONCE)
+            self.nonces = received[len(_HELLO) : len(_HELLO) + _NONCE] + nonce
+            self.transport.write(nonce + self.proof(b"teacher"))
             return len(_HELLO) + _NONCE
         if len(received) < _PROOF:
             return 0
@@ -225,13 +226,13 @@ def brief(error: BaseException) -> str:
 async def listen(
     host: str, handler: Handler, largest: Callable[[], int], port: int = 0
 ) -> asyncio.Server:
-    """Answer on a port of the host; `port_of` says which.
+    """Serve requests on a port of the host, which `port_of` returns.
 
     Args:
         host: one address.
         handler: gets each request.
-        largest: bytes of a request's arrays, at this moment; more is cut off.
-        port: 0 is any that is free.
+        largest: most bytes of a request's arrays, now; a larger request aborts its connection.
+        port: 0 takes any free port.
     """
     secret = token()
     context = None if secret else Security().get_listen_args("worker").get("ssl_context")
@@ -251,20 +252,20 @@ def port_of(server: asyncio.Server) -> int:
 
 
 async def connect(host: str, port: int) -> LabelClient:
-    """A new connection.
+    """Connect to a teacher.
 
     Raises:
-        OSError, TimeoutError: nobody answers there, or not with our certificates or token.
+        OSError, TimeoutError: no answer, or none with the pool's certificates or token.
     """
     arguments = Security().get_connection_args("client")
     context = None if token() else arguments.get("ssl_context")
     opening = asyncio.get_running_loop().create_connection(
         LabelClient, host, port, ssl=context
     )
-    transport, asker = await asyncio.wait_for(opening, _CONNECT_S)
+    transport, client = await asyncio.wait_for(opening, _CONNECT_S)
     try:
-        await asyncio.wait_for(asker.ready, _CONNECT_S)
+        await asyncio.wait_for(client.ready, _CONNECT_S)
     except BaseException:
         transport.abort()
         raise
-    return asker
+    return client

@@ -1,9 +1,9 @@
-"""What a request for soft labels and its answer look like on the wire.
+"""Requests for soft labels and their answers, as arrays on the wire.
 
 Inputs travel by reference (ids, eight bytes each; the teacher makes the same view from
-its own copy of the data), as uint8 pixels, or as float32 pixels on the 0..1 scale as the
-paper has it. Answers are float32 or float16 logits, the k likeliest classes with the
-mass of the rest, or k classes that were drawn.
+its own copy of the data), as uint8 pixels, or as float32 pixels from 0 to 1 as in the
+paper. Answers are float32 or float16 logits, the k likeliest classes with the mass of the
+rest, or k sampled classes.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,13 +33,13 @@ Small = TypeVar("Small", TopK, SampledLabels)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelRequest:
-    """What is asked for, besides the inputs."""
+    """Header of a request for soft labels."""
 
     epoch: int  # of the views
     replies: Replies
-    top_k: int = 0  # classes of each label, or draws, where that is the form
-    fresh: bool = False  # computed for this request, and not kept from another
-    serves: str | None = None  # fingerprint of the teacher that is meant; None is any
+    top_k: int = 0  # classes or draws of each label, for those replies
+    fresh: bool = False  # computed for this request, not taken from a cache
+    serves: str | None = None  # fingerprint of the teacher; None accepts any
 
 
 def request(
@@ -60,7 +60,7 @@ def check(
     most: int,
     images: int | None,
 ) -> LabelRequest:
-    """A request that can be answered; whoever sends another one gets it back.
+    """Check a request and return its header.
 
     Args:
         asked: its header.
@@ -68,10 +68,10 @@ def check(
         shape: (C, H, W) of the images.
         classes: numbers of an answer.
         most: samples of a request.
-        images: of the data set, which ids count; None where no data was loaded.
+        images: number of images, which bounds ids; None where no data is loaded.
 
     Raises:
-        ValueError: what is wrong with it.
+        ValueError: the request cannot be answered.
     """
     try:
         wanted = from_builtins(LabelRequest, asked)
@@ -89,10 +89,10 @@ def check(
     else:
         fits = False
     if not fits or not samples_in(inputs):
-        found = {name: (a.dtype.str, a.shape) for name, a in inputs.items()}
-        raise ValueError(f"the inputs are {found}; images of this pool are {shape}")
+        arrays = {name: (a.dtype.str, a.shape) for name, a in inputs.items()}
+        raise ValueError(f"the inputs are {arrays}; images of this pool are {shape}")
     if samples_in(inputs) > most:
-        raise ValueError(f"{samples_in(inputs)} samples at once; at most {most} are taken")
+        raise ValueError(f"{samples_in(inputs)} samples in one request; the most is {most}")
     if "ids" in inputs:
         if images is None:
             raise ValueError("samples by reference; this teacher has no data, send views")
@@ -109,44 +109,44 @@ def samples_in(asked: Arrays) -> int:
 
 
 class RequestTimes(NamedTuple):
-    """Seconds of a request at its teacher, which go with the answer."""
+    """Seconds that a request spent at its teacher, sent with the answer."""
 
     queued_s: float = 0.0
-    views_s: float = 0.0  # that it waited for them
-    computed_s: float = 0.0  # with those that were computed beside it
+    views_s: float = 0.0  # waiting for its views
+    computed_s: float = 0.0  # with the other requests of its batch
 
-    def beside(self, answer: Arrays, engine: str) -> Arrays:
-        """With the engine that computed it, in ASCII."""
-        named = np.frombuffer(engine.encode("ascii", "replace"), np.uint8)
-        return {**answer, "took": np.asarray(self, np.float32), "engine": named}
+    def with_times(self, answer: Arrays, engine: str) -> Arrays:
+        """Add these times, and the engine in ASCII, to an answer."""
+        name = np.frombuffer(engine.encode("ascii", "replace"), np.uint8)
+        return {**answer, "took": np.asarray(self, np.float32), "engine": name}
 
     @classmethod
-    def of(cls, answer: Arrays) -> "RequestTimes | None":
-        """What an answer says of it; None where it says nothing, or nonsense."""
-        said = answer.get("took")
-        if said is None or said.shape != (3,) or not np.isfinite(said).all():
+    def from_answer(cls, answer: Arrays) -> "RequestTimes | None":
+        """Times in an answer; None where they are absent or invalid."""
+        took = answer.get("took")
+        if took is None or took.shape != (3,) or not np.isfinite(took).all():
             return None
-        return cls(*(max(0.0, float(seconds)) for seconds in said))
+        return cls(*(max(0.0, float(seconds)) for seconds in took))
 
 
 def engine_of(answer: Arrays) -> str:
-    """That computed it, as the teacher says; empty where it says nothing, or nonsense."""
-    said = answer.get("engine")
-    text = b"" if said is None or said.dtype != np.uint8 else said.tobytes()[:24]
-    named = text.decode("ascii") if text.isascii() else ""
-    return named if named.isprintable() else ""
+    """Name of the engine in an answer; empty where it is absent or invalid."""
+    array = answer.get("engine")
+    text = b"" if array is None or array.dtype != np.uint8 else array.tobytes()[:24]
+    name = text.decode("ascii") if text.isascii() else ""
+    return name if name.isprintable() else ""
 
 
 def encode(logits: NDArray[np.float32], replies: Replies, top_k: int) -> Arrays:
-    with np.errstate(over="ignore"):  # beyond 65504 a half is infinite, and refused there
+    with np.errstate(over="ignore"):  # beyond 65504 a half is infinite: refused by readers
         return ENCODINGS[replies].encode(logits, top_k)
 
 
 def decode(answer: Arrays, classes: int) -> NDArray[np.float32]:
-    """(N, classes) float32.
+    """Decode an answer to (N, classes) float32 logits.
 
     Raises:
-        ValueError: it is none of these forms.
+        ValueError: the answer has none of the encodings.
     """
     try:
         form = next(e for e in ENCODINGS.values() if answer.keys() >= set(e.arrays))
@@ -156,15 +156,15 @@ def decode(answer: Arrays, classes: int) -> NDArray[np.float32]:
 
 
 class Encoding(NamedTuple):
-    """A way of soft labels through the wire; another one is a row of `ENCODINGS`.
+    """An encoding of soft labels on the wire; a new one is a row of `ENCODINGS`.
 
     Attributes:
-        arrays: names of those that an answer has.
-        encode: (N, classes) logits, and how many classes or draws of each.
-        decode: the arrays, and how many classes there are; ValueError or IndexError: nonsense.
-        fault: why so many of so many classes cannot be had; empty where they can.
-        number: type of each class where they are all there: hidden states travel so, too.
-        by_chance: no two answers are alike, and they are right on average alone.
+        arrays: names of an answer's arrays.
+        encode: takes (N, classes) logits and the number of classes or draws of each.
+        decode: takes the arrays and the number of classes; raises ValueError or IndexError.
+        fault: why k of this many classes are not allowed; empty where they are.
+        number: type of each class where all are sent; hidden states travel so, too.
+        by_chance: answers are random, and right only on average.
     """
 
     arrays: tuple[str, ...]
@@ -175,7 +175,7 @@ class Encoding(NamedTuple):
     by_chance: bool = False
 
 
-def _whole(number: type[np.floating]) -> Encoding:
+def _all_classes(number: type[np.floating]) -> Encoding:
     return Encoding(
         ("logits",),
         lambda logits, k: {"logits": np.ascontiguousarray(logits, number)},
@@ -184,7 +184,7 @@ def _whole(number: type[np.floating]) -> Encoding:
     )
 
 
-def _small(
+def _some_classes(
     form: type[Small],
     make: Callable[[NDArray[np.float32], int], Small],
     read: Callable[[Small, int], NDArray[np.float32]],
@@ -213,10 +213,10 @@ def _too_many_draws(k: int, classes: float) -> str:
 
 ENCODINGS: Mapping[Replies, Encoding] = MappingProxyType(
     {
-        "full": _whole(np.float32),
-        "half": _whole(np.float16),
-        "top_k": _small(TopK, compress, expand, _too_many),
-        "sampled": _small(
+        "full": _all_classes(np.float32),
+        "half": _all_classes(np.float16),
+        "top_k": _some_classes(TopK, compress, expand, _too_many),
+        "sampled": _some_classes(
             SampledLabels, draw, expand_drawn, _too_many_draws, by_chance=True
         ),
     }

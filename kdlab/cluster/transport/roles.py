@@ -1,4 +1,4 @@
-"""What the workers of a cluster are for: teachers are never given ranks to train."""
+"""Roles of a cluster's workers: teachers never get ranks to train."""
 
 from distributed import Worker
 
@@ -8,7 +8,7 @@ TEACHER = "kdlab_teacher"  # resources of Dask workers; `dask worker --resources
 RANK = "kdlab_rank"
 
 WITHDRAWN, FAILED, REFUSED, NO_SCHEDULER = 0, 1, 2, 3  # exit codes of a teacher
-MEANT_TO_END = (WITHDRAWN, REFUSED)  # nobody starts such a teacher again
+MEANT_TO_END = (WITHDRAWN, REFUSED)  # such a teacher is not restarted
 
 
 class TeacherWorker(NoHttp, Worker):

@@ -1,11 +1,11 @@
-"""Who may talk to a pool: certificates for Dask's connections, a token for the label wire.
+"""Credentials of a pool: certificates for Dask's connections, a token for the label wire.
 
-Dask's messages are pickles: whoever can connect can run code, and on a shared machine every
-user can connect to loopback. So a local pool makes certificates of its own for each run, and
-a token that both ends of a label wire prove to know; other users of the machine can read
-neither file. Loopback carries the labels themselves in the open: nobody else can listen
+Dask's messages are pickles: any process that can connect can run code, and on a shared machine
+every user can connect to loopback. So a local pool makes certificates for each run, and a
+token that both ends of a label wire prove to know; other users of the machine can read
+neither file. On loopback the labels themselves are not encrypted: nobody else can listen
 there, and encrypting pixels would cost what the wire saves. Across machines `tls` makes both
-ends of everything show a certificate that the same authority signed.
+ends of each connection show a certificate that the same authority signed.
 """
 
 import json
@@ -29,18 +29,18 @@ from kdlab.config.home import home, recall_as
 from kdlab.config.spec import Spec
 from kdlab.errors import BadInput
 
-Files = dict[str, str]  # ca, cert, key, and of a local pool token -> path
+Files = dict[str, str]  # ca, cert, key, and token of a local pool -> path
 
 _ROLES = ("scheduler", "worker", "client")
-_token: bytes | None = None  # of this process, set by `use`
+_token: bytes | None = None  # of this process, set by `enable_tls`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tls(Spec):
     """Certificates, as PEM files that exist on each machine.
 
-    temporary: one made for this run and shared by all its processes on this machine.
-    ca, cert, key: the authority, and the certificate and key both ends show.
+    temporary: make a certificate for this run, for all its processes on this machine.
+    ca, cert, key: the authority, and the certificate and key that both ends show.
     """
 
     temporary: bool = False
@@ -49,23 +49,23 @@ class Tls(Spec):
     key: str | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
-        given = {name: getattr(self, name) for name in ("ca", "cert", "key")}
+        paths = {name: getattr(self, name) for name in ("ca", "cert", "key")}
         if self.temporary:
-            for name, value in given.items():
+            for name, value in paths.items():
                 if value is not None:
-                    yield Fault(name, "is given, and temporary makes its own")
+                    yield Fault(name, "is given, but temporary: true makes its own")
             return
-        for name, value in given.items():
+        for name, value in paths.items():
             if value is None:
                 yield Fault(name, "is missing; give ca, cert and key, or temporary: true")
             elif not Path(value).expanduser().is_file():
-                yield Fault(name, f"is {value}, and there is no such file")
+                yield Fault(name, f"is {value}; there is no such file")
 
     def files(self, folder: Path) -> Files:
-        """The paths; temporary certificates are written under `folder`, for us alone.
+        """Paths of the files; temporary ones are written under `folder`, for this user alone.
 
         Raises:
-            BadInput: temporary, and the package that makes certificates is missing.
+            BadInput: temporary, but the package that makes certificates is missing.
         """
         if not self.temporary:
             return {
@@ -75,8 +75,8 @@ class Tls(Spec):
         return _temporary(folder)
 
 
-def own_files(tls: Tls | None, folder: Path) -> Files:
-    """Certificates of a pool on this machine: those it was given, else made for it alone."""
+def pool_credentials(tls: Tls | None, folder: Path) -> Files:
+    """Files of a pool on this machine: those of `tls`, else made for it alone with a token."""
     if tls is not None:
         return tls.files(folder)
     files = _temporary(folder)
@@ -85,14 +85,14 @@ def own_files(tls: Tls | None, folder: Path) -> Files:
     return files | {"token": str(path)}
 
 
-def forget(files: Files) -> None:
-    """Delete certificates that were made for one pool."""
+def delete_credentials(files: Files) -> None:
+    """Delete the certificates that were made for one pool."""
     with suppress(OSError):  # another run may be reading them
         shutil.rmtree(Path(files["ca"]).parent)
 
 
-def remember(address: str, files: Files) -> Path:
-    """Note where a pool's files are, so that `kdlab teacher ADDRESS` finds them here."""
+def save_credentials(address: str, files: Files) -> Path:
+    """Record where a pool's files are, so that `kdlab teacher ADDRESS` finds them."""
     note = _note(address)
     note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     note.unlink(missing_ok=True)
@@ -100,12 +100,12 @@ def remember(address: str, files: Files) -> Path:
     return note
 
 
-def remembered(address: str) -> Files | None:
-    """The files of a pool that this user has up on this machine."""
+def load_credentials(address: str) -> Files | None:
+    """Files of a pool that this user runs on this machine; None where there is none."""
     note = _note(address)
     if not note.is_file() or note.stat().st_uid != os.getuid():
         return None
-    files = recall_as(Files, note, "The pool is asked for without it.")
+    files = recall_as(Files, note, "The pool is contacted without it.")
     return files if files and all(Path(path).is_file() for path in files.values()) else None
 
 
@@ -117,34 +117,34 @@ def _note(address: str) -> Path:
 def address_faults(
     address: str, tls: Tls | None, *, insecure: bool = False
 ) -> Iterator[Fault]:
-    """Faults of the address of a cluster that is up already, on other machines."""
+    """Faults of the address of a running cluster on other machines."""
     if tls is None and not insecure and not address.startswith("tls://"):
         yield Fault(
             "address",
-            f"is {address}: whoever can connect to a plain TCP address can run code there. "
-            "Give a tls:// address and tls: {ca, cert, key}, or say insecure: true where "
+            f"is {address}: anyone who can connect to a plain TCP address can run code there. "
+            "Give a tls:// address and tls: {ca, cert, key}, or set insecure: true where "
             "the network keeps others out",
         )
     if tls is not None and tls.temporary:
-        yield Fault("tls", "is temporary, which other machines cannot know; give files")
+        yield Fault("tls", "is temporary, which other machines cannot read; give files")
     if address.startswith("tls://") != (tls is not None):
-        yield Fault("tls", "goes with an address tls://..., and only with one")
+        yield Fault("tls", "needs an address tls://..., and such an address needs tls")
 
 
 def _temporary(folder: Path) -> Files:
     try:
-        made = Security.temporary()
+        security = Security.temporary()
     except ImportError as error:
         raise BadInput(
-            "Certificates are made with the package cryptography, which is missing: pip "
+            "Making certificates needs the package cryptography, which is missing: pip "
             "install cryptography. Or give your own: tls.ca, tls.cert, tls.key."
         ) from error
     folder.mkdir(parents=True, exist_ok=True)
     private = Path(tempfile.mkdtemp(prefix="tls-", dir=folder))  # mode 0700
     texts = {
-        "ca": made.tls_ca_file,
-        "cert": made.tls_client_cert,
-        "key": made.tls_client_key,
+        "ca": security.tls_ca_file,
+        "cert": security.tls_client_cert,
+        "key": security.tls_client_key,
     }
     for name, text in texts.items():
         path = private / f"{name}.pem"
@@ -153,19 +153,19 @@ def _temporary(folder: Path) -> Files:
 
 
 def write_private(path: Path, text: str) -> None:
-    """A new file that this user alone can read."""
+    """Write a new file that only this user can read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
 
 
 def token() -> bytes | None:
-    """What both ends of a label wire of this process must know; None asks for nothing."""
+    """The secret of label wires in this process; None needs no proof."""
     return _token
 
 
-def use(files: Files | None) -> None:
-    """Make this process speak TLS, and nothing else, on all its Dask connections."""
+def enable_tls(files: Files | None) -> None:
+    """Make this process use TLS, and nothing else, on all its Dask connections."""
     global _token  # noqa: PLW0603  # one pool per process
     if files:
         _token = _token_of(files)
@@ -173,8 +173,8 @@ def use(files: Files | None) -> None:
 
 
 @contextmanager
-def used(files: Files | None) -> Iterator[None]:
-    """`use` within a process that goes on: afterwards it speaks as it did before."""
+def tls_settings(files: Files | None) -> Iterator[None]:
+    """`enable_tls` within a block; the settings before it return afterwards."""
     global _token  # noqa: PLW0603
     before = _token
     with dask.config.set(_settings(files) if files else {}):
@@ -198,21 +198,21 @@ def _settings(files: Files) -> dict[str, object]:
     return settings
 
 
-def of_all_roles(files: Files) -> Security:
-    """For one client, or a cluster whose workers show the same; this process stays as it is."""
+def dask_security(files: Files) -> Security:
+    """Dask's security with one certificate for all roles; settings of this process stay."""
     kinds = [f"{role}_{kind}" for role in _ROLES for kind in ("cert", "key")]
     shown = {f"tls_{kind}": files[kind.partition("_")[2]] for kind in kinds}
     return Security(tls_ca_file=files["ca"], require_encryption=True, **shown)
 
 
 def listen_address(host: str, port: int = 0) -> str:
-    """Where a server of this process listens; port 0 is any that is free."""
+    """Address at which a server of this process listens; port 0 takes any free port."""
     encrypted = dask.config.get("distributed.comm.require-encryption", False)
     return f"{'tls' if encrypted else 'tcp'}://{host}:{port}"
 
 
 class NoHttp:
-    """Mixed into Dask's servers: no web pages, which anybody could read and some act on."""
+    """Mixin for Dask's servers without web pages, which anybody could read, and use to act."""
 
     def start_http_server(self, *args: object, **kwargs: object) -> None:
         self.http_application = RoutingApplication([])

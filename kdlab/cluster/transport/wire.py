@@ -1,7 +1,7 @@
-"""Dask's RPC with deadlines, and the settings kdlab's processes run it with.
+"""Dask's RPC with deadlines, and Dask's settings in kdlab's processes.
 
-Every remote call has a deadline of its own: a call to a stopped process never returns,
-and Dask waits 30 s for a dead host by default.
+Every remote call has a deadline: a call to a stopped process never returns, and Dask waits
+30 s for a dead host by default.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from distributed import Client
 from distributed.core import rpc
 from distributed.protocol import pickle as dask_pickle
 
-from kdlab.cluster.transport.security import Files, of_all_roles
+from kdlab.cluster.transport.security import Files, dask_security
 from kdlab.errors import SchedulerUnreachable
 
 T = TypeVar("T")
@@ -23,11 +23,11 @@ T = TypeVar("T")
 CALL_S = 10.0
 
 # The profiler and the system monitor sample every 10 to 500 ms in each process, and
-# worker-ttl would restart a busy worker; kdlab has leases of its own.
+# worker-ttl would restart a busy worker; kdlab uses leases instead.
 _SETTINGS = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.system-monitor.interval": "5s",
-    "distributed.admin.system-monitor.log-length": 60,  # else a process grows for ten hours
+    "distributed.admin.system-monitor.log-length": 60,  # else memory grows for ten hours
     "distributed.admin.system-monitor.disk": False,
     "distributed.admin.system-monitor.gil.enabled": False,
     "distributed.admin.log-length": 1000,
@@ -44,24 +44,24 @@ _SETTINGS = {
 }
 
 
-def settle() -> None:
+def configure_dask() -> None:
     """Apply kdlab's Dask settings to this process."""
     dask.config.set(_SETTINGS)
 
 
 class PickleRefused(OSError):
-    """The other side sent a pickle, which could run code here."""
+    """The peer sent a pickle, which could run code in this process."""
 
 
 def refuse_pickles() -> None:
-    """From now on Dask's messages are MessagePack alone in this process.
+    """Refuse every pickle in Dask's messages to this process from now on.
 
-    A coordinator answers readers in plain values. Its errors travel as pickles: they are errors
-    of the wire then.
+    A coordinator answers readers in plain values. Only its errors are pickles: they become
+    errors of the connection.
     """
 
     def refused(*_: object, **__: object) -> object:
-        raise PickleRefused("the coordinator answered with a pickle, which is not opened")
+        raise PickleRefused("the coordinator sent a pickle, which kdlab does not open")
 
     dask_pickle.loads = refused
 
@@ -69,17 +69,17 @@ def refuse_pickles() -> None:
 async def call_coordinator(
     remote: rpc, operation: str, deadline_s: float = CALL_S, **arguments: object
 ) -> object:
-    """One call to the coordinator in a scheduler, within a deadline.
+    """Call an operation of the coordinator in a scheduler, within a deadline.
 
-    What it answers is in kdlab/cluster/coordination/coordinator_messages.py.
+    Its answers are in kdlab/cluster/coordination/coordinator_messages.py.
 
     Raises:
-        OSError, TimeoutError: nobody answers, or the scheduler has no coordinator yet.
+        OSError, TimeoutError: no answer, or the scheduler has no coordinator yet.
     """
     try:
         call: Awaitable[object] = getattr(remote, f"kdlab_{operation}")(**arguments)
         return await asyncio.wait_for(call, deadline_s)
-    except AttributeError as error:  # Dask's word for an operation nobody registered
+    except AttributeError as error:  # what Dask raises for an unknown operation
         raise ConnectionError("the scheduler is up, its coordinator not yet") from error
 
 
@@ -91,10 +91,10 @@ def ask(
     tls: Files | None = None,
     **arguments: object,
 ) -> Any:
-    """One call from code that has no event loop.
+    """Call an operation of a scheduler from code without an event loop.
 
     Raises:
-        SchedulerUnreachable: nobody answers at the address within `wait_s`.
+        SchedulerUnreachable: no answer at the address within `wait_s`.
     """
 
     async def once() -> Any:
@@ -104,63 +104,63 @@ def ask(
     try:
         return run_isolated(once)
     except (OSError, TimeoutError, ValueError, TypeError) as error:
-        # TypeError is Dask's word for a tls:// address and no certificate.
+        # Dask raises TypeError for a tls:// address without a certificate.
         cause = str(error).split("\n", 1)[0] or type(error).__name__
         raise SchedulerUnreachable(address, wait_s, cause) from error
 
 
 def secured(tls: Files | None) -> dict[str, object]:
-    """Options of connections that this process makes; its settings stay as they are."""
+    """Options for TLS on a connection, without a change to the settings of this process."""
     if tls is None:
         return {}
-    return {"connection_args": of_all_roles(tls).get_connection_args("client")}
+    return {"connection_args": dask_security(tls).get_connection_args("client")}
 
 
 def check_address(address: str, wait_s: float = 5.0, tls: Files | None = None) -> None:
-    """Whether a Dask scheduler answers.
+    """Check that a Dask scheduler answers.
 
     Raises:
-        SchedulerUnreachable: not within `wait_s`.
+        SchedulerUnreachable: it does not within `wait_s`.
     """
     ask(address, "identity", wait_s=wait_s, tls=tls)
 
 
 def register_plugin(address: str, tls: Files | None, plugin: object) -> dict[str, object]:
-    """Have the scheduler, or all workers, run a plugin; what the scheduler says of itself.
+    """Install a plugin in the scheduler or in all workers; return the scheduler's identity.
 
     Raises:
-        OSError, ImportError, TimeoutError: nobody answers, or kdlab is missing there.
+        OSError, ImportError, TimeoutError: no answer, or kdlab is missing there.
     """
 
     async def send() -> dict[str, object]:
-        security = None if tls is None else of_all_roles(tls)
+        security = None if tls is None else dask_security(tls)
         async with Client(
             address, asynchronous=True, timeout="10s", security=security
         ) as client:
             await client.register_plugin(plugin)
-            said: dict[str, object] = await client.scheduler.identity()
-            return said
+            identity: dict[str, object] = await client.scheduler.identity()
+            return identity
 
     return run_isolated(send)
 
 
 def run_isolated(call: Callable[[], Awaitable[T]]) -> T:
-    """Run a coroutine to its end in a thread of its own.
+    """Run a coroutine to its end in a separate thread.
 
-    The caller may have a running event loop already, as every notebook cell has. One that is
-    interrupted does not wait for the call.
+    The caller may have a running event loop already, as every notebook cell has. An
+    interrupted caller does not wait for the call.
     """
 
     async def run() -> T:
         return await call()
 
-    settle()
+    configure_dask()
     done: Future[T] = Future()
 
     def work() -> None:
         try:
             done.set_result(asyncio.run(run()))
-        except BaseException as error:  # the caller's
+        except BaseException as error:  # raised in the caller
             done.set_exception(error)
 
     threading.Thread(target=work, name="kdlab-call", daemon=True).start()

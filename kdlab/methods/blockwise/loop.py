@@ -27,7 +27,7 @@ from kdlab.methods.blockwise.device_stages import DeviceStages
 from kdlab.methods.blockwise.gathering import Gathering
 from kdlab.methods.blockwise.job import BlockwiseFacts, BlockwiseJob
 from kdlab.papers.pipe_bd.relay import Span
-from kdlab.supervision.process_groups import from_all, of_all
+from kdlab.supervision.process_groups import from_all, group_of_all
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import GenerationEnds, agreed_by_all
 from kdlab.train.cadence import Cadence
@@ -51,7 +51,7 @@ class BlockwiseLoop(PlanLoop):
         super().__init__(job, student, spec, is_master=job.rank == 0)
         self.stages = DeviceStages(job, self)
         # Reports go through host memory, also where the models are on GPUs.
-        self.talk = of_all("gloo")
+        self.talk = group_of_all("gloo")
         self._limit = 0  # step at which all end the epoch
         self._wanted = _NOTHING  # request to act on at the limit
         # Sums of losses by block over all devices since the last log line, and reports in them.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from kdlab.cluster.chaos import Chaos, ChaosRunner, Target
-from kdlab.cluster.transport.security import remembered
+from kdlab.cluster.transport.security import load_credentials
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.errors import BadInput
@@ -43,7 +43,7 @@ class OtherTargets:
 
     def teachers(self) -> list[Target]:
         address = self.address()
-        return list(by_pid(address, remembered(address)).values()) if address else []
+        return list(by_pid(address, load_credentials(address)).values()) if address else []
 
     def ranks(self) -> list[Target]:
         if self.run.folder.resolved().get("workers") is not None:
@@ -119,4 +119,4 @@ def chaos(run: "Run", report: Emit = discard_event, **spec: Any) -> ChaosRunner:
         log.emit(event)
         report(event)
 
-    return ChaosRunner(asked, targets, tell, remembered(targets.address()))
+    return ChaosRunner(asked, targets, tell, load_credentials(targets.address()))

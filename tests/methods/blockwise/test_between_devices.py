@@ -16,7 +16,7 @@ from kdlab.methods.blockwise.on_copies import OnCopies, measured_sharing, step_s
 from kdlab.methods.blockwise.planning import gathered, kind_of, measured_links
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.stages import pipeline
-from kdlab.supervision.process_groups import of_all
+from kdlab.supervision.process_groups import group_of_all
 from kdlab.train.recipe import Recipe
 
 QUIET = ChangeRequest(values=(1.0,))
@@ -24,7 +24,7 @@ QUIET = ChangeRequest(values=(1.0,))
 
 def test_all_hear_of_a_step_when_all_have_spoken_for_long():
     def device(rank):
-        consensus = StepConsensus(of_all("gloo"), blocks=3, lag=2)
+        consensus = StepConsensus(group_of_all("gloo"), blocks=3, lag=2)
         heard = []
         for step in range(5):
             losses = {0: 1.0 + step} if rank == 0 else {1: 2.0, 2: 3.0}
