@@ -58,7 +58,7 @@ class LocalPool(ComputingPoolSpec):
     chaos: bool = False
 
     def cross_faults(self) -> Iterator[Fault]:
-        yield from store_faults(self.store, here=True)
+        yield from store_faults(self.store, local=True)
         if self.most is None and self.teachers < 1:
             yield Fault("teachers", "is 0; a pool that does not grow needs at least one")
         if self.most is not None and not self.least <= self.teachers <= self.most:

@@ -49,7 +49,7 @@ class RemotePool(ComputingPoolSpec):
 
     def cross_faults(self) -> Iterator[Fault]:
         yield from address_faults(self.address, self.tls, insecure=self.insecure)
-        yield from store_faults(self.store, here=False)
+        yield from store_faults(self.store, local=False)
 
     def check(self) -> None:
         require_known("teacher_pool", self.address)

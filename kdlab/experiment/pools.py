@@ -73,7 +73,7 @@ class Pools:
             if pool.machines.adjustable:
                 path, since = self.run.path / CONTROL, self.run.since
                 self._changes.append(TeacherChanges(path, pool, self._emit, since).start())
-            said = [teacher.said() for teacher in pool.wait(self._stop).teachers]
+            said = [teacher.to_json() for teacher in pool.wait(self._stop).teachers]
             self._emit(PoolReady(address=pool.address, teachers=said))
         return self._up[folder]
 

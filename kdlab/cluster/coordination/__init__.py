@@ -1,1 +1,1 @@
-"""The pool's coordinator: leases of teachers, inside the Dask scheduler; where leases are kept."""
+"""The pool's coordinator inside the Dask scheduler: leases of teachers, and their storage."""

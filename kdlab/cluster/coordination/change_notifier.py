@@ -1,4 +1,4 @@
-"""Readers wait at the coordinator until something that concerns them changes."""
+"""Readers wait at the coordinator until their part of the lease table changes."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from kdlab.papers.edl_dist.leases import LeaseTable
 
 
 class ChangeNotifier:
-    """Wakes the readers of a table."""
+    """Wakes the readers of a lease table."""
 
     def __init__(self, table: LeaseTable) -> None:
         self._table = table
@@ -15,7 +15,7 @@ class ChangeNotifier:
         self._wakes: dict[str, asyncio.Event] = {}
 
     def changed(self) -> None:
-        """Wake those whose version is older than the table's."""
+        """Wake the readers whose version is older than the table's."""
         for student in self._table.demands:
             newest = self._table.version_of(student)
             if newest > self._woken.get(student, 0):
@@ -31,7 +31,7 @@ class ChangeNotifier:
             self._wakes.pop(student).set()
 
     async def wait(self, student: str, version: int, wait_s: float) -> None:
-        """Until there is something newer than `version` for it, or it is gone."""
+        """Wait until the table has something newer than `version`, or the student is gone."""
         table, deadline = self._table, time.monotonic() + wait_s
         while (
             student in table.demands

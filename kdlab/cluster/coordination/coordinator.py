@@ -1,8 +1,8 @@
 """The Coordinator of EDL-Dist (section 3.1) as a plugin of the Dask scheduler.
 
-Carries out the pure table of kdlab/papers/edl_dist/leases.py: calls become events with
-the scheduler's own clock, changes wake the readers they concern. Teachers and readers
-talk to each other directly; nothing of their data passes here.
+It drives the pure table of kdlab/papers/edl_dist/leases.py: calls become events with the
+scheduler's clock, and changes wake the readers that they concern. Teachers and readers talk
+to each other directly; their data does not pass here.
 
 Messages hold plain values only. The scheduler process needs no torch.
 """
@@ -26,8 +26,8 @@ from kdlab.cluster.coordination.coordinator_messages import (
     StudentStatus,
     TeacherStatus,
     Welcome,
-    amount,
-    believed,
+    finite_amount,
+    sanitized,
     serves_others,
 )
 from kdlab.cluster.coordination.lease_store import (
@@ -41,7 +41,7 @@ from kdlab.cluster.coordination.lease_store import (
     StudentRow,
     make_store,
 )
-from kdlab.cluster.coordination.metrics import OF_READERS, PoolMetrics, can_be_shown
+from kdlab.cluster.coordination.metrics import OF_READERS, PoolMetrics, metrics_available
 from kdlab.cluster.coordination.quarantine import Quarantine
 from kdlab.cluster.coordination.recording import Recorded
 from kdlab.cluster.coordination.weights_cache import WeightsCache
@@ -60,10 +60,10 @@ from kdlab.papers.edl_dist.reader_instructions import (
 )
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
-STUDENT_SILENT_S = 15.0  # a reader watches at least every 2 s
+STUDENT_SILENT_S = 15.0  # a reader calls `watch` at least every 2 s
 _TICK_MS = 250
 _BATCHES_PER_TTL = 4  # two are queued at a teacher, and one may be slow
-_OTHER_RATE = 0.1  # a teacher's t_t that differs by more than this is news
+_OTHER_RATE = 0.1  # a change of a teacher's t_t by more than this is reported
 
 
 class Coordinator(SchedulerPlugin):
@@ -78,7 +78,7 @@ class Coordinator(SchedulerPlugin):
         store_prefix: str = "kdlab",
         journal: str | None = None,
     ) -> None:
-        # Milliseconds since 1970: lease epochs never repeat those of a coordinator before.
+        # Milliseconds since 1970: lease epochs never repeat those of an earlier coordinator.
         first = int(1000 * time.time())
         self.leases = LeaseTable(ttl_s, next_epoch=first)
         self._publish(deployment)
@@ -87,13 +87,13 @@ class Coordinator(SchedulerPlugin):
         self.expired = 0
         self.quarantine = Quarantine()
         self.students_seen: dict[str, float] = {}
-        self.figures: dict[str, dict[str, float]] = {}  # of readers, for metrics
+        self.figures: dict[str, dict[str, float]] = {}  # numbers of readers, for metrics
         self.renewals = 0
 
     async def start(self, scheduler: Scheduler) -> None:
         before = getattr(scheduler, "kdlab_coordinator", None)
         if before is self:
-            return  # Dask starts again what a preload has added and started
+            return  # Dask starts a plugin again that a preload added and started
         self.incarnation = uuid.uuid4().hex
         self.deployed = asyncio.Event()
         self.store: LeaseStore = make_store(self.store_url, self.store_prefix)
@@ -102,7 +102,7 @@ class Coordinator(SchedulerPlugin):
             self.leases = Recorded(
                 self.leases,
                 Path(self.journal),
-                leave_out=("on_renewed",),  # hundreds a second, and they decide nothing
+                leave_out=("on_renewed",),  # hundreds a second, which decide nothing
                 state=lambda table: [table.version, table.next_epoch],
                 ttl_s=self.leases.ttl_s,
                 next_epoch=self.leases.next_epoch,
@@ -118,11 +118,11 @@ class Coordinator(SchedulerPlugin):
             | {"kdlab_weights": self.shelf.piece, "kdlab_weights_put": self.shelf.put}
         )
         self.metrics: PoolMetrics | None = None
-        if can_be_shown() and not isinstance(scheduler, NoHttp):
+        if metrics_available() and not isinstance(scheduler, NoHttp):
             self.metrics = PoolMetrics(self.pool_status)
         self.ticker = PeriodicCallback(self.tick, _TICK_MS)
         self.ticker.start()
-        if before is not None:  # this plugin replaces one that was removed
+        if before is not None:  # this plugin replaces a removed one
             await before.close()
         if self.metrics is not None:
             self.metrics.register()
@@ -136,31 +136,31 @@ class Coordinator(SchedulerPlugin):
         await self.store.close()
         await self.shelf.close()
 
-    # The table and its copy
+    # The table and its copy in the store
 
     def _publish(self, deployment: Mapping[str, object] | None) -> None:
         self.deployment = deployment
         self.published = None if deployment is None else from_builtins(Deployed, deployment)
 
-    def _restore(self, kept: StoredRows) -> None:
-        if kept.pool is None:
+    def _restore(self, stored: StoredRows) -> None:
+        if stored.pool is None:
             return
         if self.deployment is None:
-            self._publish(kept.pool.deployment)
-        if not (kept.teachers or kept.students):
+            self._publish(stored.pool.deployment)
+        if not (stored.teachers or stored.students):
             return
         self.leases.on_restored(
-            list(kept.teachers.values()),
-            [Demand(**to_builtins(row)) for row in kept.students.values()],
-            kept.pool.next_epoch,
+            list(stored.teachers.values()),
+            [Demand(**to_builtins(row)) for row in stored.students.values()],
+            stored.pool.next_epoch,
             time.monotonic(),
         )
         now = time.monotonic()
-        self.students_seen = dict.fromkeys(kept.students, now)
+        self.students_seen = dict.fromkeys(stored.students, now)
         self._changed()
 
     def _changed(self) -> None:
-        """Copy what changed to the store, and wake the readers it concerns."""
+        """Copy changes to the store, and wake the readers that they concern."""
         table = self.leases
         if table.touched:
             self._put_pool()
@@ -177,14 +177,18 @@ class Coordinator(SchedulerPlugin):
         row = PoolRow(deployment=self.deployment, next_epoch=self.leases.next_epoch)
         self.store.put(POOL, THE_POOL, row)
 
+    def _put_student(self, student: str) -> None:
+        row = StudentRow.from_demand(self.leases.demands[student])
+        self.store.put(STUDENTS, student, row)
+
     # Teachers
 
     async def deploy(self, deployment: Mapping[str, object]) -> str:
-        """Publish what teachers are to serve; empty, or why not.
+        """Publish a deployment; returns why it is refused, empty where it is accepted.
 
-        Another deployment than before makes every teacher register and load again. While
-        a student still holds teachers it is refused. The same models and data as before
-        are one deployment, whatever batch, loss or way to send inputs a student has.
+        A new deployment makes every teacher register and load again. It is refused while
+        a student still holds teachers. The same models and data are the same deployment,
+        whatever batch, loss or inputs a student uses.
         """
         before, wanted = self.published, from_builtins(Deployed, deployment)
         if before is not None and before.fingerprint == wanted.fingerprint:
@@ -201,7 +205,7 @@ class Coordinator(SchedulerPlugin):
         return ""
 
     async def weights_source(self, address: str, sha256: str) -> dict[str, object]:
-        """A `WeightsSource`: where a teacher gets weights whose path it cannot read."""
+        """Return the `WeightsSource` for weights that a teacher cannot read at their path."""
         peers = [
             (teacher, lease.info.wire_port)
             for teacher, lease in self.leases.leases.items()
@@ -212,10 +216,10 @@ class Coordinator(SchedulerPlugin):
     async def hello(
         self, address: str, serves: Mapping[str, object] | None = None, wait_s: float = 5
     ) -> dict[str, object] | None:
-        """A teacher registers before it loads its model; told what to load, or None yet.
+        """Register a teacher before it loads a model; returns a `Welcome`, None if none yet.
 
-        A coordinator that knows nothing (it was started again) takes what a teacher that
-        is loaded already `serves`.
+        A restarted coordinator without a deployment adopts the one that a loaded teacher
+        `serves`.
         """
         if address not in self.leases.leases:
             self.leases.on_registered(address, time.monotonic())
@@ -228,7 +232,7 @@ class Coordinator(SchedulerPlugin):
             try:
                 await asyncio.wait_for(self.deployed.wait(), wait_s)
             except TimeoutError:
-                return None  # the teacher asks again
+                return None  # the teacher calls again
         return to_builtins(Welcome(self.deployment, self.leases.ttl_s / 4))
 
     async def ready(
@@ -240,15 +244,15 @@ class Coordinator(SchedulerPlugin):
         answer: Sequence[Sequence[float]],
         facts: Mapping[str, object],
     ) -> dict[str, object]:
-        """{} when the teacher is accepted, else a `Refusal`."""
+        """Accept a loaded teacher; returns {} or a `Refusal`."""
         refusal = self._refusal(address, fingerprint, answer)
         if refusal is not None:
             return to_builtins(refusal)
         if not (math.isfinite(t_t) and t_t > 0 and math.isfinite(batch_s)):
             return to_builtins(Refusal(f"it measured {t_t} samples/s"))
         now = time.monotonic()
-        info = believed(from_builtins(TeacherInfo, facts))
-        # Leases are renewed between batches: one that takes long must not look like a hang.
+        info = sanitized(from_builtins(TeacherInfo, facts))
+        # Leases are renewed between batches: a long batch must not look like a hang.
         ttl_s = max(self.leases.ttl_s, _BATCHES_PER_TTL * batch_s)
         self.leases.on_ready(address, t_t, now, ttl_s, info)
         self._changed()
@@ -261,7 +265,7 @@ class Coordinator(SchedulerPlugin):
         if left_s > 0:
             return Refusal(f"a student could not use its answers: {why}", left_s)
         wanted = self.published
-        if wanted is None or fingerprint != wanted.fingerprint:  # changed since its hello
+        if wanted is None or fingerprint != wanted.fingerprint:  # it changed since `hello`
             self._lost(address)
             serves = "nothing yet" if wanted is None else wanted.fingerprint
             why = f"it serves model {fingerprint}, this pool serves {serves}"
@@ -272,7 +276,7 @@ class Coordinator(SchedulerPlugin):
         return Refusal(why) if why else None
 
     async def renew(self, address: str, t_t: float, news: Mapping[str, object]) -> bool:
-        """Whether it is known; `news` are facts of its `TeacherInfo` that may be others now."""
+        """Renew a lease; False for an unknown teacher. `news` updates its `TeacherInfo`."""
         self.renewals += 1
         table = self.leases
         known = table.on_renewed(address, time.monotonic())
@@ -280,13 +284,13 @@ class Coordinator(SchedulerPlugin):
             return False
         lease = table.leases[address]
         if (before := lease.info) is not None:
-            now = believed(from_builtins(TeacherInfo, to_builtins(before) | dict(news)))
+            now = sanitized(from_builtins(TeacherInfo, to_builtins(before) | dict(news)))
             if (now.here, now.engine) != (before.here, before.engine):
                 table.on_info(address, now)
                 self._changed()
             lease.info = now
         self.store.renew(TEACHERS, address, lease.ttl_s)
-        if amount(t_t) and abs(t_t - lease.t_t) > _OTHER_RATE * lease.t_t:
+        if finite_amount(t_t) and abs(t_t - lease.t_t) > _OTHER_RATE * lease.t_t:
             table.on_rate(address, t_t, time.monotonic())
             self._changed()
         return True
@@ -296,7 +300,7 @@ class Coordinator(SchedulerPlugin):
         self._changed()
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: object) -> None:
-        """Dask saw the connection break: the fast path, 0.01 s after a SIGKILL."""
+        """Handle a broken connection, which Dask reports 0.01 s after a SIGKILL."""
         self._lost(worker)
 
     def _lost(self, address: str, *, expired: bool = False) -> None:
@@ -323,24 +327,24 @@ class Coordinator(SchedulerPlugin):
         floor: int = 0,
     ) -> None:
         now = self.students_seen[student] = time.monotonic()
-        self.leases.on_demand(student, amount(t_s), now, at_most, priority, floor)
-        self.store.put(STUDENTS, student, StudentRow.of(self.leases.demands[student]))
+        self.leases.on_demand(student, finite_amount(t_s), now, at_most, priority, floor)
+        self._put_student(student)
         self._changed()
 
     async def tell(self, student: str, instruction: Mapping[str, object]) -> bool:
-        """What a reader says of its teachers; whether one that it asked for came now."""
+        """Apply a reader's instruction; True where a requested teacher was granted at once."""
         table, now, got = self.leases, time.monotonic(), False
         match ToCoordinator.from_builtins(instruction):
             case AskTeacher(need):
-                got = table.on_extra(student, now, amount(need))
+                got = table.on_extra(student, now, finite_amount(need))
             case Need(need) if student in table.demands:
-                table.on_need(student, amount(need), now)
-                self.store.put(STUDENTS, student, StudentRow.of(table.demands[student]))
+                table.on_need(student, finite_amount(need), now)
+                self._put_student(student)
             case Release(teacher, lease, need):
-                table.on_release(student, teacher, lease, amount(need), now)
-            case ReturnTeacher(teacher, lease):  # a request failed: it may come again
+                table.on_release(student, teacher, lease, finite_amount(need), now)
+            case ReturnTeacher(teacher, lease):  # a request failed: it may be leased again
                 table.on_release(student, teacher, lease, None, now)
-            # Its answers are unusable; only whoever holds the lease may say so.
+            # Its answers are unusable; only the student that holds the lease may report it.
             case ReportBadTeacher(teacher, lease, why):
                 if table.on_complaint(student, teacher, lease, now):
                     self.quarantine.put(teacher, why, now)
@@ -363,13 +367,13 @@ class Coordinator(SchedulerPlugin):
         wait_s: float,
         figures: Mapping[str, float] | None = None,
     ) -> dict[str, object]:
-        """`PoolUpdate` of a student after `version`, as soon as there are some."""
-        table, said = self.leases, figures or {}
+        """Wait for changes of a student after `version`; returns a `PoolUpdate`."""
+        table, numbers = self.leases, figures or {}
         self.figures[student] = {
-            name: amount(said[name]) for name in OF_READERS if name in said
+            name: finite_amount(numbers[name]) for name in OF_READERS if name in numbers
         }
         if incarnation != self.incarnation:
-            version = -1  # its version is one of a coordinator before
+            version = -1  # its version is of an earlier coordinator
         self.students_seen[student] = time.monotonic()
         await self.news.wait(student, version, wait_s)
         self.students_seen[student] = time.monotonic()
@@ -381,12 +385,12 @@ class Coordinator(SchedulerPlugin):
         }
 
     async def status(self) -> dict[str, object]:
-        """`PoolStatus`, for waiting pools, `kdlab doctor` and tests."""
+        """Return the `PoolStatus`, for waiting pools, `kdlab doctor` and tests."""
         return dict(to_builtins(self.pool_status()))
 
     def pool_status(self) -> PoolStatus:
-        """What is to be seen now."""
-        now, published = time.monotonic(), self.published
+        """Status of the pool now."""
+        now, published, rows = time.monotonic(), self.published, self.leases.leases.values()
         return PoolStatus(
             deployed="" if published is None else published.fingerprint,
             expired=self.expired,
@@ -395,5 +399,5 @@ class Coordinator(SchedulerPlugin):
                 name: StudentStatus(d.t_s, d.rate, d.searching, self.figures.get(name, {}))
                 for name, d in self.leases.demands.items()
             },
-            teachers=tuple(TeacherStatus.of(le, now) for le in self.leases.leases.values()),
+            teachers=tuple(TeacherStatus.from_row(row, now) for row in rows),
         )

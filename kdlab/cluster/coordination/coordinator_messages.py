@@ -1,7 +1,7 @@
-"""What teachers, readers and runs tell the coordinator, and what it answers.
+"""Messages of teachers, readers and runs to the coordinator, and its answers.
 
-Each is a dataclass on both sides and JSON between. Facts that a teacher did not tell are
-left out there, so that rows and events show what is known.
+Each is a dataclass on both sides and JSON between. Facts that a teacher did not report are
+left out of the JSON, so that rows and events show only known facts.
 """
 
 import math
@@ -18,7 +18,7 @@ from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
-    """What is read of a `Deployment` where its models are not loaded."""
+    """The fields of a `Deployment` that the coordinator reads, which loads no model."""
 
     fingerprint: str
     by_reference: bool = False
@@ -27,37 +27,37 @@ class Deployed:
     reference: tuple[tuple[float, ...], ...] = ()
 
     def lacks(self, wanted: "Deployed") -> str:
-        """Why a student of the same models and data cannot use it; empty where it can."""
+        """Why a student of the same models and data cannot use this pool; empty where it can."""
         if self.by_reference or not wanted.by_reference:
             return ""
         return (
             "its teachers were started for a student that sends pixels and have loaded no "
-            "data; use soft_labels.inputs=value_uint8, or another pool"
+            "data; set soft_labels.inputs=value_uint8, or use another pool"
         )
 
 
 def serves_others(students: Iterable[str]) -> str:
-    """Why a pool cannot serve another model or other data now."""
+    """Message that a pool cannot serve another model or other data now."""
     return (
         f"the pool still serves {', '.join(students)} with another model or other data; wait "
         "for it, or use another pool"
     )
 
 
-def believed(info: TeacherInfo) -> TeacherInfo:
-    """A share from 0 to 1; anything else a teacher says is 0."""
-    here = info.here
-    return info if math.isfinite(here) and 0 <= here <= 1 else replace(info, here=0.0)
+def sanitized(info: TeacherInfo) -> TeacherInfo:
+    """Set a teacher's share of the data to 0 where it is not between 0 and 1."""
+    share = info.here
+    return info if math.isfinite(share) and 0 <= share <= 1 else replace(info, here=0.0)
 
 
-def amount(value: float) -> float:
-    """A finite number, at least 0: what a student says is not believed blindly."""
+def finite_amount(value: float) -> float:
+    """Replace a number that is not finite or below 0 by 0: students may send anything."""
     return float(value) if math.isfinite(value) and value > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """To a teacher that registers: what to load, and how often to renew its lease."""
+    """Answer to a teacher that registers: what to load, and how often to renew its lease."""
 
     deployment: Mapping[str, object] | None
     renew_s: float
@@ -68,17 +68,17 @@ class Refusal:
     """Why a teacher may not serve."""
 
     refused: str
-    retry_s: float | None = None  # after which it may ask again; None is never
-    load: bool = False  # what the pool serves by now
+    retry_s: float | None = None  # after which it may try again; None: never
+    load: bool = False  # the pool serves something else now: load it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsSource:
-    """Where a teacher gets weights: one of these."""
+    """Where a teacher gets weights: exactly one of these."""
 
     peer: tuple[str, int] | None = None  # address and port of a teacher that has them
-    size: int | None = None  # bytes that lie at the coordinator
-    wait_s: float | None = None  # it is busy; ask again after so long
+    size: int | None = None  # bytes, from the coordinator
+    wait_s: float | None = None  # the coordinator is busy: ask again after this time
 
 
 # Of readers
@@ -86,12 +86,12 @@ class WeightsSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolUpdate(Delta):
-    """What changed for a student; an empty answer says that its demand is to be said again."""
+    """Changes for a student; an empty answer asks it to send its demand again."""
 
-    incarnation: str  # of the coordinator: what `version` counts for
+    incarnation: str  # of the coordinator that counts `version`
 
 
-# Of whoever looks
+# Of observers
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,36 +99,36 @@ class StudentStatus:
     t_s: float
     rate: float
     searching: bool
-    # Of its reader, as last said.
+    # Of its reader, as last reported.
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TeacherStatus:
-    """A teacher as it is seen from outside; what it says of itself stands beside the rest."""
+    """State of a teacher at the coordinator, with the facts that it reports about itself."""
 
     address: str
     state: LeaseState
-    shares: Mapping[str, float]  # by student: the part of it that is theirs, up to 1
+    shares: Mapping[str, float]  # by student: the part of it that they hold, up to 1
     t_t: float
     silent_s: float
     facts: TeacherInfo | None = None
 
     @classmethod
-    def of(cls, row: SharedTeacher, now: float) -> "TeacherStatus":
+    def from_row(cls, row: SharedTeacher, now: float) -> "TeacherStatus":
         shares = {student: share.part for student, share in row.shares.items()}
         silent_s = now - row.renewed_at
         return cls(row.teacher, row.state, shares, row.t_t, silent_s, row.info)
 
-    def said(self) -> dict[str, object]:
-        own: dict[str, object] = to_builtins(self)
-        own.pop("facts")
-        return own | ({} if self.facts is None else to_dict(self.facts))
+    def to_json(self) -> dict[str, object]:
+        status: dict[str, object] = to_builtins(self)
+        status.pop("facts")
+        return status | ({} if self.facts is None else to_dict(self.facts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStatus:
-    """All there is to see of a pool."""
+    """State of a pool: its deployment, students and teachers."""
 
     deployed: str
     expired: int
@@ -138,11 +138,11 @@ class PoolStatus:
 
     @property
     def ready(self) -> list[TeacherStatus]:
-        """Those that serve, or could."""
+        """Teachers that serve, or could."""
         return [t for t in self.teachers if t.state != "registered"]
 
     @property
     def missing(self) -> float:
-        """Samples/s that students ask for and do not have."""
+        """Samples/s that students ask for and do not get."""
         waiting = (s for s in self.students.values() if s.searching)
         return sum(max(0.0, s.t_s - s.rate) for s in waiting)

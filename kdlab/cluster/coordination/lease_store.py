@@ -1,17 +1,17 @@
-"""Where the coordinator's table is kept: in memory, in a file, or in Redis as in the paper.
+"""Storage of the coordinator's lease table: in memory, in a file, or in Redis as in the paper.
 
-The table itself is pure (kdlab/papers/edl_dist/leases.py) and lives in the scheduler.
-A store holds a copy of its rows, so that a coordinator that starts again knows whose
-teacher is whose. In memory nothing outlives the process: then teachers register again
-and readers announce themselves again, which takes one renewal (1.5 s).
+The table itself is pure (kdlab/papers/edl_dist/leases.py) and lives in the scheduler. A store
+holds a copy of its rows, so that a restarted coordinator knows which student holds which
+teacher. In memory nothing outlives the process: then teachers register again and readers
+announce themselves again, which takes one renewal (1.5 s).
 
-A file is written whole, beside and then in place, a few times a second at most. One that
-cannot be read is left aside: teachers and readers say again what stood in it.
+A file is replaced as a whole, a few times a second at most. One that cannot be read is
+ignored: teachers and readers send its contents again.
 
 Redis holds one key per teacher with the TTL of its lease (section 3.1: the alive status
-has a Time-To-Live, a heartbeat prolongs it), so a coordinator that comes back late
-finds the silent ones gone. Writes go out in the order of the changes, one pipeline at a
-time, behind the handlers: a slow Redis slows nobody.
+has a Time-To-Live, a heartbeat prolongs it), so a coordinator that restarts late finds
+silent teachers gone. Writes go out in the order of the changes, one pipeline at a time, in
+a separate task: a slow Redis delays no handler.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _KindRows = dict[str, dict[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class StudentRow:
-    """What a student asked for: the fields of `Demand` that it said itself."""
+    """Demand of a student: the fields of `Demand` that it sent itself."""
 
     student: str
     t_s: Amount
@@ -50,13 +50,13 @@ class StudentRow:
     floor: Count = 0
 
     @classmethod
-    def of(cls, d: Demand) -> "StudentRow":
+    def from_demand(cls, d: Demand) -> "StudentRow":
         return cls(d.student, d.need, d.since, d.at_most, d.priority, d.floor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRow:
-    """What is served, as `Deployment.to_json` has it, and the newest lease epoch."""
+    """The deployment, as `Deployment.to_json` encodes it, and the next lease epoch."""
 
     deployment: Mapping[str, object] | None = None
     next_epoch: Count
@@ -64,7 +64,7 @@ class PoolRow:
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """All that a store has: rows by address, rows by name, and one of the pool."""
+    """Contents of a store: teachers by address, students by name, and a row of the pool."""
 
     teachers: Mapping[str, SharedTeacher] = field(default_factory=dict)
     students: Mapping[str, StudentRow] = field(default_factory=dict)
@@ -72,10 +72,10 @@ class StoredRows:
 
 
 def _read(rows: Mapping[str, object]) -> StoredRows:
-    """Rows as they stand in a file or in Redis.
+    """Decode the rows of a file or of Redis.
 
     Raises:
-        MessageError, KeyError: something else stands there.
+        MessageError, KeyError: they are not rows of a store.
     """
     teachers = from_builtins(dict[str, SharedTeacher], rows[TEACHERS])
     if not all(0 <= number < inf for t in teachers.values() for number in (t.ttl_s, t.t_t)):
@@ -88,13 +88,13 @@ def _read(rows: Mapping[str, object]) -> StoredRows:
 
 
 class LeaseStore:
-    """Keeps nothing beyond the table; the others keep more."""
+    """A store in memory, which keeps nothing beside the table; subclasses keep a copy."""
 
     async def load(self) -> StoredRows:
         return StoredRows()
 
     def put(self, kind: str, name: str, row: object, ttl_s: float | None = None) -> None:
-        """For so long; None is for ever."""
+        """Store a row for `ttl_s` seconds; None: for ever."""
 
     def renew(self, kind: str, name: str, ttl_s: float) -> None: ...
 
@@ -104,7 +104,7 @@ class LeaseStore:
 
 
 class InFile(LeaseStore):
-    """One JSON file on the scheduler's machine, for this user alone."""
+    """A store in one JSON file on the scheduler's machine, which only this user can read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -114,14 +114,16 @@ class InFile(LeaseStore):
 
     async def load(self) -> StoredRows:
         try:
-            found = await asyncio.to_thread(find_as, _KindRows, self.path)
-            if found is None:  # the first start
+            rows = await asyncio.to_thread(find_as, _KindRows, self.path)
+            if rows is None:  # the first start
                 return StoredRows()
-            kept = _read(found)
-            self._rows = {kind: found[kind] for kind in self._rows}
-            return kept
+            stored = _read(rows)
+            self._rows = {kind: rows[kind] for kind in self._rows}
+            return stored
         except (KeyError, MessageError) as error:
-            _LOG.warning("leases in %s cannot be read, begun anew: %s", self.path, error)
+            _LOG.warning(
+                "Leases in %s cannot be read and are ignored: %s", self.path, error
+            )
         return StoredRows()
 
     def put(self, kind: str, name: str, row: object, ttl_s: float | None = None) -> None:
@@ -146,7 +148,7 @@ class InFile(LeaseStore):
                 write_whole, self.path, lambda new: write_private(new, text)
             )
         except OSError as error:
-            _LOG.warning("leases cannot be written to %s: %s", self.path, error)
+            _LOG.warning("Leases cannot be written to %s: %s", self.path, error)
 
     async def close(self) -> None:
         self._writer.cancel()
@@ -157,20 +159,20 @@ class InFile(LeaseStore):
 
 
 class InRedis(LeaseStore):
-    """One Redis; every key begins with `prefix`, so several pools may share it."""
+    """A store in Redis; each key begins with `prefix`, so that pools can share a server."""
 
     def __init__(self, url: str, prefix: str = "kdlab") -> None:
         try:
-            from redis.asyncio import Redis  # noqa: PLC0415  # an extra of its own
+            from redis.asyncio import Redis  # noqa: PLC0415  # an extra
         except ImportError as error:
             raise BadInput(
-                "a store in Redis needs the package redis: pip install 'kdlab[redis]'"
+                "A store in Redis needs the package redis: pip install 'kdlab[redis]'"
             ) from error
         self.redis = Redis.from_url(url, decode_responses=True, socket_timeout=5.0)
         self.prefix = prefix
-        # The newest command for each key: as many as there are rows, however long it is away.
+        # The newest command for each key: bounded by the rows, however long Redis is away.
         self._writes: OrderedDict[str, tuple[str, ...]] = OrderedDict()
-        self._rows: dict[str, str] = {}  # as written last; an expired key is set again
+        self._rows: dict[str, str] = {}  # last values; an expired key is set again
         self._wake = asyncio.Event()
         self._writer = asyncio.create_task(self._write())
 
@@ -178,20 +180,20 @@ class InRedis(LeaseStore):
         return f"{self.prefix}:{kind}:{name}"
 
     async def load(self) -> StoredRows:
-        """What is there and has not expired.
+        """Read the rows that have not expired.
 
         Raises:
             redis.RedisError: it cannot be reached; the coordinator must not start then.
         """
-        found: dict[str, dict[str, object]] = {TEACHERS: {}, STUDENTS: {}, POOL: {}}
-        for kind, rows in found.items():
+        rows_by_kind: dict[str, dict[str, object]] = {TEACHERS: {}, STUDENTS: {}, POOL: {}}
+        for kind, rows in rows_by_kind.items():
             start = len(self._key(kind, ""))
             async for key in self.redis.scan_iter(self._key(kind, "*")):
                 text = await self.redis.get(key)
                 if text is not None:  # it may expire between the two calls
                     self._rows[key] = str(text)
                     rows[key[start:]] = from_json(object, str(text).encode())
-        return _read(found)
+        return _read(rows_by_kind)
 
     def put(self, kind: str, name: str, row: object, ttl_s: float | None = None) -> None:
         key = self._key(kind, name)
@@ -220,7 +222,7 @@ class InRedis(LeaseStore):
         self._wake.set()
 
     async def _write(self) -> None:
-        """Every change, in order; a Redis that is away is tried again."""
+        """Write every change in order, and retry while Redis is away."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -243,7 +245,7 @@ class InRedis(LeaseStore):
             _LOG.warning("Redis does not take %d changes: %s", len(batch), error)
             return False
         for key, command in batch.items():
-            if self._writes.get(key) is command:  # else it changed meanwhile
+            if self._writes.get(key) is command:  # else a newer command replaced it
                 del self._writes[key]
         return True
 
@@ -251,7 +253,7 @@ class InRedis(LeaseStore):
         self._writer.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._writer
-        await self._flush()  # again what was under way: each command may be repeated
+        await self._flush()  # includes what was being written: commands may be repeated
         await self.redis.aclose()
 
 
@@ -259,10 +261,10 @@ _REDIS = ("redis://", "rediss://", "unix://")
 
 
 def make_store(where: str | None, prefix: str) -> LeaseStore:
-    """In memory without a place; redis://..., rediss://... or the path of a file.
+    """Make a store: in memory (None), in Redis (redis://..., rediss://...) or in a file (a path).
 
     Raises:
-        BadInput: a password it names is not there.
+        BadInput: the address names a password that is not on this machine.
     """
     if where is None:
         return LeaseStore()
@@ -271,8 +273,8 @@ def make_store(where: str | None, prefix: str) -> LeaseStore:
     return InFile(Path(where))
 
 
-def store_faults(where: str | None, *, here: bool) -> Iterator[Fault]:
-    """Faults of a pool's `store`; with `here` its password must be on this machine."""
+def store_faults(where: str | None, *, local: bool) -> Iterator[Fault]:
+    """Faults of a pool's `store`; with `local` its password must be on this machine."""
     if where is None or where.startswith("/"):
         return
     if not where.startswith(_REDIS):
@@ -280,4 +282,4 @@ def store_faults(where: str | None, *, here: bool) -> Iterator[Fault]:
             "store",
             f"is {where!r}: give redis://host:port/number or the absolute path of a file",
         )
-    yield from credentials.faults("store", where, here=here)
+    yield from credentials.faults("store", where, here=local)

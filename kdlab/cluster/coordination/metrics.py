@@ -1,7 +1,7 @@
-"""What Prometheus sees of a pool, at /metrics of the scheduler it lives in.
+"""Prometheus metrics of a pool, at /metrics of its scheduler.
 
-Dask's scheduler serves that page where prometheus-client is installed; whatever registers there
-is on it. Numbers are read from the coordinator when somebody asks, so that they cost nothing else.
+Dask's scheduler serves that page where prometheus-client is installed, with all registered
+metrics. Numbers are read from the coordinator at each request, and cost nothing in between.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,18 +19,18 @@ from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 if TYPE_CHECKING:  # an extra
     from prometheus_client.core import Metric
 
-# Whether it only grows, its name, what it is, and the number.
+# Counter or gauge, name, description, and the number.
 _OF_A_TEACHER: tuple[tuple[bool, str, str, Callable[[TeacherStatus], float]], ...] = (
     (False, "samples_per_second", "t_t: samples/s while it computes", lambda t: t.t_t),
     (False, "silent_seconds", "since it renewed its lease", lambda t: t.silent_s),
-    (False, "queued_requests", "that wait for it", lambda t: _said(t).queued or 0),
-    (False, "data_here_share", "of the data, on its machine", lambda t: _said(t).here),
-    (True, "answered_requests", "since it came up", lambda t: _said(t).answered or 0),
+    (False, "queued_requests", "that wait for it", lambda t: _facts(t).queued or 0),
+    (False, "data_here_share", "of the data, on its machine", lambda t: _facts(t).here),
+    (True, "answered_requests", "since it came up", lambda t: _facts(t).answered or 0),
     (
         True,
         "shared_samples",
         "answered without computing: another student had asked for the same",
-        lambda t: _said(t).shared or 0,
+        lambda t: _facts(t).shared or 0,
     ),
 )
 _OF_A_STUDENT: tuple[tuple[str, str, Callable[[StudentStatus], float]], ...] = (
@@ -38,7 +38,7 @@ _OF_A_STUDENT: tuple[tuple[str, str, Callable[[StudentStatus], float]], ...] = (
     ("gets_samples_per_second", "t_t of its teachers together", lambda s: s.rate),
     ("searching", "1: it could use one more teacher", lambda s: float(s.searching)),
 )
-# What a reader counts, by the names in its figures.
+# Metrics of a reader, by the names in its figures.
 OF_READERS: Mapping[str, tuple[bool, str, str]] = {
     "labels": (True, "labels", "soft labels that arrived"),
     "volume": (False, "volume_samples", "with soft labels that wait to be trained on"),
@@ -62,12 +62,12 @@ OF_READERS: Mapping[str, tuple[bool, str, str]] = {
 }
 
 
-def _said(teacher: TeacherStatus) -> TeacherInfo:
+def _facts(teacher: TeacherStatus) -> TeacherInfo:
     return teacher.facts or TeacherInfo()
 
 
-def can_be_shown() -> bool:
-    """Whether there is a page: prometheus-client is installed."""
+def metrics_available() -> bool:
+    """True where prometheus-client is installed, and Dask serves the page."""
     return find_spec("prometheus_client") is not None
 
 
@@ -75,7 +75,7 @@ class PoolMetrics:
     """A collector of prometheus-client.
 
     Args:
-        status: of the pool, at this moment.
+        status: returns the pool's state.
     """
 
     def __init__(self, status: Callable[[], PoolStatus]) -> None:
@@ -92,7 +92,7 @@ class PoolMetrics:
         REGISTRY.unregister(self)
 
     def collect(self) -> "Iterator[Metric]":
-        """Families, for prometheus-client."""
+        """Yield metric families, as prometheus-client asks."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         status = self._status()
@@ -108,7 +108,7 @@ class PoolMetrics:
             kind = CounterMetricFamily if grows else GaugeMetricFamily
             family = kind(f"kdlab_teacher_{name}", what, labels=["teacher", "student"])
             for teacher in status.teachers:
-                who = _said(teacher).name or teacher.address
+                who = _facts(teacher).name or teacher.address
                 whose = ", ".join(sorted(teacher.shares))
                 family.add_metric([who, whose], number(teacher))
             yield family

@@ -1,14 +1,14 @@
-"""Teachers with unusable answers are left out for a while, longer each time."""
+"""Quarantine of teachers with unusable answers, longer each time."""
 
 from dataclasses import dataclass, field
 
 _FIRST_S = 10.0  # doubles with each time
 _LONGEST_S = 600.0
-_FORGIVEN_S = 600.0  # without a complaint: one of the earlier ones is forgotten
+_FORGIVEN_S = 600.0  # without a complaint: one earlier complaint is forgotten
 
 
 @dataclass(frozen=True, slots=True)
-class _LeftOut:
+class _Entry:
     until: float
     times: int
     why: str
@@ -16,22 +16,22 @@ class _LeftOut:
 
 @dataclass(slots=True)
 class Quarantine:
-    """Teachers by address, on the clock of whoever asks."""
+    """Quarantined teachers by address, on the caller's clock."""
 
-    _left_out: dict[str, _LeftOut] = field(default_factory=dict)
+    _entries: dict[str, _Entry] = field(default_factory=dict)
 
     def put(self, teacher: str, why: str, now: float) -> None:
-        """It is left out from now on; what was long ago counts no more."""
-        before = self._left_out.get(teacher, _LeftOut(now, 0, ""))
+        """Quarantine a teacher from now on; old complaints no longer count."""
+        before = self._entries.get(teacher, _Entry(now, 0, ""))
         times = max(0, before.times - int((now - before.until) / _FORGIVEN_S))
         seconds = min(_LONGEST_S, _FIRST_S * 2.0 ** min(times, 10))
-        self._left_out[teacher] = _LeftOut(now + seconds, times + 1, why[:300])
+        self._entries[teacher] = _Entry(now + seconds, times + 1, why[:300])
 
     def left(self, teacher: str, now: float) -> tuple[float, str]:
-        """Seconds that it stays left out, 0 if it is not, and why."""
-        found = self._left_out.get(teacher, _LeftOut(now, 0, ""))
-        return max(0.0, found.until - now), found.why
+        """Seconds until the quarantine of a teacher ends, 0 without one, and its reason."""
+        entry = self._entries.get(teacher, _Entry(now, 0, ""))
+        return max(0.0, entry.until - now), entry.why
 
     def clear(self) -> None:
-        """Another model is served: what came before says nothing of it."""
-        self._left_out.clear()
+        """Release all teachers, because the pool serves another model."""
+        self._entries.clear()

@@ -1,4 +1,4 @@
-"""A Dask scheduler with the Coordinator in it, as a process of its own."""
+"""Process of a Dask scheduler with the Coordinator in it."""
 
 import asyncio
 import logging

@@ -1,7 +1,7 @@
-"""Weights that runs send along, for teachers that cannot read their path.
+"""Cache of weights that runs upload, for teachers that cannot read their path.
 
-Few teachers are served from here at once, so that leases come first; whoever has the weights
-serves others.
+It serves few teachers at once, so that leases come first; teachers that have the weights serve
+others.
 """
 
 import asyncio
@@ -15,24 +15,24 @@ from pathlib import Path
 
 from kdlab.cluster.coordination.coordinator_messages import WeightsSource
 
-_CHUNK = 1 << 20  # bytes of weights in one answer, so that no renewal waits for more
-_STREAMS = 2  # teachers that get weights from here at once; the others wait, or ask those
-_STREAM_S = 10.0  # without a question: that teacher is taken for gone
+_CHUNK = 1 << 20  # bytes of weights in one answer; a renewal waits for no more
+_STREAMS = 2  # teachers served at once; others wait, or ask these
+_STREAM_S = 10.0  # without a request: that teacher counts as gone
 
 
 class WeightsCache:
-    """Files by their sha256, on the machine of the scheduler."""
+    """Files by sha256, on the machine of the scheduler."""
 
     def __init__(self) -> None:
-        self._streams: dict[str, float] = {}  # teachers that get some: when last
+        self._streams: dict[str, float] = {}  # time of the last request, by teacher
 
     @cached_property
     def folder(self) -> Path:
-        """Made for the first file: a scheduler that is killed cannot take it away."""
+        """Folder of the files, created for the first one; it survives a killed scheduler."""
         return Path(tempfile.mkdtemp(prefix="kdlab-weights-"))
 
     async def put(self, sha256: str, offset: int, chunk: bytes) -> int:
-        """Take the next piece of a file that a run sends; how much there is of it now."""
+        """Append the next chunk of a file and return the bytes that are there now."""
         path = self._path(sha256)
         have = path.stat().st_size if path.is_file() else 0
         if offset == have:
@@ -43,15 +43,15 @@ class WeightsCache:
     def source(
         self, address: str, sha256: str, peers: Sequence[tuple[str, int]]
     ) -> WeightsSource:
-        """Where a teacher gets them.
+        """Choose where a teacher gets weights.
 
         Args:
             address: of the teacher.
             sha256: of the weights.
-            peers: address and port of the teachers that have them.
+            peers: addresses and ports of the teachers that have them.
 
         Raises:
-            FileNotFoundError: nobody has them.
+            FileNotFoundError: no teacher has them, and neither has this cache.
         """
         if peers:
             return WeightsSource(peer=random.choice(peers))
@@ -59,7 +59,7 @@ class WeightsCache:
         if not path.is_file():
             raise FileNotFoundError(
                 "neither this pool nor a teacher of it has these weights; the run that "
-                "deployed them sends them along while it is up"
+                "deployed them uploads them while it is up"
             )
         now = time.monotonic()
         self._streams = {a: at for a, at in self._streams.items() if now - at < _STREAM_S}
@@ -69,7 +69,7 @@ class WeightsCache:
         return WeightsSource(size=path.stat().st_size)
 
     async def piece(self, address: str, sha256: str, offset: int) -> bytes:
-        """One piece of a file."""
+        """Read one chunk of a file, at most 1 MiB, for a teacher."""
         self._streams[address] = time.monotonic()
         path = self._path(sha256)
         piece = await asyncio.to_thread(_piece, path, offset)

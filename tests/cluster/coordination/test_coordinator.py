@@ -179,7 +179,7 @@ def test_a_pool_in_use_serves_nothing_else(case):
 def test_pixels_are_not_enough_for_who_sends_ids(case):
     async def act(case):
         refusal = await case.call("deploy", {**SERVED, "by_reference": True})
-        assert "use soft_labels.inputs=value_uint8" in refusal
+        assert "set soft_labels.inputs=value_uint8" in refusal
 
     case.run(act)
 
@@ -464,7 +464,7 @@ def test_facts_of_a_teacher_are_what_others_see(case):
         status = from_builtins(PoolStatus, await case.call("status"))
         to_dict = facts(name="a", weights=("ab",), engine="eager fp32")
         assert [t.facts for t in status.teachers] == [to_dict]
-        (said,) = (one.said() for one in status.teachers)
+        (said,) = (one.to_json() for one in status.teachers)
         assert said["engine"] == "eager fp32"
         assert "answered" not in said  # what it did not tell is left out
 
