@@ -334,7 +334,7 @@ class ServedSource:
         self.reader.pause(paused=paused)
 
     def look(self) -> None:
-        self.reader.look()
+        self.reader.poll()
 
     def close(self) -> None:
         self.reader.close()

@@ -113,7 +113,7 @@ async def main() -> None:
         wires = await PoolConnection.open(settings)
         student = EmulatedStudent(settings.student, settings, wires)
         students.append(student)
-        for work in (student.watch(), student.look(), student.train()):
+        for work in (student.watch(), student.keep_ticking(), student.train()):
             student.spawn(work)
     announce(students=len(students))
     while True:

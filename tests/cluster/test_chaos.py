@@ -223,7 +223,7 @@ def test_a_reader_that_stands_still_is_killed_and_replaced(pools, served, deploy
                 os.kill(source.reader.pid, signal.SIGSTOP)
     complete(ids, samples, 4)
     (restarted,) = [data for name, data in events if name == "reader_restarted"]
-    assert restarted.why.startswith("The reader has stood still for")
+    assert restarted.why.startswith("The reader hangs for")
 
 
 @pytest.mark.nightly
@@ -236,7 +236,7 @@ def test_a_reader_that_cannot_live_ends_the_run(pools, served, deployment):
             for _ in source.epoch(epoch, ()):
                 os.kill(source.reader.pid, signal.SIGKILL)
 
-    with pytest.raises(ClusterError, match="It was started again 5 times"):
+    with pytest.raises(ClusterError, match="It was restarted 5 times"):
         kill_each()
 
 

@@ -353,7 +353,7 @@ def test_a_student_gets_each_batch_once_and_trains_in_its_time(pool):
     student = students(pool)
 
     async def live():
-        for work in (student.watch(), student.look(), student.train()):
+        for work in (student.watch(), student.keep_ticking(), student.train()):
             student.spawn(work)
 
     pool.run(live())
@@ -405,7 +405,7 @@ def test_a_liar_among_three_is_found(pool):
     student = students(pool, check_share=1.0, batches=200)
 
     async def live():
-        for work in (student.watch(), student.look(), student.train()):
+        for work in (student.watch(), student.keep_ticking(), student.train()):
             student.spawn(work)
 
     pool.run(live())

@@ -414,7 +414,7 @@ def test_a_killed_reader_is_started_again(pool_here, served_here, order):
 def test_a_reader_that_dies_again_and_again_ends_the_run(pool_here, served_here):
     pool = pool_here(teachers=1)
     source, _, events = served_here(pool, rate=1e9, epochs=50, ut=100)
-    with pytest.raises(ClusterError, match="It was started again 5 times"):
+    with pytest.raises(ClusterError, match="It was restarted 5 times"):
         train(source, 50, lambda epoch, number: source.reader._child.kill())
     assert len(said(events, "reader_restarted")) == 5
 

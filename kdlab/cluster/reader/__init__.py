@@ -1,1 +1,1 @@
-"""The DistilReader's process: wires to teachers, the ring of shared memory to the trainer."""
+"""The DistilReader's process: connections to teachers, shared memory to the trainer."""

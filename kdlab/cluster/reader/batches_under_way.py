@@ -1,4 +1,4 @@
-"""What a reader keeps of each batch until the trainer has it: ids, views, soft labels."""
+"""A reader's batches until the trainer has them: ids, views, soft labels."""
 
 import asyncio
 from collections import deque
@@ -16,24 +16,24 @@ LateWork = Callable[[], object]
 
 
 class BatchesUnderWay:
-    """The student's samples, cut into batches.
+    """Batches of a student's samples, with the parts of them that have arrived.
 
     Args:
-        samples: that it trains on.
+        samples: of the student.
         classes: numbers of a soft label.
-        labels: keeps soft labels for later epochs; None keeps none.
+        labels: stores soft labels for later epochs; None stores none.
     """
 
     def __init__(
         self, samples: PlannedSamples, classes: int, labels: GrowingLabels | None
     ) -> None:
         self._samples, self._classes, self._labels = samples, classes, labels
-        self._told = False  # who made the kept labels
+        self._reported = False  # whether `finish` has returned its labels
         self._cuts: dict[int, list[NDArray[np.int64]]] = {}  # by epoch
         self._soft: dict[tuple[int, int], NDArray[np.float32]] = {}
-        self._views: dict[tuple[int, int], NDArray[np.uint8]] = {}  # by value: kept
-        # The same of views that take long; one that another teacher's answer made needless ends
-        # for nobody.
+        self._views: dict[tuple[int, int], NDArray[np.uint8]] = {}  # sent by value
+        # Slow views in preparation; nobody awaits those that another teacher's answer made
+        # needless.
         self._making: dict[tuple[int, int], asyncio.Task[NDArray[np.uint8]]] = {}
 
     def ids(self, epoch: int, batch: int) -> NDArray[np.int64]:
@@ -42,13 +42,13 @@ class BatchesUnderWay:
         return self._cuts[epoch][batch]
 
     def view_of(self, epoch: int) -> int:
-        """The epoch whose views are shown."""
+        """The epoch whose views are used in this epoch."""
         return epoch if self._labels is None else self._labels.view_of(epoch)
 
     async def views(self, part: Part, *, keep: bool) -> NDArray[np.uint8]:
-        """Views of a part; with `keep` those of the whole batch, which a re-send needs again.
+        """Views of a part; with `keep` the whole batch's are kept, which a re-send needs again.
 
-        A batch that is checked may be delivered already, and its views gone.
+        A batch that is checked may be delivered already, and its views dropped.
         """
         rows, key = slice(part.start, part.stop), (part.epoch, part.batch)
         ids, view = self.ids(*key), self.view_of(part.epoch)
@@ -61,12 +61,12 @@ class BatchesUnderWay:
         if not keep:
             return await asyncio.to_thread(self._samples.views, ids[rows], view)
         if key not in self._making:  # once for all parts of a batch
-            made = asyncio.to_thread(self._samples.views, ids, view)
-            self._making[key] = asyncio.ensure_future(made)
+            making = asyncio.to_thread(self._samples.views, ids, view)
+            self._making[key] = asyncio.ensure_future(making)
         return (await asyncio.shield(self._making[key]))[rows]
 
     def knows(self, epoch: int, batch: int) -> bool:
-        """Whether the soft labels of a batch were kept."""
+        """True where the soft labels of a batch are stored."""
         return self._labels is not None and self._labels.knows(
             self.ids(epoch, batch), epoch
         )
@@ -91,11 +91,11 @@ class BatchesUnderWay:
         return self._soft[key]
 
     def move_to(self, slot: Slot, epoch: int, batch: int) -> tuple[int, LateWork | None]:
-        """Fill a slot of the ring, and forget the batch.
+        """Fill a slot of the ring, and drop the batch.
 
         Returns:
-            Its samples, and what is left to do, in any thread, before the slot may be read:
-            views that take long.
+            Number of samples, and work that is left, in any thread, before the slot may be
+            read: views that take long.
         """
         ids, key = self.ids(epoch, batch), (epoch, batch)
         count, view = len(ids), self.view_of(epoch)
@@ -118,25 +118,25 @@ class BatchesUnderWay:
         return count, None
 
     def finish(self) -> dict[str, int] | None:
-        """The file of kept soft labels may be complete by now.
+        """Complete the file of stored soft labels, if all are there.
 
         Returns:
-            Labels of each engine that computed some, the first time that all are there.
+            Labels by the engine that computed them, once, when all are there.
         """
-        if self._labels is None or not self._labels.finish() or self._told:
+        if self._labels is None or not self._labels.finish() or self._reported:
             return None
-        self._told = True
+        self._reported = True
         return made_by(self._labels.folder)
 
 
 class HandOver:
-    """Batches go to the trainer in the order in which they are complete.
+    """Hands batches to the trainer in the order in which they are complete.
 
-    Views that take long are made in a thread first; the reader's loop goes on meanwhile.
+    Slow views are made in a thread first; the reader's loop continues meanwhile.
 
     Args:
-        done: is called with each slot that the trainer may read.
-        spawn: carries a coroutine out beside others.
+        done: called with each slot that the trainer may read.
+        spawn: runs a coroutine in the background.
     """
 
     def __init__(
@@ -145,10 +145,10 @@ class HandOver:
         spawn: Callable[[Coroutine[object, None, None]], None],
     ) -> None:
         self._done, self._spawn = done, spawn
-        self._unmade = deque[tuple[int, LateWork | None]]()  # slots that wait, in order
+        self._unmade = deque[tuple[int, LateWork | None]]()  # waiting slots, in order
 
     def add(self, slot: int, left: LateWork | None) -> None:
-        """A slot that is filled but for the work that is `left`."""
+        """Queue a slot that is filled except for the work that is `left`."""
         if left is None and not self._unmade:
             self._done(slot)
             return

@@ -1,4 +1,4 @@
-"""The reader's two wires: to its teachers (label_wire.py), to the coordinator (Dask's RPC)."""
+"""The reader's connections: to teachers (label_wire.py), and to the coordinator (Dask's RPC)."""
 
 import asyncio
 import random
@@ -34,35 +34,35 @@ _AGAIN_S, _LONGEST_S = 0.2, 5.0  # between tries to reach the coordinator
 
 
 class Unusable(Exception):
-    """A teacher answered, and the answer cannot be trained on."""
+    """A teacher's answer cannot be trained on."""
 
 
 class Unreachable(Exception):
-    """A request came to nothing on the way."""
+    """A request got no answer."""
 
 
 class CoordinatorReply(NamedTuple):
-    """What the coordinator says has changed; with `full`, all there is."""
+    """Changes of a student's teachers; with `full`, its complete state."""
 
-    given: list[Teacher]
+    teachers: list[Teacher]  # that it was given
     gone: dict[str, Fate]
     full: bool
-    announced: bool = False  # the student's demand was said anew
+    announced: bool = False  # the student's demand was sent again
 
 
 WAITS = (*RequestTimes._fields, "wire_s")
-WAYS = ("reference", "value")  # of inputs to a teacher
+WAYS = ("reference", "value")  # in which inputs go to a teacher
 
 
 class PoolConnection:
     def __init__(self, pool: ConnectionPool, config: PoolConnectionConfig) -> None:
         self._pool, self._config = pool, config
-        self._ports: dict[str, int] = {}  # of the teachers' label wires, by address
-        self._askers: dict[str, asyncio.Task[LabelClient]] = {}
-        self.engines: dict[str, str] = {}  # teacher -> what computed its last answer
-        self._carried = dict.fromkeys(WAYS, 0)  # bytes of arrays, there and back
+        self._ports: dict[str, int] = {}  # of the label wires, by address of the teacher
+        self._clients: dict[str, asyncio.Task[LabelClient]] = {}
+        self.engines: dict[str, str] = {}  # teacher -> engine of its last answer
+        self._carried = dict.fromkeys(WAYS, 0)  # bytes of arrays, in both directions
         self._answered = dict.fromkeys(WAYS, 0)  # samples
-        self.waits = dict.fromkeys(WAITS, 0.0)  # seconds of answers, by where they were
+        self.waits = dict.fromkeys(WAITS, 0.0)  # seconds of answers, by kind
 
     @classmethod
     async def open(cls, config: PoolConnectionConfig) -> "PoolConnection":
@@ -71,23 +71,23 @@ class PoolConnection:
         return cls(pool, config)
 
     def connections(self) -> int:
-        """Open ones, to teachers and to the coordinator."""
-        return int(self._pool.open) + len(self._askers)
+        """Number of open connections, to teachers and to the coordinator."""
+        return int(self._pool.open) + len(self._clients)
 
     async def close(self) -> None:
-        self.forget(list(self._askers))
+        self.forget(list(self._clients))
         await self._pool.close()
 
-    async def news(
+    async def updates(
         self,
         away: Callable[[str], None] = lambda why: None,
         figures: Callable[[], Mapping[str, float]] = dict,
     ) -> AsyncIterator[CoordinatorReply]:
-        """What changes for this student, for ever, as soon as it does.
+        """Yield changes for this student, for ever, as soon as they happen.
 
-        The demand is announced first, and again when the coordinator was started anew. While
-        nobody answers, `away` is told why and tries go on: the teachers that are known still
-        serve, over wires of their own.
+        The demand is announced first, and again after a restart of the coordinator. While
+        the coordinator does not answer, `away` gets the reason and retries continue: known
+        teachers still serve, over their own connections.
         """
         version, incarnation = -1, ""
         again = Backoff(_AGAIN_S, longest_s=_LONGEST_S)
@@ -95,14 +95,14 @@ class PoolConnection:
         how = {"at_most": c.at_most, "priority": c.priority, "floor": c.floor}
         while True:
             try:
-                news = await self.coordinator(
+                update = await self.coordinator(
                     "watch",
                     version=version,
                     incarnation=incarnation,
                     wait_s=_WATCH_S,
                     figures=figures(),
                 )
-                if not news:
+                if not update:
                     await self.coordinator("demand", t_s=c.rules.t_s, **how)
                     yield CoordinatorReply([], {}, full=False, announced=True)
                     continue
@@ -110,27 +110,27 @@ class PoolConnection:
                 away(brief(error))
                 await asyncio.sleep(again.wait_s() * random.uniform(0.5, 1.0))
                 continue
-            changes = from_builtins(PoolUpdate, news)
+            changes = from_builtins(PoolUpdate, update)
             version, incarnation = changes.version, changes.incarnation
             again.succeeded()
             known = [(lease, lease.info) for lease in changes.held if lease.info]
             ports = {lease.teacher: info.wire_port for lease, info in known}
             self.follow(ports, changes.gone, full=changes.full)
-            given = [Teacher.from_lease(lease, info) for lease, info in known]
-            yield CoordinatorReply(given, dict(changes.gone), changes.full)
+            teachers = [Teacher.of(lease, info) for lease, info in known]
+            yield CoordinatorReply(teachers, dict(changes.gone), changes.full)
 
     def follow(
-        self, given: Mapping[str, int], gone: Collection[str], *, full: bool
+        self, ports: Mapping[str, int], gone: Collection[str], *, full: bool
     ) -> None:
-        """Where new teachers answer, by address, and who is gone."""
+        """Take in the ports of new teachers, by address, and drop those that are gone."""
         old = set(self._ports) if full else set(gone)
-        self.forget(old - set(given))
-        self._ports |= given
+        self.forget(old - set(ports))
+        self._ports |= ports
 
     def forget(self, teachers: Iterable[str]) -> None:
-        """Close these connections as soon as nothing is awaited there."""
+        """Close these connections as soon as no answer is awaited on them."""
         for teacher in teachers:
-            opening = self._askers.pop(teacher, None)
+            opening = self._clients.pop(teacher, None)
             if opening is None:
                 continue
             if not opening.done():
@@ -138,13 +138,13 @@ class PoolConnection:
             elif not opening.cancelled() and opening.exception() is None:
                 opening.result().retire()
 
-    async def _asker(self, teacher: str) -> LabelClient:
-        """The connection, made by whoever needs it first.
+    async def _client(self, teacher: str) -> LabelClient:
+        """Return the connection to a teacher, opened at its first use.
 
         Raises:
-            OSError, TimeoutError: nobody answers there.
+            OSError, TimeoutError: no answer there.
         """
-        opening = self._askers.get(teacher)
+        opening = self._clients.get(teacher)
         if opening is not None and opening.done():
             failed = opening.cancelled() or opening.exception() is not None
             if failed or not opening.result().usable:
@@ -152,11 +152,11 @@ class PoolConnection:
         if opening is None:
             host = urlsplit(teacher).hostname or ""
             opening = asyncio.ensure_future(connect(host, self._ports[teacher]))
-            self._askers[teacher] = opening
+            self._clients[teacher] = opening
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            if opening.cancelled():  # forgotten meanwhile
+            if opening.cancelled():  # dropped meanwhile
                 raise ConnectionError("this teacher is gone") from None
             raise
 
@@ -169,7 +169,7 @@ class PoolConnection:
         *,
         fresh: bool = False,
     ) -> NDArray[np.float32]:
-        """(N, classes) float32 logits of these samples; `fresh` ones are computed for this.
+        """Ask a teacher for (N, classes) float32 logits; `fresh` ones come from no cache.
 
         Raises:
             Unreachable: no connection, or no answer within the deadline.
@@ -185,47 +185,47 @@ class PoolConnection:
         )
         arrays = request(config.inputs, ids, views)
         try:
-            asker = await self._asker(teacher)
-        except (OSError, TimeoutError, KeyError) as error:  # KeyError: gone meanwhile
+            client = await self._client(teacher)
+        except (OSError, TimeoutError, KeyError) as error:  # KeyError: dropped meanwhile
             raise Unreachable(f"no connection to it ({brief(error)})") from error
         sent_at = time.monotonic()
         try:
-            answer = asker.ask(to_dict(asked), arrays)
-            said, answered = await asyncio.wait_for(answer, config.rules.deadline_s)
+            future = client.ask(to_dict(asked), arrays)
+            header, answer = await asyncio.wait_for(future, config.rules.deadline_s)
         except TimeoutError:
-            asker.transport.abort()  # it may lead nowhere; the next lease connects anew
+            client.transport.abort()  # it may be dead; the next lease reconnects
             raise Unreachable(f"no answer within {config.rules.deadline_s:g} s") from None
         except OSError as error:
             raise Unreachable(f"its connection broke ({brief(error)})") from error
         except ProtocolError as error:
             raise Unusable(f"its answer cannot be read ({error})") from error
-        if "error" in said:
-            raise Unusable(f"it raised {said['error']}")
-        self._count_waits(RequestTimes.from_answer(answered), time.monotonic() - sent_at)
-        self.engines[teacher] = engine_of(answered)
+        if "error" in header:
+            raise Unusable(f"it raised {header['error']}")
+        self._count_waits(RequestTimes.from_answer(answer), time.monotonic() - sent_at)
+        self.engines[teacher] = engine_of(answer)
         try:
-            logits = decode(answered, config.classes)
+            logits = decode(answer, config.classes)
         except ValueError as error:
             raise Unusable(brief(error)) from error
-        trouble = _trouble(logits, (len(ids), config.classes))
-        if trouble:
-            raise Unusable(trouble)
+        fault = _fault(logits, (len(ids), config.classes))
+        if fault:
+            raise Unusable(fault)
         way = "reference" if views is None else "value"
-        both = (*arrays.values(), *answered.values())
+        both = (*arrays.values(), *answer.values())
         self._carried[way] += sum(array.nbytes for array in both)
         self._answered[way] += len(ids)
         return logits
 
-    def _count_waits(self, took: RequestTimes | None, whole_s: float) -> None:
-        """Where an answer was while it was waited for."""
+    def _count_waits(self, took: RequestTimes | None, total_s: float) -> None:
+        """Add the times of an answer to `waits`."""
         if took is None:
             return
         for name, seconds in took._asdict().items():
             self.waits[name] += seconds
-        self.waits["wire_s"] += max(0.0, whole_s - sum(took))
+        self.waits["wire_s"] += max(0.0, total_s - sum(took))
 
     def figures(self) -> dict[str, float]:
-        """What the wires have counted, for people; no bytes where nothing went that way."""
+        """Bytes per sample, seconds of answers and labels so far; 0 bytes for an unused way."""
         sizes = {
             f"bytes_per_sample_{way}": self._carried[way] / max(1, self._answered[way])
             for way in WAYS
@@ -233,7 +233,7 @@ class PoolConnection:
         return sizes | self.waits | {"labels": sum(self._answered.values())}
 
     async def coordinator(self, operation: str, **arguments: object) -> object:
-        """One call about this student.
+        """Call an operation of the coordinator for this student.
 
         Raises:
             OSError, TimeoutError: the scheduler is gone or silent.
@@ -244,8 +244,8 @@ class PoolConnection:
         )
 
 
-def _trouble(logits: NDArray[np.float32], shape: tuple[int, int]) -> str:
-    """Why an answer cannot be used; empty when it can."""
+def _fault(logits: NDArray[np.float32], shape: tuple[int, int]) -> str:
+    """Why an answer cannot be used; empty where it can."""
     if logits.shape != shape:
         return f"it answered with shape {logits.shape}, expected {shape}"
     bad = int((~np.isfinite(logits)).sum())

@@ -1,7 +1,7 @@
-"""What every reader does with the machine's instructions and its wires, real or emulated.
+"""Event loop of every reader, real or emulated, between its pure machine and its connections.
 
-Facts go in with their time; of what comes out it asks teachers and tells the coordinator. Batches,
-events and failures are a subclass's.
+Facts go into the machine with their time. Of the instructions that come out, this loop carries out
+those to teachers and coordinator; subclasses handle batches, events and failures.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ class ReaderLoop(ABC):
     wires: PoolConnection
 
     def __init__(self) -> None:
-        self.answer: NDArray[np.float32] | None = None  # the one being passed on
+        self.answer: NDArray[np.float32] | None = None  # the one being handled
         self.computed_by = ""  # the engine of that answer
-        # Answers that are compared with others: by part, then (teacher, lease).
+        # Answers to compare: by part, then by (teacher, lease).
         self.compared: dict[Part, dict[tuple[str, int], NDArray[np.float32]]] = {}
         self.background: set[asyncio.Task[None]] = set()
 
@@ -39,16 +39,16 @@ class ReaderLoop(ABC):
     async def soft_labels(
         self, part: Part, teacher: str, *, check: bool
     ) -> NDArray[np.float32]:
-        """Soft labels of a part, by this teacher; raises what `PoolConnection.soft_labels` does."""
+        """Ask a teacher for a part; raises what `PoolConnection.soft_labels` does."""
 
     @abstractmethod
     def failed_task(self, error: BaseException) -> None:
-        """Work in the background ended by it."""
+        """Handle an error that ended a background task."""
 
     # Carrying out
 
-    def do(self, told: Instructions) -> None:
-        for instruction in told:
+    def do(self, instructions: Instructions) -> None:
+        for instruction in instructions:
             self.execute(instruction)
 
     def execute(self, instruction: tell.ReaderInstruction) -> None:
@@ -63,17 +63,17 @@ class ReaderLoop(ABC):
             case tell.EndCheck(part):
                 self.compared.pop(part, None)
             case tell.AskTeacher() | tell.Need() | tell.Release():
-                self.spawn(self._tell_coordinator(instruction))
+                self.spawn(self._notify_coordinator(instruction))
             case tell.ReturnTeacher() | tell.ReportBadTeacher():
-                self.spawn(self._tell_coordinator(instruction))
+                self.spawn(self._notify_coordinator(instruction))
 
-    async def _tell_coordinator(self, instruction: tell.ToCoordinator) -> None:
+    async def _notify_coordinator(self, instruction: tell.ToCoordinator) -> None:
         if isinstance(instruction, tell.ReturnTeacher):
-            await asyncio.sleep(instruction.after_s)  # who is dead is gone by then
+            await asyncio.sleep(instruction.after_s)  # by then a dead teacher is dropped
         try:
-            told = to_builtins(instruction)
-            got = await self.wires.coordinator("tell", instruction=told)
-        except (OSError, TimeoutError):  # it is away; `watch` notices and reports
+            message = to_builtins(instruction)
+            granted = await self.wires.coordinator("tell", instruction=message)
+        except (OSError, TimeoutError):  # no answer; `watch` notices and reports it
             match instruction:
                 case tell.AskTeacher():
                     self.machine.on_ask_failed()
@@ -83,10 +83,10 @@ class ReaderLoop(ABC):
                     self.machine.on_release_failed(teacher)
         else:
             if isinstance(instruction, tell.AskTeacher):
-                self.do([tell.EmitEvent(TeacherRequested(granted=bool(got)))])
+                self.do([tell.EmitEvent(TeacherRequested(granted=bool(granted)))])
 
     async def _ask(self, part: Part, teacher: str, lease: int, check: bool = False) -> None:
-        """One request: every way it can end becomes one fact."""
+        """Send one request; each outcome becomes one event of the machine."""
         machine = self.machine
         try:
             logits = await self.soft_labels(part, teacher, check=check)
@@ -104,12 +104,12 @@ class ReaderLoop(ABC):
     def _compare(
         self, part: Part, who: tuple[str, int], logits: NDArray[np.float32]
     ) -> None:
-        kept = self.compared.get(part)
-        if kept is None:
+        answers = self.compared.get(part)
+        if answers is None:
             return  # it was decided meanwhile
-        agrees = [w for w, other in kept.items() if not difference_of(logits, other)]
-        kept.setdefault(who, logits)
-        if kept[who] is logits:
+        agrees = [w for w, other in answers.items() if not difference_of(logits, other)]
+        answers.setdefault(who, logits)
+        if answers[who] is logits:
             agrees.append(who)
         self.do(
             self.machine.on_compared(part, *who, agrees_with=agrees, time=time.monotonic())
@@ -121,15 +121,15 @@ class ReaderLoop(ABC):
         back: Callable[[], None] = lambda: None,
         figures: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """Follow the coordinator's changes; `away` and `back` say whether it answers."""
-        async for news in self.wires.news(away, figures):
+        """Follow the coordinator; calls `away` and `back` as it stops or starts to answer."""
+        async for reply in self.wires.updates(away, figures):
             back()
-            if news.announced or not self.machine.flow.announced:
+            if reply.announced or not self.machine.flow.announced:
                 self.machine.on_announced()
-            told = (news.given, news.gone, news.full)
-            self.do(self.machine.on_teachers(*told, time.monotonic()))
+            update = (reply.teachers, reply.gone, reply.full)
+            self.do(self.machine.on_teachers(*update, time.monotonic()))
 
-    async def look(self) -> None:
+    async def keep_ticking(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
             self.tick()
@@ -139,7 +139,7 @@ class ReaderLoop(ABC):
 
     def spawn(self, work: Coroutine[object, None, None]) -> None:
         task = asyncio.ensure_future(work)
-        self.background.add(task)  # asyncio itself keeps only a weak reference
+        self.background.add(task)  # asyncio keeps only a weak reference
         task.add_done_callback(self._finished)
 
     def _finished(self, task: "asyncio.Task[None]") -> None:

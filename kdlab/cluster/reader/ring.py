@@ -1,14 +1,14 @@
-"""Batches from the reader to the trainer through shared memory, without a copy between.
+"""Pass batches from the reader to the trainer through shared memory, without a copy.
 
-A file without a name (in memory where the system has /dev/shm) is mapped by both. Which
-slots are filled and which are free again stands in it too, as two queues with one writer
-each; so in the steady state a batch changes hands without a system call, which costs
-more than everything else here. Whoever finds nothing says in a word of shared memory
-that it waits, and is woken through a socket pair.
+Both map an unnamed file (in memory where the system has /dev/shm). It also holds which slots
+are filled and which are free again, as two queues with one writer each; so in the steady
+state a batch changes hands without a system call, which costs more than all else here. An end
+with nothing to do sets a flag in shared memory that it waits, and is woken through a socket
+pair.
 
-The socket pair carries lines of JSON: a bare 0 wakes, an object is a word for people or
-an order. Both ends can wait on it, and both see when the other is gone. Nothing is left
-to clean up when a process dies.
+The socket pair carries lines of JSON: a bare 0 wakes, an object is a message or an order.
+Both ends can wait on it, and both see when the other ends. Nothing is left to clean up when a
+process dies.
 """
 
 import json
@@ -34,14 +34,14 @@ from kdlab.papers.edl_dist.reader_instructions import ReaderFailure
 _ALIGN = 64  # bytes; a cache line
 
 # Words of the control part. Each is written by one side only.
-_FILLED, _FREED = 0, 8  # slots ever put into a queue: by the reader, by the trainer
-_TAKEN, _COLLECTED = 16, 24  # slots ever taken out: by the trainer, by the reader
-_TRAINER_WAITS, _READER_WAITS, _SAID = 32, 40, 48
-_QUEUES = 56  # where the queue of filled slots begins; that of freed ones follows
+_FILLED, _FREED = 0, 8  # slots put into a queue so far: by the reader, by the trainer
+_TAKEN, _COLLECTED = 16, 24  # slots taken out so far: by the trainer, by the reader
+_TRAINER_WAITS, _READER_WAITS, _MESSAGES = 32, 40, 48
+_QUEUES = 56  # start of the queue of filled slots; that of freed ones follows
 
 
 class Slot(NamedTuple):
-    """The arrays of one place, at full length."""
+    """Arrays of one slot, at full length."""
 
     head: NDArray[np.int64]  # epoch, batch, samples
     ids: NDArray[np.int64]
@@ -52,13 +52,13 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Shape of a ring: `slots` places for one batch each."""
+    """Shape of a ring of `slots`, each for one batch."""
 
     slots: int
     largest: int  # samples in the largest batch
     shape: tuple[int, int, int]  # (C, H, W) of a view
     classes: int
-    figures: int = 16  # numbers beside the slots, for people
+    figures: int = 16  # numbers of the reader, beside the slots
 
     @property
     def parts(self) -> list[tuple[type, tuple[int, ...]]]:
@@ -95,13 +95,13 @@ def _aligned(count: int) -> int:
 
 
 class Ring:
-    """The mapped slots; `slot(k)` gives the arrays of one."""
+    """Slots in shared memory; `slot(k)` returns the arrays of one."""
 
     def __init__(self, layout: Layout, fd: int) -> None:
         self.layout, self.fd = layout, fd
         self._map = mmap.mmap(fd, layout.bytes)
         self._slots = [self._arrays(k) for k in range(layout.slots)]
-        # Written by the reader at any time; a torn read shows one old number, no more.
+        # The reader writes them at any time; at worst a torn read shows one old number.
         start = layout.slots * layout.slot_bytes
         self.figures: NDArray[np.float64] = np.frombuffer(
             self._map, np.float64, layout.figures, start
@@ -117,14 +117,14 @@ class Ring:
         for folder in ([memory] if in_memory else []) + [Path(tempfile.gettempdir())]:
             with tempfile.TemporaryFile(prefix="kdlab-ring-", dir=folder) as file:
                 try:
-                    # Reserved now: a write past what there is would kill the reader.
+                    # Reserved now: a write beyond the available memory would kill the reader.
                     os.posix_fallocate(file.fileno(), 0, layout.bytes)
-                except OSError:  # a small /dev/shm, as containers have
+                except OSError:  # a small /dev/shm, as in containers
                     continue
                 return cls(layout, os.dup(file.fileno()))
         raise ClusterError(
-            f"The ring between reader and trainer needs {layout.bytes / 1e6:.0f} MB; neither "
-            f"{memory} nor {tempfile.gettempdir()} has them. Lower soft_labels.slots "
+            f"The ring between reader and trainer needs {layout.bytes / 1e6:.0f} MB, but neither "
+            f"{memory} nor {tempfile.gettempdir()} has them free. Lower soft_labels.slots "
             f"({layout.slots}) or train.batch ({layout.largest})."
         )
 
@@ -142,13 +142,13 @@ class Ring:
 
     @property
     def memory(self) -> tuple[int, int]:
-        """Address in this process, and bytes, of all slots."""
+        """Address in this process, and size in bytes, of all slots."""
         return self._slots[0].head.ctypes.data, self.layout.slots * self.layout.slot_bytes
 
     # The reader's side
 
     def fill(self, slot: int) -> bool:
-        """Hand a filled slot over; whether the trainer waits and must be woken."""
+        """Hand over a filled slot; True where the trainer waits and must be woken."""
         words, count = self._words, self._words[_FILLED]
         words[_QUEUES + count % self.layout.slots] = slot
         self._order()  # the slot and its place in the queue, then the counter
@@ -157,21 +157,21 @@ class Ring:
         return bool(words[_TRAINER_WAITS])
 
     def collect(self) -> list[int]:
-        """Slots the trainer has used up since the last call."""
+        """Slots that the trainer freed since the last call."""
         words, slots = self._words, self.layout.slots
-        done, found = words[_COLLECTED], words[_FREED]
+        collected, freed = words[_COLLECTED], words[_FREED]
         self._order()
-        freed = [words[_QUEUES + slots + n % slots] for n in range(done, found)]
-        words[_COLLECTED] = found
-        return freed
+        new = [words[_QUEUES + slots + n % slots] for n in range(collected, freed)]
+        words[_COLLECTED] = freed
+        return new
 
     def reader_waits(self, waits: bool) -> None:
-        """Whether the reader could fill a slot if it had one."""
+        """Set whether the reader waits for a free slot."""
         self._words[_READER_WAITS] = waits
 
     def message_sent(self) -> None:
-        """There is something to read on the channel."""
-        self._words[_SAID] += 1
+        """Count a message on the channel, so that the trainer reads it."""
+        self._words[_MESSAGES] += 1
 
     # The trainer's side
 
@@ -180,14 +180,14 @@ class Ring:
         words, count = self._words, self._words[_TAKEN]
         if words[_FILLED] == count:
             return None
-        self._order()  # the counter, then what it stands for
+        self._order()  # the counter, then the slots that it counts
         words[_TAKEN] = count + 1
         return words[_QUEUES + count % self.layout.slots]
 
     def free(self, slot: int) -> bool:
-        """Give a slot back; whether it is time to wake a reader that waits for some.
+        """Free a slot; True where a waiting reader should be woken now.
 
-        It is woken for half of them at once: a wake costs more than a batch does.
+        It is woken for half of the slots at once: a wake costs more than a batch.
         """
         words, slots, count = self._words, self.layout.slots, self._words[_FREED]
         words[_QUEUES + slots + count % slots] = slot
@@ -202,16 +202,16 @@ class Ring:
         self._words[_TRAINER_WAITS] = waits
         self._order()
 
-    def words_said(self) -> int:
-        return self._words[_SAID]
+    def messages_sent(self) -> int:
+        return self._words[_MESSAGES]
 
     def _order(self) -> None:
-        """What was written before is seen before what is written after."""
+        """Memory barrier: earlier writes become visible before later ones."""
         with self._fence:
-            return  # taking a lock is a barrier on every machine
+            return  # a lock is a barrier on every machine
 
     def close(self) -> None:
-        # Arrays of the last batch may still point into the map: it goes with them.
+        # Arrays of the last batch may still point into the map, which ends with them.
         self._slots.clear()
         self.figures = np.zeros(0)
         self._words.release()
@@ -220,11 +220,11 @@ class Ring:
             self.fd = -1
 
 
-# Words beside events and the paper's instructions
+# Messages beside events and the paper's instructions
 
 
 class ReaderOrder(Tagged):
-    """To the reader."""
+    """An order to the reader."""
 
 
 class SetThresholds(ReaderOrder):
@@ -233,47 +233,47 @@ class SetThresholds(ReaderOrder):
 
 
 class PauseReader(ReaderOrder):
-    """The student stands still, or goes on."""
+    """The student pauses or resumes."""
 
     paused: bool
 
 
 class StopReader(ReaderOrder):
-    """Give the teachers back and end."""
+    """Return the teachers and end."""
 
 
 class ReaderDefect(ReaderFailure):
     why: str
 
 
-_SEND_S = 5.0  # for an order to a reader that reads nothing
+_SEND_S = 5.0  # to send an order to a reader that does not read
 
 
 class Channel:
-    """The trainer's end of the socket pair: blocking, with time-outs."""
+    """The trainer's end of the socket pair: blocking, with timeouts."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket, self._buffer = end, b""
 
     def send(self, message: int | Mapping[str, object]) -> bool:
-        """False when the other end is gone, or has read nothing for long.
+        """Send a message; False where the reader has ended or has not read for long.
 
-        A wake never waits: where there is no room, enough of them lie there unread.
+        A wake never blocks: where the buffer is full, enough wakes are unread in it.
         """
         wake = isinstance(message, int)
         try:
             if not select.select([], [self._socket], [], 0.0 if wake else _SEND_S)[1]:
                 return wake
             self._socket.sendall(json.dumps(message).encode() + b"\n")
-        except (OSError, ValueError):  # closed here, or there
+        except (OSError, ValueError):  # closed at one of the ends
             return False
         return True
 
     def receive(self, timeout_s: float) -> int | dict[str, object] | None:
-        """The next message, or None after the time-out.
+        """Return the next message, or None after the timeout.
 
         Raises:
-            EOFError: the other end is gone and everything it said was read.
+            EOFError: the other end has closed, and all its messages were read.
         """
         while b"\n" not in self._buffer:
             if not select.select([self._socket], [], [], timeout_s)[0]:

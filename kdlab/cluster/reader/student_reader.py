@@ -1,14 +1,14 @@
 """The DistilReader of EDL-Dist: feeds one student from teachers that come and go.
 
-The I/O half; what it decides is in kdlab/papers/edl_dist/distil_reader.py.
+The I/O half; its decisions are in kdlab/papers/edl_dist/distil_reader.py.
 
 Rule 1. Nothing is decided here. A fact arrives (labels, a free slot, a lost teacher), it
         is passed on with its time, and the instructions that come back are carried out.
 Rule 2. Everything runs on one asyncio loop. No lock exists because nothing else touches
         the state.
-Rule 3. A process of its own: in a thread it would take the trainer's interpreter lock and
-        cost 10 to 28 % at steps of a few milliseconds. It imports no torch, but to resize images
-        that are kept encoded, and those it leaves to threads.
+Rule 3. It is a separate process: as a thread it would take the trainer's interpreter lock and
+        cost 10 to 28 % at steps of a few milliseconds. It imports torch only to resize images
+        that are stored encoded, and does that in threads.
 """
 
 import asyncio
@@ -81,23 +81,23 @@ FIGURES = (
     *WAITS,
     "served_s",
 )
-_FINISH_EVERY_S = 5.0  # between looks whether the label file is complete
+_FINISH_EVERY_S = 5.0  # between checks whether the label file is complete
 
 
 class StudentReader(ReaderLoop):
     def __init__(self, config: ReaderConfig, samples: PlannedSamples, ring: Ring) -> None:
         super().__init__()
         self.config, self.ring = config, ring
-        labels, kept = None, config.label_file
-        if kept is not None:
+        labels, meta = None, config.label_file
+        if meta is not None:
             ids, outputs = (
                 samples.train_ids(),
                 config.classes,
             )  # inner ones behind the logits
-            labels = GrowingLabels(own_folder(kept), kept, ids, outputs)
+            labels = GrowingLabels(own_folder(meta), meta, ids, outputs)
         self.batches = BatchesUnderWay(samples, config.classes, labels)
         start = config.start
-        by_epoch = lru_cache(maxsize=4)(samples.sizes)  # asked for with every part
+        by_epoch = lru_cache(maxsize=4)(samples.sizes)  # needed for every part
         begun = self.begun = time.monotonic()
         self.machine = DistilReader(
             config.rules,
@@ -124,24 +124,24 @@ class StudentReader(ReaderLoop):
         self.filled: dict[int, int] = {}  # slot -> samples, until the trainer frees it
         self.hand_over = HandOver(self._handed_over, self.spawn)
         self.finish_at = begun + _FINISH_EVERY_S
-        self.defect: BaseException | None = None  # the last that was said
+        self.defect: BaseException | None = None  # the last one that was reported
 
     # Carrying out
 
     def _collect(self) -> None:
-        """Slots that the trainer has used up are facts too, and come without a message."""
+        """Pass on slots that the trainer freed, which it does without a message."""
         for slot in self.ring.collect():
             self.free_slots.append(slot)
             now = time.monotonic()
             super().do(self.machine.on_slot_free(self.filled.pop(slot), now))
         self.ring.reader_waits(not self.free_slots)
 
-    def do(self, told: Instructions) -> None:
+    def do(self, instructions: Instructions) -> None:
         try:
-            super().do(told)
+            super().do(instructions)
             self._collect()
         except Exception as error:
-            # Said before another fact is handled: what was to be handed over now is missing.
+            # Reported before the next fact is handled: a batch that was due now is missing.
             self.failed_task(error)
             raise
 
@@ -155,7 +155,7 @@ class StudentReader(ReaderLoop):
             case Deliver(epoch, batch):
                 self.deliver(epoch, batch)
             case EmitEvent(event):
-                self.say(event)
+                self.report(event)
             case Fail():
                 self.fail(instruction)
             case _:
@@ -183,30 +183,30 @@ class StudentReader(ReaderLoop):
             views = await self.batches.views(part, keep=not check)
             self.wires.waits["views_s"] += time.monotonic() - begin
         epoch = self.batches.view_of(part.epoch)
-        # A teacher that repeats what it kept would never contradict itself.
+        # A teacher that repeats a cached answer would never contradict itself.
         return await self.wires.soft_labels(teacher, epoch, ids, views, fresh=check)
 
     def _wants_views(self, teacher: str) -> bool:
-        """Whether this teacher gets pixels."""
+        """True where this teacher gets pixels."""
         if self.config.inputs != "auto":
             return bool(self.config.inputs != "reference")
         known = self.machine.teachers.get(teacher)
         return known is not None and not known.info.by_reference
 
     def figures(self) -> dict[str, float]:
-        """What the machine and its wires have counted."""
+        """Counters of the machine and of the connections."""
         return self.machine.figures() | self.wires.figures()
 
     def _is_away(self, why: str) -> None:
         if not self.coordinator_away:
             self.coordinator_away = True
             teachers = len(self.machine.teachers)
-            self.say(CoordinatorAway(why=why, teachers=teachers))
+            self.report(CoordinatorAway(why=why, teachers=teachers))
 
     def _is_back(self) -> None:
         if self.coordinator_away:
             self.coordinator_away = False
-            self.say(CoordinatorBack())
+            self.report(CoordinatorBack())
 
     async def _listen(self, stream: asyncio.StreamReader) -> None:
         while line := await stream.readline():
@@ -232,15 +232,15 @@ class StudentReader(ReaderLoop):
             self.spawn(self._finish_labels())
 
     async def _finish_labels(self) -> None:
-        """Seal what is kept once all of it is there; it is hashed whole, so in a thread."""
+        """Seal the label file once it is complete; it is hashed as a whole, so in a thread."""
         made_by = await asyncio.to_thread(self.batches.finish)
         if made_by is not None and self.config.label_file is not None:
             folder = own_folder(self.config.label_file)
-            self.say(LabelsStored(folder=str(folder), made_by=made_by))
+            self.report(LabelsStored(folder=str(folder), made_by=made_by))
 
-    # Words to the trainer
+    # Messages to the trainer
 
-    def say(self, event: Event) -> None:
+    def report(self, event: Event) -> None:
         if isinstance(event, AllTeachersLost):
             address = self.config.coordinator
             event = event.but(coordinator=address, join=join_command(address))
@@ -257,17 +257,17 @@ class StudentReader(ReaderLoop):
         self.writer.write(json.dumps(message, default=str).encode() + b"\n")
 
     def failed_task(self, error: BaseException) -> None:
-        if error is not self.defect:  # else it was said where it happened
+        if error is not self.defect:  # else it was reported already
             self.defect = error
             traceback.print_exception(error)
             self.fail(ReaderDefect(repr(error)))
 
     async def run(self, end: socket.socket) -> None:
-        """Until the trainer says stop or goes away."""
+        """Serve until the trainer stops or closes this reader."""
         stream, self.writer = await asyncio.open_connection(sock=end)
         self.wires = await PoolConnection.open(self.config)
         self.spawn(self.watch(self._is_away, self._is_back, self.figures))
-        self.spawn(self.look())
+        self.spawn(self.keep_ticking())
         await self._listen(stream)
         for task in list(self.background):
             task.cancel()
@@ -275,7 +275,7 @@ class StudentReader(ReaderLoop):
         try:
             await self.wires.coordinator("student_gone")
         except (OSError, TimeoutError):
-            return  # nobody left to tell
+            return  # no coordinator to notify
         await self.wires.close()
 
 
