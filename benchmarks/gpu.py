@@ -175,12 +175,12 @@ def _ways(
     under_way = list[UnderWay]()
 
     def request() -> None:
-        under_way.extend(inference.begun([asked()]))
+        under_way.extend(inference.begin([asked()]))
         if len(under_way) >= _UNDER_WAY:
             inference.finish(under_way.pop(0))
 
     def in_turn() -> None:
-        inference.finish(*inference.begun([asked()]))
+        inference.finish(*inference.begin([asked()]))
 
     bare: Callable[[], object] = partial(ask, here)
     return {"bare": bare, "pipelined": request, "in_turn": in_turn}

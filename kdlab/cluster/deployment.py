@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from kdlab.cluster.teachers.probe import DataIdentity, identity_of, other_data
+from kdlab.cluster.teachers.probe import DataIdentity, data_difference, identity_of
 from kdlab.codec import from_builtins, to_builtins
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
@@ -127,7 +127,7 @@ class Deployment:
     def load_data(self) -> ImageData:
         spec = construct(DataSpec, from_dict(self.data, "the teacher's data"))
         data = spec.load(verify=True)
-        difference = other_data(identity_of(data), self.identity)
+        difference = data_difference(identity_of(data), self.identity)
         if difference:
             raise TeacherRefused(
                 f"This machine has other data than the student under the name {data.name}: "

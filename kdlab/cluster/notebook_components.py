@@ -18,7 +18,7 @@ from kdlab.errors import BadInput
 _DEFINITIONS = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.AnnAssign)
 
 
-def pack(names: set[str]) -> dict[str, dict[str, str]]:
+def package_components(names: set[str]) -> dict[str, dict[str, str]]:
     """{name: {"source", "sha256"}} of those that exist only in this process."""
     packed = {}
     for name in sorted(names):
@@ -43,7 +43,7 @@ def _is_constant(node: ast.stmt) -> bool:
     )
 
 
-def accept(components: dict[str, Any]) -> None:
+def define_components(components: dict[str, Any]) -> None:
     """Define them in this process.
 
     Raises:

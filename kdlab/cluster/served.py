@@ -10,7 +10,7 @@ import numpy as np
 from kdlab.changes.tunable import Tunable
 from kdlab.cluster.child_configs import ReaderConfig, ReaderStart, TransportSettings
 from kdlab.cluster.limits import free_memory
-from kdlab.cluster.notebook_components import pack
+from kdlab.cluster.notebook_components import package_components
 from kdlab.cluster.reader.reader_process import ReaderProcess
 from kdlab.cluster.reader.ring import Layout
 from kdlab.cluster.reader.student_reader import FIGURES
@@ -268,7 +268,7 @@ class ServedSource:
             classes=outputs,
             label_file=kept,
             record=str(context.folder / "reader.jsonl") if spec.record else None,
-            components=pack(set(known_names())),
+            components=package_components(set(known_names())),
             layout=layout,
             ring_fd=-1,
             socket_fd=-1,

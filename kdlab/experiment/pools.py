@@ -146,7 +146,7 @@ class Pools:
             data_spec=self.spec.data.to_dict(),
             batch=batch,
             **source.ways(),
-            components=notebook_components.pack(set(self.run.components())),
+            components=notebook_components.package_components(set(self.run.components())),
             reference=tuple(map(tuple, proof_of(reference.numpy()))),
         )
         return made if pool is None else pool.as_served(made)

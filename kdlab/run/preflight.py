@@ -29,7 +29,7 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
         spec.teacher_pool.check()  # first: the cheapest, and the likeliest to be wrong
     if spec.workers is not None:
         spec.workers.check()
-        cells = notebook_components.pack(component_names(spec.to_dict()))
+        cells = notebook_components.package_components(component_names(spec.to_dict()))
         refuse_cells(cells, "The spec", "ranks on Dask workers")
     data = _loaded(spec, say)
     if spec.train.schedule == "plateau" and not len(data.validation):

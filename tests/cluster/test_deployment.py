@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from kdlab.cluster.deployment import DeployedModel, Deployment
-from kdlab.cluster.teachers.probe import difference_of, identity_of, other_data
+from kdlab.cluster.teachers.probe import data_difference, difference_of, identity_of
 from kdlab.data.image_folder import ImageFolder
 from kdlab.errors import TeacherRefused
 
@@ -65,12 +65,12 @@ def test_a_teacher_whose_folder_lacks_one_file_is_refused(folder, tmp_path):
 def test_other_pixels_labels_classes_and_augmentation_are_told_apart(folder):
     data = ImageFolder(root=str(folder), size=8).load()
     same = identity_of(data)
-    assert other_data(same, replace(same)) == ""
-    assert "classes" in other_data(replace(same, classes=("dog", "cat")), same)
-    assert "digest" in other_data(replace(same, digest="0"), same)
-    assert "augments" in other_data(replace(same, augment="0"), same)
+    assert data_difference(same, replace(same)) == ""
+    assert "classes" in data_difference(replace(same, classes=("dog", "cat")), same)
+    assert "digest" in data_difference(replace(same, digest="0"), same)
+    assert "augments" in data_difference(replace(same, augment="0"), same)
     assert replace(same, made_by="numpy 1") != same  # said to people, and to nobody else
-    assert "other views" in other_data(replace(same, views="0"), same)
+    assert "other views" in data_difference(replace(same, views="0"), same)
 
 
 def test_students_of_any_batch_loss_or_inputs_share_a_deployment(folder):

@@ -16,7 +16,7 @@ from tests_support import trained_ids, until
 
 from kdlab.cluster.chaos import Chaos, ChaosRunner
 from kdlab.cluster.deployment import DeployedModel
-from kdlab.cluster.notebook_components import accept
+from kdlab.cluster.notebook_components import define_components
 from kdlab.cluster.transport import label_wire, security
 from kdlab.cluster.transport.wire import ask
 from kdlab.config import registry
@@ -298,7 +298,7 @@ class LosesARow(ModelSpec):
 def test_wrong_shapes_are_refused_with_the_numbers(pools, served, deployment, tmp_path):
     digest = hashlib.sha256(LOSES_A_ROW.encode()).hexdigest()
     components = {"models/loses_a_row": {"source": LOSES_A_ROW, "sha256": digest}}
-    accept(components)
+    define_components(components)
     spec = registry.find("models/loses_a_row")[0]()
     weights = tmp_path / "fewer.safetensors"
     save_file(spec.build(10, 1).net.state_dict(), weights)

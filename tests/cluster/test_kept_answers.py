@@ -44,7 +44,7 @@ def test_what_is_found_is_what_was_kept_and_the_newest_of_it(capacity, asked):
         expected = [(epoch, i) in newest for i in ids]
         assert known.tolist() == expected
         assert np.array_equal(rows[known], answers(epoch, ids)[known])
-        kept.keep(epoch, ids, answers(epoch, ids))
+        kept.put(epoch, ids, answers(epoch, ids))
         new = [(epoch, i) for i in np.unique(ids) if (epoch, i) not in newest]
         newest = (newest + new[:capacity])[-capacity:] if capacity else []
 
@@ -52,7 +52,7 @@ def test_what_is_found_is_what_was_kept_and_the_newest_of_it(capacity, asked):
 def test_nothing_of_an_engine_that_was_given_up_is_left():
     kept = LabelCache(SAMPLES, CLASSES, 10 * ROW)
     ids = np.arange(4)
-    kept.keep(0, ids, answers(0, ids))
+    kept.put(0, ids, answers(0, ids))
     kept.clear()
     assert not kept.find(0, ids)[1].any()
 
@@ -100,7 +100,7 @@ def serving(data_spec, data, share=True):
 
 
 def compute(inference, requests):
-    for under_way in inference.begun(requests):
+    for under_way in inference.begin(requests):
         inference.finish(under_way)
 
 
@@ -123,15 +123,15 @@ def test_a_second_student_costs_nothing_and_gets_the_same(teacher):
     mixed = asked(shared, 0, [20, 3, 21, 5])
     assert shared.computed == [8, 8, 2]
     assert np.array_equal(mixed, asked(alone, 0, [20, 3, 21, 5]))
-    assert (shared.kept.asked, shared.kept.found) == (28, 10)
-    assert alone.kept is None
+    assert (shared.cache.asked, shared.cache.hits) == (28, 10)
+    assert alone.cache is None
 
 
 def test_a_check_is_computed_and_what_it_finds_counts_from_then_on(teacher):
     """A teacher that repeats what it kept would never contradict itself."""
     inference, got = serving(*teacher), []
     right = asked(inference, 0, [1, 2])
-    inference.kept.keep(0, np.array([1, 2]), right + 1)  # bad memory, once
+    inference.cache.put(0, np.array([1, 2]), right + 1)  # bad memory, once
     fresh = Request(0, np.array([1, 2]), None, got.append, inference, fresh=True)
     compute(inference, [inference.expect(fresh)])
     assert np.array_equal(got[0], right)
@@ -164,10 +164,10 @@ def test_what_is_begun_is_answered_by_its_own_labels_whatever_begins_meanwhile(t
         def keep(answer, number=number):
             got[number] = answer
 
-        under_way += inference.begun([Request(0, ids, None, keep, inference)])
+        under_way += inference.begin([Request(0, ids, None, keep, inference)])
     assert not got
     for one in under_way:
-        assert one.is_here
+        assert one.is_done
         inference.finish(one)
     right = serving(*teacher, share=False)
     for number, ids in enumerate(asked_for):
@@ -188,7 +188,7 @@ def test_the_rate_is_of_all_samples_over_all_seconds(teacher):
         under_way = [
             one
             for k in range(2)
-            for one in inference.begun(
+            for one in inference.begin(
                 [Request(number, np.arange(16), None, lambda a: None, inference)]
             )
         ]
@@ -213,6 +213,6 @@ def test_views_that_take_long_are_begun_for_what_is_missing_on_arrival(kdlab_hom
     assert inference.computed == [4, 2, 1]
     assert np.array_equal(got[0], asked(right, 0, [0, 5, 6, 1]))
     inference.expect(late)  # all are kept ...
-    inference.kept.clear()  # ... until another engine takes over
+    inference.cache.clear()  # ... until another engine takes over
     compute(inference, [late])
     assert np.array_equal(got[1], got[0])

@@ -7,7 +7,11 @@ import textwrap
 
 import pytest
 
-from kdlab.cluster.notebook_components import accept, definitions, pack
+from kdlab.cluster.notebook_components import (
+    define_components,
+    definitions,
+    package_components,
+)
 from kdlab.config import registry
 from kdlab.errors import BadInput
 
@@ -49,16 +53,16 @@ def test_definitions_travel_and_statements_stay():
 def test_another_process_gets_the_same_component(monkeypatch):
     run_cell(monkeypatch)
     try:
-        packed = pack({"losses/from_cell", "losses/hinton"})
+        packed = package_components({"losses/from_cell", "losses/hinton"})
         assert set(packed) == {"losses/from_cell"}  # built-in ones are imported there
         code = (
-            f"from kdlab.cluster.notebook_components import accept, pack\n"
-            f"accept({packed!r})\n"
+            f"from kdlab.cluster.notebook_components import define_components, package_components\n"
+            f"define_components({packed!r})\n"
             "from kdlab.config import registry\n"
             "import torch\n"
             "loss = registry.find('losses/from_cell')[0]()\n"
             "print(float(loss.soft(torch.ones(2, 3), torch.zeros(2, 3), None)))\n"
-            f"print(pack({{'losses/from_cell'}}) == {packed!r})\n"
+            f"print(package_components({{'losses/from_cell'}}) == {packed!r})\n"
         )
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -71,7 +75,7 @@ def test_another_process_gets_the_same_component(monkeypatch):
 def test_changed_text_is_not_run(tmp_path):
     source = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
     with pytest.raises(BadInput, match="changed after the run was started"):
-        accept({"losses/x": {"source": source, "sha256": "0" * 64}})
+        define_components({"losses/x": {"source": source, "sha256": "0" * 64}})
     assert not (tmp_path / "ran").exists()
 
 
@@ -81,4 +85,4 @@ def test_a_cell_that_does_not_stand_alone_is_explained():
     source = "class A(NotImportedHere): pass\n"
     digest = hashlib.sha256(source.encode()).hexdigest()
     with pytest.raises(BadInput, match="hold its own imports"):
-        accept({"losses/x": {"source": source, "sha256": digest}})
+        define_components({"losses/x": {"source": source, "sha256": digest}})

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from kdlab.cluster.teachers import preemption
-from kdlab.cluster.teachers.preemption import checked_notice, noticed
+from kdlab.cluster.teachers.preemption import checked_notice, wait_for_notice
 from kdlab.errors import BadInput
 
 AZURE = "/metadata/scheduledevents?api-version=2020-07-01"
@@ -90,7 +90,7 @@ def machine(monkeypatch):
         for name, service in preemption.CLOUDS.items()
     }
     monkeypatch.setattr(preemption, "CLOUDS", clouds)
-    monkeypatch.setattr(preemption, "LOOK_S", 0.01)
+    monkeypatch.setattr(preemption, "POLL_S", 0.01)
     monkeypatch.setattr(preemption, "_ANSWER_S", 60.0)  # this machine may be busy
     yield machine
     machine.server.shutdown()
@@ -101,7 +101,7 @@ def heard(machine, notice, after, say=lambda line: None):
     """What is heard once `after` has changed the machine, and how often it was asked before."""
 
     async def run():
-        waiting = asyncio.create_task(noticed(notice, say))
+        waiting = asyncio.create_task(wait_for_notice(notice, say))
         while machine.asked < 3 and not waiting.done():
             await asyncio.sleep(0.01)
         assert not waiting.done(), waiting.result()
@@ -135,7 +135,7 @@ def test_an_answer_that_is_no_notice_is_survived(machine, nonsense):
         lines.append,
     )
     assert said.startswith("azure says ")
-    assert "cannot be asked" in lines[0]
+    assert "cannot be polled" in lines[0]
 
 
 def test_any_address_is_a_notice_once_it_answers(machine):
@@ -148,18 +148,18 @@ def test_a_service_that_fails_is_asked_again_and_said_once(machine):
     machine.fails, lines = 2, []
     heard(machine, "gcp", lambda: machine.says.update(gcp="TRUE"), lines.append)
     assert [line.split(" (")[0] for line in lines] == [
-        "gcp cannot be asked for notices",
+        "gcp cannot be polled for notices",
         "gcp answers again",
     ]
 
 
 def test_a_file_is_a_notice_when_it_appears(tmp_path, monkeypatch):
-    monkeypatch.setattr(preemption, "LOOK_S", 0.01)
+    monkeypatch.setattr(preemption, "POLL_S", 0.01)
     file = tmp_path / "leaving"
     loop_saw = []
 
     async def run():
-        waiting = asyncio.create_task(noticed(str(file), loop_saw.append))
+        waiting = asyncio.create_task(wait_for_notice(str(file), loop_saw.append))
         await asyncio.sleep(0)
         assert not waiting.done()
         file.touch()

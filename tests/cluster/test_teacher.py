@@ -14,10 +14,10 @@ from tests_support import until
 
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.deployment import DeployedModel
-from kdlab.cluster.notebook_components import accept
+from kdlab.cluster.notebook_components import define_components
 from kdlab.cluster.teachers.probe import probe_images
 from kdlab.cluster.teachers.teacher import Ending, TeacherServer
-from kdlab.cluster.teachers.weights import forget_other_than
+from kdlab.cluster.teachers.weights import remove_other_copies
 from kdlab.cluster.transport import label_wire
 from kdlab.cluster.transport.roles import FAILED, REFUSED, WITHDRAWN
 from kdlab.config import registry
@@ -363,7 +363,7 @@ def test_copies_of_what_is_served_no_more_are_removed(sent, tmp_path):
     served = scratch / f"{elsewhere.members[0].sha256}.safetensors"
     for path in (served, scratch / "old.safetensors", scratch / "note.txt"):
         path.touch()
-    forget_other_than(elsewhere, scratch)
+    remove_other_copies(elsewhere, scratch)
     assert {path.name for path in scratch.iterdir()} == {served.name, "note.txt"}
 
 
@@ -397,7 +397,7 @@ def test_a_model_that_loses_a_row_is_found_out(
 ):
     digest = hashlib.sha256(LOSES_A_ROW.encode()).hexdigest()
     components = {"models/loses_a_row_here": {"source": LOSES_A_ROW, "sha256": digest}}
-    accept(components)
+    define_components(components)
     spec = registry.find("models/loses_a_row_here")[0]()
     weights = tmp_path / "fewer.safetensors"
     save_file(spec.build(10, 1).net.state_dict(), weights)

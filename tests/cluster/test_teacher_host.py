@@ -51,7 +51,7 @@ class Hosted:
             for child in self.starts.alive if code is not None else ():
                 child.die(code)
             self.clock.advance(1.0)
-            self.host.look()
+            self.host.update()
 
 
 def hosted(folder, act=lambda hosted: None, **options):
@@ -115,9 +115,9 @@ def test_one_that_dies_at_once_is_left_alone_in_the_end(tmp_path, caplog):
         hosted(tmp_path, look)
     *earlier, said = caplog.messages
     assert len(earlier) == 10
-    assert earlier[2].startswith("A teacher is lost, again in 4 s: it ended")
+    assert earlier[2].startswith("A teacher is lost and restarts in 4 s: it ended")
     assert all(f"exit code {FAILED}" in why for why in earlier)
-    assert said.startswith("A teacher is left alone after 10 restarts in 900 s: it ended")
+    assert said.startswith("A teacher is given up after 10 restarts in 900 s: it ended")
     assert f"exit code {FAILED}" in said
 
 

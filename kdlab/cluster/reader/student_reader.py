@@ -286,7 +286,7 @@ def main() -> None:
     configure_dask()
     refuse_pickles()
     security.enable_tls(config.tls)
-    notebook_components.accept(config.components)
+    notebook_components.define_components(config.components)
     spec = construct(DataSpec, from_dict(config.samples.data, "the student's data"))
     samples = described(spec.load(), config.samples)
     ring = Ring(config.layout, config.ring_fd)

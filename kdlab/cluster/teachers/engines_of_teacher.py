@@ -1,6 +1,6 @@
-"""Which engine a teacher computes with (models/engines): chosen before it serves, and kept.
+"""A teacher's engine (models/engines): chosen before it serves, and remembered.
 
-What was found is remembered on the machine, so that the next teacher prepares that alone.
+The machine remembers the choice, so that the next teacher prepares only that engine.
 """
 
 import time
@@ -21,20 +21,20 @@ from kdlab.models.engines import (
     remember,
 )
 
-_CHOOSING_S = 10.0  # of a machine's first teacher; what takes long is begun in half of it
+_CHOOSING_S = 10.0  # for a machine's first teacher; slow engines start in the first half
 
 
 class EnginesOfTeacher:
-    """Chooses and serves; used in the inference thread once it serves.
+    """Engine of a teacher; used in the inference thread once it serves.
 
     Args:
         model: on its device, in evaluation mode.
-        deployment: what is served.
+        deployment: of the pool.
         threads: that an engine may use.
         views: (N, C, H, W) uint8 that engines are measured with.
-        on_change: called where real requests refuse the engine, with how many times as fast the
-            network as it is computes.
-        shown: makes the views that int8 takes its ranges of; None where there are none.
+        on_change: called when real requests reject the engine, with the rate of the plain
+            network relative to it.
+        shown: makes the views from which int8 takes its ranges; None where there are none.
     """
 
     def __init__(
@@ -52,29 +52,29 @@ class EnginesOfTeacher:
             "threads": threads,
             "device": views.device.type,
         }
-        # A compiler takes a minute, while nobody is served.
-        here = available_engines(str(views.device), shown)
-        engines = [e for e in here if e.name != "compiled"]
+        # Compiling takes a minute, in which nobody is served.
+        available = installed(str(views.device), shown)
+        engines = [e for e in available if e.name != "compiled"]
         known = recall(self._network)
         self._known = (
             known if known in {"eager fp32", *(e.label for e in engines)} else None
         )
         choice = partial(choose, model, views, threads=threads, seconds=_CHOOSING_S)
         self.first = choice([e for e in engines if self._known in (None, e.label)])
-        if self._doubts(self.first.trials):  # a library that was replaced, say
+        if self._forget_failed(self.first.trials):  # such as a library that was replaced
             self.first = choice(engines)
         if self._known is None:
             remember(self._network, self.first.trials)
         self._on_change = on_change
         self.in_use = EngineInUse(model, self.first, self._changed)
-        self.described = self._words()  # as of the last change: for people
+        self.described = self._describe()  # after the last change
 
-    def _words(self) -> str:
+    def _describe(self) -> str:
         words = str(self.in_use)
         return f"{words}; {self._known} was the best here before" if self._known else words
 
-    def _doubts(self, trials: Sequence[Trial]) -> bool:
-        """Whether what was remembered cannot be used any more; the next teacher is not told it."""
+    def _forget_failed(self, trials: Sequence[Trial]) -> bool:
+        """Forget a remembered engine that failed; returns whether it did."""
         if self._known not in {t.label for t in trials if t.refused}:
             return False
         forget(self._network)
@@ -82,16 +82,16 @@ class EnginesOfTeacher:
         return True
 
     def _changed(self) -> None:
-        """Real requests contradict what was chosen."""
+        """Handle that real requests rejected the chosen engine."""
         forget(self._network)
-        self.described = self._words()
+        self.described = self._describe()
         self._on_change(self.in_use.chosen.rate / self.first.chosen.rate)
 
 
 def few_enough(model: nn.Module, views: Tensor, seconds: float = 0.15) -> Tensor:
-    """As many of these views as the network computes in about so long, two at least.
+    """First views, as many as the network computes in about `seconds`, at least two.
 
-    Compilers and exporters take a batch of one for a size that never changes.
+    Compilers and exporters treat a batch of one as a constant size.
     """
     with torch.inference_mode():
         model(views[:1])

@@ -1,8 +1,8 @@
 """The thread that computes with a teacher's model: requests in, logits out.
 
-Requests that lie in the queue together are computed together, up to the batch this
-machine computes best (micro-batching), and answered one by one. A request is answered by
-the model it was asked of: models never mix within a batch, nor while another is loaded.
+Requests that are queued together are computed together, up to the batch size that is best
+on this machine (micro-batching), and answered one by one. The model that was asked answers a
+request: models never mix within a batch, nor while another one is loaded.
 """
 
 import queue
@@ -20,7 +20,7 @@ from kdlab.cluster.teachers.loaded_model import LoadedModel
 from kdlab.cluster.transport.messages import RequestTimes
 from kdlab.models.device_feed import PendingResult
 
-_RENEWED_WITHIN_S = 0.2  # between looks whether the lease has to be renewed
+_RENEWED_WITHIN_S = 0.2  # between checks whether the lease is due
 
 
 @dataclass(slots=True)
@@ -28,56 +28,56 @@ class Request:
     epoch: int
     ids: NDArray[np.int64] | None
     views: NDArray[np.uint8] | NDArray[np.float32] | None
-    answer: Callable[[NDArray[np.float32] | Exception], None]  # called once, here
-    by: "Inference"  # the model it was asked of: another may be loaded meanwhile
-    made: Future[NDArray[np.uint8]] | None = None  # views under way (`Inference.expect`)
-    begun: NDArray[np.bool_] | None = None  # of which samples; None is all
-    fresh: bool = False  # what was kept does not count
+    answer: Callable[[NDArray[np.float32] | Exception], None]  # called once, by compute
+    by: "Inference"  # the model that was asked; another may be loaded meanwhile
+    pending: Future[NDArray[np.uint8]] | None = None  # its views (`Inference.expect`)
+    begun: NDArray[np.bool_] | None = None  # samples in `pending`; None: all
+    fresh: bool = False  # not to be answered from the cache
     arrived: float = field(default_factory=time.perf_counter)
-    took: RequestTimes = field(default_factory=RequestTimes)  # known once it is answered
-    engine: str = "eager fp32"  # that computed it; known once it is answered
+    took: RequestTimes = field(default_factory=RequestTimes)  # set with the answer
+    engine: str = "eager fp32"  # that computed it; set with the answer
 
     @property
     def size(self) -> int:
-        given = self.ids if self.views is None else self.views
-        assert given is not None
-        return len(given)
+        inputs = self.ids if self.views is None else self.views
+        assert inputs is not None
+        return len(inputs)
 
 
 @dataclass(slots=True)
 class UnderWay:
-    """Requests whose answers the device computes."""
+    """A batch of requests that the device computes."""
 
     requests: list[Request]
-    found: list[tuple[NDArray[np.float32] | None, NDArray[np.bool_] | None]]  # kept ones
-    counts: list[int]  # samples that are computed, of each request
-    computed: PendingResult | None  # None: everything was kept
-    engine: str  # that computes
+    cached: list[tuple[NDArray[np.float32] | None, NDArray[np.bool_] | None]]  # of each
+    counts: list[int]  # samples to compute of each request
+    computed: PendingResult | None  # None: all answers were cached
+    engine: str  # that computes them
     begin: float
     viewed: float  # when its views were ready
-    extra_s: float  # of computing for nobody
+    extra_s: float  # of computing what no request needs
 
     @property
-    def is_here(self) -> bool:
-        return self.computed is None or self.computed.is_ready
+    def is_done(self) -> bool:
+        return self.computed is None or self.computed.is_here
 
 
 class Inbox:
-    """Requests that wait for the inference thread."""
+    """Queue of requests for the inference thread."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        self._held: Request | None = None  # taken from the queue, and does not join
+        self._held: Request | None = None  # taken from the queue, but not for this batch
 
     def put(self, request: Request | None) -> None:
-        """None asks for the end."""
+        """Queue a request; None ends the inference thread."""
         self._queue.put(request)
 
     def take(self, timeout_s: float) -> list[Request] | None:
-        """The next request and those that fit beside it; [] after the time-out.
+        """Take the next request and those that fit into its batch; [] after the timeout.
 
-        All are of one model: one that is asked of another waits for the next turn. None
-        when the end was asked for.
+        All are for one model: a request for another one waits for the next call. None
+        when the thread is to end.
         """
         first, self._held = self._held, None
         if first is None:
@@ -94,7 +94,7 @@ class Inbox:
             except queue.Empty:
                 break
             if more is None:
-                self._queue.put(None)  # the end comes after what was taken
+                self._queue.put(None)  # the end comes after these requests
                 break
             if more.by is not first.by or count + more.size > first.by.best_batch:
                 self._held = more
@@ -105,63 +105,64 @@ class Inbox:
 
 
 class Inference(LoadedModel):
-    """Answers requests."""
+    """A loaded model that answers requests."""
 
     answered = 0
     _busy_until = 0.0  # when the last requests were answered
-    alive: Callable[[], None] = staticmethod(lambda: None)  # while views are waited for
+    alive: Callable[[], None] = staticmethod(lambda: None)  # called while views are awaited
 
     @cached_property
     def _makes_views(self) -> ThreadPoolExecutor:
-        """A thread of its own: views of another model's requests may come from far away."""
+        """Thread that makes views; separate, since another model's views may come from far away."""
         return ThreadPoolExecutor(1, thread_name_prefix="views-of-requests")
 
-    def begun(self, requests: list[Request]) -> list[UnderWay]:
-        """Have the device compute them together; a failure is the answer to each, at once.
+    def begin(self, requests: list[Request]) -> list[UnderWay]:
+        """Start computing requests as one batch; an error is the answer to each, at once.
 
-        On a GPU the views of the next ones can be made and copied meanwhile.
+        On a GPU the views of the next batch can be made and copied meanwhile.
         """
         begin = time.perf_counter()
         try:
-            found = [self._kept(request) for request in requests]
+            cached = [self._find_cached(request) for request in requests]
             inputs = [
                 self._inputs(request, missing)
-                for request, (_, missing) in zip(requests, found, strict=True)
+                for request, (_, missing) in zip(requests, cached, strict=True)
             ]
             viewed = time.perf_counter()
             kinds = {views.dtype for views in inputs if len(views)}
             if len(kinds) > 1:  # one student sends uint8, another float32
-                return self._each_begun(requests)
+                return self._begin_each(requests)
             computed = None
             if wanted := [views for views in inputs if len(views)]:
-                computed = self._asked(wanted, self._ask)
-                if computed.shape[0] != (count := sum(map(len, wanted))):  # whose is whose?
+                computed = self._predict(wanted, self._ask)
+                if computed.shape[0] != (count := sum(map(len, wanted))):  # rows of which?
                     raise ValueError(
                         f"the model answered with shape {computed.shape} for {count} samples"
                     )
-        except Exception as error:  # the reader is told, and sends it to somebody else
+        except Exception as error:  # the reader gets it and asks another teacher
             if len(requests) == 1:
                 requests[0].answer(error)
                 return []
-            return self._each_begun(requests)  # one that fails must not fail its neighbours
+            return self._begin_each(requests)  # one that fails must not fail its neighbours
         extra_s = 0.0 if self.engines is None else self.engines.in_use.extra_s
         counts = [len(views) for views in inputs]
-        # Asked for after it computed: an engine may be given up at this very request.
+        # Read after computing: this very request may make the model give up its engine.
         engine = self.in_use
-        return [UnderWay(requests, found, counts, computed, engine, begin, viewed, extra_s)]
+        work = UnderWay(requests, cached, counts, computed, engine, begin, viewed, extra_s)
+        return [work]
 
-    def _each_begun(self, requests: list[Request]) -> list[UnderWay]:
+    def _begin_each(self, requests: list[Request]) -> list[UnderWay]:
         left = []
         for request in requests:
-            for one in self.begun([request]):
-                if one.is_here:
-                    self.finish(one)
+            for batch in self.begin([request]):
+                if batch.is_done:
+                    self.finish(batch)
                 else:
-                    left.append(one)
+                    left.append(batch)
         return left
 
     def finish(self, done: UnderWay) -> None:
-        """Answer what was begun; waits for the device."""
+        """Answer the requests of a batch; waits for the device."""
         requests, count = done.requests, sum(done.counts)
         computed = np.empty((0, self.deployment.num_classes), np.float32)
         try:
@@ -172,7 +173,7 @@ class Inference(LoadedModel):
                 request.answer(error)
             return
         now = time.perf_counter()
-        # What was begun earlier had the device first.
+        # The device computed earlier batches first.
         computed_s = now - max(done.viewed, self._busy_until)
         busy_s = now - max(done.begin, self._busy_until) - done.extra_s
         self._busy_until = now
@@ -181,29 +182,29 @@ class Inference(LoadedModel):
             request.took = RequestTimes(queued_s, views_s, computed_s)
             request.engine = done.engine
         asked = sum(request.size for request in requests)
-        # A rate of what was computed, with its views; a few that were missing say little.
+        # The rate counts computed samples with their views; a few missing ones say little.
         if count == asked or count >= max(1, self.min_batch):
             self.timed(count, busy_s)
         start = 0
         for request, (logits, missing), rows in zip(
-            requests, done.found, done.counts, strict=True
+            requests, done.cached, done.counts, strict=True
         ):
             new = computed[start : start + rows]
             start += rows
-            # What an engine said that was given up meanwhile is not kept.
+            # Answers of an engine that was given up meanwhile are not cached.
             keep = done.engine == self.in_use
             request.answer(self._completed(request, logits, missing, new, keep=keep))
         self.answered += len(requests)
 
-    def _kept(
+    def _find_cached(
         self, request: Request
     ) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_] | None]:
-        """Answers that another student has paid for, and which are missing; None is all."""
-        if self.kept is None or request.ids is None or request.fresh:
+        """Cached answers of a request, and which samples are missing; (None, None): all."""
+        if self.cache is None or request.ids is None or request.fresh:
             return None, None
-        logits, known = self.kept.find(request.epoch, request.ids)
-        self.kept.asked += len(known)
-        self.kept.found += int(known.sum())
+        logits, known = self.cache.find(request.epoch, request.ids)
+        self.cache.asked += len(known)
+        self.cache.hits += int(known.sum())
         return (logits, ~known) if known.any() else (None, None)
 
     def _completed(
@@ -215,30 +216,30 @@ class Inference(LoadedModel):
         *,
         keep: bool,
     ) -> NDArray[np.float32]:
-        """The whole answer; what is new of it is kept for others."""
-        if keep and self.kept is not None and request.ids is not None and len(new):
+        """Merge cached and new logits of a request, and cache the new ones."""
+        if keep and self.cache is not None and request.ids is not None and len(new):
             ids = request.ids if missing is None else request.ids[missing]
-            self.kept.keep(request.epoch, ids, new)
+            self.cache.put(request.epoch, ids, new)
         if logits is None:
             return new
         logits[missing] = new
         return logits
 
     def expect(self, request: Request) -> Request:
-        """One that arrived: views that take long are begun while another is computed."""
+        """Start making slow views of a request that arrived, while others are computed."""
         ids, data = request.ids, self.data
         if request.views is None and ids is not None and data is not None and data.slow:
-            if self.kept is not None and not request.fresh:
-                request.begun = ~self.kept.find(request.epoch, ids)[1]
+            if self.cache is not None and not request.fresh:
+                request.begun = ~self.cache.find(request.epoch, ids)[1]
                 ids = ids[request.begun]
             if len(ids):
-                request.made = self._makes_views.submit(data.views, ids, request.epoch)
+                request.pending = self._makes_views.submit(data.views, ids, request.epoch)
         return request
 
     def _inputs(
         self, request: Request, missing: NDArray[np.bool_] | None
     ) -> NDArray[np.uint8] | NDArray[np.float32]:
-        """Views of the samples that are missing; None is all of them."""
+        """Views of the missing samples of a request; None: of all."""
         if request.views is not None:
             return request.views
         ids = request.ids
@@ -249,51 +250,51 @@ class Inference(LoadedModel):
         if not missing.any():
             return np.empty((0, *self.deployment.shape), np.uint8)
         begun = every if request.begun is None else request.begun
-        if request.made is None or (missing & ~begun).any():
-            # Nothing was begun, or it was kept then and has made room for others since.
+        if request.pending is None or (missing & ~begun).any():
+            # Nothing was begun, or an answer that was cached then has been dropped since.
             if not self.data.slow:
                 return self.data.views(ids[missing], request.epoch)
             begun = missing
-            request.made = self._makes_views.submit(
+            request.pending = self._makes_views.submit(
                 self.data.views, ids[missing], request.epoch
             )
-        while not wait([request.made], _RENEWED_WITHIN_S).done:
-            self.alive()  # what it needs may come from far away
-        return request.made.result()[missing[begun]]
+        while not wait([request.pending], _RENEWED_WITHIN_S).done:
+            self.alive()  # the views may come from far away
+        return request.pending.result()[missing[begun]]
 
 
 def compute(inbox: Inbox, renew: Callable[[], None], wait_s: Callable[[], float]) -> None:
-    """The inference thread, until the inbox is told to end.
+    """Run the inference thread until the inbox ends it.
 
     Args:
-        inbox: requests of any models.
-        renew: called between batches, and while views are waited for.
-        wait_s: for a request, at most.
+        inbox: requests for any models.
+        renew: called between batches, and while views are awaited.
+        wait_s: most seconds to wait for a request.
     """
-    waiting = deque[UnderWay]()  # a device is at work on them
+    waiting = deque[UnderWay]()  # batches that the device computes
 
     def finish() -> None:
         done = waiting.popleft()
         done.requests[0].by.finish(done)
 
-    def look() -> None:
-        while waiting and waiting[0].is_here:
+    def finish_ready() -> None:
+        while waiting and waiting[0].is_done:
             finish()
         renew()
 
     while True:
         taken = inbox.take(0.0 if waiting else wait_s())
-        look()
+        finish_ready()
         before = len(waiting)
         if taken:
-            asked = taken[0].by
-            asked.alive = look
-            begun = asked.begun(taken)
+            model = taken[0].by
+            model.alive = finish_ready
+            begun = model.begin(taken)
             before = len(waiting)  # some may have been answered meanwhile
             waiting.extend(begun)
-        # The device has the next ones by now: it works on while these are answered.
+        # The device computes the next ones while these are answered.
         for _ in range(before):
             finish()
-        look()
+        finish_ready()
         if taken is None:
             return

@@ -1,4 +1,4 @@
-"""A teacher's model, loaded, checked and measured: which engine, how fast, how many at once."""
+"""A teacher's loaded model: check it, choose its engine, measure its rate and batch size."""
 
 import logging
 import time
@@ -28,22 +28,22 @@ from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import check_fit, load_weights
 from kdlab.papers.edl_dist.request_sizes import best_and_least, measure_sizes
 
-_MEASURE_S = 0.4  # at least once each size
-_KEPT_BYTES = 2**28  # of answers, at most, and this share of the memory that is free
+_MEASURE_S = 0.4  # and each size at least once
+_KEPT_BYTES = 2**28  # of cached answers at most, and this share of the free memory
 _KEPT_SHARE = 0.1
-_EXAMPLES = 32  # views that engines are measured with, at most
-_RANGES = 300  # views that int8 takes its ranges of
-_AS_GOOD = 0.95  # of the rate: then the larger batch wins
-_NEW = 0.1  # weight of the newest in a running rate
-_GATHERED = 1024  # samples of several students together, at most
-_GATHERED_S = 0.1  # at most: so long a small request may have to wait for what is computed
+_EXAMPLES = 32  # most views that engines are measured with
+_RANGES = 300  # views from which int8 takes its ranges
+_AS_GOOD = 0.95  # of the rate: then the larger batch is chosen
+_NEW = 0.1  # weight of the newest value in a running rate
+_GATHERED = 1024  # most samples of several students in a batch
+_GATHERED_S = 0.1  # longest batch, for which a small request may have to wait
 
 
 @dataclass(slots=True)
 class RunningRate:
-    """Running means of samples and of the seconds they took; their ratio is the rate.
+    """Running means of samples and of their seconds; the ratio is the rate.
 
-    Not a mean of rates: what was ready long ago takes no time at all, and its turn before the more.
+    Not a mean of rates: a batch that was ready long ago takes no time, and the one before it more.
     """
 
     samples: float
@@ -72,15 +72,15 @@ class LoadedModel:
             device = f"cuda:{number % torch.cuda.device_count()}"
         self.device, self.deployment, self.weights = device, deployment, weights
         self.feed = DeviceFeed(torch.device(device))
-        self._pace: RunningRate | None = None  # begins with what was measured
+        self._pace: RunningRate | None = None  # starts from the measured rate
         self.model = self._load(weights)
-        self.engines: EnginesOfTeacher | None = None  # None: PyTorch as it is
-        self._ask: Predict = self.model
+        self.engines: EnginesOfTeacher | None = None  # None: plain PyTorch
+        self._ask: Asked = self.model
         self.data: ImageData | None = None
-        self.kept: LabelCache | None = None  # None where none are shared
-        self.t_t = 0.0  # samples/s while computing
+        self.cache: LabelCache | None = None  # None where answers are not shared
+        self.t_t = 0.0  # samples/s while it computes
         self.best_batch = deployment.batch
-        self.min_batch = 1  # samples: its efficiency falls off below
+        self.min_batch = 1  # samples; smaller batches are inefficient
 
     def _load(self, weights: list[Path]) -> nn.Module:
         deployment, members = self.deployment, []
@@ -98,25 +98,25 @@ class LoadedModel:
         return model.requires_grad_(requires_grad=False).to(self.device)
 
     @torch.inference_mode()
-    def _asked(self, views: Sequence[NDArray[Any]], ask: Predict) -> PendingResult:
-        """(N, C, H, W) uint8, or float32 on the 0..1 scale -> (all N together, classes)."""
-        pixels = self.feed.concatenate(views)
+    def _predict(self, views: Sequence[NDArray[Any]], ask: Asked) -> PendingResult:
+        """(N, C, H, W) views, uint8 or float32 from 0 to 1 -> (sum of N, classes) logits."""
+        pixels = self.feed.joined(views)
         if pixels.dtype != torch.uint8:
-            pixels = pixels * 255  # what the models' normalisation expects
+            pixels = pixels * 255  # the models' normalisation expects 0 to 255
         return PendingResult(ask(pixels).float())
 
     @property
     def engine(self) -> str | None:
-        """What computes and what was tried, for people; None where it was not to be chosen."""
+        """Description of the engine and of those tried; None where none was to be chosen."""
         return None if self.engines is None else self.engines.described
 
     @property
     def in_use(self) -> str:
-        """The engine that computes now, and its precision: `eager fp32`."""
+        """Engine that computes now, and its precision: `eager fp32`."""
         return "eager fp32" if self.engines is None else self.engines.in_use.chosen.label
 
     def choose_engine(self, say: Callable[[str], None]) -> None:
-        """Take the fastest engine that agrees, where the deployment leaves it to the teacher."""
+        """Choose the fastest engine that agrees, where the deployment lets the teacher choose."""
         if self.deployment.engine == "eager":
             return
         views = torch.from_numpy(self._examples()).to(self.device)
@@ -124,8 +124,8 @@ class LoadedModel:
         def changed(gain: float) -> None:
             self.t_t *= gain
             self._pace = None
-            if self.kept is not None:  # labels of two precisions are not mixed
-                self.kept.clear()
+            if self.cache is not None:  # labels of two precisions are not mixed
+                self.cache.clear()
             say(f"computes with {self.engine}")
 
         self.engines = EnginesOfTeacher(
@@ -140,7 +140,7 @@ class LoadedModel:
         say(f"computes with {self.engine}")
 
     def _examples(self) -> NDArray[np.uint8]:
-        """Views of the data, where it is here; else made-up images."""
+        """Views of the data, where it is loaded; else synthetic images."""
         count = min(self.deployment.batch, _EXAMPLES)
         if self.data is None:
             shape = self.deployment.shape
@@ -149,25 +149,25 @@ class LoadedModel:
         return views
 
     def _shown(self) -> torch.Tensor:
-        """Views that int8 takes its ranges of, of all classes: rows of folders lie by class."""
+        """Views from which int8 takes its ranges, of all classes: folders list them by class."""
         assert self.data is not None
         rows, _ = by_class(self.data.train, self.data.labels, _RANGES, 0)
         return torch.from_numpy(self.data.views(rows, 0))
 
     def probe(self) -> list[list[float]]:
-        """Its answer to the probe images: the proof that it is the right model."""
-        ask = self.model if self.engines is None else self.engines.in_use.predict_unobserved
-        return proof_of(self._asked([probe_images(self.deployment.shape)], ask).get())
+        """Answer to the probe images, which proves that it is the right model."""
+        ask = self.model if self.engines is None else self.engines.in_use.alone
+        return proof_of(self._predict([probe_images(self.deployment.shape)], ask).get())
 
     def measure(self) -> None:
-        """t_t of EDL-Dist: samples/s when inputs are free (3.2), and at which batch.
+        """Measure t_t of EDL-Dist, samples/s without the cost of inputs (3.2), and the batch size.
 
-        Sizes take turns, so that a drift of the machine meets all of them; none is larger than
-        one that took longer than a part may.
+        Sizes take turns, so that a drift of the machine affects all; none is larger than one
+        that took longer than a part may.
         """
 
         def prepared(size: int) -> float:
-            self._seconds(size)  # the first call of a shape prepares things
+            self._seconds(size)  # the first call of a shape is slower
             return self._seconds(size)
 
         first = measure_sizes(self.deployment.batch, prepared)
@@ -183,40 +183,40 @@ class LoadedModel:
             self._measure_gathered()
 
     def _measure_gathered(self) -> None:
-        """Whether requests of several students are worth being computed together."""
+        """Raise the best batch size where batches of several students compute faster."""
         while (size := 2 * self.best_batch) <= _GATHERED and size / self.t_t <= _GATHERED_S:
             try:
-                self._seconds(size)  # prepares
+                self._seconds(size)  # a warm-up
             except torch.OutOfMemoryError:
                 return
             taken = [
                 (self._seconds(self.best_batch), self._seconds(size)) for _ in range(3)
             ]
-            gain = median(2 * one / two for one, two in taken)
+            gain = median(2 * single / double for single, double in taken)
             if gain * _AS_GOOD < 1:
                 return
             self.best_batch, self.t_t = size, self.t_t * gain
 
     def timed(self, count: int, seconds: float) -> None:
-        """So many samples were computed, with their views, in so long."""
+        """Update t_t by samples that were computed, with their views, in these seconds."""
         if self._pace is None:
             size = max(1, self.best_batch)
             self._pace = RunningRate(size, size / max(self.t_t, 1e-9))
         self.t_t = self._pace.add(count, seconds)
 
     def load_data(self) -> None:
-        """The data set, where samples come by reference.
+        """Load the data set, where samples come by reference.
 
         Raises:
-            TeacherRefused, DataError: it is not here, or is another one; not where those
-                that lack it get pixels.
+            TeacherRefused, DataError: it is missing or differs, and teachers without it get
+                no pixels instead.
         """
         if not self.deployment.by_reference:
             return
         try:
             self.data = self.deployment.load_data()
             if self.deployment.share_answers:
-                self.kept = LabelCache(
+                self.cache = LabelCache(
                     self.data.ids_below,
                     self.deployment.num_classes,
                     min(_KEPT_BYTES, int(_KEPT_SHARE * free_memory())),
@@ -226,15 +226,15 @@ class LoadedModel:
                 raise
             logging.getLogger("kdlab").warning("served by value: %s", error)
 
-    def here(self) -> float:
-        """Share of the data that lies on this machine; 0 where it was not found at all."""
+    def local_share(self) -> float:
+        """Share of the data that is on this machine; 0 where the data was not found."""
         lacks = 0.0 if self.deployment.by_reference else 1.0
         return lacks if self.data is None else self.data.local_share()
 
     def _seconds(self, size: int) -> float:
-        """How long the engine alone takes: made-up images say nothing about its answers."""
+        """Seconds of the engine for a batch of synthetic images."""
         batch = np.zeros((size, *self.deployment.shape), np.uint8)
         begin = time.perf_counter()
         ask = self._ask if self.engines is None else self.engines.first.ask
-        self._asked([batch], ask).get()
+        self._predict([batch], ask).get()
         return time.perf_counter() - begin

@@ -1,7 +1,7 @@
-"""Notices that a machine will be taken away, so that its teacher leaves before it is.
+"""Preemption notices: a teacher leaves before its machine is taken away.
 
-Spot machines say so some time ahead: Amazon two minutes, Google and Azure thirty seconds. A teacher
-that hears it says goodbye, answers what it holds, and nothing has to be sent again.
+Spot machines announce it: Amazon two minutes ahead, Google and Azure thirty seconds. A teacher
+that gets a notice leaves the pool and answers its open requests, so nothing is sent again.
 """
 
 import asyncio
@@ -17,33 +17,33 @@ from urllib.parse import urlsplit
 from kdlab.codec import from_json
 from kdlab.errors import BadInput
 
-LOOK_S = 1.0  # between looks
+POLL_S = 1.0  # between polls
 _ANSWER_S = 2.0  # the service is on the machine itself
 _LARGEST = 65_536  # bytes of an answer
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataService:
-    """A cloud's service on its machines, and when its answer is a notice.
+    """A cloud's metadata service on its machines, and when its answer is a notice.
 
     Attributes:
-        url: asked with GET.
-        says: whether this text, of an answer 200, is a notice to the machine of this name. Any
-            other answer is none.
-        headers: sent along.
-        token_url: where a token is fetched first, with PUT; empty where none is needed.
-        name_url: where the machine's name is fetched; empty where it is not needed.
+        url: polled with GET.
+        is_notice: whether the text of an answer 200 is a notice to the machine of this name.
+            Any other answer is none.
+        headers: of the request.
+        token_url: of a token that is fetched first, with PUT; empty where none is needed.
+        name_url: of the machine's name; empty where it is not needed.
     """
 
     url: str
-    says: Callable[[str, str], bool]
+    is_notice: Callable[[str, str], bool]
     headers: Mapping[str, str] = field(default_factory=dict)
     token_url: str = ""
     name_url: str = ""
 
 
-def _azure_says(text: str, name: str) -> bool:
-    """All machines of a scale set hear of each other's events."""
+def _is_azure_notice(text: str, name: str) -> bool:
+    """True for an event of this machine; a scale set gets the events of all its machines."""
     return any(
         event["EventType"] in ("Preempt", "Terminate") and name in event["Resources"]
         for event in from_json(dict[str, Any], text.encode())["Events"]
@@ -65,7 +65,7 @@ CLOUDS: Mapping[str, MetadataService] = MappingProxyType(
         ),
         "azure": MetadataService(
             f"{_HERE}/metadata/scheduledevents?api-version=2020-07-01",
-            _azure_says,
+            _is_azure_notice,
             {"Metadata": "true"},
             name_url=f"{_HERE}/metadata/instance/compute/name?api-version=2021-02-01&format=text",
         ),
@@ -74,7 +74,7 @@ CLOUDS: Mapping[str, MetadataService] = MappingProxyType(
 
 
 def checked_notice(notice: str) -> str:
-    """aws, gcp, azure, an http:// address, or the path of a file that appears.
+    """Check a source of notices: aws, gcp, azure, an http:// address, or the path of a file.
 
     Raises:
         BadInput: it is none of these.
@@ -91,54 +91,54 @@ def checked_notice(notice: str) -> str:
     return notice
 
 
-async def noticed(notice: str, say: Callable[[str], None]) -> str:
-    """Wait until the machine is to be taken away; how that was heard.
+async def wait_for_notice(notice: str, report: Callable[[str], None]) -> str:
+    """Wait for a notice that this machine will be taken away, and return its text.
 
     Args:
-        notice: one that was checked.
-        say: told once when the service does not answer, and when it does again.
+        notice: a checked source of notices.
+        report: called once when the service stops to answer, and when it answers again.
     """
     away = False
     while True:
         try:
-            found = await asyncio.to_thread(_look, notice)
-        except Exception as error:  # an answer may be anything; the next one counts again
+            text = await asyncio.to_thread(_poll, notice)
+        except Exception as error:  # an answer may be anything; the next one may be valid
             if not away:
-                say(f"{notice} cannot be asked for notices ({error}); it is tried again")
-            found, away = "", True
+                report(f"{notice} cannot be polled for notices ({error}); retrying")
+            text, away = "", True
         else:
             if away:
-                say(f"{notice} answers again")
+                report(f"{notice} answers again")
             away = False
-        if found:
-            return found
-        await asyncio.sleep(LOOK_S)
+        if text:
+            return text
+        await asyncio.sleep(POLL_S)
 
 
-def _look(notice: str) -> str:
-    """What is said now; empty where nothing is."""
+def _poll(notice: str) -> str:
+    """Text of a notice; empty where there is none now."""
     if notice not in CLOUDS and urlsplit(notice).scheme != "http":
         return f"{notice} is there" if Path(notice).exists() else ""
     service = CLOUDS.get(notice) or MetadataService(notice, lambda text, name: True)
     headers = dict(service.headers)
     if service.token_url:
-        asked = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
-        headers["X-aws-ec2-metadata-token"] = _get(service.token_url, asked, "PUT") or ""
+        ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+        headers["X-aws-ec2-metadata-token"] = _get(service.token_url, ttl, "PUT") or ""
     text = _get(service.url, headers)
     if not text:
         return ""
     name = (_get(service.name_url, headers) or "").strip() if service.name_url else ""
-    return f"{notice} says {text.strip()[:200]}" if service.says(text, name) else ""
+    return f"{notice} says {text.strip()[:200]}" if service.is_notice(text, name) else ""
 
 
 def _get(url: str, headers: Mapping[str, str], method: str = "GET") -> str | None:
-    """The answer's text; None where there is nothing (404).
+    """Fetch the text of an answer; None where there is nothing (404, 503).
 
     Raises:
         OSError: no answer, or another error.
     """
     request = urllib.request.Request(url, headers=dict(headers), method=method)
-    # Never by a proxy: the service is this machine's own.
+    # Never by a proxy: the service is on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=_ANSWER_S) as answer:

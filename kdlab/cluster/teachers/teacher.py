@@ -1,8 +1,8 @@
-"""A teacher: a model behind a Dask worker and a wire of its own (label_wire.py).
+"""A teacher: a model behind a Dask worker and its label wire (label_wire.py).
 
 The handler only queues; one inference thread computes (inference.py). The same thread
-sends the lease renewals, between batches, so a teacher whose inference hangs stops
-looking alive.
+sends the lease renewals, between batches, so a teacher whose inference hangs no longer
+looks alive.
 
 Join order is EDL-Dist's (section 3.1): register at the coordinator, deploy the model,
 measure t_t, report ready with a proof that it is the right model, serve.
@@ -30,7 +30,7 @@ from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.coordination.coordinator_messages import Refusal, Welcome
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.teachers.inference import Inbox, Inference, Request, compute
-from kdlab.cluster.teachers.weights import forget_other_than, piece_for, weights_for
+from kdlab.cluster.teachers.weights import piece_for, remove_other_copies, weights_for
 from kdlab.cluster.transport.frames import Arrays
 from kdlab.cluster.transport.label_wire import Reply, listen, port_of
 from kdlab.cluster.transport.messages import check, encode
@@ -43,18 +43,18 @@ from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 from kdlab.supervision.backoff import Backoff
 
 AGAIN_S, LONGEST_S = 0.2, 10.0  # between tries to reach the scheduler
-_QUIET_S = 0.5  # without a request, after goodbye: the readers know
+_QUIET_S = 0.5  # without a request after leaving: then the readers know
 _DRAIN_S = 10.0  # at most
-_IDLE_S = 1.0  # without a request: what it computed with is not needed for now
+_IDLE_S = 1.0  # without a request: then freed memory is returned
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a teacher ended; `code` tells a supervisor whether to start it again.
+    """Why a teacher ended; `code` tells a supervisor whether to restart it.
 
-    0 it was told to leave; 1 its inference failed: again; 2 it is not wanted as it is
-    (another model, other data): a person must look; 3 the scheduler was away for too long:
-    again, when that is back.
+    0: it was withdrawn; 1: its inference failed: restart; 2: it was refused (another model,
+    other data): a person must look; 3: the scheduler was away for too long: restart when that
+    is back.
     """
 
     code: int = WITHDRAWN
@@ -62,7 +62,7 @@ class Ending:
 
 
 class TeacherServer(WorkerPlugin):
-    """`setup` and `teardown` are of a connection to the scheduler; what it serves outlives them."""
+    """A teacher, which outlives its connections to the scheduler (`setup` to `teardown`)."""
 
     name = "kdlab-teacher"
 
@@ -73,7 +73,7 @@ class TeacherServer(WorkerPlugin):
         self.requests = Inbox()
         self.draining = False
         self.ready = False
-        self.worker: Worker | None = None  # while there is a connection
+        self.worker: Worker | None = None  # None without a connection
         self.wire: asyncio.Server | None = None
         self.serving: asyncio.Task[None] | None = None
         self.closing: asyncio.Task[None] | None = None
@@ -83,16 +83,16 @@ class TeacherServer(WorkerPlugin):
         self.last_activity = 0.0
         self.ending: Ending | None = None
         self.renewed = 0.0
-        self.renew_s = 1.5  # a quarter of the TTL, told by the coordinator
-        self.dark_until = 0.0  # chaos: until then it is as if its network were cut
-        self.delayed_until, self.delay_s = 0.0, 0.0  # chaos: answers leave it later
+        self.renew_s = 1.5  # a quarter of the TTL, from the coordinator
+        self.dark_until = 0.0  # chaos: until then its network seems cut
+        self.delayed_until, self.delay_s = 0.0, 0.0  # chaos: delay of answers
         self.lies = 0.0  # chaos: share of answers that are wrong
         self.chance = random.Random(0)
 
     async def setup(self, worker: Worker) -> None:
         self.worker, self.loop = worker, asyncio.get_running_loop()
         if self.wire is None:
-            # At the address the readers are told: a name may stand for several.
+            # At the address that readers get: a name may stand for several.
             host = urlsplit(worker.address).hostname or self.config.host
             port = self.config.label_port
             self.wire = await listen(host, self.infer, self._largest_request, port)
@@ -111,12 +111,12 @@ class TeacherServer(WorkerPlugin):
             self.serving.cancel()
 
     def close(self) -> None:
-        self.requests.put(None)  # or the inference thread would keep the process
+        self.requests.put(None)  # else the inference thread would keep the process alive
         if self.wire is not None:
             self.wire.close()
 
     def infer(self, asked: dict[str, object], inputs: Arrays, reply: Reply) -> None:
-        """Logits of a batch, given by value (views) or by reference (ids, epoch)."""
+        """Handle a request for logits by value (views) or by reference (ids, epoch)."""
         inference = self.inference
         try:
             if inference is None:
@@ -127,7 +127,7 @@ class TeacherServer(WorkerPlugin):
             deployment, data = inference.deployment, inference.data
             if asked.get("serves", deployment.teacher) != deployment.teacher:
                 raise TeacherRefused(
-                    f"it serves teacher {deployment.teacher} by now, and is asked for "
+                    f"it now serves teacher {deployment.teacher}, and is asked for "
                     f"{str(asked['serves'])[:80]}"
                 )
             wanted = check(
@@ -135,7 +135,7 @@ class TeacherServer(WorkerPlugin):
                 inputs,
                 deployment.shape,
                 deployment.num_classes,
-                # A hedge or a check was cut for a teacher that takes more at once.
+                # A hedge or a check may be cut for a teacher that takes larger requests.
                 deployment.batch,
                 None if data is None else data.ids_below,
             )
@@ -144,7 +144,7 @@ class TeacherServer(WorkerPlugin):
             return
 
         def answered(logits: NDArray[np.float32] | Exception) -> None:
-            """In the inference thread."""
+            """Encode the answer, in the inference thread."""
             answer: Arrays | Exception
             if isinstance(logits, Exception):
                 answer = logits
@@ -177,26 +177,26 @@ class TeacherServer(WorkerPlugin):
         self.requests.put(inference.expect(request))
 
     def _largest_request(self) -> int:
-        """Bytes: the images of its largest batch as float32, and no more."""
+        """Most bytes of a request: the images of the largest batch as float32."""
         if self.inference is None:
             return 0
         deployment = self.inference.deployment
         return 4 * deployment.batch * prod(deployment.shape) + 4096
 
     async def partition(self, seconds: float) -> None:
-        """Chaos: neither answers nor renewals leave this teacher for so long."""
+        """Chaos: send neither answers nor renewals for these seconds."""
         self.dark_until = time.monotonic() + seconds
 
     async def delay(self, seconds: float, delay_s: float) -> None:
-        """Chaos: for so long each answer leaves this teacher `delay_s` later."""
+        """Chaos: send each answer `delay_s` later, for these seconds."""
         self.delayed_until, self.delay_s = time.monotonic() + seconds, delay_s
 
     async def lie(self, share: float) -> None:
-        """Chaos: so many of its answers are wrong from now on."""
+        """Chaos: make this share of answers wrong from now on."""
         self.lies = share
 
     def _files(self) -> dict[str, Path]:
-        """The weights it has loaded, by sha256."""
+        """Paths of the loaded weights, by sha256."""
         if self.inference is None:
             return {}
         members = self.inference.deployment.members
@@ -205,17 +205,17 @@ class TeacherServer(WorkerPlugin):
         }
 
     async def _serve(self) -> None:
-        """Until the connection is lost: come up, and again whenever that is called for."""
+        """Come up at the coordinator, with retries, and start the inference thread."""
         again = Backoff(AGAIN_S, longest_s=LONGEST_S)
         while not self.ready and self.ending is None:
             try:
                 await self._deploy()
-            except (OSError, TimeoutError) as error:  # a busy or a restarted scheduler
+            except (OSError, TimeoutError) as error:  # a busy or restarted scheduler
                 logging.getLogger("kdlab").warning("not ready yet: %s", error)
                 await asyncio.sleep(again.wait_s() * random.uniform(0.5, 1.0))
             except (TeacherRefused, ValueError) as error:
                 self.end(Ending(REFUSED, f"{type(error).__name__}: {error}"))
-            except Exception as error:  # any failure to come up ends this teacher, told why
+            except Exception as error:  # any failure to come up ends this teacher
                 self.end(Ending(FAILED, f"{type(error).__name__}: {error}"))
         if self.thread is None and self.ready:
             self.thread = threading.Thread(
@@ -226,24 +226,24 @@ class TeacherServer(WorkerPlugin):
     def end(self, ending: Ending) -> None:
         if self.ending is None:
             self.ending = ending
-        if self.worker is not None:  # a task of its own: this one may end with it
+        if self.worker is not None:  # a separate task: this one may end with it
             self.closing = asyncio.create_task(self.worker.close())
 
     def _compute(self) -> None:
         self.renewed = time.monotonic()
         try:
             compute(self.requests, self._renew_in_time, lambda: self.renew_s / 2)
-        except Exception as error:  # it would hold its connection and never answer
+        except Exception as error:  # else it would keep its connection and never answer
             why = f"its inference ended: {type(error).__name__}: {error}"
             self.loop.call_soon_threadsafe(self.end, Ending(FAILED, why))
 
     async def _ask(
         self, operation: str, deadline_s: float = CALL_S, **arguments: object
     ) -> object:
-        """One call about this teacher.
+        """Call an operation of the coordinator for this teacher.
 
         Raises:
-            OSError, TimeoutError: nobody answers, or there is no coordinator yet.
+            OSError, TimeoutError: no answer, or there is no coordinator yet.
         """
         worker = self.worker
         if worker is None:
@@ -253,15 +253,15 @@ class TeacherServer(WorkerPlugin):
         )
 
     async def _deploy(self) -> None:
-        """Register, load what the pool serves (unless it is loaded), report ready."""
-        self.ready = False  # until it is: a renewal tries again
+        """Register, load the pool's deployment (unless it is loaded), report ready."""
+        self.ready = False  # until then a renewal tries again
         while not self.ready:
             deployment = await self._join()
             loaded = self.inference
             if loaded is None or loaded.deployment.fingerprint != deployment.fingerprint:
                 weights = await weights_for(deployment, self.scratch, self._ask)
                 loaded = await asyncio.to_thread(self._prepare, deployment, weights)
-                forget_other_than(deployment, self.scratch)
+                remove_other_copies(deployment, self.scratch)
             self.inference = loaded
             self.ready = await self._report_ready(loaded)
 
@@ -275,12 +275,12 @@ class TeacherServer(WorkerPlugin):
         return Deployment.from_json(welcome.deployment or {})
 
     def _prepare(self, deployment: Deployment, weights: list[Path]) -> Inference:
-        notebook_components.accept(deployment.components)
-        own = self.config.sha256
+        notebook_components.define_components(deployment.components)
+        wanted = self.config.sha256
         served = "+".join(member.sha256 for member in deployment.members)
-        if own is not None and own != served:
+        if wanted is not None and wanted != served:
             raise TeacherRefused(
-                f"this teacher was started for model {own[:16]}, the pool serves "
+                f"this teacher was started for model {wanted[:16]}, the pool serves "
                 f"{deployment.fingerprint}"
             )
         inference = Inference(
@@ -292,18 +292,18 @@ class TeacherServer(WorkerPlugin):
         return inference
 
     async def _report_ready(self, inference: Inference) -> bool:
-        """Whether it is accepted; else the pool has something else to load by now."""
+        """Report ready; False where the pool now serves something else to load."""
         assert self.wire is not None
         facts = TeacherInfo(
             name=self.config.name,
             pid=os.getpid(),
             device=inference.device,
             threads=self.config.threads,
-            # What it gathers of several students is its own affair.
+            # Batches of several students are gathered here, unseen by readers.
             best_batch=min(inference.best_batch, inference.deployment.batch),
             min_batch=inference.min_batch,
             by_reference=inference.data is not None,
-            here=inference.here(),
+            here=inference.local_share(),
             weights=tuple(self._files()),
             wire_port=port_of(self.wire),
             engine=inference.engine,
@@ -327,7 +327,7 @@ class TeacherServer(WorkerPlugin):
             if refusal.retry_s is None:
                 raise TeacherRefused(refusal.refused)
             self.say(f"waits {refusal.retry_s:.0f} s: {refusal.refused}")
-            await asyncio.sleep(refusal.retry_s)  # the coordinator's back-off itself
+            await asyncio.sleep(refusal.retry_s)  # the coordinator chose this back-off
         self.say(
             f"ready: serves {inference.deployment.describe()} at {inference.t_t:.0f} "
             f"samples/s in batches of {inference.best_batch}, {inference.device}"
@@ -335,7 +335,7 @@ class TeacherServer(WorkerPlugin):
         return True
 
     def _renew_in_time(self) -> None:
-        """The lease, from the inference thread, when it is time."""
+        """Renew the lease when it is due; called from the inference thread."""
         now = time.monotonic()
         due = now - self.renewed >= self.renew_s and now > self.dark_until
         if due and not self.draining:
@@ -345,16 +345,16 @@ class TeacherServer(WorkerPlugin):
     async def _renew(self) -> None:
         inference = self.inference
         if not self.ready or self.worker is None:
-            return  # it is coming up already, or the connection is
+            return  # it is coming up, or there is no connection
         assert inference is not None
         if not self.open_requests and time.monotonic() - self.last_activity > _IDLE_S:
-            give_back_freed_memory()  # of coming up too
+            give_back_freed_memory()  # also of coming up
         news = {
             "answered": inference.answered,
             "queued": self.open_requests,
-            "here": inference.here(),
+            "here": inference.local_share(),
             "engine": inference.engine,
-            "shared": 0 if inference.kept is None else inference.kept.found,
+            "shared": 0 if inference.cache is None else inference.cache.hits,
         }
         try:
             known = await self._ask("renew", t_t=inference.t_t, news=news)
@@ -362,16 +362,16 @@ class TeacherServer(WorkerPlugin):
             logging.getLogger("kdlab").warning("lease not renewed: %s", error)
             return
         if not known and not self.draining and self.ready:
-            # It hung and expired, or the pool serves something else now, or the
-            # coordinator was started again.
+            # Its lease expired while it hung, the pool serves something else now, or the
+            # coordinator was restarted.
             self.ready = False
             self.serving = asyncio.create_task(self._serve())
 
     async def withdraw(self) -> None:
-        """Polite leave: goodbye first, then every request that still comes is answered.
+        """Leave the pool, then answer every request that still arrives.
 
-        The coordinator tells the readers at once; a request that was on its way then still
-        finds an answer, so nothing has to be sent again.
+        The coordinator notifies the readers at once; a request that was on its way then is
+        still answered, so nothing has to be sent again.
         """
         if self.draining:
             return
@@ -383,7 +383,7 @@ class TeacherServer(WorkerPlugin):
         while time.monotonic() < deadline and (
             self.open_requests or time.monotonic() - self.last_activity < _QUIET_S
         ):
-            await asyncio.sleep(_QUIET_S / 10)  # between looks at the two facts above
+            await asyncio.sleep(_QUIET_S / 10)  # between checks of the two conditions
         answered = self.inference.answered if self.inference else 0
         self.say(f"withdrawn after {answered} batches")
         self.end(Ending())

@@ -1,9 +1,9 @@
 """Teachers on the machines of ordinary Dask workers.
 
 A worker with the resource `kdlab_teacher` (dask worker --resources "kdlab_teacher=1", or the
-same option of any cluster class) becomes a host: its plugin starts teachers as processes of
-their own, which join the same scheduler as workers. They go with the worker. One that dies is
-started again, later each time, and left alone when that does not help.
+same option of any cluster class) becomes a host: its plugin starts teachers as separate
+processes, which join the same scheduler as workers and end with their host. A teacher that
+dies is restarted, later each time, and given up after too many restarts.
 """
 
 import logging
@@ -26,15 +26,15 @@ from kdlab.supervision.children import Child, StartChild
 from kdlab.supervision.supervisor import ChildLost, Supervisor
 
 _TICK_S, _END_S = 1.0, 5.0
-# Restarts of each, in so many seconds; one that dies at once comes to them in 5 minutes.
+# Restarts of each within these seconds; one that dies at once uses them in 5 minutes.
 _RESTARTS, _RESTARTS_S = 10, 900.0
 
 
 class TeacherHost(WorkerPlugin):
-    """Keeps teachers beside a Dask worker; on workers of other roles it does nothing."""
+    """Runs teachers beside a Dask worker; does nothing on workers of other roles."""
 
     name = "kdlab-teacher-host"
-    idempotent = True  # another run's does not replace it, with the teachers it keeps
+    idempotent = True  # another run's must not replace it and its teachers
 
     def __init__(
         self, teachers: int, threads: int, tls: Files | None, start: StartChild = Child
@@ -43,8 +43,8 @@ class TeacherHost(WorkerPlugin):
 
     def setup(self, worker: Worker) -> None:
         self.keeper: PoolKeeper | None = None
-        own = worker.state.total_resources.get(TEACHER)
-        if not own or "kdlab-teacher" in worker.plugins:  # it is one itself
+        hosts = worker.state.total_resources.get(TEACHER)
+        if not hosts or "kdlab-teacher" in worker.plugins:  # it is a teacher itself
             return
         self.folder = Path(
             tempfile.mkdtemp(prefix="kdlab-teachers-", dir=worker.local_directory)
@@ -57,8 +57,8 @@ class TeacherHost(WorkerPlugin):
         for number in range(self.teachers):
             again = Backoff(1.0, longest_s=60.0, most=_RESTARTS, within_s=_RESTARTS_S)
             self.supervisor.keep(number, self._start, again)
-        self.look()
-        self.keeper = PoolKeeper("teachers", _TICK_S, self.look)
+        self.update()
+        self.keeper = PoolKeeper("teachers", _TICK_S, self.update)
         self.keeper.start()
 
     def teardown(self, worker: Worker) -> None:
@@ -67,17 +67,17 @@ class TeacherHost(WorkerPlugin):
             self.supervisor.close(_END_S)
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def look(self) -> None:
-        """Those that died come back, unless they were meant to end or die too often."""
+    def update(self) -> None:
+        """Restart teachers that died, unless they were meant to end or died too often."""
         for event in self.supervisor.events():
             match event:
                 case ChildLost(number, code) if code in MEANT_TO_END:
                     self.supervisor.drop(number)
                 case ChildLost(why=why, again_s=again_s):
-                    said = f"lost, again in {again_s:g} s"
+                    state = f"lost and restarts in {again_s:g} s"
                     if again_s == math.inf:
-                        said = f"left alone after {_RESTARTS} restarts in {_RESTARTS_S:g} s"
-                    logging.getLogger("kdlab").warning("A teacher is %s: %s", said, why)
+                        state = f"given up after {_RESTARTS} restarts in {_RESTARTS_S:g} s"
+                    logging.getLogger("kdlab").warning("A teacher is %s: %s", state, why)
 
     def _start(self) -> Child:
         name = f"{self.machine}.{os.getpid()}.{self.started}"
@@ -101,10 +101,10 @@ def start_teacher(start: StartChild, config: TeacherConfig, log: Path) -> Child:
 
 
 def machine_of(teacher: str) -> str:
-    """The name of the worker that hosts this teacher, in Dask's cluster."""
+    """Name of the Dask worker that hosts this teacher."""
     return teacher.rsplit(".", 2)[0]
 
 
 def host_teachers(address: str, tls: Files | None, teachers: int, threads: int) -> None:
-    """Have every worker of that role keep so many teachers, those that come later too."""
+    """Have every worker of that role, also later ones, run this many teachers."""
     register_plugin(address, tls, TeacherHost(teachers, threads, tls))

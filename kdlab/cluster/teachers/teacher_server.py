@@ -1,8 +1,8 @@
-"""A teacher's process: its connections to the scheduler, one after the other.
+"""A teacher's process: its successive connections to the scheduler.
 
-The model, its thread and the wire to the readers outlive the connection to the scheduler:
-when that breaks, requests are still answered, and a new connection is made as soon as
-somebody listens there, at the same address, with the model still loaded.
+The model, its thread and the connections to readers outlive the connection to the scheduler:
+when that breaks, requests are still answered, and the teacher reconnects as soon as a
+scheduler listens at the same address, with the model still loaded.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from kdlab.cluster.child_configs import TeacherConfig
-from kdlab.cluster.teachers.preemption import noticed
+from kdlab.cluster.teachers.preemption import wait_for_notice
 from kdlab.cluster.teachers.teacher import AGAIN_S, LONGEST_S, Ending, TeacherServer
 from kdlab.cluster.transport import security
 from kdlab.cluster.transport.roles import NO_SCHEDULER, TEACHER, TeacherWorker
@@ -29,7 +29,7 @@ from kdlab.supervision.children import configured, lower_priority
 async def serve(
     config: TeacherConfig, say: Callable[[str], None] = lambda line: None
 ) -> Ending:
-    """Run one teacher until it is told to leave, is refused or loses its scheduler for good."""
+    """Run one teacher until it is withdrawn, refused or loses its scheduler for good."""
     configure_dask()
     security.enable_tls(config.tls)
     logging.getLogger("distributed").setLevel(logging.WARNING)
@@ -53,15 +53,16 @@ async def serve(
 
 
 async def _leave_in_time(teacher: TeacherServer, notice: str | None) -> None:
-    """Before its machine is taken away, where it is told so."""
+    """Withdraw the teacher before its machine is taken away, where there are notices."""
     if notice is None:
         return
-    teacher.say(f"this machine will be taken away: {await noticed(notice, teacher.say)}")
+    text = await wait_for_notice(notice, teacher.say)
+    teacher.say(f"this machine will be taken away: {text}")
     await teacher.withdraw()
 
 
 async def _connections(config: TeacherConfig, teacher: TeacherServer) -> Ending:
-    """One connection after the other; a pause between them that grows, by chance."""
+    """Connect again and again, after random pauses that grow."""
     scheduler, port = config.scheduler, config.port
     away_since, again = time.monotonic(), Backoff(AGAIN_S)
     while teacher.ending is None:
@@ -80,20 +81,20 @@ async def _connections(config: TeacherConfig, teacher: TeacherServer) -> Ending:
             )
             try:
                 async with worker:
-                    port = urlsplit(worker.address).port or 0  # the next one is the same
+                    port = urlsplit(worker.address).port or 0  # of the next one, too
                     away_since = time.monotonic()
                     again.succeeded()
                     await worker.finished()
                     away_since = time.monotonic()
             except (OSError, TimeoutError, RuntimeError) as error:
-                # RuntimeError is Dask's word for a start that failed, whatever the cause.
+                # Dask raises RuntimeError for any start that failed.
                 teacher.say(f"no connection to {scheduler}: {error}")
-                port = config.port  # somebody else may have taken ours
+                port = config.port  # another process may have taken the old one
         if _is_leaving(teacher):
             break
         away_s = time.monotonic() - away_since
         if config.patience_s is not None and away_s > config.patience_s:
-            why = f"nobody answers at {scheduler} for {away_s:.0f} s"
+            why = f"no answer at {scheduler} for {away_s:.0f} s"
             return Ending(NO_SCHEDULER, why)
         again.longest_s = LONGEST_S if away_s > 30 else 1.0
         await asyncio.sleep(again.wait_s() * random.uniform(0.5, 1.0))
@@ -105,7 +106,7 @@ def _is_leaving(teacher: TeacherServer) -> bool:
 
 
 async def _has_listeners(address: str) -> bool:
-    """Whether a connection can be opened; what answers is seen later."""
+    """True where a connection can be opened, whatever answers there."""
     parts = urlsplit(address)
     try:
         opening = asyncio.open_connection(parts.hostname, parts.port)
@@ -118,7 +119,7 @@ async def _has_listeners(address: str) -> bool:
 
 if __name__ == "__main__":
     chosen = configured(TeacherConfig)
-    lower_priority()  # a local pool's; `kdlab teacher` has a machine of its own
+    lower_priority()  # of a local pool; `kdlab teacher` does not share its machine
     ended = asyncio.run(serve(chosen))
     if ended.code:
         sys.stderr.write(f"this teacher cannot serve: {ended.why}\n")

@@ -1,4 +1,4 @@
-"""Weights that a teacher cannot read at their path: from another teacher, or the coordinator."""
+"""Fetch weights that a teacher cannot read at their path, from a peer or the coordinator."""
 
 import asyncio
 import hashlib
@@ -20,22 +20,22 @@ from kdlab.config.seal import file_sha256
 _PIECE = 1 << 20  # bytes of weights in one answer
 
 
-AskCoordinator = Callable[..., Awaitable[object]]  # an operation, and its arguments
+AskCoordinator = Callable[..., Awaitable[object]]  # takes an operation and its arguments
 
 
 @dataclass(frozen=True, slots=True)
 class PieceRequest:
-    """One teacher asks another for a piece of a file."""
+    """Request of a teacher to another one for a piece of a file."""
 
     weights: str  # sha256
     offset: int
 
 
 def piece_for(asked: Mapping[str, object], files: Mapping[str, Path]) -> Arrays:
-    """The answer to a `PieceRequest`.
+    """Answer a `PieceRequest` from files by sha256.
 
     Raises:
-        ValueError: it asks for something else than these files by sha256.
+        ValueError: it asks for something else.
     """
     try:
         request = from_builtins(PieceRequest, asked)
@@ -53,20 +53,20 @@ def piece_for(asked: Mapping[str, object], files: Mapping[str, Path]) -> Arrays:
 async def weights_for(
     deployment: Deployment, scratch: Path, ask: AskCoordinator
 ) -> list[Path]:
-    """Files that hold the weights: their own paths, or copies in `scratch`."""
-    found = []
+    """Paths of a deployment's weights: as deployed, or copies that are fetched to `scratch`."""
+    paths = []
     for member in deployment.members:
         path = Path(member.weights)
         if not await asyncio.to_thread(_readable, path, member.sha256):
             path = _copy(scratch, member.sha256)
         if not await asyncio.to_thread(_readable, path, member.sha256):
             await _fetch(member.sha256, path, ask)
-        found.append(path)
-    return found
+        paths.append(path)
+    return paths
 
 
-def forget_other_than(deployment: Deployment, scratch: Path) -> None:
-    """Remove copies of weights that are not served any more."""
+def remove_other_copies(deployment: Deployment, scratch: Path) -> None:
+    """Remove copies of weights that are no longer served."""
     served = {_copy(scratch, member.sha256) for member in deployment.members}
     for path in set(scratch.glob("*.safetensors")) - served:
         path.unlink(missing_ok=True)
@@ -81,16 +81,16 @@ def _readable(path: Path, sha256: str) -> bool:
 
 
 async def _fetch(sha256: str, path: Path, ask: AskCoordinator) -> None:
-    """Weights in pieces, from a teacher that has them or else from the coordinator.
+    """Fetch weights in pieces, from a teacher that has them or else from the coordinator.
 
     Raises:
-        OSError, TimeoutError: whoever has them went away, or sent something else.
+        OSError, TimeoutError: the sender went away, or sent something else.
     """
     while True:
         source = from_builtins(WeightsSource, await ask("weights_source", sha256=sha256))
         if source.wait_s is None:
             break
-        await asyncio.sleep(source.wait_s)  # its turn comes, or somebody has them
+        await asyncio.sleep(source.wait_s)  # until a peer has them, or a turn comes
     if source.peer is not None:
         pieces = _pieces_of_peer(sha256, *source.peer)
     else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from kdlab.changes import change
 from kdlab.changes.tunable import Tunable
-from kdlab.cluster.notebook_components import pack
+from kdlab.cluster.notebook_components import package_components
 from kdlab.config import yaml_text
 from kdlab.config.home import locked, make_private, runs_folder, write_json
 from kdlab.config.load import spec_hash
@@ -69,7 +69,7 @@ def made(
         path = runs_folder() / f"{stamp}-{secrets.token_hex(2)}"
     run = RunFolder(path)
     resolved = experiment.spec.to_dict()
-    components = pack(component_names(resolved))
+    components = package_components(component_names(resolved))
     made_here = False  # a folder that was there before is left as it is
     try:
         make_private(path.parent)
