@@ -1,11 +1,11 @@
-"""Trouble on purpose, on a seeded timetable: what elastic machines do to a run.
+"""Chaos on a seeded timetable: the faults that elastic machines cause in a run.
 
-Kills, stops, slows, cuts off and sends away teachers and ranks, and brings new ones, for
-real: signals to processes, and for a partition or a slow link a teacher that lets nothing
-out, or late. From outside a run also what would end whoever carries it out: its process and
-helpers killed, all of it stopped as by a lid that is closed, its files damaged, and limits of
-the system that make a disk full, descriptors short and shared memory too small for it alone.
-The same seed gives the same timetable; whom it hits depends on who is there at that moment.
+It kills, stops, slows, cuts off and withdraws real teachers and ranks, and adds teachers:
+by signals to processes, and for a partition or a slow link by a teacher that sends nothing,
+or sends late. From outside a run it also causes what would end the timetable itself: the run's
+process and helpers killed, all of it stopped as by a closed lid, its files damaged, and system
+limits that make a disk full, descriptors short and shared memory too small for it alone.
+The same seed gives the same timetable; its targets depend on who is there at that moment.
 """
 
 import contextlib
@@ -32,27 +32,27 @@ from kdlab.events.teachers import ChaosCaused
 
 FILE_SIZE = resource.RLIMIT_FSIZE  # bytes of a file, in /dev/shm too: EFBIG beyond
 DESCRIPTORS = resource.RLIMIT_NOFILE  # open at once: EMFILE beyond
-_PULSE_S = 0.02  # of a slowed process: it runs for a tenth of that
-_DELAY = 0.1  # of `lasts_s`: how much later each answer of a delayed teacher leaves it
-_ROOM = 3000  # bytes a file may have on a "full" disk: room for a status, no more
+_PULSE_S = 0.02  # period of a slowed process, which runs for a tenth of it
+_DELAY = 0.1  # of `lasts_s`: delay of each answer of a delayed teacher
+_ROOM = 3000  # bytes of a file on a "full" disk: enough for a status
 _WEIGHT = Annotated[float, NOT_NEGATIVE]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chaos(Spec):
-    """A timetable of trouble; each kind happens in proportion to its weight.
+    """A timetable of faults; each kind happens in proportion to its weight.
 
-    events: how many, one after the other.
+    events: number of faults, one after the other.
     every_s: mean time between two, drawn from an exponential distribution.
     lasts_s: of a stop (SIGSTOP), a slow phase (a tenth of the speed), a partition, a delay
         (answers come a tenth of it later), a full disk or too few descriptors.
-    back_after_s: a killed or withdrawn teacher is replaced after so long; null never.
+    back_after_s: a killed or withdrawn teacher is replaced after this time; null: never.
     kill_run, stop_run: the run's process; all its processes. These and the kinds after them
         come from outside: `kdlab chaos`, `kdlab.chaos`.
     kill_helper: its reader, its tracker or the scheduler of its pool.
     fill_disk, exhaust_descriptors: limits of the system make it so for the run's processes.
     fill_shared_memory: a full disk, and a reader that needs a new ring.
-    damage_checkpoint, damage_status: a byte of the newest one; of the status file.
+    damage_checkpoint, damage_status: a byte of the newest checkpoint, or of the status file.
     """
 
     seed: int = 0
@@ -99,13 +99,13 @@ FROM_OUTSIDE = KINDS[KINDS.index("kill_run") :]
 
 @dataclass(frozen=True, slots=True)
 class ChaosEntry:
-    at_s: float  # since the beginning
+    at_s: float  # since the start
     kind: str
-    draw: float  # in [0, 1): whom it hits, among those who are there
+    draw: float  # in [0, 1): chooses the target among those there
 
 
 def timetable(spec: Chaos) -> list[ChaosEntry]:
-    """The same for the same spec."""
+    """Draw the timetable of a spec, equal for equal specs."""
     chance, at = random.Random(spec.seed), 0.0
     weights = spec.weights()
     entries = []
@@ -124,7 +124,7 @@ class Target:
 
 
 class Targets(Protocol):
-    """Who is there to be hit. Only processes of this machine."""
+    """Possible targets now: processes of this machine."""
 
     def teachers(self) -> list[Target]: ...
 
@@ -137,30 +137,30 @@ class Targets(Protocol):
         ...
 
     def processes(self) -> list[Target]:
-        """All of the run, itself and its teachers too."""
+        """All processes of the run, including its teachers."""
         ...
 
     def helpers(self) -> list[Target]:
-        """Those that neither train nor teach: readers, tracker, scheduler."""
+        """Processes that neither train nor teach: readers, tracker, scheduler."""
         ...
 
     def files(self, kind: str) -> list[Path]:
-        """Those that a `damage_` kind may hit: it can do without them."""
+        """Files that a fault of a `damage_` kind may hit: the run can do without them."""
         ...
 
 
 class Limits:
-    """Soft limits of single processes that were lowered, and what they were before.
+    """Lowered soft limits of single processes, and their former values.
 
-    A disk that is filled, or descriptors that are used up, would hit everybody on the machine; with
-    the same errors of the same calls.
+    A full disk or used-up descriptors would affect everybody on the machine; limits cause the same
+    errors of the same calls in the run alone.
     """
 
     def __init__(self) -> None:
         self._before: dict[int, int] = {}  # by kind, of processes that nobody limits
 
     def lower(self, pid: int, what: int, to: int | None) -> psutil.Process | None:
-        """Lower that of a process to so much, or to what it has now; None if it is gone."""
+        """Lower a limit of a process, to its present use where `to` is None; None if it is gone."""
         with contextlib.suppress(psutil.Error, OSError):
             process = psutil.Process(pid)
             soft, hard = process.rlimit(what)
@@ -172,23 +172,23 @@ class Limits:
         return None
 
     def lift(self, process: psutil.Process, what: int) -> None:
-        """Lift that of a process, and of those that it has started meanwhile."""
+        """Restore a limit of a process and of its children."""
         with contextlib.suppress(psutil.Error):
-            for one in (process, *process.children(recursive=True)):
+            for member in (process, *process.children(recursive=True)):
                 with contextlib.suppress(psutil.Error, OSError):
-                    _, hard = one.rlimit(what)
-                    one.rlimit(what, (self._before[what], hard))
+                    _, hard = member.rlimit(what)
+                    member.rlimit(what, (self._before[what], hard))
 
 
 class ChaosRunner:
     """Carries out a timetable in a thread.
 
-    `stop()` ends it, lets everybody go on, and brings back the teachers that it took.
+    `stop()` ends it, continues stopped processes, and replaces the teachers that it took.
 
     Args:
         spec: the timetable.
-        targets: who is there.
-        report: told of every event.
+        targets: finds the targets.
+        report: called with every event.
         tls: certificates of the pool.
     """
 
@@ -196,9 +196,9 @@ class ChaosRunner:
         self, spec: Chaos, targets: Targets, report: Emit, tls: Files | None = None
     ) -> None:
         self.spec, self.targets, self.report, self.tls = spec, targets, report, tls
-        self.done = 0  # events that hit somebody
+        self.done = 0  # events that hit a target
         self._ending = threading.Event()
-        self._stopped: set[int] = set()  # pids that must go on in the end
+        self._stopped: set[int] = set()  # pids to continue in the end
         self._limits = Limits()
         self._later: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._run, name="chaos", daemon=True)
@@ -209,7 +209,7 @@ class ChaosRunner:
         return not self._thread.is_alive()
 
     def wait(self) -> None:
-        """Until the last event of the timetable."""
+        """Wait for the last event of the timetable."""
         self._thread.join()
 
     def stop(self) -> None:
@@ -230,7 +230,7 @@ class ChaosRunner:
     def _execute(self, entry: ChaosEntry) -> None:
         if entry.kind == "join_teacher":
             self.targets.add_teacher()
-            self._tell(entry, "a new one")
+            self._report_hit(entry, "a new one")
             return
         what, _, who = entry.kind.partition("_")
         if what == "damage":
@@ -244,7 +244,7 @@ class ChaosRunner:
         }
         there = by_who.get(who, self.targets.main)()
         if not there:
-            return  # nobody to hit: the timetable goes on
+            return  # no target: the timetable continues
         target = there[int(entry.draw * len(there))]
         acts: Mapping[str, Callable[[Target], None]] = {
             "kill": lambda t: self._end(t, signal.SIGKILL, who),
@@ -256,10 +256,10 @@ class ChaosRunner:
             "fill": lambda t: self._fill(t, rings=who == "shared_memory"),
             "exhaust": lambda t: self._limit([t], DESCRIPTORS, None),
         }
-        self._tell(entry, target.name)  # before it happens: what follows is due to it
+        self._report_hit(entry, target.name)  # before its effects
         acts[what](target)
 
-    def _tell(self, entry: ChaosEntry, name: str) -> None:
+    def _report_hit(self, entry: ChaosEntry, name: str) -> None:
         self.done += 1
         self.report(ChaosCaused(kind=entry.kind, target=name, number=self.done))
 
@@ -270,20 +270,20 @@ class ChaosRunner:
 
     def _replace(self) -> None:
         self._ending.wait(self.spec.back_after_s)
-        self.targets.add_teacher()  # at once when it ends: what it took comes back
+        self.targets.add_teacher()  # also at the end, at once: what was taken comes back
 
     def _stop_for_a_while(self, target: Target) -> None:
         self._stopped.add(target.pid)
         _send(target.pid, signal.SIGSTOP)
-        self._in_background(self._go_on, target)
+        self._in_background(self._continue, target)
 
-    def _go_on(self, target: Target) -> None:
+    def _continue(self, target: Target) -> None:
         self._ending.wait(self.spec.lasts_s)
         _send(target.pid, signal.SIGCONT)
         self._stopped.discard(target.pid)
 
     def _slow(self, target: Target) -> None:
-        """A tenth of the speed: stopped for nine tenths of each short while."""
+        """Slow a process to a tenth: stop it for nine tenths of each short period."""
         self._stopped.add(target.pid)
         end = time.monotonic() + self.spec.lasts_s
         while time.monotonic() < end and not self._ending.is_set():
@@ -295,7 +295,7 @@ class ChaosRunner:
         self._stopped.discard(target.pid)
 
     def _order(self, target: Target, order: str, **how: float) -> None:
-        """A teacher of a pool with `chaos: true` does it to itself."""
+        """Order a teacher of a pool with `chaos: true` to cause the fault itself."""
         with contextlib.suppress(SchedulerUnreachable):  # it is gone already
             ask(
                 target.address,
@@ -307,12 +307,12 @@ class ChaosRunner:
             )
 
     def _stop_all(self, target: Target) -> None:
-        """As by a lid that is closed: no clock of the run goes on."""
+        """Stop all processes of the run, as a closed lid does."""
         for process in self.targets.processes():
             self._stop_for_a_while(process)
 
     def _fill(self, target: Target, *, rings: bool) -> None:
-        """No file of the run may grow; with `rings` its readers need new ones, too."""
+        """Let no file of the run grow; with `rings` its readers need new rings, too."""
         self._limit(self.targets.processes(), FILE_SIZE, _ROOM)
         for helper in self.targets.helpers() if rings else ():
             if "reader" in helper.name:
@@ -328,7 +328,7 @@ class ChaosRunner:
             self._limits.lift(process, what)
 
     def _damage(self, entry: ChaosEntry) -> None:
-        """One byte of a file is another."""
+        """Change one byte of a file."""
         files = self.targets.files(entry.kind)
         if not files:
             return
@@ -340,7 +340,7 @@ class ChaosRunner:
             old = file.read(1) or b"\0"
             file.seek(place)
             file.write(bytes([old[0] ^ 0x55]))
-            self._tell(entry, f"byte {place} of {path.name}")
+            self._report_hit(entry, f"byte {place} of {path.name}")
 
     def _in_background(self, work: Callable[..., None], *about: object) -> None:
         thread = threading.Thread(target=work, args=about, daemon=True)

@@ -1,4 +1,4 @@
-"""What the processes of a pool are started with: scheduler, teachers, readers."""
+"""Configurations of the processes of a pool: scheduler, teachers, readers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,17 +17,17 @@ from kdlab.soft_labels.label_file import LabelMeta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """A Dask scheduler with the coordinator of a pool in it.
+    """Configuration of a Dask scheduler with the coordinator of a pool.
 
     Attributes:
-        host, port: to listen on; port 0 is any that is free.
+        host, port: to listen on; port 0 takes any free port.
         tls: certificates; None is plain TCP.
         ttl_s: of the leases.
-        deployment: what its teachers serve, as `Deployment.to_json` has it; None until a run
-            brings one.
-        store_url: of a Redis, or path of a file, that keeps the leases; None keeps none.
+        deployment: of its teachers, as `Deployment.to_json` encodes it; None until a run
+            publishes one.
+        store_url: of a Redis, or path of a file, for the leases; None stores none.
         store_prefix: of its keys there.
-        journal: path of the record of all that it decided; None keeps none.
+        journal: path of the record of its events; None records none.
     """
 
     host: str
@@ -42,22 +42,22 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeacherConfig:
-    """One teacher.
+    """Configuration of one teacher.
 
     Attributes:
         scheduler: address of the pool's scheduler.
-        name: shown to people.
+        name: shown to users.
         host: to listen on.
-        port, label_port: where it listens; 0 is any that is free.
+        port, label_port: to listen on; 0 takes any free port.
         threads: CPU threads.
         device: auto, cpu or cuda.
-        number: of several teachers on a machine, so that each takes a GPU of its own.
-        scratch: folder for copies of weights, which its owner removes; None is a temporary one.
+        number: among the teachers of a machine, so that each takes another GPU.
+        scratch: folder for copies of weights, removed by its owner; None makes a temporary one.
         tls: certificates; None is plain TCP.
         chaos: whether tests may cut its network and make it lie.
-        patience_s: how long it tries to reach a scheduler that is away; None is for ever.
-        sha256: of the only weights it serves; None serves what the pool serves.
-        notice: where its machine says that it will be taken away (teachers/preemption.py).
+        patience_s: how long it tries to reach a lost scheduler; None is for ever.
+        sha256: of the only weights that it serves; None serves any deployment.
+        notice: source of preemption notices of its machine (teachers/preemption.py).
     """
 
     scheduler: str
@@ -80,9 +80,9 @@ class TeacherConfig:
 class EmulatedTeachers(Behaviour):
     """Teachers that answer zeros after the time of real ones, all in one process.
 
-    teachers: how many, all in one process.
+    teachers: their number.
     t_t: samples/s of each.
-    more: others beside them: (samples/s, how many).
+    more: further teachers: (samples/s, number).
     """
 
     teachers: Annotated[int, Range(ge=1, le=5000)] = 4
@@ -105,7 +105,7 @@ class EmulatedTeachers(Behaviour):
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatedTeachersConfig(EmulatedTeachers):
-    """The process of them; scheduler, host, tls and scratch as of a teacher."""
+    """Configuration of their process; scheduler, host, tls and scratch as for a teacher."""
 
     scheduler: str
     host: str
@@ -115,7 +115,7 @@ class EmulatedTeachersConfig(EmulatedTeachers):
 
 @dataclass(frozen=True, kw_only=True)
 class TransportSettings:
-    """What is chosen of how a student speaks to its pool.
+    """Settings of a student's connection to its pool.
 
     inputs: `reference` sends sample ids (teachers must be able to read the data),
         `value_uint8` and `value_float32` send the pixels, `auto` ids to teachers that have
@@ -124,8 +124,8 @@ class TransportSettings:
         with the mass of the rest, or `sampled`: top_k classes drawn by their probability, right
         on average at temperature 1, in two or three bytes each (needs check_share: 0).
     at_most: teachers this student may hold; null is no limit.
-    priority, floor: where several runs share a pool that falls short: its share in
-        proportion, and as much as so many teachers do, which is not taken away for others.
+    priority, floor: where runs share a pool that is too small: weight of this run's share, and
+        a number of teachers whose rate other runs cannot take from it.
     """
 
     inputs: Inputs = "reference"
@@ -138,15 +138,15 @@ class TransportSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolConnectionConfig(TransportSettings):
-    """How a student speaks to its pool.
+    """Configuration of a student's connection to its pool.
 
     Attributes:
-        student: its name there.
+        student: name of the student.
         coordinator: address of the scheduler.
         tls: certificates; None is plain TCP.
-        serves: fingerprint of the teacher that it asks for; None takes any.
+        serves: fingerprint of its teacher; None accepts any.
         classes: numbers of an answer for each sample.
-        rules: of its reader; how fast it is, and how long it waits for an answer.
+        rules: of its reader, such as its rate and the deadline of an answer.
     """
 
     student: str
@@ -159,7 +159,7 @@ class PoolConnectionConfig(TransportSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderStart:
-    """Where a reader begins: in this epoch, without the batches that are done."""
+    """Start of a reader: the epoch, and the batches of it that are done."""
 
     epoch: int
     done: tuple[int, ...]
@@ -167,16 +167,16 @@ class ReaderStart:
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderConfig(PoolConnectionConfig):
-    """The DistilReader of one student.
+    """Configuration of the DistilReader of one student.
 
     Attributes:
-        start: what is still to be trained on.
-        samples: as `PlannedSamples.describe` has them.
+        start: epoch and batches from which it continues.
+        samples: as `PlannedSamples.describe` encodes them.
         layout, ring_fd: of the shared memory between it and the trainer.
         socket_fd: over which the two wake each other.
         components: of notebook cells, that its data may need.
-        label_file: as which soft labels that arrive are kept; None keeps none.
-        record: path of its journal; None keeps none.
+        label_file: description of the file that stores soft labels; None stores none.
+        record: path of its journal; None records none.
     """
 
     start: ReaderStart
@@ -191,10 +191,10 @@ class ReaderConfig(PoolConnectionConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatedStudentsConfig(PoolConnectionConfig):
-    """Students that train on nothing, all alike but for their names.
+    """Configuration of emulated students, which train on nothing and differ only in name.
 
     Attributes:
-        students: how many.
+        students: their number.
         batch, batches: samples of a batch, and batches of their epoch.
     """
 

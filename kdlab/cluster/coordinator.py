@@ -6,7 +6,7 @@ from kdlab.cluster.coordination.coordinator import Coordinator
 
 
 async def dask_setup(scheduler: Scheduler) -> None:
-    """Called by Dask, with the scheduler it has started."""
+    """Entry point of Dask's preload: install a coordinator in the scheduler."""
     plugin = Coordinator()
     scheduler.add_plugin(plugin)
     await plugin.start(scheduler)

@@ -1,4 +1,4 @@
-"""Machines for teachers that follow the demand of a pool: from none up, and back to none."""
+"""Machines for teachers follow the demand of a pool: from none up, and back to none."""
 
 import logging
 from collections import defaultdict
@@ -11,14 +11,14 @@ from kdlab.errors import SchedulerUnreachable
 from kdlab.papers.edl_dist.beyond.pool_size import PoolSize, PoolState
 from kdlab.supervision.backoff import Backoff
 
-_LONGEST_PAUSE_S = 60.0  # until machines that could not be had are asked for again
+_LONGEST_PAUSE_S = 60.0  # until a failed request for machines is repeated
 
 
 class DemandFollower:
-    """Carries out papers/edl_dist/beyond/pool_size.py at each look; its unit is a machine.
+    """Applies papers/edl_dist/beyond/pool_size.py at each update; its unit is a machine.
 
-    `rest` are still to be started whatever the demand is, each once. What cannot be had, or
-    dies, comes later each time.
+    `rest` machines are still to be started once, whatever the demand. Failed requests and
+    lost machines delay the next request, longer each time.
     """
 
     def __init__(
@@ -30,27 +30,27 @@ class DemandFollower:
     ) -> None:
         self.machines, self._status, self.size = machines, status, size
         self._rest = rest
-        # Failures in a row, without a look at which all were there.
+        # Failures in a row, without an update at which all machines were up.
         self._backoff = Backoff(1.0, longest_s=_LONGEST_PAUSE_S)
-        self._again_at = 0.0  # no machine is asked for before
+        self._again_at = 0.0  # no machine is requested before
 
-    def look(self, now: float) -> None:
-        """One look.
+    def update(self, now: float) -> None:
+        """Adapt the number of machines to the demand now.
 
         Raises:
-            SchedulerUnreachable: it is being started again.
+            SchedulerUnreachable: the scheduler is being restarted.
         """
         try:
-            # Asked first: who ends between the two is seen to at the next look.
+            # Counted first: a machine that ends in between is handled at the next update.
             alive = self.machines.wanted()
             if self.machines.lost():
                 self._pause(now)
             self._resize(alive, now)
         except SchedulerUnreachable:
             raise
-        except Exception as error:  # whatever those who start machines raise
+        except Exception as error:  # whatever a deployer raises
             pause_s = self._pause(now)
-            logging.getLogger("kdlab").warning("pool: %s In %g s.", error, pause_s)
+            logging.getLogger("kdlab").warning("pool: %s Retry in %g s.", error, pause_s)
 
     def _pause(self, now: float) -> float:
         pause_s = self._backoff.wait_s(now)
@@ -60,28 +60,28 @@ class DemandFollower:
     def _resize(self, alive: int, now: float) -> None:
         size = self.size
         if alive >= size.least == size.most and not (self._rest or self._backoff.at):
-            return  # nobody has to be asked
-        # Those that are still to be started count: none is started twice.
-        level = level_of(self._status(), alive + self._rest, now)
-        resize = size.on_tick(level)
+            return  # the size is fixed, and all are there
+        # Machines that are still to be started count: none is started twice.
+        state = pool_state(self._status(), alive + self._rest, now)
+        resize = size.on_tick(state)
         if resize.withdraw:
             self.machines.withdraw(resize.withdraw)
         start = resize.start + self._rest
-        if start == level.starting == 0:
+        if start == state.starting == 0:
             self._backoff.succeeded()
-        room = self.machines.at_once - (level.starting - self._rest)
+        room = self.machines.at_once - (state.starting - self._rest)
         if (count := min(start, room)) > 0 and now >= self._again_at:
             self.machines.grow(count)
             self._rest -= min(self._rest, count)
 
 
-def level_of(status: PoolStatus, alive: int, now: float) -> PoolState:
-    """What `PoolSize` looks at.
+def pool_state(status: PoolStatus, alive: int, now: float) -> PoolState:
+    """State of a pool, as `PoolSize` needs it.
 
     Args:
         status: of the pool.
-        alive: machines that were asked for, whether they are up or not.
-        now: s, of a clock that never goes back.
+        alive: requested machines, whether they are up or not.
+        now: seconds on a monotonic clock.
     """
     teachers = defaultdict[str, list[TeacherStatus]](list)
     for teacher in status.teachers:

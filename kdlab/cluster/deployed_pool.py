@@ -1,7 +1,7 @@
-"""Teachers on machines that somebody else starts: SSH, a batch system, Kubernetes, Dask.
+"""Teachers on deployed machines: through SSH, a batch system, Kubernetes or Dask.
 
 As many as the students need: none before a student searches, more while it starves, none again
-when nobody holds them. The scheduler is a process of the run, unless the deployer brings its own.
+when no student holds them. The scheduler is a process of the run, or comes with the deployer.
 """
 
 import time
@@ -30,17 +30,17 @@ from kdlab.papers.edl_dist.beyond.pool_size import PoolSize
 @register("cluster/deployed_pool")
 @dataclass(frozen=True, kw_only=True)
 class DeployedPool(ComputingPoolSpec):
-    """Machines for teachers that are asked for while students search, and given back when idle.
+    """Machines for teachers, requested while students search, and given back when idle.
 
-    machines: who starts them: cluster/deployers/local, ssh, job_queue or kubernetes.
+    machines: deployer that starts them: cluster/deployers/local, ssh, job_queue or kubernetes.
     teachers: on each machine.
-    least, most: machines, at any time.
-    idle_s: a machine whose teachers nobody holds for so long is given back.
-    start_s: so long the scheduler may take to come up.
+    least, most: number of machines, at any time.
+    idle_s: a machine whose teachers no student holds for this time is given back.
+    start_s: time for the scheduler to come up.
     tls: certificates that every machine has at the same paths; null makes them in the run's
         folder, for machines that see it.
-    host: where the machines reach this one; null finds out.
-    port: of the scheduler; 0 is any that is free.
+    host: address at which the machines reach this one; null finds it.
+    port: of the scheduler; 0 takes any free port.
     """
 
     machines: Deployer
@@ -60,7 +60,7 @@ class DeployedPool(ComputingPoolSpec):
         if self.least > self.most:
             yield Fault("least", f"is {self.least}, more than most ({self.most})")
         if self.machines.brings_scheduler and self.tls is None:
-            yield Fault("tls", "is missing: the certificates that its scheduler has too")
+            yield Fault("tls", "is missing: give the certificates of its scheduler")
 
     def check(self) -> None:
         self.machines.check()
@@ -68,21 +68,21 @@ class DeployedPool(ComputingPoolSpec):
     def parts(self, folder: Path) -> PoolParts:
         tls = (self.tls or Tls(temporary=True)).files(folder)
         host = self.host or self.machines.reached_at()
-        own: dict[str, str | float | None]
-        own = {"host": host, "port": self.port, "start_s": self.start_s}
+        options: dict[str, str | float | None]
+        options = {"host": host, "port": self.port, "start_s": self.start_s}
         return PoolParts(
             tls=tls,
-            scheduler=None if self.machines.brings_scheduler else own,
+            scheduler=None if self.machines.brings_scheduler else options,
             coordinator=Coordinator(self.ttl_s),
             machines=lambda pool: self.machines.up(pool.address, tls, folder),
             size=PoolSize(self.least, self.most, self.idle_s),
-            ready=min(1, self.least),  # else they come when a student searches
+            ready=min(1, self.least),  # else they start when a student searches
             start_s=self.start_s,
             hosted=(self.teachers, self.threads),
         )
 
-    def here(self) -> LocalTeacherCount:
-        if not self.machines.here:
+    def local_teachers(self) -> LocalTeacherCount:
+        if not self.machines.local:
             return LocalTeacherCount()
         first, most = (max(1, n) * self.teachers for n in (self.least, self.most))
         return LocalTeacherCount(first, most, self.threads)
@@ -99,23 +99,23 @@ def follow_demand(
     most: int = 4,
     idle_s: float = 60.0,
 ) -> Iterator[DemandFollower]:
-    """Any cluster of Dask with `scale` has as many workers as the students of its pool need.
+    """Scale any Dask cluster with `scale` to the workers that its pool's students need.
 
     Its workers need the resource `kdlab_teacher`, as `LocalCluster(n_workers=0,
     resources={"kdlab_teacher": 1})` gives them. Experiments use it as
     `teacher_pool={type: cluster/remote_pool, address: ...}`, with `cluster.scheduler_address`.
 
     Args:
-        cluster: that is up.
-        tls: files ca, cert and key of a cluster that speaks TLS.
+        cluster: a running cluster.
+        tls: files ca, cert and key of a cluster with TLS.
         teachers: on each of its workers.
         threads: CPU threads of each teacher.
-        least: workers, at any time.
-        most: workers, at any time.
-        idle_s: a worker whose teachers nobody holds for so long is given back.
+        least: least number of workers, at any time.
+        most: most workers, at any time.
+        idle_s: a worker whose teachers no student holds for this time is given back.
 
     Raises:
-        SchedulerUnreachable: nobody answers at its address.
+        SchedulerUnreachable: the scheduler does not answer.
         ClusterError: its scheduler cannot import kdlab.
     """
     machines = DaskMachines(cluster)
@@ -123,9 +123,9 @@ def follow_demand(
     host_teachers(machines.address, tls, teachers, threads)
     status = partial(status_of, machines.address, tls)
     follower = DemandFollower(machines, status, PoolSize(least, most, idle_s))
-    keeper = PoolKeeper("pool", TICK_S, lambda: follower.look(time.monotonic()))
+    keeper = PoolKeeper("pool", TICK_S, lambda: follower.update(time.monotonic()))
     keeper.start()
     try:
         yield follower
     finally:
-        keeper.close()  # from now on their number stays as it is
+        keeper.close()  # from now on their number stays fixed

@@ -1,4 +1,4 @@
-"""What a teacher must know to serve: model, weights, data, and how to prove it is right."""
+"""Deployments: what teachers serve (model, weights, data), and the proof that they do."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ EngineChoice = Literal["eager", "auto"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployedModel:
-    """One model: its spec, and its weights' path (fetched where it cannot be read)."""
+    """A model: its spec, and the path of its weights (fetched where it cannot be read)."""
 
     model: Mapping[str, object]
     weights: str = ""
@@ -30,22 +30,21 @@ class DeployedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """Crosses processes as JSON.
+    """A deployment, sent between processes as JSON.
 
     members: the models; more than one is an ensemble, whose answer is the mean of their
         probabilities by weight.
-    batch: samples of a student's batch: where a teacher's measuring begins.
-    identity: of the data and its views (probe.identity_of); a teacher with others is
+    batch: samples of a student's batch, at which a teacher starts to measure.
+    identity: of the data and its views (probe.identity_of); a teacher with other data is
         refused, or served by value.
-    by_reference: teachers must be able to load the data; `or_value`: those that cannot get
-        pixels instead.
-    reference: the right logits for the probe images; empty asks for no proof.
-    engine: how teachers compute: `eager` is PyTorch as it is; with `auto` each measures what its
+    by_reference: teachers must be able to load the data; `or_value`: send pixels to those
+        that cannot.
+    reference: expected logits of the probe images; empty needs no proof.
+    engine: how teachers compute: `eager` is plain PyTorch; with `auto` each measures what its
         machine has, bf16 too, and takes the fastest that agrees (models/engines).
-    share_answers: teachers keep what they answered for others who ask for the same views.
+    share_answers: teachers cache their answers for others that ask for the same views.
     combination: of several members; null is the mean of their probabilities by their weights.
-    components: {name: {"source": text, "sha256": hash}} of components that were defined
-        in a notebook cell.
+    components: {name: {"source": text, "sha256": hash}} of components from notebook cells.
     """
 
     members: tuple[DeployedModel, ...]
@@ -67,22 +66,21 @@ class Deployment:
     def fingerprint(self) -> str:
         """Hash of all that an answer depends on: models, weights, data, views.
 
-        Students of any batch, loss or way to send inputs share a pool that serves the same.
+        Students of any batch, loss or inputs share a pool with the same fingerprint.
         """
         counted = {
-            # Wherever their weights are.
+            # Without the paths of the weights.
             "members": [
                 {"model": m.model, "sha256": m.sha256, "weight": m.weight}
                 for m in self.members
             ],
             "num_classes": self.num_classes,
             "shape": self.shape,
-            "identity": to_builtins(
-                replace(self.identity, made_by="")
-            ),  # that is for people
+            # `made_by` is for people.
+            "identity": to_builtins(replace(self.identity, made_by="")),
             "components": self._used_components(),
         }
-        # What served before there were engines and combinations is still the same.
+        # Deployments from before engines and combinations keep their fingerprint.
         if self.engine != "eager":
             counted["engine"] = self.engine
         if self.combination is not None:
@@ -91,7 +89,7 @@ class Deployment:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _used_components(self) -> dict[str, str]:
-        """Hashes of those from notebooks that a model or the data set is made with."""
+        """Hashes of the notebook components that a model or the data set uses."""
         named = json.dumps([[m.model for m in self.members], self.data])
         return {
             name: facts["sha256"]
@@ -100,7 +98,7 @@ class Deployment:
         }
 
     def computed_by(self, engine: EngineChoice) -> "Deployment":
-        """The same by another engine: kept soft labels of one are not taken for the other's."""
+        """A copy for another engine; its fingerprint keeps stored soft labels of engines apart."""
         if engine == self.engine:
             return self
         return replace(self, engine=engine, teacher=f"{self.teacher}+{engine}")
@@ -110,9 +108,8 @@ class Deployment:
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> "Deployment":
-        return from_builtins(
-            cls, json.loads(json.dumps(data))
-        )  # Dask makes tuples of lists
+        # Dask turns lists into tuples.
+        return from_builtins(cls, json.loads(json.dumps(data)))
 
     def model_specs(self) -> list[ModelSpec]:
         return [
@@ -121,7 +118,7 @@ class Deployment:
         ]
 
     def describe(self) -> str:
-        """For people: names and hashes."""
+        """Names and hashes of the models, for messages."""
         return " + ".join(f"{m.model['type']} ({m.sha256[:16]})" for m in self.members)
 
     def load_data(self) -> ImageData:

@@ -1,8 +1,8 @@
-"""Teachers that compute nothing: they answer after the time a real one would take.
+"""Emulated teachers: they compute nothing and answer after the time of a real one.
 
-For measuring everything but the teacher: readers, wires, coordinator, schedules, with
+They serve to measure all but the teacher: readers, connections, coordinator, schedules, with
 hundreds of teachers on one machine. Their answers are all zeros (every class alike), and
-everything that shows them says "emulated".
+whatever shows them says "emulated".
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from kdlab.config import register
 class EmulatedPool(PoolSpec, EmulatedTeachers):
     """Emulated teachers: they answer zeros after a service time, and compute nothing.
 
-    At SIGUSR1 to their process one vanishes without a word, and another comes.
+    At SIGUSR1 to their process one vanishes without notice, and another joins.
     """
 
     def as_served(self, deployment: Deployment) -> Deployment:
@@ -38,7 +38,7 @@ class EmulatedPool(PoolSpec, EmulatedTeachers):
         )
 
     def _host(self, pool: RunningPool) -> Machines:
-        """The one process of all of them."""
+        """Start the process of all emulated teachers."""
         config = EmulatedTeachersConfig(
             **vars(part_of(self, EmulatedTeachers)),
             scheduler=pool.address,
@@ -50,5 +50,5 @@ class EmulatedPool(PoolSpec, EmulatedTeachers):
         host.children = [pool.start_child("kdlab.testing.emulated_teachers", config, log)]
         return host
 
-    def here(self) -> LocalTeacherCount:
+    def local_teachers(self) -> LocalTeacherCount:
         return LocalTeacherCount(first=self.teachers, rate=self.t_t)

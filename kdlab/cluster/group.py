@@ -1,7 +1,7 @@
 """The ranks of one student as processes: started, watched, regrouped, ended.
 
-Carries out kdlab/papers/edl_dist/generations.py. What a rank does is not known here; it
-is a module that announces it is ready, is told to `CarryOut`, and announces how that ended.
+It drives kdlab/papers/edl_dist/generations.py, and does not know what a rank does: a rank is a
+module that announces that it is ready, gets `CarryOut`, and announces how that ended.
 """
 
 import time
@@ -50,9 +50,9 @@ from kdlab.supervision.supervisor import ChildLost, ChildMessage, ChildReady, Su
 
 _TICK_S = 0.02
 _START_S = 60.0  # of a generation, until every rank has done a step
-_END_S = 5.0  # for ranks to end after they were told to
-_STOP_S = 6.0  # until one has come to the end of its step: all do, or none does
-_FAILED_STARTS = 5  # of processes that are to stand by, in a row
+_END_S = 5.0  # for ranks to end after the order
+_STOP_S = 6.0  # until one rank ends its step: then all do, else none
+_FAILED_STARTS = 5  # of standby processes, in a row
 
 
 class StudentGroup:
@@ -68,17 +68,17 @@ class StudentGroup:
         stop: Callable[[], bool],
         wanted: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """A group that is not running yet.
+        """Prepare a group; `run` starts it.
 
         Args:
-            machine: who is a rank when.
-            start: a process of the given name, whose sign of life goes to the path.
-            order: what each rank of a generation is told, besides its own numbers.
-            folder: for signs of life and rendezvous files.
-            hang_s: silence after which ranks are taken for hung.
-            report: events for people.
-            stop: whether the user asked to stop.
-            wanted: another number of ranks somebody asked for, or None.
+            machine: decides which processes are ranks.
+            start: starts a process of this name, with its heartbeat file at the path.
+            order: order to the ranks of a generation, without their own numbers.
+            folder: for heartbeats and rendezvous files.
+            hang_s: silence after which ranks count as hung.
+            report: called with every event.
+            stop: returns whether the user asked to stop.
+            wanted: returns a requested number of ranks, or None.
         """
         self.machine, self.start, self.order = machine, start, order
         self.folder, self.hang_s, self.report = folder, hang_s, report
@@ -88,19 +88,19 @@ class StudentGroup:
         self.result: dict[str, Any] | None = None  # of the master
         self.failed = ""
         self.error_code = 1
-        self.begun_step = 0  # where the generation under way began
-        self.lost_at: float | None = None  # a loss after which nobody trained yet
+        self.begun_step = 0  # at which the current generation started
+        self.lost_at: float | None = None  # a loss after which no rank has trained yet
         self.begun_at = 0.0
-        self._now = time.monotonic()  # of the newest look
+        self._now = time.monotonic()  # of the last poll
         self.told_to_stop: float | None = None
-        self.stop_heard = False  # a rank has come to the end of its step: the master saves
+        self.stop_heard = False  # a rank has ended its step: the master saves
         self.failed_starts = 0  # in a row
-        self.killed: set[str] = set()  # for silence; their death is seen a moment later
-        self.last_words: dict[str, str] = {}  # of ranks whose machine failed them
+        self.killed: set[str] = set()  # for silence; their end is noticed a moment later
+        self.last_words: dict[str, str] = {}  # of ranks whose machine failed
         self.failovers: list[float] = []  # seconds from a loss to the next step
 
     def targets(self) -> list[Target]:
-        """The ranks of the generation that trains: whom chaos can hit."""
+        """Ranks of the current generation, as targets of chaos."""
         children = dict(self.supervisor.children)
         return [
             Target(name, children[name].pid)
@@ -109,17 +109,17 @@ class StudentGroup:
         ]
 
     def run(self) -> dict[str, Any]:
-        """Until the master has finished; its result.
+        """Run until the master has finished, and return its result.
 
         Raises:
-            ClusterError: the group cannot go on.
-            RunStopped: the user asked.
+            ClusterError: the group cannot continue.
+            RunStopped: the user asked to stop.
         """
         try:
             self.begin()
             while self.machine.state not in ("done", "failed"):
-                self.look(time.monotonic())
-                time.sleep(_TICK_S)  # between looks at pipes and processes
+                self.poll(time.monotonic())
+                time.sleep(_TICK_S)  # between polls of pipes and processes
         finally:
             self.close()
         if self.failed:
@@ -133,13 +133,13 @@ class StudentGroup:
         """Start the first processes."""
         self._do(self.machine.on_begin())
 
-    # Looking
+    # Events
 
-    def look(self, now: float) -> None:
-        """What happened since the last look, at this time of the monotonic clock.
+    def poll(self, now: float) -> None:
+        """Handle all events since the last poll; `now` is the monotonic clock's time.
 
         Raises:
-            RunStopped: the user asked, and all is saved.
+            RunStopped: the user asked to stop, and all is saved.
         """
         self._now = now
         for event in self.supervisor.events():
@@ -171,7 +171,7 @@ class StudentGroup:
                 if not leaving:
                     self._do(machine.on_ready(name, now))
             case RankStopped(why) if name == machine.ranks[0]:
-                raise RunStopped(why)  # it has saved by now; the others say it earlier
+                raise RunStopped(why)  # it has saved; the others stop earlier
             case RankStopped():
                 self.stop_heard = True
             case RankFailed(error, exit_code):
@@ -186,7 +186,7 @@ class StudentGroup:
             return
         name, code = lost.name, lost.exit_code
         was_rank = name in self.machine.ranks
-        if was_rank:  # the others may have noticed first: whatever the state is by now
+        if was_rank:  # in any state: the others may have noticed first
             self.lost_at = self.lost_at or now
         why = self.last_words.pop(name, f"exit code {code}")
         self.report(RankLost(rank=name, exit_code=code, was_rank=was_rank, why=why))
@@ -194,8 +194,8 @@ class StudentGroup:
             self.failed_starts = 0
         elif code not in (None, 0) and code > 0:
             self.failed_starts += 1
-            # Before anybody trains: it could not even come up, another one would not
-            # either. Later the others train on, while there is hope for a standby.
+            # Before training: it could not even come up, so another one would not either.
+            # Later the others keep training, while a standby may still come up.
             if not self.machine.generation or self.failed_starts >= _FAILED_STARTS:
                 self._do(self.machine.on_error(lost.why))
                 return
@@ -219,7 +219,7 @@ class StudentGroup:
             self.lost_at = None
         # Loading data and waiting for the first soft labels may take longer than a step.
         patience = self.hang_s if all_step else max(self.hang_s, _START_S)
-        dying = self.killed & self.supervisor.children.keys()  # seen at the next look
+        dying = self.killed & self.supervisor.children.keys()  # noticed at the next poll
         if not dying and now - max(newest, self.begun_at) > patience:
             for name in self._hung(current):
                 self.killed.add(name)
@@ -227,14 +227,14 @@ class StudentGroup:
                 self.supervisor.children[name].kill()
 
     def _all_step(self, current: dict[str, Heartbeat]) -> bool:
-        """Whether every rank has done a step of the generation under way."""
+        """True where every rank has done a step of the current generation."""
         ranks = self.machine.ranks
         return len(current) == len(ranks) and all(
             sign.step > self.begun_step for sign in current.values()
         )
 
     def _hung(self, current: dict[str, Heartbeat]) -> list[str]:
-        """All ranks are silent, since all wait for one: which one, as far as one can see."""
+        """Find the rank that the others wait for, as far as signs show; all are silent."""
         children = self.supervisor.children
         ranks = [name for name in self.machine.ranks if name in children]
         stopped = [n for n in ranks if children[n].is_stopped()]
@@ -255,10 +255,10 @@ class StudentGroup:
         late = now - self.told_to_stop > (self.hang_s if self.stop_heard else _STOP_S)
         if not ranks or late:
             for child in self.supervisor.children.values() if late else ():
-                child.kill()  # nothing is waited for twice
+                child.kill()  # never wait twice
             raise RunStopped("stopped by the user; the last checkpoint is kept")
 
-    # Doing
+    # Instructions
 
     def _do(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
@@ -271,7 +271,7 @@ class StudentGroup:
                     for name in self.machine.ranks:
                         self.supervisor.send(name, **to_builtins(SaveGeneration()))
                 case Kill(rank) if rank in self.killed:
-                    continue  # its death is seen a moment later
+                    continue  # its end is noticed a moment later
                 case Kill(rank):
                     self.killed.add(rank)
                     self.report(RankKilled(rank=rank, why="it does not let go"))
@@ -297,14 +297,14 @@ class StudentGroup:
         self.begun_step = shared.from_step
         places = [children[name].machine for name in generation.ranks]
         for number, name in enumerate(generation.ranks):
-            own = replace(
+            order = replace(
                 shared,
                 rank=number,
                 names=tuple(generation.ranks),
                 local_rank=places[:number].count(places[number]),
                 local_world=max(map(places.count, places)),
             )
-            self.supervisor.send(name, **to_builtins(CarryOut(to_builtins(own))))
+            self.supervisor.send(name, **to_builtins(CarryOut(to_builtins(order))))
 
     def close(self) -> None:
         self.supervisor.close(_END_S)

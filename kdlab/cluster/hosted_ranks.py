@@ -1,12 +1,11 @@
-"""Ranks on the workers of a Dask cluster: started, told, listened to and ended from afar.
+"""Ranks on the workers of a Dask cluster, controlled by a remote run.
 
-A `RankHost`, a plugin of every worker, has the processes as its children. The run asks each
-worker twenty times a second for what is new: lines they said, their signs of life, whether
-they live.
+A `RankHost`, a plugin of every worker, has the processes as its children. The run polls each
+worker twenty times a second for updates: messages, heartbeats, exit codes.
 
 Run folder and data must be at the same paths on all machines (a shared file system), as the
-checkpoints of EDL-Dist (section 3.4) must. Dask only carries what is rare; ranks talk to
-each other by torch.distributed.
+checkpoints of EDL-Dist (section 3.4) must. Dask carries only rare messages; ranks talk to each
+other through torch.distributed.
 """
 
 import asyncio
@@ -38,22 +37,22 @@ from kdlab.supervision.heartbeat import Heartbeat
 
 _ASK_S = 0.05
 _LOST_S = 15.0  # without an answer a worker is lost, and with it its ranks
-_NEW_S = 5.0  # between looks at which workers there are
+_NEW_S = 5.0  # between polls of the list of workers
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRoles:
-    """What is read of how a scheduler describes a worker."""
+    """The fields of a scheduler's description of a worker that are read."""
 
     resources: dict[str, float] | None = None
 
 
 def for_ranks(workers: object) -> list[str]:
-    """Addresses of the workers that may train; teachers never do.
+    """Addresses of the workers that may train, which teachers never do.
 
     Args:
-        workers: by address, as the scheduler describes them.
+        workers: descriptions by address, from the scheduler.
     """
     known = from_builtins(dict[str, WorkerRoles], workers)
     roles = {worker: about.resources or {} for worker, about in known.items()}
@@ -62,37 +61,38 @@ def for_ranks(workers: object) -> list[str]:
 
 
 def with_keepers(address: str, tls: Files | None) -> list[str]:
-    """Addresses of all workers, each of which can keep ranks now.
+    """Install a `RankHost` on all workers; returns the addresses of those that may train.
 
     Raises:
-        SchedulerUnreachable: nobody answers at the address.
-        ClusterError: no worker is there, or they cannot import kdlab.
+        SchedulerUnreachable: the scheduler does not answer.
+        BadInput: no worker may train.
+        ClusterError: the workers cannot import kdlab.
     """
     check_address(address, tls=tls)
     try:
-        found = for_ranks(register_plugin(address, tls, RankHost())["workers"])
+        workers = for_ranks(register_plugin(address, tls, RankHost())["workers"])
     except (OSError, ImportError, TimeoutError) as error:
         raise ClusterError(
             f"The workers of {address} cannot keep ranks: {error}. kdlab must be installed on "
             "every machine of the cluster."
         ) from error
-    if not found:
+    if not workers:
         raise BadInput(
             f"The Dask scheduler at {address} has no workers that may train: teachers are "
             "never given ranks, and where some workers have the resource kdlab_rank, only "
             "those are. Start one on each machine:\n"
             f"    dask worker {address} --no-nanny --nthreads 1"
         )
-    return found
+    return workers
 
 
 async def connections(tls: Files | None) -> ConnectionPool:
-    """Each worker by itself: one that does not answer must not keep the others waiting."""
+    """A pool of connections, so that a silent worker does not block the others."""
     return await ConnectionPool(limit=4096, timeout=CALL_S, **secured(tls))
 
 
 class HostedRank:
-    """A rank on a worker. Satisfies `RankChild`; what it shows is some ms old."""
+    """A rank on a worker. Satisfies `RankChild`; its state is some ms old."""
 
     def __init__(self, hosts: "DaskHosts", worker: str, name: str, pid: int) -> None:
         self.hosts, self.worker, self.name, self.pid = hosts, worker, name, pid
@@ -103,14 +103,14 @@ class HostedRank:
         self._sign = Heartbeat(0, 0, 0.0)
         self._exit_report = ""
 
-    def hear(self, news: RankUpdate) -> None:
-        """In the listening thread."""
+    def update(self, news: RankUpdate) -> None:
+        """Take in an update, in the listening thread."""
         self._words.extend(news.messages)
         generation, step, ago = news.sign
         self._sign = Heartbeat(generation, step, time.monotonic() - ago)
         self._stopped, self.exit_code = news.stopped, news.exit_code
         self._exit_report = news.exit_report
-        self._alive = news.alive  # last: who sees it dead finds its words complete
+        self._alive = news.alive  # last: when it is seen dead, its messages are complete
 
     def lost(self, why: str) -> None:
         self.exit_code, self._exit_report = self.exit_code or -9, why
@@ -145,7 +145,7 @@ class HostedRank:
 
 
 class DaskHosts:
-    """The workers of a Dask cluster, as places for ranks; raises what `with_keepers` does."""
+    """Workers of a Dask cluster that host ranks; raises what `with_keepers` does."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class DaskHosts:
         self.workers = keepers(address, tls)
         self.tls, self.address, self._connect, self._now = tls, address, connect, now
         self._ranks: list[HostedRank] = []
-        self._said = "nothing"  # when it was last asked in vain
+        self._last_error = "none"  # of the last failed call
         self._heard: dict[str, float] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._listen, name="hosts", daemon=True)
@@ -167,18 +167,18 @@ class DaskHosts:
         self._thread.start()
         self._up.wait(CALL_S)
 
-    # What a group asks for
+    # For a group
 
     def start(self, module: str, config: object, log: Path, pulse: Path) -> HostedRank:
-        """A new rank, on the worker that has the fewest of this run."""
+        """Start a rank on the worker with the fewest ranks of this run."""
         alive = [w for w in self.workers if not self._is_lost(w)]
         if not alive:
             raise ClusterError(
                 "All workers of the Dask cluster are lost; no rank can start."
             )
-        here = [rank.worker for rank in self._ranks if rank.alive()]
+        used = [rank.worker for rank in self._ranks if rank.alive()]
         name = f"{log.stem}@{log.parent}"
-        for worker in sorted(alive, key=lambda w: (here.count(w), self.workers.index(w))):
+        for worker in sorted(alive, key=lambda w: (used.count(w), self.workers.index(w))):
             pid = self.ask(
                 worker,
                 "kdlab_rank_start",
@@ -192,19 +192,19 @@ class DaskHosts:
                 rank = HostedRank(self, worker, name, pid)
                 self._ranks.append(rank)
                 return rank
-            # It may have started after all; nobody would ever tell it anything.
+            # It may have started after all, and would never get an order.
             self._run(
                 self._once(worker, "kdlab_rank_end", {"name": name, "kill": False})
             ).add_done_callback(lambda ended: ended.exception())
         raise ClusterError(
-            f"None of the Dask workers {', '.join(alive)} started a rank. The last one said: "
-            f"{self._said}. All machines need the run folder at the same path, writable."
+            f"None of the Dask workers {', '.join(alive)} started a rank. Last error: "
+            f"{self._last_error}. All machines need the run folder at the same path, writable."
         )
 
-    def meeting(self, first: HostedRank) -> str:
-        """Where a generation meets: at the host of its first rank."""
-        said = self.ask(first.worker, "kdlab_rank_port") or ("127.0.0.1", 0)
-        host, port = from_builtins(tuple[str, int], said)
+    def rendezvous(self, first: HostedRank) -> str:
+        """Address for the rendezvous of a generation, on the host of its first rank."""
+        address = self.ask(first.worker, "kdlab_rank_port") or ("127.0.0.1", 0)
+        host, port = from_builtins(tuple[str, int], address)
         return f"tcp://{host}:{port}"
 
     def forget(self, rank: HostedRank) -> None:
@@ -216,12 +216,12 @@ class DaskHosts:
         self._thread.join(2 * CALL_S)
 
     def ask(self, worker: str, operation: str, **arguments: object) -> object:
-        """One call to a worker; None when it does not answer."""
+        """Call an operation of a worker; None when it does not answer."""
         try:
             return self._run(self._once(worker, operation, arguments)).result(CALL_S + 1)
         except (OSError, TimeoutError) as error:
-            self._said = f"{type(error).__name__}: {error}"
-            return None  # whoever asked sees soon that the worker is lost
+            self._last_error = f"{type(error).__name__}: {error}"
+            return None  # the caller soon sees that the worker is lost
 
     # In the listening thread
 
@@ -262,9 +262,9 @@ class DaskHosts:
             self._heard[worker] = self._now()
             return
         try:
-            said = await self._once(worker, "kdlab_rank_news", {"names": list(ranks)})
-            news = from_builtins(dict[str, RankUpdate], said)
-        except Exception as error:  # of whatever kind: the others must go on being heard
+            reply = await self._once(worker, "kdlab_rank_news", {"names": list(ranks)})
+            news = from_builtins(dict[str, RankUpdate], reply)
+        except Exception as error:  # of any kind: the other workers must still be polled
             if self._is_lost(worker):
                 for rank in ranks.values():
                     rank.lost(f"The Dask worker at {worker} does not answer ({error}).")
@@ -272,25 +272,25 @@ class DaskHosts:
         self._heard[worker] = self._now()
         for name, rank in ranks.items():
             if name in news:
-                rank.hear(news[name])
+                rank.update(news[name])
             else:
                 rank.lost(
-                    f"The Dask worker at {worker} has no such rank any more: it was started "
-                    "again, or nobody asked for the rank for a minute."
+                    f"The Dask worker at {worker} no longer has this rank: it was restarted, or "
+                    "nobody asked for the rank for a minute."
                 )
 
     async def _newcomers(self) -> list[str]:
-        """Workers that joined since the last look."""
+        """Workers that joined since the last poll."""
         try:
-            told = await asyncio.wait_for(self._pool(self.address).identity(), CALL_S)
+            identity = await asyncio.wait_for(self._pool(self.address).identity(), CALL_S)
         except (OSError, TimeoutError):
             return []  # the scheduler is away; workers answer without it
-        return [w for w in for_ranks(told["workers"]) if w not in self.workers]
+        return [w for w in for_ranks(identity["workers"]) if w not in self.workers]
 
     async def _once(
         self, worker: str, operation: str, arguments: dict[str, object]
     ) -> object:
-        """Over a connection that is kept."""
+        """Call over a pooled connection."""
         call: Awaitable[object] = getattr(self._pool(worker), operation)(**arguments)
         return await asyncio.wait_for(call, CALL_S)
 

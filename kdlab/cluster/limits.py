@@ -1,4 +1,4 @@
-"""What this process may use of its machine: by affinity, by its cgroup, by what is free."""
+"""Resources that this process may use, by affinity, cgroup and free memory."""
 
 import os
 from pathlib import Path
@@ -6,37 +6,37 @@ from pathlib import Path
 import psutil
 
 _ROOT = Path("/sys/fs/cgroup")
-_NO_LIMIT = 2**60  # version 1 says "none" with a number near 2^63
+_NO_LIMIT = 2**60  # version 1 of cgroups writes "no limit" as a number near 2^63
 
 
 def usable_cores() -> int:
-    """CPU cores: those of the affinity (SLURM, taskset), and no more than the quota."""
+    """CPU cores of the affinity (SLURM, taskset), at most those of the quota."""
     cores = len(os.sched_getaffinity(0))
     quota = _quota()
     return max(1, min(cores, int(quota))) if quota is not None else cores
 
 
 def free_memory() -> int:
-    """Bytes: what the system has free, and no more than the cgroup still gives."""
+    """Bytes of memory that the system has free, at most those that the cgroup has left."""
     free = int(psutil.virtual_memory().available)
     left = _left_of_cgroup()
     return free if left is None else max(0, min(free, left))
 
 
-def _own(name: str) -> str | None:
-    """A file of this process's cgroup, version 2, or of the root as containers see it."""
+def _cgroup_file(name: str) -> str | None:
+    """Text of a file of this process's cgroup, version 2, or of the root in a container."""
     try:
-        own = Path("/proc/self/cgroup").read_text().strip().split("::", 1)[-1].lstrip("/")
+        group = Path("/proc/self/cgroup").read_text().strip().split("::", 1)[-1].lstrip("/")
     except OSError:
         return None
-    for folder in (_ROOT / own, _ROOT):
+    for folder in (_ROOT / group, _ROOT):
         if (folder / name).is_file():
             return (folder / name).read_text().strip()
     return None
 
 
-def _old(name: str) -> int | None:
-    """A number of version 1."""
+def _version1_number(name: str) -> int | None:
+    """A number of a cgroup of version 1."""
     try:
         return int((_ROOT / name).read_text())
     except (OSError, ValueError):
@@ -45,21 +45,22 @@ def _old(name: str) -> int | None:
 
 def _quota() -> float | None:
     """CPU cores of the cgroup; None where there is no limit."""
-    said = _own("cpu.max")
-    if said is not None:
-        quota, period = said.split()
+    limit = _cgroup_file("cpu.max")
+    if limit is not None:
+        quota, period = limit.split()
         return None if quota == "max" else float(quota) / float(period)
-    used, of = _old("cpu/cpu.cfs_quota_us"), _old("cpu/cpu.cfs_period_us")
-    return used / of if used is not None and of and used > 0 else None
+    quota_us = _version1_number("cpu/cpu.cfs_quota_us")
+    period_us = _version1_number("cpu/cpu.cfs_period_us")
+    return quota_us / period_us if quota_us and period_us and quota_us > 0 else None
 
 
 def _left_of_cgroup() -> int | None:
     """Bytes until the cgroup's limit; None where there is none."""
-    most, used = _own("memory.max"), _own("memory.current")
+    most, used = _cgroup_file("memory.max"), _cgroup_file("memory.current")
     if most is not None and used is not None:
         return None if most == "max" else int(most) - int(used)
-    limit = _old("memory/memory.limit_in_bytes")
-    taken = _old("memory/memory.usage_in_bytes")
+    limit = _version1_number("memory/memory.limit_in_bytes")
+    taken = _version1_number("memory/memory.usage_in_bytes")
     if limit is None or taken is None or limit > _NO_LIMIT:
         return None
     return limit - taken

@@ -1,4 +1,4 @@
-"""Teachers on this machine: a scheduler and teachers, each a process of its own."""
+"""Teachers on this machine: a scheduler and teachers, each a separate process."""
 
 import logging
 import signal
@@ -23,8 +23,8 @@ from kdlab.errors import BadInput
 from kdlab.papers.edl_dist.beyond.pool_size import PoolSize
 from kdlab.supervision.children import Child
 
-_TEACHER_BYTES = 350e6  # of a teacher's process, torch included, at least
-_PER_CORE = 16  # teachers: more would do nothing but take turns
+_TEACHER_BYTES = 350e6  # least memory of a teacher's process, with torch
+_PER_CORE = 16  # teachers; more would only take turns
 
 
 @register("cluster/local_pool")
@@ -33,17 +33,17 @@ class LocalPool(ComputingPoolSpec):
     """Teachers as processes on this machine, started with the run and ended with it.
 
     teachers: how many at the start.
-    most: the pool may grow to so many while a student searches, and shrinks to `least`
-        when teachers are idle; null keeps the number as it is.
-    idle_s: a teacher that nobody holds for so long is withdrawn.
-    replace_lost: a teacher that dies is started again, after 1, 2, 4 ... seconds, unless it
-        was told to leave or refused; and so is a scheduler that dies.
-    start_s: so long the scheduler and the first teacher may take to come up.
+    most: the pool may grow to this number while a student searches, and shrinks to `least`
+        when teachers are idle; null keeps the number fixed.
+    idle_s: a teacher that no student holds for this time is withdrawn.
+    replace_lost: a teacher that dies is restarted, after 1, 2, 4 ... seconds, unless it
+        was withdrawn or refused; and so is a scheduler that dies.
+    start_s: time for the scheduler and the first teacher to come up.
     tls: certificates of your own for all traffic of the pool; null makes them for each run,
         and a token for the soft labels. Nobody else on this machine can connect.
-    store: redis://... keeps the leases in a Redis; null is a file in the run's folder. A
+    store: redis://... keeps the leases in Redis; null is a file in the run's folder. A
         password is named, not written: redis://:<env:KDLAB_NAME>@host or <secret:NAME>.
-    chaos: teachers obey `chaos:` orders to cut their network; set by it.
+    chaos: teachers obey orders of `chaos:` to cut their network; set by it.
     """
 
     teachers: Annotated[int, Range(ge=0)] = 2
@@ -69,10 +69,10 @@ class LocalPool(ComputingPoolSpec):
             )
 
     def check(self) -> None:
-        """Whether this machine has room for its teachers.
+        """Check that this machine has room for the teachers.
 
         Raises:
-            BadInput: it has not.
+            BadInput: it has no room for them.
         """
         wanted = max(self.teachers, self.most or 0)
         by_cores, free = _PER_CORE * usable_cores(), free_memory()
@@ -86,8 +86,8 @@ class LocalPool(ComputingPoolSpec):
             )
 
     def parts(self, folder: Path) -> PoolParts:
-        kept = self.teachers if self.replace_lost and not self.chaos else 0
-        size = PoolSize(kept, kept, inf)
+        fixed = self.teachers if self.replace_lost and not self.chaos else 0
+        size = PoolSize(fixed, fixed, inf)
         if self.most is not None:
             size = PoolSize(self.least, self.most, self.idle_s)
         return PoolParts(
@@ -101,7 +101,7 @@ class LocalPool(ComputingPoolSpec):
             replaces=self.replace_lost,
         )
 
-    def here(self) -> LocalTeacherCount:
+    def local_teachers(self) -> LocalTeacherCount:
         gpu = {"cuda": True, "cpu": False}.get(self.device)
         return LocalTeacherCount(
             self.teachers, self.most or self.teachers, self.threads, gpu
@@ -109,7 +109,7 @@ class LocalPool(ComputingPoolSpec):
 
 
 class LocalTeachers(Machines):
-    """Processes on this machine, each a teacher of a pool, whose size is `size`."""
+    """Teachers of a pool as processes on this machine; `size` bounds their number."""
 
     adjustable = True
     at_once = 4  # starting takes much memory and all cores
@@ -117,9 +117,9 @@ class LocalTeachers(Machines):
     def __init__(self, pool: RunningPool, spec: LocalPool, size: PoolSize) -> None:
         self.pool, self.spec, self.size = pool, spec, size
         self.children: list[Child] = []
-        self._lock = RLock()  # whoever keeps the pool, and who gives orders
-        self._ended: set[int] = set()  # numbers of those that were seen to
-        self._keeps = spec.most is None and size.most > 0  # its number
+        self._lock = RLock()  # the keeper and threads that add teachers
+        self._ended: set[int] = set()  # numbers of those that `lost` has handled
+        self._keeps = spec.most is None and size.most > 0  # whether the number is fixed
 
     def add(self) -> int:
         with self._lock:
@@ -154,10 +154,10 @@ class LocalTeachers(Machines):
     def withdraw(self, names: Sequence[str]) -> None:
         for number, child in enumerate(self.children):
             if f"teacher-{number}" in names and child.alive():
-                child.process.send_signal(signal.SIGTERM)  # it drains first
+                child.process.send_signal(signal.SIGTERM)  # it drains, then ends
 
     def lost(self) -> bool:
-        """Who was told to leave, or refused, is not missed."""
+        """True where a teacher died that was neither withdrawn nor refused."""
         died = False
         with self._lock:
             for number, child in enumerate(self.children):

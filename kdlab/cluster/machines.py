@@ -1,4 +1,4 @@
-"""What a pool starts and ends: teachers here, or machines that host some each (Dask's, pods)."""
+"""Machines of a pool: local teachers, or machines that host several each (Dask's, pods)."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -8,49 +8,49 @@ from kdlab.supervision.children import Child
 
 
 class Machines:
-    """None, as they are: somebody else starts the teachers of the pool.
+    """No machines: somebody else starts the teachers of the pool.
 
-    Those that can be had answer the same; their unit is what `PoolSize` counts.
+    Subclasses start machines; `PoolSize` counts in their unit.
     """
 
-    adjustable: ClassVar[bool] = False  # add, drain and kill are possible
-    outlive_scheduler: ClassVar[bool] = True  # they wait for one at the same address
-    at_once: ClassVar[int] = 1 << 30  # that may start at the same time
-    address: str = ""  # of a scheduler that they bring
-    children: Sequence[Child] = ()  # of this process, where they are some
+    adjustable: ClassVar[bool] = False  # its machines can be added, drained and killed
+    outlive_scheduler: ClassVar[bool] = True  # they reconnect at the same address
+    at_once: ClassVar[int] = 1 << 30  # most that start at the same time
+    address: str = ""  # of a scheduler that comes with them
+    children: Sequence[Child] = ()  # where machines are processes of this one
 
     def wanted(self) -> int:
-        """How many were asked for, those that wait in a queue too."""
+        """Number of requested machines, including those in a queue."""
         return 0
 
     def grow(self, count: int) -> None:
-        """Ask for so many more; raises ClusterError where they cannot be had."""
+        """Request `count` more; raises ClusterError where that fails."""
         raise ClusterError(
             "teachers of this pool are not started from here, see kdlab teacher"
         )
 
     def add(self) -> int | None:
-        """One more, because somebody asked; its pid where it is a process of this one."""
+        """Add one at a user's request; returns its pid where it is a process of this one."""
         self.grow(1)
         return None
 
     def withdraw(self, names: Sequence[str]) -> None:
-        """Give these back; their teachers answer what they hold first."""
+        """Give these back, after their teachers have answered open requests."""
 
     def has(self, name: str, pid: int) -> bool:
-        """Whether a teacher with this name and pid is one of theirs that lives."""
+        """True where a teacher with this name and pid is alive on one of these machines."""
         return any(child.pid == pid and child.alive() for child in list(self.children))
 
     def lost(self) -> bool:
-        """Whether some ended since the last look that were not meant to."""
+        """True where a machine was lost since the last call."""
         return False
 
-    def hopeless(self) -> None:
-        """Raise ClusterError, with the reason, where no teacher can come any more."""
+    def check_hope(self) -> None:
+        """Raise ClusterError, with the reason, where no teacher can come up."""
         if self.children and not any(child.alive() for child in self.children):
             raise ClusterError(self.children[0].exit_report("ended before it could serve"))
 
     def close(self, *, scheduler_gone: bool = False) -> None:
-        """Give all back; never raises, for there is nothing else to do."""
+        """Give all back; never raises, because nothing else could be done."""
         for child in self.children:
             child.stop()

@@ -1,8 +1,8 @@
-"""Components from a notebook cell, carried to other processes as text.
+"""Components from a notebook cell, sent to other processes as text.
 
-Only the definitions of the cell travel: its imports, classes, functions and constants,
-never its other statements. Each text has a hash that the process that started the run
-hands on beside it; text with another hash is not executed.
+Only the definitions of the cell are sent: its imports, classes, functions and constants,
+never its other statements. The process that started the run sends a hash with each text;
+text with another hash is not executed.
 """
 
 import ast
@@ -19,7 +19,7 @@ _DEFINITIONS = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.A
 
 
 def package_components(names: set[str]) -> dict[str, dict[str, str]]:
-    """{name: {"source", "sha256"}} of those that exist only in this process."""
+    """Package components that exist only in this process: {name: {"source", "sha256"}}."""
     packed = {}
     for name in sorted(names):
         cell = registry.cell_source(name)
@@ -30,11 +30,11 @@ def package_components(names: set[str]) -> dict[str, dict[str, str]]:
 
 
 def definitions(cell: str) -> str:
-    """The definitions of a cell or script, without its statements."""
+    """Extract the definitions of a cell or script, without its other statements."""
     lines = [line for line in cell.splitlines() if not line.lstrip().startswith(("%", "!"))]
     body = ast.parse("\n".join(lines)).body
-    kept = [node for node in body if isinstance(node, _DEFINITIONS) or _is_constant(node)]
-    return ast.unparse(ast.Module(body=kept, type_ignores=[])) + "\n"
+    nodes = [node for node in body if isinstance(node, _DEFINITIONS) or _is_constant(node)]
+    return ast.unparse(ast.Module(body=nodes, type_ignores=[])) + "\n"
 
 
 def _is_constant(node: ast.stmt) -> bool:
@@ -44,10 +44,10 @@ def _is_constant(node: ast.stmt) -> bool:
 
 
 def define_components(components: dict[str, Any]) -> None:
-    """Define them in this process.
+    """Define packaged components in this process.
 
     Raises:
-        BadInput: the text is not the one that was handed over, or does not run alone.
+        BadInput: a text does not match its hash, or does not run by itself.
     """
     done: set[str] = set()
     for name, entry in components.items():
@@ -55,7 +55,7 @@ def define_components(components: dict[str, Any]) -> None:
         if _hash(source) != expected:
             raise BadInput(
                 f"the source of component {name!r} has hash {_hash(source)[:16]}, expected "
-                f"{expected[:16]}: it was changed after the run was started, and is not run"
+                f"{expected[:16]}: it changed after the run started, and is not run"
             )
         if expected not in done:
             done.add(expected)
@@ -65,16 +65,16 @@ def define_components(components: dict[str, Any]) -> None:
 def _define(name: str, source: str, digest: str) -> None:
     module = ModuleType(f"kdlab_cell_{digest[:16]}")
     file = f"<{module.__name__}>"
-    # linecache lets this process hand the source on (a run to its teachers).
+    # linecache lets this process pass on the source (a run to its teachers).
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     sys.modules[module.__name__] = module
     try:
         exec(compile(source, file, "exec"), module.__dict__)  # hash checked
-    except Exception as error:  # whatever the user's code raises
+    except Exception as error:  # the user's code may raise anything
         raise BadInput(
             f"component {name!r} from the notebook cannot be defined in another process: "
             f"{type(error).__name__}: {error}. Its cell must hold its own imports and "
-            "everything it uses."
+            "everything that it uses."
         ) from error
 
 

@@ -1,6 +1,6 @@
-"""Pools of teachers: a scheduler, own or given, and machines that come, go and are replaced.
+"""Pools of teachers: a local or external scheduler, and machines that come, go and are replaced.
 
-A spec says what its pool is made of (`PoolSpec`); what is up is always a `RunningPool`.
+A `PoolSpec` describes the parts of a pool; a running one is always a `RunningPool`.
 """
 
 import logging
@@ -34,12 +34,12 @@ from kdlab.papers.edl_dist.beyond.pool_size import PoolSize
 from kdlab.supervision.backoff import Backoff
 from kdlab.supervision.children import Child, StartChild
 
-TICK_S = 0.5  # between two looks of who keeps a pool
+TICK_S = 0.5  # between updates of a pool by its keeper
 
 
 @runtime_checkable
 class Pool(Protocol):
-    """A pool that is up. Satisfies `soft_labels.source.TeacherPool`."""
+    """A running pool. Satisfies `soft_labels.source.TeacherPool`."""
 
     address: str
     teacher: str
@@ -47,83 +47,83 @@ class Pool(Protocol):
     machines: Machines
 
     def wait(self, stop: Callable[[], bool] = ...) -> PoolStatus:
-        """Until a teacher is ready; what there is then."""
+        """Wait until a teacher is ready, and return the status."""
 
     def close(self) -> None: ...
 
 
 class LocalTeacherCount(NamedTuple):
-    """Teachers of a pool that compute on this machine, as far as its spec tells."""
+    """Teachers of a pool on this machine, as far as its spec tells."""
 
-    first: int = 0  # when it begins
-    most: int = 0  # 0 where none computes
-    threads: int = 1  # of the CPU, for each
-    on_gpu: bool | None = None  # None is where there is one
-    rate: float | None = None  # samples/s of each where the spec says it
+    first: int = 0  # at the start
+    most: int = 0  # 0 where none computes here
+    threads: int = 1  # CPU threads of each
+    on_gpu: bool | None = None  # None: if there is one
+    rate: float | None = None  # samples/s of each, where the spec states it
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolParts:
-    """What a pool is made of."""
+    """Parts of a pool: certificates, scheduler, coordinator, machines."""
 
-    tls: Files | None  # certificates that all its connections show
-    address: str = ""  # of a scheduler that is there
-    # Options of the one that is started here; None: there is one, or the machines bring it.
+    tls: Files | None  # certificates for all connections
+    address: str = ""  # of an existing scheduler
+    # Options of a scheduler to start here; None: one exists, or comes with the machines.
     scheduler: Mapping[str, str | float | None] | None = None
-    # What it becomes if it is none yet: then it is told what to serve, and given the weights.
+    # Installed in a scheduler without one, which then gets the deployment and the weights.
     coordinator: Coordinator | None = None
     machines: Callable[["RunningPool"], Machines] = lambda pool: Machines()
     size: PoolSize | None = None  # how many machines by demand; None leaves that to others
-    first: int = 0  # machines that come whatever the demand is
-    ready: int = 1  # teachers that serve before a run goes on, within `start_s`
-    start_s: float = 600.0  # a machine may be busy; one that has ended is seen at once
+    first: int = 0  # machines to start whatever the demand
+    ready: int = 1  # teachers to wait for at the start, within `start_s`
+    start_s: float = 600.0  # a machine may be busy; an ended process is noticed at once
     hosted: tuple[int, int] = (0, 1)  # teachers on each Dask worker, threads of each
-    replaces: bool = True  # whether what dies is started again
+    replaces: bool = True  # whether lost parts are restarted
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSpec(Spec, ABC):
-    """A pool, as a spec names it.
+    """Settings of a pool.
 
     ttl_s: a teacher silent for longer is given up (EDL's value is 6 s).
     """
 
-    given: ClassVar[bool] = False  # by somebody else, whose it stays; others may share it
+    external: ClassVar[bool] = False  # runs outside this run, which others may share
 
     ttl_s: Annotated[float, POSITIVE] = 6.0
 
     @abstractmethod
     def parts(self, folder: Path) -> PoolParts:
-        """What it is made of; files for it alone go to `folder`."""
+        """Parts of the pool; its own files go to `folder`."""
 
     def start(self, deployment: Deployment, folder: Path) -> "RunningPool":
-        """Bring the pool up and publish what it serves; logs go to `folder`."""
+        """Start the pool and publish the deployment; logs go to `folder`."""
         return RunningPool(self, deployment, folder).keep()
 
     def as_served(self, deployment: Deployment) -> Deployment:
-        """What its teachers are told, who may compute it in a way of their own."""
+        """Deployment for the teachers of this pool, which may compute it in another way."""
         return deployment
 
     def check(self) -> None:  # a pool may have nothing to check
-        """Find what is wrong before a run starts.
+        """Check the pool before a run starts.
 
         Raises:
-            SchedulerUnreachable: for a pool that should be up already.
+            SchedulerUnreachable: an external pool does not answer.
         """
 
-    def here(self) -> LocalTeacherCount:
-        """Those that compete with a student for this machine."""
+    def local_teachers(self) -> LocalTeacherCount:
+        """Teachers that compete with a student for this machine."""
         return LocalTeacherCount()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComputingPoolSpec(PoolSpec):
-    """Teachers that compute, wherever they run.
+    """Settings of teachers that compute, wherever they run.
 
     engine: `auto` has each teacher measure what computes its model fastest on its machine (batch
         norms folded, bf16, ONNX Runtime, OpenVINO) and agrees with it, before it serves; `eager`
-        is PyTorch as it is, whose soft labels are the same everywhere.
-    share_answers: teachers keep what they answered (up to 256 MB), for others who ask for the same
+        is plain PyTorch, whose soft labels are the same everywhere.
+    share_answers: teachers cache their answers (up to 256 MB), for others that ask for the same
         views of the same samples: trials of a sweep, students of other seeds. Not where a lone
         student has the pool for itself.
     threads: CPU threads of each teacher.
@@ -140,9 +140,9 @@ class ComputingPoolSpec(PoolSpec):
 
 
 class RunningPool:
-    """A pool that is up; what of it dies comes back, and its machines follow the demand.
+    """A running pool; lost parts are replaced, and its machines follow the demand.
 
-    `start` and what follows it are the processes, the coordinator's answer and the clock.
+    `start` and the parameters after it replace processes, coordinator and clock in tests.
     """
 
     def __init__(
@@ -163,12 +163,12 @@ class RunningPool:
         self.tls, self.address = self.parts.tls, self.parts.address
         self.scheduler: Child | None = None
         self.machines = Machines()
-        self._up = self._told = False  # machines; their scheduler of what it serves
+        self._up = self._published = False  # machines; the deployment at the scheduler
         self._follower: DemandFollower | None = None
         self._note: Path | None = None
-        # What is missing is begun at once, and what that does not help later each time.
+        # Missing parts are started at once; after a failure later each time.
         self._again, self._again_at = Backoff(1.0, longest_s=30.0), -inf
-        self._keeper = PoolKeeper("pool", TICK_S, self.look)
+        self._keeper = PoolKeeper("pool", TICK_S, self.update)
         try:
             self._begin()
         except BaseException:
@@ -176,15 +176,15 @@ class RunningPool:
             raise
 
     def keep(self) -> Self:
-        """Look after it in a thread, until it is closed."""
+        """Maintain the pool in a thread until it is closed."""
         self._keeper.start()
         return self
 
     def status(self) -> PoolStatus:
         return self._status_of(self.address, self.tls)
 
-    def look(self) -> None:
-        """What was lost comes back; the number of machines follows the demand."""
+    def update(self) -> None:
+        """Replace lost parts, and adapt the number of machines to the demand."""
         now = self._now()
         if not (self._gone() or not self._up or not self._serves()):
             self._again.succeeded()
@@ -196,20 +196,20 @@ class RunningPool:
             finally:  # it may have taken longer than the wait
                 self._again_at = self._now() + wait_s
         if self._follower is not None:
-            self._follower.look(self._now())
+            self._follower.update(self._now())
 
     def _gone(self) -> bool:
-        """Whether it has no scheduler where it should have one of its own."""
-        own = self.parts.scheduler is not None
-        return own and (self.scheduler is None or not self.scheduler.alive())
+        """True where the scheduler that this pool starts is not running."""
+        starts = self.parts.scheduler is not None
+        return starts and (self.scheduler is None or not self.scheduler.alive())
 
     def _serves(self) -> bool:
-        """Whether the scheduler knows what to serve; one that is new does not."""
-        if self.parts.coordinator is None or not self._told:
-            return self._told
+        """True where the scheduler knows the deployment, which a new one does not."""
+        if self.parts.coordinator is None or not self._published:
+            return self._published
         try:
             return self.status().deployed == self.deployment.fingerprint
-        # Dask's answers where there is no coordinator.
+        # Dask raises it where there is no coordinator.
         except AttributeError:
             return False
         except MessageError as error:
@@ -218,22 +218,22 @@ class RunningPool:
             return False
 
     def _begin(self) -> None:
-        """Start what is missing: scheduler and machines; say what is to be served."""
+        """Start the missing parts, scheduler and machines, and publish the deployment."""
         if self._gone():
             self._begin_scheduler()
         if not self._up:
             self._begin_machines()
-        if self._note is None and self.tls is not None and not self.spec.given:
+        if self._note is None and self.tls is not None and not self.spec.external:
             self._note = security.save_credentials(self.address, self.tls)
         if self.parts.coordinator is not None:
             install(self.address, self.tls, self.parts.coordinator)
             deploy(self.address, self.deployment, tls=self.tls, with_weights=True)
         if self.parts.hosted[0]:
             host_teachers(self.address, self.tls, *self.parts.hosted)
-        self._told = True
+        self._published = True
 
     def _begin_scheduler(self) -> None:
-        """A first one, or another in the place of one that died."""
+        """Start the scheduler, the first one or the successor of one that died."""
         if self.scheduler is not None:
             self.scheduler.stop()
             if not self.machines.outlive_scheduler:
@@ -241,7 +241,7 @@ class RunningPool:
         options = {"port": 0, **(self.parts.scheduler or {})}
         if self.address:
             options["port"] = urlsplit(self.address).port
-        self._told = False
+        self._published = False
         self.scheduler, self.address = self._start_scheduler(
             self.deployment, self.folder, ttl_s=self.spec.ttl_s, tls=self.tls, **options
         )
@@ -250,7 +250,7 @@ class RunningPool:
         parts = self.parts
         self.machines = parts.machines(self)
         self._up = True
-        if not self.address:  # they bring the scheduler, which takes its time
+        if not self.address:  # the scheduler comes with them, which takes time
             self.address = self.machines.address
             check_address(self.address, parts.start_s, self.tls)
         now = min(parts.first, self.machines.at_once)
@@ -261,20 +261,20 @@ class RunningPool:
             self._follower = DemandFollower(*args)
 
     def _end_machines(self) -> None:
-        """Give all back; where they are to come back, they begin anew."""
+        """Give all machines back; later ones start from none."""
         machines, self.machines = self.machines, Machines()
         self._up, self._follower = False, None
         machines.close(scheduler_gone=self._gone())
 
     def wait(self, stop: Callable[[], bool] = lambda: False) -> PoolStatus:
-        """Until as many teachers are ready as it begins with; what there is then.
+        """Wait until the first teachers are ready, and return the status.
 
         Raises:
-            ClusterError: they were not in time.
+            ClusterError: they were not ready in time.
             RunStopped: the user asked to stop.
         """
         if not self.parts.ready:
-            return self.status()  # they come when a student searches
+            return self.status()  # they start when a student searches
         deadline, loading = time.monotonic() + self.parts.start_s, 0
         while time.monotonic() < deadline:
             if stop():
@@ -284,21 +284,21 @@ class RunningPool:
                 if len(status.ready) >= self.parts.ready:
                     return status
                 loading = len(status.teachers)
-            except SchedulerUnreachable as error:  # whoever keeps it starts it again
+            except SchedulerUnreachable as error:  # the keeper restarts it
                 logging.getLogger("kdlab").warning("%s", error)
-            self.machines.hopeless()
-            time.sleep(0.1)  # between looks; the deadline above ends it
+            self.machines.check_hope()
+            time.sleep(0.1)  # between polls; the deadline above ends it
         raise ClusterError(
             f"No teacher became ready at {self.address} within {self.parts.start_s:g} s "
             f"({loading} are loading). Start one:\n    {join_command(self.address)}"
         )
 
     def close(self) -> None:
-        """Give back all that is the run's, as far as it has come."""
+        """End all parts that this run started, also after a failed start."""
         self._keeper.close()
-        with ExitStack() as last:  # the last one named here comes first
+        with ExitStack() as last:  # callbacks run in reverse order
             tls: Tls | None = getattr(self.spec, "tls", None)
-            if not self.spec.given and self.tls and (tls is None or tls.temporary):
+            if not self.spec.external and self.tls and (tls is None or tls.temporary):
                 last.callback(security.delete_credentials, self.tls)
             last.callback(shutil.rmtree, self.folder / "scratch", ignore_errors=True)
             if self._note is not None:

@@ -1,6 +1,6 @@
-"""Ranks beside a Dask worker: children of it, that a run elsewhere asks for (hosted_ranks.py).
+"""Ranks beside a Dask worker: its children, which a remote run polls (hosted_ranks.py).
 
-A keeper that nobody asks for a while ends its ranks: their run is gone.
+A host that is not polled for a while ends its ranks, because their run is gone.
 """
 
 import asyncio
@@ -16,28 +16,28 @@ from distributed import Worker, WorkerPlugin
 from kdlab.codec import to_builtins
 from kdlab.supervision.children import Child, StartChild
 
-_UNASKED_S = 10.0  # after which a keeper ends ranks whose run does not ask any more:
-# before the run takes its host for lost and starts others in their place
+# Without a poll; then a host ends a rank, before its run counts the host as lost and starts others.
+_UNASKED_S = 10.0
 _WATCH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankUpdate:
-    """What became of a rank since it was last asked for."""
+    """State of a rank, and its messages since the last poll."""
 
     alive: bool
     messages: tuple[dict[str, object], ...]
     exit_code: int | None
     stopped: bool
-    sign: tuple[int, int, float]  # of life: generation, step, seconds since
+    sign: tuple[int, int, float]  # heartbeat: generation, step, seconds since
     exit_report: str
 
 
 class RankHost(WorkerPlugin):
-    """Keeps ranks on a Dask worker. Registered by the first run that needs it."""
+    """Runs ranks on a Dask worker. Registered by the first run that needs it."""
 
     name = "kdlab-rank-keeper"
-    idempotent = True  # another run's does not replace it, with the ranks it keeps
+    idempotent = True  # another run's must not replace it and its ranks
 
     def __init__(self, start: StartChild = Child) -> None:
         self._start_rank = start
@@ -53,7 +53,7 @@ class RankHost(WorkerPlugin):
             "kdlab_rank_news": self.news,
             "kdlab_rank_port": self.port,
         }
-        self._watch = asyncio.create_task(self._end_the_forgotten())
+        self._watch = asyncio.create_task(self._watch_ranks())
 
     def teardown(self, worker: Worker) -> None:
         self._watch.cancel()
@@ -63,8 +63,8 @@ class RankHost(WorkerPlugin):
     def start(
         self, name: str, module: str, config: dict[str, object], log: str, pulse: str
     ) -> int:
-        """The pid of a new rank."""
-        # gloo listens on one interface: that of the address this worker is known by.
+        """Start a rank; returns its pid."""
+        # Gloo listens on one interface: that of this worker's address.
         environment = {}
         if (interface := interface_of(self.host)) is not None:
             environment["GLOO_SOCKET_IFNAME"] = interface
@@ -91,14 +91,14 @@ class RankHost(WorkerPlugin):
         self.ranks.pop(name).stop()
 
     def news(self, names: list[str]) -> dict[str, object]:
-        """`RankUpdate` of each of these that is here."""
-        found: dict[str, object] = {}
+        """`RankUpdate` of each of these ranks that this host has, by name."""
+        updates: dict[str, object] = {}
         for name in names:
             rank = self.ranks.get(name)
             if rank is None:
                 continue
             self.asked[name] = time.monotonic()
-            alive = rank.alive()  # asked first: last words are read after it
+            alive = rank.alive()  # before reading, so that its last messages are read
             sign = rank.sign()
             news = RankUpdate(
                 alive=alive,
@@ -108,29 +108,29 @@ class RankHost(WorkerPlugin):
                 sign=(sign.generation, sign.step, time.monotonic() - sign.time),
                 exit_report="" if alive else rank.exit_report("ended"),
             )
-            found[name] = to_builtins(news)
-        return found
+            updates[name] = to_builtins(news)
+        return updates
 
     def port(self) -> tuple[str, int]:
-        """Where the ranks of a generation can meet: this host, and a port that is free."""
+        """Address for the rendezvous of a generation: this host, and a free port."""
         with socket.socket() as probe:
             probe.bind((self.host, 0))
             return self.host, int(probe.getsockname()[1])
 
-    async def _end_the_forgotten(self) -> None:
+    async def _watch_ranks(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_S)
-            await self.look(time.monotonic())
+            await self.end_forgotten(time.monotonic())
 
-    async def look(self, now: float) -> None:
-        """End those that nobody has asked for."""
+    async def end_forgotten(self, now: float) -> None:
+        """End ranks that no run has polled."""
         for name, asked in list(self.asked.items()):
             if name in self.ranks and now - asked > _UNASKED_S:
                 await asyncio.to_thread(self._end, name)
 
 
 def interface_of(host: str) -> str | None:
-    """The name of this machine's interface with that address."""
+    """Name of this machine's network interface with this address."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.address == host for address in addresses):
             return str(name)

@@ -1,7 +1,7 @@
-"""Teachers that join a scheduler somewhere: `kdlab teacher ADDRESS` on each machine.
+"""Teachers that join a remote scheduler: `kdlab teacher ADDRESS` on each machine.
 
-Or on the machines of ordinary Dask workers, however those were started (`dask worker`,
-dask-jobqueue, Kubernetes, SSH): see teacher_host.py.
+Or beside ordinary Dask workers, however those were started (`dask worker`, dask-jobqueue,
+Kubernetes, SSH): see teacher_host.py.
 """
 
 from collections.abc import Iterator
@@ -23,21 +23,21 @@ from kdlab.config.spec import POSITIVE
 @register("cluster/remote_pool")
 @dataclass(frozen=True, kw_only=True)
 class RemotePool(ComputingPoolSpec):
-    """A Dask scheduler that runs already; teachers join it with `kdlab teacher`.
+    """A running Dask scheduler; teachers join it with `kdlab teacher`.
 
     address: of the scheduler, for example tls://10.0.0.1:8786.
     wait_s: how long the run waits for its first teacher.
     tls: certificates that every machine of the pool has; needed for a tls:// address.
-    insecure: plain TCP, where the network keeps others out: whoever can connect can run
+    insecure: plain TCP, where the network keeps others out: anyone who can connect can run
         code as the owner of the scheduler.
     ttl_s, store, journal: of a coordinator that this run installs: silence after which a
         teacher is given up; redis://... or a file on the scheduler's machine that keeps
-        the leases; a file there for its events. A coordinator that is there keeps its own.
-    workers: Dask workers with the resource `kdlab_teacher` become hosts: each starts so
+        the leases; a file there for its events. An existing coordinator keeps its own.
+    workers: Dask workers with the resource `kdlab_teacher` become hosts: each starts this
         many teachers on its machine. 0 leaves that to `kdlab teacher`.
     """
 
-    given = True
+    external = True
 
     address: str
     wait_s: Annotated[float, POSITIVE] = 120.0
@@ -63,11 +63,11 @@ class RemotePool(ComputingPoolSpec):
         return None if self.tls is None else self.tls.files(Path())
 
     def parts(self, folder: Path) -> PoolParts:
-        own = Coordinator(self.ttl_s, store_url=self.store, journal=self.journal)
+        coordinator = Coordinator(self.ttl_s, store_url=self.store, journal=self.journal)
         return PoolParts(
             tls=self.certificates(),
             address=self.address,
-            coordinator=own,
+            coordinator=coordinator,
             start_s=self.wait_s,
             hosted=(self.workers, self.threads),
         )

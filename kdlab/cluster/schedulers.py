@@ -1,4 +1,4 @@
-"""A pool's scheduler from outside: started, made a coordinator, told what to serve."""
+"""Start a pool's scheduler, install its coordinator, publish deployments, read its status."""
 
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from kdlab.codec import from_builtins
 from kdlab.errors import ClusterError, TeacherRefused
 from kdlab.supervision.children import Child
 
-_START_S = 600.0  # a machine may be busy; one that has ended is seen at once
+_START_S = 600.0  # a machine may be busy; an ended process is noticed at once
 _CHUNK = 4 << 20  # bytes of weights in one message to the coordinator
 
 
@@ -28,11 +28,11 @@ def start_scheduler(
     port: int = 0,
     start_s: float = _START_S,
 ) -> tuple[Child, str]:
-    """A scheduler with the coordinator in it, and its address.
+    """Start a scheduler with a coordinator; returns its process and its address.
 
-    Log and journal lie in `folder`, and the leases, unless `store` is the URL of a Redis or another
-    file. Another `host` than loopback is for networks that one has made; `port` is where one was
-    that this one replaces. It has `start_s` to come up.
+    Log, journal and leases go to `folder`, unless `store` is the URL of a Redis or another file for
+    the leases. Another `host` than loopback is for custom networks; `port` is that of the scheduler
+    that this one replaces. It has `start_s` seconds to come up.
     """
     config = SchedulerConfig(
         host=host,
@@ -57,12 +57,12 @@ def start_scheduler(
 def install(
     address: str, tls: Files | None = None, coordinator: Coordinator | None = None
 ) -> None:
-    """Make a plain Dask scheduler a coordinator, if it is none yet.
+    """Install a coordinator in a plain Dask scheduler, if it has none.
 
-    `coordinator` is what it becomes; None is one that keeps nothing beyond its process.
+    `coordinator` None installs one that stores nothing beyond its process.
 
     Raises:
-        SchedulerUnreachable: nobody answers.
+        SchedulerUnreachable: the scheduler does not answer.
         ClusterError: the scheduler cannot import kdlab.
     """
     check_address(address, tls=tls)
@@ -81,19 +81,19 @@ def install(
 def has_coordinator(address: str, tls: Files | None = None) -> bool:
     try:
         return isinstance(ask(address, "kdlab_status", tls=tls), dict)
-    except AttributeError:  # Dask's answer to an operation it does not know
+    except AttributeError:  # what Dask raises for an unknown operation
         return False
 
 
 def deploy(
     address: str, deployment: Deployment, *, tls: Files | None, with_weights: bool
 ) -> None:
-    """Have a pool serve something else; its teachers load it when they renew their leases.
+    """Publish a deployment; teachers load it when they renew their leases.
 
-    `with_weights` sends them along, for teachers that cannot read their paths.
+    `with_weights` uploads the weights, for teachers that cannot read their paths.
 
     Raises:
-        TeacherRefused: the pool still serves others.
+        TeacherRefused: the pool still serves other students.
     """
     if with_weights:
         for member in deployment.members:
@@ -106,11 +106,11 @@ def deploy(
 
 
 def send_weights(address: str, path: Path, sha256: str, tls: Files | None) -> None:
-    """Bring a file to the coordinator in pieces, so that no renewal waits for it.
+    """Upload a file to the coordinator in pieces, so that no renewal waits for it.
 
     Raises:
         SchedulerUnreachable: it does not answer.
-        ClusterError: another file stands there under this hash.
+        ClusterError: it takes no more bytes.
     """
     size = path.stat().st_size
     put = partial(ask, address, "kdlab_weights_put", tls=tls, sha256=sha256)
@@ -128,9 +128,9 @@ def send_weights(address: str, path: Path, sha256: str, tls: Files | None) -> No
 
 
 def status_of(address: str, tls: Files | None) -> PoolStatus:
-    """What the coordinator at this address says of its pool.
+    """Status of the pool of the coordinator at this address.
 
     Raises:
-        SchedulerUnreachable: nobody answers there.
+        SchedulerUnreachable: it does not answer.
     """
     return from_builtins(PoolStatus, ask(address, "kdlab_status", tls=tls))

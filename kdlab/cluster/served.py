@@ -34,8 +34,8 @@ from kdlab.soft_labels.label_file import meta_for
 from kdlab.soft_labels.source import Batch, MixedLabels, SourceContext, SourceSpec
 from kdlab.supervision.children import Child, StartChild, tail
 
-_MAX_MEMORY = 0.8  # of what is free
-_IN_FLIGHT_MEMORY = 0.25  # of what is free: for inputs and answers under way
+_MAX_MEMORY = 0.8  # of the free memory
+_IN_FLIGHT_MEMORY = 0.25  # of the free memory: for inputs and answers in flight
 
 
 @register("cluster/served")
@@ -43,16 +43,15 @@ _IN_FLIGHT_MEMORY = 0.25  # of what is free: for inputs and answers under way
 class Served(SourceSpec, TransportSettings, ReaderSettings):
     """EDL-Dist: soft labels from a pool of teachers that may come and go.
 
-    lt, ut: lower and upper threshold of unused soft labels, as they will be when what is
-        asked for now arrives. Once a student waited for what they held back, what is in
-        flight follows from measured rates and latencies. null: 256 and 2048 samples, or
-        two and eight batches if that is more.
+    lt, ut: lower and upper threshold of unused soft labels, including those in flight. Once
+        a student waited because of them, the samples in flight follow from measured rates
+        and latencies. null: 256 and 2048 samples, or two and eight batches if that is more.
     thresholds_in: what lt and ut count: samples, megabytes (inputs and soft labels
         together), or shares of the host memory that is free when the run starts.
-    sends: logits, or the teacher's last `hidden` state: its head is put to that at the
-        student. Fewer bytes where classes are many; `--dry-run` says how many. Teachers
-        compute it with PyTorch as it is.
-    hang_s: a reader without a sign of life for so long is killed and started again.
+    sends: logits, or the teacher's last `hidden` state, to which the student applies the
+        teacher's head. Fewer bytes for many classes; `--dry-run` says how many. Teachers
+        compute it with plain PyTorch.
+    hang_s: a reader without a heartbeat for this time is killed and restarted.
     record: write every event of the reader to reader.jsonl, for kdlab.testing.replay.
     """
 
@@ -69,11 +68,11 @@ class Served(SourceSpec, TransportSettings, ReaderSettings):
         if self.thresholds_in != "samples":
             for name in ("lt", "ut"):
                 if getattr(self, name) is None:
-                    yield Fault(name, f"is null; say it in {self.thresholds_in}")
+                    yield Fault(name, f"is null; give it in {self.thresholds_in}")
         if self.encoding.by_chance and self.check_share > 0:
             yield Fault(
                 "check_share",
-                f"is {self.check_share:g}, and draws of two teachers cannot be compared; "
+                f"is {self.check_share:g}, but draws of two teachers cannot be compared; "
                 "soft_labels.check_share=0 checks none",
             )
         if self.sends == "hidden" and self.encoding.number is None:
@@ -120,7 +119,7 @@ class Served(SourceSpec, TransportSettings, ReaderSettings):
         return self.cache_views is not None
 
     def batch_faults(self, batch: int) -> Iterator[Fault]:
-        """In other units than samples it is known only when the run begins."""
+        """Faults of ut in samples; in other units it is known only when the run starts."""
         if self.thresholds_in == "samples" and self.ut is not None and self.ut <= batch:
             yield Fault(
                 "ut",
@@ -191,7 +190,7 @@ class Served(SourceSpec, TransportSettings, ReaderSettings):
         return min(lt, ut - 1), ut
 
     def bounds(self, largest: int, unit: float = 1.0) -> tuple[float, float]:
-        """Chosen lt and ut, times `unit`; one that nobody chose suits batch and other."""
+        """(lt, ut) times `unit`; an unset one is derived from the batch and the set one."""
         lt, ut = map(float, default_thresholds(largest))
         if self.ut is not None:
             ut = self.ut * unit
@@ -223,39 +222,39 @@ class ServedSource:
             hang_s=spec.hang_s,
             start=start_reader,
         )
-        self._held: int | None = None  # slot of the batch that is trained on
+        self._held: int | None = None  # slot of the batch in training
         self._first: int | None = None
         if self._has_work(start, config.samples.plan["epochs"]):
-            self._first = self.reader.take()  # primed: the first soft labels are there
+            self._first = self.reader.take()  # wait for the first soft labels
 
     def _reader_config(self, start: ReaderStart, rate: float) -> ReaderConfig:
         spec, context, samples = self.spec, self.context, self.context.samples
         assert context.pool is not None
         description = samples.describe()
         assert isinstance(description, SampleDescription)
-        # Of a whole epoch: the one under way may be a rest.
-        whole = samples.batches(start.epoch + 1)
+        # Of a full epoch: the current one may be a rest.
+        batches = samples.batches(start.epoch + 1)
         outputs = context.outputs or samples.classes
         layout = Layout(
             slots=spec.slots,
-            largest=max(map(len, whole)),
-            shape=tuple(samples.views(whole[0][:1], 0).shape[1:]),
+            largest=max(map(len, batches)),
+            shape=tuple(samples.views(batches[0][:1], 0).shape[1:]),
             classes=outputs,
             figures=len(FIGURES),
         )
         sample_bytes = prod(layout.shape) + 4 * outputs
         lt, ut = spec.thresholds(sample_bytes, layout.largest)
         self._sizes = (sample_bytes, layout.largest)
-        chosen, kept = part_of(spec, ReaderSettings), None
+        settings, label_file = part_of(spec, ReaderSettings), None
         if spec.cache_views is not None:
-            kept = meta_for(samples, context.pool.teacher, spec.cache_views, None)
+            label_file = meta_for(samples, context.pool.teacher, spec.cache_views, None)
         rules = Rules(
             t_s=rate,
             lt=lt,
             ut=ut,
             sample_mb=sample_bytes / 1e6,
             max_in_flight=self._max_in_flight(prod(layout.shape), 4 * outputs),
-            **vars(chosen) | ({"order": "strict"} if context.in_group else {}),
+            **vars(settings) | ({"order": "strict"} if context.in_group else {}),
         )
         return ReaderConfig(
             rules=rules,
@@ -266,7 +265,7 @@ class ServedSource:
             tls=context.pool.tls,
             samples=description,
             classes=outputs,
-            label_file=kept,
+            label_file=label_file,
             record=str(context.folder / "reader.jsonl") if spec.record else None,
             components=package_components(set(known_names())),
             layout=layout,
@@ -277,15 +276,15 @@ class ServedSource:
 
     def _max_in_flight(self, view_bytes: int, answer_bytes: int) -> int:
         """Samples whose inputs and answers fit a share of the free memory."""
-        kept = answer_bytes + (0 if self.spec.inputs == "reference" else view_bytes)
+        sample_bytes = answer_bytes + (0 if self.spec.inputs == "reference" else view_bytes)
         free = free_memory()
-        return max(self._sizes[1], int(_IN_FLIGHT_MEMORY * free / kept))
+        return max(self._sizes[1], int(_IN_FLIGHT_MEMORY * free / sample_bytes))
 
     def _has_work(self, start: ReaderStart, epochs: int) -> bool:
         if start.epoch >= epochs:
             return False
-        here = len(self.context.samples.batches(start.epoch))
-        return epochs - start.epoch > 1 or here > len(start.done)
+        count = len(self.context.samples.batches(start.epoch))
+        return epochs - start.epoch > 1 or count > len(start.done)
 
     def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
         self.reader.at(epoch, done)
@@ -301,15 +300,15 @@ class ServedSource:
             number = self.reader.take()
         self._first = None
         slot, labels, soft, views = self.reader.slot(number)
-        found, index, count = slot.head.tolist()
-        if found != epoch:
+        delivered, index, count = slot.head.tolist()
+        if delivered != epoch:
             raise ClusterError(
-                f"The reader delivered epoch {found} during epoch {epoch}. "
+                f"The reader delivered epoch {delivered} during epoch {epoch}. "
                 f"This is a defect of kdlab. End of {self.log}:\n{tail(self.log)}"
             )
         self._held = number
         self.reader.trained(index)
-        if count < len(labels):  # a slice costs more than all else here
+        if count < len(labels):  # slicing costs more than all else here
             views, labels, soft = views[:count], labels[:count], soft[:count]
         ids = slot.ids[:count].copy()
         view = epoch if self.spec.cache_views is None else epoch % self.spec.cache_views
@@ -320,7 +319,7 @@ class ServedSource:
         return self.reader.figures()
 
     def set_thresholds(self, *, lt: float | None = None, ut: float | None = None) -> None:
-        """Another lt or ut, in the spec's unit, from now on.
+        """Change lt or ut, in the spec's unit.
 
         Raises:
             BadInput: ut does not hold more than one batch.

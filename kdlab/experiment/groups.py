@@ -56,7 +56,7 @@ def rank_group(
         meeting = f"file://{rendezvous / f'generation-{generation.generation}'}"
         first = group.supervisor.children[generation.ranks[0]]
         if hosts is not None and isinstance(first, HostedRank):
-            meeting = hosts.meeting(first)
+            meeting = hosts.rendezvous(first)
         return GenerationOrder(
             generation=generation.generation,
             fence=checkpoint.raise_fence(folder / "checkpoints"),

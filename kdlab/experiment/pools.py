@@ -82,7 +82,7 @@ class Pools:
         asking = [m for m in self.spec.members() if m.source.needs_teacher == "served"]
         # Who else comes to a pool of somebody else, nobody knows here.
         pool = self.spec.teacher_pool
-        alone = not (self._others or (pool is not None and pool.given))
+        alone = not (self._others or (pool is not None and pool.external))
         made = self._deployment()
         if alone and len(asking) == 1 and self.spec.method.one_student:
             return replace(made, share_answers=False)

@@ -300,14 +300,16 @@ class ExperimentSpec(Spec):
         pool, what = self.teacher_pool, f"asks for {', '.join(asked)}"
         if any(kind.endswith("teacher") for kind in asked):
             why = "only teachers on this machine can be hit; use: teacher_pools/local"
-            yield from _lacks("chaos", what, (pool is None or not pool.here().most, why))
+            yield from _lacks(
+                "chaos", what, (pool is None or not pool.local_teachers().most, why)
+            )
         if any(kind.endswith("rank") for kind in asked):
             away = "ranks on Dask workers cannot be hit from here; only those of this machine can"
             yield from _lacks(
                 "chaos", what, self._no_ranks(), (self.workers is not None, away)
             )
         for kind in {"partition_teacher", "delay_teacher"} & {*asked}:
-            if pool and pool.here().most and not getattr(pool, "chaos", False):
+            if pool and pool.local_teachers().most and not getattr(pool, "chaos", False):
                 yield Fault("teacher_pool.chaos", f"is false; {kind} needs it true")
         if outside := [kind for kind in asked if kind in FROM_OUTSIDE]:
             yield Fault(

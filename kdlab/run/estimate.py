@@ -136,7 +136,7 @@ class _Reckoning:
             self.teacher = rates[0] if len(rates) == 1 else _one_after_the_other(rates)
         self.views = views_per_second(data, spec.train.batch, _VIEWS_S)
         pool = spec.teacher_pool if self._is_served() else None
-        self.here = LocalTeacherCount() if pool is None else pool.here()
+        self.here = LocalTeacherCount() if pool is None else pool.local_teachers()
 
     def estimate(self) -> Estimate:
         stages = [s for one in self.spec.teachers() for s in self._taught(one)]

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from pool_status import status, teacher
 
-from kdlab.cluster.demand import DemandFollower, level_of
+from kdlab.cluster.demand import DemandFollower, pool_state
 from kdlab.errors import ClusterError, SchedulerUnreachable
 from kdlab.papers.edl_dist.beyond.pool_size import PoolSize
 
@@ -51,7 +51,7 @@ class Case:
         """Machines that were asked for by then."""
         self.now += seconds
         before = len(self.machines.asked)
-        self.follower.look(self.now)
+        self.follower.update(self.now)
         return sum(self.machines.asked[before:])
 
 
@@ -93,7 +93,7 @@ def test_each_of_the_first_is_started_once_whatever_becomes_of_it():
     machines.lost = one_refuses
     follower = DemandFollower(machines, status, size, rest=4)
     for look in range(60):
-        follower.look(look / 2)
+        follower.update(look / 2)
     assert sum(machines.asked) == 4
     assert (machines.count, size.least, size.most) == (0, 0, 0)
 
@@ -108,7 +108,7 @@ def test_machines_that_are_idle_are_given_back_and_others_not():
 
 
 def test_a_machine_with_one_teacher_in_use_is_in_use():
-    level = level_of(
+    level = pool_state(
         status(
             teacher("m.1.0", "free", 100.0),
             teacher("m.1.1", "assigned", 50.0),
@@ -133,7 +133,7 @@ def test_machines_that_cannot_be_had_are_asked_for_later_each_time(caplog):
             asked_at.append(case.now)
     gaps = [later - before for before, later in pairwise(asked_at)]
     assert gaps == [1, 2, 4, 8, 16, 32, 60]
-    assert "pool: the queue is closed. In 1 s." in caplog.text
+    assert "pool: the queue is closed. Retry in 1 s." in caplog.text
 
 
 def test_after_a_success_the_pauses_begin_anew():

@@ -126,10 +126,12 @@ def test_a_pool_asks_for_no_more_hosts_than_there_are():
 
 
 def test_teachers_of_machines_here_compete_with_the_student_and_others_do_not():
-    here = DeployedPool(machines=LocalMachines(), teachers=2, most=3, threads=4).here()
+    here = DeployedPool(
+        machines=LocalMachines(), teachers=2, most=3, threads=4
+    ).local_teachers()
     assert here == LocalTeacherCount(first=2, most=6, threads=4)
     far = DeployedPool(machines=SshMachines(hosts=("a",)), most=1)
-    assert far.here() == LocalTeacherCount()
+    assert far.local_teachers() == LocalTeacherCount()
 
 
 def test_a_pool_is_written_as_any_other_component():

@@ -49,7 +49,7 @@ class Case:
         """Look again; the kinds of events that this made."""
         before = len(self.events)
         self.now += seconds
-        self.group.look(self.now)
+        self.group.poll(self.now)
         return [event.KIND for event in self.events[before:]]
 
     def all_ready(self):

@@ -250,7 +250,7 @@ def test_a_keeper_that_knows_no_such_rank_has_lost_it(case):
     (host,) = run.cluster.keepers
     host.ranks.clear()
     until(lambda: not rank.alive())
-    assert "has no such rank any more" in rank.exit_report("ended")
+    assert "no longer has this rank" in rank.exit_report("ended")
 
 
 def test_workers_that_join_later_get_ranks_too_but_teachers_never(case, monkeypatch):
@@ -272,7 +272,7 @@ def test_workers_that_join_later_get_ranks_too_but_teachers_never(case, monkeypa
 
 def test_a_generation_meets_where_its_first_rank_is(case):
     run = case(A)
-    host, port = run.hosts.meeting(run.start()).removeprefix("tcp://").split(":")
+    host, port = run.hosts.rendezvous(run.start()).removeprefix("tcp://").split(":")
     assert host == "127.0.0.1"
     assert int(port) > 0
 
@@ -286,12 +286,12 @@ def test_ranks_that_nobody_asks_for_are_ended_and_no_others(tmp_path):
             host.start(name, "m", {}, str(tmp_path / name), str(tmp_path / "pulse"))
         begun = host.asked["forgotten"]
         host.asked["wanted"] = begun + 9.0
-        await host.look(begun + 9.9)
+        await host.end_forgotten(begun + 9.9)
         assert len(starts.alive) == 2
-        await host.look(begun + 10.1)
+        await host.end_forgotten(begun + 10.1)
         assert list(host.ranks) == ["wanted"]
         assert [child.stops for child in starts.children] == [1, 0]
-        await host.look(begun + 10.2)  # it is ended once
+        await host.end_forgotten(begun + 10.2)  # it is ended once
         host.teardown(None)
         assert [child.stops for child in starts.children] == [1, 1]
 

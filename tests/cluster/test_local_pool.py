@@ -52,7 +52,7 @@ class Case:
         """How many were started since, when it looks again."""
         before = len(self.starts.children)
         self.clock.advance(seconds)
-        self.pool.look()
+        self.pool.update()
         return len(self.starts.children) - before
 
 
@@ -201,9 +201,9 @@ def test_a_pool_whose_teachers_have_all_ended_says_why(case):
     pool = case(teachers=1)
     pool.starts.children[0].die(REFUSED)
     with pytest.raises(ClusterError, match="ended before it could serve"):
-        pool.pool.machines.hopeless()
+        pool.pool.machines.check_hope()
     pool.pool.machines.add()
-    pool.pool.machines.hopeless()  # there is hope
+    pool.pool.machines.check_hope()  # there is hope
 
 
 def test_without_a_first_teacher_nobody_waits(case):

@@ -180,7 +180,7 @@ def test_hosts_take_turns_so_that_one_that_is_down_stops_no_other():
     del cluster.worker_spec[first], cluster.worker_spec[second]
     assert new()[0] == "127.0.0.1-3"
     new()
-    with pytest.raises(ClusterError, match="All 2 machines of the pool are asked for"):
+    with pytest.raises(ClusterError, match="All 2 machines of the pool are in use"):
         new()
 
 

@@ -74,7 +74,7 @@ def test_another_process_gets_the_same_component(monkeypatch):
 
 def test_changed_text_is_not_run(tmp_path):
     source = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
-    with pytest.raises(BadInput, match="changed after the run was started"):
+    with pytest.raises(BadInput, match="changed after the run started"):
         define_components({"losses/x": {"source": source, "sha256": "0" * 64}})
     assert not (tmp_path / "ran").exists()
 

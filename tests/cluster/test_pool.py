@@ -67,10 +67,10 @@ def case(tmp_path, deployment):
 def test_machines_that_go_with_their_scheduler_come_back_after_it(case):
     pool, schedulers, made, _ = case
     assert [m.told for m in made] == [ADDRESS]  # the scheduler was there first
-    pool.look()
+    pool.update()
     assert (len(schedulers), len(made), made[0].looks) == (1, 1, 1)
     schedulers[0].die()
-    pool.look()
+    pool.update()
     assert (made[0].closed, made[0].looks) == ([True], 1)  # nothing was asked of it
     assert (len(schedulers), len(made), pool.machines) == (2, 2, made[1])
 
@@ -81,12 +81,12 @@ def test_machines_that_do_not_come_back_are_tried_again_and_their_scheduler_stay
     schedulers[0].die()
     broken.append(ClusterError("the queue is closed"))
     with pytest.raises(ClusterError, match="queue is closed"):
-        pool.look()  # its keeper says so
+        pool.update()  # its keeper says so
     assert (len(schedulers), len(made)) == (2, 1)
-    pool.look()
+    pool.update()
     assert len(made) == 1  # not twice a second
     clock.advance(1.0)
-    pool.look()
+    pool.update()
     assert (len(schedulers), len(made), pool.machines) == (2, 2, made[1])
 
 
@@ -102,6 +102,6 @@ def test_teachers_of_others_cannot_be_started_or_ended_from_here():
     with pytest.raises(ClusterError, match="not started from here, see kdlab teacher"):
         machines.add()
     machines.withdraw(["a"])
-    machines.hopeless()
+    machines.check_hope()
     machines.close()
     assert not machines.has("a", pid=1)

@@ -146,10 +146,10 @@ def test_what_a_new_scheduler_does_not_know_is_said_again(running, joined, deplo
     assert pool._serves()
     one.close()
     with pytest.raises(SchedulerUnreachable):
-        pool.look()  # its keeper says so
+        pool.update()  # its keeper says so
     again = running(port)
     assert not pool._serves()  # it is no coordinator
-    pool.look()
+    pool.update()
     assert pool._serves()
     assert status_of(again.address, None).deployed == deployment.fingerprint
 
@@ -173,7 +173,7 @@ def test_a_scheduler_of_another_version_is_told_now_and_then(
     one.scheduler.handlers |= {"kdlab_deploy": deployed, "kdlab_status": status}
     with caplog.at_level("WARNING", "kdlab"):
         for _ in range(20):
-            pool.look()
+            pool.update()
             clock.advance(0.5)
     assert told == [100.0, 101.0, 103.0, 107.0]
     (said,) = (r.getMessage() for r in caplog.records if r.name == "kdlab")

@@ -34,7 +34,7 @@ class ScriptedHosts:
         self.children.append(self.made(pid=200 + len(self.children)))
         return self.children[-1]
 
-    def meeting(self, first):
+    def rendezvous(self, first):
         return f"tcp://{first.machine}:29500"
 
 
@@ -86,7 +86,7 @@ def test_a_generation_begins_at_the_newest_checkpoint_and_fences_the_older_ones(
     group.begin()
     for child in training.hosts.children:
         child.say(ready=True)
-    group.look(1.0)
+    group.poll(1.0)
     first, second = training.hosts.children
     orders = [RankOrder.from_builtins(child.orders[0]) for child in (first, second)]
     assert all(isinstance(order, CarryOut) for order in orders)
@@ -133,12 +133,12 @@ def test_stop_scale_and_events_go_where_the_run_has_them(training):
     group.begin()
     for child in training.hosts.children:
         child.say(ready=True)
-    group.look(1.0)
+    group.poll(1.0)
     assert [e.KIND for e in training.events] == ["generation_started"]
     wanted.append(3)
-    group.look(2.0)
+    group.poll(2.0)
     assert len(training.hosts.children) == 3
     stop.append(1)
-    group.look(3.0)
+    group.poll(3.0)
     said = [RankOrder.from_builtins(o) for o in training.hosts.children[0].orders]
     assert StopTraining() in said

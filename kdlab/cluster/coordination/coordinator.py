@@ -155,8 +155,7 @@ class Coordinator(SchedulerPlugin):
             stored.pool.next_epoch,
             time.monotonic(),
         )
-        now = time.monotonic()
-        self.students_seen = dict.fromkeys(stored.students, now)
+        self.students_seen = dict.fromkeys(stored.students, time.monotonic())
         self._changed()
 
     def _changed(self) -> None:

@@ -1,1 +1,1 @@
-"""Whoever starts machines for teachers: this one, SSH, a batch system, Kubernetes."""
+"""Deployers of machines for teachers: local, SSH, a batch system, Kubernetes."""

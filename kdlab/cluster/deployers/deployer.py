@@ -1,4 +1,4 @@
-"""The base of all deployers, and a cluster of Dask as machines that come and go by demand."""
+"""Base of all deployers, and Dask clusters as machines that follow the demand."""
 
 import importlib.util
 import logging
@@ -23,8 +23,8 @@ from kdlab.cluster.transport.security import Files, dask_security
 from kdlab.config.spec import Spec
 from kdlab.errors import BadInput, ClusterError
 
-# Of a Dask worker that only hosts teachers: it has no tasks.
-# Without a scheduler for so long it ends, should nobody be left who could end it.
+# Of a Dask worker that only hosts teachers and has no tasks. It ends after this time without a
+# scheduler, in case nobody is left to end it.
 WORKER_OPTIONS = {
     "nthreads": 1,
     "resources": {TEACHER: 1},
@@ -35,60 +35,60 @@ _CLOSE_S = 30.0
 
 
 class Deployer(Spec, ABC):
-    """Who starts machines for a pool, and how many it can: a row of what Dask has for that."""
+    """Starts machines for a pool, through one of Dask's ways to deploy a cluster."""
 
-    brings_scheduler: ClassVar[bool] = False  # of its own; else the run has one
-    here: ClassVar[bool] = False  # its machines are processes of this one
-    needs: ClassVar[tuple[str, str] | None] = None  # package, and kdlab's extra with it
+    brings_scheduler: ClassVar[bool] = False  # else the run starts one
+    local: ClassVar[bool] = False  # its machines are processes on this one
+    needs: ClassVar[tuple[str, str] | None] = None  # package, and kdlab's extra for it
 
     def up(self, scheduler: str, files: Files, folder: Path) -> Machines:
-        """No machine yet, but the means to have some.
+        """Prepare a cluster without machines.
 
         Args:
-            scheduler: where it listens.
+            scheduler: address of the pool's scheduler.
             files: certificates of the pool.
-            folder: for what machines write, where they see it.
+            folder: for files of the machines, which must see it.
         """
-        made = self.cluster(scheduler, files, folder)
-        return made if isinstance(made, Machines) else DaskMachines(made)
+        cluster = self.cluster(scheduler, files, folder)
+        return cluster if isinstance(cluster, Machines) else DaskMachines(cluster)
 
     @abstractmethod
     def cluster(self, scheduler: str, files: Files, folder: Path) -> Any:
-        """Dask's, with no worker yet; or `Machines` that are none of its own."""
+        """A Dask cluster without workers, or other `Machines`."""
 
     def reached_at(self) -> str:
-        """The address of this machine, as those that it starts know it."""
+        """Address at which the started machines reach this one."""
         return "127.0.0.1"
 
     def at_most(self) -> int | None:
-        """As many machines as there are; None is as many as are asked for."""
+        """Number of available machines; None is any number."""
         return None
 
     def check(self) -> None:
-        """Find what is missing before a run starts.
+        """Check requirements before a run starts.
 
         Raises:
-            BadInput: a package or a command that it needs.
+            BadInput: a package or a command is missing.
         """
         if self.needs is not None and importlib.util.find_spec(self.needs[0]) is None:
             raise BadInput(
-                f"Machines for teachers are started by {self.needs[0]}, which is missing. Nothing "
-                f"was started. pip install 'kdlab[{self.needs[1]}]'"
+                f"Machines for teachers need {self.needs[0]}, which is not installed. Nothing was "
+                f"started. pip install 'kdlab[{self.needs[1]}]'"
             )
 
 
 class DaskMachines(Machines):
-    """Any `Cluster` of Dask with `scale`; those made of specs give back the ones named."""
+    """Any `Cluster` of Dask with `scale`; a `SpecCluster` gives back machines by name."""
 
     adjustable, outlive_scheduler = True, False
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.address = cluster, str(cluster.scheduler_address)
-        self._asked = 0  # of a cluster that does not say itself
+        self._asked = 0  # machines of a cluster that does not count them
 
     def wanted(self) -> int:
         if isinstance(self.cluster, SpecCluster):
-            return int(self.cluster.sync(_kept, self.cluster))
+            return int(self.cluster.sync(_count, self.cluster))
         return self._asked
 
     def grow(self, count: int) -> None:
@@ -96,13 +96,13 @@ class DaskMachines(Machines):
             self._asked += count
             self.cluster.scale(self._asked)
             return
-        failed: dict[object, str] = self.cluster.sync(_grown, self.cluster, count)
+        failed: dict[object, str] = self.cluster.sync(_grow, self.cluster, count)
         if failed:
             self._give_back(list(failed))
             name, why = next(iter(failed.items()))
             raise ClusterError(
                 f"{len(failed)} of {count} machines for teachers could not be started: {name}: "
-                f"{why}. The pool goes on without and asks again."
+                f"{why}. The pool continues without them and tries again."
             )
 
     def withdraw(self, names: Sequence[str]) -> None:
@@ -126,10 +126,10 @@ class DaskMachines(Machines):
             ) from error
 
     def close(self, *, scheduler_gone: bool = False) -> None:
-        if scheduler_gone:  # Dask would ask it first, wait for it, and never close
+        if scheduler_gone:  # else Dask would wait for its answer and never close
             self.cluster.scheduler.status = Status.closed
         for worker in getattr(self.cluster, "_created", ()):
-            if worker.status == Status.created:  # it never came up, and Dask insists
+            if worker.status == Status.created:  # never came up; Dask would wait for it
                 worker.status = Status.closed
         try:
             self.cluster.close(timeout=_CLOSE_S)
@@ -137,21 +137,21 @@ class DaskMachines(Machines):
             logging.getLogger("kdlab").warning("machines did not close: %s", error)
 
 
-async def _kept(cluster: SpecCluster) -> int:
-    """How many there are; those that were lost are forgotten, for Dask would count them."""
+async def _count(cluster: SpecCluster) -> int:
+    """Count the machines, and drop lost ones, which Dask would count too."""
     for name in set(cluster.worker_spec) - set(cluster.workers):
         del cluster.worker_spec[name]
     return len(cluster.worker_spec)
 
 
-async def _grown(cluster: SpecCluster, count: int) -> dict[object, str]:
-    """Start so many more; which of them could not be, and why.
+async def _grow(cluster: SpecCluster, count: int) -> dict[object, str]:
+    """Start `count` more machines; returns those that failed, and why.
 
-    `scale` would do it too, and lose what went wrong.
+    `scale` would start them too, but lose the errors.
     """
     for _ in range(count):
         cluster.worker_spec.update(cluster.new_worker_spec())
-    with suppress(Exception):  # of one of the workers, which says it again
+    with suppress(Exception):  # of one worker, which raises it again below
         await cluster._correct_state()
     failed = {}
     for name, worker in list(cluster.workers.items()):
@@ -165,15 +165,15 @@ async def _grown(cluster: SpecCluster, count: int) -> dict[object, str]:
 
 
 class StandingScheduler(ProcessInterface):
-    """A scheduler that is up already, and stays, where a cluster of Dask would start its own."""
+    """A running scheduler, in place of the one that a Dask cluster would start."""
 
-    def __init__(self, address: str, **_: object) -> None:  # what a new one would be told
+    def __init__(self, address: str, **_: object) -> None:  # the options of a new one
         super().__init__()
         self.address = self.external_address = address
 
 
 class StandingCluster(SpecCluster):
-    """Workers of a scheduler that is up already and outlives them."""
+    """Workers of a running scheduler that outlives them."""
 
     def __init__(self, scheduler: str, files: Files, **options: Any) -> None:
         super().__init__(
@@ -185,13 +185,13 @@ class StandingCluster(SpecCluster):
 
 
 class HostNanny(Nanny):
-    """Keeps a Dask worker whose machine shall have teachers.
+    """Keeps a Dask worker whose machine hosts teachers.
 
     Args:
         arguments, options: of Dask's Nanny.
-        tls: certificates, by their paths; Dask's command for SSH knows no other way.
-        lifeline: it ends when its standard input does. What SSH has started goes on when the
-            connection is closed, and not every server passes signals on.
+        tls: certificates as paths, the only way that Dask's command for SSH has.
+        lifeline: end with the standard input. A process that SSH started survives the end of
+            its connection, and not every server passes signals on.
     """
 
     def __init__(
@@ -209,11 +209,11 @@ class HostNanny(Nanny):
 
     async def start_unsafe(self) -> Self:
         await super().start_unsafe()
-        # Dask has every later child of this process call itself "dask worker [...]" by it.
+        # With it, Dask names every later child of this process "dask worker [...]".
         os.environ.pop("__DASK_PARENT_PID", None)
         return self
 
     def _watch_lifeline(self) -> None:
         while os.read(sys.stdin.fileno(), 1 << 16):
-            pass  # nobody has anything to say here; the end is what matters
+            pass  # only the end of the pipe matters
         self.loop.add_callback(self.close, reason="the lifeline has ended")

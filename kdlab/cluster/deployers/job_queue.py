@@ -1,4 +1,4 @@
-"""Machines that a batch system gives: SLURM, PBS, SGE, LSF, by dask-jobqueue."""
+"""Machines from a batch system (SLURM, PBS, SGE, LSF), through dask-jobqueue."""
 
 import logging
 import re
@@ -19,10 +19,10 @@ from kdlab.errors import BadInput
 
 class _System(NamedTuple):
     cluster: str  # of dask-jobqueue
-    command: str  # that hands a job in
-    pays: str  # what dask-jobqueue calls the account that pays
-    # Directives that ask for resources. Others name programs, files and variables: they are a
-    # matter of the site, and stand in Dask's own file.
+    command: str  # that submits a job
+    pays: str  # dask-jobqueue's name of the account
+    # Directives that ask for resources. Others name programs, files and variables, which are up
+    # to the site and belong in Dask's configuration.
     resources: str
 
 
@@ -40,7 +40,7 @@ _AS_HOST = (
     *("--resources", f"{TEACHER}=1", "--no-dashboard"),
     *("--worker-class", "kdlab.cluster.transport.roles.TeacherWorker"),
 )
-# Words of a job script in which neither a shell nor the batch system finds a thing to carry out.
+# Words of a job script that neither a shell nor the batch system can execute.
 _WORD = re.compile(r"\w[\w.:@/+,-]*")
 _PATH = re.compile(r"[\w./+-]+")
 _VALUE = r"([= ][\w.:,=/@+*\[\]() -]+)?"
@@ -49,18 +49,18 @@ _VALUE = r"([= ][\w.:,=/@+*\[\]() -]+)?"
 @register("cluster/deployers/job_queue")
 @dataclass(frozen=True, kw_only=True)
 class JobQueueMachines(Deployer):
-    """Jobs of a batch system; each is a machine for teachers, and ends when it is not needed.
+    """Jobs of a batch system; each is a machine for teachers and ends when it is not needed.
 
-    What a job does first (`module load`, activating an environment) is a matter of your site, and
-    shell: it stands in Dask's own file, ~/.config/dask/jobqueue.yaml, under
-    jobqueue.SYSTEM.job-script-prologue, never in an experiment. Certificates lie in the run's
+    The first commands of a job (`module load`, activating an environment) depend on your site and
+    are shell: they belong in Dask's file ~/.config/dask/jobqueue.yaml, under
+    jobqueue.SYSTEM.job-script-prologue, never in an experiment. Certificates are in the run's
     folder, which jobs must see at the same path.
 
     system: which batch system.
     cores: of a job.
     memory: of a job, for example 16GB.
     queue: partition or queue; null is the site's default.
-    account: who pays; null is the site's default.
+    account: that pays; null is the site's default.
     walltime: after which the batch system ends a job, for example 02:00:00; its teachers are
         replaced by those of another job if they are needed.
     directives: further ones that ask for resources, for example --gres=gpu:1.
@@ -86,21 +86,21 @@ class JobQueueMachines(Deployer):
                 yield Fault(
                     "directives",
                     f"has {directive!r}, which asks for no resource of {self.system}; others "
-                    "stand in ~/.config/dask/jobqueue.yaml, as job-extra-directives",
+                    "belong in ~/.config/dask/jobqueue.yaml, as job-extra-directives",
                 )
 
     def check(self) -> None:
-        """Whether the batch system is here.
+        """Check that the batch system and dask-jobqueue are installed.
 
         Raises:
-            BadInput: it is not, or dask-jobqueue is not.
+            BadInput: one of them is missing.
         """
         super().check()
         command = _SYSTEMS[self.system].command
         if shutil.which(command) is None:
             raise BadInput(
-                f"teacher_pool.machines: jobs of {self.system} are handed in with {command}, which "
-                "is not on this machine. Nothing was started. Start the run on a login node, or "
+                f"teacher_pool.machines: {self.system} takes jobs through {command}, which is "
+                "not on this machine. Nothing was started. Start the run on a login node, or "
                 "name another batch system."
             )
 
@@ -108,10 +108,10 @@ class JobQueueMachines(Deployer):
         return str(get_ip())
 
     def cluster(self, scheduler: str, files: Files, folder: Path) -> Any:
-        """The cluster of dask-jobqueue; `job_script()` shows what it hands in.
+        """Cluster of dask-jobqueue; `job_script()` shows the job that it submits.
 
         Raises:
-            BadInput: a path in which a shell would find more than a path.
+            BadInput: a path has characters that a shell interprets.
         """
         import dask_jobqueue  # an extra  # noqa: PLC0415
 
@@ -119,9 +119,8 @@ class JobQueueMachines(Deployer):
             if not _PATH.fullmatch(path):
                 raise BadInput(
                     f"{path} has characters that a job script cannot hold: letters, digits and "
-                    "./_+- are taken. Put the runs elsewhere: KDLAB_RUNS=FOLDER."
+                    "./_+- are allowed. Put the runs elsewhere: KDLAB_RUNS=FOLDER."
                 )
-
         system = _SYSTEMS[self.system]
         jobs: dict[str, Any] = {
             "cores": self.cores,
@@ -134,7 +133,7 @@ class JobQueueMachines(Deployer):
             "worker_extra_args": [*_AS_HOST],
             "log_directory": str(folder),
         }
-        # What is not said is the site's to say, in Dask's own configuration.
+        # Unset options come from the site's Dask configuration.
         jobs = {name: value for name, value in jobs.items() if value not in (None, [])}
         cluster = getattr(dask_jobqueue, system.cluster)(
             scheduler_cls=StandingScheduler,

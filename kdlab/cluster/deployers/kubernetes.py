@@ -1,4 +1,4 @@
-"""Pods of Kubernetes, which Dask's operator starts: a scheduler, and workers that host teachers."""
+"""Kubernetes pods, started by Dask's operator: a scheduler, and workers that host teachers."""
 
 import hashlib
 import logging
@@ -18,7 +18,7 @@ from kdlab.errors import ClusterError
 
 _API = "kubernetes.dask.org/v1"
 _PORT = 8786
-# With the run's mark and -scheduler it is a host's name.
+# With the run's hash and -scheduler it is a host name.
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?")
 _TLS = ("--tls-ca-file=/tls/ca.pem", "--tls-cert=/tls/cert.pem", "--tls-key=/tls/key.pem")
 _NOBODY = 10001  # the user of deploy/Containerfile
@@ -34,20 +34,20 @@ _NO_RIGHTS = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"
 @register("cluster/deployers/kubernetes")
 @dataclass(frozen=True, kw_only=True)
 class KubernetesMachines(Deployer):
-    """Pods, by Dask's operator, which must be installed in the cluster.
+    """Pods, started by Dask's operator, which must be installed in the cluster.
 
     The run is a pod too, or reaches the cluster's services; the certificates of `teacher_pool.tls`
-    are also in a Secret, with the keys ca.pem, cert.pem and key.pem. Which pod goes when fewer are
-    needed is the operator's choice: what its teacher held is asked of another.
+    are also in a Secret, with the keys ca.pem, cert.pem and key.pem. The operator chooses which pod
+    ends when fewer are needed; requests to its teacher go to another one.
 
-    name: of the cluster, which is followed by a mark of the run; a run that was killed leaves it
-        there until it goes on, or until `kubectl delete daskcluster -l app=kdlab`.
-    namespace: where it is.
+    name: of the cluster, followed by a hash of the run; a killed run leaves it there until it is
+        resumed, or until `kubectl delete daskcluster -l app=kdlab`.
+    namespace: of the cluster.
     image: with kdlab in it (deploy/Containerfile).
     cpu, memory: of each pod, as Kubernetes writes them.
     gpus: of each pod.
     secret: with the certificates.
-    data: claim of a volume with the data, mounted at /data; null where pixels travel.
+    data: claim of a volume with the data, mounted at /data; null where pixels are sent.
     """
 
     brings_scheduler = True
@@ -76,11 +76,11 @@ class KubernetesMachines(Deployer):
         return KubernetesPods(self, f"{self.name}-{of_run}")
 
     def address(self, name: str) -> str:
-        """Where the scheduler of the cluster with this name listens."""
+        """Address of the scheduler of the cluster with this name."""
         return f"tls://{name}-scheduler.{self.namespace}.svc.cluster.local:{_PORT}"
 
     def manifest(self, name: str) -> dict[str, Any]:
-        """The DaskCluster that the operator is asked for; without workers at first."""
+        """Manifest of the DaskCluster, at first without workers."""
         port = {"name": "tcp-comm", "protocol": "TCP"}
         scheduler = self._pod(
             "scheduler",
@@ -104,12 +104,12 @@ class KubernetesMachines(Deployer):
             "selector": {"dask.org/cluster-name": name, "dask.org/component": "scheduler"},
             "ports": [{**port, "port": _PORT, "targetPort": "tcp-comm"}],
         }
-        own = {"name": name, "namespace": self.namespace, "labels": {"app": "kdlab"}}
+        meta = {"name": name, "namespace": self.namespace, "labels": {"app": "kdlab"}}
         parts = {
             "worker": {"replicas": 0, "spec": worker},
             "scheduler": {"spec": scheduler, "service": service},
         }
-        return {"apiVersion": _API, "kind": "DaskCluster", "metadata": own, "spec": parts}
+        return {"apiVersion": _API, "kind": "DaskCluster", "metadata": meta, "spec": parts}
 
     def _pod(
         self, name: str, command: list[str], resources: dict[str, Any], **more: Any
@@ -139,16 +139,16 @@ class KubernetesMachines(Deployer):
 
 
 class KubernetesPods(Machines):
-    """A DaskCluster that is up."""
+    """A running DaskCluster."""
 
     adjustable = True
 
     def __init__(self, spec: KubernetesMachines, name: str) -> None:
         self.spec, self.name, self.address = spec, name, spec.address(name)
         self._asked = 0
-        with _said(f"make the DaskCluster {name}"):
+        with _api_errors(f"make the DaskCluster {name}"):
             self.cluster = _resource("DaskCluster")(spec.manifest(name))
-            # A run that was killed has left its own, which goes on with it.
+            # A killed run leaves its cluster, which the resumed run uses.
             if self.cluster.exists():
                 self._scale(0)
             else:
@@ -165,7 +165,7 @@ class KubernetesPods(Machines):
 
     def _scale(self, count: int) -> None:
         spec = self.spec
-        with _said(f"have {count} workers of the DaskCluster {self.name}"):
+        with _api_errors(f"have {count} workers of the DaskCluster {self.name}"):
             group = _resource("DaskWorkerGroup").get(
                 f"{self.name}-default", namespace=spec.namespace
             )
@@ -174,15 +174,15 @@ class KubernetesPods(Machines):
 
     def close(self, *, scheduler_gone: bool = False) -> None:
         try:
-            with _said(f"delete the DaskCluster {self.name}"):
+            with _api_errors(f"delete the DaskCluster {self.name}"):
                 self.cluster.delete()
         except ClusterError as error:
             logging.getLogger("kdlab").warning("%s", error)
 
 
 @contextmanager
-def _said(what: str) -> Iterator[None]:
-    """Errors of the cluster's API, as an error of the pool."""
+def _api_errors(what: str) -> Iterator[None]:
+    """Raise errors of the cluster's API as ClusterError."""
     import httpx  # comes with kr8s, an extra  # noqa: PLC0415
     import kr8s  # noqa: PLC0415
 

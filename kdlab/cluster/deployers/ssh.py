@@ -1,4 +1,4 @@
-"""Machines that are reached by SSH, as Dask's `SSHCluster` starts its workers on them."""
+"""Machines reached by SSH, with workers started as by Dask's `SSHCluster`."""
 
 import asyncio
 import getpass
@@ -22,25 +22,25 @@ from kdlab.config import Fault, Range, register
 from kdlab.errors import ClusterError
 
 _LOGIN_S = 15.0
-_END_S = 15.0  # that a worker has to end by itself
+_END_S = 15.0  # for a worker to end by itself
 _HOST = re.compile(r"[\w.:-]+")
 _PYTHON = re.compile(r"(/[\w.+-]+)*/python[\d.]*")
-_HERE = ("127.0.0.1", "localhost", "::1")
+_LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 @register("cluster/deployers/ssh")
 @dataclass(frozen=True, kw_only=True)
 class SshMachines(Deployer):
-    """Machines with kdlab installed that one may log in to without a password.
+    """Machines with kdlab installed and login without a password.
 
     Run folder and certificates must be at the same paths there (a file system they share), or
     `teacher_pool.tls` names files that each machine has.
 
-    hosts: their names or addresses; as many are used as the students need.
-    user: to log in as; null is you.
+    hosts: names or addresses; as many are used as the students need.
+    user: login name; null is yours.
     key: private key; null takes those of ~/.ssh and the agent.
-    known_hosts: file that says who they are; null is ~/.ssh/known_hosts.
-    python: interpreter there; null is the path of this one.
+    known_hosts: file with their keys; null is ~/.ssh/known_hosts.
+    python: path of their interpreter; null is the path of this one.
     """
 
     needs = ("asyncssh", "ssh")
@@ -56,7 +56,7 @@ class SshMachines(Deployer):
         if not self.hosts:
             yield Fault("hosts", "is empty; name at least one machine")
         if len(set(self.hosts)) < len(self.hosts):
-            yield Fault("hosts", "has one of them twice; each has one worker")
+            yield Fault("hosts", "names a machine twice; each has one worker")
         for host in self.hosts:
             if not _HOST.fullmatch(host):
                 yield Fault("hosts", f"has {host!r}, which is no name or address of a host")
@@ -70,7 +70,7 @@ class SshMachines(Deployer):
         return len(self.hosts)
 
     def reached_at(self) -> str:
-        return "127.0.0.1" if all(host in _HERE for host in self.hosts) else str(get_ip())
+        return "127.0.0.1" if all(host in _LOCAL for host in self.hosts) else str(get_ip())
 
     def cluster(self, scheduler: str, files: Files, folder: Path) -> "_HostsCluster":
         login: dict[str, Any] = {
@@ -98,7 +98,7 @@ class SshMachines(Deployer):
 
 
 class _SshWorker(Worker):
-    """Dask's worker by SSH, which is told to end, and waited for, before it is killed."""
+    """Dask's worker by SSH, which gets time to end before it is killed."""
 
     async def start(self) -> None:
         import asyncssh  # an extra  # noqa: PLC0415
@@ -116,11 +116,11 @@ class _SshWorker(Worker):
             connection.close()
             raise
         self.connection = connection
-        # What it says from here on is nobody's, and must not fill a pipe.
-        self.drained = asyncio.create_task(self._drained())
+        # Nobody reads its further output, which must not fill a pipe.
+        self.drained = asyncio.create_task(self._drain())
         self.status = Status.running
 
-    async def _drained(self) -> None:
+    async def _drain(self) -> None:
         while await self.proc.stderr.readline():
             pass
 
@@ -135,12 +135,12 @@ class _SshWorker(Worker):
 
 
 class _HostsCluster(StandingCluster):
-    """A cluster of fixed hosts: each worker goes to one that has none."""
+    """A cluster of fixed hosts: each new worker goes to a host without one."""
 
     def __init__(
         self, hosts: tuple[str, ...], options: dict[str, Any], scheduler: str, files: Files
     ) -> None:
-        # A host that was tried last comes last, so that one that is down stops no other.
+        # A tried host goes to the end, so that a host that is down blocks no other.
         self.hosts, self.options = list(hosts), options
         super().__init__(scheduler, files, name="ssh")
 
@@ -148,13 +148,13 @@ class _HostsCluster(StandingCluster):
         used = {spec["options"]["address"] for spec in self.worker_spec.values()}
         host = next((host for host in self.hosts if host not in used), None)
         if host is None:
-            raise ClusterError(f"All {len(self.hosts)} machines of the pool are asked for.")
+            raise ClusterError(f"All {len(self.hosts)} machines of the pool are in use.")
         self.hosts.remove(host)
         self.hosts.append(host)
         self._i += 1
         name = f"{host}-{self._i}"
         options = {**self.options, "address": host, "name": name}
         options["kwargs"] = {**self.options["kwargs"], "name": name}
-        if host in _HERE:  # else Dask takes the address that others see
+        if host in _LOCAL:  # else Dask takes the address that others see
             options["kwargs"]["host"] = "127.0.0.1"
         return {name: {"cls": _SshWorker, "options": options}}

@@ -90,10 +90,8 @@ class StudentReader(ReaderLoop):
         self.config, self.ring = config, ring
         labels, meta = None, config.label_file
         if meta is not None:
-            ids, outputs = (
-                samples.train_ids(),
-                config.classes,
-            )  # inner ones behind the logits
+            # Outputs: inner ones behind the logits.
+            ids, outputs = samples.train_ids(), config.classes
             labels = GrowingLabels(own_folder(meta), meta, ids, outputs)
         self.batches = BatchesUnderWay(samples, config.classes, labels)
         start = config.start

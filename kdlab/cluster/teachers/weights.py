@@ -18,8 +18,6 @@ from kdlab.codec import MessageError, from_builtins, to_builtins
 from kdlab.config.seal import file_sha256
 
 _PIECE = 1 << 20  # bytes of weights in one answer
-
-
 AskCoordinator = Callable[..., Awaitable[object]]  # takes an operation and its arguments
 
 

@@ -241,7 +241,7 @@ def _facts(
 def shares_cores(spec: ExperimentSpec, source: str) -> bool:
     """Whether teachers compute on the cores that their student is trained on."""
     pool, device = spec.teacher_pool, spec.train.chosen_device()
-    if source == "served" and pool is not None and (here := pool.here()).most:
+    if source == "served" and pool is not None and (here := pool.local_teachers()).most:
         apart = cuda.is_available() if here.on_gpu is None else here.on_gpu
         return device == "cpu" and not apart
     return device == "cpu" and source == "in_process"
