@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kdlab.cluster.notebook_components import pack
+from kdlab.cluster.notebook_components import package_components
 from kdlab.cluster.transport.known_schedulers import trust_named
 from kdlab.config import load as loader
 from kdlab.config import yaml_text
@@ -78,7 +78,9 @@ class CheckedSweep:
         self.check(say)
         # All trees in which a trial may name a component of a notebook cell.
         chosen = [{"type": c} for d in self.spec.space.values() for c in d.choices or ()]
-        components = pack(component_names([self.space.base.to_dict(), *chosen]))
+        components = package_components(
+            component_names([self.space.base.to_dict(), *chosen])
+        )
         if self.spec.workers is not None:
             refuse_cells(components, "The sweep", "Dask workers")
         try:

@@ -116,7 +116,7 @@ class PoolConnection:
             known = [(lease, lease.info) for lease in changes.held if lease.info]
             ports = {lease.teacher: info.wire_port for lease, info in known}
             self.follow(ports, changes.gone, full=changes.full)
-            teachers = [Teacher.of(lease, info) for lease, info in known]
+            teachers = [Teacher.from_lease(lease, info) for lease, info in known]
             yield CoordinatorReply(teachers, dict(changes.gone), changes.full)
 
     def follow(

@@ -53,7 +53,7 @@ class EnginesOfTeacher:
             "device": views.device.type,
         }
         # Compiling takes a minute, in which nobody is served.
-        available = installed(str(views.device), shown)
+        available = available_engines(str(views.device), shown)
         engines = [e for e in available if e.name != "compiled"]
         known = recall(self._network)
         self._known = (

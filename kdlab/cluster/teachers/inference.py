@@ -59,7 +59,7 @@ class UnderWay:
 
     @property
     def is_done(self) -> bool:
-        return self.computed is None or self.computed.is_here
+        return self.computed is None or self.computed.is_ready
 
 
 class Inbox:

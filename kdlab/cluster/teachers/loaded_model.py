@@ -75,7 +75,7 @@ class LoadedModel:
         self._pace: RunningRate | None = None  # starts from the measured rate
         self.model = self._load(weights)
         self.engines: EnginesOfTeacher | None = None  # None: plain PyTorch
-        self._ask: Asked = self.model
+        self._ask: Predict = self.model
         self.data: ImageData | None = None
         self.cache: LabelCache | None = None  # None where answers are not shared
         self.t_t = 0.0  # samples/s while it computes
@@ -98,9 +98,9 @@ class LoadedModel:
         return model.requires_grad_(requires_grad=False).to(self.device)
 
     @torch.inference_mode()
-    def _predict(self, views: Sequence[NDArray[Any]], ask: Asked) -> PendingResult:
+    def _predict(self, views: Sequence[NDArray[Any]], ask: Predict) -> PendingResult:
         """(N, C, H, W) views, uint8 or float32 from 0 to 1 -> (sum of N, classes) logits."""
-        pixels = self.feed.joined(views)
+        pixels = self.feed.concatenate(views)
         if pixels.dtype != torch.uint8:
             pixels = pixels * 255  # the models' normalisation expects 0 to 255
         return PendingResult(ask(pixels).float())
@@ -156,7 +156,7 @@ class LoadedModel:
 
     def probe(self) -> list[list[float]]:
         """Answer to the probe images, which proves that it is the right model."""
-        ask = self.model if self.engines is None else self.engines.in_use.alone
+        ask = self.model if self.engines is None else self.engines.in_use.predict_unobserved
         return proof_of(self._predict([probe_images(self.deployment.shape)], ask).get())
 
     def measure(self) -> None:
