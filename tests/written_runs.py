@@ -7,7 +7,7 @@ from kdlab.changes.change import CONTROL, ChangeReader
 from kdlab.codec import to_builtins
 from kdlab.config.home import write_json
 from kdlab.events.log import EventLog
-from kdlab.run.handle.run import Run, made
+from kdlab.run.handle.run import Run, create_folder
 
 
 class WrittenRun:
@@ -17,7 +17,7 @@ class WrittenRun:
     """
 
     def __init__(self, config="smoke/none", *overrides, path=None, tunables=()):
-        self.folder, _ = made(kdlab.load(config, *overrides), "running", path)
+        self.folder, _ = create_folder(kdlab.load(config, *overrides), "running", path)
         self.let_go = hold(self.folder)
         self.log = EventLog(self.folder.events)
         self.handle = Run(self.folder)

@@ -24,7 +24,7 @@ from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.report.check_table import worst_first
 from kdlab.run.experiment import Experiment
-from kdlab.run.handle.run import made
+from kdlab.run.handle.run import create_folder
 from kdlab.run.process.execution import Job, execute
 from kdlab.simulate.kind import SimulationSpec
 from kdlab.soft_labels.source import PoolAddress
@@ -140,7 +140,7 @@ class SweepProcess(Job):
         }
         tree = self.space.composed(values, more, tracking)
         experiment = Experiment(replace(tree, name=self.name))
-        run, _ = made(experiment, "starting", path)
+        run, _ = create_folder(experiment, "starting", path)
         return TrialOrder(number=number, run=str(run.path), pool=self.pool)
 
     @property
@@ -167,7 +167,7 @@ class SweepProcess(Job):
         """One for all trials: their teacher is the same."""
         tree = self.space.composed({})
         path = self.folder.path / "pool" / f"{int(self.begin)}"
-        run, _ = made(Experiment(replace(tree, name=self.name)), "pool", path)
+        run, _ = create_folder(Experiment(replace(tree, name=self.name)), "pool", path)
         setup = TrainingSetup(
             construct(ExperimentSpec, tree),
             emit=self.log.emit,
@@ -211,7 +211,7 @@ class SweepProcess(Job):
         if self.uri is not None:
             self.tracker.start(self.folder.path)
 
-    def go_on(self) -> str:
+    def resume_hint(self) -> str:
         return (
             f"All trials that had ended are in {self.folder.path}; those under way are tried "
             "again. Make room, then\n"

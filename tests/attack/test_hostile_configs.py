@@ -13,7 +13,7 @@ import kdlab
 from kdlab.cluster.transport.known_schedulers import require_known
 from kdlab.errors import BadInput
 from kdlab.run.experiment import loaded
-from kdlab.run.handle.run import made, resume
+from kdlab.run.handle.run import create_folder, resume
 from kdlab.tuning import search
 
 
@@ -106,7 +106,7 @@ def test_nor_one_that_a_run_folder_names(somebody, kdlab_home, elsewhere):
     address, came = somebody
     path = elsewhere / "theirs.yaml"
     path.write_text(yaml.safe_dump(next(configs(address))))
-    folder, _ = made(kdlab.load(path), "stopped")
+    folder, _ = create_folder(kdlab.load(path), "stopped")
     run = resume(folder.run_id).wait(timeout_s=120)
     assert run.state == "failed"
     assert "which you have not named yet" in run.status.error

@@ -29,7 +29,7 @@ from kdlab.events.log import read_all
 from kdlab.experiment.folder import ENDED, RunFolder
 from kdlab.models.model import read_card
 from kdlab.run.catalogue import described
-from kdlab.run.handle.run import Run, made
+from kdlab.run.handle.run import Run, create_folder
 
 NAN, INF = float("nan"), float("inf")
 DEEP = "[" * 100_000
@@ -135,7 +135,7 @@ def test_a_thousand_damaged_folders_are_words(tmp_path, monkeypatch, elsewhere):
     """And a thousand that are well formed are as they were."""
     runs = elsewhere / "runs"
     chance = random.Random(0)
-    folder = made(kdlab.load("smoke/none"), "stopped")[0].path
+    folder = create_folder(kdlab.load("smoke/none"), "stopped")[0].path
     names = [
         "status.json",
         "experiment.json",
@@ -511,7 +511,7 @@ def test_odd_folders_are_words_and_signals_to_nobody(
     for module in ("experiment.folder", "run.handle.job_handle"):
         monkeypatch.setattr(f"kdlab.{module}.PATIENCE_S", 0.2)
     monkeypatch.setattr("kdlab.run.handle.run.spawn", lambda *_: None)
-    template = made(kdlab.load("smoke/none"), "stopped")[0].path
+    template = create_folder(kdlab.load("smoke/none"), "stopped")[0].path
     template = template.rename(elsewhere / "template")
     odd, slowest = Odd(11, pid), (0.0, [])
     for number in range(MANY):

@@ -13,7 +13,7 @@ from kdlab.errors import BadInput, ClusterError, KdlabError, RunFailed
 from kdlab.events.log import EventLog
 from kdlab.events.runs import RunDone
 from kdlab.experiment.folder import RunFolder, all_folders
-from kdlab.run.handle.run import made
+from kdlab.run.handle.run import create_folder
 
 FILES = ("status.json", "experiment.json", "spec.yaml", "components.json", "events.jsonl")
 
@@ -23,7 +23,7 @@ def two(elsewhere):
     """Folders of a run that is whole, and of one that will be damaged; both finished."""
     folders = []
     for _ in range(2):
-        folder, _ = made(kdlab.load("smoke/none"), "starting")
+        folder, _ = create_folder(kdlab.load("smoke/none"), "starting")
         result = {"student_top1": 12.5, "wall_seconds": 3.0}
         log = EventLog(folder.events)
         log.emit(RunDone(state="finished", result=result))
@@ -160,7 +160,7 @@ def test_a_folder_that_is_there_already_is_not_touched(elsewhere):
     path.mkdir()
     (path / "kept").write_text("mine")
     with pytest.raises(ClusterError, match="Nothing was started"):
-        made(kdlab.load("smoke/none"), "starting", path)
+        create_folder(kdlab.load("smoke/none"), "starting", path)
     assert (path / "kept").read_text() == "mine"
 
 

@@ -23,7 +23,7 @@ from kdlab.events.general import Note
 from kdlab.events.log import EventLog, read_all
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.spec import spec_of
-from kdlab.run.handle.run import Run, made, resume, start
+from kdlab.run.handle.run import Run, create_folder, resume, start
 
 KEYS = {
     "run_id", "experiment", "method", "dataset", "student_top1", "student_top5",
@@ -156,7 +156,7 @@ def test_the_last_run_is_that_of_this_notebook(tmp_path, monkeypatch):
     monkeypatch.setattr("kdlab.run.handle.run.spawn", lambda *_: None)
     experiment = kdlab.load("smoke/none", QUIET)
     mine = start(experiment)
-    other, _ = made(experiment, "running", tmp_path / "99991231-235959-ffff")
+    other, _ = create_folder(experiment, "running", tmp_path / "99991231-235959-ffff")
     assert kdlab.attach().id == mine.id
     assert kdlab.attach(other.run_id).id == other.run_id
     monkeypatch.setattr("kdlab.run.handle.run._started_here", [])  # another notebook

@@ -55,4 +55,4 @@ def test_where_mlflow_is_away_it_is_marked_all_the_same(made, caplog):
     write_json(run.path / "tracking.json", away)
     run.tag("good")
     assert run.marks.tags == ("good",)
-    assert "MLflow has not what run r1 is marked with" in caplog.text
+    assert "The marks of run r1 did not reach MLflow" in caplog.text

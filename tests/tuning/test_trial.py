@@ -4,7 +4,7 @@ import pytest
 from small_sweeps import TRAINED, searched
 
 from kdlab.run.experiment import Experiment
-from kdlab.run.handle.run import made
+from kdlab.run.handle.run import create_folder
 from kdlab.run.process.run_process import RunProcess
 from kdlab.soft_labels.source import PoolAddress
 
@@ -19,7 +19,7 @@ def begun(tmp_path):
         tree = searched(TRAINED).space.composed(
             {}, {f"tracking.{key}": value for key, value in tracking.items()}
         )
-        run, _ = made(Experiment(tree), "starting", tmp_path / "trial")
+        run, _ = create_folder(Experiment(tree), "starting", tmp_path / "trial")
         return RunProcess(run, lambda: False, pool, tracks=False)
 
     return begin

@@ -11,7 +11,7 @@ from kdlab.errors import BadInput, RunStopped
 from kdlab.events.runs import RunDone
 from kdlab.experiment.folder import RunFolder
 from kdlab.run.experiment import Experiment
-from kdlab.run.handle.run import made
+from kdlab.run.handle.run import create_folder
 from kdlab.run.process.execution import Job
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.tuning.simulated import simulate
@@ -113,7 +113,7 @@ class Trial(Job):
     def main(self):
         return self.does(self)
 
-    def go_on(self):
+    def resume_hint(self):
         return "go on"
 
 
@@ -127,7 +127,7 @@ def train(run, does, stopped=(), pool=None):
 @pytest.fixture
 def run(tmp_path):
     tree = searched(TRAINED).space.composed({})
-    return made(Experiment(tree), "starting", tmp_path / "trial")[0]
+    return create_folder(Experiment(tree), "starting", tmp_path / "trial")[0]
 
 
 def test_a_trial_is_told_as_its_folder_has_it(run):

@@ -1,6 +1,6 @@
-"""Tells a webhook what a run or a sweep comes to: a process beside it, which outlives it.
+"""Sends alerts on a run or a sweep to a webhook, from a process that outlives it.
 
-The address is its user's own: no spec names it, so that nobody else's config sends anything.
+Only the user's settings have the address: a config from somebody else cannot send anything.
 """
 
 import html
@@ -35,31 +35,31 @@ from kdlab.report.verdict import guessed
 from kdlab.run.handle.job_handle import JobHandle
 
 _DEADLINE_S = 10
-_STARVES, _STARVES_S, _AGAIN_S = 0.5, 300.0, 3600.0  # share of this time; told again after
-_EPOCHS = 5  # in which nothing was learned, or half of it is gone
+_STARVES, _STARVES_S, _AGAIN_S = 0.5, 300.0, 3600.0  # share of this time; sent again after
+_EPOCHS = 5  # with nothing learned, or half of it lost
 
 
 def request(address: str, title: str, text: str) -> Request:
-    """An alert as the host of the address takes it."""
-    host, said = urlsplit(address).hostname or "", f"{title}\n{text}"
+    """Build the request of an alert in the format of its host: ntfy, Slack, Discord or JSON."""
+    host, message = urlsplit(address).hostname or "", f"{title}\n{text}"
     if host.split(".")[0] == "ntfy":
         title = title.encode("ascii", "replace").decode()
         return Request(address, text.encode(), {"Title": title})
     body = json.dumps({"title": title, "text": text})
     if host == "hooks.slack.com":
-        body = json.dumps({"text": html.escape(said, quote=False)})
+        body = json.dumps({"text": html.escape(message, quote=False)})
     elif host in ("discord.com", "discordapp.com"):  # nobody is mentioned
-        body = json.dumps({"content": said, "allowed_mentions": {"parse": []}})
+        body = json.dumps({"content": message, "allowed_mentions": {"parse": []}})
     return Request(address, body.encode(), {"Content-Type": "application/json"})
 
 
 class _Stays(HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None:
-        """A redirect is an error: nobody else gets an alert."""
+        """Refuse a redirect: no other host gets an alert."""
 
 
 def send(address: str, title: str, text: str) -> None:
-    """ClusterError where it is not taken; of the address, which is a secret, it has the host."""
+    """Send an alert; the ClusterError of a refusal names the host only: the address is secret."""
     try:
         asked = request(address, title, text)
         build_opener(_Stays).open(asked, timeout=_DEADLINE_S).close()
@@ -70,7 +70,7 @@ def send(address: str, title: str, text: str) -> None:
 
 
 class Alerts(JobHandle):
-    """A run or a sweep whose user is told of each thing once."""
+    """Watches a run or a sweep and alerts its user, once for each trouble."""
 
     tick_s = 1.0
 
@@ -79,23 +79,23 @@ class Alerts(JobHandle):
         self.address, self.since, self.broken = address, folder.since, False
         self.title = str(folder.origin().experiment).rpartition("/")[2]
         self.run = RunState()
-        self.gone = self.begin = inf  # since when no teacher is left; of what is looked at
-        self.figures: Mapping[str, float] = {}  # at its begin
-        self.told: dict[str, float] = {}  # when, by what
+        self.gone = self.begin = inf  # time since no teacher is left; begin of the window
+        self.figures: Mapping[str, float] = {}  # at the begin of the window
+        self.sent: dict[str, float] = {}  # times of alerts, by trouble
 
     def follow(self) -> None:
-        """Until its end."""
+        """Watch the run or sweep to its end, and alert of that."""
         for news in self._news():
             for event in news:
-                self.see(event)
-            self.look(time.time())
-        if self.state == "lost":  # who has killed it may say so in a moment
+                self.on_event(event)
+            self.update(time.time())
+        if self.state == "lost":  # a `kdlab stop --now` writes its status in a moment
             time.sleep(PATIENCE_S)
         status = self.status
-        self.tell(status.state or "deleted", words_of(status), time.time())
+        self.alert(status.state or "deleted", summary_of(status), time.time())
 
-    def see(self, event: Event) -> None:
-        """One event; `look` sees what none says."""
+    def on_event(self, event: Event) -> None:
+        """Take in an event; `update` notices the trouble that no event reports."""
         before, step = self.run.now, self.run.now.step
         self.run.see(event)
         match event:
@@ -115,53 +115,53 @@ class Alerts(JobHandle):
                     slow = bottleneck_of(seconds, event.figures, self.figures)
                     self.begin, self.figures = event.time, event.figures
                     if slow is not None and slow.starved >= _STARVES:
-                        self.tell("starves", slow.sentence(), event.time)
+                        self.alert("starves", slow.sentence(), event.time)
 
-    def look(self, now: float) -> None:
+    def update(self, now: float) -> None:
         if (waits := now - self.gone) >= _STARVES_S:
             words = f"No teacher is left; the student has waited for {waits:.0f} s."
-            self.tell("starves", words, now)
+            self.alert("starves", words, now)
 
     def _learning(self, event: EpochDone, classes: int, images: int) -> None:
-        known = [top1 for _, top1 in self.run.newest.curves.get((TOP1, "student"), ())]
-        if len(known) < _EPOCHS or min(classes, images) < 2:
+        curve = [top1 for _, top1 in self.run.newest.curves.get((TOP1, "student"), ())]
+        if len(curve) < _EPOCHS or min(classes, images) < 2:
             return
-        guess, best, last = 100 / classes, max(known), max(known[-_EPOCHS:])
+        guess, best, last = 100 / classes, max(curve), max(curve[-_EPOCHS:])
         if last <= max(guessed(guess, images), (best + guess) / 2):
             words = f"{event.member}: for {_EPOCHS} epochs top-1 on validation is {last:.1f} % at "
             words += (
                 f"most, it was {best:.1f} % at best; a guess is right in {guess:.1f} %."
             )
-            self.tell("stops learning", words, event.time, str(event.member))
+            self.alert("stops learning", words, event.time, str(event.member))
 
-    def tell(self, what: str, text: str, at: float, of: str = "") -> None:
-        """Once of something, else once an hour; nothing of sessions before this one."""
-        before = self.told.get(what + of, -inf)
-        if at < self.since or at - before < (inf if of else _AGAIN_S):
+    def alert(self, what: str, text: str, at: float, member: str = "") -> None:
+        """Send an alert, once for a member, else once an hour; none from earlier sessions."""
+        before = self.sent.get(what + member, -inf)
+        if at < self.since or at - before < (inf if member else _AGAIN_S):
             return
-        self.told[what + of] = at
+        self.sent[what + member] = at
         if what in ("starves", "stops learning"):  # terminal and notebook show it, too
             warn(self.folder, f"{what}: {text}")
-        said = (f"{self.title}: {what}", f"{self.id}: {text}")
+        lines = (f"{self.title}: {what}", f"{self.id}: {text}")
         try:
-            send(self.address, *(visible(" ".join(one.split())) for one in said))
+            send(self.address, *(visible(" ".join(line.split())) for line in lines))
         except ClusterError as error:
             if not self.broken:
-                warn(self.folder, f"{error} The run goes on; to try: kdlab doctor --alert")
+                warn(self.folder, f"{error} The run continues. Try: kdlab doctor --alert")
             self.broken = True
 
 
-def words_of(status: RunStatus) -> str:
-    """Figures and verdict of what has ended, or why it has none; without paths and addresses."""
+def summary_of(status: RunStatus) -> str:
+    """Figures and verdict of a run, or why it has none; without paths and addresses."""
     result: Any = status.result or {}
     if not result:
         why = status.error or "its process was ended from outside, or the machine went down"
         return short(re.sub(r"\S*[/\\]\S*", "...", why.partition("\n")[0]))
     figures = {key: result.get(key) for key in ("student_top1", "teacher_top1")}
-    figures |= (result.get("best") or {}).get("values") or {}  # of a sweep
+    figures |= (result.get("best") or {}).get("values") or {}  # a sweep's
     figures["seconds"] = result.get("wall_seconds")
-    said = [f"{key} {number(value)}" for key, value in figures.items() if value is not None]
-    return f"{', '.join(said)}. {(result.get('verdict') or {}).get('sentence', '')}".strip()
+    rows = [f"{key} {number(value)}" for key, value in figures.items() if value is not None]
+    return f"{', '.join(rows)}. {(result.get('verdict') or {}).get('sentence', '')}".strip()
 
 
 def warn(folder: RunFolder, message: str) -> None:
@@ -179,7 +179,7 @@ def main() -> None:
         if address := webhook():
             Alerts(folder, address).follow()
     except KdlabError as error:
-        warn(folder, f"nobody is alerted: {error}")
+        warn(folder, f"No alerts are sent: {error}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Changes of a run that goes on: what can be tuned, and lines that its processes read.
+"""Changes of a run under way: its tunables, and the lines of changes its processes read.
 
-Bad ones are found here, by the same rules as a spec, and never reach the run. What can be tuned
-its process wrote down, so that is checked without the seconds that the classes of a spec take to
-import; they are asked where a class has rules of its own.
+Bad changes are refused here, by the rules of the spec, and never reach the run. The run's process
+wrote the tunables to a file, so most checks need no spec class, whose import takes seconds; only
+tunables with rules across fields need one.
 """
 
 import time
@@ -38,17 +38,17 @@ class _Group:
 
 
 def send(run: RunFolder, kind: type[Change], **data: Any) -> None:
-    """Append a change, with these fields of its kind, for the member that trains now.
+    """Append a change of this kind, with these fields, for the member in training.
 
     Raises:
-        BadInput: the run has ended, or cannot do that; a name that is unknown.
-        SpecError: a value that the spec would not allow.
+        BadInput: the run has ended or cannot do that, or a name is unknown.
+        SpecError: the spec would not allow a value.
     """
     member = _member(run, UNDER_WAY)
-    # As it was written: a spec with components of a notebook cell is known there only.
-    told = run.resolved()
+    # The raw spec: only the run's process knows components of notebook cells.
+    spec = run.resolved()
     if kind in _OF_TEACHERS:
-        _check_teacher(run, (told.get("teacher_pool") or {}).get("type"))
+        _check_teacher(run, (spec.get("teacher_pool") or {}).get("type"))
     if not data.get("name", "none"):
         raise BadInput(f"{kind.KIND} needs the name of a teacher, such as teacher-0.")
     if kind is change.SetValues:
@@ -57,7 +57,7 @@ def send(run: RunFolder, kind: type[Change], **data: Any) -> None:
 
 
 def _member(run: RunFolder, states: Collection[str]) -> str:
-    """The one that trains, or did when the run came into such a state."""
+    """Return the member in training, or that was when the run entered one of `states`."""
     state = run.status().state
     if state not in states:
         raise BadInput(f"Run {run.run_id} is {state}; only a running one can be changed.")
@@ -75,27 +75,27 @@ def go_back(run: RunFolder, to: int | None = None) -> int:
     """See `Run.back`."""
     member = _member(run, (*UNDER_WAY, "stopped", "failed", "lost"))
     place = kept.place(run.member(member))
-    way, there = (
+    way, steps = (
         kept.RevertPoint.of(place),
-        [kept.step_of(one) for one in kept.steps(place)],
+        [kept.step_of(path) for path in kept.steps(place)],
     )
-    found = way.good if to is None else max([n for n in there if n <= to], default=0)
-    if found not in there:
+    step = way.good if to is None else max([n for n in steps if n <= to], default=0)
+    if step not in steps:
         which = "from before a change of settings" if to is None else f"up to step {to}"
-        own = "none (of several local models each has its own, by its rounds)"
+        none = "none (of several local models each has its own, by its rounds)"
         raise BadInput(
             f"Run {run.run_id} keeps no checkpoint {which} to go back to. Those of this "
-            f"training are of steps: {', '.join(map(str, there)) or own}."
+            f"training are of steps: {', '.join(map(str, steps)) or none}."
         )
-    if why := damage(place / f"step_{found:09d}", hashes=True):
+    if why := damage(place / f"step_{step:09d}", hashes=True):
         raise BadInput(
-            f"Run {run.run_id} goes on: its checkpoint of step {found} is damaged ({why})."
+            f"Run {run.run_id} does not go back: the checkpoint of step {step} is damaged ({why})."
         )
-    then = way.before if found <= way.good else {}
+    then = way.before if step <= way.good else {}
     others = {name: value for name, value in then.items() if value != way.values[name]}
-    order = change.Back(time=time.time(), member=member, step=found, set=others)
+    order = change.Back(time=time.time(), member=member, step=step, set=others)
     change.append(run.path, order)
-    return found
+    return step
 
 
 def _check_teacher(run: RunFolder, pool: str | None) -> None:
@@ -108,13 +108,13 @@ def _check_teacher(run: RunFolder, pool: str | None) -> None:
 
 
 def scale(run: RunFolder, ranks: int) -> None:
-    """Have a group grow or shrink at its next step, also at that of a resume.
+    """Resize a group at its next step, or at the first step of a resume.
 
     Raises:
-        BadInput: the run has no group, or it cannot have so many ranks.
-        MessageError: its spec is damaged.
+        BadInput: the run has no group, or cannot have that many ranks.
+        MessageError: the run's spec is damaged.
     """
-    # As somebody else may have written it.
+    # Checked: another user may have written it.
     group = from_builtins(_Group, run.resolved().get("aggregation"))
     if group.type != _GROUP:
         raise BadInput(
@@ -124,58 +124,56 @@ def scale(run: RunFolder, ranks: int) -> None:
     most = 2 * group.ranks  # a batch holds two samples for each rank of the spec
     if not group.least <= ranks <= most:
         raise BadInput(
-            f"{ranks} ranks are asked for; this run can have {group.least} to {most} "
+            f"{ranks} ranks were asked for; this run can have {group.least} to {most} "
             f"(aggregation.least, and twice aggregation.ranks={group.ranks})."
         )
     change.append(run.path, Scale(time=time.time(), member="", ranks=ranks))
 
 
 def tunables(run: RunFolder, *, at_start: bool = False) -> list[Tunable]:
-    """What can be set, as it is now or was `at_start`; of the first member while none trains.
+    """Return the tunables with values of now or `at_start`; the first member's if none trains.
 
     Raises:
-        MessageError: what the run wrote down is damaged, or of another version of kdlab.
+        MessageError: the run's file of tunables is damaged, or of another version of kdlab.
     """
-    written = find_as(dict[str, list[Tunable]], run.tunables, "The run itself goes on.")
-    if written is None:  # it has not begun, or is of an earlier kdlab
+    by_member = find_as(dict[str, list[Tunable]], run.tunables, "The run itself goes on.")
+    if by_member is None:  # not begun, or from an earlier kdlab
         return []
     member = training_now(run.events) or ""
-    begin = written.get(member, next(iter(written.values()), []))
-    found = {} if at_start else ChangeQueue(run.path / CONTROL, member).look().values
-    return [replace(one, value=found.get(one.name, one.value)) for one in begin]
+    begin = by_member.get(member, next(iter(by_member.values()), []))
+    changed = {} if at_start else ChangeQueue(run.path / CONTROL, member).look().values
+    return [replace(one, value=changed.get(one.name, one.value)) for one in begin]
 
 
 def check_values(run: RunFolder, values: Mapping[str, object]) -> None:
-    """Refuse what the spec would not allow.
+    """Refuse values that the spec would not allow.
 
     Raises:
-        BadInput: it cannot be set while a run goes on, or is no number.
-        SpecError: it is out of its range, or does not go with the others.
+        BadInput: a name is no tunable, or a value is no number.
+        SpecError: a value is out of range, or conflicts with another.
     """
-    known = {one.name: one for one in tunables(run)}
-    after = {name: one.value for name, one in known.items()}
+    settable = {item.name: item for item in tunables(run)}
+    after = {name: item.value for name, item in settable.items()}
     for name, value in values.items():
-        if name not in known:
+        if name not in settable:
             raise BadInput(
-                f"{name} cannot be set while a run goes on.{nearest(name, sorted(known))}"
+                f"{name} cannot be set during a run.{nearest(name, sorted(settable))}"
             )
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BadInput(f"{name} is {value!r}; it must be a number.")
-        if fault := known[name].range.fault(value):
+        if fault := settable[name].range.fault(value):
             raise SpecError([Fault(name, fault)], about=_CHANGE)
         after[name] = value
-    for name, one in known.items():
-        if one.below and after[name] >= after[one.below]:
-            words = (
-                f"is {after[name]:g} and {one.below} {after[one.below]:g}; it must be less"
-            )
+    for name, item in settable.items():
+        if item.below and after[name] >= after[item.below]:
+            words = f"is {after[name]:g} and {item.below} {after[item.below]:g}; it must be less"
             raise SpecError([Fault(name, words)], about=_CHANGE)
-    if not all(known[name].free for name in values):
+    if not all(settable[name].free for name in values):
         _ask_the_spec(run, after)
 
 
 def _ask_the_spec(run: RunFolder, values: Mapping[str, float]) -> None:
-    # Here: they import torch.
+    # Imported late: they import torch.
     from kdlab.config.check import construct
     from kdlab.config.load import from_dict
     from kdlab.experiment.spec import ExperimentSpec, spec_of

@@ -1,4 +1,4 @@
-"""Chaos for a run from outside: a notebook, or a process beside it."""
+"""Chaos for a run from outside its process: a notebook, or `kdlab chaos`."""
 
 import subprocess
 import sys
@@ -26,12 +26,12 @@ from kdlab.run.port_audit import program_of
 if TYPE_CHECKING:
     from kdlab.run.handle.run import Run
 
-_PATIENCE_S = 60  # a scheduler that was killed is back long before
+_PATIENCE_S = 60  # a killed scheduler is back long before
 
 
 @dataclass(slots=True)
 class OtherTargets:
-    """The processes of a run that goes on elsewhere on this machine."""
+    """The processes and files of a run on this machine, as targets of chaos."""
 
     run: "Run"
     joined: list["subprocess.Popen[bytes]"] = field(default_factory=list)
@@ -48,19 +48,19 @@ class OtherTargets:
     def ranks(self) -> list[Target]:
         if self.run.folder.resolved().get("workers") is not None:
             return []  # pids of other machines mean nothing here
-        found: dict[str, int] = {}
+        pids: dict[str, int] = {}
         for event in read_all(self.run.folder.events):
             match event:
                 case MemberStarted():
-                    found = {}
+                    pids = {}
                 case GenerationStarted():
-                    found = event.pids()
+                    pids = event.pids()
                 case WorkerStarted(worker=worker, pid=pid):
-                    found[f"worker-{worker}"] = pid
-        return [Target(name, pid) for name, pid in found.items()]
+                    pids[f"worker-{worker}"] = pid
+        return [Target(name, pid) for name, pid in pids.items()]
 
     def add_teacher(self) -> None:
-        """It may outlive the trouble, not the run: it ends without a scheduler."""
+        """Start a teacher, which may outlive the chaos but ends with the run's scheduler."""
         address = self.address()
         if address and self.run.state == "running":
             command = [sys.executable, "-m", "kdlab", "teacher", address, "--threads", "1"]
@@ -74,49 +74,49 @@ class OtherTargets:
         return self.processes()[1:2]  # the first is its watchdog
 
     def processes(self) -> list[Target]:
-        found: list[Target] = []
+        targets: list[Target] = []
         for process in self.run.folder.family():  # its watchdog is the first
             with suppress(psutil.Error):
                 if words := process.cmdline():  # a zombie has none
-                    found.append(Target(program_of(words), process.pid))
-        return found
+                    targets.append(Target(program_of(words), process.pid))
+        return targets
 
     def helpers(self) -> list[Target]:
         names = ("student_reader", "scheduler_process", "tracking.follow")
         return [t for t in self.processes() if t.name.endswith(names)]
 
     def files(self, kind: str) -> list[Path]:
-        """The status; of checkpoints the newest, if one before it is whole."""
+        """Files to damage: the status, or the newest checkpoint if an earlier one is intact."""
         if kind == "damage_status":
             return [self.run.path / "status.json"]
         folders = sorted(self.run.path.glob("members/*/*/checkpoints/step_*"))
-        whole = [folder for folder in folders if folder not in self.damaged]
-        if len(whole) < 2 or whole[-1] != folders[-1]:
+        intact = [folder for folder in folders if folder not in self.damaged]
+        if len(intact) < 2 or intact[-1] != folders[-1]:
             return []
-        self.damaged.add(whole[-1])
-        return sorted(path for path in whole[-1].iterdir() if path.is_file())
+        self.damaged.add(intact[-1])
+        return sorted(path for path in intact[-1].iterdir() if path.is_file())
 
 
 def chaos(run: "Run", report: Emit = discard_event, **spec: Any) -> ChaosRunner:
-    """Trouble for a running run, from a notebook; the keys are those of `chaos:` in a spec.
+    """Inject faults into a running run, from a notebook; the keys are those of `chaos:` in a spec.
 
         trouble = kdlab.chaos(run, kill_teacher=1, every_s=5, events=3)
         trouble.stop()
 
-    Only processes of this machine are hit. Stop it before you leave: a stopped process
-    would stay stopped. What happens is in the run's events too.
+    Only processes of this machine are hit. Stop it before you leave: a suspended process
+    would stay suspended. The run's events record each fault.
 
     Raises:
         BadInput: the run is not running.
-        SpecError: a key or value that is not allowed.
+        SpecError: a key or value is not allowed.
     """
     if run.state != "running":
         raise BadInput(f"Run {run.id} is {run.state}; chaos needs a running one.")
-    asked = construct(Chaos, from_dict(spec, "chaos"))
+    wanted = construct(Chaos, from_dict(spec, "chaos"))
     targets, log = OtherTargets(run), EventLog(run.folder.events)
 
-    def tell(event: Event) -> None:
+    def emit(event: Event) -> None:
         log.emit(event)
         report(event)
 
-    return ChaosRunner(asked, targets, tell, load_credentials(targets.address()))
+    return ChaosRunner(wanted, targets, emit, remembered(targets.address()))

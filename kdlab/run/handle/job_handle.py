@@ -1,4 +1,4 @@
-"""Something that runs in a process of its own and outlives this one, seen from outside."""
+"""The handle of a run or sweep, whose process is separate and outlives this one."""
 
 import contextlib
 import json
@@ -21,26 +21,26 @@ from kdlab.events.log import EventReader
 from kdlab.experiment.folder import PATIENCE_S, UNDER_WAY, RunFolder, RunStatus
 from kdlab.run.handle import marks
 
-_LAST_LOOK_S = 10.0  # for live views to draw the end
+_LAST_DRAW_S = 10.0  # for live views to draw the end
 _TICK_S = 0.1
 _Watcher = Callable[[Event], None]
 Components = Mapping[str, Mapping[str, str]]  # of notebook cells: source and hash of each
 
-# Threads of PyTorch that wait for the next operation sleep: by default they spin, and on a machine
-# that does something else, too, training was slower by ten times for it.
+# Idle threads of PyTorch sleep between operations: by default they spin, and on a busy machine
+# training was slower by ten times for it.
 _WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
 _CHILD = (sys.executable, "-m", "kdlab.run.process.child")
 
 
 def spawn(run: RunFolder, components: Components, lock: int, *module: str) -> None:
-    """In a session of its own: Ctrl-C in this terminal does not reach it.
+    """Start the process of a run in a new session: Ctrl-C in this terminal does not reach it.
 
-    The lock is handed on to it, so that there is no moment at which nobody holds the folder.
-    `module` has the `main` of what is no run.
+    The process inherits the lock, so that the folder is held at every moment. `module` names
+    the module whose `main` it calls instead of training a run.
     """
     hashes = {name: entry["sha256"] for name, entry in components.items()}
     everything = _WAITING | os.environ | {"KDLAB_COMPONENTS": json.dumps(hashes)}
-    # A stop before it can hear waits, and is one.
+    # Blocked signals wait until the process handles them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         with run.log.open("ab") as log, open(os.devnull, "rb") as nothing:
@@ -59,7 +59,7 @@ def spawn(run: RunFolder, components: Components, lock: int, *module: str) -> No
     if os.environ.get(credentials.WEBHOOK) or credentials.secrets_file().exists():
         alerts = [sys.executable, "-m", "kdlab.run.handle.alerts", str(run.path)]
         no = subprocess.DEVNULL
-        # In a session of its own: what ends the run with all of its processes is told, too.
+        # In a new session: it survives to report the end of the run's process group.
         with contextlib.suppress(OSError):
             process = subprocess.Popen(
                 alerts, stdin=no, stdout=no, stderr=no, start_new_session=True
@@ -68,10 +68,10 @@ def spawn(run: RunFolder, components: Components, lock: int, *module: str) -> No
 
 
 def _fills(process: psutil.Process, folder: Path) -> bool:
-    """Whether it was started for this folder: its files may come from somebody else."""
+    """Return whether the process was started for `folder`, whose lock file may be forged."""
     words = process.cmdline()
     if not words:
-        raise psutil.NoSuchProcess(process.pid)  # in a moment
+        raise psutil.NoSuchProcess(process.pid)  # a zombie
     text = " ".join(words).rstrip()
     try:  # the same folder may have another name by now
         same = os.path.samefile(words[-1], folder)
@@ -80,13 +80,13 @@ def _fills(process: psutil.Process, folder: Path) -> bool:
     return (same or text.endswith(f" {folder}")) and " kdlab." in text
 
 
-_children: list["subprocess.Popen[bytes]"] = []  # so that none stays a zombie
-# How a notebook shows a run, a sweep, an experiment; kdlab/session.py fills it.
+_children: list["subprocess.Popen[bytes]"] = []  # polled, so that none stays a zombie
+# Notebook views of "run", "sweep" and "experiment"; kdlab/session.py fills it.
 viewers: dict[str, Callable[..., object]] = {}
 
 
 def in_a_notebook() -> bool:
-    """Whether this process is a Jupyter kernel."""
+    """Return whether this process is a Jupyter kernel."""
     if "IPython" not in sys.modules:
         return False
     from IPython import get_ipython
@@ -95,7 +95,7 @@ def in_a_notebook() -> bool:
 
 
 def in_marimo() -> bool:
-    """Whether this process runs the cells of a marimo notebook."""
+    """Return whether this process runs the cells of a marimo notebook."""
     if "marimo" not in sys.modules:
         return False
     import marimo
@@ -109,34 +109,34 @@ class _Settles(Protocol):
 
 
 class JobHandle:
-    """Its folder has a status, events, and a lock that its process holds."""
+    """A run or sweep by its folder: status, events, and the lock that its process holds."""
 
-    tick_s = _TICK_S  # from look to look
+    tick_s = _TICK_S  # between polls
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self.id = folder.run_id
         self.path: Path = folder.path
-        self._shown: list[object] = []  # live views of this object
+        self._shown: list[object] = []  # live views of this handle
 
     @property
     def name(self) -> str:
-        """What `kdlab attach` and `kdlab stop` call it."""
+        """The name that `kdlab attach` and `kdlab stop` take."""
         return self.id
 
     @property
     def status(self) -> RunStatus:
         for child in _children:
-            child.poll()  # reaps it when it has ended
+            child.poll()  # reaps it once it has ended
         return self.folder.status()
 
     @property
     def state(self) -> str:
-        """starting, running, finished, failed, stopped, or lost (killed from outside)."""
+        """The state: starting, running, finished, failed, stopped or lost (killed from outside)."""
         return str(self.status.state)
 
     def _result_or_raise(self) -> Mapping[str, object]:
-        """The result; RunFailed, RunStopped or NotFoundError says why there is none."""
+        """Return the result; RunFailed, RunStopped or NotFoundError says why there is none."""
         status = self.status
         if status.state == "finished":
             assert status.result is not None
@@ -153,23 +153,23 @@ class JobHandle:
         raise NotFoundError(words)
 
     def _why_no_result(self, status: RunStatus) -> str:
-        """What people are told, with the command that goes on from there."""
+        """The message where there is no result, with the command that continues."""
         raise NotImplementedError
 
     def events(self, follow: bool = False) -> Iterator[Event]:
-        """What happened, in order; `follow` goes on until it has ended."""
+        """Yield the events so far, in order; with `follow`, until the end."""
         for news in self._news():
             yield from news
             if not follow:
                 return
 
     def _news(self, timeout_s: float | None = None) -> Iterator[list[Event]]:
-        """What is new, now and then, until it has ended."""
+        """Yield the new events at each poll, until the end."""
         begin, read = time.monotonic(), EventReader(self.folder.events)
         while True:
             ended = (
                 self.status.state not in UNDER_WAY
-            )  # looked at first, so that nothing is missed
+            )  # before the read, so that no event is missed
             yield read()
             if ended:
                 return
@@ -183,16 +183,16 @@ class JobHandle:
         timeout_s: float | None = None,
         since: float = 0.0,
     ) -> Self:
-        """Until it has ended.
+        """Wait for the end.
 
         Args:
-            watch: sees every event, or those after `since`. Without it people get lines of what
-                happens: in a notebook that does not show the run live, and in a terminal.
+            watch: called with every event, or those after `since`. None prints lines in a
+                terminal, and in a notebook that does not show the run live.
             timeout_s: seconds; None waits as long as it takes.
-            since: the time of the oldest event that `watch` sees.
+            since: time of the oldest event passed to `watch`.
 
         Raises:
-            TimeoutError: it has not ended after `timeout_s`. It goes on.
+            TimeoutError: no end after `timeout_s`; the process continues.
         """
         if watch is None and not self._shown and (in_a_notebook() or sys.stderr.isatty()):
             with self.lines() as lines:
@@ -201,17 +201,17 @@ class JobHandle:
             for event in news:
                 if watch is not None and event.time >= since:
                     watch(event)
-        for view in self._shown:  # a saved notebook has their last pictures
+        for view in self._shown:  # a saved notebook keeps their last pictures
             if isinstance(view, _Settles):
-                view.settle(_LAST_LOOK_S)
+                view.settle(_LAST_DRAW_S)
         return self
 
     def lines(self) -> AbstractContextManager[_Watcher]:
-        """What writes events as lines for people."""
+        """A context manager whose value prints events as lines."""
         raise NotImplementedError
 
     def _shown_live(self, view: Callable[[], object]) -> object:
-        """The view in a notebook; elsewhere lines until it has ended, and itself."""
+        """Return the view in a notebook; elsewhere print lines to the end, and return `self`."""
         if in_a_notebook() or in_marimo():
             shown = view()
             self._shown.append(shown)
@@ -222,54 +222,54 @@ class JobHandle:
 
     @property
     def marks(self) -> marks.Marks:
-        """Its tags and note, and whether it is archived."""
+        """Tags, note, and whether it is archived."""
         return marks.marks_of(self.folder)
 
     def tag(self, *words: str, drop: Sequence[str] = ()) -> None:
-        """Add tags and `drop` others: `kdlab runs` shows them."""
+        """Add tags and `drop` others; `kdlab runs` shows them."""
         every = dict.fromkeys((*self.marks.tags, *words))
-        marks.mark(self.folder, tags=tuple(one for one in every if one not in drop))
+        marks.mark(self.folder, tags=tuple(tag for tag in every if tag not in drop))
 
     def note(self, text: str) -> None:
-        """Keep a text with it, in the place of the one before."""
+        """Replace the note."""
         marks.mark(self.folder, note=text)
 
     def archive(self, archived: bool = True) -> None:
-        """Leave it out of `kdlab runs`, or put it back; nothing is removed."""
+        """Hide it from `kdlab runs`, or show it again; nothing is removed."""
         marks.mark(self.folder, archived=archived)
 
     def delete(self, sure: Callable[[str], bool] = lambda words: True) -> str:
-        """Remove it for good where `sure` of what would be lost; says what is gone.
+        """Delete the folder for good if `sure` of the losses; return what was deleted, in words.
 
         Raises:
-            BadInput: it goes on, or cannot be removed.
+            BadInput: it is under way, or cannot be removed.
         """
         return marks.delete(self.folder, sure)
 
     def stop(self) -> None:
-        """Finish the step, save, end. Once more ends it at once."""
+        """Stop after this step and save; a second call stops at once."""
         self._signal(os.kill, signal.SIGINT)
 
     def kill(self) -> None:
-        """End it and everything it started, now: it is stopped. Its checkpoints stay."""
+        """Kill its whole process group; its state is then stopped, and its checkpoints stay."""
         deadline = time.monotonic() + PATIENCE_S
         if self._signal(os.killpg, signal.SIGKILL):  # it leads a process group of its own
             while self.folder.alive() and time.monotonic() < deadline:
                 time.sleep(_TICK_S)
-            self._tell_that_it_was_ended()
+            self._write_stopped()
 
-    def _tell_that_it_was_ended(self) -> None:
-        """It was the user, whose process had no time to say so; unless it goes on meanwhile."""
-        said = {"state": "stopped", "ended": time.time(), "exit_code": 130}
+    def _write_stopped(self) -> None:
+        """Write the status that the killed process could not, unless it was resumed meanwhile."""
+        stopped = {"state": "stopped", "ended": time.time(), "exit_code": 130}
         with contextlib.suppress(BadInput):
             if self.folder.alive():
                 return
             with self.folder.held():
                 if self.folder.raw_status().state in UNDER_WAY:
-                    self.folder.write_status(**said)
+                    self.folder.write_status(**stopped)
 
     def _signal(self, send: Callable[[int, int], None], number: int) -> bool:
-        """Whether it was sent. One that has just been started has not said yet who it is."""
+        """Send a signal once the process has written its id; return whether it was sent."""
         deadline = time.monotonic() + PATIENCE_S
         while self.status.state in UNDER_WAY and self.folder.alive():
             process, late = self.folder.process(), time.monotonic() > deadline
@@ -280,7 +280,7 @@ class JobHandle:
                 if process is not None or late:
                     raise BadInput(
                         f"{self.path}/lock names {process or 'nobody here'}, which is none of "
-                        "this folder; it gets no signal. On another machine, end it there."
+                        "this folder; it gets no signal. If it runs elsewhere, stop it there."
                     )
             time.sleep(_TICK_S)
         return False

@@ -1,4 +1,4 @@
-"""What people make of a run or a sweep that has ended: tags, a note, out of sight, or gone."""
+"""Marks of a run or sweep: tags, a note, archived or not; and its deletion."""
 
 import logging
 import os
@@ -43,7 +43,7 @@ def marks_of(run: RunFolder) -> Marks:
 
 
 def mark(run: RunFolder, **changes: object) -> None:
-    """Change fields of its `Marks`; BadInput where they would not be any."""
+    """Change fields of the run's `Marks`; BadInput where a value is not allowed."""
     never_anew.add(run.path)
     try:
         new = replace(marks_of(run), **changes)  # type: ignore[arg-type]  # typed by who calls
@@ -52,22 +52,22 @@ def mark(run: RunFolder, **changes: object) -> None:
         raise BadInput(f"Run {run.run_id} is not marked: {error}.") from error
     if changes.keys() & {"tags", "note"}:
         try:
-            mlflow, own = _of_mlflow(run)
-            for one in own:
+            mlflow, run_ids = _mlflow_runs(run)
+            for run_id in run_ids:
                 assert mlflow is not None
-                mlflow.set_tag(one, "kdlab.tags", " ".join(new.tags))
-                mlflow.set_tag(one, "kdlab.note", new.note)
+                mlflow.set_tag(run_id, "kdlab.tags", " ".join(new.tags))
+                mlflow.set_tag(run_id, "kdlab.note", new.note)
         except Exception as error:  # MLflow's, SQLAlchemy's or the system's
-            said = f"MLflow has not what run {run.run_id} is marked with: {error}"
-            logging.getLogger("kdlab").warning(said)
+            text = f"The marks of run {run.run_id} did not reach MLflow: {error}"
+            logging.getLogger("kdlab").warning(text)
 
 
 def delete(run: RunFolder, sure: Callable[[str], bool]) -> str:
     """See `JobHandle.delete`."""
     name, state = os.path.relpath(run.path, runs_folder()), run.status().state
     if state in UNDER_WAY:
-        raise BadInput(f"{name} is {state}, and stays. End it first: kdlab stop {name}")
-    files = [os.path.join(at, one) for at, _, names in os.walk(run.path) for one in names]
+        raise BadInput(f"{name} is {state}; stop it first: kdlab stop {name}")
+    files = [os.path.join(at, name) for at, _, names in os.walk(run.path) for name in names]
     size = sum(os.lstat(file).st_size for file in files) / 1e6
     students = sum(file.endswith("/student.safetensors") for file in files)
     words = f"{name} ({state}): {size:,.1f} MB, {len(files):,} files, students: {students}"
@@ -76,9 +76,9 @@ def delete(run: RunFolder, sure: Callable[[str], bool]) -> str:
     trash = run.path.parent / ".deleted"
     try:
         with run.held():
-            words += _forgotten(run)
+            words += _delete_from_mlflow(run)
             make_private(trash)
-            # In one step: who is interrupted leaves no half of a run, and the next one clears up.
+            # In one step: an interrupt leaves no half of a run; the next delete clears the rest.
             run.path.rename(trash / f"{run.run_id}.{os.getpid()}")
         shutil.rmtree(trash)
     except OSError as error:
@@ -86,27 +86,27 @@ def delete(run: RunFolder, sure: Callable[[str], bool]) -> str:
     return f"deleted: {words}"
 
 
-def _of_mlflow(run: RunFolder) -> "tuple[MlflowClient | None, list[str]]":
-    """The client, and ids of the runs of its own there: the file may come from somebody else."""
-    known = MlflowLocation.read(run.path)
-    if known.uri is None:
+def _mlflow_runs(run: RunFolder) -> "tuple[MlflowClient | None, list[str]]":
+    """The client and the ids of this run's MLflow runs, checked: another user may own the file."""
+    location = MlflowLocation.read(run.path)
+    if location.uri is None:
         return None, []
     from kdlab.tracking.store import client  # 2 s
 
-    mlflow = client(known.uri)
-    tags = {one: mlflow.get_run(one).data.tags for one in known.runs.values()}
-    return mlflow, [one for one in tags if tags[one].get("kdlab.run_id") == run.run_id]
+    mlflow = client(location.uri)
+    tags = {key: mlflow.get_run(key).data.tags for key in location.runs.values()}
+    return mlflow, [key for key in tags if tags[key].get("kdlab.run_id") == run.run_id]
 
 
-def _forgotten(run: RunFolder) -> str:
-    """Have MLflow mark its runs as deleted; what is to be said of it."""
+def _delete_from_mlflow(run: RunFolder) -> str:
+    """Mark its MLflow runs as deleted, and return the outcome in words."""
     try:
-        mlflow, own = _of_mlflow(run)
+        mlflow, run_ids = _mlflow_runs(run)
         if mlflow is None:
             return ""
-        for one in own:
-            mlflow.delete_run(one)
+        for run_id in run_ids:
+            mlflow.delete_run(run_id)
     except Exception as error:  # MLflow's, SQLAlchemy's or the system's
         return f"; MLflow still has it ({short(str(error))})"
-    done = f"{len(own)} runs in MLflow are marked as deleted (mlflow gc removes them)"
-    return f"; {done if own else 'what MLflow has of it stays there'}"
+    done = f"{len(run_ids)} runs in MLflow are marked as deleted (mlflow gc removes them)"
+    return f"; {done if run_ids else 'what MLflow has of it stays there'}"

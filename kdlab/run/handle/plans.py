@@ -1,4 +1,4 @@
-"""The plans of a blockwise run, to be read: who does what, and what a step looked like."""
+"""The plans of a blockwise run for people: which device does what, and a drawn step."""
 
 import html
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from kdlab.report.page import Card
 
 @dataclass(frozen=True, slots=True)
 class PlanSheet:
-    """Who does what in a training, what it should cost, and a picture once an epoch has ended."""
+    """A plan as a table with predicted costs, and its Gantt chart once an epoch has ended."""
 
     member: str
     table: str
@@ -35,7 +35,7 @@ class PlanSheet:
 
 
 class PlanSheets(list[PlanSheet]):
-    """Shown one below the other."""
+    """A list of plans that a notebook shows one below the other."""
 
     def _repr_html_(self) -> str:
         return page.shown(*(sheet.card() for sheet in self))
@@ -43,23 +43,23 @@ class PlanSheets(list[PlanSheet]):
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """What is shown of a member's plan.json."""
+    """The part of a member's plan.json that is shown."""
 
     table: str
 
 
 def plans(run: RunFolder) -> PlanSheets:
-    """All that have been made; NotFoundError where there is none."""
+    """Return the plans made so far; NotFoundError where there is none."""
     root = run.path / "members"
-    found = PlanSheets()
+    sheets = PlanSheets()
     for path in run.of_members("plan.json"):
         gantt = path.with_name("gantt.svg")
         member = path.parent.relative_to(root).as_posix()
         table = read_as(_Planned, path).table
-        found.append(PlanSheet(member, table, gantt if gantt.is_file() else None))
-    if not found:
+        sheets.append(PlanSheet(member, table, gantt if gantt.is_file() else None))
+    if not sheets:
         raise NotFoundError(
-            f"Run {run.run_id} has no plan; only a pipeline of blocks makes one, after its "
-            "profile."
+            f"Run {run.run_id} has no plan; only a pipeline of blocks makes one, after "
+            "profiling."
         )
-    return found
+    return sheets

@@ -18,15 +18,15 @@ class Result(Presentable, dict[str, Any]):
     """The keys of `kdlab run --json`."""
 
     def verdict(self) -> str:
-        """Whether the teacher helped, in a sentence; empty where that was not compared."""
+        """A sentence on whether the teacher helped; empty where nothing was compared."""
         return (self.get("verdict") or {}).get("sentence", "")
 
     def document(self, title: str = "", detail: str = "", state: str = "") -> CardPage:
-        """Its members, costs of the student, and all other facts."""
+        """A page with the members, the costs of the student and all other facts."""
         rows, costs = self.get("runs") or [], self.get("costs")
         no = "" if speeds_tell(rows) else "samples_per_second"
-        known = {key for row in rows for key in row if row[key] is not None}
-        keys = [key for key in _COLUMNS if key in known and key != no]
+        measured = {key for row in rows for key in row if row[key] is not None}
+        keys = [key for key in _COLUMNS if key in measured and key != no]
         body = [
             [f"{NAMES.get(r['source'], r['source'])}, seed {r['seed']}"]
             + [number(r.get(key)) for key in keys]
@@ -40,5 +40,5 @@ class Result(Presentable, dict[str, Any]):
         }
         cards = [Card(name, table) for name, table in tables.items() if table]
         lost, speeds = not_trained_on(rows), no and NO_SPEEDS
-        said = [("warn", lost), ("plain", speeds), verdict_shown(self.get("verdict"))]
-        return CardPage(title, cards, said, detail, state)
+        lines = [("warn", lost), ("plain", speeds), verdict_shown(self.get("verdict"))]
+        return CardPage(title, cards, lines, detail, state)

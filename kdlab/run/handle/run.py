@@ -1,4 +1,4 @@
-"""A run from outside. It lives in a process of its own and outlives this one."""
+"""The handle of a run, whose process is separate and outlives this one."""
 
 import secrets
 import shutil
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class CheckedExperiment(Protocol):
-    """An experiment, as much of it as a run keeps."""
+    """The part of an experiment that a run folder stores."""
 
     name: str
 
@@ -48,39 +48,39 @@ class CheckedExperiment(Protocol):
     def spec(self) -> Spec: ...
 
 
-_started_here: list[RunFolder] = []  # by this process, oldest first
+_started_here: list[RunFolder] = []  # runs that this process started, oldest first
 
 
 def start(experiment: CheckedExperiment) -> "Run":
-    """A run folder, and the process that fills it. The experiment is checked already."""
-    run, components = made(experiment, "starting")
+    """Create a run folder and start its process. The experiment is already checked."""
+    run, components = create_folder(experiment, "starting")
     with run.held() as lock:
         spawn(run, components, lock)
     _started_here.append(run)
     return Run(run)
 
 
-def made(
+def create_folder(
     experiment: CheckedExperiment, state: str, path: Path | None = None
 ) -> tuple[RunFolder, Components]:
-    """A run folder (None: a new one) with its spec, and the components of cells it needs."""
+    """Create a run folder (None: a new path) with its spec; return it and the cell components."""
     if path is None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         path = runs_folder() / f"{stamp}-{secrets.token_hex(2)}"
     run = RunFolder(path)
     resolved = experiment.spec.to_dict()
-    components = package_components(component_names(resolved))
-    made_here = False  # a folder that was there before is left as it is
+    components = pack(component_names(resolved))
+    created = False  # an existing folder stays as it is
     try:
         make_private(path.parent)
         path.mkdir(mode=0o700)  # a spec may hold addresses with passwords
-        made_here = True
+        created = True
         (path / "spec.yaml").write_text(yaml_text.dump(resolved), encoding="utf-8")
         write_json(path / "components.json", components)
         run.write_status(state=state, created=time.time())
         run.write_origin(experiment.name, spec_hash(resolved))
     except OSError as error:
-        if made_here:
+        if created:
             shutil.rmtree(path, ignore_errors=True)
         raise ClusterError(
             f"The run's folder {path} cannot be written: {error}. Nothing was started. Make "
@@ -90,16 +90,16 @@ def made(
 
 
 def resume(run_id: str, trust_components: bool = False, anew: bool = False) -> "Run":
-    """Go on from the newest checkpoint of a run that was stopped, failed or lost.
+    """Resume a run that was stopped, failed or lost, from its newest checkpoint.
 
     Args:
         run_id: as `attach` takes it.
         trust_components: run the source of components that came from a notebook cell.
-        anew: where all checkpoints of a training, or of its teacher's, are damaged, put them
-            aside and begin it anew.
+        anew: where all checkpoints of a training or of its teacher are damaged, put them
+            aside and start that training again.
 
     Raises:
-        BadInput: it runs already, or is finished.
+        BadInput: the run is under way or finished.
         NotFoundError: no such run.
     """
     run = folders.find(run_id)
@@ -116,7 +116,7 @@ def resume(run_id: str, trust_components: bool = False, anew: bool = False) -> "
         state = run.raw_status().state  # another resume may have come first
         _check_resumable(run, "lost" if state in folders.UNDER_WAY else state)
         if anew:
-            _put_aside_what_is_damaged(run)
+            _set_damaged_aside(run)
         run.write_status(state="starting", created=time.time(), error=None)
         spawn(run, components, lock)
     return Run(run)
@@ -127,8 +127,8 @@ def _check_resumable(run: folders.RunFolder, state: str | None) -> None:
         raise BadInput(f"Run {run.run_id} is {state}; there is nothing to resume.")
 
 
-def _put_aside_what_is_damaged(run: folders.RunFolder) -> None:
-    """Checkpoints of its trainings, and of a teacher whose training it began."""
+def _set_damaged_aside(run: folders.RunFolder) -> None:
+    """Set damaged checkpoints aside, of its trainings and of a teacher that it began to train."""
     from kdlab.train import checkpoint  # torch, a second
 
     for folder in run.path.glob("members/**/checkpoints"):
@@ -140,30 +140,30 @@ def _put_aside_what_is_damaged(run: folders.RunFolder) -> None:
 
 
 def attach(run_id: str = "last") -> "Run":
-    """A run that exists, running or not: by id, by a part of it, or the last one.
+    """Return the handle of an existing run: by id, by part of it, or the last one.
 
     Args:
-        run_id: "last" is the last that this process has started, as another notebook may have
-            started one since; where it started none, the last of all.
+        run_id: "last" is the last run that this process started, as another notebook may have
+            started one since; if it started none, the last of all.
 
     Raises:
-        NotFoundError: there is none; names the nearest.
+        NotFoundError: no such run; names the nearest.
     """
-    here = [run for run in _started_here if run.path.parent == runs_folder()]
-    if run_id == "last" and here and here[-1].path.is_dir():
-        return Run(here[-1])
+    started = [run for run in _started_here if run.path.parent == runs_folder()]
+    if run_id == "last" and started and started[-1].path.is_dir():
+        return Run(started[-1])
     return Run(folders.find(run_id))
 
 
 class Run(JobHandle):
-    """Watch, wait for and stop a run. Several of these may look at the same run."""
+    """A handle to watch, steer, wait for and stop a run; one run may have several handles."""
 
     @property
     def result(self) -> Result:
         """The result of a finished run, with the keys of `kdlab run --json`.
 
         Raises:
-            RunFailed, RunStopped, NotFoundError: it has none, and why.
+            RunFailed, RunStopped, NotFoundError: there is none; the message has the reason.
         """
         return Result({**self._result_or_raise(), "tracking_error": self.status.tracking})
 
@@ -171,7 +171,7 @@ class Run(JobHandle):
         if status.state == "stopped":
             return (
                 f"Run {self.id} was stopped by the user; its checkpoints are kept.\n"
-                f"Go on with:\n    kdlab resume {self.id}"
+                f"Continue with:\n    kdlab resume {self.id}"
             )
         if status.state not in ("failed", "lost"):
             return f"Run {self.id} is {status.state}; it has no result yet."
@@ -180,18 +180,18 @@ class Run(JobHandle):
             what = "its process was killed from outside or the machine went down"
         words = f"Run {self.id} failed: {what}\nLog: {self.folder.log}"
         again = f"    {self.folder.resume_command}"
-        if again in what:  # of a full disk
+        if again in what:  # the message on a full disk has it
             return words
-        return f"{words}\nAfter mending the cause, go on from its last checkpoint:\n{again}"
+        return f"{words}\nFix the cause, then continue from its last checkpoint:\n{again}"
 
     def live(self, renderer: Literal["auto", "canvas", "svg"] = "auto") -> object:
-        """Watch it: in a notebook by a monitor with controls, in a terminal by lines.
+        """Watch the run: in a notebook a monitor with controls, in a terminal lines.
 
         The monitor returns at once, the lines when the run ends. Neither closing nor
         interrupting them touches the run.
 
         Args:
-            renderer: of the notebook's curves; `auto` takes SVG where a page cannot show
+            renderer: draws the notebook's curves; `auto` takes SVG where a page cannot show
                 the canvas.
         """
         shown = self._shown_live(lambda: viewers["run"](self, renderer))
@@ -200,7 +200,7 @@ class Run(JobHandle):
         return shown
 
     def resume(self, *, trust_components: bool = False, anew: bool = False) -> "Run":
-        """Go on from its newest checkpoint, in a process of its own; as `resume` of this module."""
+        """Resume from the newest checkpoint in a new process; see `resume` of this module."""
         return resume(self.id, trust_components, anew)
 
     @contextmanager
@@ -217,16 +217,16 @@ class Run(JobHandle):
         *,
         closely: bool = False,
     ) -> "ModelInspection":
-        """What its students and the teacher make of images they were not trained on.
+        """Compare predictions of the students and the teacher on images held out from training.
 
         Args:
             split: of the data.
             most: images at most.
-            closely: by the teacher's features look for images that look alike and labels that
-                look wrong, too; the whole set is asked about.
+            closely: also search the whole set, by the teacher's features, for near-duplicate
+                images and for labels that look wrong.
 
         Raises:
-            NotFoundError: nothing has been trained yet.
+            NotFoundError: no training has finished yet.
         """
         from kdlab.run.outputs.examination import examine  # imports torch
 
@@ -235,64 +235,64 @@ class Run(JobHandle):
     def predict(
         self, images: object, top: int = 3, member: str | None = None, *, best: bool = False
     ) -> "Predictions":
-        """What its student says of images that are no part of the data.
+        """Classify images outside the data set with the student.
 
         Args:
             images: a path of an image or of a folder, an image in memory (Pillow's, or
                 (H, W, C) uint8), or several of these.
-            top: classes for each.
-            member: a training by name; None is the best on validation.
-            best: the weights of the best epoch on validation instead of the last.
+            top: most probable classes to return for each image.
+            member: name of a training; None takes the best on validation.
+            best: take the weights of the best epoch on validation instead of the last.
 
         Raises:
             BadInput, DataError: there is no image, or one is damaged.
-            NotFoundError: it has no student yet.
+            NotFoundError: the run has no student yet.
         """
         from kdlab.run.outputs.prediction import answers  # imports torch
 
         return answers(str(self.id), images, top, member, best=best)
 
     def label(self, folder: "str | Path", out: "str | Path", **options: Any) -> None:
-        """Write a table (CSV) of what its student says of photos to be reviewed, least sure first.
+        """Write predictions for photos as a CSV table to review, least certain first.
 
         Args:
-            folder: of images, or a zip or tar file of them; one that cannot be read is a row, too.
+            folder: of images, or a zip or tar file of them; an unreadable image gets a row, too.
             out: file of the table.
-            options: `member`, `best` as of `predict`; `by_name`: rows in that order; `force`.
+            options: `member`, `best` as in `predict`; `by_name`: sort by name; `force`: overwrite.
         """
         from kdlab.run.outputs.prediction import label  # imports torch
 
         label(str(self.id), folder, out, **options)
 
     def test_images(self, count: int = 8) -> "list[NDArray[np.uint8]]":
-        """Images of its data that no network was trained on: (H, W, C), to try `predict` with.
+        """Return images (H, W, C) of the data that no network was trained on, to try `predict`.
 
         Args:
-            count: images; of the classes in turn.
+            count: images to return, taken from the classes in turn.
 
         Raises:
-            BadInput: fewer than one.
+            BadInput: `count` is less than 1.
         """
         from kdlab.run.outputs.prediction import test_images  # imports torch
 
         return test_images(self.folder, count)
 
     def plans(self) -> "PlanSheets":
-        """How blocks went to devices: one for each plan of blockwise distillation.
+        """The plans of blockwise distillation: which device trains which blocks.
 
         Raises:
-            NotFoundError: it has none (yet).
+            NotFoundError: the run has no plan, or none yet.
         """
         return plans(self.folder)
 
     def table(self) -> str:
-        """The members of a finished run, mean ± std over seeds; what they cost; the verdict.
+        """A text table of members (mean ± std over seeds), their costs and the verdict.
 
         Raises:
-            RunFailed, RunStopped, NotFoundError: it has no result, and why.
+            RunFailed, RunStopped, NotFoundError: there is no result; the message has the reason.
         """
         result = self.result
-        costs = result.get("costs")  # not of runs before it was measured
+        costs = result.get("costs")  # older runs have none
         parts = [
             result_table(result["runs"], result.get("teacher_top1")),
             cost_table(costs) if costs else "",
@@ -301,15 +301,15 @@ class Run(JobHandle):
         return "\n\n".join(filter(None, parts))
 
     def pause(self) -> None:
-        """After this step or the next, until `go_on`. Teachers and ranks stay.
+        """Pause after this step or the next, until `go_on`. Teachers and ranks stay.
 
         Raises:
-            BadInput: it has ended, or nothing trains yet.
+            BadInput: the run has ended, or nothing trains yet.
         """
         changes.send(self.folder, change.Pause)
 
     def go_on(self) -> None:
-        """After `pause`."""
+        """Continue after `pause`."""
         changes.send(self.folder, change.GoOn)
 
     def checkpoint(self) -> None:
@@ -317,45 +317,45 @@ class Run(JobHandle):
         changes.send(self.folder, change.SaveCheckpoint)
 
     def set(self, **values: float) -> None:
-        """Change numbers of the training from the next step on; `knobs` lists them.
+        """Change tunables of the training from the next step on.
 
             run.set(**{"loss.temperature": 2.0, "lr_factor": 0.5})
 
         Raises:
-            BadInput: unknown, or it has ended.
-            SpecError: a value the spec would not allow.
+            BadInput: a name is unknown, or the run has ended.
+            SpecError: the spec would not allow a value.
         """
         changes.send(self.folder, change.SetValues, set=values)
 
     def back(self, to: int | None = None) -> int:
-        """Go on from the checkpoint before what was `set` last, with the values of then.
+        """Return to the checkpoint before the last `set`, and to the values it had.
 
-        Or from the newest one that is kept up to step `to`. A run that has ended does it when it
-        is resumed. Returns the checkpoint's step; BadInput where there is none.
+        With `to`, return to the newest checkpoint kept up to that step. A run that has ended
+        does so when it is resumed. Returns the checkpoint's step; BadInput where there is none.
         """
         return changes.go_back(self.folder, to)
 
     def knobs(self) -> list[Tunable]:
-        """What `set` takes, with values and ranges."""
+        """The tunables that `set` takes, with values and ranges."""
         return changes.tunables(self.folder)
 
     def add_teacher(self) -> None:
-        """One more in the pool of this run."""
+        """Start one more teacher in the pool of this run."""
         changes.send(self.folder, change.AddTeacher)
 
     def drain_teacher(self, name: str) -> None:
-        """It answers what it was asked, and leaves."""
+        """Have a teacher answer its open requests and leave."""
         changes.send(self.folder, change.DrainTeacher, name=name)
 
     def kill_teacher(self, name: str) -> None:
-        """SIGKILL; marked as chaos in the run's events."""
+        """Kill a teacher with SIGKILL; the run's events mark it as chaos."""
         changes.send(self.folder, change.KillTeacher, name=name)
 
     def scale(self, ranks: int) -> None:
-        """Have the student's group grow or shrink; it saves, then all begin again there.
+        """Resize the student's group: it saves, then all ranks restart from there.
 
         Raises:
-            BadInput: the run has no group, or cannot have so many ranks.
+            BadInput: the run has no group, or cannot have that many ranks.
         """
         changes.scale(self.folder, ranks)
 
@@ -363,7 +363,7 @@ class Run(JobHandle):
         return f"Run({self.id}, {self.origin().experiment}, {self.state})"
 
     def origin(self) -> folders.RunOrigin:
-        """What it was made of, where that can be read."""
+        """The experiment and spec that the run was made from; "unreadable" if damaged."""
         try:
             return self.folder.origin()
         except BadInput:

@@ -1,4 +1,4 @@
-"""Runs as a table: `kdlab runs`, `kdlab.runs()`."""
+"""The table of runs: `kdlab runs`, `kdlab.runs()`."""
 
 import time
 
@@ -13,9 +13,9 @@ _RUNS = ["run", "experiment", "state", "started", "top-1 %", "wall s", "marks"]
 
 
 class RunList(list[Run]):
-    """Runs, which show themselves as a table."""
+    """A list of runs that prints as a table, and as HTML in a notebook."""
 
-    archived = 0  # that are left out
+    archived = 0  # archived runs left out
 
     def __repr__(self) -> str:
         if not self and not self.archived:
@@ -23,7 +23,7 @@ class RunList(list[Run]):
         return "\n".join([text_table_left(_RUNS, self._rows()), *self._notes()])
 
     def to_json(self) -> list[dict[str, object]]:
-        """A mapping for each, as `kdlab runs --json` has it."""
+        """Return a mapping for each run, as `kdlab runs --json` prints it."""
         return [
             {
                 "run_id": run.id,
@@ -45,7 +45,7 @@ class RunList(list[Run]):
         return page.shown(page.Card("Runs", body))
 
     def _notes(self) -> list[str]:
-        """A line for each run that is not in MLflow, or cannot be read; and on what is left out."""
+        """Lines on runs left out, and on each that MLflow lacks or that cannot be read."""
         left = [f"{self.archived} archived: kdlab runs --all"] if self.archived else []
         return left + [
             f"{run.id}: {status.tracking or status.error}"
@@ -58,12 +58,12 @@ class RunList(list[Run]):
 
 
 def runs(limit: int = 20, *, archived: bool = False) -> RunList:
-    """The newest runs, newest first, archived ones if asked; they show themselves as a table."""
+    """Return the newest runs, newest first, with archived ones if asked; prints as a table."""
     every = [Run(folder) for folder in reversed(folders.all_folders())]
     shown = [run for run in every if archived or not run.marks.archived]
-    found = RunList(shown[:limit])
-    found.archived = len(every) - len(shown)
-    return found
+    listed = RunList(shown[:limit])
+    listed.archived = len(every) - len(shown)
+    return listed
 
 
 def _row(run: Run) -> list[str]:

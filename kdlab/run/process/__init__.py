@@ -1,1 +1,1 @@
-"""A run from inside: its process, how it ends, what follows it."""
+"""A run from inside: its process, its end, and the processes that watch it."""

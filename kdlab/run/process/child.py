@@ -1,6 +1,6 @@
 """`python -m kdlab.run.process.child [MODULE] LOCK FOLDER`: the process of one run or sweep.
 
-What it does is the module's `main`; without one it is a run.
+The process calls `main` of the module; without a module it trains a run.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ from kdlab.run.process.watchdog import WatchdogParent, watched
 
 
 def main(path: str, stop: Callable[[], bool]) -> int:
-    """Run to the end; the exit code. The status file says the same."""
+    """Train the run to its end and return the exit code, which the status file has too."""
     from kdlab.run.process.execution import execute
     from kdlab.run.process.run_process import RunProcess
 
@@ -35,5 +35,5 @@ if __name__ == "__main__":
     end_with(place, held)
     work = import_module(module[0]).main if module else main
     code = work(path, request)
-    fcntl.flock(held, fcntl.LOCK_UN)  # all is said: its own end may take its time
+    fcntl.flock(held, fcntl.LOCK_UN)  # the status is written: the exit may take its time
     raise SystemExit(code)

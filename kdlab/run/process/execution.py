@@ -1,7 +1,7 @@
-"""From a folder to a status: what a run and a sweep do alike around their work.
+"""From a folder to a status: the frame that runs and sweeps share around their work.
 
-However the work ends, the folder says so: its status has the state, the exit code and,
-if it went wrong, words of what to do. An error is never left to a process that dies.
+However the work ends, the folder records it: its status has the state, the exit code and,
+after an error, what to do. No error is lost with the process.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ _LITTLE_ROOM = 64 * 1024  # bytes
 
 
 class Job(ABC):
-    """A run's, or a sweep's, from its folder to its result.
+    """The work of a run or of a sweep, from its folder to its result.
 
-    `done` is the event of its end, `late` what people are told when MLflow was not written in time.
+    `done` is the event of its end, `late` the warning where MLflow was not written in time.
     """
 
     done: ClassVar[type[RunDone | SweepDone]]
@@ -48,12 +48,12 @@ class Job(ABC):
 
     @property
     def seconds(self) -> float:
-        """That all its processes took, this one included."""
+        """Seconds that all processes of this work took, this one included."""
         return self.seconds_before + time.monotonic() - self._begun
 
     @abstractmethod
     def main(self) -> object:
-        """The whole work; its result, a dataclass."""
+        """Do the whole work and return its result, a dataclass."""
 
     def end(
         self,
@@ -61,12 +61,12 @@ class Job(ABC):
         result: Mapping[str, object] | None = None,
         error: str | None = None,
     ) -> None:
-        """The last event."""
+        """Emit the last event."""
         self.log.emit(self.done(state=state, result=result, error=error))
 
     @abstractmethod
-    def go_on(self) -> str:
-        """What is kept after a fault, and the command that goes on from it."""
+    def resume_hint(self) -> str:
+        """Message for a fault: what is saved, and the command that resumes from it."""
 
 
 def execute(
@@ -74,9 +74,9 @@ def execute(
     make: Callable[[], Job],
     passes: Callable[[Exception], bool] = lambda error: False,
 ) -> int:
-    """The whole work, its end and its status; the exit code.
+    """Do the work of a folder, write its end and its status, and return the exit code.
 
-    An error that `passes` does not end it: somebody starts it again at once.
+    An error for which `passes` is true does not end the work: its caller starts it again at once.
     """
     work: Job | None = None
     reserve = folder.path / _RESERVE
@@ -102,7 +102,7 @@ def execute(
         state, code, message = "stopped", RunStopped.exit_code, str(error)
     except Exception as error:  # the log keeps the traceback, the status says where it is
         full = is_full(error) or (
-            # Of another process perhaps; looked at before the reserve makes room.
+            # Perhaps of another process; checked before the reserve makes room.
             shutil.disk_usage(folder.path).free < _LITTLE_ROOM
         )
         reserve.unlink(missing_ok=True)  # for the traceback
@@ -131,7 +131,7 @@ def execute(
 
 
 def _wait_for_mlflow(work: Job, folder: RunFolder) -> None:
-    """The status says already how the work ended: who is killed or stopped here has ended so."""
+    """Wait for the tracker; the status has the end already, which a kill here does not change."""
     if work.tracker.so_far == PENDING:
         with contextlib.suppress(KeyboardInterrupt):
             work.tracker.finish(stopped=work.stop())
@@ -140,28 +140,28 @@ def _wait_for_mlflow(work: Job, folder: RunFolder) -> None:
 
 def _full(error: Exception, work: Job | None, folder: RunFolder) -> str:
     then = (
-        f"This process has begun nothing; what earlier ones saved is in {folder.path}. Make "
+        f"This process had not begun; what earlier ones saved is in {folder.path}. Make "
         f"room, then\n    {folder.resume_command}"
         if work is None
-        else work.go_on()
+        else work.resume_hint()
     )
     return f"The disk did not take what was written: {error}. {then}"
 
 
-def _write(words: Callable[[], None]) -> None:
+def _write(write: Callable[[], None]) -> None:
     try:
-        words()
+        write()
     except OSError:
         _print_traceback()
 
 
 def _print_traceback() -> None:
-    """Into the process's log."""
+    """Print the traceback into the process's log."""
     # On a full disk the log may take nothing; status and last event say what it was.
     with contextlib.suppress(OSError):
         traceback.print_exc()
 
 
 def _seconds(work: Job | None) -> dict[str, float]:
-    """Seconds of all processes of this work; what earlier ones wrote stays if there is none."""
+    """The status field `seconds`; empty where no work began, so that the older value stays."""
     return {} if work is None else {"seconds": work.seconds}

@@ -1,4 +1,4 @@
-"""The result of a run, flat: what `kdlab run --json` prints."""
+"""The result of a run as flat rows, as `kdlab run --json` prints it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class MemberRow:
     member: str
     source: str
     seed: int
-    shares_cores: bool  # with its teachers: its speed is no comparison
+    shares_cores: bool  # with its teachers: its speed compares with nothing
     student_top1: float
     student_top5: float
     student_top1_best: float
@@ -51,24 +51,24 @@ class MemberRow:
     samples_rolled_back: int
     resends: float
     volume_max: float
-    bytes_per_sample: dict[str, float]  # of each way to served teachers that was gone
+    bytes_per_sample: dict[str, float]  # by way to the served teachers: reference, value
     student_path: str
     global_top1: float | None
-    exchanged_mb: float | None  # that each of several local models took in from the others
-    # Which side a served training waited for: see kdlab/report/bottleneck.py
+    exchanged_mb: float | None  # received by each local model from the others
+    # The side that limits a served training: see kdlab/report/bottleneck.py
     bottleneck: str | None
     starved: float | None  # share of its time that the student waited for soft labels
-    verdict: str | None  # the same in a sentence, with what would help
-    without: str = ""  # rounds of local models that went on without a worker, in words
-    more: Mapping[str, float]  # what its method reports beside, by its own names
+    verdict: str | None  # the bottleneck in a sentence, with advice
+    without: str = ""  # rounds of local models that lacked a worker, in words
+    more: Mapping[str, float]  # further figures of its method
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """What came of a run, and a row for each of its members.
+    """The result of a run, with a row for each of its members.
 
-    What is not of the whole run describes the served source (or the only one): means over
-    seeds, with the standard deviation of top-1; counts are added up.
+    Accuracies and speeds describe the served source (or the only one): means over seeds,
+    with the standard deviation of top-1; counts are sums.
     """
 
     run_id: str
@@ -95,7 +95,7 @@ class RunOutcome:
     wall_seconds: float
     tracking_uri: str | None
     run_dir: str
-    # What teachers computed with, where they chose: engine and precision of each that served.
+    # Engine and precision of each teacher that served, where teachers chose them.
     teacher_engines: list[str]
     status: str = "finished"
     verdict: Verdict | None  # on the teacher; None where nothing was trained without one
@@ -107,7 +107,7 @@ _MEANS = (
     *("student_top1", "student_top5", "student_top1_best", "validation_top1"),
     *("validation_top1_best", "samples_per_second", "global_top1"),
 )
-_SAME = (  # in a row as in a result
+_SAME = (  # fields that a row copies from a `MemberResult`
     *("member", "source", "seed", "shares_cores", "best_epoch", "samples_per_second"),
     *("train_seconds", "wall_seconds", "epochs", "global_top1", "more"),
 )
@@ -125,18 +125,18 @@ def outcome(
     guessing: float,
     emit: Emit,
 ) -> RunOutcome:
-    told, pool = _Told.by(run), spec.teacher_pool
+    log, pool = _EventFacts.read(run), spec.teacher_pool
     if not isinstance(pool, ComputingPoolSpec) or pool.engine == "eager":
-        told.engines.clear()  # they had no choice
-    facts = _facts(spec, results, told, guessing)
-    findings = checked(EngineFacts.from_reports(told.engines), facts)
+        log.engines.clear()  # the spec chose it
+    facts = _facts(spec, results, log, guessing)
+    findings = checked(EngineFacts.of(log.engines), facts)
     for finding in findings:
         emit(finding)
     described = [r for r in results if r.source == spec.described()]
-    own = [row(result) for result in described]
-    top1 = [r.student_top1 for r in own]
-    means: dict[str, Any] = {k: _mean([getattr(r, k) for r in own]) for k in _MEANS}
-    sums: dict[str, Any] = {k: sum(getattr(r, k) for r in own) for k in _SUMS}
+    rows = [row(result) for result in described]
+    top1 = [r.student_top1 for r in rows]
+    means: dict[str, Any] = {k: _mean([getattr(r, k) for r in rows]) for k in _MEANS}
+    sums: dict[str, Any] = {k: sum(getattr(r, k) for r in rows) for k in _SUMS}
     return RunOutcome(
         run_id=run.run_id,
         experiment=experiment,
@@ -152,62 +152,62 @@ def outcome(
         tracking_uri=spec.tracking.store(run.path.parent),
         run_dir=str(run.path),
         # Engine and precision, each once.
-        teacher_engines=sorted({words.split(",", 1)[0] for words in told.engines}),
+        teacher_engines=sorted({words.split(",", 1)[0] for words in log.engines}),
         verdict=facts.verdict,
-        checks=[one.to_json() for one in worst_first([*told.findings, *findings])],
-        runs=[replace(row(one), without=told.without(one.member)) for one in results],
+        checks=[one.to_json() for one in worst_first([*log.findings, *findings])],
+        runs=[replace(row(one), without=log.without(one.member)) for one in results],
         **means,
         **sums,
     )
 
 
 @dataclass(slots=True)
-class _Told:
-    """What the events of a run say that no result holds."""
+class _EventFacts:
+    """Facts from a run's events that no result holds."""
 
     validated: int = 0  # validation images
     curves: dict[str | None, dict[int, float]] = field(default_factory=dict)
-    engines: list[str] = field(default_factory=list)  # in words, as teachers chose them
-    findings: list[CheckMade] = field(default_factory=list)  # of its newest session
-    # Workers whose models each round of a member was made of
+    engines: list[str] = field(default_factory=list)  # as teachers reported them
+    findings: list[CheckMade] = field(default_factory=list)  # of the newest session
+    # Workers whose models made up each round, by member and round
     rounds: dict[str | None, dict[int, list[int]]] = field(default_factory=dict)
 
     @classmethod
-    def by(cls, run: RunFolder) -> Self:
-        told = cls()
+    def read(cls, run: RunFolder) -> Self:
+        facts = cls()
         for event in read_all(run.events):
             match event:
                 case RunStarted():
-                    told.validated = int(str(event.dataset["validation"]))
-                    told.findings.clear()
+                    facts.validated = int(str(event.dataset["validation"]))
+                    facts.findings.clear()
                 case EpochDone(validation_top1=float(top1)):
-                    told.curves.setdefault(event.member, {})[event.epoch] = top1
+                    facts.curves.setdefault(event.member, {})[event.epoch] = top1
                 case TeacherJoined() | EngineChanged() if "engine" in (
-                    own := event.facts()
+                    engine_facts := event.facts()
                 ):
-                    told.engines.append(str(own["engine"]))
+                    facts.engines.append(str(engine_facts["engine"]))
                 case CheckMade():
-                    told.findings.append(event)
+                    facts.findings.append(event)
                 case RoundClosed():
-                    told.rounds.setdefault(event.member, {})[event.round] = event.models
-        return told
+                    facts.rounds.setdefault(event.member, {})[event.round] = event.models
+        return facts
 
     def without(self, member: str) -> str:
-        """Rounds that went on without a worker, the one first that missed most; in words."""
+        """Rounds that lacked a worker, in words; the worker that missed most comes first."""
         rounds = self.rounds.get(member, {}).values()
         everybody = sorted({worker for models in rounds for worker in models})
         missed = [(sum(k not in models for models in rounds), k) for k in everybody]
         return ", ".join(
             f"{number} of {len(rounds)} rounds went without worker {worker}"
-            for number, worker in sorted(missed, key=lambda one: (-one[0], one[1]))
+            for number, worker in sorted(missed, key=lambda pair: (-pair[0], pair[1]))
             if number
         )
 
 
 def _facts(
-    spec: ExperimentSpec, results: Sequence[MemberResult], told: _Told, guessing: float
+    spec: ExperimentSpec, results: Sequence[MemberResult], log: _EventFacts, guessing: float
 ) -> RunFacts:
-    """All trainings with what is checked of them, and whether the teacher helped."""
+    """Collect what checks need of all trainings, and the verdict on the teacher."""
     trainings = []
     for result in results:
         slow = of_result(result.figures)
@@ -217,32 +217,32 @@ def _facts(
                 seed=result.seed,
                 top1=result.last.top1,
                 teacher_top1=result.teacher_top1,
-                validation=[*told.curves.get(result.member, {}).values()],
+                validation=[*log.curves.get(result.member, {}).values()],
                 epochs=result.epochs,
                 best_epoch=result.best_epoch,
                 lost=result.lost,
-                without=told.without(result.member),
+                without=log.without(result.member),
                 repeated=result.repeated,
                 starved=None if slow is None else slow.starved,
                 slow_side="" if slow is None else slow.advice(),
             )
         )
     images = min(result.last.samples for result in results)
-    verdict = of_comparison(trainings, spec.described(), images, told.validated)
+    verdict = of_comparison(trainings, spec.described(), images, log.validated)
     return RunFacts(
         trainings=trainings,
         verdict=verdict,
         images=images,
-        validated=told.validated,
+        validated=log.validated,
         guessing=guessing,
     )
 
 
 def shares_cores(spec: ExperimentSpec, source: str) -> bool:
-    """Whether teachers compute on the cores that their student is trained on."""
+    """Return whether teachers compute on the cores that train their student."""
     pool, device = spec.teacher_pool, spec.train.chosen_device()
-    if source == "served" and pool is not None and (here := pool.local_teachers()).most:
-        apart = cuda.is_available() if here.on_gpu is None else here.on_gpu
+    if source == "served" and pool is not None and (local := pool.here()).most:
+        apart = cuda.is_available() if local.on_gpu is None else local.on_gpu
         return device == "cpu" and not apart
     return device == "cpu" and source == "in_process"
 
@@ -283,5 +283,5 @@ def _number(value: float) -> float | None:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return fmean(numbers) if numbers else None

@@ -1,8 +1,8 @@
-"""A run from inside; `kdlab/run/process/child.py` starts it.
+"""The process of a run; `kdlab/run/process/child.py` starts it.
 
-Prepares what the members need, trains them one after the other, writes results. Every
-finished member leaves a result.json, so a resumed run skips it and goes on with the
-newest checkpoint of the one that was under way.
+It prepares what the members need, trains them in turn and writes results. Every finished
+member leaves a result.json: a resumed run skips it and continues from the newest checkpoint
+of the unfinished member.
 """
 
 import time
@@ -48,9 +48,9 @@ from kdlab.train.result import MemberResult
 
 
 class RunProcess(Job):
-    """A run, from its folder to its result; a pool that is given serves already and outlives it.
+    """A run, from its folder to its result; a `pool` that its caller passes in outlives it.
 
-    One that `tracks` not is a trial: its sweep writes to MLflow.
+    Without `tracks` it is a trial: its sweep writes to MLflow.
     """
 
     done, late = RunDone, "MLflow is slow; `kdlab runs --sync` writes the rest"
@@ -65,13 +65,13 @@ class RunProcess(Job):
     ) -> None:
         super().__init__(run, stop)
         self.run, self.spec, self.tracks = run, spec_of(run), tracks
-        self._changes = ChangeQueue()  # of the member that trains
+        self._changes = ChangeQueue()  # for the member in training
         self._use = MachineUse(self.log.emit)
         self.setup = TrainingSetup(
             self.spec,
             emit=self.log.emit,
             emit_teacher=MemberLog(self.log, "teacher").emit,
-            stop=self._looks,
+            stop=self._should_stop,
         )
         self.pools = Pools(run, self.setup, self.log.emit, stop, pool)
         self.student_costs = StudentCosts(self.setup)
@@ -84,9 +84,9 @@ class RunProcess(Job):
                 results.append(self._member(member))
         finally:
             self.pools.close()
-        made = method_of(self.spec).summarise(self.spec, self.run)
-        if made:
-            self.log.emit(MethodsCompared(artifacts=[str(path) for path in made]))
+        artifacts = method_of(self.spec).summarise(self.spec, self.run)
+        if artifacts:
+            self.log.emit(MethodsCompared(artifacts=[str(path) for path in artifacts]))
         return outcome(
             self.spec,
             results,
@@ -149,36 +149,36 @@ class RunProcess(Job):
         return result
 
     def _trained(self, training: MemberTraining) -> MemberResult:
-        """A member to its end; from an earlier checkpoint as often as somebody asks for it."""
+        """Train a member to its end, returning to an earlier checkpoint whenever asked to."""
         try:
             while True:
                 self._go_back(training)
                 try:
                     return method_of(self.spec).train(training)
-                except KdlabError:  # to go back, or ruined by what is to be undone
+                except KdlabError:  # raised to go back, or caused by what is undone
                     if self.stop() or self._changes.look(now=True).back is None:
                         raise
         finally:
             self._changes = ChangeQueue()
 
     def _go_back(self, training: MemberTraining) -> None:
-        """Where somebody asked for it, have the method find that checkpoint as the newest."""
+        """Make the checkpoint that a change asks for the newest; the method resumes there."""
         place = kept.place(training.folder)
         path, since = self.run.path / CONTROL, kept.RevertPoint.of(place).gone
         order = ChangeQueue(path, training.member.name, since).look(now=True).back
         if order is not None:
             why, since = checkpoint.go_back(place, order), order.time
-            said = f"No way back: the checkpoint of step {order.step} is damaged ({why})."
+            text = f"No way back: the checkpoint of step {order.step} is damaged ({why})."
             taken = SettingsReverted(step=order.step, values=order.set)
-            training.emit(Warned(message=said) if why else taken)
+            training.emit(Warned(message=text) if why else taken)
         self._changes = ChangeQueue(path, training.member.name, since)
 
-    def _looks(self) -> bool:
-        """What loops ask between steps: whether to stop."""
+    def _should_stop(self) -> bool:
+        """Return whether to stop; training loops ask between steps."""
         if self._changes.look().back is not None:
-            raise KdlabError("It goes on from an earlier checkpoint.")  # saves nothing
+            raise KdlabError("It continues from an earlier checkpoint.")  # saves nothing
         if self.tracks:  # the trials of a sweep have one machine
-            self._use.look()
+            self._use.update()
         return self.stop()
 
     # Surroundings
@@ -194,13 +194,13 @@ class RunProcess(Job):
     def _announce(self) -> None:
         begun = announcement(self.setup, self.name, self.run.run_id, self.tracking_uri)
         self.log.emit(begun)
-        if begins := self.setup.student_begins():
-            self.log.emit(Note(message=begins))
+        if text := self.setup.student_begins():
+            self.log.emit(Note(message=text))
         spec = self.spec
-        found = {m.name: spec.method.tunables(spec, m.source) for m in spec.members()}
-        write_json(self.run.tunables, to_builtins(found))
+        tunables = {m.name: spec.method.tunables(spec, m.source) for m in spec.members()}
+        write_json(self.run.tunables, to_builtins(tunables))
         data = self.setup.data
-        # The trials of a sweep share a machine: each is what keeps it busy for the others.
+        # The trials of a sweep share a machine: each finds it busy with the others.
         about = (self.data_facts, *([machine_facts()] if self.tracks else []))
         for finding in checked(*about):
             self.log.emit(finding)
@@ -224,9 +224,9 @@ class RunProcess(Job):
                 draw_overview(self.run, self.setup, self.log.emit)  # for MLflow
         super().end(state, result, error)
 
-    def go_on(self) -> str:
+    def resume_hint(self) -> str:
         return (
-            f"All that was saved is in {self.run.path}: trainings that had ended, and the "
-            "last checkpoint of the one under way. Make room, then\n"
+            f"{self.run.path} keeps the finished trainings and the last checkpoint of the "
+            "unfinished one. Make room, then\n"
             f"    {self.run.resume_command}"
         )

@@ -1,4 +1,4 @@
-"""Ctrl-C in a run's process: heard from its first moment on.
+"""Ctrl-C in a run's process, handled from its first moment on.
 
 This module imports nothing heavy, so that a stop asked for while torch is still being
 imported is a stop and not a death.
@@ -13,7 +13,7 @@ from types import FrameType
 
 from kdlab.config.home import never_anew
 
-_HEARD_S = 6.0  # until somebody asks whether to stop: a training does at each step
+_HEARD_S = 6.0  # until code asks whether to stop: a training does at each step
 _LOOK_S, _LOOKS = 1.0, 3
 _MADE_OF = "experiment.json"
 
@@ -21,19 +21,19 @@ _MADE_OF = "experiment.json"
 class StopRequest:
     """The first interrupt asks for a soft stop; the second ends the process group.
 
-    Who looks now and then stops where all is saved. What does not look, such as decoding images
-    or measuring a teacher, gets KeyboardInterrupt in the main thread: it begins again later.
+    Code that polls it stops where all is saved. Code that does not, such as decoding images or
+    measuring a teacher, gets KeyboardInterrupt in the main thread: a resume repeats that work.
     """
 
     def __init__(self) -> None:
         self.asked = self._heard = False
-        self._looked = False  # there is somebody to whom it can be said
+        self._looked = False  # code has polled it: an exception reaches somebody
         signal.signal(signal.SIGALRM, self._on_alarm)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
         signal.pthread_sigmask(
             signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM)
-        )  # of `spawn`
+        )  # `spawn` blocked them
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
@@ -54,9 +54,9 @@ class StopRequest:
 
 
 def fill(folder: Path, lock: int) -> None:
-    """Hold a folder with the lock of it that this process was given, and say who it is.
+    """Take over the inherited lock of a folder and write this process's id into it.
 
-    From here on a signal for the folder reaches it: it is heard.
+    From here on a signal for the folder reaches this process.
     """
     never_anew.add(folder)
     os.set_inheritable(lock, False)
@@ -64,23 +64,23 @@ def fill(folder: Path, lock: int) -> None:
 
 
 def end_with(folder: Path, lock: int) -> None:
-    """End this process group when the folder is deleted: it would go on with nobody to see it.
+    """End this process group when the folder is deleted, as nobody could see or stop it then.
 
     Args:
-        folder: that this process fills, of a run or of a sweep.
-        lock: of the folder; what this process forks may outlive it, and does not hold it.
+        folder: of the run or sweep that this process works on.
+        lock: file descriptor of the folder's lock; forks of this process close it.
     """
     held = [lock]
 
-    def let_go() -> None:  # in a fork of a fork another file has its number
+    def close_lock() -> None:  # in a fork of a fork another file has its number
         if held:
             os.close(held.pop())
 
-    os.register_at_fork(after_in_child=let_go)
+    os.register_at_fork(after_in_child=close_lock)
     inode = folder.stat().st_ino
 
-    def is_there() -> bool:
-        try:  # a file of it too: who deletes file by file fails at what is written meanwhile
+    def exists() -> bool:
+        try:  # checks a file too: deleting file by file fails at files written meanwhile
             return folder.stat().st_ino == inode and bool((folder / _MADE_OF).stat())
         except FileNotFoundError:
             return False
@@ -91,7 +91,7 @@ def end_with(folder: Path, lock: int) -> None:
         away = 0
         while away < _LOOKS:  # a mount may be away for a moment
             time.sleep(_LOOK_S)
-            away = 0 if is_there() else away + 1
+            away = 0 if exists() else away + 1
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="end with the folder", daemon=True).start()

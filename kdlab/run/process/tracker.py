@@ -1,4 +1,4 @@
-"""MLflow written beside a run or a sweep, by a process that cannot stop it."""
+"""MLflow for a run or a sweep, written by a process whose failure cannot stop it."""
 
 import logging
 import threading
@@ -15,32 +15,32 @@ from kdlab.tracking import PENDING
 from kdlab.tracking.follow import FollowedJob
 
 _PATIENCE_S, _STOPPED_S = 60.0, 3.0
-_RESTARTS, _RESTARTS_S = 5, 600.0  # of its process, in so many seconds; then it stays away
+_RESTARTS, _RESTARTS_S = 5, 600.0  # restarts within these seconds, then none
 _AGAIN_S = 60.0  # where MLflow took nothing: a moment later it would take no more
 
 
 class Tracker:
-    """Follows the events of one run or sweep; what went wrong, or is late, is one of them.
+    """Writes the events of one run or sweep to MLflow; trouble and delay are warnings among them.
 
-    A process that ends early is started again, and goes on where MLflow's position says.
+    A process that ends early is restarted and continues at the position that MLflow has.
     """
 
     def __init__(self, emit: Emit, late: str, start: StartChild = Child) -> None:
         self._emit, self._late, self._start_child = emit, late, start
-        self._folder = self._log = Path()  # whose events are written, and what it prints
+        self._folder = self._log = Path()  # of the run or sweep; output of the child
         self._child: Child | None = None
         self._watcher: threading.Thread | None = None  # starts it again
         self._over = threading.Event()  # nothing more happens in the folder
-        self._closed = False  # it is not waited for any more
+        self._closed = False  # nobody waits for it any longer
         self.trouble: str | None = None  # why MLflow was not written, or not to the end
 
     @property
     def so_far(self) -> str | None:
-        """What a status says of it before `finish`; then it is `trouble`."""
+        """The status field `tracking` before `finish`; afterwards `trouble` has it."""
         return self.trouble if self._watcher is None else PENDING
 
     def start(self, folder: Path) -> None:
-        """Have what happens in the folder written."""
+        """Start writing the events of the folder to MLflow."""
         self._folder, self._log = folder, folder / "tracking.log"
         if self._start():
             self._watcher = threading.Thread(
@@ -49,7 +49,7 @@ class Tracker:
             self._watcher.start()
 
     def _start(self) -> bool:
-        """Tracking never stops a training: what hinders it is told, not raised."""
+        """Start the child; tracking never stops a training, so an error becomes a warning."""
         followed = FollowedJob(folder=self._folder)
         try:
             self._child = self._start_child("kdlab.tracking.follow", followed, self._log)
@@ -69,7 +69,7 @@ class Tracker:
             logging.warning("%s (not among the events: %s)", message, error)
 
     def _watch(self) -> None:
-        """Until everything is written, or it is given up."""
+        """Restart the child until everything is written or restarts run out."""
         again = Backoff(_AGAIN_S, factor=1.0, most=_RESTARTS, within_s=_RESTARTS_S)
         while self._child is not None and (code := self._child.process.wait()):
             if self._closed:
@@ -79,13 +79,13 @@ class Tracker:
             if last_try or (wait_s := again.wait_s(time.monotonic())) == inf:
                 self._failed(
                     f"MLflow was not written to the end: its process ended {how} (see "
-                    f"{self._log}). The training is not concerned; `kdlab runs --sync` writes "
+                    f"{self._log}). The training is not affected; `kdlab runs --sync` writes "
                     "the rest"
                 )
                 return
             self._warn(
-                f"What writes MLflow ended {how} (see {self._log}); it is started again and "
-                "goes on where it was"
+                f"The MLflow writer ended {how} (see {self._log}); it restarts and continues "
+                "where it was"
             )
             self._child.stop()
             self._over.wait(wait_s if code > 0 else 0.0)
@@ -93,7 +93,7 @@ class Tracker:
                 return
 
     def finish(self, *, stopped: bool = False) -> None:
-        """After the last event: it gets what it lacks, for a moment only where it `stopped`."""
+        """Wait after the last event until MLflow has it; only briefly where the work `stopped`."""
         if self._watcher is None:
             return
         self._over.set()

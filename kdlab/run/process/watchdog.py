@@ -1,9 +1,9 @@
-"""Starts a run's process again when it is killed from outside, from its newest checkpoint.
+"""Restarts a run's process from its newest checkpoint when it is killed from outside.
 
 The process that `kdlab run` starts forks before it imports anything heavy: the child does the
-work, the parent waits for it and costs a few MB. A child that a signal has ended (the kernel,
-short of memory; a crash in native code; somebody's kill) is forked anew. What a run reports
-of itself, such as a loss that is not finite, would come again: it ends the run.
+work, the parent waits for it and costs a few MB. A child that a signal ended (the kernel,
+short of memory; a crash in native code; a user's kill) is forked anew. An error that the run
+reports, such as a loss that is not finite, would recur: it ends the run.
 
     signals go to the parent, which passes them on (kdlab stop);
     ending the process group ends both (kdlab stop --now);
@@ -34,9 +34,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def watched(keeper: "WatchdogParent") -> None:
-    """Returns in the process that does the work, each time it is started.
+    """Fork workers until one ends for good; returns in each worker.
 
-    The calling process never returns: it exits with the code of the last child.
+    The calling process never returns: it exits with the code of the last worker.
     """
     before = {number: signal.getsignal(number) for number in _PASSED_ON}
     while True:
@@ -55,7 +55,7 @@ def watched(keeper: "WatchdogParent") -> None:
             signal.signal(number, keeper.pass_on)
         if asked_before:
             keeper.pass_on(signal.SIGINT, None)
-        # What came since the fork is passed on here, once: a second one would kill all.
+        # Signals since the fork are passed on here, once: a second one would kill all.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
         _, status = keeper.waitpid(keeper.child, 0)
         if not keeper.starts_again(os.waitstatus_to_exitcode(status)):
@@ -64,7 +64,7 @@ def watched(keeper: "WatchdogParent") -> None:
 
 @dataclass(slots=True)
 class WatchdogParent:
-    """The parent's part."""
+    """The parent: waits for the child, passes signals on, decides on restarts."""
 
     path: Path  # of the run's folder
     lock: int | None = (
@@ -76,9 +76,9 @@ class WatchdogParent:
     leave: Callable[[int], NoReturn] = os._exit
     now: Callable[[], float] = time.monotonic
     child: int = 0  # pid
-    code: int = 0  # with which this process ends
-    stopping: bool = False  # somebody asked for the end
-    restarts: Backoff | None = None  # read when it is needed first
+    code: int = 0  # exit code of this process
+    stopping: bool = False  # the user asked to stop
+    restarts: Backoff | None = None  # read from the spec at the first crash
 
     def pass_on(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True
@@ -86,15 +86,15 @@ class WatchdogParent:
             self.kill(self.child, number)
 
     def starts_again(self, code: int) -> bool:
-        """After a child has ended with this code, as `subprocess` has it."""
+        """Return whether to restart after a child ended with `code` (negative: a signal)."""
         self.code = code if code >= 0 else 128 - code
         if self.stopping or code >= 0 or -code in _PASSED_ON:
             return False
         folder = RunFolder(self.path)
         if folder.raw_status().state in ENDED:
-            return False  # it had said all that there was to say
+            return False  # its status was complete
         if self.lock is not None and not taken(self.lock, fcntl.LOCK_EX):
-            return False  # it had, and somebody has resumed the run since
+            return False  # it had ended, and the run was resumed since
         if self.restarts is None:
             asked = folder.resolved().get("restart", {})
             self.restarts = Backoff(
@@ -112,7 +112,7 @@ class WatchdogParent:
         error = (
             f"The run's process {why}{hint}, after {len(restarts.at)} restarts within "
             f"{restarts.within_s:g} s: it is not started again (restart.most). Its newest "
-            f"checkpoint is kept; go on with: {folder.resume_command}"
+            f"checkpoint is kept; continue with: {folder.resume_command}"
         )
         EventLog(folder.events).emit(RunDone(state="failed", result=None, error=error))
         folder.write_status(state="failed", exit_code=1, error=error, ended=time.time())
@@ -121,7 +121,7 @@ class WatchdogParent:
 
 
 def _die_with(parent: int) -> None:
-    """Have this process killed as soon as its parent is dead; Linux alone can."""
+    """Have the kernel kill this process when its parent dies (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before that

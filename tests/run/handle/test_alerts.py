@@ -16,7 +16,7 @@ from kdlab.errors import BadInput, ClusterError
 from kdlab.events.log import EventLog, read_all
 from kdlab.experiment.folder import RunFolder, RunStatus
 from kdlab.run.handle import alerts as module
-from kdlab.run.handle.alerts import Alerts, request, send, words_of
+from kdlab.run.handle.alerts import Alerts, request, send, summary_of
 
 SECRET = "/services/T0/B0/secret"
 
@@ -149,12 +149,12 @@ def test_why_it_was_not_taken_never_has_the_address(address):
 
 def test_a_starving_student_is_told_once_an_hour(told):
     alerts, sent = told
-    alerts.see(started())
-    alerts.see(event("member_started", 1000.0, source="served"))
+    alerts.on_event(started())
+    alerts.on_event(event("member_started", 1000.0, source="served"))
     for number in range(60):  # it waits for half of its time, and 10 % in the first minutes
         at = 100.0 * number
         starved = 10.0 * number if number < 4 else 40.0 + 60.0 * (number - 4)
-        alerts.see(step(1000.0 + at, number, starved))
+        alerts.on_event(step(1000.0 + at, number, starved))
     assert [title for title, _ in sent] == ["mine: starves"] * 2
     assert (
         "r1: Teachers are the bottleneck: the student waits 60% of its time" in sent[0][1]
@@ -164,10 +164,10 @@ def test_a_starving_student_is_told_once_an_hour(told):
 
 def test_a_student_that_is_the_slow_side_is_told_to_nobody(told):
     alerts, sent = told
-    alerts.see(started())
+    alerts.on_event(started())
     for number in range(30):
-        alerts.see(step(1000.0 + 100 * number, number, 20.0 * number))
-    alerts.see(
+        alerts.on_event(step(1000.0 + 100 * number, number, 20.0 * number))
+    alerts.on_event(
         step(5000.0, 2, 4000.0)
     )  # gone back to a checkpoint: nothing to compare with
     assert sent == []
@@ -175,16 +175,16 @@ def test_a_student_that_is_the_slow_side_is_told_to_nobody(told):
 
 def test_a_student_whose_teachers_are_gone_starves_though_nothing_happens(told):
     alerts, sent = told
-    alerts.see(started())
-    alerts.see(event("all_teachers_lost", 2000.0))
-    alerts.look(2299.0)
+    alerts.on_event(started())
+    alerts.on_event(event("all_teachers_lost", 2000.0))
+    alerts.update(2299.0)
     assert sent == []
     for now in (2300.0, 2301.0, 5000.0):
-        alerts.look(now)
+        alerts.update(now)
     words = "r1: No teacher is left; the student has waited for 300 s."
     assert sent == [("mine: starves", words)]
-    alerts.see(event("teacher_joined", 5001.0, name="t1"))
-    alerts.look(99_999.0)
+    alerts.on_event(event("teacher_joined", 5001.0, name="t1"))
+    alerts.update(99_999.0)
     assert len(sent) == 1
 
 
@@ -202,10 +202,10 @@ def test_a_student_whose_teachers_are_gone_starves_though_nothing_happens(told):
 )
 def test_who_learns_nothing_or_forgets_is_told_once(told, top1, is_told):
     alerts, sent = told
-    alerts.see(started())
-    alerts.see(event("member_started", 1000.0, source="none"))
+    alerts.on_event(started())
+    alerts.on_event(event("member_started", 1000.0, source="none"))
     for one in epochs(*top1, *top1[-1:] * 3 * is_told):
-        alerts.see(one)
+        alerts.on_event(one)
     assert [title for title, _ in sent] == ["mine: stops learning"] * is_told
     assert all("a guess is right in 10.0 %" in text for _, text in sent)
 
@@ -214,47 +214,47 @@ def test_a_log_that_says_odd_things_tells_nothing(told):
     alerts, sent = told
     alerts.since = 9999.0  # before it is gone on with
     for odd in ({"classes": "ten"}, {"validation": None}):
-        alerts.see(started(**odd))
+        alerts.on_event(started(**odd))
         for one in epochs(*[10.0] * 6):
-            alerts.see(one)
+            alerts.on_event(one)
     alerts.since = 1000.0
-    alerts.see(started(classes=0, validation=0))
+    alerts.on_event(started(classes=0, validation=0))
     for one in epochs(*[10.0] * 6):
-        alerts.see(one)
+        alerts.on_event(one)
     assert sent == []
 
 
 def test_terminal_and_notebook_show_it_too(told, folder):
     alerts, _ = told
-    alerts.tell("starves", "No teacher is left.", 2000.0)
+    alerts.alert("starves", "No teacher is left.", 2000.0)
     (warned,) = read_all(folder.events)
     assert warned.text() == "warning: starves: No teacher is left."
 
 
 def test_what_an_earlier_session_did_is_told_to_nobody(told):
     alerts, sent = told
-    alerts.tell("starves", "No teacher is left.", 999.0)
+    alerts.alert("starves", "No teacher is left.", 999.0)
     assert sent == []
 
 
 def test_teachers_that_were_gone_before_a_resume_are_no_news(told):
     alerts, sent = told
-    alerts.see(started())
-    alerts.see(event("all_teachers_lost", 900.0))
-    alerts.look(5000.0)
-    alerts.see(event("all_teachers_lost", 5000.0))
-    alerts.see(started())  # its process was killed, and is there again
-    alerts.look(9000.0)
+    alerts.on_event(started())
+    alerts.on_event(event("all_teachers_lost", 900.0))
+    alerts.update(5000.0)
+    alerts.on_event(event("all_teachers_lost", 5000.0))
+    alerts.on_event(started())  # its process was killed, and is there again
+    alerts.update(9000.0)
     assert sent == []
 
 
 def test_an_alert_that_is_not_taken_is_a_warning_once(folder, site):
     site.answers_posts = 500
     alerts = Alerts(folder, webhook())
-    alerts.tell("finished", "a", 2000.0)
-    alerts.tell("failed", "b", 2000.0)
+    alerts.alert("finished", "a", 2000.0)
+    alerts.alert("failed", "b", 2000.0)
     (warned,) = read_all(folder.events)
-    assert "127.0.0.1 did not take an alert: 500. The run goes on" in warned.message
+    assert "127.0.0.1 did not take an alert: 500. The run continues" in warned.message
     assert SECRET not in warned.message
     assert len(site.posted) == 2
 
@@ -279,7 +279,7 @@ def test_an_alert_that_is_not_taken_is_a_warning_once(folder, site):
     ],
 )  # fmt: skip
 def test_an_end_has_its_figures_or_why_and_no_paths(status, words):
-    assert words_of(status) == words
+    assert summary_of(status) == words
 
 
 @pytest.mark.parametrize("state", ["finished", "failed", "stopped"])
@@ -302,7 +302,7 @@ def test_one_that_was_killed_is_told_and_who_killed_it_may_say_so(
     monkeypatch.setattr(
         module.time, "sleep", lambda _: folder.write_status(state="stopped")
     )
-    alerts.told.clear()
+    alerts.sent.clear()
     alerts.follow()
     assert sent[1][0] == "mine: stopped"
 
@@ -313,7 +313,7 @@ def test_an_address_that_is_none_is_a_warning_of_the_run(folder, monkeypatch):
     monkeypatch.setattr(module.os, "nice", lambda _: None)
     module.main()
     (warned,) = read_all(folder.events)
-    assert "nobody is alerted: KDLAB_WEBHOOK is no https:// address" in warned.message
+    assert "No alerts are sent: KDLAB_WEBHOOK is no https:// address" in warned.message
 
 
 @pytest.mark.processes("a run whose every process is killed: who outlives it tells")

@@ -15,7 +15,7 @@ from kdlab.events.runs import MemberDone, MemberStarted
 from kdlab.events.teachers import PoolReady
 from kdlab.experiment.folder import RunFolder
 from kdlab.run.handle.changes import check_values, scale, send, tunables
-from kdlab.run.handle.run import Run, made
+from kdlab.run.handle.run import Run, create_folder
 
 POOL = "teacher_pool={type: cluster/local_pool, teachers: 2, engine: eager}"
 DEPLOYED = (
@@ -29,7 +29,7 @@ def folder(elsewhere):
 
     def make(name, *overrides, trains=True):
         experiment = kdlab.load(f"smoke/{name}", *overrides)
-        run, _ = made(experiment, "running")
+        run, _ = create_folder(experiment, "running")
         spec = experiment.spec
         written = {m.name: spec.method.tunables(spec, m.source) for m in spec.members()}
         write_json(run.tunables, to_builtins(written))
@@ -108,7 +108,7 @@ def test_what_the_run_wrote_down_may_be_damaged_or_of_another_kdlab(folder):
         ({"loss.temperature": 0.0}, "must be > 0"),
         (
             {"loss.temp": 3.0},
-            "cannot be set while a run goes on. Nearest: loss.temperature",
+            "cannot be set during a run. Nearest: loss.temperature",
         ),
         ({"lr_factor": 0.0}, "must be > 0"),
         ({"lr_factor": 101.0}, "must be <= 100"),

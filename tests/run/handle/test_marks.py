@@ -113,7 +113,7 @@ def test_a_deleted_run_is_gone_with_what_is_said_of_it(made):
 def test_one_that_goes_on_is_not_deleted(made):
     run = made(state="running")
     let_go = hold(run.folder)
-    with pytest.raises(BadInput, match=r"r1 is running, and stays.*kdlab stop r1"):
+    with pytest.raises(BadInput, match=r"r1 is running; stop it first: kdlab stop r1"):
         run.delete()
     assert run.path.is_dir()
     let_go()

@@ -20,7 +20,7 @@ from kdlab.models.model import export
 from kdlab.models.patch_net import PatchNet
 from kdlab.report import page
 from kdlab.report.table import NO_SPEEDS
-from kdlab.run.handle.run import Run, made
+from kdlab.run.handle.run import Run, create_folder
 from kdlab.run.outputs import comparison, documents, tracking_sync
 from kdlab.run.outputs.comparison import Comparison, compare, overview
 from kdlab.run.outputs.documents import (
@@ -147,7 +147,7 @@ def finished(elsewhere):
     """The folder of a run whose log and results are written here."""
 
     def make(*settings, members=("none/seed0",), top1=(60.0, 70.0), kept=True):
-        run, _ = made(kdlab.load("smoke/none", *settings), "starting")
+        run, _ = create_folder(kdlab.load("smoke/none", *settings), "starting")
         log, now = EventLog(run.events), 100.0
         rows = []
         for member, right in zip(members, top1, strict=False):

@@ -10,7 +10,7 @@ import pytest
 import kdlab
 from kdlab.config import home
 from kdlab.experiment.folder import RunFolder
-from kdlab.run.handle.run import made
+from kdlab.run.handle.run import create_folder
 from kdlab.run.process import child, stop_request
 from kdlab.tuning import process
 
@@ -18,7 +18,7 @@ from kdlab.tuning import process
 @pytest.fixture
 def folder(elsewhere):
     small = {"student": {"type": "models/patch_net", "patch": 8, "width": 8}}
-    found, _ = made(kdlab.load("smoke/none", small, "train.epochs=1"), "starting")
+    found, _ = create_folder(kdlab.load("smoke/none", small, "train.epochs=1"), "starting")
     return found
 
 

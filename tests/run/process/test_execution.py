@@ -48,7 +48,7 @@ class Little(Job):
             raise self.error
         return Outcome(91.5)
 
-    def go_on(self):
+    def resume_hint(self):
         return "Make room, and go on."
 
 

@@ -24,7 +24,7 @@ def looks(clock, seconds, every=1.0):
     said, at = [], []
     use = MachineUse(lambda one: (said.append(one), at.append(clock.now)), clock)
     for _ in range(int(seconds / every)):
-        use.look()
+        use.update()
         clock.now += every
     return at, said
 

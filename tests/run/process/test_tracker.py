@@ -95,10 +95,10 @@ def test_a_killed_one_is_started_again_and_goes_on(tmp_path):
     assert len(followers.started) == 3
     assert len(set(map(str, followers.told))) == 1  # each follows the same folder
     assert [words.partition(" (see ")[0] for words in said] == [
-        "What writes MLflow ended by signal 9",
-        "What writes MLflow ended by signal 11",
+        "The MLflow writer ended by signal 9",
+        "The MLflow writer ended by signal 11",
     ]
-    assert all("started again and goes on where it was" in words for words in said)
+    assert all("it restarts and continues where it was" in words for words in said)
     assert made.trouble is None  # in the end all was written
     assert all(one.stopped.is_set() for one in followers.started)  # none stays a zombie
 
@@ -110,7 +110,7 @@ def test_one_that_fails_again_and_again_is_given_up_with_the_remedy(tmp_path):
     assert "with exit code 1" in made.trouble
     assert str(tmp_path / "tracking.log") in made.trouble
     assert (
-        "The training is not concerned; `kdlab runs --sync` writes the rest" in made.trouble
+        "The training is not affected; `kdlab runs --sync` writes the rest" in made.trouble
     )
     assert said[-1] == made.trouble
     assert len(said) == 6

@@ -73,7 +73,7 @@ def test_after_so_many_restarts_it_is_given_up_with_the_remedy(keeper, folder):
         "The run's process was killed by SIGKILL (the kernel, short of memory?), after 2 "
         "restarts within 60 s: it is not started again (restart.most)."
     )
-    assert "go on with: kdlab resume a-run" in status.error
+    assert "continue with: kdlab resume a-run" in status.error
     *_, last = read_all(folder.events)
     assert (last.KIND, last.state, last.error) == (
         "run_done", "failed", status.error
