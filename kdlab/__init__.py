@@ -9,9 +9,9 @@
     run.live()
     run.result
 
-    kdlab.registry             # all there is; kdlab.registry["losses/hinton"] is one of it
+    kdlab.registry             # all cards and components, such as kdlab.registry["losses/hinton"]
 
-Everything else is imported by module: `kdlab.papers` for the algorithms,
+Import everything else by module: `kdlab.papers` for the algorithms,
 `kdlab.losses` for the losses, `kdlab.testing` to test your own components.
 """
 

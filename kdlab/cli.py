@@ -80,10 +80,10 @@ kdlab trains small image networks with the knowledge of large ones. To begin wit
 
     kdlab new NAME --data PHOTOS   a config and a notebook for your own photos
     kdlab run quickstart           a first run on handwritten digits, in a minute
-    kdlab list                     configs, models, losses and what else there is
+    kdlab list                     configs, models, losses and all other parts
     kdlab ui                       the runs in MLflow's pages
 
-All commands: kdlab --help. One of them: kdlab run --help."""
+All commands: kdlab --help. One command: kdlab run --help."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_FIRST, file=sys.stderr)
         return 2
     try:
-        return _done(words, alone=argv is None)
+        return _run(words, own_process=argv is None)
     except KdlabError as error:
         print(visible(str(error)), file=sys.stderr)
         return error.exit_code
@@ -102,27 +102,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except KeyboardInterrupt:
-        # One more while the interpreter ends would be a traceback.
+        # Another interrupt while the interpreter ends would print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("Interrupted.", file=sys.stderr)
         return 130
 
 
-def _done(words: Sequence[str], *, alone: bool) -> int:
-    """Exit code; `alone`: this process is for the command alone."""
+def _run(words: Sequence[str], *, own_process: bool) -> int:
+    """Run a command and return its exit code; `own_process`: the process serves it only."""
     if words[0] not in COMMANDS and not words[0].startswith("-"):
         near = nearest(words[0], COMMANDS)
         raise BadInput(f"There is no command {words[0]!r}.{near} All: kdlab --help")
     arguments = parser().parse_args(words)
-    arguments.alone = alone
-    if alone:
+    arguments.own_process = own_process
+    if own_process:
         keep_private()
     command: Command = COMMANDS[arguments.command]
     return command.do(arguments)
 
 
 class _InAnyOrder(argparse.ArgumentParser):
-    """Takes `run quickstart --json train.epochs=2` too: words after an option."""
+    """Accepts positional words after options: `run quickstart --json train.epochs=2`."""
 
     _mixing = False
 
@@ -131,25 +131,25 @@ class _InAnyOrder(argparse.ArgumentParser):
             return super().parse_known_args(args, namespace)
         self._mixing = True
         try:
-            found, unknown = self.parse_known_intermixed_args(args, namespace)
+            parsed, unknown = self.parse_known_intermixed_args(args, namespace)
         finally:
             self._mixing = False
         if unknown:
             near = nearest(unknown[0], re.findall(r"--[\w-]+", self.format_help()))
             self.error(f"unrecognized arguments: {' '.join(unknown)}.{near}")
-        return found, unknown
+        return parsed, unknown
 
 
 def parser() -> argparse.ArgumentParser:
-    whole = argparse.ArgumentParser(
+    root = argparse.ArgumentParser(
         prog="kdlab", description="Large-scale knowledge distillation of image models."
     )
-    whole.add_argument("--version", action="version", version=f"kdlab {__version__}")
-    commands = whole.add_subparsers(
+    root.add_argument("--version", action="version", version=f"kdlab {__version__}")
+    commands = root.add_subparsers(
         required=True, metavar="COMMAND", dest="command", parser_class=_InAnyOrder
     )
     for name, command in COMMANDS.items():
         command.options(
             commands.add_parser(name, help=command.ABOUT, description=command.ABOUT)
         )
-    return whole
+    return root

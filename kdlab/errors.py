@@ -1,8 +1,8 @@
-"""Every error kdlab raises on purpose, as one tree.
+"""The tree of every error that kdlab raises on purpose.
 
 Each says what happened with numbers, what it means for the run, what to do, and where
-to look. `exit_code` is what the command line ends with: 2 for input that was wrong
-before anything started, 1 for a run that failed, 130 for one stopped by its user.
+to look. `exit_code` is the exit code of the command line: 2 for bad input found before
+anything started, 1 for a run that failed, 130 for one stopped by its user.
 """
 
 import errno
@@ -16,21 +16,21 @@ _FULL_WORDS = tuple(os.strerror(number) for number in _FULL)
 
 
 class KdlabError(Exception):
-    """The root of the tree: catch it to catch all that kdlab raises on purpose."""
+    """The root of the tree: catch it to catch every error that kdlab raises on purpose."""
 
     exit_code = 1
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the message, not thirty lines of kdlab's own frames."""
+        """Return the message alone for notebooks, without thirty lines of kdlab's frames."""
         return [f"{type(self).__name__}: {self}"]
 
 
 class Diverged(KdlabError):
-    """The loss of a training is no number any more."""
+    """The loss of a training is no longer a number."""
 
 
 class BadInput(KdlabError):
-    """Found before anything was started."""
+    """Bad input, found before anything was started."""
 
     exit_code = 2
 
@@ -44,30 +44,30 @@ class Fault:
     origin: str = ""  # "configs/quickstart.yaml:12", "override", or "" in Python
 
     def under(self, path: str) -> "Fault":
-        """The same, of a part that lies at `path` of something larger."""
+        """Return the fault with its key below `path`, for a part of a larger spec."""
         return replace(self, key=f"{path}.{self.key}" if self.key else path)
 
     def __str__(self) -> str:
         where = f"{self.origin}: " if self.origin else ""
         key = f"{self.key}: " if self.key else ""
-        # A value of a hundred thousand characters, or half a character, may be in it.
+        # It may quote a value of a hundred thousand characters, or half a character.
         text = f"{short(key, _SHOWN)}{short(self.message, _SHOWN)}"
         return where + text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-_SHOWN = 2000  # characters of a message, and faults of one spec, that are shown
-_FAULTS = 50
+_SHOWN = 2000  # characters of a message that are shown
+_FAULTS = 50  # faults of one spec that are shown
 
 
 def short(text: str, shown: int = 300) -> str:
-    """The text, or its beginning and its length in characters."""
+    """Return the text, or its beginning and its length in characters."""
     if len(text) <= shown:
         return text
     return f"{text[: shown - 40]}... ({len(text):,} characters)"
 
 
 class SpecError(BadInput):
-    """A spec with all of its faults; `faults` holds them one by one."""
+    """A spec is faulty; `faults` lists every fault."""
 
     def __init__(self, faults: Sequence[Fault], about: str = "the spec") -> None:
         super().__init__(list(faults), about)
@@ -83,42 +83,42 @@ class SpecError(BadInput):
 
 
 class NotFoundError(BadInput):
-    """A config, card, run or component that does not exist."""
+    """A config, card, run or component does not exist."""
 
 
 class DataError(BadInput):
-    """A data set that is missing, empty, damaged or too large for this machine."""
+    """A data set is missing, empty, damaged or too large for this machine."""
 
 
 class WeightsError(BadInput):
-    """A weights file that is missing, damaged, or made for another model."""
+    """A weights file is missing, damaged, or made for another model."""
 
 
 class ModelError(BadInput):
-    """A model that cannot be built, or that does not fit its data or its partner."""
+    """A model cannot be built, or does not fit its data or its partner."""
 
 
 class CacheError(BadInput):
-    """A soft-label cache that cannot be replayed for this run."""
+    """A soft-label cache cannot be replayed for this run."""
 
 
 class ShapeError(KdlabError, ValueError):
     """Two tensors that must have the same shape do not."""
 
-    def __init__(self, one: str, a: Any, other: str, b: Any) -> None:
-        super().__init__(one, tuple(a.shape), other, tuple(b.shape))
+    def __init__(self, first: str, a: Any, second: str, b: Any) -> None:
+        super().__init__(first, tuple(a.shape), second, tuple(b.shape))
 
     def __str__(self) -> str:
-        one, a, other, b = self.args
+        first, a, second, b = self.args
         return (
-            f"{one} has shape {a} and {other} has shape {b}; they must agree. "
+            f"{first} has shape {a} and {second} has shape {b}; they must agree. "
             "The usual causes are a teacher with another number of classes and "
             "logits of another batch."
         )
 
 
 class CheckpointError(KdlabError):
-    """A checkpoint that is damaged or belongs to another spec."""
+    """A checkpoint is damaged or belongs to another spec."""
 
 
 class RunFailed(KdlabError):
@@ -126,13 +126,13 @@ class RunFailed(KdlabError):
 
 
 class RunStopped(KdlabError):
-    """Stopped by the user; the state is saved."""
+    """The user stopped the run; its state is saved."""
 
     exit_code = 130
 
 
 class ClusterError(KdlabError):
-    """Something between processes or machines went wrong."""
+    """A process or a connection between processes or machines failed."""
 
 
 class SchedulerUnreachable(BadInput):
@@ -153,19 +153,19 @@ class SchedulerUnreachable(BadInput):
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether a disk, or a quota, has no room."""
+    """Return whether an error means a full disk or quota."""
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
-    said = str(error)  # all that libraries in C and Rust keep of the number
-    return any(words in said for words in _FULL_WORDS)
+    message = str(error)  # libraries in C and Rust keep only the text of the errno
+    return any(words in message for words in _FULL_WORDS)
 
 
 class TeacherRefused(ClusterError):
-    """A teacher that came up but may not serve this run."""
+    """A teacher started but may not serve this run."""
 
 
 def join_command(address: str) -> str:
-    """What starts a teacher for the pool of a scheduler at this address."""
+    """Return the command that starts a teacher for the pool at this scheduler address."""
     plain = " --insecure" if address.startswith("tcp://") else ""
     return f"kdlab teacher {address}{plain}"
 

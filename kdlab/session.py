@@ -1,8 +1,8 @@
-"""What notebooks and scripts call beside runs; `import kdlab` brings it.
+"""Functions of `import kdlab` for notebooks and scripts.
 
-It lies above runs, sweeps and notebooks, so that none of them needs to know the others: a run
-that is asked to show itself calls the viewer that is named here. Nothing imported at the top may
-import torch, distributed, optuna, mlflow or ipywidgets: a notebook's first cell must answer at
+This module lies above runs, sweeps and notebooks, so that none of them needs the others: a run
+that shows itself calls the viewer registered here. Nothing imported at the top may import torch,
+distributed, optuna, mlflow or ipywidgets: a notebook's first cell must answer at
 once.
 """
 
@@ -51,7 +51,7 @@ def look_at(
     say: Callable[[str], None] = print,
     closely: bool = False,
 ) -> "data_sheet.DataSheet":
-    """What a data set or a folder of photos is; see `kdlab.run.outputs.data_sheet.look_at`."""
+    """Describe a data set or a folder of photos; see `kdlab.run.outputs.data_sheet.look_at`."""
     return data_sheet.look_at(name, *overrides, say=say, closely=closely)
 
 
@@ -64,22 +64,22 @@ def distil(
     minutes: float = MINUTES,
     say: Callable[[str], None] = print,
 ) -> Run:
-    """From photos to a running distillation, with choices as `kdlab new` makes them.
+    """Start a distillation for photos, with choices as `kdlab new` makes them.
 
         run = kdlab.distil("photos/", student="timm/mobilenetv3_small_050")
         run.live()
 
     Args:
         data: path or URL of photos by class.
-        overrides: of the config that is chosen, such as "train.epochs=20".
-        student: name or block of a model; None leaves it to the machine and the photos.
-        teacher: the same for the teacher.
+        overrides: of the chosen config, such as "train.epochs=20".
+        student: name or block of a model; None chooses by machine and photos.
+        teacher: name or block of the teacher's model; None chooses as well.
         weights: file of the teacher's weights, which is then not trained.
-        minutes: that the run may take on this machine.
-        say: gets lines of what is measured and chosen.
+        minutes: time that the run may take on this machine.
+        say: called with lines on measurements and choices.
 
     Raises:
-        BadInput: no such data or network.
+        BadInput: the data or a network does not exist.
     """
     wishes = NewRunOptions(
         data=str(data),
@@ -94,7 +94,7 @@ def distil(
 def follow_demand(
     cluster: "Cluster", **options: Any
 ) -> "AbstractContextManager[DemandFollower]":
-    """Any cluster of Dask has as many teachers as a pool needs, while this context lasts.
+    """Keep a Dask cluster at as many teachers as a pool needs, while this context lasts.
 
         with kdlab.follow_demand(cluster, most=8):
             kdlab.load("quickstart", f"teacher_pool.address={cluster.scheduler_address}", ...)
@@ -115,12 +115,12 @@ def sweep(
 
 
 def attach_sweep(study: str = "last") -> "tuning.Sweep":
-    """A sweep that exists, running or not; see `kdlab.tuning.attach_sweep`."""
+    """Return the handle of an existing sweep; see `kdlab.tuning.attach_sweep`."""
     return tuning.attach_sweep(study)
 
 
 def chaos(run: Run, **spec: Any) -> "ChaosRunner":
-    """Trouble for a running run; see `kdlab.run.handle.chaos.chaos`."""
+    """Inject faults into a running run; see `kdlab.run.handle.chaos.chaos`."""
     return trouble.chaos(run, **spec)
 
 
@@ -141,28 +141,28 @@ def _sweep_view(
 
 
 def live(*runs: Run) -> "LiveView":
-    """Several runs in one live view, in a notebook: a colour each; no controls.
+    """Show several runs in one live view of a notebook, each in a colour, without controls.
 
     Raises:
         BadInput: no run was given.
     """
     if not runs:
-        raise BadInput("Give the runs to be shown: kdlab.live(run, kdlab.attach('...')).")
+        raise BadInput("Give the runs to show: kdlab.live(run, kdlab.attach('...')).")
     return runs_together.RunsTogether(runs).show()
 
 
 def page(*watched: "Run | tuning.Sweep") -> str:
-    """A run, several runs or a sweep as one HTML page that needs no server and no network.
+    """Return runs or a sweep as one HTML page that needs no server and no network.
 
         Path("run.html").write_text(kdlab.page(kdlab.attach("last")))
 
     Raises:
-        BadInput: nothing was given, or a sweep beside others.
+        BadInput: nothing was given, or a sweep with others.
     """
     runs = [one for one in watched if isinstance(one, Run)]
     sweeps = [one for one in watched if not isinstance(one, Run)]
     if not watched or (sweeps and len(watched) > 1):
-        raise BadInput("A page is of a run, of several runs, or of one sweep.")
+        raise BadInput("A page shows one run, several runs, or one sweep.")
     view: LiveView
     if sweeps:
         view = sweep_view.SweepView(sweeps[0], lambda: "", sweeps[0].importance)

@@ -117,5 +117,5 @@ def test_a_live_view_of_several_needs_one(told):
     calls = told("kdlab.notebook.runs_together.RunsTogether", View())
     assert session.live("a", "b") == "shown"
     assert calls == [((("a", "b"),), {})]
-    with pytest.raises(BadInput, match="Give the runs to be shown"):
+    with pytest.raises(BadInput, match="Give the runs to show"):
         session.live()

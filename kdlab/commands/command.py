@@ -163,7 +163,7 @@ def start_run(
         progress = Progress()
 
         def before(run: "Run") -> None:
-            if "torch" in sys.modules and vars(arguments).get("alone"):
+            if "torch" in sys.modules and vars(arguments).get("own_process"):
                 _hand_over(run, begin, as_json=arguments.json)
             block.enter_context(progress)
 

@@ -1,14 +1,14 @@
-"""Runs: the one place where config names meet both training and cluster.
+"""Runs: the one package where config names meet both training and cluster.
 
-experiment   what would run: a checked spec (light; no torch until it is asked)
-preflight    what can be wrong is found before anything starts
+experiment   a checked spec, ready to run (light: no torch until it is needed)
+preflight    checks before anything starts
 process/     a run from inside: the process that trains
 handle/      a run from outside: start, watch, steer, attach, resume
-outputs/     what is made of a run: exports, model card, examination, comparison
-catalogue    what there is to run, in words
+outputs/     products of a run: exports, model card, examination, comparison
+catalogue    listings of configs, cards and components
 simulations  the papers' machines on a simulated clock, by name
-join         a teacher of one's own for a pool
-doctor, ui   what works on this machine; MLflow's pages
+join         this machine as a teacher of a pool
+doctor, ui   checks of this machine; MLflow's pages
 """
 
 from kdlab.run.experiment import Experiment, load

@@ -113,8 +113,8 @@ def test_a_run_is_watched_by_a_process_without_what_its_start_has_loaded(
     facts = {"detach": False, "json": True}
     for more in (
         {},
-        {"alone": False},
-        {"alone": True},
+        {"own_process": False},
+        {"own_process": True},
     ):  # a caller's process stays what it is
         assert became == []
         arguments = argparse.Namespace(**facts, **more)
