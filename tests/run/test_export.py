@@ -68,7 +68,7 @@ def test_what_says_something_else_is_refused(tmp_path, monkeypatch):
         honest(wrong, path)
 
     monkeypatch.setattr(torch.export, "save", another)
-    with pytest.raises(ModelError, match="does not say what the student says"):
+    with pytest.raises(ModelError, match="disagrees with the student"):
         ship(model, images, "pt2", tmp_path / "bad.pt2")
 
 

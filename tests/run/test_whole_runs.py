@@ -184,7 +184,7 @@ print(run.table())
         [sys.executable, "nb.py"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    last = "What the student costs is not known: one is not enough"
+    last = "The costs of the student are unknown: one is not enough"
     assert done.stdout.startswith(f"finished {{}} {last}")
 
 

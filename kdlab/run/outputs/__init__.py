@@ -1,1 +1,1 @@
-"""What is made of a run: exported student, model card, examination, comparison, late tracking."""
+"""Products of a run: exported student, model card, examination, comparison, late tracking."""

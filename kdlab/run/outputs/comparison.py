@@ -1,4 +1,4 @@
-"""Runs side by side: results, curves, and differences between the specs."""
+"""Comparison of runs: results, curves, and differences between the specs."""
 
 import html
 import json
@@ -54,9 +54,9 @@ class _RunResult:
 
 
 class Comparison(Presentable):
-    """Printable in a terminal, a page in a notebook and in MLflow; as the runs are now.
+    """Compares runs in their present state: text in a terminal, a page in a notebook and MLflow.
 
-    `differences()`, `outcomes()` and `curves()` give what it shows as plain values.
+    `differences()`, `outcomes()` and `curves()` return its content as plain values.
     """
 
     def __init__(self, runs: list[Run]) -> None:
@@ -66,33 +66,33 @@ class Comparison(Presentable):
         }
 
     def differences(self) -> list[tuple[str, list[object]]]:
-        """Spec keys whose values differ, with the value of each run."""
+        """Return the spec keys whose values differ, with the value of each run."""
         specs = [dict(flat(run.folder.resolved())) for run in self.runs]
         keys = dict.fromkeys(key for spec in specs for key in spec if key != "about")
         rows = [(key, [spec.get(key, "-") for spec in specs]) for key in keys]
         return [(k, values) for k, values in rows if any(v != values[0] for v in values)]
 
     def outcomes(self) -> list[dict[str, str]]:
-        """A row for each run and what it compared: mean ± std over its seeds.
+        """Return a row for each run and source: mean ± std over its seeds.
 
-        gain: points of top-1 over the plain student of the same run, or of one that differs
-            in nothing but its teaching.
-        teacher s: seconds of all teachers together, while they were this training's; with
-            wall s it is what the training cost.
+        gain: points of top-1 over the student without a teacher of the same run, or of a run
+            that differs only in its teaching.
+        teacher s: seconds of all teachers while they served this training; together with
+            wall s the cost of the training.
         samples/s: a dash where teachers took the cores of their student, see `notes`.
         """
         rows = []
         results = {run.id: _results(run) for run in self.runs}
         alike = _TEACHING.issuperset(key.partition(".")[0] for key, _ in self.differences())
         for run in self.runs:
-            told, found = self._trainings[run.id], results[run.id]
-            beside = chain(*results.values()) if alike else found
-            plain_ones = [row for row in beside if row.get("source") == "none"]
-            alone = _numbers(plain_ones, "student_top1")
-            for source in dict.fromkeys(str(row.get("source")) for row in found):
-                own = [row for row in found if str(row.get("source")) == source]
-                rows.append(_row(self._label(run, source), own, alone, told))
-            if not found:
+            trainings, members = self._trainings[run.id], results[run.id]
+            related = chain(*results.values()) if alike else members
+            untaught = [row for row in related if row.get("source") == "none"]
+            baseline = _numbers(untaught, "student_top1")
+            for source in dict.fromkeys(str(row.get("source")) for row in members):
+                seeds = [row for row in members if str(row.get("source")) == source]
+                rows.append(_row(self._label(run, source), seeds, baseline, trainings))
+            if not members:
                 rows.append(dict.fromkeys(HEAD, "-") | {"training": self._label(run, "")})
         return rows if self._speeds_tell() else [row | {"samples/s": "-"} for row in rows]
 
@@ -100,47 +100,47 @@ class Comparison(Presentable):
         return speeds_tell(row for run in self.runs for row in _results(run))
 
     def notes(self) -> list[str]:
-        """What stands below the table."""
+        """Return the notes below the table."""
         return [*([] if self._speeds_tell() else [NO_SPEEDS]), *self.verdicts()]
 
     def verdicts(self) -> list[str]:
-        """Whether the teacher helped, in a sentence for each run that compared it with none."""
-        return [sentence for _, sentence in self._said()]
+        """Return a sentence on whether the teacher helped, for each run that can compare."""
+        return [sentence for _, sentence in self._toned_verdicts()]
 
-    def _said(self) -> list[tuple[str, str]]:
-        """Sentences on teachers, each with its tone."""
-        found = list[tuple[str, str]]()
+    def _toned_verdicts(self) -> list[tuple[str, str]]:
+        """Verdicts on teachers, each with its tone."""
+        verdicts = list[tuple[str, str]]()
         for run in self.runs:
-            if (kept := _kept(run)) and kept.verdict:
-                tone, words = shown(to_builtins(kept.verdict))
+            if (result := _read_result(run)) and result.verdict:
+                tone, words = shown(to_builtins(result.verdict))
                 label = "" if len(self.runs) == 1 else f"{run.id[-4:]}: "
-                found.append((tone, label + words))
-        return found
+                verdicts.append((tone, label + words))
+        return verdicts
 
     def curves(self) -> list[Panel]:
-        """Accuracies, then losses by kind: each over samples (or iterations) and over time."""
-        found: dict[tuple[bool, str, str, bool, str], dict[str, Points]] = {}
+        """Plot accuracies, then losses by kind, over samples (or iterations) and over time."""
+        panels: dict[tuple[bool, str, str, bool, str], dict[str, Points]] = {}
         for run in self.runs:
             loss = run.folder.resolved().get("loss")
-            for one in self._trainings[run.id].values():
-                name = f"{self._label(run, one.source)} · {one.member}"
-                for column, across in ((COUNT, one.counted), (SECONDS, "seconds")):
-                    for (panel, curve), points in one.over(column).items():
+            for training in self._trainings[run.id].values():
+                name = f"{self._label(run, training.source)} · {training.member}"
+                for column, across in ((COUNT, training.counted), (SECONDS, "seconds")):
+                    for (panel, curve), points in training.over(column).items():
                         if panel in _COMPARED and not curve.startswith("worker"):
-                            title, unit = curve_axis(panel, curve, one.source, loss)
+                            title, unit = curve_axis(panel, curve, training.source, loss)
                             title += f", {curve}" if panel == ERROR else ""
                             key = (panel == LOSS, title, unit, column == SECONDS, across)
-                            found.setdefault(key, {})[name] = points
+                            panels.setdefault(key, {})[name] = points
         return [
-            Panel(title, found[key], across=across, unit=unit)
-            for key in sorted(found)
+            Panel(title, panels[key], across=across, unit=unit)
+            for key in sorted(panels)
             for _, title, unit, _, across in [key]
         ]
 
     def links(self) -> list[str]:
-        """Links to MLflow's page that compares runs, one for each store.
+        """Return links to MLflow's page that compares runs, one for each store.
 
-        A store in a file is shown by `kdlab ui`: where it is up now, else where it comes up.
+        The link of a store in a file goes to `kdlab ui`, at its present or default address.
         """
         found: dict[str, list[MlflowLocation]] = {}
         for run in self.runs:
@@ -150,26 +150,26 @@ class Comparison(Presentable):
         return [_link(uri, states) for uri, states in found.items()]
 
     def log(self) -> list[str]:
-        """The page as an artifact (`comparison.html`) of every run's MLflow run; their ids.
+        """Log the page as artifact `comparison.html` of every MLflow run; return their ids.
 
         Raises:
-            BadInput: none of them is in MLflow.
+            BadInput: none of the runs is in MLflow.
         """
         states = [MlflowLocation.read(run.path) for run in self.runs]
         known = [state for state in states if "" in state.runs]
         if not known:
             raise BadInput(
-                "None of these runs is in MLflow yet. A run is written there while it goes on, "
+                "None of these runs is in MLflow yet. A run is written there while it trains, "
                 "unless tracking.enabled is false; kdlab runs --sync writes what is missing."
             )
         return log_page(known, "comparison.html", self.page())
 
     def _label(self, run: Run, source: str) -> str:
-        """Short, and another one for each run."""
-        own = NAMES.get(source, source)
+        """A short label, unique to each run."""
+        name = NAMES.get(source, source)
         if len(self.runs) == 1:
-            return own or run.id
-        return f"{run.id[-4:]} {own}".strip()
+            return name or run.id
+        return f"{run.id[-4:]} {name}".strip()
 
     def __str__(self) -> str:
         head = ["", *(run.id for run in self.runs)]
@@ -181,18 +181,18 @@ class Comparison(Presentable):
                 return table.read_text(encoding="utf-8")
         names = self.head()
         outcome = [[row[key] for key in names] for row in self.outcomes()]
-        said = "\n".join(fill(note, 100) for note in self.notes())
-        return f"{spec}\n\n{text_table(names, outcome)}\n\n{said}".strip()
+        notes = "\n".join(fill(note, 100) for note in self.notes())
+        return f"{spec}\n\n{text_table(names, outcome)}\n\n{notes}".strip()
 
     __repr__ = __str__
 
     def head(self) -> list[str]:
-        """Columns of `outcomes` that have a value."""
+        """Return the columns of `outcomes` that have a value."""
         rows = self.outcomes()
         return [key for key in HEAD if any(row[key] != "-" for row in rows)]
 
     def to_json(self) -> dict[str, Any]:
-        """What differs and what came out, for scripts."""
+        """Return differences and outcomes for scripts."""
         return {
             "runs": [run.id for run in self.runs],
             "differences": dict(self.differences()),
@@ -202,7 +202,7 @@ class Comparison(Presentable):
         }
 
     def document(self) -> CardPage:
-        """The verdict, then results, curves and differences between the specs."""
+        """Return a page of the verdict, results, curves and differences between the specs."""
         head, single = self.head(), len(self.runs) == 1
         body = page.table(head, [[row[key] for key in head] for row in self.outcomes()])
         links = "".join(
@@ -220,27 +220,27 @@ class Comparison(Presentable):
             cards.append(Card("Differences between the specs", table))
         title = self.runs[0].id if single else f"Comparison of {len(self.runs)} runs"
         detail = "" if single else ", ".join(run.id for run in self.runs)
-        return CardPage(title, cards, self._said(), detail)
+        return CardPage(title, cards, self._toned_verdicts(), detail)
 
 
 def compare(*runs: Run | str) -> Comparison:
-    """Two or more runs, by object or id; or one that compared several things itself.
+    """Compare two or more runs, by object or id, or the trainings of a single run.
 
     Raises:
-        BadInput: none, or a single one that did one training only.
+        BadInput: no run was given, or a single one with only one training.
     """
-    known = [attach(run) if isinstance(run, str) else run for run in runs]
-    single = len(known) == 1 and not _several(known[0])
-    if not known or single:
+    handles = [attach(run) if isinstance(run, str) else run for run in runs]
+    single = len(handles) == 1 and not _several(handles[0])
+    if not handles or single:
         raise BadInput(
             "Comparing needs two runs or more, or one that trained several things itself "
             "(compare, method.compare or several seeds)."
         )
-    return Comparison(known)
+    return Comparison(handles)
 
 
 def overview(run: Run) -> dict[str, str]:
-    """What a run came to, for MLflow: files by name, `note.md` for its description."""
+    """Return the overview of a run for MLflow: files by name, `note.md` is its description."""
     from kdlab.run.outputs.student_files import better_of  # imports torch
 
     comparison, origin = Comparison([run]), run.folder.origin()
@@ -265,18 +265,18 @@ def overview(run: Run) -> dict[str, str]:
     }
 
 
-def _kept(run: Run) -> _RunResult | None:
-    """Written before the status says finished."""
+def _read_result(run: Run) -> _RunResult | None:
+    """The result, which is written before the status says finished."""
     return recall_as(
         _RunResult, run.path / "result.json", "Those of its members are shown."
     )
 
 
 def _results(run: Run) -> list[MemberFacts]:
-    """A row for each training that has ended, whatever became of the run."""
-    kept = _kept(run)
-    if kept is not None:
-        return [row | {"teacher_top1": kept.teacher_top1} for row in kept.runs]
+    """A row for each finished training, also of a run that has no result."""
+    result = _read_result(run)
+    if result is not None:
+        return [row | {"teacher_top1": result.teacher_top1} for row in result.runs]
     from kdlab.run.process.outcome import row  # imports torch
     from kdlab.train.result import MemberResult
 
@@ -297,21 +297,21 @@ def _several(run: Run) -> bool:
 
 def _row(
     label: str,
-    own: Sequence[MemberFacts],
-    alone: Sequence[float],
-    told: Mapping[str, TrainingState],
+    seeds: Sequence[MemberFacts],
+    baseline: Sequence[float],
+    trainings: Mapping[str, TrainingState],
 ) -> dict[str, str]:
     def over(key: str, digits: int) -> str:
-        values = _numbers(own, key)
+        values = _numbers(seeds, key)
         return spread(values, digits) if values else "-"
 
-    known = [told[name] for row in own if (name := str(row.get("member"))) in told]
-    teacher_s = [one.teachers.served_s for one in known]
-    wall_s = [one.seconds for one in known]
-    taught = own[0].get("source") != "none"
-    top1, teacher = (_numbers(own, key) for key in ("student_top1", "teacher_top1"))
-    gain = f"{fmean(top1) - fmean(alone):+.2f}" if taught and top1 and alone else "-"
-    lost, repeated = (sum(_numbers(own, f"samples_{how}")) for how in ("lost", "repeated"))
+    names = [str(row.get("member")) for row in seeds]
+    states = [trainings[name] for name in names if name in trainings]
+    teacher_s, wall_s = [s.teachers.served_s for s in states], [s.seconds for s in states]
+    taught = seeds[0].get("source") != "none"
+    top1, teacher = (_numbers(seeds, key) for key in ("student_top1", "teacher_top1"))
+    gain = f"{fmean(top1) - fmean(baseline):+.2f}" if taught and top1 and baseline else "-"
+    lost, repeated = (sum(_numbers(seeds, f"samples_{k}")) for k in ("lost", "repeated"))
     return {
         "training": label,
         "top-1 %": over("student_top1", 2),
@@ -331,11 +331,11 @@ def _numbers(rows: Sequence[MemberFacts], key: str) -> list[int | float]:
 
 
 def _link(uri: str, states: Sequence[MlflowLocation]) -> str:
-    """To compare runs: of each one its members, where it has several."""
+    """A link that compares runs: members of each run, where it has several."""
     runs: list[str] = []
     for state in states:
-        own = {name: run for name, run in state.runs.items() if name}
-        runs += dict.fromkeys(own.values() or state.runs.values())
+        members = {name: run for name, run in state.runs.items() if name}
+        runs += dict.fromkeys(members.values() or state.runs.values())
     experiments = list(dict.fromkeys(str(state.experiment_id) for state in states))
     host = uri.rstrip("/") if uri.startswith(("http://", "https://")) else ui_address()
     what = f"runs={json.dumps(runs)}&experiments={json.dumps(experiments)}"

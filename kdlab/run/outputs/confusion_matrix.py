@@ -22,24 +22,24 @@ class ConfusionMatrix:
     """Counts in a terminal; in a notebook or a page its cells open images.
 
     Args:
-        data: it was measured on.
-        ids: rows of it.
-        said: probabilities of each, (images, classes).
-        who: said so.
+        data: the data set.
+        ids: rows of the data set.
+        answers: probabilities (images, classes).
+        who: name of the model.
     """
 
     def __init__(
-        self, data: ImageData, ids: NDArray[np.integer], said: Probabilities, who: str
+        self, data: ImageData, ids: NDArray[np.integer], answers: Probabilities, who: str
     ) -> None:
-        self.data, self.ids, self.said, self.who = data, ids, said, who
-        self.labels, self.chosen = data.labels[ids], said.argmax(1)
+        self.data, self.ids, self.answers, self.who = data, ids, answers, who
+        self.labels, self.chosen = data.labels[ids], answers.argmax(1)
         self.confusion = Confusion.of(self.labels, self.chosen, data.classes)
 
     def __repr__(self) -> str:
-        found = self.confusion
-        rows = found.shown(_ROWS)
-        head = [f"{self.who}: is, taken for", *(found.classes[k] for k in rows)]
-        body = [[found.classes[k], *map(str, found.counts[k, rows])] for k in rows]
+        matrix = self.confusion
+        rows = matrix.shown(_ROWS)
+        head = [f"{self.who}: is, taken for", *(matrix.classes[k] for k in rows)]
+        body = [[matrix.classes[k], *map(str, matrix.counts[k, rows])] for k in rows]
         return text_table_left(head, body)
 
     def _repr_html_(self) -> str:
@@ -55,18 +55,18 @@ class ConfusionMatrix:
         def images(cell: Cell) -> str:
             return self._images(cell) if cell in opened else ""
 
-        own = f"{self.who} {self.chosen.tolist()}".encode()
-        name = f"kd-{hashlib.sha256(own).hexdigest()[:10]}"
+        key = f"{self.who} {self.chosen.tolist()}".encode()
+        name = f"kd-{hashlib.sha256(key).hexdigest()[:10]}"
         return self.confusion.html(name, images, _ROWS)
 
     def _images(self, cell: Cell) -> str:
-        """The surest first."""
-        true, said = cell
-        rows = np.flatnonzero((self.labels == true) & (self.chosen == said))
-        rows = rows[np.argsort(-self.said.max(1)[rows], kind="stable")]
+        """Images of a cell, the most confident first."""
+        true, predicted = cell
+        rows = np.flatnonzero((self.labels == true) & (self.chosen == predicted))
+        rows = rows[np.argsort(-self.answers.max(1)[rows], kind="stable")]
         few = rows[:_IN_CELL]
         drawn = figures(
-            f"{picture(image, _SIDE, '')}<figcaption>{self.said[k].max():.0%}</figcaption>"
+            f"{picture(image, _SIDE, '')}<figcaption>{self.answers[k].max():.0%}</figcaption>"
             for k, image in zip(few, self.data.inputs[self.ids[few]], strict=True)
         )
         rest = f"<p>and {len(rows) - len(few)} more</p>" if len(rows) > len(few) else ""

@@ -1,4 +1,4 @@
-"""Looks at a data set for what is checked of it: doubles, broken images, sizes."""
+"""Facts of a data set that checks need: duplicates, broken images, sizes."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -12,9 +12,9 @@ from kdlab.data.encoded.pictures import EncodedData, EncodedPictures
 from kdlab.data.images import ImageData
 from kdlab.data.splits import NO_LABEL, by_class
 
-_LOOKED_AT = 5000  # images that are decoded to find broken ones
-_EACH = 64  # images that are decoded between two lines of progress
-_READ = 256e6  # bytes that a run reads before it begins, to find doubles
+_LOOKED_AT = 5000  # images decoded to find broken ones
+_EACH = 64  # images decoded at a time
+_READ = 256e6  # bytes that a run reads before it begins, to find duplicates
 
 
 def facts_of(
@@ -22,12 +22,12 @@ def facts_of(
     broken: tuple[int, Sequence[str]] | None = None,
     most: float = _READ,
 ) -> DataFacts:
-    """All that is known of a set without a teacher.
+    """Collect all facts of a data set that need no teacher.
 
     Args:
         data: the set.
-        broken: images that were decoded, and those that cannot be; None: nobody looked.
-        most: bytes; of sets for which more would have to be read doubles are not looked for.
+        broken: number of images decoded, and those that cannot be; None: not searched for.
+        most: bytes to read; larger sets are not searched for duplicates.
     """
     facts = DataFacts.from_data(data).replace(side=shorter_side(data))
     if broken is not None:
@@ -40,12 +40,12 @@ def facts_of(
 
 
 def store_of(data: ImageData) -> EncodedPictures | None:
-    """The pictures of a set that is kept encoded."""
+    """Return the pictures of a set that is kept encoded, else None."""
     return data.inputs if isinstance(data, EncodedData) else None
 
 
 def shorter_side(data: ImageData) -> float | None:
-    """Median of the originals' shorter sides, pixels; None where they are not known."""
+    """Return the median of the originals' shorter sides in pixels; None where unknown."""
     if (pictures := store_of(data)) is None:
         return None
     index = pictures.store.index
@@ -54,7 +54,7 @@ def shorter_side(data: ImageData) -> float | None:
 
 
 def image_name(data: ImageData, row: int) -> str:
-    """Path of an image, or its number in a set that is kept decoded."""
+    """Return the path of an image, or its number in a set that is kept decoded."""
     pictures = store_of(data)
     return f"image {row}" if pictures is None else pictures.store.location(row)
 
@@ -62,25 +62,25 @@ def image_name(data: ImageData, row: int) -> str:
 def broken_in(
     data: ImageData, known: Sequence[str], say: Callable[[str], None]
 ) -> tuple[int, list[str]]:
-    """How many images were decoded, and which of them cannot be; a share of very many.
+    """Decode images, a sample of large sets; return their number and those that cannot be decoded.
 
-    `known` were found when the set was indexed.
+    `known` are the broken images found when the set was indexed.
     """
     pictures = store_of(data)
-    if pictures is None:  # all of them were
+    if pictures is None:  # all were decoded
         return len(data.labels), list(known)
     every = np.flatnonzero(pictures.store.index.height >= 0)
     some, _ = by_class(every, data.labels, min(_LOOKED_AT, len(every)), 0)
-    found = list(known)
+    broken = list(known)
     for begin in range(0, len(some), _EACH):
-        found += pictures.decode_all(some[begin : begin + _EACH], say)[1].values()
+        broken += pictures.tried(some[begin : begin + _EACH], say)[1].values()
         if begin and begin % (20 * _EACH) == 0:
             say(f"decoded {begin:,} of {len(some):,} images")
-    return len(some) + len(known), found
+    return len(some) + len(known), broken
 
 
 def _rows(data: ImageData) -> NDArray[np.int64]:
-    """Images that may be there twice; of files only those of one size, training images first."""
+    """Rows of possible duplicates, training images first; of files those of equal size."""
     rows = np.concatenate([data.train, data.validation, data.test])
     if (pictures := store_of(data)) is None:
         return rows
@@ -90,7 +90,7 @@ def _rows(data: ImageData) -> NDArray[np.int64]:
 
 
 def _bytes_of(data: ImageData, rows: NDArray[np.int64]) -> int:
-    """What comparing them reads: nothing of those whose checksum an archive has."""
+    """Bytes to read for a comparison; images with a checksum in an archive need none."""
     pictures = store_of(data)
     if pictures is None:
         return len(rows) * int(np.prod(data.shape))
@@ -99,7 +99,7 @@ def _bytes_of(data: ImageData, rows: NDArray[np.int64]) -> int:
 
 
 def _doubles(data: ImageData, rows: NDArray[np.int64]) -> tuple[Pairs, Pairs]:
-    """Images of validation and test that are in train, and images of two classes, byte by byte."""
+    """Pairs of byte-identical images: held-out ones that are in train, and ones of two classes."""
     trained = np.isin(rows, data.train)
     same_bytes = defaultdict[object, list[tuple[int, bool]]](list)
     for row, in_train in zip(rows.tolist(), trained.tolist(), strict=True):
@@ -121,6 +121,6 @@ def _digest(data: ImageData, row: int) -> object:
     if pictures is None:
         return sha256(data.inputs[np.array([row])].tobytes()).digest()
     index = pictures.store.index
-    if index.crc[row] >= 0:  # of an archive: known without reading
+    if index.crc[row] >= 0:  # the archive has the checksum
         return int(index.size[row]), int(index.crc[row])
     return sha256(pictures.store.read(row)).digest()

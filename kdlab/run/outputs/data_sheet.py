@@ -1,4 +1,4 @@
-"""A data set before anybody trains on it: what it holds, what a model will see, how fast."""
+"""A data set before training: its content, the views of a model, the loading speed."""
 
 import math
 import os
@@ -28,20 +28,20 @@ from kdlab.run.rates import views_per_second
 
 _SHOWN = 24  # views
 _TIMED_S = 1.0
-_CLOSELY = 160  # pixels at least, of what a network with published weights looks at
+_CLOSELY = 160  # pixels at least, for a network with published weights
 _TIMED = 64  # views at a time
 
 
 @dataclass(frozen=True, slots=True)
 class DataSheet(Presentable):
-    """What there is to know of a set; a table in a terminal, with its views in a notebook."""
+    """All facts of a data set: a table in a terminal, with views in a notebook."""
 
     name: str
     data: ImageData
     known: DataFacts
-    views_per_s: float  # of this machine, all cores; 0: not measured, as images are broken
+    views_per_s: float  # on all cores; 0: not measured, as images are broken
     pictures: Pictures
-    notes: Sequence[str]  # every file in words, where the split comes from
+    notes: Sequence[str]  # on files, and on where the split comes from
 
     @property
     def broken(self) -> Sequence[str]:
@@ -50,51 +50,51 @@ class DataSheet(Presentable):
 
     @property
     def duplicates(self) -> Pairs:
-        """Images of validation or test, each with the one of train that it is."""
+        """Images of validation or test, each with its duplicate in train."""
         return self.known.leaks or ()
 
     @property
     def contradictions(self) -> Pairs:
-        """Images of two classes."""
+        """Pairs of identical images with different classes."""
         return self.known.contradictions or ()
 
     def checks(self) -> list[CheckMade]:
-        """Findings: issues first, then tips, then what passed."""
+        """Return findings: issues first, then tips, then passed checks."""
         return worst_first(checked(self.known))
 
     def counts(self) -> list[tuple[str, int, int, int]]:
-        """(class, train, validation, test) images."""
+        """Return (class, images of train, validation, test) of every class."""
         rows = self.known.counts.T.tolist()
         return [(name, *row) for name, row in zip(self.data.classes, rows, strict=True)]
 
     def facts(self) -> list[str]:
-        """A line for each."""
+        """Return lines of facts: sizes, classes, model input, speed."""
         data = self.data
         channels, height, width = data.shape
         unlabelled = f", {data.unlabelled:,} without a label" if data.unlabelled else ""
         colours = {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels")
-        kept = (
+        storage = (
             "each view cut from its file" if store_of(data) else "decoded once into memory"
         )
         parts = (
             f"{len(data.train):,} train{unlabelled}, {len(data.validation):,} validation"
         )
-        found = [
+        lines = [
             f"{parts}, {len(data.test):,} test; {len(data.classes)} classes",
             *self.notes,
-            f"model input {height} × {width}, {colours}; {kept}",
+            f"model input {height} × {width}, {colours}; {storage}",
         ]
-        if not self.broken:  # else the speed was not measured: it would end at these
-            found.append(
+        if not self.broken:  # else no speed was measured: loading fails at these
+            lines.append(
                 f"{self.views_per_s:,.0f} views/s on this machine's {os.cpu_count()} cores: "
                 "loading is no bottleneck for a student that trains on fewer"
             )
             if store_of(data):
-                found.append(f"{self.known.looked_at:,} images decoded: none is broken")
-        return found
+                lines.append(f"{self.known.looked_at:,} images decoded: none is broken")
+        return lines
 
     def to_json(self) -> dict[str, Any]:
-        """What was found, for scripts."""
+        """Return all facts and findings for scripts."""
         parts = ("train", "validation", "test")
         return {
             "name": self.name,
@@ -135,44 +135,44 @@ def look_at(
     say: Callable[[str], None] = lambda line: None,
     closely: bool = False,
 ) -> DataSheet:
-    """The sheet of a data set.
+    """Inspect a data set and return its sheet.
 
     Args:
         name: a folder, zip, tar or table of images, a card or component such as `data/digits`, or a
-            config, whose data it is.
-        overrides: of its keys, such as "size=128" and "augment.flip=true".
-        say: gets a line when it takes long.
-        closely: look for images that look alike and labels that look wrong, too, by the features
+            config, whose data is taken.
+        overrides: of the set's keys, such as "size=128" and "augment.flip=true".
+        say: called with lines of progress.
+        closely: also search for near-duplicate images and labels that look wrong, by the features
             of a network with published weights.
 
     Raises:
-        BadInput: no such set, it cannot be used, or there is no such network.
+        BadInput: the set does not exist or cannot be used, or no such network is installed.
     """
     spec = data_spec(name, *overrides)
-    known: Sequence[str] = ()
-    if isinstance(spec, ImageFiles):  # what would be refused is shown here
+    broken_files: Sequence[str] = ()
+    if isinstance(spec, ImageFiles):  # images that a run would refuse are shown here
         spec = replace(spec, broken="skip")
-        known = spec.store(say, verify=True).index.facts.broken
+        broken_files = spec.store(say, verify=True).index.facts.broken
     data = spec.load(say, verify=True)
     ids, _ = by_class(data.train, data.labels, min(_SHOWN, len(data.train)), 0)
-    # As files, whatever a run keeps of them: these have names.
+    # As files, even if a run keeps them decoded: files have names.
     files = data
     if isinstance(spec, ImageFiles):
         files = replace(spec, kept="encoded", size=max(spec.size, _CLOSELY)).load(say)
-    looked_at, broken = broken_in(data, known, say)
-    facts = facts_of(files, (looked_at, broken), most=math.inf).replace(size=data.shape[1])
+    looked_at, broken = broken_in(data, broken_files, say)
+    facts = facts_of(files, (looked_at, broken), most=math.inf).but(size=data.shape[1])
     if closely and not broken:
         facts = looked_closely(files, facts, None, say)
     lines = [[data.label_name(int(k))] for k in ids]
     rate, pictures = 0.0, Pictures(np.zeros((0, *data.shape), np.uint8), [])
-    if not broken:  # else views would end here
+    if not broken:  # else loading views would fail
         pictures = Pictures(data.views(ids, 0), lines)
         rate = views_per_second(data, _TIMED, _TIMED_S)
     return DataSheet(str(name), data, facts, rate, pictures, spec.notes(data))
 
 
 def data_spec(name: str | Path, *overrides: str) -> DataSpec:
-    """The data of a config, a card or component, or of a path to images."""
+    """Return the data spec of a config, a card or component, or of a path to images."""
     text = str(name)
     path = Path(text).expanduser()
     kind = None if path.suffix in (".yaml", ".yml") else kind_of(text)

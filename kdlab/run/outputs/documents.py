@@ -1,4 +1,4 @@
-"""What a run writes about itself: how it starts, what its student costs, cards and pictures."""
+"""Documents of a run: its start event, costs of the student, model cards and pictures."""
 
 import json
 import traceback
@@ -27,7 +27,7 @@ _EXAMINED = 1000  # test images at most, when a run ends
 def announcement(
     setup: TrainingSetup, name: str, run_id: str, tracking_uri: str | None
 ) -> RunStarted:
-    """The event of a run's begin."""
+    """Return the event that starts a run."""
     spec, data = setup.spec, setup.data
     return RunStarted(
         run_id=run_id,
@@ -54,14 +54,14 @@ def announcement(
 
 
 class StudentCosts:
-    """What students cost beside their teachers, measured once for all of one kind."""
+    """Costs of students and their teachers, measured once for each kind of network."""
 
     def __init__(self, setup: TrainingSetup) -> None:
         self._setup = setup
         self._known: dict[str, Costs] = {}
 
     def __call__(self, student: Path, emit: Emit, *, taught: bool) -> Costs:
-        """Costs of an exported student; empty, with a warning, where it cannot be measured."""
+        """Return costs of an exported student; empty, with a warning, if measuring fails."""
         setup = self._setup
         try:
             kind = json.dumps([read_card(student)["model"], taught])
@@ -75,15 +75,15 @@ class StudentCosts:
                         model, teacher, len(data.classes), data.shape
                     )
             return self._known[kind]
-        except Exception as error:  # foreign networks: the training is not lost for it
-            emit(Warned(message=f"What the student costs is not known: {error}"))
+        except Exception as error:  # of a user's network: the training goes on
+            emit(Warned(message=f"The costs of the student are unknown: {error}"))
             return {}
 
 
 def write_card(
     result: MemberResult, setup: TrainingSetup, name: str, run_id: str, folder: Path
 ) -> list[str]:
-    """The model card; it, the students and their descriptions, for MLflow."""
+    """Write the model card; return paths of it, of students and their cards, for MLflow."""
     card = folder / "model_card.md"
     text = model_card(
         result,
@@ -101,20 +101,20 @@ def write_card(
 
 
 def _network(student: Path) -> str:
-    """What an exported student is; adapters around its blocks are not worth a name."""
+    """Return the type of an exported student, without adapters around its blocks."""
     model = read_card(student)["model"]
     inner = model["student"] if model["type"] == "models/adapted" else model
     return str(inner["type"])
 
 
 def draw_overview(run: RunFolder, setup: TrainingSetup, emit: Emit) -> None:
-    """Curves, a table and the mistakes of all that was trained, for MLflow."""
+    """Draw curves, a table and mistakes of all trainings, for MLflow."""
     try:
         files = overview(Run(run))
-        found = examine(run, "test", _EXAMINED, setup)
-        for finding in found.made():
+        inspection = examine(run, "test", _EXAMINED, setup)
+        for finding in inspection.findings():
             emit(finding)
-        files["examination.html"] = found.page()
+        files["examination.html"] = inspection.page()
         for name, text in files.items():
             (run.path / name).write_text(text, encoding="utf-8")
     except Exception as error:  # a picture never fails a run that has its result

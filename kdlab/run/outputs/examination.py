@@ -1,4 +1,4 @@
-"""Students of a run and their teacher, examined on images none of them was trained on."""
+"""Examination of a run's students and teacher on images held out from their training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -42,18 +42,18 @@ from kdlab.train.evaluate import in_batches, probabilities
 Split = Literal["test", "validation"]
 TEACHER = "teacher"
 _FEW, _MANY = 12, 30  # pictures of a kind, rows of classes, in a notebook
-_SOME = 5  # images of a class that a student has to name once
+_SOME = 5  # images of a class, for a check that its student predicts the class at all
 
 
 class ModelInspection(Presentable):
-    """Student and teacher of a run on images none of them was trained on.
+    """Predictions of a run's students and teacher on held-out images.
 
     Args:
-        name: of what was looked at.
-        data: of the run.
-        ids: rows of it that were looked at.
-        answers: probabilities of the teacher and of each training's student, by name.
-        described: the student that is looked at where none is named; None is the last one.
+        name: title: the run, the number of images and the split.
+        data: data set of the run.
+        ids: rows of the data set that were examined.
+        answers: probabilities (images, classes) of the teacher and of each student, by name.
+        described: the student taken where none is named; None is the last one.
         before: findings of the run's checks.
     """
 
@@ -76,18 +76,18 @@ class ModelInspection(Presentable):
 
     @property
     def is_taught(self) -> bool:
-        """Whether the run had a teacher."""
+        """True where the run had a teacher."""
         return TEACHER in self.answers
 
     def calibration(self) -> dict[str, float]:
-        """Expected calibration error of each, in percent."""
+        """Return the expected calibration error of each model, in percent."""
         return {
             name: expected_calibration_error(p, self.labels)
             for name, p in self.answers.items()
         }
 
     def agreement(self, student: str | None = None) -> Rows:
-        """Student and teacher class by class, in percent.
+        """Return accuracies and agreement of student and teacher by class, in percent.
 
         Raises:
             NotFoundError: no such student, or the run has no teacher.
@@ -105,26 +105,26 @@ class ModelInspection(Presentable):
         )
 
     def per_class(self, who: str | None = None) -> Rows:
-        """Recall and precision of each class in percent, the worst recall first.
+        """Return recall and precision of each class in percent, the lowest recall first.
 
         Raises:
             NotFoundError: no such student, or the run has no teacher.
         """
-        found = self.confusion(who).confusion
-        counts, classes = found.counts, self.data.classes
+        confusion = self.confusion(who).confusion
+        counts, classes = confusion.counts, self.data.classes
         rows = []
         for number, images in enumerate(counts.sum(1)):
             if not images:
                 continue
-            own, taken = counts[number, number], counts[:, number].sum()
+            hits, taken = counts[number, number], counts[:, number].sum()
             others = counts[number].copy()
             others[number] = 0
             rows.append(
                 {
                     "class": classes[number],
                     "images": int(images),
-                    "recall %": round(100 * float(own / images), 1),
-                    "precision %": round(100 * float(own / taken), 1) if taken else None,
+                    "recall %": round(100 * float(hits / images), 1),
+                    "precision %": round(100 * float(hits / taken), 1) if taken else None,
                     "most often taken for": classes[others.argmax()]
                     if others.any()
                     else "",
@@ -133,34 +133,34 @@ class ModelInspection(Presentable):
         return Rows(sorted(rows, key=lambda row: float(str(row["recall %"]))))
 
     def confused(self, most: int = 10, who: str | None = None) -> Rows:
-        """The commonest confusions: (class, taken for, images).
+        """Return the most common confusions: class, taken for, images.
 
         Raises:
             NotFoundError: no such student, or the run has no teacher.
         """
-        found, names = self.confusion(who).confusion, self.data.classes
+        matrix, names = self.confusion(who).confusion, self.data.classes
         return Rows(
             {
                 "class": names[true],
-                "taken for": names[said],
-                "images": int(found.counts[true, said]),
+                "taken for": names[predicted],
+                "images": int(matrix.counts[true, predicted]),
             }
-            for true, said in found.confused(most)
+            for true, predicted in matrix.confused(most)
         )
 
     def mistakes(self, count: int = _FEW, who: str | None = None) -> Pictures:
-        """The images it is surest of and wrong about.
+        """Return the most confident mistakes, as pictures.
 
         Raises:
             NotFoundError: no such student, or the run has no teacher.
         """
-        said = self._of(who)
-        wrong = np.flatnonzero(said.argmax(1) != self.labels)
-        rows = wrong[np.argsort(-said.max(1)[wrong], kind="stable")][:count]
+        shares = self._of(who)
+        wrong = np.flatnonzero(shares.argmax(1) != self.labels)
+        rows = wrong[np.argsort(-shares.max(1)[wrong], kind="stable")][:count]
         return self._pictures(rows, who)
 
     def top_disagreements(self, count: int = 8, student: str | None = None) -> Pictures:
-        """The images they are furthest apart on.
+        """Return the images with the largest disagreement of student and teacher.
 
         Raises:
             NotFoundError: no such student, or the run has no teacher.
@@ -169,7 +169,7 @@ class ModelInspection(Presentable):
         return self._pictures(disagreements(mine, theirs, count), student)
 
     def confusion(self, who: str | None = None) -> ConfusionMatrix:
-        """The confusion matrix; in a notebook a cell opens its images.
+        """Return the confusion matrix; in a notebook a cell opens its images.
 
         Raises:
             NotFoundError: no such student, or the run has no teacher.
@@ -178,7 +178,7 @@ class ModelInspection(Presentable):
         return ConfusionMatrix(self.data, self.ids, self._of(chosen), chosen)
 
     def reliability(self) -> Panel:
-        """Accuracy over confidence of each; the diagonal is perfect calibration."""
+        """Plot accuracy over confidence of each model; the diagonal is perfect calibration."""
         curves = {  # seeds of one source share a colour
             name.replace("/", " · "): [
                 (100 * b.confidence, 100 * b.accuracy) for b in reliability(p, self.labels)
@@ -190,31 +190,31 @@ class ModelInspection(Presentable):
         return Panel("Calibration", curves, across="confidence, %", unit="accuracy, %")
 
     def confidences(self) -> list[Panel]:
-        """How sure student and teacher are where they are right, and where wrong."""
+        """Plot the confidence of student and teacher where they are right, and where wrong."""
         return [
             confidence_histogram(
-                f"Confidence of {name}", found.max(1), found.argmax(1) == self.labels
+                f"Confidence of {name}", shares.max(1), shares.argmax(1) == self.labels
             )
             for name in dict.fromkeys((self.described, TEACHER))
-            if (found := self.answers.get(name)) is not None
+            if (shares := self.answers.get(name)) is not None
         ]
 
     def checks(self) -> list[CheckMade]:
-        """Findings of the run's checks and of those made here: issues first."""
-        return worst_first([*self._before, *self.made()])
+        """Return findings of the run's checks and of this examination: issues first."""
+        return worst_first([*self._before, *self.findings()])
 
-    def made(self) -> list[CheckMade]:
-        """Findings on what students say of these images."""
+    def findings(self) -> list[CheckMade]:
+        """Return the findings of this examination on the students' predictions."""
         some = np.flatnonzero(np.bincount(self.labels) >= _SOME)
         vanished = {
-            name: [self.data.classes[k] for k in np.setdiff1d(some, said.argmax(1))]
-            for name, said in self.answers.items()
+            name: [self.data.classes[k] for k in np.setdiff1d(some, p.argmax(1))]
+            for name, p in self.answers.items()
             if name != TEACHER
         }
         return checked(ExaminedFacts(vanished=vanished))
 
     def to_json(self) -> dict[str, Any]:
-        """What was counted, for scripts."""
+        """Return figures and findings for scripts."""
         return {
             "checks": [one.to_json() for one in self.checks()],
             "images": len(self.ids),
@@ -225,7 +225,7 @@ class ModelInspection(Presentable):
         }
 
     def table(self) -> list[tuple[str, str, str, str]]:
-        """(who, top-1 %, calibration error %, agrees with the teacher %) of each."""
+        """Return (model, top-1 %, calibration error %, agrees with the teacher %) rows."""
         return [
             (name, f"{right:.2f}", f"{error:.2f}", "-" if same is None else f"{same:.1f}")
             for name, right, error, same in self._figures()
@@ -242,7 +242,7 @@ class ModelInspection(Presentable):
         return self.document(_MANY).html()
 
     def document(self, most: int | None = None) -> CardPage:
-        """All of it; of very many classes so many."""
+        """Return all results as a page, with at most `most` classes; None is all."""
         name = self.described
         cards = [
             Card("Results", page.table(_HEAD, self.table())),
@@ -269,8 +269,8 @@ class ModelInspection(Presentable):
         rows = self.per_class()
         theirs = {r["class"]: r for r in self.agreement()} if self.is_taught else {}
         for row in rows:
-            if own := theirs.get(row["class"]):
-                row |= {"teacher recall %": own["teacher %"], "agree %": own["agree %"]}
+            if both := theirs.get(row["class"]):
+                row |= {"teacher recall %": both["teacher %"], "agree %": both["agree %"]}
         shown = Rows(rows[:most])
         more = len(rows) - len(shown)
         note = [f"and {more} more: examine().per_class()"] if more else []
@@ -292,13 +292,13 @@ class ModelInspection(Presentable):
         chosen = name if name is not None else self.described
         if chosen not in self.answers:
             raise NotFoundError(
-                f"This run has nobody named {chosen!r} to look at. There are: "
+                f"This run has no model named {chosen!r}. It has: "
                 f"{', '.join(self.answers)}."
             )
         return self.answers[chosen]
 
     def _pictures(self, rows: NDArray[np.integer], who: str | None) -> Pictures:
-        """What each is, and what one and the teacher take it for."""
+        """Images with their class and the predictions of a student and the teacher."""
         names, chosen = self.data.classes, who or self.described
         asked = dict.fromkeys((chosen, *([TEACHER] if self.is_taught else [])))
         lines = [
@@ -328,31 +328,31 @@ def examine(
     *,
     closely: bool = False,
 ) -> ModelInspection:
-    """What every finished training of a run, and its teacher, say of the same images.
+    """Collect predictions of every finished student and of the teacher on the same images.
 
     Args:
-        run: of which one training at least has ended.
+        run: a run with at least one finished training.
         split: of its data.
-        most: images, of the classes in their shares.
-        setup: of the run, where somebody has it.
-        closely: look for images that look alike and labels that look wrong, too.
+        most: images at most, with each class in its share.
+        setup: of the run; None builds it.
+        closely: also search for near-duplicate images and labels that look wrong.
 
     Raises:
-        NotFoundError: nothing has been trained yet.
-        BadInput: the split is empty, or to look closely there is no network.
+        NotFoundError: no training has finished yet.
+        BadInput: the split is empty, or `closely` finds no network to use.
     """
-    own = setup or setup_of(spec_of(run), lambda line: None)
-    data = own.data
+    run_setup = setup or setup_of(spec_of(run), lambda line: None)
+    data = run_setup.data
     ids = getattr(data, split)
     if not len(ids):
         raise BadInput(f"This data has no {split} images. Choose another split.")
     ids, _ = by_class(ids, data.labels, most, 0)  # files are sorted by class
     batches = in_batches(ids)
     answers: dict[str, Probabilities] = {}
-    if was_taught(run) and own.teacher.knowing.members:
-        infer = own.load_teacher(logits=True).infer
+    if was_taught(run) and run_setup.teacher.knowing.members:
+        infer = run_setup.load_teacher(logits=True).infer
         answers[TEACHER] = probabilities(infer, data.shown_ahead(batches))
-    for member in own.spec.members():
+    for member in run_setup.spec.members():
         folder = run.member(member.name)
         path = newest_of(folder) / "student.safetensors"
         if is_student(folder) and path.is_file():
@@ -363,13 +363,13 @@ def examine(
         raise NotFoundError(
             f"Run {run.run_id} has no student yet. Wait for its first training to end."
         )
-    source = own.spec.described()
-    described = [m.name for m in own.spec.members() if m.source_name == source]
+    source = run_setup.spec.described()
+    described = [m.name for m in run_setup.spec.members() if m.source_name == source]
     name = f"{run.run_id}: {len(ids):,} {split} images"
     before = [*run_state(read_all(run.events)).checks.values()]
     if closely:
-        alone = TEACHER in answers and len(own.teacher.members) == 1
-        network = own.whole() if alone else None
+        single = TEACHER in answers and len(run_setup.teacher.members) == 1
+        network = run_setup.whole() if single else None
         before += checked(looked_closely(data, facts_of(data), network))
     chosen = described[0] if described else None
     return ModelInspection(name, data, ids, answers, chosen, before)

@@ -1,4 +1,4 @@
-"""`kdlab export`: a run's student alone, loadable without kdlab; or its global model."""
+"""`kdlab export`: the student of a run, loadable without kdlab, or its global model."""
 
 import shutil
 from pathlib import Path
@@ -51,12 +51,12 @@ def export_student(
     licence: str | None = None,
     bare: bool = False,
 ) -> str:
-    """Write the student and its JSON card; says how to load it, and what it costs.
+    """Write the student and its JSON card; return how to load it, and its costs, in words.
 
-    Arguments are those of `kdlab export`; without a member the best on validation, and it says so.
+    Arguments are those of `kdlab export`; without a member it takes the best on validation.
 
     Raises:
-        BadInput, ModelError: as kdlab/run/outputs/export_formats.py does.
+        BadInput, ModelError: see kdlab/run/outputs/export_formats.py.
         NotFoundError: no such run or member, or it has no student yet.
     """
     run = folders.find(run_id)
@@ -64,17 +64,17 @@ def export_student(
     folder, facts = source.parent, export_facts(run, source, licence)
     suffix = {"torch": ".pt", "int8": ".int8.onnx", "timm": ""}.get(to, f".{to}")
     target = Path(out or f"student{suffix}").resolve()
-    if to == "pt2" and target.suffix != ".pt2":  # torch takes no other
+    if to == "pt2" and target.suffix != ".pt2":  # torch requires it
         target = target.with_name(f"{target.name}.pt2")
     if target.suffix == ".json":
-        raise BadInput(f"{target} is where the card goes: give --out a name of weights.")
+        raise BadInput(f"The card goes to {target}: give --out the name of a weights file.")
     target.parent.mkdir(parents=True, exist_ok=True)
     name = folder.relative_to(run.path / "members").as_posix().removesuffix("/whole")
     if to == "timm":
         from kdlab.run.outputs.timm_folder import TIMM_FILES, write_timm_folder  # torch
 
         written = write_timm_folder(source, target, facts)
-        _hand_on(written, *(written / name for name in TIMM_FILES))
+        _make_readable(written, *(written / name for name in TIMM_FILES))
         files = f"{target}\n{taken}".rstrip()
         return f"{name}\n{files}\n\nLoad it:\n{_FOLDER.format(path=str(target))}"
     from kdlab.run.outputs.export_formats import StudentWithTeacher, ship  # imports torch
@@ -86,22 +86,22 @@ def export_student(
     elif to == "int8":
         from kdlab.run.outputs.quantised import quantise
 
-        found = quantise(beside.student, beside.data(), target, inside, bare=bare)
-        checked = f"\n\n{found}"
+        quantised = quantise(beside.student, beside.data(), target, inside, bare=bare)
+        checked = f"\n\n{quantised}"
     elif to in ("pt2", "onnx"):
         shipped = ship(beside.student, beside.images(), to, target, inside, bare=bare)
         checked = f"\n{shipped}"
     else:
         torch.save(load_file(source), target)
     shutil.copyfile(source.with_suffix(".json"), target.with_suffix(".json"))
-    _hand_on(target, target.with_suffix(".json"))
+    _make_readable(target, target.with_suffix(".json"))
     files = f"{target}\n{target.with_suffix('.json')}\n{taken}".rstrip()
-    how = _asked(to, card, target, bare=bare) if to in _RUNS else _how(card, target)
+    how = _how_graph(to, card, target, bare=bare) if to in _RUNS else _how(card, target)
     return f"{name}\n{files}{checked}\n\n{cost_table(beside.costs())}\n\nLoad it:\n{how}"
 
 
-def _asked(to: str, card: dict[str, Any], target: Path, *, bare: bool) -> str:
-    """How an exported graph is asked, and with which images."""
+def _how_graph(to: str, card: dict[str, Any], target: Path, *, bare: bool) -> str:
+    """Lines of Python that run an exported graph, with the shape of its images."""
     how, side = _RUNS[to].format(path=str(target)), card["input"]["size"]
     if bare or card["input"].get("crop_mode") == "border":
         how = how.replace("of any size", f"of {side} by {side} pixels, cropped before")
@@ -109,13 +109,13 @@ def _asked(to: str, card: dict[str, Any], target: Path, *, bare: bool) -> str:
 
 
 def export_facts(run: RunFolder, student: Path, licence: str | None) -> dict[str, Any]:
-    """What a reader of the student elsewhere has to know; no paths of this machine.
+    """Collect facts for readers of the exported student; no paths of this machine.
 
     Args:
-        run: that trained it.
-        student: .safetensors.
-        licence: of its weights, as a model hub names it; None is that of the published ones that
-            it began with, or "unknown".
+        run: the run that trained it.
+        student: its .safetensors file.
+        licence: of its weights, as a model hub names it; None is that of the published weights it
+            started from, or "unknown".
     """
     (begun, *_) = select(run.events, RunStarted)
     folder = student.parent
@@ -139,7 +139,7 @@ def export_facts(run: RunFolder, student: Path, licence: str | None) -> dict[str
 
 
 def _licence(student: Any) -> str:
-    """Licence of the published weights that a network began with."""
+    """Return the licence of the published weights that a network started from."""
     block = student if isinstance(student, dict) else {}
     kind, _, variant = str(block.get("type")).partition("/")
     if not block.get("pretrained") or kind != "timm":
@@ -149,14 +149,14 @@ def _licence(student: Any) -> str:
     return str(getattr(timm.get_pretrained_cfg(variant), "license", None) or "unknown")
 
 
-def _hand_on(*written: Path) -> None:
-    """What is exported is for others, too; all else that kdlab writes is for its user alone."""
+def _make_readable(*written: Path) -> None:
+    """Let others read exported files; all other files of kdlab are private to the user."""
     for path in written:
         path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def export_global(run_id: str, *, out: str | None, member: str | None) -> str:
-    """Write the global model of local ones: averaged weights, or a folder of networks.
+    """Write the global model of local models: averaged weights, or a folder of networks.
 
     Raises:
         NotFoundError: no such run or member, or it has no global model.
@@ -175,8 +175,8 @@ def export_global(run_id: str, *, out: str | None, member: str | None) -> str:
         return f"{name}\n{target}\n\nLoad it:\n{_how(card, target)}"
     if not ensemble.is_file():
         raise NotFoundError(
-            f"{name} of run {run.run_id} has no global model; only what was made of local "
-            "models has one. Leave --global away for its student."
+            f"{name} of run {run.run_id} has no global model; only trainings of local models "
+            "have one. Omit --global to export its student."
         )
     target = Path(out or "ensemble").resolve()
     target.mkdir(parents=True, exist_ok=True)
@@ -184,8 +184,8 @@ def export_global(run_id: str, *, out: str | None, member: str | None) -> str:
     for path in networks:
         shutil.copyfile(path, target / path.name)
     card = yaml.safe_load(ensemble.read_text())
-    for one in card["teacher"]:
-        one["model"]["weights"] = str(target / Path(one["model"]["weights"]).name)
+    for network in card["teacher"]:
+        network["model"]["weights"] = str(target / Path(network["model"]["weights"]).name)
     (target / ensemble.name).write_text(yaml.safe_dump(card, sort_keys=False))
     return (
         f"{name}\n{target} ({len(card['teacher'])} networks)\n\nIts output is the mean of "
@@ -203,7 +203,7 @@ def _exported(path: str) -> str:
 
 
 def _how(card: dict[str, Any], target: Path) -> str:
-    """Lines of Python that load the file, whole with their imports."""
+    """Lines of Python that load the file, with their imports."""
     kind, _, variant = str(card["model"]["type"]).partition("/")
     classes, channels = card["num_classes"], card["in_chans"]
     load = ("from safetensors.torch import load_file", f"load_file({str(target)!r})")
@@ -211,16 +211,16 @@ def _how(card: dict[str, Any], target: Path) -> str:
         load = ("import torch", f"torch.load({str(target)!r}, weights_only=True)")
     if kind == "timm":
         options = dict(card["model"].get("options") or {})
-        told = {"num_classes": classes, "in_chans": channels} | options
-        words = ", ".join(f"{name}={value!r}" for name, value in told.items())
+        options = {"num_classes": classes, "in_chans": channels} | options
+        words = ", ".join(f"{name}={value!r}" for name, value in options.items())
         make = f"timm.create_model({variant!r}, {words})"
         lines = ["import timm", load[0], "", f"model = {make}"]
     elif kind == "torchvision" and channels == 3:
         make = f"torchvision.models.get_model({variant!r}, num_classes={classes})"
         lines = ["import torchvision", load[0], "", f"model = {make}"]
     elif any(isinstance(value, dict) for value in card["model"].values()):
-        return _exported(str(target))  # a network made of others, by what its card says
-    else:  # a network of kdlab or of the user: neither timm nor torchvision has it
+        return _exported(str(target))  # a network of networks, built from its card
+    else:  # a network of kdlab or of the user, not of timm or torchvision
         spec = construct(ModelSpec, from_dict(card["model"], target.name))
         name, module = type(spec).__name__, type(spec).__module__
         lines = [f"from {module} import {name}", load[0], ""]

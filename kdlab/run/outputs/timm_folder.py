@@ -1,4 +1,4 @@
-"""The student as a folder that timm, transformers and a model hub read, and kdlab again."""
+"""The student as a folder that timm, transformers, a model hub and kdlab read."""
 
 import json
 from collections.abc import Mapping
@@ -52,16 +52,16 @@ def write_timm_folder(student: Path, target: Path, facts: Mapping[str, Any]) -> 
 
     Args:
         student: .safetensors of a student, its card beside it.
-        target: the folder, made where it is not there.
+        target: the folder, created where missing.
         facts: see `export_facts`.
 
     Raises:
-        BadInput: the student is no network of timm's, or the folder holds other files.
+        BadInput: the student is no timm network, or the folder holds other files.
     """
     spec, card = spec_of(student), read_card(student)
     state = load_file(student)
     if isinstance(spec, ShrunkModel):  # timm brings a photo to that size itself
-        state = {name.removeprefix("inner."): own for name, own in state.items()}
+        state = {name.removeprefix("inner."): tensor for name, tensor in state.items()}
         card |= {
             "model": spec.model.to_dict(),
             "input": card["input"] | {"size": spec.size},
@@ -69,14 +69,14 @@ def write_timm_folder(student: Path, target: Path, facts: Mapping[str, Any]) -> 
         spec = spec.model
     if not isinstance(spec, TimmModel):
         raise BadInput(
-            f"The student is {spec.component}, and timm loads its own networks only; "
+            f"The student is {spec.component}, but timm loads only its own networks; "
             "--to safetensors, pt2 and onnx take any."
         )
-    known = target.is_dir() and (target / "model.json").is_file()
-    if not known and target.is_dir() and any(target.iterdir()):
+    is_ours = target.is_dir() and (target / "model.json").is_file()
+    if not is_ours and target.is_dir() and any(target.iterdir()):
         raise BadInput(
-            f"{target} holds other files, and its README.md would be written over: give --out a "
-            "new folder."
+            f"{target} holds other files, and the export would overwrite its README.md: give "
+            "--out a new folder."
         )
     target.mkdir(parents=True, exist_ok=True)
     save_file(state, target / "model.safetensors")
@@ -102,10 +102,10 @@ def write_timm_folder(student: Path, target: Path, facts: Mapping[str, Any]) -> 
 
 
 def _config(spec: TimmModel, card: Mapping[str, Any], licence: str) -> dict[str, Any]:
-    """What timm reads; nothing of the weights that its name stands for in timm."""
-    shown, size = card["input"], card["input"]["size"]
+    """The config.json that timm reads; the pretrained weights of that name play no part."""
+    input_card, size = card["input"], card["input"]["size"]
     model = spec.without_weights().architecture(card["num_classes"], card["in_chans"])
-    known: Mapping[str, Any] = model.pretrained_cfg  # type: ignore[assignment]  # timm's
+    pretrained: Mapping[str, Any] = model.pretrained_cfg  # type: ignore[assignment]  # timm's
     layers = ("first_conv", "classifier", "fixed_input_size")
     return {
         "architecture": spec.variant.partition(".")[0],
@@ -114,13 +114,13 @@ def _config(spec: TimmModel, card: Mapping[str, Any], licence: str) -> dict[str,
         "label_names": card["classes"],
         "model_args": {"in_chans": card["in_chans"], **spec.options},
         "pretrained_cfg": {
-            **{name: known[name] for name in layers if name in known},
+            **{name: pretrained[name] for name in layers if name in pretrained},
             "input_size": [card["in_chans"], size, size],
             "mean": card["mean"],
             "std": card["std"],
-            "crop_pct": shown.get("crop_pct", 1.0),
-            "crop_mode": shown.get("crop_mode", "center"),
-            "interpolation": shown.get("interpolation", "bilinear"),
+            "crop_pct": input_card.get("crop_pct", 1.0),
+            "crop_mode": input_card.get("crop_mode", "center"),
+            "interpolation": input_card.get("interpolation", "bilinear"),
             "license": licence,
         },
     }

@@ -1,4 +1,4 @@
-"""`kdlab runs --sync`: what MLflow could not take during a run is written now."""
+"""`kdlab runs --sync`: writes to MLflow what it could not take during a run."""
 
 from kdlab.config.home import runs_folder
 from kdlab.events.log import EventLog, read_all
@@ -8,12 +8,12 @@ from kdlab.tracking.follow import sync
 
 
 def sync_all() -> str:
-    """Go over all runs and sweeps; one line for each that had something to write."""
+    """Sync all runs and sweeps; return one line for each that had events to write."""
     lines = []
     for run in reversed(folders.all_folders()):
         state = str(run.status().state)
-        if state in ("lost", "stopped"):  # killed: nobody wrote its last event
-            _tell_the_end(run, state)
+        if state in ("lost", "stopped"):  # killed before its last event
+            _write_last_event(run, state)
         lines.append(_synced(run, run.run_id))
     for path in sorted((runs_folder() / "sweeps").glob("*/sweep.yaml")):
         sweep = folders.RunFolder(path.parent)
@@ -22,7 +22,7 @@ def sync_all() -> str:
 
 
 def _synced(run: folders.RunFolder, name: str) -> str:
-    """What there is to say of it; empty where MLflow had all."""
+    """Sync one folder and return the outcome in words; empty where MLflow had all."""
     state = run.status().state
     if state in folders.UNDER_WAY:
         return f"{name}: is {state}; its own tracker writes"
@@ -33,11 +33,11 @@ def _synced(run: folders.RunFolder, name: str) -> str:
     return f"{name}: {count} events written" if count else ""
 
 
-def _tell_the_end(run: folders.RunFolder, state: str) -> None:
-    # What MLflow has to say may come after it.
-    said = [e.facts()["event"] for e in read_all(run.events)]
-    ends = [name for name in said if name in ("run_started", "run_done")]
-    if said and ends[-1:] != ["run_done"]:
+def _write_last_event(run: folders.RunFolder, state: str) -> None:
+    # Warnings on MLflow may follow `run_done`.
+    names = [e.facts()["event"] for e in read_all(run.events)]
+    ends = [name for name in names if name in ("run_started", "run_done")]
+    if names and ends[-1:] != ["run_done"]:
         log = EventLog(run.events)
         log.emit(RunDone(state=state, error="the run's process was killed"))
         log.close()

@@ -110,7 +110,7 @@ def test_a_student_that_cannot_be_measured_is_a_warning_and_no_end(tmp_path):
     assert found == {}
     (warned,) = said
     assert isinstance(warned, Warned)
-    assert warned.message.startswith("What the student costs is not known")
+    assert warned.message.startswith("The costs of the student are unknown")
 
 
 def test_a_model_card_names_what_it_is_of_and_goes_to_mlflow_with_its_students(
@@ -321,7 +321,7 @@ def test_a_run_for_mlflow_is_a_page_curves_and_a_note_with_words_as_words(finish
 def test_the_overview_is_written_and_told(finished, monkeypatch):
     run, said = finished("seeds=[0, 1]", members=SEEDS), []
     finding = CheckMade(code="KD-R07", result="passed", title="each says each")
-    page = SimpleNamespace(page=lambda: "looked at", made=lambda: [finding])
+    page = SimpleNamespace(page=lambda: "looked at", findings=lambda: [finding])
     monkeypatch.setattr(documents, "examine", lambda *told: page)
     draw_overview(run.folder, None, said.append)
     seen, told = said

@@ -128,12 +128,12 @@ def test_names_of_classes_are_as_harmless(digits, photos, tmp_path):
 def test_a_file_that_is_there_stays_unless_it_is_forced(student, photos, tmp_path):
     out = tmp_path / "labels.csv"
     out.write_text("mine")
-    with pytest.raises(BadInput, match=r"labels\.csv is there already; --force"):
+    with pytest.raises(BadInput, match=r"labels\.csv exists already; --force"):
         label(student, photos, out)
     assert out.read_text() == "mine"
     label(student, photos, out, force=True)
     assert len(table(out)) == 7
-    with pytest.raises(BadInput, match="photos is there already"):
+    with pytest.raises(BadInput, match="photos exists already"):
         label(student, photos, photos, force=True)
 
 

@@ -219,7 +219,7 @@ def test_a_cost_that_cannot_be_measured_does_not_lose_the_training(here, monkeyp
     assert run.state == "finished", run.folder.log.read_text()
     assert run.result["costs"] == {}
     *_, said = select(run.folder.events, "warned")
-    assert said.message == "What the student costs is not known: one is not enough"
+    assert said.message == "The costs of the student are unknown: one is not enough"
     assert "N-training" in run.table()
 
 
