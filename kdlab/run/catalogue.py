@@ -1,4 +1,4 @@
-"""What there is, in words: `kdlab list` and `show`. Lists without importing."""
+"""Configs, cards and components for `kdlab list` and `show`, listed without imports."""
 
 import contextlib
 import html
@@ -27,7 +27,7 @@ _MOST_KEPT = 200  # sheets
 
 
 def catalogue(kind: str | None = None, word: str | None = None) -> str:
-    """Configs, cards and components with one line each; without arguments what fits a screen.
+    """List configs, cards and components, a line each; without arguments a short overview.
 
     Raises:
         NotFoundError: no such kind, or nothing with that word.
@@ -40,7 +40,7 @@ def catalogue(kind: str | None = None, word: str | None = None) -> str:
 def listed(
     kind: str | None = None, word: str | None = None
 ) -> dict[str, list[dict[str, str]]]:
-    """The same for scripts: by kind, how a config names it, its name, and its line.
+    """Return the catalogue for scripts: by kind, rows of how a config names it, name and line.
 
     Raises:
         NotFoundError: no such kind, or nothing with that word.
@@ -65,15 +65,15 @@ def _chosen(kind: str | None, word: str | None) -> "Sections":
 
 
 def _with_word(sections: "Sections", word: str) -> "Sections":
-    found = {
+    hits = {
         title: [r for r in rows if word.lower() in f"{r[1]} {r[2]}".lower()]
         for title, rows in sections.items()
     }
-    found = {title: rows for title, rows in found.items() if rows}
-    if not found:
+    hits = {title: rows for title, rows in hits.items() if rows}
+    if not hits:
         names = [name for rows in sections.values() for _, name, _ in rows]
         raise NotFoundError(f"Nothing has {word!r} in it.{nearest(word, names)}")
-    return found
+    return hits
 
 
 def _overview(sections: "Sections") -> str:
@@ -82,7 +82,7 @@ def _overview(sections: "Sections") -> str:
     lines = []
     for title, rows in sections.items():
         names = dict.fromkeys(name.removeprefix(f"{title}/") for _, name, _ in rows)
-        # Those for tests are listed by their kind, and are not what one looks for here.
+        # Configs for tests are listed by their kind only.
         usual = (name for name in names if not name.startswith("smoke/"))
         shown = sorted(usual, key=lambda name: ("/" in name, name))
         lines += wrap(
@@ -97,8 +97,8 @@ def _overview(sections: "Sections") -> str:
     lines += [
         "",
         "kdlab list KIND            one kind, a line each (kdlab list all: everything)",
-        "kdlab list --search WORD   what has it in its name or its line",
-        "kdlab show NAME            one of them whole;  kdlab run NAME  starts a config",
+        "kdlab list --search WORD   all with the word in name or line",
+        "kdlab show NAME            one in full;  kdlab run NAME  starts a config",
     ]
     return "\n".join(lines)
 
@@ -112,16 +112,16 @@ def _listed(sections: "Sections") -> str:
     return "\n\n".join(blocks)
 
 
-# Of each kind: how YAML names it (use, type, or nothing), name, one line.
+# By kind, rows of: how YAML names it (use, type, or nothing), name, one line.
 Sections = dict[str, list[tuple[str, str, str]]]
 
 
 def _sections() -> Sections:
     sections: Sections = {}
     for name, path in folders.names("configs").items():
-        of = "sweeps" if name.startswith("sweeps/") else "configs"
-        how = "" if of == "sweeps" else "run"
-        sections.setdefault(of, []).append((how, name, _about(path)))
+        kind = "sweeps" if name.startswith("sweeps/") else "configs"
+        how = "" if kind == "sweeps" else "run"
+        sections.setdefault(kind, []).append((how, name, _about(path)))
     for name, path in folders.names("registry").items():
         sections.setdefault(name.split("/", 1)[0], []).append(("use", name, _about(path)))
     for entry in source_index.index():
@@ -133,7 +133,7 @@ def _sections() -> Sections:
 
 
 def _parts() -> Sections:
-    """Without configs; with what was defined in a notebook cell."""
+    """All cards and components, with those of notebook cells, without configs."""
     sections = _sections()
     for title in ("configs", "sweeps"):
         sections.pop(title, None)
@@ -145,7 +145,7 @@ def _parts() -> Sections:
 
 
 def _about(path: Path) -> str:
-    """The `about:` line, without parsing the whole file."""
+    """The text of the `about:` line, found without parsing the file."""
     with path.open(encoding="utf-8") as file:
         for line in file:
             if line.startswith("about:"):
@@ -155,7 +155,7 @@ def _about(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A card or a component, to be read: in a terminal, or in a notebook."""
+    """The printed form of a card or component, for a terminal or a notebook."""
 
     name: str
     place: str  # its file
@@ -181,14 +181,14 @@ class Registry:
     def __getitem__(self, name: str) -> Sheet:
         if name in folders.names("registry"):
             return card_sheet(name)
-        found = component_sheet(name)
-        if found is None:
+        sheet = component_sheet(name)
+        if sheet is None:
             is_config = name in folders.names("configs")
             hint = f' It is a config: kdlab.load("{name}").' if is_config else ""
             raise NotFoundError(
                 f"There is no card or component named {name!r}.{hint}{nearest(name, self)}"
             )
-        return found
+        return sheet
 
     def __iter__(self) -> Iterator[str]:
         return (name for rows in _parts().values() for _, name, _ in rows)
@@ -212,11 +212,11 @@ class Registry:
 
 
 def describe(name: str, overrides: Sequence[str] = ()) -> str:
-    """A config, a card, or a component.
+    """Describe a config, a card or a component in words.
 
     Raises:
-        NotFoundError: none of the three; names the nearest.
-        SpecError: a config with faults.
+        NotFoundError: it is none of the three; names the nearest.
+        SpecError: the config has faults.
     """
     if name.startswith("sweeps/") and name in folders.names("configs"):
         return _sweep(name)
@@ -226,23 +226,23 @@ def describe(name: str, overrides: Sequence[str] = ()) -> str:
 
 
 def described(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The same for scripts: keys (or fields) with their values, and where each comes from.
+    """Describe it for scripts: keys (or fields) with values, and where each comes from.
 
     Raises:
-        NotFoundError, SpecError: as `describe`.
+        NotFoundError, SpecError: see `describe`.
     """
     if name in folders.names("configs") or folders.yaml_file(name):
         if name.startswith("sweeps/"):
             return {"name": name, "text": _sweep(name)}
         experiment = load_experiment(name, *overrides)
         return {"name": name, "spec_hash": experiment.hash, "spec": experiment.resolved}
-    found = _sheet(name, overrides)
-    rows = [dict(zip(found.head, row, strict=True)) for row in found.rows]
-    return {"name": name, "place": found.place, "about": found.about, "rows": rows}
+    sheet = _sheet(name, overrides)
+    rows = [dict(zip(sheet.head, row, strict=True)) for row in sheet.rows]
+    return {"name": name, "place": sheet.place, "about": sheet.about, "rows": rows}
 
 
 def _sheet(name: str, overrides: Sequence[str]) -> Sheet:
-    """A card or a component; NotFoundError where there is none."""
+    """The sheet of a card or component; NotFoundError where there is none."""
     if name in folders.names("registry"):
         return card_sheet(name, overrides)
     if component := component_sheet(name):
@@ -255,7 +255,7 @@ def _sheet(name: str, overrides: Sequence[str]) -> Sheet:
 
 
 def _config_sheet(name: str, overrides: Sequence[str]) -> Sheet:
-    def made() -> Sheet:
+    def make() -> Sheet:
         experiment = load_experiment(name, *overrides)
         rows = tuple(
             (key, _word(value), origin) for key, value, origin in experiment.rows()
@@ -266,19 +266,19 @@ def _config_sheet(name: str, overrides: Sequence[str]) -> Sheet:
 
     tree = load.compose(name, overrides)
     named = registry.component_names(tree.data)
-    # Sources of other packages are not looked at: what they say is not kept.
+    # The cache ignores changes of other packages: their components are not cached.
     is_own = all(source_index.entry_of(component) for component in named)
-    return _kept(f"config {name} {tree.data} {tree.origins}", made) if is_own else made()
+    return _cached(f"config {name} {tree.data} {tree.origins}", make) if is_own else make()
 
 
 def _sweep(name: str) -> str:
-    """As it is written: what its keys may be is checked by `kdlab sweep`."""
+    """The text of a sweep's file, unchecked; `kdlab sweep` checks its keys."""
     path = folders.find("configs", name)
     return f"{name}  ({folders.display(path)})\n\n{path.read_text(encoding='utf-8')}"
 
 
 def card_sheet(name: str, overrides: Sequence[str] = ()) -> Sheet:
-    """A card with where each value comes from; SpecError where it has faults."""
+    """Return the sheet of a card, with the origin of each value; SpecError on faults."""
     path = folders.find("registry", name)
     tree = load.compose_card(name, overrides)
     if tree.faults:
@@ -289,33 +289,33 @@ def card_sheet(name: str, overrides: Sequence[str] = ()) -> Sheet:
 
 
 def component_sheet(name: str) -> Sheet | None:
-    """A component with its fields, defaults and ranges; None where there is none.
+    """Return the sheet of a component: fields, defaults and ranges; None where there is none.
 
-    What kdlab's own sources say is kept: reading them as a class imports torch.
+    Sheets of kdlab's components are cached, as importing their classes imports torch.
     """
     try:
         if name not in registry.own_names() or "torch" in sys.modules:
             return _sheet_of_class(name)
-        return _kept(f"component {name}", lambda: _sheet_of_class(name))
+        return _cached(f"component {name}", lambda: _sheet_of_class(name))
     except NotFoundError:
         return None
 
 
-def _kept(of: str, make: Callable[[], Sheet]) -> Sheet:
-    """A sheet that follows from kdlab's own sources and from what it is of."""
+def _cached(key: str, make: Callable[[], Sheet]) -> Sheet:
+    """The sheet cached under `key` and the state of kdlab's sources, made where missing."""
     places = filter(None, (Path(__file__).resolve().parent.parent, evidence.folder()))
     sources = (path.stat() for place in places for path in place.rglob("*.py"))
     states = [(source.st_mtime_ns, source.st_size) for source in sources]
-    path = home() / "shown" / f"{key_of(f'{of} {sorted(states)}')}.txt"
-    with contextlib.suppress(MessageError):  # damaged: it is made anew
-        if found := find_as(Sheet, path):
-            return found
-    made = make()
-    write_json(path, to_builtins(made))
-    known = sorted(path.parent.glob("*.txt"), key=lambda one: one.stat().st_mtime)
-    for old in known[:-_MOST_KEPT]:
+    path = home() / "shown" / f"{key_of(f'{key} {sorted(states)}')}.txt"
+    with contextlib.suppress(MessageError):  # damaged: make it again
+        if cached := find_as(Sheet, path):
+            return cached
+    sheet = make()
+    write_json(path, to_builtins(sheet))
+    files = sorted(path.parent.glob("*.txt"), key=lambda file: file.stat().st_mtime)
+    for old in files[:-_MOST_KEPT]:
         old.unlink(missing_ok=True)
-    return made
+    return sheet
 
 
 def _sheet_of_class(name: str) -> Sheet:
@@ -323,11 +323,11 @@ def _sheet_of_class(name: str) -> Sheet:
     limits, needed = ranges_of(cls), required_fields(cls)
     rows = []
     for field in hints_of(cls):
-        if field != "variant":  # of a family: part of its name
+        if field != "variant":  # part of a family's name
             value = "required" if field in needed else str(getattr(cls, field, None))
             rows.append((field, value, str(limits.get(field, ""))))
-    own = source_index.entry_of(name)
-    path = f"{own.module.replace('.', '/')}.py" if own else cls.__module__
+    entry = source_index.entry_of(name)
+    path = f"{entry.module.replace('.', '/')}.py" if entry else cls.__module__
     about = inspect.cleandoc(cls.__doc__ or "")
     inherited = _inherited(cls)
     about += f"\n\n{inherited}" if inherited else ""
@@ -335,13 +335,13 @@ def _sheet_of_class(name: str) -> Sheet:
 
 
 def _inherited(cls: type[Spec]) -> str:
-    """A line or more for each field that a base class explains."""
-    said = field_docs(cls)
-    own = field_docs(cls, inherited=False)
+    """Descriptions of fields that base classes document."""
+    every = field_docs(cls)
+    local = field_docs(cls, inherited=False)
     return "\n".join(
-        fill(f"{name}: {said[name]}", _SHOWN, subsequent_indent="    ")
+        fill(f"{name}: {every[name]}", _SHOWN, subsequent_indent="    ")
         for name in hints_of(cls)
-        if name in said and name not in own
+        if name in every and name not in local
     )
 
 

@@ -22,7 +22,7 @@ from kdlab.run.handle.alerts import send
 class Finding(TypedDict):
     what: str
     state: str  # ok, limited, missing
-    found: str
+    found: str  # a key of JSON
     advice: str
 
 
@@ -63,7 +63,7 @@ def _alerts(try_it: bool) -> Finding:
     try:
         address = webhook()
         if address and try_it:
-            send(address, "kdlab: a try", "Alerts of your runs will come here.")
+            send(address, "kdlab: a test", "Alerts of your runs will come here.")
     except KdlabError as error:
         return _finding("alerts", False, str(error), how)
     host = f"go to {urlsplit(address or '').hostname}{', which took one' * try_it}"
@@ -72,24 +72,24 @@ def _alerts(try_it: bool) -> Finding:
 
 def _package(name: str) -> Finding:
     try:
-        found = version(name)
+        installed = version(name)
     except PackageNotFoundError:
         return _finding(name, False, "not installed", f"pip install {name}")
-    bad = name == "torch" and found.startswith("2.13.0")
+    bad = name == "torch" and installed.startswith("2.13.0")
     advice = "torch 2.13.0 cannot be imported beside torchvision: install another version"
-    return _finding(name, not bad, found, advice)
+    return _finding(name, not bad, installed, advice)
 
 
 def _writable(what: str, folder: Path, variable: str) -> Finding:
     existing = next(p for p in (folder, *folder.parents) if p.exists())
     free = shutil.disk_usage(existing).free / 1e9
-    good, found = os.access(existing, os.W_OK), f"{folder} ({free:.0f} GB free)"
+    good, text = os.access(existing, os.W_OK), f"{folder} ({free:.0f} GB free)"
     advice = f"set {variable} to a folder that can be written"
-    return _finding(f"folder for {what}", good, found, advice)
+    return _finding(f"folder for {what}", good, text, advice)
 
 
 def _within_reach() -> Iterator[Finding]:
-    """Who could reach what: each port that is open now, and folders of runs."""
+    """Findings on open ports, and on folders of runs that other users can read."""
     ports = list(port_audit.listening())
     if not ports:
         yield _finding("ports", True, "no process of kdlab listens now", "")
@@ -98,22 +98,20 @@ def _within_reach() -> Iterator[Finding]:
         if port.guard:
             yield _finding(what, True, f"{port.guard} ({port.within_reach_of})", "")
             continue
-        found = f"ANSWERS ANYBODY among {port.within_reach_of} (process {port.pid})"
+        text = f"ANSWERS ANYBODY among {port.within_reach_of} (process {port.pid})"
         advice = "end it, or give it certificates: docs/cluster.md"
-        yield _finding(what, False, found, advice, "limited")
+        yield _finding(what, False, text, advice, "limited")
     shown = port_audit.readable()
-    found = (
-        f"others may read {len(shown)}, such as {shown[0]}" if shown else "for you alone"
-    )
+    text = f"others may read {len(shown)}, such as {shown[0]}" if shown else "for you alone"
     closing = f"chmod go= {' '.join(map(str, sorted({p.parent for p in shown})))}"
-    yield _finding("what kdlab keeps", not shown, found, closing, "limited")
+    yield _finding("what kdlab keeps", not shown, text, closing, "limited")
 
 
 def _finding(
-    what: str, good: bool, found: str, advice: str, otherwise: str = "missing"
+    what: str, good: bool, result: str, advice: str, otherwise: str = "missing"
 ) -> Finding:
-    state, told = ("ok", "") if good else (otherwise, advice)
-    return Finding(what=what, state=state, found=found, advice=told)
+    state, advice = ("ok", "") if good else (otherwise, advice)
+    return Finding(what=what, state=state, found=result, advice=advice)
 
 
 def printed(findings: list[Finding]) -> str:

@@ -1,4 +1,4 @@
-"""What an experiment will take, before it runs: from some seconds of its own steps."""
+"""Estimate of time, memory and disk of an experiment, from some seconds of its steps."""
 
 import math
 import os
@@ -24,26 +24,26 @@ from kdlab.train.teacher import TeacherSpec, prepared
 _STARTS_S = 4.0  # of a training: process, first steps, last evaluation
 _POOL_S = 6.0  # until served teachers answer
 _BASE_MB = 350  # of a process with PyTorch
-_ENGINES = 4  # copies of a teacher's weights while its engines are compared
-_KEPT = 2  # checkpoints of a training, beside its exported weights
+_ENGINES = 4  # copies of a teacher's weights while engines are compared
+_KEPT = 2  # checkpoints of a training, besides its exported weights
 _VIEWS_S = 0.5
 _HEAD = ("", "about", "samples/s", "bound by")
 
 
 @dataclass(frozen=True, slots=True)
 class StageEstimate:
-    """One training of a run."""
+    """Estimate of one training of a run."""
 
     name: str  # "teacher", "none/seed0"
     about: str
     seconds: float
     samples_per_second: float
-    bound_by: str  # what it would have to be faster for
+    bound_by: str  # its slowest side
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A table in a terminal and in a notebook; seconds, MB, samples/s."""
+    """Estimate of a run, shown as a table; in seconds, MB and samples/s."""
 
     stages: tuple[StageEstimate, ...]
     student: NetworkRates
@@ -52,8 +52,8 @@ class Estimate:
     memory_mb: float
     disk_mb: float
     label_bytes: int  # of a sample's soft labels; 0 without a teacher
-    wire_bytes: float  # of a sample, asked and answered; 0 where nothing travels
-    teachers_needed: int | None  # served ones, so that the student does not wait
+    wire_bytes: float  # of a sample, request and answer; 0 without served teachers
+    teachers_needed: int | None  # served teachers, for a student that never waits
 
     @property
     def seconds(self) -> float:
@@ -71,27 +71,27 @@ class Estimate:
         ]
 
     def facts(self) -> list[str]:
-        """A line for each."""
-        found = [
+        """Return lines on time, memory, disk, speeds and bytes."""
+        lines = [
             f"about {duration(self.seconds)} in all on this machine, as busy as it is now",
             f"memory about {self.memory_mb:,.0f} MB, disk about {self.disk_mb:,.0f} MB",
             f"the student trains on {self.student.trained:,.0f} samples/s, views are made at "
             f"{self.views_per_second:,.0f}",
         ]
         if self.teacher is not None:
-            found.append(
+            lines.append(
                 f"the teacher answers {self.teacher.asked:,.0f} samples/s, "
                 f"{self.label_bytes:,} bytes of soft labels each"
             )
         if self.wire_bytes:
             rate = self.wire_bytes * self.student.trained / 1e6
-            found.append(
-                f"a sample takes {self.wire_bytes:,.0f} bytes on the wire, asked and answered: "
+            lines.append(
+                f"a sample takes {self.wire_bytes:,.0f} bytes on the wire, request and answer: "
                 f"{rate:,.1f} MB/s when the student never waits"
             )
         if self.teachers_needed is not None:
-            found.append(f"{self.teachers_needed} served teachers keep up with the student")
-        return found
+            lines.append(f"{self.teachers_needed} served teachers keep up with the student")
+        return lines
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"seconds": self.seconds}
@@ -107,23 +107,23 @@ class Estimate:
 def estimate(
     spec: ExperimentSpec, say: Callable[[str], None] = lambda line: None
 ) -> Estimate:
-    """Measure student, teacher and views for some seconds, and reckon from there.
+    """Measure student, teacher and views for some seconds, and extrapolate.
 
     Raises:
-        BadInput: of several devices or local models, whose plans say what they take.
+        BadInput: the run has several devices or local models; their plans have the times.
     """
     if not spec.method.one_student or spec.method.has_ranks(spec):
         raise BadInput(
-            f"An estimate is made of one student in one process; this is "
+            f"An estimate covers one student in one process; this is "
             f"{spec.method.component} with {spec.aggregation.component}. Plans of blockwise "
-            "distillation and rounds of ensembles say their times when they start; kdlab "
-            "simulate reckons with many machines."
+            "distillation and rounds of ensembles print their times when they start; kdlab "
+            "simulate predicts many machines."
         )
     say("measuring the student, the teacher and the views for some seconds")
-    return _Reckoning(spec, spec.data.load(say)).estimate()
+    return _Estimator(spec, spec.data.load(say)).estimate()
 
 
-class _Reckoning:
+class _Estimator:
     def __init__(self, spec: ExperimentSpec, data: ImageData) -> None:
         self.spec, self.data = spec, data
         classes = len(data.classes)
@@ -131,18 +131,18 @@ class _Reckoning:
         self.teacher: NetworkRates | None = None
         self.taught = any(m.source.needs_teacher != "none" for m in spec.members())
         if self.taught:
-            kinds = [one.model for one in spec.teachers()]
+            kinds = [member.model for member in spec.teachers()]
             rates = [network_rates(k, spec.train, data.shape, classes) for k in kinds]
-            self.teacher = rates[0] if len(rates) == 1 else _one_after_the_other(rates)
+            self.teacher = rates[0] if len(rates) == 1 else _in_turn(rates)
         self.views = views_per_second(data, spec.train.batch, _VIEWS_S)
         pool = spec.teacher_pool if self._is_served() else None
-        self.here = LocalTeacherCount() if pool is None else pool.local_teachers()
+        self.local = LocalTeacherCount() if pool is None else pool.here()
 
     def estimate(self) -> Estimate:
-        stages = [s for one in self.spec.teachers() for s in self._taught(one)]
+        stages = [s for t in self.spec.teachers() for s in self._teacher_stages(t)]
         stages += [self._stage(member) for member in self.spec.members()]
         held = self.spec.data.expected_bytes() / 1e6
-        teachers, pool = self.here.most, self.spec.teacher_pool
+        teachers, pool = self.local.most, self.spec.teacher_pool
         engines = isinstance(pool, ComputingPoolSpec) and pool.engine == "auto"
         copies = _ENGINES if engines else 1
         weights = (self.teacher.parameters if self.teacher else 0) * 4 / 1e6
@@ -160,8 +160,8 @@ class _Reckoning:
             teachers_needed=self._needed(),
         )
 
-    def _taught(self, teacher: TeacherSpec) -> list[StageEstimate]:
-        """The training of a teacher that has no weights yet."""
+    def _teacher_stages(self, teacher: TeacherSpec) -> list[StageEstimate]:
+        """The training of a teacher without weights, as one stage; else none."""
         if not self.taught or teacher.probe or teacher.headless:
             return []  # takes seconds
         if prepared(teacher) is not None:
@@ -169,8 +169,8 @@ class _Reckoning:
         recipe, data = teacher.recipe, teacher.data
         assert recipe is not None
         assert data is not None
-        own = data.load()
-        rates = network_rates(teacher.model, recipe, own.shape, len(own.classes))
+        images = data.load()
+        rates = network_rates(teacher.model, recipe, images.shape, len(images.classes))
         seconds = _STARTS_S + self._epochs_s(rates, recipe, 1 / rates.trained)
         about = f"{recipe.epochs} epochs, once: it is kept"
         rate = min(rates.trained, self.views)
@@ -185,39 +185,39 @@ class _Reckoning:
         return StageEstimate(member.name, about, seconds, 1 / each, bound)
 
     def _each_s(self, member: Member) -> tuple[float, str, float]:
-        """Seconds of a sample, what they are bound by, and what comes before the first epoch."""
-        own, views, need = (
+        """Seconds of a sample, its slowest side, and seconds before the first epoch."""
+        step, views, need = (
             1 / self.student.trained,
             1 / self.views,
             member.source.needs_teacher,
         )
         answer = 0.0 if self.teacher is None else 1 / self.teacher.asked
         if need == "none":
-            return _slowest({"the student's steps": own, "views": views}, 0.0)
+            return _slowest({"the student's steps": step, "views": views}, 0.0)
         if member.source.keeps_labels and need == "in_process":
             once = len(self.data.train) * answer
-            return _slowest({"the student's steps": own, "views": views}, once)
+            return _slowest({"the student's steps": step, "views": views}, once)
         if need == "in_process":
-            sides = {"student and teacher in turn": own + answer, "views": views}
+            sides = {"student and teacher in turn": step + answer, "views": views}
             return _slowest(sides, 0.0)
         crowd, rate = self._pool_rate()
         sides = {
-            "the student's steps": own * crowd,
+            "the student's steps": step * crowd,
             "views": views,
             "teachers": 1 / rate if rate else 0.0,
         }
         return _slowest(sides, _POOL_S)
 
     def _pool_rate(self) -> tuple[float, float]:
-        """How much slower all is on shared cores, and samples/s of all teachers; 0: unknown."""
-        here, cores = self.here, os.cpu_count() or 1
-        if here.rate is not None:
-            return 1.0, here.first * here.rate
-        if not here.most or self.teacher is None:
+        """Slowdown on shared cores (a factor), and samples/s of all teachers (0: unknown)."""
+        local, cores = self.local, os.cpu_count() or 1
+        if local.rate is not None:
+            return 1.0, local.first * local.rate
+        if not local.most or self.teacher is None:
             return 1.0, 0.0
         threads = self.spec.train.threads or cores
-        crowd = max(1.0, (threads + here.first * here.threads) / cores)
-        return crowd, here.first * self.teacher.asked * here.threads / threads / crowd
+        crowd = max(1.0, (threads + local.first * local.threads) / cores)
+        return crowd, local.first * self.teacher.asked * local.threads / threads / crowd
 
     def _epochs_s(self, rates: NetworkRates, recipe: Recipe, each_s: float) -> float:
         looks = math.ceil(recipe.epochs / recipe.evaluate_every)
@@ -232,11 +232,11 @@ class _Reckoning:
     def _needed(self) -> int | None:
         if not self._is_served() or self.teacher is None:
             return None
-        if self.here.rate is not None:
-            return math.ceil(self.student.trained / self.here.rate)
+        if self.local.rate is not None:
+            return math.ceil(self.student.trained / self.local.rate)
         threads = self.spec.train.threads or os.cpu_count() or 1
-        own = self.here.threads if self.here.most else threads
-        return math.ceil(self.student.trained / (self.teacher.asked * own / threads))
+        each = self.local.threads if self.local.most else threads
+        return math.ceil(self.student.trained / (self.teacher.asked * each / threads))
 
     def _label_bytes(self) -> int:
         sources = [
@@ -250,7 +250,7 @@ class _Reckoning:
         return max(s.bytes_on_wire(self._numbers(s), view, batch) for s in sources)
 
     def _numbers(self, source: SourceSpec) -> int:
-        """Numbers of an answer, of one image."""
+        """Count of numbers in the answer for one image."""
         if source.gives_hidden:
             return head_of(network_of(self.spec, self.data), self.data)[1].in_features
         if self.spec.features and source.needs_teacher != "none":
@@ -276,8 +276,8 @@ def _slowest(sides: dict[str, float], before: float) -> tuple[float, str, float]
     return sides[name], name, before
 
 
-def _one_after_the_other(rates: list[NetworkRates]) -> NetworkRates:
-    """An ensemble: every member answers every sample."""
+def _in_turn(rates: list[NetworkRates]) -> NetworkRates:
+    """Rates of an ensemble, all of whose members answer every sample."""
     return NetworkRates(
         trained=1 / sum(1 / r.trained for r in rates),
         asked=1 / sum(1 / r.asked for r in rates),

@@ -34,7 +34,7 @@ else:
 
 
 def load(name: str | Path, *overrides: str | Mapping[str, object]) -> "Experiment":
-    """An experiment from `configs/` by name, or from a path to a YAML file.
+    """Load an experiment from `configs/` by name, or from a path to a YAML file.
 
     Args:
         name: for example "quickstart".
@@ -42,7 +42,7 @@ def load(name: str | Path, *overrides: str | Mapping[str, object]) -> "Experimen
 
     Raises:
         NotFoundError: no such config; names the nearest.
-        SpecError: with every fault of the spec, its key, line and value.
+        SpecError: the spec has faults; lists each with key, line and value.
     """
     experiment = loaded(name, *overrides)
     trust_named(experiment.changes)
@@ -50,20 +50,20 @@ def load(name: str | Path, *overrides: str | Mapping[str, object]) -> "Experimen
 
 
 def loaded(name: str | Path, *overrides: str | Mapping[str, object]) -> "Experiment":
-    """The same with overrides that a file holds, of whomever: what they name is not trusted."""
+    """Load an experiment as `load` does, without trusting the addresses in its overrides."""
     composed = loader.compose(str(name), overrides)
-    # Where torch is here already the full check is as quick.
+    # With torch imported, the full check is as quick.
     if "torch" not in sys.modules and not composed.faults:
         early = unknown_keys(composed, "kdlab.experiment.spec", "ExperimentSpec")
         if early:
             raise SpecError(early, about=composed.name)
     experiment = Experiment(composed, loader.merged(overrides), str(name))
-    experiment.spec  # noqa: B018  # checks it now, so that the fault shows in this cell
+    experiment.spec  # noqa: B018  # checked now, so that faults show in this cell
     return experiment
 
 
 class Experiment:
-    """What would run. `spec` is the checked spec, `start()` runs it."""
+    """An experiment: `spec` is its checked spec, `start()` runs it."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class Experiment:
 
     @property
     def resolved(self) -> dict[str, Any]:
-        """Every key with its value, defaults included: what is saved with a run."""
+        """Every key with its value, defaults included, as saved with a run."""
         return self.spec.to_dict()
 
     @property
     def config(self) -> "DictConfig":
-        """The same as an OmegaConf tree."""
+        """Every key with its value as an OmegaConf tree."""
         from omegaconf import OmegaConf
 
         return OmegaConf.create(self.resolved)
@@ -99,7 +99,7 @@ class Experiment:
         return yaml_text.dump(self.resolved)
 
     def rows(self) -> list[tuple[str, object, str]]:
-        """(dotted key, value, where it was set) of every value."""
+        """Return (dotted key, value, where it was set) of every value."""
         return [(k, v, self._origin(k)) for k, v in loader.flat(self.resolved)]
 
     def _origin(self, key: str) -> str:
@@ -112,7 +112,7 @@ class Experiment:
         return origins[parent] if set_whole else "default"
 
     def check(self, say: Callable[[str], None] = lambda line: None) -> None:
-        """Everything that can be wrong before a run: data, models, weights, addresses.
+        """Check data, models, weights and addresses before a run.
 
         Raises:
             BadInput: one clear message; nothing was started.
@@ -120,40 +120,40 @@ class Experiment:
         preflight.preflight(self.spec, say)
 
     def checks(self) -> list["CheckMade"]:
-        """Findings on its data and this machine, which a run says when it begins."""
+        """Return findings on data and machine, as a run reports them when it begins."""
         return preflight.findings(self.spec)
 
     def start(self, say: Callable[[str], None] = lambda line: None) -> Run:
-        """Check, then run in a process of its own; returns at once."""
+        """Check, start the run in a new process, and return at once."""
         self.check(say)
         return start(self)
 
     def estimate(
         self, say: Callable[[str], None] = lambda line: None
     ) -> "estimates.Estimate":
-        """What it will take on this machine: time, memory, disk, and which side is the slowest.
+        """Estimate time, memory and disk on this machine, and the slowest side of each training.
 
         Measures student, teacher and views for some seconds.
 
         Args:
-            say: gets a line when it takes long.
+            say: called with lines of progress.
 
         Raises:
-            BadInput: of several devices or local models, whose plans say it when they start.
+            BadInput: the run has several devices or local models; their plans have the times.
         """
         return estimates.estimate(self.spec, say)
 
     def show_batch(self, count: int = 8, *, teacher: bool = True) -> "Pictures":
-        """The first training images as the student sees them, with the teacher's top labels.
+        """Return the first training images as the student sees them, with the teacher's top labels.
 
         Args:
-            count: images.
-            teacher: ask it; it is trained first if it never was.
+            count: number of images.
+            teacher: show its labels; it is trained first if necessary.
         """
         return first_batch.show_batch(self.spec, count, teacher=teacher, say=print)
 
     def edit(self) -> object:
-        """Change it by hand in a notebook: dropdowns, checked fields, save and start."""
+        """Edit the experiment in a notebook: dropdowns, checked fields, save and start."""
         return viewers["experiment"](self.asked, self.changes)
 
     def __repr__(self) -> str:

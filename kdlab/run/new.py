@@ -1,4 +1,4 @@
-"""`kdlab new`: a commented config and a notebook for somebody's photos."""
+"""`kdlab new`: a commented config and a notebook for photos."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ _MORE = (
 
 @dataclass(frozen=True, slots=True)
 class NewExperiment:
-    """What was found and written."""
+    """A new experiment: facts of its data, the choices, and the written files."""
 
     name: str
     sheet: DataSheet
@@ -50,37 +50,37 @@ def new(
     force: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> NewExperiment:
-    """Look at the photos, choose, and write `configs/NAME.yaml` and `NAME.ipynb`.
+    """Inspect the photos, choose an experiment, write `configs/NAME.yaml` and `NAME.ipynb`.
 
     Args:
         name: of the experiment.
-        wishes: its data, and what else is asked for.
-        force: write over what is there.
-        say: gets a line now and then.
+        wishes: its data, and options.
+        force: overwrite existing files.
+        say: called with lines of progress.
 
     Raises:
-        BadInput: no such data or network, no name for files, or they are there already.
+        BadInput: data or network do not exist, `name` is no file name, or the files exist.
     """
     config, notebook = places(name, force=force)
-    sheet, chosen = looked_and_chosen(wishes, say)
+    sheet, chosen = choose_experiment(wishes, say)
     config.parent.mkdir(exist_ok=True)
     text = commented(chosen, name)
     write_whole(config, lambda path: path.write_text(text, encoding="utf-8"))
-    load(name)  # what was written is read: a fault shows here
+    load(name)  # a fault in the written config shows here
     cells = json.dumps(_notebook(name, chosen), indent=1) + "\n"
     write_whole(notebook, lambda path: path.write_text(cells, encoding="utf-8"))
     return NewExperiment(name, sheet, chosen, config, notebook)
 
 
-def looked_and_chosen(
+def choose_experiment(
     wishes: NewRunOptions, say: Callable[[str], None]
 ) -> tuple[DataSheet, Recommendation]:
-    """What the photos are, and an experiment for them.
+    """Inspect the photos and choose an experiment for them.
 
     Raises:
-        BadInput: no such data or network.
+        BadInput: the data or a network does not exist.
     """
-    say(f"looking at {wishes.data}")
+    say(f"inspecting {wishes.data}")
     sheet = look_at(wishes.data, "kept=encoded", f"size={PHOTO_SIZE}", say=say)
     chosen = recommend(wishes, sheet, say)
     known = sheet.known.replace(size=chosen.config["data"]["size"])
@@ -92,8 +92,8 @@ def experiment_for(
     overrides: tuple[str | Mapping[str, object], ...],
     say: Callable[[str], None],
 ) -> Experiment:
-    """The same without files; see `kdlab.distil`."""
-    _, chosen = looked_and_chosen(wishes, say)
+    """Choose an experiment for photos without writing files; see `kdlab.distil`."""
+    _, chosen = choose_experiment(wishes, say)
     say(summary(chosen))
     name = Path(wishes.data.rstrip("/")).stem or "photos"
     experiment = Experiment(
@@ -104,7 +104,7 @@ def experiment_for(
 
 
 def commented(chosen: Recommendation, name: str) -> str:
-    """A config as a person would write it: short, and each choice with its reason."""
+    """Format a config as a person would write it: short, each choice with its reason."""
     config, why = dict(chosen.config), chosen.reasons
     lines = [
         f"# kdlab run {name} trains it; kdlab show {name} has every key; kdlab list, all parts.",
@@ -112,18 +112,18 @@ def commented(chosen: Recommendation, name: str) -> str:
     ]
     for key in ("data", "teacher"):
         block = config.pop(key)
-        lines += ["", *_told(f"{key}:", why.get(key, ""))]
+        lines += ["", *_with_why(f"{key}:", why.get(key, ""))]
         for inner, value in block.items():
-            lines += _told(f"  {inner}: {_flow(value)}", why.get(f"{key}.{inner}", ""))
+            lines += _with_why(f"  {inner}: {_flow(value)}", why.get(f"{key}.{inner}", ""))
     lines.append("")
     for key, value in config.items():
         parts = [f"{k}: {why[f'{key}.{k}']}" for k in value if f"{key}.{k}" in why]
-        lines += _told(f"{key}: {_flow(value)}", why.get(key) or "; ".join(parts))
+        lines += _with_why(f"{key}: {_flow(value)}", why.get(key) or "; ".join(parts))
     return "\n".join([*lines, _MORE]) + "\n"
 
 
-def _told(line: str, why: str) -> list[str]:
-    """A line with its reason: behind it where there is room, else above."""
+def _with_why(line: str, why: str) -> list[str]:
+    """The line with its reason as a comment: after it where there is room, else above."""
     if not why or len(line) + len(why) + 4 <= _WIDE:
         return [f"{line}  # {why}" if why else line]
     before = " " * (len(line) - len(line.lstrip())) + "# "
@@ -131,7 +131,7 @@ def _told(line: str, why: str) -> list[str]:
 
 
 def _flow(value: object) -> str:
-    """On one line."""
+    """The value as YAML on one line."""
     text = yaml.safe_dump(
         value, default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=True
     )
@@ -143,17 +143,17 @@ def _notebook(name: str, chosen: Recommendation) -> dict[str, Any]:
     cells = (
         _words(f"# {name}\n\nFrom photos to a small network. Each cell can be run again."),
         _code(f'import kdlab\n\nexp = kdlab.load("{name}")\nexp'),
-        _words("What the photos are, and what the student will see of them:"),
+        _words("The photos, and the views that the student will see:"),
         _code(f"kdlab.look_at({data!r})"),
         _code("exp.show_batch(teacher=False)"),
-        _words("What it will take on this machine:"),
+        _words("Time, memory and disk on this machine:"),
         _code("exp.estimate()"),
         _words(
-            "The teacher is trained once and kept. The run goes on if this page is closed."
+            "The teacher is trained once and kept. The run continues if you close this page."
         ),
         _code("run = exp.start()\nrun.live()"),
         _code("run.wait()\nprint(run.table())"),
-        _words("Where it is right, where it is wrong, and how well it is calibrated:"),
+        _words("Its mistakes, class by class, and its calibration:"),
         _code("run.examine()"),
         _words("Any photo, or a folder of them:"),
         _code('run.predict(run.test_images(4))\n# run.predict("photo.jpg")'),

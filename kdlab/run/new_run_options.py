@@ -1,4 +1,4 @@
-"""What somebody wants of an experiment that is chosen for them; imports nothing heavy."""
+"""Options of `kdlab new` and `kdlab.distil`; imports nothing heavy."""
 
 import re
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from kdlab.errors import BadInput
 from kdlab.models.zoo import require_model
 
 _NAME = re.compile(r"[A-Za-z0-9][\w\-]*")
-MINUTES = 5.0  # of a first run, if nobody says otherwise
+MINUTES = 5.0  # of a first run, by default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRunOptions:
-    """What somebody wants; None is left to us.
+    """Options of a new experiment; None leaves the choice to kdlab.
 
     data: path or URL of photos.
     student, teacher: names or blocks of models.
-    weights: file of the teacher's, which is then not trained.
-    minutes: that a first run may take on this machine.
+    weights: file of the teacher's weights, which is then not trained.
+    minutes: time that a first run may take on this machine.
     """
 
     data: str
@@ -29,7 +29,7 @@ class NewRunOptions:
     minutes: float = MINUTES
 
     def check(self) -> None:
-        """Refuse, as BadInput, paths at which nothing is and networks that nobody has."""
+        """Refuse missing paths and unknown networks, as BadInput."""
         for place in (self.data, self.weights):
             if place is not None:
                 require_path(place)
@@ -39,11 +39,11 @@ class NewRunOptions:
 
 
 def places(name: str, *, force: bool) -> tuple[Path, Path]:
-    """Config and notebook of an experiment; BadInput: no name, or they are there already."""
+    """Return paths of config and notebook; BadInput: a bad name, or the files exist already."""
     if not _NAME.fullmatch(name):
         raise BadInput(f"{name!r} is no name of an experiment: letters, digits, - and _.")
     config, notebook = Path("configs") / f"{name}.yaml", Path(f"{name}.ipynb")
-    there = [str(path) for path in (config, notebook) if path.exists()]
-    if there and not force:
-        raise BadInput(f"{' and '.join(there)} is there already; --force writes over it.")
+    present = [str(path) for path in (config, notebook) if path.exists()]
+    if present and not force:
+        raise BadInput(f"Already there: {' and '.join(present)}. Add --force to overwrite.")
     return config, notebook

@@ -1,7 +1,7 @@
-"""Who could reach what: ports that processes of kdlab listen on, tried as a stranger would.
+"""Audit of the ports that kdlab's processes listen on, probed as a stranger would.
 
-Each is knocked at without certificate, token or password, in the ways that its servers speak.
-A port that answers such a stranger is open to whoever reaches it: every user of the machine
+Each port is probed without certificate, token or password, in the protocols of its servers.
+A port that answers such a probe is open to anyone who reaches it: every user of the machine
 on loopback, and the network where it listens on another address.
 """
 
@@ -27,9 +27,9 @@ _HTTP = b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"
 class OpenPort:
     """A port that a process of kdlab listens on.
 
-    pid, program: whose it is; `program` is the module it runs.
-    host, port: where it listens.
-    guard: how it meets strangers; empty when it answers them.
+    pid, program: its process, and the module that it runs.
+    host, port: address it listens on.
+    guard: its protection against strangers; empty when it answers them.
     """
 
     pid: int
@@ -45,11 +45,11 @@ class OpenPort:
 
 
 def listening() -> Iterator[OpenPort]:
-    """Ports of this user's kdlab processes on this machine, each knocked at."""
+    """Yield the ports of this user's kdlab processes on this machine, each probed."""
     for process in psutil.process_iter(["cmdline", "uids"]):
         words = process.info["cmdline"] or []
-        own = process.info["uids"] is not None and process.info["uids"].real == os.getuid()
-        if not own or not any("kdlab" in word for word in words):
+        mine = process.info["uids"] is not None and process.info["uids"].real == os.getuid()
+        if not mine or not any("kdlab" in word for word in words):
             continue
         with contextlib.suppress(psutil.Error):  # it ended meanwhile
             for connection in process.net_connections("tcp"):
@@ -61,13 +61,13 @@ def listening() -> Iterator[OpenPort]:
 
 
 def guard(host: str, port: int) -> str:
-    """How a server meets a stranger; empty when it answers whatever is asked."""
+    """Return how a server protects itself from strangers; empty when it answers them."""
     reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     try:
-        first = _said(reached, port, b"")
-        if first:  # Dask greets whoever connects, and then does what it is told
+        first = _reply(reached, port, b"")
+        if first:  # Dask greets every client, and then runs its commands
             return ""
-        page = _said(reached, port, _HTTP)
+        page = _reply(reached, port, _HTTP)
     except OSError:
         return "takes no connection"
     if page.startswith(b"HTTP/"):
@@ -78,8 +78,8 @@ def guard(host: str, port: int) -> str:
     return "answers nothing to strangers"  # a label wire before its token, gloo
 
 
-def _said(host: str, port: int, words: bytes) -> bytes:
-    """What is heard after these words; nothing when it waits or closes."""
+def _reply(host: str, port: int, words: bytes) -> bytes:
+    """Send bytes and return the reply; empty when the server waits or closes."""
     with socket.create_connection((host, port), _PATIENCE_S) as wire:
         wire.settimeout(_PATIENCE_S if words else _PATIENCE_S / 4)
         with contextlib.suppress(TimeoutError, ConnectionError):
@@ -89,7 +89,7 @@ def _said(host: str, port: int, words: bytes) -> bytes:
 
 
 def _speaks_tls(host: str, port: int) -> bool:
-    """Whether a TLS server answers; strangers get no further without a certificate."""
+    """Return whether a TLS server answers, which stops strangers without a certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -105,14 +105,14 @@ def _speaks_tls(host: str, port: int) -> bool:
 
 
 def program_of(words: list[str]) -> str:
-    """The module it runs, or the program."""
+    """Return the kdlab module of a command line, or its program."""
     modules = re.findall(r"(?<![\w/.])kdlab[\w.]*", " ".join(words))
     named = [name for name in modules if name != "kdlab.supervision"]
     return named[0] if named else Path("".join(words[:1])).name
 
 
 def readable() -> list[Path]:
-    """What other users may look into, of all that kdlab keeps: runs, models, images, MLflow."""
+    """Return files and folders of kdlab (runs, models, images, MLflow) that others can read."""
     roots = [root for root in (runs_folder(), home()) if root.is_dir() and _is_open(root)]
     return sorted(path for root in roots for path in root.iterdir() if _is_open(path))
 

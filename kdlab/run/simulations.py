@@ -1,4 +1,4 @@
-"""`kdlab simulate NAME`: a table of the papers or a plan, predicted without the machines."""
+"""`kdlab simulate NAME`: predict a table of the papers, or a plan, without the machines."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +19,11 @@ from kdlab.simulate.pool_simulation import PoolOutcome, Simulation
 def simulate(
     name: str, overrides: Sequence[str] = (), say: Callable[[str], None] = lambda line: None
 ) -> tuple[Report, str]:
-    """The figures of a card under registry/simulations, and its table for people.
+    """Return the figures of a card under registry/simulations, and its text table.
 
     Raises:
-        NotFoundError: there is no such card; names the nearest.
-        SpecError: with every fault of the card.
+        NotFoundError: no such card; names the nearest.
+        SpecError: the card has faults; lists each.
     """
     clean = name.removeprefix("simulations/")
     spec = construct(SimulationSpec, loader.compose_card(f"simulations/{clean}", overrides))
@@ -59,7 +59,7 @@ def _edl_dist(spec: EdlDist, say: Callable[[str], None]) -> tuple[list[Figure], 
 def _figures(spec: EdlDist, outcome: PoolOutcome) -> list[Figure]:
     case, value = outcome.case, in_unit(spec, outcome.samples_per_second)
     unit = "days" if spec.unit == "days" else "samples/s"
-    # Nobody is faster than its teachers together.
+    # A student is at most as fast as all its teachers.
     reach = outcome.samples_per_second / min(outcome.demand, outcome.capacity)
     bound = "<= 1" if spec.policy == "guarded" else None
     rows: list[tuple[str, float, str, str | None]] = [
@@ -75,7 +75,7 @@ def _figures(spec: EdlDist, outcome: PoolOutcome) -> list[Figure]:
         ("samples_repeated", outcome.repeated, "samples", "<= 0"),
     ]
     if case.published is not None:
-        # Only what was predicted is evidence: the others are inputs, or follow from them.
+        # Only predictions are evidence: the others are inputs, or follow from them.
         ratio = f"{case.evidence}_over_published"
         rows.append(("published", case.published, unit, None))
         rows.append((ratio, value / case.published, "ratio", None))
@@ -133,13 +133,13 @@ def _pipe_bd(spec: PipeBd, say: Callable[[str], None]) -> tuple[list[Figure], st
 
 
 def _ranges(spec: PipeBd, case: pipe_bd.PipelineCase) -> Iterator[Figure]:
-    """What the other profiles of a case come to."""
-    every = [pipe_bd.simulate_case(spec, other) for other in case.fitted()]
+    """Lowest and highest ratios over the other fitted profiles of a case."""
+    every = [pipe_bd.simulated(spec, fitted) for fitted in case.fitted()]
     for baseline in _published(every[0]) if every else ():
-        found = sorted(_ratio(outcome, baseline) for outcome in every)
+        ratios = sorted(_ratio(outcome, baseline) for outcome in every)
         label = f"pipe_bd_over_{baseline}/{case.name}"
-        yield figure(f"lowest/{label}", found[0], "times")
-        yield figure(f"highest/{label}", found[-1], "times")
+        yield figure(f"lowest/{label}", ratios[0], "times")
+        yield figure(f"highest/{label}", ratios[-1], "times")
 
 
 def _pipe_figures(outcome: pipe_bd.PipelineOutcome) -> list[Figure]:
@@ -167,17 +167,17 @@ def _pipe_figures(outcome: pipe_bd.PipelineOutcome) -> list[Figure]:
 
 
 def _published(outcome: pipe_bd.PipelineOutcome) -> dict[str, float]:
-    """How many times faster than each baseline the paper's Pipe-BD is."""
+    """Speedup of Pipe-BD over each baseline in the paper."""
     times = dict(outcome.case.published)
     ours = times.pop("pipe_bd", None)
     return {} if ours is None else {name: value / ours for name, value in times.items()}
 
 
 def _ratio(outcome: pipe_bd.PipelineOutcome, baseline: str) -> float:
-    ours, other = outcome.seconds["TR+DPU+AHD"], outcome.seconds[baseline.upper()]
+    ours, theirs = outcome.seconds["TR+DPU+AHD"], outcome.seconds[baseline.upper()]
     assert ours is not None
-    assert other is not None
-    return other / ours
+    assert theirs is not None
+    return theirs / ours
 
 
 def _pipe_table(outcomes: Sequence[pipe_bd.PipelineOutcome]) -> str:
@@ -189,9 +189,9 @@ def _pipe_table(outcomes: Sequence[pipe_bd.PipelineOutcome]) -> str:
             if seconds is None:
                 continue
             key = variant.lower()
-            told = published.get("dp") if variant == "TR+DPU+AHD" else None
+            speedup = published.get("dp") if variant == "TR+DPU+AHD" else None
             if key in published and "dp" in published:
-                told = published["dp"] / published[key]
+                speedup = published["dp"] / published[key]
             rows.append(
                 [
                     outcome.case.name,
@@ -200,7 +200,7 @@ def _pipe_table(outcomes: Sequence[pipe_bd.PipelineOutcome]) -> str:
                     f"{1000 * seconds:.4g}",
                     number(outcome.over_dp(variant)),
                     f"{outcome.ideal_s / seconds:.3g}",
-                    number(told),
+                    number(speedup),
                 ]
             )
         plans.append(
@@ -210,7 +210,7 @@ def _pipe_table(outcomes: Sequence[pipe_bd.PipelineOutcome]) -> str:
 
 
 def described(plan: Plan, devices: int) -> str:
-    """A plan on one line: which blocks on which of so many devices."""
+    """Format a plan on one line: which blocks on which devices."""
     idle = sorted({*range(devices)} - {*plan.devices})
     return "blocks " + ", ".join(
         [

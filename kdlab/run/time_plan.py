@@ -1,4 +1,4 @@
-"""How many epochs and views fit into the time there is; never fewer than teach anything."""
+"""Plan of epochs and views for a time limit, never fewer than a training needs."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -6,29 +6,29 @@ from typing import Literal
 
 _BATCH = 64
 _ENOUGH, _MOST = 15, 300  # epochs of a student from scratch
-_STEPS, _MOST_STEPS = 600, 3000  # of such a student, at least and at most
-_ENOUGH_TUNED, _MOST_TUNED = 5, 15  # epochs of one that starts from published weights
+_STEPS, _MOST_STEPS = 600, 3000  # of a student from scratch, at least and at most
+_ENOUGH_TUNED, _MOST_TUNED = 5, 15  # epochs of a student from published weights
 _TEACHERS_ENOUGH, _TEACHERS_MOST = 20, 200
 _TEACHERS_SHARE = 0.6  # of the time: it is trained once and kept
-FEW = 1000  # images of a set whose views, too, are learned by heart
-# Epochs for each view that a dear teacher answers once, if there is no time for more views. Of 320
-# mixed photos a student came to 54.8 % by 16 views (200 epochs), 58.1 % by 40 (200), 61.0 % by 120
-# (240), 56.9 % alone; of 2,000 to 72.9 % by 5 views in 26 epochs, to 74.6 % by 3 in 40.
+FEW = 1000  # images of a set so small that a student memorises its views, too
+# Epochs for each view that a slow teacher answers once, if there is no time for more views. With
+# 320 mixed photos a student reached 54.8 % by 16 views (200 epochs), 58.1 % by 40 (200), 61.0 % by
+# 120 (240), 56.9 % alone; with 2,000 72.9 % by 5 views in 26 epochs, 74.6 % by 3 in 40.
 _EPOCHS_A_VIEW = {"few": 2, "many": 12}
 _PROBE_S = 10.0  # of the regression on a teacher's hidden states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedWork:
-    """A comparison of a student without and with its teacher.
+    """The work of comparing a student without and with its teacher.
 
-    images: that are trained on.
-    trained: samples/s of the student's steps, and
-    asked: of the teacher's answers, and
-    taught: of the teacher's own steps.
-    teacher: `probe` learns its last layer alone, `scratch` and `tuned` are trained, `ready` is not.
-    tuned: whether the student starts from published weights.
-    kept: whether the teacher's answers to some views of each image are kept, and asked for once.
+    images: number of training images.
+    trained: samples/s of the student's steps.
+    asked: samples/s of the teacher's answers.
+    taught: samples/s of the teacher's training steps.
+    teacher: `probe` trains its last layer only, `scratch` and `tuned` train all, `ready` nothing.
+    tuned: true where the student starts from published weights.
+    cached: true where the teacher answers some views of each image once, and these are kept.
     """
 
     images: int
@@ -37,11 +37,11 @@ class TimedWork:
     taught: float
     teacher: Literal["probe", "scratch", "tuned", "ready"]
     tuned: bool = False
-    kept: bool = False
+    cached: bool = False
 
     @property
     def least(self) -> int:
-        """Epochs of the student."""
+        """Least epochs of the student."""
         if self.tuned:
             return _ENOUGH_TUNED
         return max(_ENOUGH, ceil(_STEPS * _BATCH / self.images))
@@ -57,12 +57,12 @@ class TimedWork:
 class TimePlan:
     epochs: int  # of the student
     teacher_epochs: int  # 0: it is not trained
-    views: int  # of each image that are answered once; 0: each epoch's own
+    views: int  # of each image, answered once; 0: new views in each epoch
     seconds: float
 
 
 def time_plan(work: TimedWork, seconds: float) -> TimePlan:
-    """The most that these seconds hold, or the least that teaches anything."""
+    """Return the largest plan that fits into `seconds`, or the smallest useful one."""
     trains = work.teacher in ("scratch", "tuned")
     share = 1 - _TEACHERS_SHARE if trains else 1.0
     epochs = work.least
@@ -77,7 +77,7 @@ def time_plan(work: TimedWork, seconds: float) -> TimePlan:
         left = (seconds - _seconds(work, epochs, 0)) * work.taught / work.images
         teacher_epochs = max(least, min(most, int(left)))
     views = _views(work, epochs)
-    if views:  # what is left of the time is the teacher's
+    if views:  # the remaining time goes to the teacher
         left = seconds - _seconds(work, epochs, teacher_epochs)
         views += max(0, min(epochs - views, int(left * work.asked / work.images)))
     taken = _seconds(work, epochs, teacher_epochs, views)
@@ -85,9 +85,9 @@ def time_plan(work: TimedWork, seconds: float) -> TimePlan:
 
 
 def _views(work: TimedWork, epochs: int) -> int:
-    """That there are at least; 0: none is kept."""
+    """Least number of cached views; 0: none is cached."""
     each = _EPOCHS_A_VIEW["few" if work.images <= FEW else "many"]
-    return max(2, epochs // each) if work.kept else 0
+    return max(2, epochs // each) if work.cached else 0
 
 
 def _seconds(work: TimedWork, epochs: int, teacher_epochs: int, views: int = 0) -> float:

@@ -1,4 +1,4 @@
-"""`kdlab ui`: MLflow's own UI in its light form, on loopback, for this user alone."""
+"""`kdlab ui`: MLflow's UI with one worker, on loopback, for this user only."""
 
 import html
 import os
@@ -23,18 +23,18 @@ from kdlab.supervision.children import tail
 from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN, VIEW, ui_address, ui_note
 from kdlab.tracking.in_mlflow import TRACKING, MlflowLocation
 
-# Of MLflow's two views the one of training.
+# MLflow has two views; this is the one of training.
 _TRAINING = "workflowType=machine_learning"
 
 
 def command(port: int) -> list[str]:
-    """One worker and no job runner: 0.4 GB instead of 2.3 GB."""
+    """Return the server's command: one worker, no job runner (0.4 GB instead of 2.3 GB)."""
     words = f"mlflow server --host 127.0.0.1 --port {port} --app-name kdlab --workers 1"
     return [sys.executable, "-m", *words.split()]
 
 
 def token() -> str:
-    """What the UI asks scripts for; one for each user, so that they go on working."""
+    """Return the UI's access token for scripts: one for each user, the same at each start."""
     path = home() / "ui.token"
     if not path.exists():
         write_private(path, secrets.token_urlsafe(24))
@@ -48,24 +48,24 @@ def serve_ui(
     browser: bool = False,
     start: Callable[..., "subprocess.Popen[bytes]"] = subprocess.Popen,
 ) -> int:
-    """Until Ctrl-C.
+    """Serve the UI until Ctrl-C.
 
     Args:
         port: on loopback.
         uri: of the store; None is the one beside the runs.
-        browser: open the page, too, once the server answers.
-        start: of the server's process.
+        browser: also open the page, once the server answers.
+        start: starts the server's process.
 
     Raises:
         NotFoundError: there is no store yet.
-        BadInput: somebody listens on this port already, or a password of `uri` is missing.
-        KdlabError: the server ended by itself; with the end of what it said.
+        BadInput: the port is taken, or a password of `uri` is missing.
+        KdlabError: the server ended by itself; quotes the end of its log.
     """
     store = _store(uri)
     if _listens(port):
         raise BadInput(
-            f"Port {port} of this machine is taken, perhaps by another `kdlab ui`. Take "
-            f"another one: kdlab ui --port {port + 1}"
+            f"Port {port} of this machine is taken, perhaps by another `kdlab ui`. Choose "
+            f"another: kdlab ui --port {port + 1}"
         )
     host, once = f"{secrets.token_hex(16)}.localhost", secrets.token_urlsafe(24)
     where = f"http://{host}:{port}"
@@ -73,8 +73,8 @@ def serve_ui(
     env = os.environ | _settings(store, host, once)
     log = home() / f"ui-{port}.log"
     with log.open("wb") as out:
-        told = {"env": env, "stdout": out, "stderr": out}
-        process = start(command(port), start_new_session=True, **told)
+        settings = {"env": env, "stdout": out, "stderr": out}
+        process = start(command(port), start_new_session=True, **settings)
 
     def forward(number: int, frame: FrameType | None) -> None:
         os.killpg(process.pid, signal.SIGTERM)  # its workers too
@@ -82,7 +82,7 @@ def serve_ui(
     before = {n: signal.signal(n, forward) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         while process.poll() is None and not _answers(port):
-            time.sleep(0.1)  # between looks
+            time.sleep(0.1)  # between polls
         if process.poll() is None:
             _note(where, up=True)
             address = f"{where}/?token={once}#/experiments{newest}"
@@ -97,13 +97,13 @@ def serve_ui(
     if code not in (0, -signal.SIGTERM):
         raise KdlabError(
             f"MLflow's server ended by itself (exit code {code}), so there is no UI. Its last "
-            f"lines tell why; all of them are in {log}:\n{tail(log)}"
+            f"lines tell why; the full log is {log}:\n{tail(log)}"
         )
     return 0
 
 
 def _store(uri: str | None) -> str:
-    """The one that was named, or the one beside the runs."""
+    """Return the given store, or the one beside the runs."""
     file = runs_folder() / "mlflow.db"
     if uri is None and not file.exists():
         raise NotFoundError(
@@ -114,7 +114,7 @@ def _store(uri: str | None) -> str:
 
 
 def _settings(uri: str, host: str, once: str) -> dict[str, str]:
-    """Variables of the server: what it shows, and whom it lets in."""
+    """Environment of the server: its store, and its access rules."""
     return {
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -124,13 +124,13 @@ def _settings(uri: str, host: str, once: str) -> dict[str, str]:
         UI_TOKEN: token(),
         UI_ONCE: once,
         UI_HOST: host,
-        # Not in the command, which every user of the machine can see.
+        # Not in the command line, which every user of the machine can see.
         "MLFLOW_BACKEND_STORE_URI": credentials.revealed(uri),
     }
 
 
 def _note(where: str, *, up: bool) -> None:
-    """The address for links, until it is down; of several the newest."""
+    """Note the address for links while the server is up; the newest of several wins."""
     if up or ui_address() == where:
         ui_note().unlink(missing_ok=True)
     if up:
@@ -138,7 +138,7 @@ def _note(where: str, *, up: bool) -> None:
 
 
 def _open(address: str) -> None:
-    """In the browser, by a page: everybody on the machine sees the command of a browser."""
+    """Open a page that redirects: a browser's command line would show the token to all users."""
     page = home() / "ui.html"
     page.unlink(missing_ok=True)
     write_private(
@@ -148,19 +148,19 @@ def _open(address: str) -> None:
 
 
 def _newest_experiment() -> str:
-    """The end of the address of the runs of what ran last, of which there is a word."""
+    """The part of the address that shows the MLflow experiment of the newest run."""
     folder = runs_folder()
-    kept = [*folder.glob(f"*/{TRACKING}"), *folder.glob(f"sweeps/*/{TRACKING}")]
-    for path in sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True):
+    files = [*folder.glob(f"*/{TRACKING}"), *folder.glob(f"sweeps/*/{TRACKING}")]
+    for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
         facts = recall_as(MlflowLocation, path, "It is passed over.")
-        if facts and (found := facts.experiment_id or facts.experiment) is not None:
+        if facts and (experiment := facts.experiment_id or facts.experiment) is not None:
             shown = f"&viewStateShareKey={VIEW}" if facts.view else ""
-            return f"/{found}/runs?{_TRAINING}{shown}"
+            return f"/{experiment}/runs?{_TRAINING}{shown}"
     return f"?{_TRAINING}"
 
 
 def _answers(port: int) -> bool:
-    """Whether the server does, not only its socket. No token: somebody else may have the port."""
+    """Return whether our server answers. No token is sent: another program may have the port."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1.0):
             return False  # ours asks for a token

@@ -136,7 +136,7 @@ def test_members_are_reckoned_one_by_one():
 
 
 def test_an_ensemble_of_teachers_answers_one_after_the_other():
-    both = estimating._one_after_the_other([TEACHER, STUDENT])
+    both = estimating._in_turn([TEACHER, STUDENT])
     assert both.asked == pytest.approx(1 / (1 / 500 + 1 / 4000))
     assert both.parameters == 12_000_000
     assert both.step_mb == 60.0

@@ -101,7 +101,7 @@ def test_a_card_of_which_nothing_says_how_it_is_made_is_refused(pool, elsewhere)
 
 def test_plain_tcp_must_be_asked_for_by_name():
     assert certificates(PLAIN, None, None, None, insecure=True) is None
-    with pytest.raises(BadInput, match="plain TCP: whoever can connect"):
+    with pytest.raises(BadInput, match="plain TCP: anyone who can connect"):
         certificates(PLAIN, None, None, None, insecure=False)
     with pytest.raises(BadInput, match=r"is no tls:// address; --tls-\.\.\. has no use"):
         certificates(PLAIN, "ca.pem", None, None, insecure=True)

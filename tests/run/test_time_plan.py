@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from kdlab.run.time_plan import TimedWork, time_plan
 
-WORK = TimedWork(images=2400, trained=600, asked=60, taught=20, teacher="probe", kept=True)
+WORK = TimedWork(
+    images=2400, trained=600, asked=60, taught=20, teacher="probe", cached=True
+)
 
 
 def by_hand(work, plan):
     """Seconds, written down once more: two trainings, answers, and the teacher."""
-    answers = work.images * (plan.views if work.kept else plan.epochs) / work.asked
+    answers = work.images * (plan.views if work.cached else plan.epochs) / work.asked
     teacher = work.images * plan.teacher_epochs / work.taught
     if work.teacher == "probe":
         teacher = work.images / work.asked + 10
@@ -28,7 +30,7 @@ works = st.builds(
     taught=st.floats(1, 1e5),
     teacher=st.sampled_from(["probe", "scratch", "tuned", "ready"]),
     tuned=st.booleans(),
-    kept=st.booleans(),
+    cached=st.booleans(),
 )
 
 
@@ -45,7 +47,7 @@ def test_it_fits_or_it_is_the_least(work, seconds):
         assert plan.epochs == work.least or trains
         if trains:
             assert plan.teacher_epochs == least
-    if work.kept:
+    if work.cached:
         assert 2 <= plan.views <= plan.epochs
 
 

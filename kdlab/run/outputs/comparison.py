@@ -142,12 +142,12 @@ class Comparison(Presentable):
 
         The link of a store in a file goes to `kdlab ui`, at its present or default address.
         """
-        found: dict[str, list[MlflowLocation]] = {}
+        by_store: dict[str, list[MlflowLocation]] = {}
         for run in self.runs:
             state = MlflowLocation.read(run.path)
             if state.runs:
-                found.setdefault(str(state.uri), []).append(state)
-        return [_link(uri, states) for uri, states in found.items()]
+                by_store.setdefault(str(state.uri), []).append(state)
+        return [_link(uri, states) for uri, states in by_store.items()]
 
     def log(self) -> list[str]:
         """Log the page as artifact `comparison.html` of every MLflow run; return their ids.

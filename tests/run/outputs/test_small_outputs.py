@@ -165,7 +165,7 @@ def test_a_teacher_says_its_three_likeliest_surest_first(elsewhere, monkeypatch)
 
 @pytest.mark.parametrize("count", [0, -3])
 def test_no_image_is_no_batch(count):
-    with pytest.raises(BadInput, match="ask for one at least"):
+    with pytest.raises(BadInput, match="ask for 1 or more"):
         show_batch(spec(), count, teacher=False, say=print)
 
 
