@@ -37,14 +37,14 @@ def do(arguments: argparse.Namespace) -> int:
     from kdlab.report.figures import printed
 
     name, benches = arguments.name, evidence.module("benchmarks")
-    given = {key: getattr(arguments, key) for key in ("repeats", "only", "overrides")}
-    chosen = {key: value for key, value in given.items() if value or value == 0}
+    options = {key: getattr(arguments, key) for key in ("repeats", "only", "overrides")}
+    chosen = {key: value for key, value in options.items() if value or value == 0}
     if "overrides" in chosen and name not in benches.WITH_SETTINGS:
-        raise BadInput(f"bench {name} has no settings; leave KEY=VALUE away.")
+        raise BadInput(f"bench {name} has no settings; omit KEY=VALUE.")
     if "only" in chosen and name not in benches.WITH_PARTS:
-        raise BadInput(f"bench {name} has no parts; leave --only away.")
+        raise BadInput(f"bench {name} has no parts; omit --only.")
     if "repeats" in chosen and name == "soak":
-        raise BadInput("bench soak is not repeated; leave --repeats away.")
+        raise BadInput("bench soak takes no repeats; omit --repeats.")
     # The name is one of argparse's choices.
     report = evidence.module(f"benchmarks.{name}").measure(**chosen, say=say)
     show(printed(report), report, as_json=arguments.json)

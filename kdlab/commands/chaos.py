@@ -5,7 +5,7 @@ import argparse
 from kdlab.config.load import merged
 from kdlab.run import attach
 
-ABOUT = "trouble on purpose for a run that goes on: kills, full disks, damaged files"
+ABOUT = "inject faults into a running run: kills, full disks, damaged files"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -15,12 +15,12 @@ def options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="KEY=NUMBER",
         help="weights of kinds, such as kill_teacher=2 fill_disk=1, and every_s, events, "
-        "lasts_s, seed, back_after_s; an unknown key is answered with all that there are",
+        "lasts_s, seed, back_after_s; an unknown key prints all keys",
     )
 
 
 def do(arguments: argparse.Namespace) -> int:
-    """Until its last event, or Ctrl-C; what it stopped or limited goes on then."""
+    """Run chaos until its last event or Ctrl-C, then lift what it stopped or limited."""
     from kdlab.run.handle.chaos import chaos
 
     trouble = chaos(

@@ -1,4 +1,4 @@
-"""What a file of this room offers, and what several commands share."""
+"""The protocol of a command's module, and functions that several commands share."""
 
 import argparse
 import json
@@ -31,22 +31,22 @@ class Command(Protocol):
     ABOUT: str
 
     def options(self, parser: argparse.ArgumentParser) -> None:
-        """Add what can be said behind the command's name."""
+        """Add the arguments of the command."""
 
     def do(self, arguments: argparse.Namespace) -> int:
-        """Exit code. Errors of kdlab are raised."""
+        """Run the command and return its exit code; errors of kdlab are raised."""
 
 
-CLOSELY = "look for images that look alike and labels that look wrong, too (minutes)"
+CLOSELY = "also find near-duplicate images and labels that look wrong (takes minutes)"
 
 
 def say(line: str) -> None:
-    """To people: stdout is for results."""
+    """Print a line to stderr, as stdout is for results."""
     print(visible(line), file=sys.stderr, flush=True)
 
 
 def _say_at_once(line: str) -> None:
-    """From a signal's handler: it may have interrupted a `print`, which cannot be entered twice."""
+    """Write from a signal handler: `print` may be interrupted, and cannot be re-entered."""
     os.write(2, f"{line}\n".encode())
 
 
@@ -56,25 +56,25 @@ def json_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def tell(text: str, *, as_json: bool) -> None:
-    """A text of a result; stdout belongs to the object where --json asks for one."""
+def print_text(text: str, *, as_json: bool) -> None:
+    """Print the text of a result, to stderr where --json reserves stdout for the object."""
     print(visible(text), file=sys.stderr if as_json else sys.stdout)
 
 
-def show(text: str, found: object, *, as_json: bool) -> None:
-    """A result as a text, and with --json as an object after it."""
-    tell(text, as_json=as_json)
-    answer(found, as_json=as_json)
+def show(text: str, result: object, *, as_json: bool) -> None:
+    """Print a result as text, and with --json as an object after it."""
+    print_text(text, as_json=as_json)
+    answer(result, as_json=as_json)
 
 
-def answer(found: object, *, as_json: bool) -> None:
-    """The object alone, where --json asks for one."""
+def answer(result: object, *, as_json: bool) -> None:
+    """Print the object of a result where --json asks for it."""
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(result))
 
 
-def found(name: str) -> "Run | Sweep":
-    """A run, or a sweep as sweeps/NAME."""
+def find_job(name: str) -> "Run | Sweep":
+    """Return the handle of a run, or of a sweep for sweeps/NAME."""
     if name.startswith("sweeps/"):
         study = name.removeprefix("sweeps/")
         find_sweep(study)  # before Optuna is imported
@@ -84,17 +84,17 @@ def found(name: str) -> "Run | Sweep":
     return attach(name)
 
 
-def started(
+def start_job(
     start: Callable[[], FollowedJob],
     see: Callable[[Event], None],
     arguments: argparse.Namespace,
     since: float = 0.0,
     before: Callable[[FollowedJob], object] = lambda run: None,
 ) -> tuple[FollowedJob | None, int]:
-    """Start and watch to the end; how often Ctrl-C was pressed. None when it is detached.
+    """Start a job and watch it to the end; return it (None if detached) and the count of Ctrl-C.
 
-    Ctrl-C stops gracefully, a second one ends it at once. Events before `since` are of an earlier
-    session, and are not shown again; `before` is called with what is going to be watched.
+    Ctrl-C stops gracefully, a second one stops at once. Events before `since` belong to an earlier
+    session and are not shown again; `before` is called with the job before it is watched.
     """
     run: FollowedJob | None = None
     pressed = 0
@@ -102,29 +102,27 @@ def started(
     def on_interrupt(*_: object) -> None:
         nonlocal pressed
         if run is None:
-            # One more, while the interpreter ends, would be a traceback.
+            # Another interrupt while the interpreter ends would print a traceback.
             for number in _STOPS:
                 signal.signal(number, signal.SIG_IGN)
             _say_at_once("interrupted before anything was started")
             raise KeyboardInterrupt
         pressed += 1
         if pressed == 1:
-            _say_at_once(
-                "stopping: what is under way is saved; Ctrl-C again ends it at once"
-            )
+            _say_at_once("stopping: work under way is saved; Ctrl-C again stops at once")
             run.stop()
         else:
             run.kill()
 
-    # SIGTERM too, of `timeout` or a shell that ends: the run would go on with nobody to see it.
+    # SIGTERM too, from `timeout` or a shell that ends: otherwise the run continues unseen.
     as_it_was = {number: signal.signal(number, on_interrupt) for number in _STOPS}
     try:
         run = start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)  # of `_hand_over`
         if arguments.detach:
             words = f"{run.id} is running; watch it with: kdlab attach {run.name}"
-            found = {"run_id": run.id, "run_dir": str(run.path)}
-            show(words, found, as_json=arguments.json)
+            facts = {"run_id": run.id, "run_dir": str(run.path)}
+            show(words, facts, as_json=arguments.json)
             return None, 0
         before(run)
         run.wait(see, since=since)
@@ -136,15 +134,15 @@ def started(
 
 
 def _hand_over(run: "Run", since: float, *, as_json: bool) -> None:
-    """To `kdlab attach` in this very process: what a start has loaded, lines do not need.
+    """Replace this process by `kdlab attach`, which needs none of the modules loaded for a start.
 
-    Ctrl-C waits meanwhile, and then means what it means here.
+    Ctrl-C is blocked meanwhile, and then works as here.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     sys.stdout.flush()
     sys.stderr.flush()
     words = ["attach", run.id, "--since", repr(since), *["--json"][: int(as_json)]]
-    with suppress(OSError):  # it goes on as it is
+    with suppress(OSError):  # else this process watches
         os.execv(sys.executable, [*sys.orig_argv[: 1 - len(sys.argv)], *words])
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
 
@@ -154,7 +152,7 @@ def start_run(
 ) -> int:
     """Start, watch and report a run; `arguments` has detach and json.
 
-    Events before `since` are not shown; None is now.
+    Events before `since` are not shown; None means now.
     """
     from kdlab.report.progress import Progress
 
@@ -167,17 +165,17 @@ def start_run(
                 _hand_over(run, begin, as_json=arguments.json)
             block.enter_context(progress)
 
-        run, pressed = started(start, progress.see, arguments, begin, before)
+        run, pressed = start_job(start, progress.see, arguments, begin, before)
     if run is None:
         return 0
     if pressed > 1:
-        say(f"stopped at once; its checkpoints are kept: kdlab resume {run.id}")
+        say(f"stopped at once; checkpoints are kept: kdlab resume {run.id}")
         return 130
     return report_run(run, as_json=arguments.json)
 
 
-def tell_tracking(run: "JobHandle") -> None:
-    """Whether MLflow has it."""
+def report_tracking(run: "JobHandle") -> None:
+    """Print whether MLflow has the run, and how to see it."""
     if run.status.tracking:
         say(f"MLflow: {run.status.tracking}")
     elif (run.status.result or {}).get("tracking_uri"):
@@ -185,10 +183,10 @@ def tell_tracking(run: "JobHandle") -> None:
 
 
 def report_run(run: "Run", *, as_json: bool) -> int:
-    """What came of it. Raises RunFailed or RunStopped with the reason."""
+    """Print the result of a run. Raises RunFailed or RunStopped with the reason."""
     result = run.result
     show(f"\n{run.table()}\n", result, as_json=as_json)
-    tell_tracking(run)
+    report_tracking(run)
     say(f"Student: {result['run_dir']}/members  ·  kdlab export {run.id}")
     if (picture := run.path / PICTURE).is_file():
         say(f"Picture: {picture}")

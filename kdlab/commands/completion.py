@@ -1,4 +1,4 @@
-"""`kdlab completion`: what the shell asks while somebody types, and how it is told to ask."""
+"""`kdlab completion`: shell completion, and the line that enables it."""
 
 import argparse
 import contextlib
@@ -8,7 +8,7 @@ from kdlab.config import folders, source_index
 from kdlab.errors import KdlabError
 from kdlab.run import runs
 
-ABOUT = "completion by the tab key: what to put into your shell's start file"
+ABOUT = "tab completion: the line for your shell's start file"
 
 _LINES = {
     "bash": 'eval "$(register-python-argcomplete kdlab)"',
@@ -28,14 +28,14 @@ def do(arguments: argparse.Namespace) -> int:
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell, where it is the shell that asks; else nothing."""
+    """Answer a completion request of the shell; does nothing without one."""
     import argcomplete
 
     assert parser._subparsers is not None
     commands = parser._subparsers._group_actions[0].choices
     assert isinstance(commands, dict)
-    for command, own in commands.items():
-        for action in own._actions:
+    for command, subparser in commands.items():
+        for action in subparser._actions:
             known = _NAMES.get(action.dest, _NAMES.get(f"{command} {action.dest}"))
             if known is not None and not action.choices:
                 action.completer = _quietly(known)
@@ -43,7 +43,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 def _quietly(known: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
-    """A fault of a folder is no word to complete."""
+    """Complete with no words where a folder cannot be read."""
 
     def completer(**_: object) -> list[str]:
         with contextlib.suppress(KdlabError, OSError):

@@ -7,7 +7,7 @@ from kdlab.commands.command import answer, json_flag, say, show
 from kdlab.errors import BadInput
 from kdlab.run import attach
 
-ABOUT = "pause, save or change a run that goes on"
+ABOUT = "pause, save or change a running run"
 _CHANGES = [kind.replace("_", "-") for kind in Change.KINDS if kind != "scale"]
 
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from kdlab.commands.command import CLOSELY, json_flag, say, show, tell
+from kdlab.commands.command import CLOSELY, json_flag, print_text, say, show
 from kdlab.config import registry
 from kdlab.config.folders import names, require_path
 from kdlab.errors import BadInput
@@ -47,7 +47,7 @@ def do(arguments: argparse.Namespace) -> int:
     sheet = look_at(arguments.name, *arguments.overrides, say=say, closely=closely)
     show(repr(sheet), sheet.to_json(), as_json=arguments.json)
     if arguments.html:
-        tell(f"written to {sheet.save(arguments.html)}", as_json=arguments.json)
+        print_text(f"written to {sheet.save(arguments.html)}", as_json=arguments.json)
     return 1 if sheet.broken else 0
 
 

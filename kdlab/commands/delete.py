@@ -3,24 +3,23 @@
 import argparse
 import sys
 
-from kdlab.commands.command import found, say, tell
+from kdlab.commands.command import find_job, print_text, say
 from kdlab.errors import BadInput
 
-ABOUT = "remove runs that have ended, with all that is in their folders"
+ABOUT = "delete runs that have ended, with their folders"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="+", help="id, a part of it, last; or sweeps/NAME")
-    parser.add_argument("--yes", action="store_true", help="without being asked")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def do(arguments: argparse.Namespace) -> int:
     if not arguments.yes and not sys.stdin.isatty():
-        raise BadInput("Nothing was deleted: there is nobody to ask. Add --yes.")
+        raise BadInput("Nothing was deleted: there is no terminal to ask in. Add --yes.")
     for name in dict.fromkeys(arguments.run):
-        tell(
-            found(name).delete(lambda words: arguments.yes or _asked(words)), as_json=False
-        )
+        deleted = find_job(name).delete(lambda words: arguments.yes or _asked(words))
+        print_text(deleted, as_json=False)
     return 0
 
 

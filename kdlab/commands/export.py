@@ -36,20 +36,20 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def do(arguments: argparse.Namespace) -> int:
     try:
-        return _written(arguments)
+        return _export(arguments)
     except OSError as error:
         raise BadInput(
             f"The export cannot be written to {arguments.out or '.'}: {error}"
         ) from error
 
 
-def _written(arguments: argparse.Namespace) -> int:
+def _export(arguments: argparse.Namespace) -> int:
     find(arguments.run)
     from kdlab.run.outputs.export import export_global, export_student  # import torch
 
     run, out, member = arguments.run, arguments.out, arguments.member
     if not arguments.whole:
-        made = export_student(
+        text = export_student(
             run,
             to=arguments.to,
             out=out,
@@ -59,15 +59,15 @@ def _written(arguments: argparse.Namespace) -> int:
             bare=arguments.bare,
         )
     elif arguments.to != "safetensors":
-        raise BadInput("--global writes safetensors only; leave --to away.")
+        raise BadInput("--global writes safetensors only; omit --to.")
     else:
-        made = export_global(run, out=out, member=member)
-    show(made, _facts(made), as_json=arguments.json)
+        text = export_global(run, out=out, member=member)
+    show(text, _facts(text), as_json=arguments.json)
     return 0
 
 
-def _facts(made: str) -> dict[str, str]:
-    """Its first lines name the training and the file, or the folder and how many are in it."""
-    member, written = made.splitlines()[:2]
+def _facts(text: str) -> dict[str, str]:
+    """Facts from the first lines: the training, then the file or the folder with its count."""
+    member, written = text.splitlines()[:2]
     written = re.sub(r" \(\d+ networks\)$", "", written)
-    return {"member": member, "written": written, "text": made}
+    return {"member": member, "written": written, "text": text}

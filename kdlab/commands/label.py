@@ -3,14 +3,14 @@
 import argparse
 
 from kdlab.commands.command import say
-from kdlab.commands.predict import check_student, of_student
+from kdlab.commands.predict import check_student, student_options
 from kdlab.config.folders import require_path
 
-ABOUT = "a table (CSV) of what a student says of photos, least sure first"
+ABOUT = "a table (CSV) of a student's predictions for photos, least certain first"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    of_student(parser)
+    student_options(parser)
     parser.add_argument("folder", help="of images, or a zip or tar file of them")
     parser.add_argument("--out", help="file of the table (default: standard output)")
     parser.add_argument("--force", action="store_true", help="overwrite it")

@@ -5,7 +5,7 @@ import argparse
 from kdlab.commands.command import json_flag, show
 from kdlab.run.catalogue import catalogue, listed
 
-ABOUT = "what there is: configs, cards and components"
+ABOUT = "list configs, cards and components"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -13,13 +13,13 @@ def options(parser: argparse.ArgumentParser) -> None:
         "kind", nargs="?", help="configs, losses, models, teachers ..., or all"
     )
     parser.add_argument(
-        "--search", metavar="WORD", help="only what has it in its name or its line"
+        "--search", metavar="WORD", help="only those with the word in name or line"
     )
     json_flag(parser)
 
 
 def do(arguments: argparse.Namespace) -> int:
     kind, word = arguments.kind, arguments.search
-    found = {"kinds": listed(kind, word)} if arguments.json else None
-    show(catalogue(kind, word), found, as_json=arguments.json)
+    listing = {"kinds": listed(kind, word)} if arguments.json else None
+    show(catalogue(kind, word), listing, as_json=arguments.json)
     return 0

@@ -2,27 +2,27 @@
 
 import argparse
 
-from kdlab.commands.command import found, tell
+from kdlab.commands.command import find_job, print_text
 
-ABOUT = "give a run tags and a note, or leave it out of kdlab runs"
+ABOUT = "give a run tags and a note, or hide it from kdlab runs"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="id, a part of it, last; or sweeps/NAME")
     parser.add_argument("--tag", action="append", default=[], metavar="WORD")
     parser.add_argument("--untag", action="append", default=[], metavar="WORD")
-    parser.add_argument("--note", help="in the place of the one before")
+    parser.add_argument("--note", help="replaces the previous note")
     for option, value in (("--archive", True), ("--unarchive", False)):
         parser.add_argument(option, action="store_const", const=value, dest="archived")
 
 
 def do(arguments: argparse.Namespace) -> int:
-    run = found(arguments.run)
+    run = find_job(arguments.run)
     if arguments.tag or arguments.untag:
         run.tag(*arguments.tag, drop=arguments.untag)
     if arguments.note is not None:
         run.note(arguments.note)
     if arguments.archived is not None:
         run.archive(arguments.archived)
-    tell(f"{run.name}: {run.marks}", as_json=False)
+    print_text(f"{run.name}: {run.marks}", as_json=False)
     return 0

@@ -19,9 +19,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--teacher", default=None, help="such as timm/resnet18")
     parser.add_argument("--weights", default=None, help="of the teacher: it is not trained")
     parser.add_argument(
-        "--minutes", type=float, default=MINUTES, help="that a first run may take here"
+        "--minutes", type=float, default=MINUTES, help="limit of a first run here"
     )
-    parser.add_argument("--force", action="store_true", help="write over what is there")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
     json_flag(parser)
 
 
@@ -37,13 +37,13 @@ def do(arguments: argparse.Namespace) -> int:
     wishes.check()
     from kdlab.run.new import new  # imports torch
 
-    made = new(arguments.name, wishes, force=arguments.force, say=say)
-    found = {
-        "config": str(made.config),
-        "notebook": str(made.notebook),
-        "chosen": made.chosen.config,
-        "reasons": made.chosen.reasons,
-        "seconds": made.chosen.seconds,
+    written = new(arguments.name, wishes, force=arguments.force, say=say)
+    facts = {
+        "config": str(written.config),
+        "notebook": str(written.notebook),
+        "chosen": written.chosen.config,
+        "reasons": written.chosen.reasons,
+        "seconds": written.chosen.seconds,
     }
-    show(str(made), found, as_json=arguments.json)
+    show(str(written), facts, as_json=arguments.json)
     return 0

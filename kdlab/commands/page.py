@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from kdlab.commands.command import found, tell
+from kdlab.commands.command import find_job, print_text
 from kdlab.errors import BadInput
 from kdlab.report.page import write
 
@@ -19,11 +19,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 def do(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out).expanduser()
     if out.exists() and not arguments.force:
-        raise BadInput(f"{out} is there already. Add --force, or name another with --out.")
-    shown = [found(name) for name in dict.fromkeys(arguments.run)]
+        raise BadInput(f"{out} exists already. Add --force, or name another with --out.")
+    shown = [find_job(name) for name in dict.fromkeys(arguments.run)]
     from kdlab.session import page  # imports ipywidgets
 
     text = page(*shown)
     write(out, text)
-    tell(f"written to {out} ({len(text) / 1e6:.1f} MB)", as_json=False)
+    print_text(f"written to {out} ({len(text) / 1e6:.1f} MB)", as_json=False)
     return 0

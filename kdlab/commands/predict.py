@@ -7,21 +7,21 @@ from kdlab.commands.command import json_flag, show
 from kdlab.config.folders import require_path
 from kdlab.experiment.folder import find
 
-ABOUT = "what the student of a run says of photos"
+ABOUT = "classify photos with the student of a run"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    of_student(parser)
+    student_options(parser)
     parser.add_argument("images", nargs="+", help="image files, or folders of them")
     parser.add_argument("--top", type=int, default=3, help="classes for each image")
     json_flag(parser)
 
 
-def of_student(parser: argparse.ArgumentParser) -> None:
-    """Which student is asked."""
+def student_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose a student."""
     parser.add_argument(
         "run",
-        help="id, a part of it, last; or what was exported: .onnx, .safetensors, or a folder",
+        help="id, a part of it, last; or an export: .onnx, .safetensors, or a folder",
     )
     parser.add_argument("--member", help="as served/seed0 (default: best on validation)")
     parser.add_argument(
@@ -30,7 +30,7 @@ def of_student(parser: argparse.ArgumentParser) -> None:
 
 
 def check_student(run: str) -> None:
-    """Refuse, as NotFoundError, what is nowhere, before torch is imported."""
+    """Refuse a missing run or file, as NotFoundError, before torch is imported."""
     asked = Path(run).expanduser()
     if asked.suffix in (".onnx", ".safetensors"):
         require_path(run)
@@ -44,13 +44,13 @@ def do(arguments: argparse.Namespace) -> int:
         require_path(image)
     from kdlab.run.outputs.prediction import answers  # imports torch
 
-    found = answers(
+    predictions = answers(
         arguments.run,
         arguments.images,
         arguments.top,
         arguments.member,
         best=arguments.best,
     )
-    facts = {"predictions": found.to_json(), "taken": found.taken}
-    show(repr(found), facts, as_json=arguments.json)
+    facts = {"predictions": predictions.to_json(), "taken": predictions.taken}
+    show(repr(predictions), facts, as_json=arguments.json)
     return 0

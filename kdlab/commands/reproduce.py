@@ -2,7 +2,7 @@
 
 import argparse
 
-from kdlab.commands.command import answer, json_flag, say, show, tell
+from kdlab.commands.command import answer, json_flag, print_text, say, show
 from kdlab.config import evidence
 from kdlab.errors import BadInput
 from kdlab.report.table import folded_table
@@ -19,7 +19,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="edl_dist/table3 ...; of the cards: measurement.images=[train.zip, test.zip]",
     )
     parser.add_argument(
-        "--to", default=None, help="folder for what is written (default: reproductions)"
+        "--to", default=None, help="folder for written files (default: reproductions)"
     )
     parser.add_argument(
         "--simulate-only", action="store_true", help="measure nothing on this machine"
@@ -47,7 +47,7 @@ def do(arguments: argparse.Namespace) -> int:
     names = [word for word in arguments.names if "=" not in word]
     if not names and overrides:
         raise BadInput(
-            "Say what to reproduce: kdlab reproduce NAME key=value. kdlab reproduce lists it."
+            "Name what to reproduce: kdlab reproduce NAME key=value. kdlab reproduce lists all."
         )
     if not names:
         print(folded_table(list(command.known().items())))
@@ -60,12 +60,12 @@ def do(arguments: argparse.Namespace) -> int:
         keeps=arguments.keep,
         say=say,
     )
-    told = []
+    facts = []
     for result in results:
-        tell(result.table(), as_json=arguments.json)
+        print_text(result.table(), as_json=arguments.json)
         for path in result.files:
             say(str(path))
-        told.append(result.facts() | {"figures": [str(p) for p in result.figures]})
-    one_or_all = told[0] if len(told) == 1 else {"reproductions": told}
+        facts.append(result.facts() | {"figures": [str(p) for p in result.figures]})
+    one_or_all = facts[0] if len(facts) == 1 else {"reproductions": facts}
     answer(one_or_all, as_json=arguments.json)
     return 0

@@ -5,7 +5,7 @@ import argparse
 from kdlab.commands.command import json_flag, start_run
 from kdlab.run.handle.run import resume
 
-ABOUT = "go on from the newest checkpoint"
+ABOUT = "resume a run from its newest checkpoint"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--anew",
         action="store_true",
-        help="where all checkpoints of a training are damaged, put them aside and begin it anew",
+        help="where all checkpoints of a training are damaged, set them aside and restart it",
     )
     parser.add_argument("--detach", action="store_true", help="start it and return")
     json_flag(parser)

@@ -16,7 +16,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="check all of it, measure for some seconds, and say what it would take",
+        help="check everything, measure for some seconds, and estimate time and memory",
     )
     json_flag(parser)
 
@@ -25,9 +25,9 @@ def do(arguments: argparse.Namespace) -> int:
     experiment = load(arguments.experiment, *arguments.overrides)
     if arguments.dry_run:
         experiment.check(say)
-        findings, found = experiment.checks(), experiment.estimate(say)
-        words = f"{found!r}\n\n{in_words(findings)}"
+        findings, estimate = experiment.checks(), experiment.estimate(say)
+        words = f"{estimate!r}\n\n{in_words(findings)}"
         checks = {"checks": [one.to_json() for one in findings]}
-        show(words, found.to_json() | checks, as_json=arguments.json)
+        show(words, estimate.to_json() | checks, as_json=arguments.json)
         return 0
     return start_run(lambda: experiment.start(say), arguments)

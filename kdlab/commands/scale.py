@@ -18,5 +18,5 @@ def do(arguments: argparse.Namespace) -> int:
     run = attach(arguments.run)
     run.scale(arguments.ranks)
     answer({"run_id": run.id, "ranks": arguments.ranks}, as_json=arguments.json)
-    say(f"{run.id} is asked for {arguments.ranks} ranks; watch: kdlab attach {run.id}")
+    say(f"{run.id} will resize to {arguments.ranks} ranks; watch: kdlab attach {run.id}")
     return 0

@@ -28,6 +28,6 @@ def do(arguments: argparse.Namespace) -> int:
         }
         show(check.page(), facts, as_json=arguments.json)
         return 0
-    found = described(name, overrides) if arguments.json else None
-    show(describe(name, overrides), found, as_json=arguments.json)
+    sheet = described(name, overrides) if arguments.json else None
+    show(describe(name, overrides), sheet, as_json=arguments.json)
     return 0

@@ -18,12 +18,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=0, help="of its worker; 0 is any")
     parser.add_argument("--label-port", type=int, default=0, help="for readers; 0 is any")
     parser.add_argument(
-        "--patience", type=float, default=None, help="s without a scheduler; then it ends"
+        "--patience", type=float, default=None, help="s without a scheduler, then exit"
     )
     parser.add_argument(
         "--notice",
         default=None,
-        help="aws, gcp, azure, http://... or a file: says that this machine will be taken away",
+        help="aws, gcp, azure, http://... or a file: announces that the machine is reclaimed",
     )
 
 

@@ -11,7 +11,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=5000)
     parser.add_argument("--uri", default=None, help="default: the store beside the runs")
     parser.add_argument(
-        "--open", action="store_true", help="in the browser, once the server answers"
+        "--open", action="store_true", help="open a browser once the server answers"
     )
 
 

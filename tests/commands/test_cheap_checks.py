@@ -35,7 +35,7 @@ WRONG = (
     (("delete", "last", "--yes"), 2, "There is no run 'last'"),
     (("new", "mine", "--data", "/nowhere"), 2, "There is no file or folder /nowhere."),
     (("new", "a b", "--data", "photos"), 2, "'a b' is no name of an experiment"),
-    (("new", "made", "--data", "photos"), 2, "made.yaml exists already; --force"),
+    (("new", "made", "--data", "photos"), 2, "made.yaml. Add --force to overwrite"),
     (("new", "mine", "--data", "photos", "--student", "timm/nonet"), 2, "no model 'nonet'"),
     (("new", "mine", "--data", "photos", "--weights", "w.pth"), 2, "w.pth."),
     (("export", "last"), 2, "There is no run 'last'"),

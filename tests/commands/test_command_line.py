@@ -201,7 +201,7 @@ def test_ctrl_c_while_watching_leaves_the_run_as_it_is(kdlab_cli, run_folder, mo
     monkeypatch.setattr(Run, "wait", interrupted)
     code, out, err = kdlab_cli("attach")
     assert (code, out) == (0, "")
-    assert "goes on; watch it again with: kdlab attach" in err
+    assert "continues; watch it again with: kdlab attach" in err
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_export_says_training_and_file(there, typed, monkeypatch):
 
 def test_a_global_model_is_exported_as_safetensors_alone(there, typed, monkeypatch):
     calls = told(monkeypatch, "kdlab.run.outputs.export.export_global", MADE)
-    with pytest.raises(BadInput, match="leave --to away"):
+    with pytest.raises(BadInput, match="omit --to"):
         typed(export, "r1", "--global", "--to", "onnx")
     assert typed(export, "r1", "--global")[0] == 0
     assert calls == [("r1", {"out": None, "member": None})]
@@ -229,7 +229,7 @@ def test_a_simulation_has_table_and_report(typed, monkeypatch):
 def test_reproduce_without_a_name_lists(typed, monkeypatch):
     told(monkeypatch, "benchmarks.reproduce.command.known", {"ec_dnn/table1": "errors"})
     assert typed(reproduce)[1] == "ec_dnn/table1  errors\n"
-    with pytest.raises(BadInput, match="Say what to reproduce"):
+    with pytest.raises(BadInput, match="Name what to reproduce"):
         typed(reproduce, "measurement.repeats=5")
 
 
@@ -333,6 +333,6 @@ def test_a_page_is_written_and_not_over_another(found, typed, monkeypatch, elsew
     told(monkeypatch, "kdlab.session.page", "<html>")
     assert typed(page, "r1", "--out", "r.html")[0] == 0
     assert Path("r.html").read_text() == "<html>"
-    with pytest.raises(BadInput, match="is there already"):
+    with pytest.raises(BadInput, match="exists already"):
         typed(page, "r1", "--out", "r.html")
     assert typed(page, "r1", "--out", "r.html", "--force")[0] == 0

@@ -18,7 +18,7 @@ from kdlab.commands import (
     stop,
     sweep,
 )
-from kdlab.commands.command import tell_tracking
+from kdlab.commands.command import report_tracking
 from kdlab.errors import BadInput, RunFailed
 from kdlab.events.checks import CheckMade
 from kdlab.events.general import Warned
@@ -174,7 +174,7 @@ def test_ctrl_c_stops_and_twice_ends(monkeypatch, capfd):
     assert code == 130
     assert one.calls == [("wait",), ("stop",), ("kill",)]
     err = capfd.readouterr().err
-    assert "stopping: what is under way is saved" in err
+    assert "stopping: work under way is saved" in err
     assert "kdlab resume r1" in err
 
 
@@ -229,7 +229,7 @@ def test_resume_hands_over_what_is_trusted(typed, monkeypatch):
     ],
 )
 def test_mlflow_is_named_where_it_has_something(tracking, result, line, capsys):
-    tell_tracking(ARun(result, tracking))
+    report_tracking(ARun(result, tracking))
     assert capsys.readouterr() == ("", line)
 
 
@@ -293,4 +293,4 @@ def test_a_sweep_that_is_ended_at_once_says_how_to_go_on(typed, searched):
     searched(one)
     code, _, err = typed(sweep, "quickstart")
     assert (code, one.calls) == (130, [("stop",), ("kill",)])
-    assert "the same command goes on with the study" in err
+    assert "the same command continues the study" in err

@@ -39,7 +39,7 @@ class ScriptedRun:
 
 def started(made, detach=False, as_json=False, see=lambda event: None, since=0.0):
     arguments = argparse.Namespace(detach=detach, json=as_json)
-    return command.started(lambda: made, see, arguments, since)
+    return command.start_job(lambda: made, see, arguments, since)
 
 
 def test_a_detached_run_is_named_and_not_waited_for(capsys):
@@ -71,7 +71,7 @@ def test_ctrl_c_stops_gracefully_and_a_second_one_at_once(capfd, number):
     made = ScriptedRun(impatient)
     assert started(made) == (made, 2)
     assert made.told == [("wait", 0.0), "stop", "kill"]
-    assert "what is under way is saved" in capfd.readouterr().err
+    assert "work under way is saved" in capfd.readouterr().err
     assert signal.getsignal(number) is before
 
 
@@ -84,7 +84,7 @@ def test_ctrl_c_before_the_start_ends_the_command(capfd, number):
 
     try:
         with pytest.raises(KeyboardInterrupt):
-            command.started(slow, print, argparse.Namespace(detach=False, json=False))
+            command.start_job(slow, print, argparse.Namespace(detach=False, json=False))
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
@@ -93,11 +93,11 @@ def test_ctrl_c_before_the_start_ends_the_command(capfd, number):
 
 def test_a_run_that_was_ended_at_once_says_how_to_go_on(monkeypatch, capsys):
     made = ScriptedRun()
-    monkeypatch.setattr(command, "started", lambda *about, **more: (made, 2))
+    monkeypatch.setattr(command, "start_job", lambda *about, **more: (made, 2))
     arguments = argparse.Namespace(detach=False, json=False)
     assert command.start_run(lambda: made, arguments) == 130
     assert f"kdlab resume {made.id}" in capsys.readouterr().err
-    monkeypatch.setattr(command, "started", lambda *about, **more: (None, 0))
+    monkeypatch.setattr(command, "start_job", lambda *about, **more: (None, 0))
     assert command.start_run(lambda: made, arguments) == 0
 
 
@@ -222,7 +222,7 @@ def test_a_sweep_that_was_ended_at_once_says_how_to_go_on(kdlab_cli, searched):
     search.made._wait = impatient
     code, out, err = kdlab_cli("sweep", "quickstart")
     assert (code, out) == (130, "")
-    assert "the same command goes on with the study" in err
+    assert "the same command continues the study" in err
     assert search.made.told == [("wait", 0.0), "stop", "kill"]
     assert cli.COMMANDS["sweep"] is sweep
 

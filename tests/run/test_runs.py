@@ -240,7 +240,7 @@ def test_ctrl_c_stops_gracefully_with_exit_130(elsewhere, number):
     os.kill(terminal.pid, number)
     _, err = terminal.communicate(timeout=600)
     assert terminal.returncode == 130
-    assert "what is under way is saved" in err
+    assert "work under way is saved" in err
     assert "kdlab resume" in err
     assert json.loads((folder / "status.json").read_text())["state"] == "stopped"
     assert list(folder.glob("members/none/seed0/checkpoints/step_*"))

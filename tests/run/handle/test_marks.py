@@ -179,7 +179,7 @@ def test_commands_mark_and_delete(made, kdlab_cli):
     assert kdlab_cli("mark", "r1", "--untag", "good", "--unarchive")[1] == "r1: mine\n"
     code, out, err = kdlab_cli("delete", "r1", "r2")
     assert (code, out) == (2, "")
-    assert "there is nobody to ask" in err
+    assert "there is no terminal to ask in" in err
     code, out, err = kdlab_cli("delete", "r1", "r1", "--yes")
     assert (code, out.count("deleted: r1")) == (0, 1)
     assert [run.id for run in runs()] == ["r2"]
