@@ -289,7 +289,7 @@ def test_whichever_write_meets_a_full_disk_the_folder_says_so(folder, monkeypatc
     assert (status.state, status.exit_code) == ("failed", 1)
     full = "The disk did not take what was written: [Errno 28] No space left on device. "
     if writes <= BEFORE_WORK:
-        assert status.error.startswith(full + "This process has begun nothing")
+        assert status.error.startswith(full + "This process had not begun")
         assert status.error.endswith("kdlab resume a-run")
         assert status.seconds == 100.0
     else:
