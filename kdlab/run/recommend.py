@@ -154,7 +154,7 @@ class _Choice:
 
     @property
     def cached(self) -> bool:
-        """True where the teacher answers some views once, as each epoch anew takes too long."""
+        """True where the teacher answers some views once: new ones each epoch take too long."""
         return self.probed and self.device == "cpu"
 
     @property
