@@ -57,5 +57,5 @@ def test_names_are_nothing_that_a_browser_runs(elsewhere):
 
 
 def test_nothing_has_no_page():
-    with pytest.raises(BadInput, match="of a run, of several runs, or of one sweep"):
+    with pytest.raises(BadInput, match="shows one run, several runs, or one sweep"):
         kdlab.page()

@@ -31,7 +31,7 @@ def test_a_finished_run_is_examined(taught):
     few = taught.examine("validation", most=10)
     assert len(few.ids) == 10
     assert len(set(few.labels)) > 5  # of all classes, however files are sorted
-    with pytest.raises(NotFoundError, match="nobody named 'served'"):
+    with pytest.raises(NotFoundError, match="no model named 'served'"):
         found.agreement("served")
     assert "student_top1" in taught.result._repr_html_()
     assert taught.id in taught._repr_html_()
@@ -73,7 +73,7 @@ def test_a_batch_is_what_the_student_sees(kdlab_home, elsewhere):
     alone = experiment.show_batch(2, teacher=False)
     assert np.array_equal(alone.images, shown.images[:2])
     assert [len(lines) for lines in alone.lines] == [1, 1]
-    with pytest.raises(BadInput, match="one at least"):
+    with pytest.raises(BadInput, match="1 or more"):
         experiment.show_batch(0)
 
 

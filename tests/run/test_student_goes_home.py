@@ -134,7 +134,7 @@ def test_a_network_of_somebody_else_has_no_such_folder(tmp_path, digits_32):
     spec = PatchNet(patch=4, width=8)
     student = tmp_path / "student.safetensors"
     export(spec.build(10, 3).eval(), spec, student, digits_32)
-    with pytest.raises(BadInput, match="timm loads its own networks only"):
+    with pytest.raises(BadInput, match="timm loads only its own networks"):
         write_timm_folder(student, tmp_path / "mine", FACTS)
 
 
