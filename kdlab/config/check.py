@@ -1,4 +1,4 @@
-"""A resolved tree to specs, reporting every fault at once with key, line and value."""
+"""Build specs from a resolved tree; all faults at once, with key, line and value."""
 
 import contextlib
 import types
@@ -19,19 +19,19 @@ S = TypeVar("S", bound=Spec)
 
 
 class _Bad:
-    """Stands for a value that has a fault already, so that one mistake is one line."""
+    """Marks a value whose fault is reported already: one mistake is one line."""
 
 
 _BAD = _Bad()
-_LARGEST = 1e300  # of a number: beyond it sums are not finite
+_LARGEST = 1e300  # beyond it, sums of numbers are not finite
 
 
 @never_a_traceback
 def construct(cls: Callable[..., S], tree: Composed) -> S:
-    """The spec a tree describes; `cls` is a spec class or a kind such as ModelSpec.
+    """Build the spec that a tree describes; `cls` is a spec class or a kind such as ModelSpec.
 
     Raises:
-        SpecError: with all faults of the whole tree.
+        SpecError: lists all faults of the tree.
     """
     # Callable, not type[S]: asking for an abstract kind is the point.
     wanted = cast(type[Spec], cls)
@@ -44,54 +44,52 @@ def construct(cls: Callable[..., S], tree: Composed) -> S:
 
 
 def unknown_keys(tree: Composed, module: str, name: str) -> list[Fault]:
-    """Keys that no spec of this tree has, and names that nothing has: a part of all faults.
+    """Return faults for unknown keys and unknown component names, without importing components.
 
-    It needs no import of what it looks at.
+    The full check (`construct`) finds these and all others.
 
     Args:
         tree: resolved, without faults so far.
-        module: of the class that the whole tree is checked as.
-        name: of that class.
+        module: module of the spec class that the tree is checked as.
+        name: name of that class.
     """
-    found = list(_unknown(tree, tree.data, shape(module, name), "", ""))
-    return [Fault(key, message, tree.origin(key)) for key, message in found]
+    faults = list(_unknown(tree, tree.data, shape(module, name), "", ""))
+    return [Fault(key, message, tree.origin(key)) for key, message in faults]
 
 
 def _unknown(
-    tree: Composed, data: Mapping[str, Any], own: Shape | None, label: str, key: str
+    tree: Composed, data: Mapping[str, Any], parent: Shape | None, label: str, key: str
 ) -> Iterator[tuple[str, str]]:
-    if own is None or key in tree.broken:
+    if parent is None or key in tree.broken:
         return
-    deeper = {k: of for k, v in data.items() if (of := _inside(own, k, v)) is not None}
+    inner = {k: s for k, v in data.items() if (s := _child_shape(parent, k, v)) is not None}
     for name, value in data.items():
         chosen = value.get("type") if isinstance(value, dict) else None
         if (
-            name in own.nested
+            name in parent.nested
             and isinstance(chosen, str)
             and (why := registry.absent(chosen))
         ):
             yield dotted(key, f"{name}.type"), why
-        if name not in ("type", *own.keys) and not unset(dotted(key, name), value):
-            parts = [
-                f"{part}.{name}" for part, (of, _) in deeper.items() if name in of.keys
-            ]
-            yield dotted(key, name), no_such_key(label, key, name, parts, own.keys)
-    for name, (inside, component) in deeper.items():
-        if inside.kind and "type" not in data[name]:
+        if name not in ("type", *parent.keys) and not unset(dotted(key, name), value):
+            parts = [f"{part}.{name}" for part, (s, _) in inner.items() if name in s.keys]
+            yield dotted(key, name), no_such_key(label, key, name, parts, parent.keys)
+    for name, (child_shape, component) in inner.items():
+        if child_shape.kind and "type" not in data[name]:
             continue  # the full check lists what it can be
-        yield from _unknown(tree, data[name], inside, component, dotted(key, name))
+        yield from _unknown(tree, data[name], child_shape, component, dotted(key, name))
 
 
-def _inside(own: Shape, name: str, value: Any) -> tuple[Shape, str] | None:
-    """Shape of a value that is a block, and the component that it names; None if not known."""
+def _child_shape(parent: Shape, name: str, value: Any) -> tuple[Shape, str] | None:
+    """Return a block's shape and the component it names; None where the shape is unknown."""
     if not isinstance(value, dict):
         return None
-    chosen = value.get("type")
-    if isinstance(chosen, str):
-        found = component_shape(chosen)
-        return None if found is None else (found, chosen)
-    found = shape(*own.nested[name]) if name in own.nested else None
-    return None if found is None else (found, "")
+    component = value.get("type")
+    if isinstance(component, str):
+        child = component_shape(component)
+        return None if child is None else (child, component)
+    child = shape(*parent.nested[name]) if name in parent.nested else None
+    return None if child is None else (child, "")
 
 
 class _Checker:
@@ -107,13 +105,13 @@ class _Checker:
         if key in self.tree.broken:
             return _BAD
         if isinstance(data, str) and data in names("registry"):
-            return self.fault(key, f"is a card; it is used by {{use: {data}}}")
+            return self.fault(key, f"is a card; write {{use: {data}}}")
         if isinstance(data, str) and data:
             data = {"type": data}
         if not isinstance(data, dict):
             return self.fault(key, f"is {data!r}, must be a mapping with type: or use:")
         if isinstance(data.get("type"), str):
-            data = _whole_block(wanted, data)
+            data = _expand_short_form(wanted, data)
         chosen = self._choose(wanted, data, key)
         if isinstance(chosen, _Bad):
             return chosen
@@ -128,10 +126,10 @@ class _Checker:
     ) -> tuple[type[Spec], str | None] | _Bad:
         name = data.get("type")
         if name is None:
-            # A kind (`LossSpec`) rather than a spec one can write down without `type:`.
+            # A kind (`LossSpec`): unlike a fixed spec, it needs `type:`.
             kind = bool(getattr(wanted, "__abstractmethods__", None))
             if wanted.component or not hints_of(wanted) or kind:
-                return self.fault(key, f"needs type:, one of {_listed(wanted)}")
+                return self.fault(key, f"needs type:, one of {_choice_list(wanted)}")
             return wanted, None
         try:
             cls, variant = registry.find(str(name), _choices(wanted))
@@ -139,7 +137,7 @@ class _Checker:
             also = f" {wanted.also}" if wanted.also else ""
             return self.fault(dotted(key, "type"), f"{error}{also}")
         if not issubclass(cls, wanted):
-            words = f"{name} is not a {_kind(wanted)}; choose one of {_listed(wanted)}"
+            words = f"{name} is not a {_kind(wanted)}; choose one of {_choice_list(wanted)}"
             return self.fault(dotted(key, "type"), words)
         return cls, variant
 
@@ -149,43 +147,43 @@ class _Checker:
         label = cls.component or key or "an experiment"
         for name, value in values.items():
             if name not in hints and not unset(dotted(key, name), value):
-                parts = list(_deeper(hints, values, name))
+                parts = list(_nested_keys(hints, values, name))
                 words = no_such_key(cls.component or "", key, name, parts, hints)
                 self.fault(dotted(key, name), words)
         missing = [n for n in required_fields(cls) if n not in values]
         for name in missing:
             self.fault(dotted(key, name), f"is missing; {label} needs it")
-        made = {
+        arguments = {
             name: self.value(hints[name], value, dotted(key, name))
             for name, value in values.items()
             if name in hints
         }
-        if any(isinstance(value, _Bad) for value in made.values()) or missing:
-            self._ranges_of_rest(cls, made, missing, key)
+        if any(isinstance(value, _Bad) for value in arguments.values()) or missing:
+            self._check_other_ranges(cls, arguments, missing, key)
             return _BAD
         if len(self.faults) > before:
             return _BAD
         try:
-            return cls(**made)
+            return cls(**arguments)
         except SpecError as error:
-            for found in error.faults:
-                self.fault(dotted(key, found.key), found.message)
+            for inner in error.faults:
+                self.fault(dotted(key, inner.key), inner.message)
             return _BAD
         except (ArithmeticError, ValueError, TypeError) as error:
-            # A component's own check that met a value it was not written for.
-            return self.fault(key, f"{label} takes none of it: {error}")
+            # The component's `__post_init__` failed on a value that it does not expect.
+            return self.fault(key, f"{label} refuses these values: {error}")
 
-    def _ranges_of_rest(
-        self, cls: type[Spec], made: dict[str, Any], missing: list[str], key: str
+    def _check_other_ranges(
+        self, cls: type[Spec], arguments: dict[str, Any], missing: list[str], key: str
     ) -> None:
-        """One bad field must not hide the range faults of its neighbours."""
-        good = {k: v for k, v in made.items() if not isinstance(v, _Bad)}
+        """Report range faults of the valid fields, which a bad field would hide."""
+        good = {k: v for k, v in arguments.items() if not isinstance(v, _Bad)}
         probe = object.__new__(cls)
         for f in fields(cls):  # type: ignore[arg-type]  # specs are dataclasses
             object.__setattr__(probe, f.name, good.get(f.name))
-        for found in probe._range_faults():
-            if found.key in good:
-                self.fault(dotted(key, found.key), found.message)
+        for range_fault in probe._range_faults():
+            if range_fault.key in good:
+                self.fault(dotted(key, range_fault.key), range_fault.message)
 
     def value(self, hint: Any, data: Any, key: str) -> Any:
         if key in self.tree.broken:
@@ -202,15 +200,15 @@ class _Checker:
         if origin is Literal:
             if data in args:
                 return data
-            known = ", ".join(map(str, args))
-            return self.fault(key, f"is {data!r}, must be one of {known}")
+            choices = ", ".join(map(str, args))
+            return self.fault(key, f"is {data!r}, must be one of {choices}")
         if origin in (tuple, list):
             return self._sequence(args, data, key)
         if origin in (dict, Mapping):
             if not isinstance(data, dict):
                 return self.fault(key, f"is {data!r}, must be a mapping")
-            made = {k: self.value(args[1], v, dotted(key, k)) for k, v in data.items()}
-            return _BAD if any(isinstance(v, _Bad) for v in made.values()) else made
+            items = {k: self.value(args[1], v, dotted(key, k)) for k, v in data.items()}
+            return _BAD if any(isinstance(v, _Bad) for v in items.values()) else items
         if isinstance(hint, type) and issubclass(hint, Spec):
             return self.spec(hint, data, key)
         return self._scalar(hint, data, key)
@@ -220,13 +218,13 @@ class _Checker:
             return None
         options = [arg for arg in args if arg is not type(None)]
         if len(options) > 1:  # X | tuple[X, ...]: the shape of the data decides
-            lists, tables = (
+            list_hints, mapping_hints = (
                 [o for o in options if get_origin(o) in origins]
                 for origins in ((tuple, list), (dict, Mapping))
             )
-            rest = [o for o in options if o not in (*lists, *tables)]
-            found = tables if isinstance(data, dict) else lists
-            options = found if isinstance(data, dict | list | tuple) and found else rest
+            rest = [o for o in options if o not in (*list_hints, *mapping_hints)]
+            hints = mapping_hints if isinstance(data, dict) else list_hints
+            options = hints if isinstance(data, dict | list | tuple) and hints else rest
             options.sort(
                 key=lambda o: o is bool and not isinstance(data, bool)
             )  # bool | str
@@ -237,10 +235,10 @@ class _Checker:
             return self.fault(key, f"is {data!r}, must be a list such as [1, 2]")
         if len(args) > 1 and args[1] is not Ellipsis and len(args) != len(data):
             return self.fault(key, f"has {len(data)} items, must have {len(args)}")
-        made = tuple(
+        items = tuple(
             self.value(args[0], v, dotted(key, str(i))) for i, v in enumerate(data)
         )
-        return _BAD if any(isinstance(v, _Bad) for v in made) else made
+        return _BAD if any(isinstance(v, _Bad) for v in items) else items
 
     def _scalar(self, hint: Any, data: Any, key: str) -> Any:
         is_number = isinstance(data, int | float) and not isinstance(data, bool)
@@ -257,49 +255,49 @@ class _Checker:
 
 
 def no_such_key(
-    component: str, key: str, name: str, parts: Sequence[str], known: Iterable[str]
+    component: str, key: str, name: str, nested: Sequence[str], valid: Iterable[str]
 ) -> str:
-    """What is said of a key that a block does not have.
+    """Return the message for an unknown key, with the nearest valid one.
 
     Args:
-        component: that the block names; empty where it names none.
-        key: of the block.
-        name: that it does not have.
-        parts: where there is one of this name, further in.
-        known: keys that it has.
+        component: the block's component; empty where it names none.
+        key: dotted key of the block; empty for the whole tree.
+        name: the unknown key.
+        nested: keys of this name in the block's parts, as `part.name`.
+        valid: the block's keys.
     """
-    there = ", ".join(dotted(key, part) for part in parts)
-    near = nearest(name, [k for k in known if k != "variant"])
-    hint = f" There is {there}." if there else near
-    if gone := instead(dotted(key, name)):
-        hint = f" Removed: {gone}."
+    places = ", ".join(dotted(key, part) for part in nested)
+    nearest_key = nearest(name, [k for k in valid if k != "variant"])
+    hint = f" Did you mean {places}?" if places else nearest_key
+    if replacement := instead(dotted(key, name)):
+        hint = f" Removed: {replacement}."
     return f"{component or key or 'an experiment'} has no key {name!r}.{hint}"
 
 
-def _whole_block(wanted: type[Spec], given: dict[str, Any]) -> dict[str, Any]:
-    """What a block means whose type is a short form: a path, a name without its room."""
-    name = given["type"]
+def _expand_short_form(wanted: type[Spec], block: dict[str, Any]) -> dict[str, Any]:
+    """Expand a block whose type is a short form: a path, or a name without its room."""
+    name = block["type"]
     try:
         if issubclass(registry.find(name)[0], wanted):
-            return given
-    except NotFoundError:  # said where it is looked for again
-        for known in registry.in_rooms(name):
-            if issubclass(registry.find(known)[0], wanted):
-                return given | {"type": known}
-    longer = wanted.short_form(given)
-    return given if longer is None else dict(longer)
+            return block
+    except NotFoundError:  # `_choose` reports it
+        for candidate in registry.in_rooms(name):
+            if issubclass(registry.find(candidate)[0], wanted):
+                return block | {"type": candidate}
+    expanded = wanted.short_form(block)
+    return block if expanded is None else dict(expanded)
 
 
-def _deeper(
+def _nested_keys(
     hints: Mapping[str, Any], values: Mapping[str, Any], name: str
 ) -> Iterator[str]:
-    """Where a key of this name is, one part further in: `epochs` is in `train`."""
+    """Yield keys of this name in the parts of a block: `epochs` gives `train.epochs`."""
     for part, hint in hints.items():
-        given = values.get(part)
+        child = values.get(part)
         cls: Any = hint
-        if isinstance(given, dict) and isinstance(given.get("type"), str):
-            with contextlib.suppress(NotFoundError):  # a fault of its own
-                cls = registry.find(given["type"])[0]
+        if isinstance(child, dict) and isinstance(child.get("type"), str):
+            with contextlib.suppress(NotFoundError):  # `spec` reports it
+                cls = registry.find(child["type"])[0]
         if isinstance(cls, type) and issubclass(cls, Spec) and name in hints_of(cls):
             yield f"{part}.{name}"
 
@@ -309,7 +307,7 @@ def _kind(cls: type[Spec]) -> str:
 
 
 def _choices(wanted: type[Spec]) -> list[str]:
-    """Names of the wanted kind: the room its base class lives in."""
+    """Return component names from the room of the wanted base class."""
     room = wanted.__module__.split(".")[1]
     known = [
         e for e in registry.known_names() if e.startswith((f"{room}/", f"{_kind(wanted)}"))
@@ -319,8 +317,8 @@ def _choices(wanted: type[Spec]) -> list[str]:
     return list(dict.fromkeys(known))
 
 
-def _listed(wanted: type[Spec]) -> str:
-    """Choices of this kind alone: `teacher` is in a room with much else."""
+def _choice_list(wanted: type[Spec]) -> str:
+    """Return choices of exactly this kind: its room may have components of others."""
     known = (c for c in _choices(wanted) if c[-1] == ">" or _is_a(c, wanted))
     return ", ".join(known) or "none"
 
@@ -328,5 +326,5 @@ def _listed(wanted: type[Spec]) -> str:
 def _is_a(name: str, wanted: type[Spec]) -> bool:
     try:
         return issubclass(registry.find(name)[0], wanted)
-    except Exception:  # of a plugin: it is listed, and refused where it is used
+    except Exception:  # a broken plugin: listed, and refused on use
         return True

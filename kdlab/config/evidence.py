@@ -12,30 +12,30 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def folder() -> Path | None:
-    """It, in a checkout; a wheel has its cards in the package, and of this name nothing."""
-    beside = _PACKAGE.parent / "benchmarks"
+    """Return `benchmarks/` of a checkout; None in a wheel, whose cards are in the package."""
+    benchmarks = _PACKAGE.parent / "benchmarks"
     in_a_checkout = not (_PACKAGE / "_packaged").exists()
-    return beside if in_a_checkout and (beside / "__init__.py").is_file() else None
+    return benchmarks if in_a_checkout and (benchmarks / "__init__.py").is_file() else None
 
 
 def module(name: str) -> ModuleType:
-    """A module of this checkout, such as `benchmarks.transport`, whoever else has the name.
+    """Import a module of this checkout, such as `benchmarks.transport`.
 
     Raises:
-        BadInput: kdlab was installed without it.
+        BadInput: kdlab was installed without it, or another `benchmarks` is imported.
     """
-    if (beside := folder()) is None:
+    if (benchmarks := folder()) is None:
         raise BadInput(
-            "Benches and reproductions are in benchmarks/ of kdlab's repository, and this kdlab is "
-            f"installed without it: clone the repository at version {version('kdlab')} and "
+            "This kdlab is installed without benchmarks/, where benches and reproductions are: "
+            f"clone kdlab's repository at version {version('kdlab')} and run "
             "`pip install -e .` there."
         )
-    if sys.path[0] != (root := str(beside.parent)):
+    if sys.path[0] != (root := str(benchmarks.parent)):
         sys.path.insert(0, root)
-    known = sys.modules.get("benchmarks")
-    if known is not None and str(beside) not in getattr(known, "__path__", ()):
+    loaded = sys.modules.get("benchmarks")
+    if loaded is not None and str(benchmarks) not in getattr(loaded, "__path__", ()):
         raise BadInput(
-            f"Another package named benchmarks is imported here ({known.__file__}), so that of "
-            "kdlab cannot be. Call kdlab from a shell or a fresh kernel."
+            f"Another package named benchmarks is imported ({loaded.__file__}), so kdlab cannot "
+            "import its own. Call kdlab from a shell or a fresh kernel."
         )
     return import_module(name)

@@ -1,4 +1,4 @@
-"""Where cards and configs are looked for: the project's own folders come first."""
+"""Find cards and configs; the current folder's come before kdlab's own."""
 
 import os
 import re
@@ -10,67 +10,67 @@ from typing import Literal
 from kdlab.config import evidence, limits
 from kdlab.errors import NotFoundError, short
 
-_LISTED = 30  # names shown when none is near
+_LISTED = 30  # names shown where none is similar
 Shelf = Literal["registry", "configs"]
 BUNDLED = "kdlab://"
 _PACKAGE = Path(__file__).resolve().parent.parent
 _PATH = re.compile(
     r"[/~.].*|.*/|.*\.[A-Za-z]{2,11}\d?", re.DOTALL
-)  # no name has any of these
+)  # names of cards and configs have none of these
 
 
 def shelves(shelf: Shelf) -> list[Path]:
-    """Existing folders, most specific first: the current folder's, then kdlab's own.
+    """Return existing folders of cards or configs: the current folder's, then kdlab's own.
 
-    Kdlab's own lie inside the wheel (`_packaged/`) or, in a checkout, beside the package, where
+    Kdlab's own are in the wheel (`_packaged/`) or, in a checkout, next to the package, where
     `benchmarks/` has the cards of the evidence.
     """
-    own = [_PACKAGE / "_packaged" / shelf, _PACKAGE.parent / shelf]
-    if shelf == "registry" and (beside := evidence.folder()) is not None:
-        own.append(beside)
-    candidates = [Path.cwd() / shelf, *own]
+    packaged = [_PACKAGE / "_packaged" / shelf, _PACKAGE.parent / shelf]
+    if shelf == "registry" and (benchmarks := evidence.folder()) is not None:
+        packaged.append(benchmarks)
+    candidates = [Path.cwd() / shelf, *packaged]
     unique = dict.fromkeys(path.resolve() for path in candidates)
     return [path for path in unique if path.is_dir()]
 
 
 def names(shelf: Shelf) -> dict[str, Path]:
-    """Every card or config by name; the first shelf that has a name wins."""
-    found: dict[str, Path] = {}
+    """Return all cards or configs, name to file; the first folder that has a name wins."""
+    files: dict[str, Path] = {}
     for folder in shelves(shelf):
         for path in sorted(folder.rglob("*.yaml")):
-            found.setdefault(path.relative_to(folder).with_suffix("").as_posix(), path)
-    return found
+            files.setdefault(path.relative_to(folder).with_suffix("").as_posix(), path)
+    return files
 
 
 def find(shelf: Shelf, name: str) -> Path:
-    """The file of a card or config.
+    """Return the file of a card or config.
 
     Raises:
-        NotFoundError: with the nearest names and the folders that were searched.
+        NotFoundError: no such name; lists the nearest and the searched folders.
     """
     clean = name.removeprefix(f"{shelf}/").removesuffix(".yaml")
-    what = "card" if shelf == "registry" else "config"
+    noun = "card" if shelf == "registry" else "config"
     if len(name) > limits.NAME:
-        raise NotFoundError(f"There is no {what} named {short(repr(name), 100)}.")
+        raise NotFoundError(f"There is no {noun} named {short(repr(name), 100)}.")
     if "\0" not in name and ".." not in Path(clean).parts and not Path(clean).is_absolute():
         for folder in shelves(shelf):
             path = folder / f"{clean}.yaml"
             if path.is_file():
                 return path
     near = nearest(clean, names(shelf))
-    if wrong := wrong_path(name, f"{what}, which is a file that ends in .yaml", near):
-        raise NotFoundError(wrong)
+    if message := wrong_path(name, f"{noun}, which is a file that ends in .yaml", near):
+        raise NotFoundError(message)
     raise NotFoundError(
-        f"There is no {what} named {name!r}.{near} "
+        f"There is no {noun} named {name!r}.{near} "
         f"Searched: {', '.join(map(str, shelves(shelf))) or 'no folder'}."
     )
 
 
 def located(place: str) -> str:
-    """A path as it is; `kdlab://NAME` is a file that comes with kdlab, in registry/bundled.
+    """Resolve `kdlab://NAME` to the file in registry/bundled; return other paths unchanged.
 
     Raises:
-        NotFoundError: kdlab brings no such file.
+        NotFoundError: kdlab bundles no such file.
     """
     if not place.startswith(BUNDLED):
         return place
@@ -79,51 +79,53 @@ def located(place: str) -> str:
         path = folder / "bundled" / name
         if "/" not in name and path.is_file():
             return str(path)
-    raise NotFoundError(f"kdlab brings no file {short(name, 60)!r} ({place}).")
+    raise NotFoundError(f"kdlab bundles no file {short(name, 60)!r} ({place}).")
 
 
 def yaml_file(name: str) -> Path | None:
-    """The YAML file that was given by its path; None of a name. Any text may be asked about."""
-    there = name.endswith(".yaml") and "\0" not in name
-    path = os.path.expanduser(name) if there else ""
+    """Return the YAML file at a path; None where `name` is no such path. Accepts any text."""
+    may_exist = name.endswith(".yaml") and "\0" not in name
+    path = os.path.expanduser(name) if may_exist else ""
     return Path(path) if os.path.isfile(path) else None
 
 
 def is_path(name: str) -> bool:
-    """Whether it begins with /, ~ or a dot, or ends with a slash or the suffix of a file."""
+    """True where the text begins with /, ~ or a dot, or ends with a slash or a file suffix."""
     return "\0" not in name and _PATH.fullmatch(name) is not None
 
 
-def wrong_path(name: str, wanted: str, near: str = "") -> str | None:
-    """What is said of a path at which nothing is, or no `wanted`; None of a plain name."""
+def wrong_path(name: str, wanted: str, suggestion: str = "") -> str | None:
+    """Return the message for a path that is missing or no `wanted`; None for a plain name."""
     if not is_path(name):
         return None
     path = os.path.abspath(os.path.expanduser(name))
     return (
-        f"{short(path)} is no {wanted}." if os.path.lexists(path) else no_path(name, near)
+        f"{short(path)} is no {wanted}."
+        if os.path.lexists(path)
+        else no_path(name, suggestion)
     )
 
 
-def no_path(name: str, near: str = "") -> str:
-    """What is said of a path at which nothing is; with what is near where it may be a name."""
-    by_name = near.startswith(" Nearest") and not name.startswith(("/", "~"))
+def no_path(name: str, suggestion: str = "") -> str:
+    """Return the message for a missing path, with a suggestion where it may be a name."""
+    may_be_name = suggestion.startswith(" Nearest") and not name.startswith(("/", "~"))
     path = os.path.abspath(os.path.expanduser(name))
-    return f"There is no file or folder {short(path)}.{near * by_name}"
+    return f"There is no file or folder {short(path)}.{suggestion * may_be_name}"
 
 
 def require_path(place: str, names: Iterable[str] = ()) -> None:
-    """Refuse, as NotFoundError, what is no path of anything, no URL and none of the names."""
+    """Raise NotFoundError unless `place` is an existing path, a URL or one of `names`."""
     known = list(names)
-    there = "://" in place or os.path.exists(os.path.expanduser(place))
-    if not there and place not in known:
+    exists = "://" in place or os.path.exists(os.path.expanduser(place))
+    if not exists and place not in known:
         raise NotFoundError(no_path(place, nearest(place, known)))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A sentence with the closest known names, or with some of them when none is close."""
+    """Return a sentence with the most similar known names, or with some where none is similar."""
     pool = list(dict.fromkeys(known))
     close = get_close_matches(name[: limits.NAME], pool, n=3, cutoff=0.5)
-    if not close:  # also match the last part alone: "hinton" for "losses/hinton"
+    if not close:  # match the last part: "hinton" for "losses/hinton"
         last = name.rsplit("/", 1)[-1]
         close = [k for k in pool if k.rsplit("/", 1)[-1] == last][:3]
     if close:
@@ -133,7 +135,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def display(path: Path) -> str:
-    """A path as the user would write it: relative to the current folder or its shelf."""
+    """Return a path as the user would write it: relative to the current folder or the package."""
     for base in (Path.cwd(), _PACKAGE.parent, _PACKAGE / "_packaged"):
         if path.is_relative_to(base):
             return path.relative_to(base).as_posix()

@@ -1,4 +1,4 @@
-"""Folders kdlab writes to besides a run's own, and files that are whole or absent."""
+"""Folders that kdlab writes to besides runs, atomic writes and bounded reads."""
 
 import errno
 import fcntl
@@ -16,20 +16,20 @@ from typing import Any, TypeVar
 from kdlab.codec import LARGEST, MessageError, from_json
 
 T = TypeVar("T")
-never_anew = set[Path]()  # folders that this process fills: once deleted they stay so
+never_anew = set[Path]()  # folders that this process does not create again once deleted
 
 
 def home() -> Path:
-    """Decoded data and teachers: `KDLAB_HOME`, or ~/.cache/kdlab; made for this user alone."""
-    chosen = os.environ.get("KDLAB_HOME")
-    folder = Path(chosen) if chosen else Path.home() / ".cache" / "kdlab"
-    with suppress(OSError):  # whoever writes there says that it cannot be
+    """Return the cache folder, `KDLAB_HOME` or ~/.cache/kdlab; created private to this user."""
+    configured = os.environ.get("KDLAB_HOME")
+    folder = Path(configured) if configured else Path.home() / ".cache" / "kdlab"
+    with suppress(OSError):  # the first write reports it
         make_private(folder)
     return folder
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder, and what is missing above it, for this user alone."""
+    """Create a folder and its missing parents, private to this user."""
     for missing in reversed([p for p in (folder, *folder.parents) if not p.exists()]):
         if missing in never_anew:
             raise FileNotFoundError(errno.ENOENT, "was deleted meanwhile", str(missing))
@@ -37,29 +37,29 @@ def make_private(folder: Path) -> None:
 
 
 def keep_private() -> None:
-    """What this process and its children write is for this user alone, wherever it lies."""
+    """Set the umask: only this user can read what this process and its children write."""
     os.umask(0o077)
 
 
 def runs_folder() -> Path:
-    """Run folders, in the current folder unless `KDLAB_RUNS` moves them."""
+    """Return the folder of runs: `KDLAB_RUNS`, or `runs` in the current folder."""
     return Path(os.environ.get("KDLAB_RUNS") or "runs").resolve()
 
 
 def mapped(path: Path, size: int) -> mmap.mmap:
-    """A file of so many bytes as memory that outlives this process.
+    """Map a file of `size` bytes as shared memory that outlives this process.
 
-    The disk gives its room now. Where it has none, that is an OSError here; without asking for
-    it, it would be a bus error later, which ends the process without a word.
+    The disk space is reserved now: a full disk is an OSError here, and would otherwise be a bus
+    error later, which ends the process without a message.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as file:  # several processes may come to it at the same moment
+    with path.open("a+b") as file:  # several processes may open it at once
         os.posix_fallocate(file.fileno(), 0, size)
         return mmap.mmap(file.fileno(), size)
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file, then rename: readers never see half a file."""
+    """Write a file atomically: `write` fills a temporary file, which is then renamed."""
     make_private(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -77,11 +77,11 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def read_plain(path: Path, most: int) -> bytes:
-    """All of a file that has up to so many bytes, of whoever wrote it.
+    """Read an untrusted file of at most `most` bytes.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is too large, or no plain file: a FIFO would keep its reader waiting.
+        ValueError: it is larger, or not a regular file (a FIFO would block the reader).
     """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -93,20 +93,20 @@ def read_plain(path: Path, most: int) -> bytes:
 
 
 def read_object(path: Path) -> dict[str, object]:
-    """An object of JSON, of whoever wrote it.
+    """Read a JSON object from an untrusted file.
 
     Raises:
-        OSError, ValueError: as of `read_plain`.
-        MessageError: as of `from_json`.
+        OSError, ValueError: from `read_plain`.
+        MessageError: from `from_json`.
     """
     return from_json(dict[str, object], read_plain(path, LARGEST))
 
 
 def find_as(kind: type[T], path: Path, cure: str = "") -> T | None:
-    """What `plain` made, in a file of JSON, of whoever wrote it; None where there is no file.
+    """Read an untrusted JSON file as `kind`; None where the file is missing.
 
     Raises:
-        MessageError: it cannot be read, or is no such thing; names it, and says the `cure`.
+        MessageError: unreadable, or not of this kind; names the file and ends with `cure`.
     """
     try:
         return from_json(kind, read_plain(path, LARGEST))
@@ -118,15 +118,15 @@ def find_as(kind: type[T], path: Path, cure: str = "") -> T | None:
 
 
 def read_as(kind: type[T], path: Path, cure: str = "") -> T:
-    """As `find_as`; that there is no file is an error, too."""
-    found = find_as(kind, path, cure)
-    if found is None:
+    """Read an untrusted JSON file as `kind`; MessageError, also where the file is missing."""
+    content = find_as(kind, path, cure)
+    if content is None:
         raise MessageError(f"{path} is missing. {cure}".rstrip())
-    return found
+    return content
 
 
 def recall_as(kind: type[T], path: Path, then: str) -> T | None:
-    """As `find_as` of what can be made anew: None where it is damaged; a warning says what then."""
+    """Read a replaceable JSON file; None where it is missing or damaged, with a warning."""
     try:
         return find_as(kind, path)
     except MessageError as error:
@@ -136,9 +136,9 @@ def recall_as(kind: type[T], path: Path, then: str) -> T | None:
 
 @contextmanager
 def locked(path: Path, while_waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """One process at a time; the lock goes with the process, even if it is killed.
+    """Hold a lock file; the lock ends with the process, even if it is killed.
 
-    `while_waiting` is called now and then while another one holds it, and may raise.
+    `while_waiting` is called every 0.1 s while another process holds it, and may raise.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
@@ -148,7 +148,7 @@ def locked(path: Path, while_waiting: Callable[[], None] = lambda: None) -> Iter
                 break
             except BlockingIOError:
                 while_waiting()
-                time.sleep(0.1)  # between tries; the other process ends some time
+                time.sleep(0.1)  # between tries
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""What is made once and kept below `home()`: one key, one lock, one look at what is there."""
+"""Cache entries below `home()`, created once under a lock."""
 
 import hashlib
 from collections.abc import Callable
@@ -11,21 +11,21 @@ T = TypeVar("T")
 
 
 def key_of(facts: str | bytes) -> str:
-    """A name for what follows from these facts alone, 16 hex digits."""
+    """Return the cache key of the facts that determine an entry, 16 hex digits of SHA-256."""
     raw = facts.encode("utf-8", "surrogateescape") if isinstance(facts, str) else facts
     return hashlib.sha256(raw).hexdigest()[:16]
 
 
-def kept(path: Path, find: Callable[[], T | None], make: Callable[[], T]) -> T:
-    """What `find` has of a file or folder; where that is None it is made now, by one process.
+def load_or_create(path: Path, load: Callable[[], T | None], create: Callable[[], T]) -> T:
+    """Load a cache entry, or create it in one process while others wait.
 
     Args:
-        path: of it; the lock lies beside it.
-        find: opens it; None where nothing is there, or nothing that can be believed.
-        make: puts it there, so that `find` can tell when it is whole, and opens it.
+        path: file or folder of the entry; the lock file is next to it.
+        load: returns the entry, or None where it is missing or damaged.
+        create: writes the entry so that `load` recognises a complete one, and returns it.
     """
-    if (found := find()) is not None:
-        return found
+    if (cached := load()) is not None:
+        return cached
     with locked(path.with_suffix(".lock")):
-        found = find()  # another process may have been first
-        return make() if found is None else found
+        cached = load()  # another process may have created it meanwhile
+        return create() if cached is None else cached

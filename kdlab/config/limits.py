@@ -1,18 +1,18 @@
-"""How large a config may be: what is larger is a mistake or an attack, and is refused at once."""
+"""Size limits of configs: larger ones are a mistake or an attack and are refused."""
 
 from collections.abc import Mapping
 
 TEXT = 128 * 1024  # characters of one file or one override; kdlab's largest has 14,000
 NODES = 20_000  # values of one spec, cards and references included
-DEPTH = 40  # lists and mappings in each other
+DEPTH = 40  # levels of nested lists and mappings
 KEY_PARTS = 40  # of a dotted key
 NAME = 200  # characters of a config, card, run or key
 CARDS = 500  # uses of cards in one spec
-_WHOLE = 2**63  # what a 64 bit integer holds
+_WHOLE = 2**63  # bound of 64 bit integers
 
 
 def refusal(value: object) -> str | None:
-    """Why a leaf of a tree cannot be taken, or None."""
+    """Return why a leaf of a tree is refused, or None."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int) and not -_WHOLE <= value < _WHOLE:
@@ -26,7 +26,7 @@ def refusal(value: object) -> str | None:
 
 
 def tree_refusal(tree: object) -> str | None:
-    """Why a tree that was made in Python, or has grown by references, cannot be taken, or None."""
+    """Return why a tree is refused (one built in Python, or grown by references), or None."""
     count = 0
     level = [tree]
     for _ in range(DEPTH + 1):
@@ -48,13 +48,13 @@ def tree_refusal(tree: object) -> str | None:
         if not deeper:
             return None
         level = deeper
-    return f"has lists or mappings more than {DEPTH} deep in each other"
+    return f"has lists or mappings more than {DEPTH} levels deep"
 
 
 def key_refusal(key: str) -> str | None:
-    """Why a key, dotted or not, cannot be taken, or None."""
+    """Return why a key, dotted or not, is refused, or None."""
     if len(key) > NAME:
-        return f"is a key of {len(key):,} characters; at most {NAME} are taken"
+        return f"is a key of {len(key):,} characters; at most {NAME} are allowed"
     if key.count(".") >= KEY_PARTS:
-        return f"is a key of {key.count('.') + 1} parts; at most {KEY_PARTS} are taken"
+        return f"is a key of {key.count('.') + 1} parts; at most {KEY_PARTS} are allowed"
     return refusal(key)

@@ -1,4 +1,4 @@
-"""A config by name, with its cards and overrides, as one tree that knows its origins.
+"""Compose a config, its cards and overrides into one tree that records origins.
 
 Order: the config file, then overrides, then each `use:` is replaced by its card with
 the keys beside it laid on top, then `${...}` references are resolved by OmegaConf.
@@ -26,24 +26,24 @@ _REFERENCE = re.compile(r"\$\{[A-Za-z_][\w.]*\}")  # to another key, and nothing
 
 @dataclass(slots=True)
 class Composed:
-    """A resolved tree. `origins` maps each dotted key to the place that set it."""
+    """A resolved tree. `origins` maps each dotted key to the file and line that set it."""
 
     name: str
     data: dict[str, Any]
     origins: dict[str, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)  # keys whose subtree is unusable
-    cards: int = 0  # that were put in
+    cards: int = 0  # expanded so far
 
     def origin(self, key: str) -> str:
-        """Where a key was set, or the nearest parent that was."""
+        """Return where a key, or else its nearest parent, was set."""
         while key and key not in self.origins:
             key = key.rpartition(".")[0]
         return self.origins.get(key, "")
 
 
 def never_a_traceback(load: Callable[P, T]) -> Callable[P, T]:
-    """The last net: what nobody thought of is a fault too, and names itself a defect of kdlab."""
+    """Decorator: report an unexpected exception as a fault, which calls it a defect of kdlab."""
 
     @wraps(load)
     def caught(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -78,7 +78,7 @@ def _config(name: str) -> tuple[str, yaml_text.Document]:
 
 @never_a_traceback
 def compose_card(name: str, overrides: Overrides = ()) -> Composed:
-    """The same for one card of the registry."""
+    """Read a card of the registry and resolve it; NotFoundError where there is none."""
     return _resolve(name, _card(name), overrides)
 
 
@@ -92,10 +92,10 @@ def _card(name: str) -> yaml_text.Document:
 
 @never_a_traceback
 def from_dict(data: Mapping[str, Any], name: str, overrides: Overrides = ()) -> Composed:
-    """A tree that was written in Python or read back from a run folder.
+    """Resolve a tree from Python or from a run folder.
 
     Raises:
-        SpecError: it is larger than a config may be.
+        SpecError: the tree is larger than kdlab/config/limits.py allows.
     """
     why = limits.tree_refusal(data)
     if why is not None:
@@ -105,7 +105,7 @@ def from_dict(data: Mapping[str, Any], name: str, overrides: Overrides = ()) -> 
 
 @never_a_traceback
 def written(name: str, overrides: Overrides = ()) -> dict[str, Any]:
-    """A config with overrides as a person would write it: cards by name, no defaults."""
+    """Return a config with overrides, as written: cards by name, no defaults."""
     tree = _overridden(*_config(name), overrides)
     return dict(tree.data)
 
@@ -130,14 +130,14 @@ def _overridden(name: str, document: yaml_text.Document, overrides: Overrides) -
 
 
 def pairs(overrides: Overrides) -> list[tuple[str, Any]]:
-    """Dotted keys and values of overrides; BadInput where one is not of the form key=value."""
-    found: list[tuple[str, Any]] = []
+    """Split overrides into dotted keys and values; BadInput where one is not key=value."""
+    items: list[tuple[str, Any]] = []
     for item in overrides:
         if isinstance(item, Mapping):
             why = limits.tree_refusal(item)
             if why is not None:
                 raise BadInput(f"the overrides {short(repr(dict(item)), 100)}: one {why}")
-            found += item.items()
+            items += item.items()
             continue
         if not isinstance(item, str):
             raise BadInput(
@@ -152,21 +152,21 @@ def pairs(overrides: Overrides) -> list[tuple[str, Any]]:
         why = limits.key_refusal(key)
         if why is not None:
             raise BadInput(f"override {short(repr(item), 100)}: {why}")
-        found.append((key, yaml_text.parse_value(text)))
-    return found
+        items.append((key, yaml_text.parse_value(text)))
+    return items
 
 
 def merged(overrides: Overrides) -> dict[str, Any]:
-    """The same as one mapping; a key that was given twice stands where it came last."""
-    found: dict[str, Any] = {}
+    """Merge overrides into one mapping; the last value of a key wins and sets its position."""
+    values: dict[str, Any] = {}
     for key, value in pairs(overrides):
-        found.pop(key, None)
-        found[key] = value
-    return found
+        values.pop(key, None)
+        values[key] = value
+    return values
 
 
 def _override(tree: Composed, key: str, value: Any) -> None:
-    value = deepcopy(value)  # later overrides write into it
+    value = deepcopy(value)  # later overrides change it
     *parents, last = key.split(".")
     node: Any = tree.data
     for i, part in enumerate(parents):
@@ -183,9 +183,9 @@ def _override(tree: Composed, key: str, value: Any) -> None:
                 return
             child = node[part] = {}
         node = child
-    before = at(node, last)
-    names_a_part = isinstance(value, str) and "/" in value
-    if names_a_part and (isinstance(before, dict) or (before is None and not parents)):
+    current = at(node, last)
+    names_component = isinstance(value, str) and "/" in value
+    if names_component and (isinstance(current, dict) or (current is None and not parents)):
         value = {_key_for(value): value}
     if isinstance(node, list):
         if not _indexes(node, last):
@@ -202,7 +202,7 @@ def _override(tree: Composed, key: str, value: Any) -> None:
 
 
 def _key_for(name: str) -> str:
-    """Whether a name in an override means a card or a component, known or misspelt."""
+    """Return `use` for the name of a card, `type` for that of a component, misspelt ones too."""
     cards = folders.names("registry")
     shelves = {card.split("/", 1)[0] for card in cards}
     shelf = name.split("/", 1)[0]
@@ -210,7 +210,7 @@ def _key_for(name: str) -> str:
 
 
 def at(node: Any, key: str, default: Any = None) -> Any:
-    """What stands in a tree under a dotted key."""
+    """Return the value under a dotted key of a tree."""
     for part in key.split("."):
         if isinstance(node, Mapping) and part in node:
             node = node[part]
@@ -227,7 +227,7 @@ def _indexes(node: list[object], part: str) -> bool:
 
 
 def _expand(tree: Composed, node: Any, key: str, chain: tuple[str, ...]) -> Any:
-    """Replace every `use:` below `node` by its card; `chain` finds cycles."""
+    """Replace each `use:` below `node` by its card; `chain` has the cards around it."""
     if isinstance(node, list):
         return [_expand(tree, v, dotted(key, str(i)), chain) for i, v in enumerate(node)]
     if isinstance(node, str) and _is_card(node, key):
@@ -260,7 +260,7 @@ def _expand(tree: Composed, node: Any, key: str, chain: tuple[str, ...]) -> Any:
 
 
 def _is_card(text: str, key: str) -> bool:
-    """Whether a plain word names a card where a part of an experiment stands."""
+    """True where a top-level value is the name of a card."""
     stands = key not in ("", "about", "type", "use") and "." not in key
     return stands and "/" in text and text in folders.names("registry")
 
@@ -272,7 +272,7 @@ def _break(tree: Composed, key: str, message: str, origin: str) -> dict[str, Any
 
 
 def _merge(base: Any, over: Any) -> Any:
-    """Mappings are laid over each other; a mapping of another type replaces."""
+    """Merge mappings recursively; a mapping of another type replaces."""
     if not (isinstance(base, dict) and isinstance(over, dict)):
         return over
     if "type" in over and over["type"] != base.get("type"):
@@ -298,13 +298,13 @@ def _interpolate(tree: Composed) -> None:
             )
             tree.broken.add(key)
     if not tree.faults and _grown(tree.data) > limits.NODES:
-        more = f"references make more than {limits.NODES:,} values of it"
+        more = f"has more than {limits.NODES:,} values after references are resolved"
         tree.faults.append(Fault("", more, tree.origin("")))
     if tree.faults:
         return
     try:
         resolved = OmegaConf.to_container(OmegaConf.create(tree.data), resolve=True)
-    # OmegaConf's grammar, and text of some kinds that it takes for such, raise others too.
+    # OmegaConf's parser raises these others for some texts.
     except (OmegaConfBaseException, ValueError, TypeError, RecursionError) as error:
         key = str(getattr(error, "full_key", "") or "")
         first = str(error).split("\n", 1)[0]
@@ -315,8 +315,8 @@ def _interpolate(tree: Composed) -> None:
 
 
 def _grown(data: dict[str, Any]) -> int:
-    """Values and hundreds of characters of a tree when each reference is replaced by its target."""
-    # Of targets; while one is measured it is 0, which ends circles.
+    """Count values and hundreds of characters of a tree after references are resolved."""
+    # Sizes of targets; 0 while one is measured, which ends cycles.
     sizes: dict[str, int] = {}
 
     def target(key: str) -> int:
@@ -347,14 +347,14 @@ def _strings(node: Any, key: str) -> list[tuple[str, str]]:
 
 
 def spec_hash(data: Mapping[str, Any]) -> str:
-    """16 hex digits of the resolved tree. Words for people (`about`) do not count."""
+    """Hash a resolved tree, 16 hex digits; `about` and `tracking` do not count."""
     counted = {k: v for k, v in data.items() if k not in ("about", "tracking")}
     text = json.dumps(counted, sort_keys=True, separators=(",", ":"), default=str)
     return key_of(text)
 
 
 def flat(tree: Any, key: str = "") -> list[tuple[str, Any]]:
-    """Dotted keys of a tree of mappings; lists of plain values stay whole."""
+    """Flatten a tree into dotted keys and values; lists of plain values are one value."""
     if isinstance(tree, dict):
         return [row for k, v in tree.items() for row in flat(v, dotted(key, k))]
     if isinstance(tree, list) and any(isinstance(v, dict) for v in tree):

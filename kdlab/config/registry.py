@@ -1,4 +1,4 @@
-"""Components by name.
+"""Register and find components by name.
 
 The name is the path: `losses/hinton` is kdlab/losses/hinton.py, `methods/student` the folder
 kdlab/methods/student.
@@ -45,7 +45,7 @@ _RENAMED = {  # names of version 0.1
 
 
 def register(name: str) -> Callable[[SpecClass], SpecClass]:
-    """Class decorator: makes a spec available under `type: name`.
+    """Class decorator: make a spec available as `type: name`.
 
     Raises:
         ValueError: the name is taken by another class. Re-running the notebook cell
@@ -57,8 +57,8 @@ def register(name: str) -> Callable[[SpecClass], SpecClass]:
         before = _registered.get(name)
         taken = before and before.module != cls.__module__
         module = cls.__module__
-        shadows_own = not module.startswith("kdlab.") and module != _own().get(name, module)
-        if taken or shadows_own:
+        shadows = not module.startswith("kdlab.") and module != _modules().get(name, module)
+        if taken or shadows:
             owner = before.file if before else "kdlab"
             raise ValueError(
                 f"component {name!r} is already registered by {owner}; choose another name"
@@ -70,13 +70,13 @@ def register(name: str) -> Callable[[SpecClass], SpecClass]:
     return decorate
 
 
-def own_names() -> frozenset[str]:
-    return frozenset(_own())
+def kdlab_names() -> frozenset[str]:
+    return frozenset(_modules())
 
 
 @cache
-def _own() -> dict[str, str]:
-    """Modules of kdlab's components, by name."""
+def _modules() -> dict[str, str]:
+    """Return the modules of kdlab's components, by component name."""
     return {entry.name: entry.module for entry in source_index.index()}
 
 
@@ -86,23 +86,23 @@ def _entry_points() -> dict[str, EntryPoint]:
 
 
 def known_names() -> list[str]:
-    return sorted({*own_names(), *_entry_points(), *_registered})
+    return sorted({*kdlab_names(), *_entry_points(), *_registered})
 
 
 def in_rooms(name: str) -> list[str]:
-    """Components by their last name: `served` is `cluster/served`."""
+    """Return components by the last part of their name: `served` gives `cluster/served`."""
     return [] if "/" in name else [k for k in known_names() if k.endswith(f"/{name}")]
 
 
 def find(name: str, among: Sequence[str] = ()) -> tuple[type[Spec], str | None]:
-    """The class registered under a name and, for a family, the variant.
+    """Return the class registered under a name and, for a family, the variant.
 
     Args:
-        name: of a component, or of a member of a family.
-        among: names that are proposed where there is none; all that are known.
+        name: name of a component, or of a member of a family.
+        among: names to suggest where `name` is unknown; all known names where empty.
 
     Raises:
-        NotFoundError: no such component; names the nearest ones.
+        NotFoundError: no such component; lists the nearest names.
     """
     family, _, variant = name.partition("/")
     for candidate, rest in ((name, None), (f"{family}/*", variant)):
@@ -115,9 +115,9 @@ def find(name: str, among: Sequence[str] = ()) -> tuple[type[Spec], str | None]:
 
 
 def absent(name: str) -> str | None:
-    """What is said of a name that nothing has, without an import; None where it may mean more.
+    """Return the message for a name that cannot exist, without an import; else None.
 
-    A plain name may be one of timm's; what lies at a path is looked at by who knows its kind.
+    A plain name may be a model of timm, and an existing path may be anything: both give None.
     """
     room = name.partition("/")[0]
     known = {*known_names(), *_RENAMED}
@@ -140,16 +140,16 @@ def _no_component(name: str, among: Sequence[str]) -> str:
 
 
 def _near(name: str, among: Sequence[str]) -> str:
-    """Names like this one: of those that are wanted, or of all."""
-    every = nearest(name, known_names())
-    found = nearest(name, among) if among else every
-    return every if "Nearest" in every and "Nearest" not in found else found
+    """Suggest names similar to this one: among those wanted, else among all."""
+    any_kind = nearest(name, known_names())
+    suggestion = nearest(name, among) if among else any_kind
+    return any_kind if "Nearest" in any_kind and "Nearest" not in suggestion else suggestion
 
 
 def _load(name: str) -> type[Spec] | None:
     if name in _registered:
         return _registered[name].cls
-    if (module := _own().get(name)) is not None:
+    if (module := _modules().get(name)) is not None:
         load = import_module if module.startswith("kdlab.") else evidence.module
         load(module)
         return _registered[name].cls
@@ -167,20 +167,20 @@ def _load(name: str) -> type[Spec] | None:
 
 
 def component_names(tree: Any) -> set[str]:
-    """Every component that a resolved tree names."""
+    """Return the names of all components in a resolved tree."""
     if isinstance(tree, dict):
-        here = {tree["type"]} if isinstance(tree.get("type"), str) else set()
-        return here.union(*(component_names(v) for v in tree.values()))
+        names = {tree["type"]} if isinstance(tree.get("type"), str) else set()
+        return names.union(*(component_names(v) for v in tree.values()))
     if isinstance(tree, list):
         return set().union(*(component_names(v) for v in tree))
     return set()
 
 
 def cell_source(name: str) -> str | None:
-    """Source of a component defined in a notebook cell or script; None for others.
+    """Return the source of a component defined in a notebook cell or script; None for others.
 
-    Components of kdlab and of installed packages are imported where they are needed;
-    only those of `__main__`, and those that travelled from one, travel as text.
+    Other processes import components of kdlab and of installed packages; those of
+    `__main__`, also when another process sent them, are sent as source.
     """
     entry = _registered.get(name)
     if entry is None or not entry.module.startswith(("__main__", "kdlab_cell_")):

@@ -1,4 +1,4 @@
-"""Keys that configs of earlier versions may name, and what to use instead, as in CHANGELOG.md."""
+"""Keys that earlier versions had, and what to use instead, as in CHANGELOG.md."""
 
 REMOVED = {
     "real": (
@@ -29,10 +29,10 @@ REMOVED = {
 
 
 def instead(key: str) -> str:
-    """What to use instead of a key that went, whatever it is part of; else nothing."""
+    """Return what to use instead of a removed key, at any depth; empty for others."""
     return next((REMOVED[k] for k in REMOVED if f".{key}".endswith(f".{k}")), "")
 
 
 def unset(key: str, value: object) -> bool:
-    """Whether it went, and is off: specs that earlier versions wrote name all keys."""
+    """True for a removed key that is off: specs that earlier versions wrote list all keys."""
     return value in (None, False) and instead(key) != ""

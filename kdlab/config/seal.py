@@ -1,8 +1,8 @@
-"""Folders that can be believed: a seal holds the size and the hash of each file in them.
+"""Sealed folders: `meta.json` holds the size and the hash of each file.
 
-What kdlab keeps and reads again later (decoded images, soft labels, checkpoints) is sealed
-when it is complete: `meta.json`, written last, has facts and a line for each file, and a hash
-of itself. Sizes are checked whenever a folder is opened, hashes once a run.
+kdlab seals what it reads again later (decoded images, soft labels, checkpoints) when it is
+complete: `meta.json`, written last, has facts, a line for each file and a hash of itself.
+Sizes are checked whenever a folder is opened, hashes once a run.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ from kdlab.config.home import read_as, read_object, write_json
 from kdlab.errors import KdlabError
 
 META = "meta.json"
-_CHECKED = "checked.json"  # when all hashes held last, and what the files looked like then
-_HOLDS_S = 600.0  # so long a check of hashes counts for other processes of a run too
+_CHECKED = "checked.json"  # when all hashes last matched, and the files' stats then
+_HOLDS_S = 600.0  # a check of hashes counts this long, also for other processes of a run
 
 
 class DamagedFolder(KdlabError):
-    """A sealed folder whose files are not what the seal says."""
+    """A sealed folder whose files differ from the seal."""
 
 
 class _File(NamedTuple):
@@ -33,13 +33,13 @@ class _File(NamedTuple):
 
 
 def file_sha256(path: Path) -> str:
-    """Hash of a file, read in pieces of a megabyte."""
+    """Return the SHA-256 of a file in hex; reads in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def seal(folder: Path, names: Iterable[str], facts: Mapping[str, object]) -> None:
-    """Make what lies in a folder complete; the files are on disk before its `meta.json` is."""
+    """Seal a complete folder: sync its files to disk, then write `meta.json`."""
     files = {}
     for name in sorted(names):
         path = folder / name
@@ -51,28 +51,28 @@ def seal(folder: Path, names: Iterable[str], facts: Mapping[str, object]) -> Non
 
 
 def sealed(folder: Path) -> bool:
-    """Whether it was ever complete; whether it still is, says `check`."""
+    """True where a folder was once complete; `check` finds later damage."""
     return (folder / META).is_file()
 
 
 def check(folder: Path, *, hashes: bool) -> dict[str, object]:
-    """The facts of a folder whose files have their sizes, and with `hashes` their hashes too.
+    """Check sizes, and with `hashes` hashes, of a sealed folder's files; return its facts.
 
     Raises:
-        Damaged: says which file is how.
+        DamagedFolder: names the file and its difference.
     """
     facts, files = _read(folder)
-    for name, known in files.items():
+    for name, sealed_file in files.items():
         try:
             size = (folder / name).stat().st_size
         except OSError:
-            raise DamagedFolder(f"{name} is missing, it had {known.size:,}") from None
-        if size != known.size:
-            raise DamagedFolder(f"{name} has {size:,} bytes, it had {known.size:,}")
+            raise DamagedFolder(f"{name} is missing, it had {sealed_file.size:,}") from None
+        if size != sealed_file.size:
+            raise DamagedFolder(f"{name} has {size:,} bytes, it had {sealed_file.size:,}")
     if hashes and not _checked_lately(folder, files):
-        for name, known in files.items():
+        for name, sealed_file in files.items():
             try:
-                same = file_sha256(folder / name) == known.sha256
+                same = file_sha256(folder / name) == sealed_file.sha256
             except OSError as error:
                 raise DamagedFolder(f"{name} cannot be read: {error}") from error
             if not same:
@@ -82,7 +82,7 @@ def check(folder: Path, *, hashes: bool) -> dict[str, object]:
 
 
 def damage(folder: Path, *, hashes: bool) -> str | None:
-    """What `check` would raise, as words; None where the files are what they were."""
+    """Return the message of the error that `check` raises; None where all files match."""
     try:
         check(folder, hashes=hashes)
     except DamagedFolder as error:
@@ -107,28 +107,28 @@ def _read(folder: Path) -> tuple[dict[str, object], dict[str, _File]]:
 
 
 def hash_of(body: object) -> str:
-    """sha256 of what JSON can hold."""
+    """Return the SHA-256 of a JSON value in hex."""
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _looks(folder: Path, files: Iterable[str]) -> list[list[int]]:
-    """What changes when a file is written to or replaced."""
+def _stats(folder: Path, files: Iterable[str]) -> list[list[int]]:
+    """Return inode, size and times of each file, which change when it is written or replaced."""
     stats = [(folder / name).stat() for name in files]
     return [[s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for s in stats]
 
 
 def _note_checked(folder: Path, files: Iterable[str]) -> None:
-    # A folder that cannot be written to is checked by each process. Not by `write_json`, which
-    # would make a folder anew that was removed meanwhile.
+    # Without write access, each process checks for itself. `write_json` would create a folder
+    # that was removed meanwhile.
     with contextlib.suppress(OSError):
-        noted = time.time(), _looks(folder, files)
+        noted = time.time(), _stats(folder, files)
         (folder / _CHECKED).write_text(json.dumps(noted), encoding="utf-8")
 
 
 def _checked_lately(folder: Path, files: Iterable[str]) -> bool:
     try:
-        then, looks = read_as(tuple[float, list[list[int]]], folder / _CHECKED)
-        return 0 <= time.time() - then < _HOLDS_S and looks == _looks(folder, files)
+        checked_at, stats = read_as(tuple[float, list[list[int]]], folder / _CHECKED)
+        return 0 <= time.time() - checked_at < _HOLDS_S and stats == _stats(folder, files)
     except (OSError, MessageError):
         return False

@@ -1,7 +1,7 @@
-"""What components exist and which fields they have, from source text; importing none of them.
+"""Names and fields of components, read from their source without importing them.
 
-`kdlab list` must answer and a mistyped key be said at once, and most components need torch to be
-imported. What cannot be told from the text is left to the full check (check.py).
+`kdlab list` and the message for a mistyped key must be fast, and most components import torch.
+The full check (check.py) handles what the source does not show.
 """
 
 import ast
@@ -34,28 +34,28 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The fields of a spec class, and those of them that are specs by themselves."""
+    """Fields of a spec class, and the classes of those that are specs."""
 
     keys: tuple[str, ...]
     nested: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # module, class
-    kind: bool = False  # of components, which one of them must fill
+    kind: bool = False  # abstract: YAML needs `type:`
 
 
 @cache
 def index() -> tuple[IndexEntry, ...]:
-    found: list[IndexEntry] = []
-    beside = evidence.folder()
+    entries: list[IndexEntry] = []
+    benchmarks = evidence.folder()
     for room in ROOMS:
-        home = beside if room == "reproduce" and beside else _ROOT / "kdlab"
-        for path in (home / room).rglob("*.py"):
+        parent = benchmarks if room == "reproduce" and benchmarks else _ROOT / "kdlab"
+        for path in (parent / room).rglob("*.py"):
             if "@register(" in (text := path.read_text(encoding="utf-8")):
                 module = ".".join(path.relative_to(_ROOT).with_suffix("").parts)
-                found += _entries(module, text)
-    return tuple(sorted(found, key=lambda entry: entry.name))
+                entries += _entries(module, text)
+    return tuple(sorted(entries, key=lambda entry: entry.name))
 
 
 def entry_of(name: str) -> IndexEntry | None:
-    """A component of kdlab's own, or the family that serves it; None for any other."""
+    """Return the entry of a kdlab component, or of its family; None for any other name."""
     family = f"{name.partition('/')[0]}/*"
     return next((entry for entry in index() if entry.name in (name, family)), None)
 
@@ -65,23 +65,23 @@ def _entries(module: str, text: str) -> Iterator[IndexEntry]:
         for decorator in node.decorator_list:
             match decorator:
                 case ast.Call(
-                    func=ast.Name(id="register"), args=[ast.Constant(value=said)]
+                    func=ast.Name(id="register"), args=[ast.Constant(value=component)]
                 ):
                     doc = (ast.get_docstring(node) or "").split("\n", 1)[0]
-                    yield IndexEntry(str(said), module, name, doc)
+                    yield IndexEntry(str(component), module, name, doc)
 
 
 def component_shape(name: str) -> Shape | None:
-    """Fields of a component of kdlab's own; None for any other."""
+    """Return the fields of a kdlab component; None for any other name."""
     entry = entry_of(name)
     return None if entry is None else shape(entry.module, entry.cls)
 
 
 @cache
 def shape(module: str, name: str) -> Shape | None:
-    """Fields of a class by name, its bases' fields first; None where a base is not kdlab's own."""
+    """Return the fields of a class, bases first; None where a base is not part of kdlab."""
     classes, imported = _source(module)
-    if name not in classes:  # a package gives it on
+    if name not in classes:  # re-exported by a package
         return shape(*imported[name]) if name in imported else None
     keys, nested = dict[str, None](), dict[str, tuple[str, str]]()
     bases = [base.id if isinstance(base, ast.Name) else "" for base in classes[name].bases]
@@ -101,10 +101,10 @@ def shape(module: str, name: str) -> Shape | None:
                 keys[key] = None
                 match hint:  # `Recipe` and `Recipe | None`
                     case (
-                        ast.Name(id=of)
-                        | ast.BinOp(left=ast.Name(id=of), right=ast.Constant(value=None))
+                        ast.Name(id=cls)
+                        | ast.BinOp(left=ast.Name(id=cls), right=ast.Constant(value=None))
                     ):
-                        nested[key] = imported.get(of, (module, of))
+                        nested[key] = imported.get(cls, (module, cls))
     return Shape(tuple(keys), nested, "ABC" in bases)
 
 
@@ -113,7 +113,7 @@ Parsed = tuple[dict[str, ast.ClassDef], dict[str, tuple[str, str]]]
 
 @cache
 def _source(module: str) -> Parsed:
-    """A module or package of ours, parsed; nothing where it is none of ours."""
+    """Parse a module of kdlab or benchmarks; empty for any other."""
     place = _ROOT.joinpath(*module.split("."))
     path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     if not module.startswith(("kdlab.", "benchmarks.")) or not path.is_file():
@@ -122,7 +122,7 @@ def _source(module: str) -> Parsed:
 
 
 def _parsed(text: str) -> Parsed:
-    """Classes of a source by name, and what it has of others: module and class."""
+    """Return a source's classes, and its imports as module and name."""
     classes, imported = dict[str, ast.ClassDef](), dict[str, tuple[str, str]]()
     for node in ast.parse(text).body:
         if isinstance(node, ast.ClassDef):

@@ -1,4 +1,4 @@
-"""A spec: a frozen dataclass that says what to build and checks itself.
+"""Base class of specs: frozen dataclasses that check their values.
 
 Ranges are data, not code (`Annotated[float, Range(gt=0)]`), so that the command line,
 the notebook's sliders and a sweep's search space all read the same ones.
@@ -29,13 +29,13 @@ class Spec:
 
     component: ClassVar[str | None] = None
     also: ClassVar[str] = (
-        ""  # a sentence on what else a short form may be, where none is found
+        ""  # sentence for the error on an unknown `type`: other short forms
     )
 
     def __post_init__(self) -> None:
-        found = [*self._range_faults(), *self.cross_faults()]
-        if found:
-            raise SpecError(found, about=self.component or type(self).__name__)
+        faults = [*self._range_faults(), *self.cross_faults()]
+        if faults:
+            raise SpecError(faults, about=self.component or type(self).__name__)
 
     def _range_faults(self) -> Iterator[Fault]:
         for name, limit in ranges_of(type(self)).items():
@@ -51,16 +51,16 @@ class Spec:
         yield from ()
 
     @classmethod
-    def short_form(cls, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """What a block stands for whose `type` is no component of this kind.
+    def short_form(cls, block: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Expand a block whose `type` is no component of this kind, such as a path for data.
 
-        A path where data is wanted, or a model's name where a teacher is.
+        Another example is the name of a model for a teacher.
 
         Args:
-            given: the block; a plain word is its `type`.
+            block: the block; a plain word is its `type`.
 
         Returns:
-            The whole block, or None where it stands for nothing.
+            The full block, or None where the block means nothing.
         """
         return None
 
@@ -68,7 +68,7 @@ class Spec:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]  # subclasses are dataclasses
 
     def _repr_html_(self) -> str:
-        """In a notebook: a line for each value, with what is allowed."""
+        """HTML table for notebooks: each value with its range."""
         limits = ranges_of(type(self))
         lines = "".join(
             f"<tr><td><code>{html.escape(name)}</code></td>"
@@ -80,7 +80,7 @@ class Spec:
         return f"<b>{title}</b><table>{lines}</table>"
 
     def to_dict(self) -> dict[str, Any]:
-        """The YAML form: plain containers, `type` first where the spec has a name."""
+        """Return the YAML form: plain containers, `type` first where the spec has a name."""
         values = self.fields()
         name = self.component
         if name and name.endswith("/*"):  # a family: the variant is part of the name
@@ -100,7 +100,7 @@ def plain(value: Any) -> Any:
 
 
 def hints_of(cls: type[Spec]) -> dict[str, Any]:
-    """Field name to annotation, `Annotated` kept, class variables left out."""
+    """Return annotations by field name, with `Annotated`, without class variables."""
     if not hasattr(cls, "__dataclass_fields__"):  # a kind without fields of its own
         return {}
     hints = get_type_hints(cls, include_extras=True)
@@ -108,7 +108,7 @@ def hints_of(cls: type[Spec]) -> dict[str, Any]:
 
 
 def alternatives(hint: Any) -> Iterator[Any]:
-    """What a hint allows, one by one, without `Annotated` and unions around it."""
+    """Yield the types that a hint allows; `Annotated` and unions are unwrapped."""
     if get_origin(hint) is Annotated:
         yield from alternatives(get_args(hint)[0])
     elif get_origin(hint) in (Union, UnionType):
@@ -125,7 +125,7 @@ def ranges_of(cls: type[Spec]) -> dict[str, Range]:
 
 
 def ranges_in(hint: Any) -> Iterator[Range]:
-    """A Range may sit on the field itself or inside `X | None` and `tuple[X, ...]`."""
+    """Yield the ranges of a hint, also those inside `X | None` and `tuple[X, ...]`."""
     if get_origin(hint) is Annotated:
         yield from (extra for extra in get_args(hint)[1:] if isinstance(extra, Range))
     for inner in get_args(hint):
@@ -141,24 +141,24 @@ def required_fields(cls: type[Spec]) -> list[str]:
 
 
 def field_docs(cls: type[Spec], *, inherited: bool = True) -> dict[str, str]:
-    """What the docstrings of a class, and of its bases, say of each field."""
-    found: dict[str, str] = {}
-    for one in reversed(cls.__mro__) if inherited else (cls,):
-        if one is not object:
-            found |= _documented(one.__doc__ or "")
-    return found
+    """Return each field's text from the docstrings of a class and of its bases."""
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__) if inherited else (cls,):
+        if base is not object:
+            docs |= _documented(base.__doc__ or "")
+    return docs
 
 
 def _documented(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    docs: dict[str, str] = {}
     names: list[str] = []
     for line in text.splitlines():
         start = _DOCUMENTED.match(line)
         if start:
             names = start[1].split(", ")
-            found |= dict.fromkeys(names, start[2].strip())
+            docs |= dict.fromkeys(names, start[2].strip())
         elif names and line.startswith(" " * 8):
-            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+            docs |= {name: f"{docs[name]} {line.strip()}" for name in names}
         else:
             names = []
-    return found
+    return docs

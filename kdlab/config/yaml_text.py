@@ -1,4 +1,4 @@
-"""YAML text to plain containers that remember the line each key stands on.
+"""Parse YAML into plain containers and record the line of each key.
 
 A safe loader with four changes: `1e-3` is a number, only true and false are booleans
 (`no` and `on` stay words), a key written twice is a fault instead of a surprise, and there
@@ -54,18 +54,18 @@ class Document:
     seen: dict[int, yaml.Node] = field(default_factory=dict)  # nodes by id, kept alive
 
 
-# UnicodeError is a ValueError; an explicit tag on a text that is not of it, such as `!!bool x`,
-# is a KeyError or an AttributeError of PyYAML.
+# UnicodeError is a ValueError; PyYAML raises KeyError or AttributeError for an explicit tag
+# that does not match its text, such as `!!bool x`.
 _MALFORMED = (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError)
 
 
 def dotted(key: str, part: str) -> str:
-    """The key of a part of what stands under a key; "" is the whole tree."""
+    """Join a dotted key and a part of it; "" is the top of the tree."""
     return f"{key}.{part}" if key else part
 
 
 def parse_value(text: str) -> Any:
-    """One value as YAML, for overrides: `2`, `1e-3`, `null`, `[1, 2]`, `word`.
+    """Parse one YAML value of an override: `2`, `1e-3`, `null`, `[1, 2]`, `word`.
 
     Raises:
         BadInput: it is not plain YAML.
@@ -89,29 +89,29 @@ def read(path: Path, shown_as: str) -> Document:
     except OSError as error:
         document.faults.append(Fault("", f"cannot be read: {error.strerror}", shown_as))
         return document
-    known = _parsed(text, shown_as)
-    return Document(deepcopy(known.data), dict(known.origins), list(known.faults))
+    parsed = _parsed(text, shown_as)
+    return Document(deepcopy(parsed.data), dict(parsed.origins), list(parsed.faults))
 
 
 @lru_cache(maxsize=128)
 def _parsed(text: str, shown_as: str) -> Document:
-    """A sweep reads the same few files for each of its trials."""
+    """Parse a text once: a sweep reads the same few files for each trial."""
     document = Document({})
     _fill(document, text, shown_as)
     return document
 
 
 def dump(tree: Any) -> str:
-    """Plain containers as YAML, in their own order."""
-    # Six times as fast, where it is built.
-    kind = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text: str = yaml.dump(tree, Dumper=kind, sort_keys=False, allow_unicode=True)
+    """Write plain containers as YAML, in insertion order."""
+    # The C dumper is six times as fast.
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(tree, Dumper=dumper, sort_keys=False, allow_unicode=True)
     return text
 
 
 def _fill(document: Document, text: str, shown_as: str) -> None:
     if len(text) > TEXT:
-        message = f"is longer than {TEXT:,} characters, which no config is"
+        message = f"is longer than {TEXT:,} characters, the most for a config"
         document.faults.append(Fault("", message, shown_as))
         return
     if _too_deep(text):  # PyYAML would need a minute for ten thousand brackets
@@ -129,7 +129,7 @@ def _fill(document: Document, text: str, shown_as: str) -> None:
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error) or type(error).__name__
         if isinstance(error, RecursionError):
-            problem = "its lists or mappings are too deep in each other"
+            problem = "its lists or mappings nest too deep"
         document.faults.append(Fault("", _explain(problem), f"{shown_as}{line}"))
     finally:
         if loader is not None:
@@ -137,11 +137,11 @@ def _fill(document: Document, text: str, shown_as: str) -> None:
 
 
 def _too_deep(text: str) -> bool:
-    """Whether more brackets are open at once than lists and mappings may be in each other."""
-    is_open = 0
+    """True where more brackets are open at once than lists and mappings may nest."""
+    depth = 0
     for bracket in _BRACKET.findall(text):
-        is_open = is_open + 1 if bracket in "[{" else max(0, is_open - 1)
-        if is_open > DEPTH:
+        depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
+        if depth > DEPTH:
             return True
     return False
 
@@ -160,7 +160,7 @@ def _build(
 ) -> Any:
     document.origins[key] = f"{shown_as}:{node.start_mark.line + 1}"
     if id(node) in document.seen:  # an alias: could nest without end
-        raise yaml.YAMLError("aliases (*name) are not used here; refer with ${key} instead")
+        raise yaml.YAMLError("aliases (*name) are not supported; refer with ${key} instead")
     document.seen[id(node)] = node
     if key.count(".") > DEPTH or len(document.seen) > NODES:
         raise yaml.YAMLError(

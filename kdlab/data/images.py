@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kdlab.codec import from_builtins, to_builtins
 from kdlab.config.home import home
-from kdlab.config.kept import kept, key_of
+from kdlab.config.kept import key_of, load_or_create
 from kdlab.config.seal import check, damage, sealed
 from kdlab.config.spec import SHARE, Range, Spec
 from kdlab.data.augment import Augment
@@ -262,9 +262,9 @@ class DataSpec(Spec, ABC):
             DataError: missing, empty or damaged files, or too little memory or disk.
         """
         folder = home() / "data" / key_of(f"{self.component}\n{self.identity()}")
-        return kept(
+        return load_or_create(
             folder,
-            find=lambda: (
+            load=lambda: (
                 self._open(folder) if damage(folder, hashes=verify) is None else None
             ),
             make=lambda: self._decode_into(folder, say),

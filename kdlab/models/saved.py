@@ -18,7 +18,7 @@ from torch import nn
 from kdlab.codec import MessageError
 from kdlab.config import credentials, register
 from kdlab.config.home import home, read_object
-from kdlab.config.kept import kept, key_of
+from kdlab.config.kept import key_of, load_or_create
 from kdlab.config.seal import file_sha256
 from kdlab.errors import Fault, SpecError, WeightsError, short
 from kdlab.models.exported import spec_of

@@ -294,7 +294,7 @@ def component_sheet(name: str) -> Sheet | None:
     Sheets of kdlab's components are cached, as importing their classes imports torch.
     """
     try:
-        if name not in registry.own_names() or "torch" in sys.modules:
+        if name not in registry.kdlab_names() or "torch" in sys.modules:
             return _sheet_of_class(name)
         return _cached(f"component {name}", lambda: _sheet_of_class(name))
     except NotFoundError:

@@ -141,6 +141,6 @@ def test_no_config_learns_where_alerts_go(kind, tmp_path, monkeypatch):
     monkeypatch.setenv("KDLAB_SECRETS", str(path))
     monkeypatch.setenv("KDLAB_WEBHOOK", "https://h/token")
     uri = f"https://me:<{kind}:KDLAB_WEBHOOK>@elsewhere.org"
-    with pytest.raises(BadInput, match="KDLAB_WEBHOOK> is not looked up") as found:
+    with pytest.raises(BadInput, match="KDLAB_WEBHOOK> is refused") as found:
         _ = kdlab.load("smoke/none", {"tracking.enabled": True, "tracking.uri": uri}).spec
     assert "token" not in str(found.value)

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from kdlab.config.kept import kept, key_of
+from kdlab.config.kept import key_of, load_or_create
 from kdlab.config.seal import check, damage
 from kdlab.data.encoded.index import keep_arrays
 
@@ -21,7 +21,7 @@ def array_in(folder, made):
         whole = damage(folder, hashes=True) is None
         return np.load(folder / "numbers.npy") if whole else None
 
-    return kept(folder, find, make)
+    return load_or_create(folder, find, make)
 
 
 def test_of_many_who_come_at_once_one_makes_it(tmp_path):

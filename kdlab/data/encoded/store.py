@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.config.home import home
-from kdlab.config.kept import kept
+from kdlab.config.kept import load_or_create
 from kdlab.config.seal import META
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.decode import Head, decodes, head
@@ -230,7 +230,9 @@ def indexed(
             )
         return index
 
-    return Store(kept(folder, partial(open_index, folder, verify=verify), make), folder)
+    return Store(
+        load_or_create(folder, partial(open_index, folder, verify=verify), make), folder
+    )
 
 
 def _allow_open_files(archives: int) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from kdlab.config.home import home
-from kdlab.config.kept import kept
+from kdlab.config.kept import load_or_create
 from kdlab.config.seal import damage, seal
 from kdlab.models.engines.engine import Engine, Precision, Predict
 from kdlab.models.engines.in_torch import fold_batch_norms, in_hardware
@@ -106,7 +106,7 @@ def _quantise(model: nn.Module, views: Tensor, shown: Tensor) -> Any:
         seal(folder, ("network.xml", "network.bin"), {})
         return network
 
-    return kept(folder, find, make)
+    return load_or_create(folder, find, make)
 
 
 @contextmanager
