@@ -199,7 +199,7 @@ class _OwnChances(threading.local):
 
 
 class RanksHere:
-    """Stands where `kdlab.experiment.groups.start_here` does, while a fixture lasts.
+    """Stands where `kdlab.experiment.groups.start_local_rank` does, while a fixture lasts.
 
     `on_beat(child, generation, step)` is called in the thread of a rank at each of its signs of
     life; it may kill a child, have it leave, or raise what its machine would.
@@ -208,7 +208,7 @@ class RanksHere:
     def __init__(self, monkeypatch):
         self.children = []
         self.on_beat = lambda child, generation, step: None
-        monkeypatch.setattr(groups, "start_here", self)
+        monkeypatch.setattr(groups, "start_local_rank", self)
         _draw_as_processes_do(monkeypatch)
 
     def of_generation(self, generation):

@@ -12,7 +12,7 @@ from benchmarks.reproduce.freshness import changed_since
 from kdlab.config import load as loader
 from kdlab.config.check import construct
 from kdlab.papers.edl_dist.in_flight import Part
-from kdlab.report.bars import bar, title, whole
+from kdlab.report.bars import bar, svg_document, title
 from kdlab.report.chart import Panel, svg
 from kdlab.report.verdict_picture import three_bars
 from kdlab.simulate.edl_dist import EdlDist
@@ -48,14 +48,14 @@ _TIMES_EAGER = "times eager"
 
 
 def picture(note: str, parts: str, tall: int, *results: str) -> str:
-    """A whole SVG of this height, with a note below its parts.
+    """A svg_document SVG of this height, with a note below its parts.
 
     Parts that show kept `results` whose code has changed since are pale, and the note says so.
     """
     if any(changed_since(kept(name)) for name in results):
         note += " Measured before the code changed."
         parts = f'<g opacity="0.55">{parts}</g>'
-    return whole(note, parts, tall)
+    return svg_document(note, parts, tall)
 
 
 def _numbers(name: str, field: str = "measured") -> dict[str, dict[str, Any]]:

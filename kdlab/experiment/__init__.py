@@ -1,1 +1,1 @@
-"""What is trained and with what: the spec, the protocol of methods, and what they are given."""
+"""The experiment: its spec, the interface of methods, and what a run sets up for them."""

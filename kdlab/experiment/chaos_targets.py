@@ -1,4 +1,4 @@
-"""Whom chaos can hit: the processes of a run."""
+"""Targets of chaos: the processes of a run."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,40 +22,40 @@ def by_pid(
     tls: Files | None,
     status: Callable[[str, Files | None], PoolStatus] = status_of,
 ) -> dict[int, Target]:
-    """The teachers of a pool that are processes of this machine."""
+    """Return a pool's teachers on this machine, by process id."""
     try:
-        every = status(address, tls).teachers
+        teachers = status(address, tls).teachers
     except SchedulerUnreachable:
-        return {}  # the pool is gone; so are its teachers
+        return {}  # the pool has ended, and its teachers with it
     return {
         t.facts.pid: Target(t.facts.name, t.facts.pid, t.address)
-        for t in every
-        # A pid means something on its own machine only; an emulated one is of them all.
+        for t in teachers
+        # A pid is valid on its own machine only; emulated teachers share one process.
         if t.facts and "://127." in t.address and t.facts.device != "emulated"
     }
 
 
 @dataclass(slots=True)
 class OwnTargets:
-    """The processes of the run that carries out the chaos itself."""
+    """Targets in the run that executes its own chaos."""
 
-    pool: TeacherPool | None = None  # only teachers of a pool of this run can be hit
-    ranks: RankTargets = list  # the processes that train
-    known: Callable[[str, Files | None], dict[int, Target]] = by_pid
+    pool: TeacherPool | None = None  # a pool that this run started
+    ranks: RankTargets = list  # the training processes
+    find_targets: Callable[[str, Files | None], dict[int, Target]] = by_pid
 
     def teachers(self) -> list[Target]:
-        """Those that serve or load; one that just ended is none."""
+        """Return teachers that serve or load; none that ended meanwhile."""
         pool = self.pool
         if not (isinstance(pool, Pool) and pool.machines.adjustable):
             return []
-        known = self.known(pool.address, pool.tls)
-        return [t for pid, t in known.items() if pool.machines.has(t.name, pid)]
+        targets = self.find_targets(pool.address, pool.tls)
+        return [t for pid, t in targets.items() if pool.machines.has(t.name, pid)]
 
     def add_teacher(self) -> None:
         if isinstance(self.pool, Pool) and self.pool.machines.adjustable:
             self.pool.machines.add()
 
-    # A spec that asks for more is refused: the timetable would end with what it hits.
+    # Specs cannot hit the run's own process: the timetable would end with it.
 
     def main(self) -> list[Target]:
         return []
@@ -70,7 +70,7 @@ class OwnTargets:
 def chaos_while(
     chaos: Chaos | None, emit: Emit, pool: TeacherPool | None, ranks: RankTargets
 ) -> Iterator[OwnTargets | None]:
-    """The trouble that `chaos:` asks for, while a member trains; None is none."""
+    """Execute the spec's `chaos` while a member trains; yields None without chaos."""
     if chaos is None:
         yield None
         return

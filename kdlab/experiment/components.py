@@ -1,4 +1,4 @@
-"""Components of notebook cells, as they come with a run folder."""
+"""Components of notebook cells that a run folder brings along."""
 
 import os
 
@@ -8,10 +8,10 @@ from kdlab.experiment.folder import RunFolder
 
 
 def accept_components(folder: RunFolder) -> None:
-    """Define notebook components, if they are those the starting process named."""
-    named = from_json(dict[str, str], os.environ.get("KDLAB_COMPONENTS", "{}").encode())
+    """Define notebook components whose hashes match those of the starting process."""
+    hashes = from_json(dict[str, str], os.environ.get("KDLAB_COMPONENTS", "{}").encode())
     trusted = {
-        name: {"source": entry["source"], "sha256": named.get(name, "nobody named it")}
+        name: {"source": entry["source"], "sha256": hashes.get(name, "nobody named it")}
         for name, entry in folder.components().items()
     }
     notebook_components.define_components(trusted)

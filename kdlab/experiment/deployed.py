@@ -1,4 +1,4 @@
-"""From prepared teachers to what a pool serves."""
+"""The deployment of prepared teachers."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,7 @@ def deployment_of(
     components: dict[str, dict[str, str]] | None = None,
     reference: tuple[tuple[float, ...], ...] = (),
 ) -> Deployment:
-    """What the teachers of a pool must know; see `Deployment` for the fields."""
+    """Describe prepared teachers for a pool; see `Deployment` for the fields."""
     return Deployment(
         members=tuple(
             DeployedModel(

@@ -1,13 +1,13 @@
-"""A run folder: what lies where, and the run's status in it.
+"""A run folder: its files, and the run's status.
 
 runs/<run_id>/
     spec.yaml      the resolved spec; experiment.json its name and hash, and the format
-    events.jsonl   everything that happened, append-only: the truth
+    events.jsonl   all events, append-only: the record that decides
     status.json    state, result
-    lock           held by its process while that lives, and who that is
-    knobs.json     numbers that can be set while it goes on, member by member
-    control.jsonl  what somebody asked of it while it went on (run/handle/changes.py)
-    run.log        what the process printed
+    lock           held by the run's process, and has its pid
+    knobs.json     tunable numbers of each member
+    control.jsonl  changes that users requested during the run (run/handle/changes.py)
+    run.log        output of the process
     members/<source>/seed<n>/   checkpoints, student.safetensors, result.json, model card
 """
 
@@ -39,30 +39,29 @@ from kdlab.tracking import PENDING
 FORMAT = 2  # of the folder with its spec, events and checkpoints; kdlab 0.1 wrote format 1
 UNDER_WAY = ("starting", "running")
 ENDED = ("finished", "failed", "stopped", "lost", "unreadable")
-PATIENCE_S = 5.0  # for a process that was killed to let go of its lock
-_NEW_S = 30.0  # until a process has come to a new folder
-_LAST_TIME = 2.0**36  # seconds since 1970, beyond which no calendar goes
+PATIENCE_S = 5.0  # until a killed process has released its lock
+_NEW_S = 30.0  # until a process holds the lock of a new folder
+_LAST_TIME = 2.0**36  # seconds since 1970; later times overflow calendars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """What `status.json` says of a run or a sweep; times in seconds since 1970.
+    """Contents of `status.json` of a run or a sweep; times in seconds since 1970.
 
     Attributes:
-        state: one of UNDER_WAY or ENDED; or `pool`, of a folder that holds no more than a
-            pool. `unreadable` says that the file is damaged, and that the log does not tell
-            how it ended.
-        begin, ended: of its work.
-        exit_code, error, result: of what has ended.
-        tracking: why MLflow was not written; None where it was, or was not asked for; PENDING
-            while it is waited for.
+        state: one of UNDER_WAY or ENDED; `pool` for a folder that holds only a pool.
+            `unreadable` means that the file is damaged and that the log does not have the end.
+        begin, ended: times of its work.
+        exit_code, error, result: set once it has ended.
+        tracking: why MLflow was not written; None where it was, or was not requested; PENDING
+            while it is being written.
     """
 
     state: str | None = None
-    created: float = 0.0  # when it was started or resumed last
+    created: float = 0.0  # last start or resume
     begin: float | None = None
     ended: float | None = None
-    seconds: float | None = None  # that all its processes took which have ended
+    seconds: float | None = None  # sum over its ended processes
     exit_code: int | None = None
     error: str | None = None
     result: Mapping[str, object] | None = None
@@ -70,20 +69,20 @@ class RunStatus:
 
     def __post_init__(self) -> None:
         times = self.created, self.begin, self.ended, self.seconds
-        if not all(one is None or 0 <= one < _LAST_TIME for one in times):
-            raise ValueError("a time in it is none")
+        if not all(time is None or 0 <= time < _LAST_TIME for time in times):
+            raise ValueError("it has an invalid time")
         if self.state is not None and self.state not in (*UNDER_WAY, *ENDED, "pool"):
-            raise ValueError("its state is none that a run can have")
+            raise ValueError("it has an unknown state")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOrigin:
-    """What a run or a sweep was made of: `experiment.json`."""
+    """Origin of a run or a sweep: contents of `experiment.json`."""
 
-    format: int = 1  # of the folder
-    experiment: str | None = None  # name of its config
-    spec_hash: str | None = None  # of its spec
-    cwd: str | None = None  # where it was started
+    format: int = 1  # version of the folder's format
+    experiment: str | None = None  # name of the config
+    spec_hash: str | None = None  # hash of the spec
+    cwd: str | None = None  # folder of the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +111,22 @@ class RunFolder:
 
     @property
     def since(self) -> float:
-        """When it was started or resumed last; seconds since 1970."""
+        """Time of the last start or resume, in seconds since 1970."""
         return self.raw_status().created
 
     def member(self, name: str) -> Path:
         return self.path / "members" / name
 
     def of_members(self, name: str) -> list[Path]:
-        """The files of this name that its trainings have written, sorted.
+        """Return the members' files of this name, sorted.
 
-        Safe beside a run at work, which also deletes folders: `rglob` fails on one that goes.
+        Safe during a run, which also deletes folders: `rglob` fails on a folder that disappears.
         """
         folders = os.walk(self.path / "members")
         return sorted(Path(folder, name) for folder, _, files in folders if name in files)
 
     def origin(self) -> RunOrigin:
-        """What it was made of.
+        """Read `experiment.json`.
 
         Raises:
             BadInput: the file is damaged.
@@ -142,8 +141,8 @@ class RunFolder:
         except (OSError, ValueError, RecursionError, MessageError, yaml.YAMLError) as error:
             raise BadInput(
                 f"Run {self.run_id} cannot be read: {file} in {self.path} is damaged ({error}). "
-                "Its log, students and checkpoints are as they were; other runs are not "
-                "concerned. Put the file back, or start a new run."
+                "Its log, students and checkpoints are intact, and so are other runs. "
+                "Restore the file, or start a new run."
             ) from error
 
     def write_origin(self, experiment: str, spec_hash: str) -> None:
@@ -153,7 +152,7 @@ class RunFolder:
         write_json(self.path / "experiment.json", to_builtins(origin))
 
     def components(self) -> dict[str, dict[str, str]]:
-        """Components of notebook cells that it needs: source and hash of each, by name.
+        """Read the notebook components of the run: source and hash of each, by name.
 
         Raises:
             BadInput: the file is damaged.
@@ -162,7 +161,7 @@ class RunFolder:
             return from_builtins(dict[str, dict[str, str]], _read(path))
 
     def resolved(self) -> dict[str, Any]:
-        """The resolved spec, as it was written.
+        """Read the resolved spec.
 
         Raises:
             BadInput: the file is damaged.
@@ -170,62 +169,62 @@ class RunFolder:
         with self._reading("spec.yaml") as path:
             tree = yaml.safe_load(path.read_text(encoding="utf-8"))
             if not isinstance(tree, dict):
-                raise ValueError("it holds no spec")
+                raise ValueError("it has no spec")
             return tree
 
     def check_format(self) -> None:
-        """Whether this version of kdlab can go on with what lies here.
+        """Check that this version of kdlab can continue the run.
 
         Raises:
-            BadInput: another version wrote it.
+            BadInput: a version with another format wrote it.
         """
         origin = self.origin()
-        found = origin.format
-        if found == FORMAT:
+        written = origin.format
+        if written == FORMAT:
             return
-        begun = next(select(self.events, RunStarted), None)
-        known = {} if begun is None else begun.versions
-        writer = known.get("kdlab", "0.1" if found == 1 else "unknown")
+        started = next(select(self.events, RunStarted), None)
+        versions = {} if started is None else started.versions
+        writer = versions.get("kdlab", "0.1" if written == 1 else "unknown")
         raise BadInput(
-            f"Run {self.run_id} has format {found}, written by kdlab {writer}; this is "
+            f"Run {self.run_id} has format {written}, written by kdlab {writer}; this is "
             f"{version('kdlab')}, which reads format {FORMAT}. Its result, student and events "
-            f"can still be looked at; to train on, use the kdlab that wrote it, or run "
+            f"are still readable; to continue it, use the kdlab that wrote it, or run "
             f"{origin.experiment or 'the experiment'} again."
         )
 
     def raw_status(self) -> RunStatus:
-        """As written; where the file is damaged, as the log tells."""
+        """Return the status as written; from the log where the file is damaged."""
         try:
             status = from_builtins(RunStatus, self._written_status())
             if status.state == "finished" and status.result is None:
-                raise ValueError("it is finished, and has no result")
+                raise ValueError("it is finished and has no result")
         except (OSError, ValueError, MessageError) as error:
             return self._status_of_log(error)
         return status
 
     def _written_status(self) -> dict[str, object]:
-        """What `write_status` has put there; empty where nothing was.
+        """Read the fields that `write_status` wrote; empty where there is no file.
 
         Raises:
             OSError, ValueError, MessageError: the file cannot be read, or is damaged.
         """
         body = _read(self.path / "status.json")
         if body and body.pop("seal", None) != hash_of(body):
-            raise ValueError("it is not what was written")
+            raise ValueError("it differs from its seal")
         return body
 
     def _status_of_log(self, error: Exception) -> RunStatus:
-        made = self.path.stat().st_mtime
+        created = self.path.stat().st_mtime
         if self.alive():
-            return RunStatus(state="running", created=made)
+            return RunStatus(state="running", created=created)
         why = f"status.json in {self.path} is damaged: {error}"
         try:
-            return self._status_of_events(made)
+            return self._status_of_events(created)
         except (ValueError, TypeError, KeyError, OSError, KdlabError):
-            return RunStatus(state="unreadable", created=made, exit_code=1, error=why)
+            return RunStatus(state="unreadable", created=created, exit_code=1, error=why)
 
-    def _status_of_events(self, made: float) -> RunStatus:
-        """As the log's last word has it, of a run whose process is gone."""
+    def _status_of_events(self, created: float) -> RunStatus:
+        """Return the status by the log's last event, for a run whose process has ended."""
         *_, last = select(
             self.events, "run_started", "sweep_started", "run_done", "sweep_done"
         )
@@ -233,31 +232,31 @@ class RunFolder:
             raise ValueError(last.why)
         facts = last.facts()
         if facts["event"].endswith("started"):
-            return RunStatus(state="lost", created=made, exit_code=1)
-        state, result, said = str(facts["state"]), facts.get("result"), facts.get("error")
+            return RunStatus(state="lost", created=created, exit_code=1)
+        state, result, error = str(facts["state"]), facts.get("result"), facts.get("error")
         return RunStatus(
             state=state,
-            created=made,
+            created=created,
             ended=last.time,
             exit_code={"finished": 0, "stopped": 130}.get(state, 1),
             result=result if isinstance(result, Mapping) else None,
-            error=None if said is None else str(said),
+            error=None if error is None else str(error),
         )
 
     def write_status(self, **facts: object) -> None:
-        """Fields of `RunStatus`; what is not named stays."""
+        """Write fields of `RunStatus`; the others stay."""
         path = self.path / "status.json"
         try:
             before = self._written_status()
-        except (OSError, ValueError, MessageError):  # what is known from here on is right
+        except (OSError, ValueError, MessageError):  # the file is replaced
             before = {"created": time.time()}
         body = json.loads(json.dumps(before | facts, default=str))  # as it will be read
         write_json(path, body | {"seal": hash_of(body)})
 
     def status(self) -> RunStatus:
-        """As written, but a run whose process is gone without a word is "lost".
+        """Return the status; "lost" for a run whose process ended without writing one.
 
-        One that waits for MLflow is running: whoever waits for its end sees what came of that.
+        A run that still writes to MLflow counts as running, so that its end includes the result.
         """
         status = self.raw_status()
         pending = status.tracking == PENDING and status.state in ENDED
@@ -265,7 +264,7 @@ class RunFolder:
             return status
         if self.alive():
             return replace(status, state="running", tracking=None) if pending else status
-        last = self.raw_status()  # before its process went it may have said more
+        last = self.raw_status()  # the process may have written it before it ended
         if (last.state, last.tracking) != (status.state, status.tracking):
             return self.status()
         young = 0 <= time.time() - status.created < _NEW_S
@@ -274,13 +273,13 @@ class RunFolder:
         return replace(status, state="lost", exit_code=1)
 
     def alive(self) -> bool:
-        """Whether a process holds it."""
+        """Return whether a process holds the run's lock."""
         with suppress(OSError), _opened(self.path / "lock", os.O_RDONLY) as lock:
             return not taken(lock, fcntl.LOCK_SH)
         return False
 
     def process(self) -> psutil.Process | None:
-        """Who holds it, and gets signals that are meant for it; None where nobody says so here."""
+        """Return the process that holds the lock and gets signals; None if unknown here."""
         with suppress(OSError, ValueError, psutil.NoSuchProcess):
             if self.alive():
                 process = psutil.Process(int(read_plain(self.path / "lock", most=20)))
@@ -288,7 +287,7 @@ class RunFolder:
         return None
 
     def family(self) -> list[psutil.Process]:
-        """Its process first, and all that this has started, of those that still are."""
+        """Return the run's process and its live descendants; empty where it has none."""
         first = self.process()
         with suppress(psutil.Error):
             return [] if first is None else [first, *first.children(recursive=True)]
@@ -296,11 +295,11 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[int]:
-        """By one process at a time, and by those to which it hands this descriptor.
+        """Hold the run's lock; yields its descriptor, which child processes may inherit.
 
         Raises:
-            BadInput: another one has it, or it is none. Not at once: who asks whether it is held
-                has the lock for that moment, and a killed process until its last thread has ended.
+            BadInput: another process has it, or the file is no lock. It waits PATIENCE_S first:
+                `alive` takes the lock briefly, a killed process until its last thread ends.
         """
         deadline = time.monotonic() + PATIENCE_S
         with ExitStack() as stack:
@@ -310,28 +309,28 @@ class RunFolder:
                 if time.monotonic() >= deadline:
                     name = os.path.relpath(self.path, runs_folder())
                     raise BadInput(
-                        f"{name} is going already; watch it: kdlab attach {name}"
+                        f"{name} is already running; watch it: kdlab attach {name}"
                     )
                 time.sleep(0.1)  # between tries
-            os.ftruncate(lock, 0)  # who holds it from here on says so
+            os.ftruncate(lock, 0)  # the holder writes its pid
             never_anew.add(self.path)
             yield lock
 
 
 @contextmanager
 def _opened(lock: Path, flags: int) -> Iterator[int]:
-    """A folder may be somebody else's: its lock no link to a file, and no pipe to wait for."""
+    """Open a lock in an untrusted folder: neither a link to a file nor a pipe that blocks."""
     descriptor = os.open(lock, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode=0o600)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError("it is no plain file")
         yield descriptor
     finally:
-        os.close(descriptor)  # not LOCK_UN: another process may have been given it
+        os.close(descriptor)  # not LOCK_UN: a child process may have inherited the lock
 
 
 def taken(lock: int, kind: int) -> bool:
-    """Whether a descriptor has the lock now, shared or alone: LOCK_SH or LOCK_EX of flock."""
+    """Try to lock a descriptor, LOCK_SH or LOCK_EX of flock; return whether it has the lock."""
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -340,21 +339,21 @@ def taken(lock: int, kind: int) -> bool:
 
 
 def find(run_id: str) -> RunFolder:
-    """A run by its id, an unambiguous part of it, its folder, or "last".
+    """Find a run by its id, an unambiguous part of it, its folder, or "last".
 
     Raises:
-        NotFoundError: none, or several; names them.
+        NotFoundError: none or several match; lists them.
     """
-    known = all_folders()
-    if not any(run_id in ("last", f.run_id) for f in known):
+    runs = all_folders()
+    if not any(run_id in ("last", f.run_id) for f in runs):
         path = os.path.abspath(run_id)
-        fitting = [f for f in known if run_id in f.run_id or str(f.path) == path]
-        if len(fitting) == 1:
-            return fitting[0]
-        if fitting:
-            names = ", ".join(f.run_id for f in fitting[:5])
-            raise NotFoundError(f"{run_id!r} fits {len(fitting)} runs: {names}.")
-    return named(run_id, known, "run", runs_folder())
+        matches = [f for f in runs if run_id in f.run_id or str(f.path) == path]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            names = ", ".join(f.run_id for f in matches[:5])
+            raise NotFoundError(f"{run_id!r} matches {len(matches)} runs: {names}.")
+    return named(run_id, runs, "run", runs_folder())
 
 
 def sweeps_folder() -> Path:
@@ -362,33 +361,33 @@ def sweeps_folder() -> Path:
 
 
 def find_sweep(study: str) -> RunFolder:
-    """A sweep by its name, or the "last"; NotFoundError where there is none, with the nearest."""
-    every = (RunFolder(path.parent) for path in sweeps_folder().glob("*/sweep.yaml"))
-    known = sorted(every, key=lambda f: f.since)
-    return named(study, known, "sweep", sweeps_folder())
+    """Find a sweep by name or "last"; NotFoundError, with the nearest, where there is none."""
+    folders = (RunFolder(path.parent) for path in sweeps_folder().glob("*/sweep.yaml"))
+    sweeps = sorted(folders, key=lambda f: f.since)
+    return named(study, sweeps, "sweep", sweeps_folder())
 
 
-def named(name: str, known: Sequence[RunFolder], what: str, where: Path) -> RunFolder:
-    """The folder of this name, or the "last" of them.
+def named(name: str, folders: Sequence[RunFolder], noun: str, where: Path) -> RunFolder:
+    """Find a folder by name or "last".
 
     Raises:
-        NotFoundError: there is none; names the nearest.
+        NotFoundError: there is none; lists the nearest.
     """
-    if name == "last" and known:
-        return known[-1]
-    for folder in known:
+    if name == "last" and folders:
+        return folders[-1]
+    for folder in folders:
         if folder.run_id == name:
             return folder
-    hint = nearest(name, [f.run_id for f in known]) or f" There are no {what}s yet."
-    words = f"There is no {what} {name!r} in {where}.{hint}"
-    raise NotFoundError(wrong_path(name, what, hint) or words)
+    hint = nearest(name, [f.run_id for f in folders]) or f" There are no {noun}s yet."
+    message = f"There is no {noun} {name!r} in {where}.{hint}"
+    raise NotFoundError(wrong_path(name, noun, hint) or message)
 
 
 def all_folders() -> list[RunFolder]:
-    """Oldest first."""
+    """Return all run folders, oldest first."""
     folder = runs_folder()
-    found = [RunFolder(p.parent) for p in folder.glob("*/experiment.json")]
-    return sorted(found, key=lambda f: (f.since, f.run_id))
+    runs = [RunFolder(p.parent) for p in folder.glob("*/experiment.json")]
+    return sorted(runs, key=lambda f: (f.since, f.run_id))
 
 
 def _read(path: Path) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Ranks of one member: how a run starts them, and what it tells them."""
+"""Start the ranks of one member and give them their orders."""
 
 import secrets
 from collections.abc import Callable
@@ -15,15 +15,15 @@ from kdlab.supervision.rank_messages import GenerationOrder, RankConfig
 from kdlab.train import checkpoint
 
 
-def start_here(module: str, config: object, log: Path, pulse: Path) -> Child:
-    """Ranks of a group talk over loopback, whatever this machine's name resolves to."""
+def start_local_rank(module: str, config: object, log: Path, pulse: Path) -> Child:
+    """Start a rank on this machine; Gloo uses loopback, whatever the host name resolves to."""
     return Child(module, config, log, pulse, environment={"GLOO_SOCKET_IFNAME": "lo"})
 
 
 def start_rank(training: MemberTraining, module: str, name: str, pulse: Path) -> RankChild:
-    """A process of a member that runs `module`, where the run has its processes started."""
+    """Start a member's process that runs `module`: here, or on the run's Dask workers."""
     config = RankConfig(run=str(training.run.path), member=training.member.name, name=name)
-    start = start_here if training.hosts is None else training.hosts.start
+    start = start_local_rank if training.hosts is None else training.hosts.start
     return start(module, config, training.folder / f"{name}.log", pulse)
 
 
@@ -36,32 +36,32 @@ def rank_group(
     hang_s: float,
     wanted: Callable[[], int | None] = lambda: None,
 ) -> StudentGroup:
-    """The ranks of one member, each a process that runs `module`; `run()` it.
+    """Create the group of one member's ranks, each a process that runs `module`.
 
     Args:
-        machine: how many there are to be, and what happens when one is lost.
-        training: whose ranks they are.
-        module: with a `RankProcess` as its main.
-        pool: that teaches them; None is no pool.
-        hang_s: a rank without a sign of life for so long is killed and replaced.
-        wanted: how many somebody asked for since; None if nobody did.
+        machine: decides the number of ranks, and what follows the loss of one.
+        training: the member.
+        module: its main runs a `RankProcess`.
+        pool: pool of teachers; None is no pool.
+        hang_s: seconds without a heartbeat after which a rank is killed and replaced.
+        wanted: number of ranks that a user requested since; None without a request.
     """
     hosts, folder = training.hosts, training.folder
     rendezvous = folder / "group"
     rendezvous.mkdir(parents=True, exist_ok=True)
-    for old in rendezvous.glob("generation-*"):  # of a session before this one
+    for old in rendezvous.glob("generation-*"):  # of an earlier session
         old.unlink()
 
     def order(generation: StartGeneration) -> GenerationOrder:
-        meeting = f"file://{rendezvous / f'generation-{generation.generation}'}"
+        url = f"file://{rendezvous / f'generation-{generation.generation}'}"
         first = group.supervisor.children[generation.ranks[0]]
         if hosts is not None and isinstance(first, HostedRank):
-            meeting = hosts.rendezvous(first)
+            url = hosts.meeting(first)
         return GenerationOrder(
             generation=generation.generation,
             fence=checkpoint.raise_fence(folder / "checkpoints"),
             world=len(generation.ranks),
-            meet_at=meeting,
+            meet_at=url,
             secret=secrets.token_hex(32),
             from_step=checkpoint.newest_step(folder / "checkpoints"),
             pool=PoolAddress.from_pool(pool),

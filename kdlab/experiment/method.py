@@ -1,8 +1,8 @@
-"""What every method of training is: a folder under kdlab/methods, or a user's own package.
+"""Interface of training methods: a folder under kdlab/methods, or a user's package.
 
-An experiment names its method; nothing outside the method's folder knows more of it than
-stands here. `faults` are found from the spec alone, `check` with data and models at hand,
-both before anything starts; `train` is given a `MemberTraining` and makes a student of it.
+An experiment names its method; code outside the method's folder uses this interface only.
+`faults` needs the spec alone, `check` data and models; both run before anything starts.
+`train` gets a `MemberTraining` and trains one student.
 """
 
 from abc import ABC, abstractmethod
@@ -27,38 +27,38 @@ from kdlab.train.recipe import Recipe
 from kdlab.train.result import MemberResult
 from kdlab.train.student import StudentLoop
 
-Victims = Callable[[], list[Target]]  # processes of a member that chaos can hit
+Victims = Callable[[], list[Target]]  # a member's processes, as targets of chaos
 RunChaos = Callable[[TeacherPool | None, Victims], AbstractContextManager[object]]
 
 
 class Group(Protocol):
-    """The ranks of one student, whoever starts them."""
+    """The ranks of one student."""
 
-    failovers: list[float]  # seconds each
+    failovers: list[float]  # seconds of each
 
     def run(self) -> Mapping[str, object]:
-        """Until the end; a `MemberResult` as JSON holds it."""
+        """Train to the end and return a `MemberResult` as plain data."""
 
     def targets(self) -> list[Target]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberTraining:
-    """One training of a run, as its method gets it.
+    """One training of a run, passed to its method.
 
     Attributes:
-        run, folder: of the run, and of this member in it.
-        chaos: the trouble that the spec asks for, while its block goes on; takes the pool
-            and the processes that can be hit.
+        run, folder: folder of the run, and of this member in it.
+        chaos: context manager that executes the spec's chaos; takes the pool and the
+            processes that it may hit.
     """
 
     setup: TrainingSetup  # spec, data, teacher, loops
-    member: Member  # what is trained: name, soft labels, seed
+    member: Member  # its name, soft labels and seed
     run: RunFolder
     folder: Path
     emit: Emit  # events of this member
-    pools: Pools  # of teachers, started when they are asked for
-    hosts: DaskHosts | None  # where processes are started; None is this machine
+    pools: Pools  # of teachers, started on first use
+    hosts: DaskHosts | None  # Dask workers for ranks; None is this machine
     chaos: RunChaos
 
     @property
@@ -67,14 +67,14 @@ class MemberTraining:
 
     @property
     def changes(self) -> ChangeQueue:
-        """What somebody asks of this member while it trains."""
+        """Changes that users request of this member during training."""
         return ChangeQueue(self.run.path / CONTROL, self.member.name, self.run.since)
 
     @property
     def pool(self) -> TeacherPool | None:
-        """The pool of whole teachers, if this member's soft labels are served."""
+        """Pool of complete teachers, if this member's soft labels are served."""
         served = self.member.source.needs_teacher == "served"
-        return self.pools.whole() if served else None
+        return self.pools.teacher_pool() if served else None
 
     def train_here(
         self,
@@ -83,13 +83,13 @@ class MemberTraining:
         source: SourceSpec | None = None,
         load_teacher: Callable[[], LoadedTeacher] | None = None,
     ) -> MemberResult:
-        """A loop to its end in this process, from its newest checkpoint in `folder`.
+        """Run a loop to its end in this process, from the newest checkpoint in `folder`.
 
         Args:
-            loop: of `setup.loop`.
-            folder: of this loop; one in the member's where it has several.
-            source: of soft labels; None is the member's own.
-            load_teacher: for a source that asks a teacher in this process; None is the
+            loop: from `setup.loop`.
+            folder: folder of this loop; below the member's where it has several loops.
+            source: source of soft labels; None is the member's.
+            load_teacher: loads the teacher for a source in this process; None loads the
                 experiment's.
         """
         loop.resume()
@@ -113,53 +113,53 @@ class MemberTraining:
 
 
 class MethodSpec(MethodSettings, ABC):
-    """A method, as a spec names it."""
+    """Base of methods: their spec, and how they train a member."""
 
-    files: ClassVar[tuple[str, ...]] = ()  # that a member may have beside its student
+    files: ClassVar[tuple[str, ...]] = ()  # other files that a member may write
 
-    # With data and models at hand
+    # Before the start, with data and models
 
-    def check(self, setup: TrainingSetup) -> None:  # some have nothing to check
-        """All that can be wrong before a start.
+    def check(self, setup: TrainingSetup) -> None:  # optional
+        """Check data and models before the start.
 
         Raises:
-            BadInput: what, in one message.
+            BadInput: lists all faults in one message.
         """
 
     def prepare(self, training: MemberTraining) -> None:
-        """What must stand before a member's time counts: its pools."""
+        """Start what a member needs before its time is measured: its pools."""
         _ = training.pool
 
     @abstractmethod
     def train(self, training: MemberTraining) -> MemberResult:
-        """One member, from its newest checkpoint to its end.
+        """Train one member from its newest checkpoint to the end.
 
         Raises:
-            RunStopped: the user asked to stop; the state is saved.
-            KdlabError: as training does.
+            RunStopped: the user stopped the run; the state is saved.
+            KdlabError: training failed.
         """
 
-    # Afterwards
+    # After training
 
     def artifacts(self, folder: Path) -> list[str]:
-        """Files of a member beside its student, for MLflow."""
+        """Return a member's other files, for MLflow."""
         return [str(folder / name) for name in self.files if (folder / name).is_file()]
 
     def summarise(self, spec: ExperimentSpec, run: RunFolder) -> list[Path]:
-        """Files over all members of a run."""
+        """Write files that summarise all members of a run, and return their paths."""
         return []
 
 
 def method_of(spec: ExperimentSpec) -> MethodSpec:
-    """An experiment's method, as that which trains."""
+    """Return an experiment's method, typed as `MethodSpec`."""
     assert isinstance(spec.method, MethodSpec)
     return spec.method
 
 
 def recipe_faults(recipe: Recipe, unused: Mapping[str, str], by: str) -> Iterator[Fault]:
-    """Keys of `train` that a method does not have, each with why, where they are set."""
-    plain = Recipe()
+    """Yield a fault for each key of `train` that is set and that a method does not use."""
+    defaults = Recipe()
     for name, why in unused.items():
         value = getattr(recipe, name)
-        if value != getattr(plain, name):
+        if value != getattr(defaults, name):
             yield Fault(f"train.{name}", f"is {value}, not with {by}: {why}")

@@ -1,4 +1,4 @@
-"""The machines of a run: its teacher pools, and where its ranks are started."""
+"""Teacher pools of a run, and the hosts of its ranks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,10 +26,10 @@ from kdlab.soft_labels.source import SourceSpec, TeacherPool
 
 
 class Pools:
-    """Each pool is started for the first member of the run that needs it.
+    """Pools of a run; each starts with the first member that needs it.
 
-    One that is `shared` serves the teacher already, and is not closed here. What is started here is
-    asked by `others` too where trials of a sweep are.
+    A `shared` pool serves the teacher already and is not closed here. With `others`, trials of a
+    sweep use the pools that start here, too.
     """
 
     def __init__(
@@ -50,21 +50,21 @@ class Pools:
 
     @cached_property
     def hosts(self) -> DaskHosts | None:
-        """Where ranks are started; None is this machine."""
+        """Dask workers for ranks; None is this machine."""
         workers = self.spec.workers
         if workers is None:
             return None
         require_known("workers", workers.address)
         return DaskHosts(workers.address, workers.certificates())
 
-    def whole(self) -> TeacherPool:
-        """Serves soft labels."""
+    def teacher_pool(self) -> TeacherPool:
+        """Return the pool that serves soft labels; starts it on first use."""
         if self._shared is not None:
             return self._shared
-        return self.started("pool", self._as_asked)
+        return self.start("pool", self._pool_deployment)
 
-    def started(self, folder: str, deployment: Callable[[], Deployment]) -> Pool:
-        """The pool that lies in this folder of the run, once a teacher of it serves."""
+    def start(self, folder: str, deployment: Callable[[], Deployment]) -> Pool:
+        """Start a pool in a folder of the run; returns once a teacher serves."""
         if folder not in self._up:
             assert self.spec.teacher_pool is not None
             self._emit(PoolStarting(pool=self.spec.teacher_pool.component))
@@ -73,46 +73,46 @@ class Pools:
             if pool.machines.adjustable:
                 path, since = self.run.path / CONTROL, self.run.since
                 self._changes.append(TeacherChanges(path, pool, self._emit, since).start())
-            said = [teacher.to_json() for teacher in pool.wait(self._stop).teachers]
-            self._emit(PoolReady(address=pool.address, teachers=said))
+            lines = [teacher.said() for teacher in pool.wait(self._stop).teachers]
+            self._emit(PoolReady(address=pool.address, teachers=lines))
         return self._up[folder]
 
-    def _as_asked(self) -> Deployment:
-        """No answer is kept for others where a lone student asks for each of them once."""
-        asking = [m for m in self.spec.members() if m.source.needs_teacher == "served"]
-        # Who else comes to a pool of somebody else, nobody knows here.
+    def _pool_deployment(self) -> Deployment:
+        """Return the deployment; a single student, which needs each answer once, shares none."""
+        served = [m for m in self.spec.members() if m.source.needs_teacher == "served"]
+        # A pool that somebody else runs may have other students.
         pool = self.spec.teacher_pool
-        alone = not (self._others or (pool is not None and pool.external))
-        made = self._deployment()
-        if alone and len(asking) == 1 and self.spec.method.one_student:
-            return replace(made, share_answers=False)
-        return made
+        exclusive = not (self._others or (pool is not None and pool.given))
+        deployment = self._deployment()
+        if exclusive and len(served) == 1 and self.spec.method.one_student:
+            return replace(deployment, share_answers=False)
+        return deployment
 
     def _deployment(self) -> Deployment:
         batch = self.spec.method.labelled(self.spec).batch
         source = self.spec.soft_labels
         if source.gives_hidden:
-            return self._hidden(batch, source)
+            return self._headless(batch, source)
         if self.spec.features:
             specs, model, row, fingerprint = self.setup.tapped()
-            return self._inner(model, specs, row, fingerprint, batch, source)
+            return self._tapped(model, specs, row, fingerprint, batch, source)
         with torch.random.fork_rng():
             answers = self.setup.load_teacher().infer
         return self.deployment(answers, batch, source)
 
-    def _hidden(self, batch: int, source: SourceSpec) -> Deployment:
-        """The teacher up to its last layer, which the student's process has."""
+    def _headless(self, batch: int, source: SourceSpec) -> Deployment:
+        """Deploy the teacher without its last layer, which the student's process applies."""
         (teacher,), data = self.setup.teacher.members, self.setup.data
         name, head = self.setup.teacher_head
         spec = Headless(
             model=teacher.spec.model.without_weights(), head=name, classes=len(data.classes)
         )
-        whole = self.setup.whole()
-        without_head(whole.net, name)
-        by = f"{teacher.fingerprint}-hidden"
-        return self._inner(whole, [spec], head.in_features, by, batch, source)
+        model = self.setup.teacher_model()
+        without_head(model.net, name)
+        fingerprint = f"{teacher.fingerprint}-hidden"
+        return self._tapped(model, [spec], head.in_features, fingerprint, batch, source)
 
-    def _inner(
+    def _tapped(
         self,
         model: nn.Module,
         specs: Sequence[ModelSpec],
@@ -121,26 +121,26 @@ class Pools:
         batch: int,
         source: SourceSpec,
     ) -> Deployment:
-        """The teachers with other answers than their logits, or more of them: `row` numbers."""
+        """Deploy teachers that return `row` numbers a sample: inner outputs or hidden states."""
         with torch.inference_mode():
-            made = self.deployment(model, batch, source)
-        both, teachers = zip(made.members, specs, strict=True), self.setup.teacher
+            deployment = self.deployment(model, batch, source)
+        pairs, teachers = zip(deployment.members, specs, strict=True), self.setup.teacher
         return replace(
-            made,
-            members=tuple(replace(one, model=spec.to_dict()) for one, spec in both),
+            deployment,
+            members=tuple(replace(member, model=spec.to_dict()) for member, spec in pairs),
             combination=teachers.combination if len(specs) > 1 else None,
             teacher=fingerprint,
             num_classes=row,
-            engine="eager",  # engines are held to probabilities, and these are none
+            engine="eager",  # engines are checked by probabilities, which these are not
         )
 
     def deployment(
         self, answers: Callable[[Tensor], Tensor], batch: int, source: SourceSpec
     ) -> Deployment:
-        """The teacher, with the proof of a model that answers so."""
+        """Deploy the teacher, with the reference answers that prove its weights."""
         data, pool = self.setup.data, self.spec.teacher_pool
         reference = answers(torch.from_numpy(probe_images(data.shape)))
-        made = deployment_of(
+        deployment = deployment_of(
             self.setup.teacher,
             data,
             data_spec=self.spec.data.to_dict(),
@@ -149,7 +149,7 @@ class Pools:
             components=notebook_components.package_components(set(self.run.components())),
             reference=tuple(map(tuple, proof_of(reference.numpy()))),
         )
-        return made if pool is None else pool.as_served(made)
+        return deployment if pool is None else pool.as_served(deployment)
 
     def close(self) -> None:
         for changes in self._changes:

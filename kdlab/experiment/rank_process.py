@@ -1,9 +1,9 @@
-"""What every rank of a group is: a process that waits for orders and carries them out.
+"""A rank of a group: a process that waits for orders and executes them.
 
-It imports everything, says it is ready, and waits. Told to train, it meets the others,
-loads the newest checkpoint and trains until the training, the generation or it itself
-ends; then it waits again. So a process may be a rank of many generations, and one that
-stands by takes over within the time of a rendezvous.
+It imports everything, announces that it is ready, and waits. On an order to train it joins the
+process group, loads the newest checkpoint and trains until the training, the generation or the
+process ends; then it waits again. So one process may serve many generations, and a spare one
+takes over within the time of a rendezvous.
 """
 
 import logging
@@ -57,22 +57,22 @@ from kdlab.train.aggregation.ranks import GenerationEnds
 
 OrderType = TypeVar("OrderType")
 
-PATIENCE = timedelta(minutes=30)  # for the others; the supervisor sees a hang much sooner
-_LOST = 70  # exit code of a rank whose machine failed it
-_TOLD_BY_ALL = (TeacherLost, AllTeachersLost, Warned, TeacherJoined, TeacherLeft)
+PATIENCE = timedelta(minutes=30)  # for other ranks; the supervisor detects hangs sooner
+_LOST = 70  # exit code of a rank whose machine failed
+_FROM_ALL_RANKS = (TeacherLost, AllTeachersLost, Warned, TeacherJoined, TeacherLeft)
 
 
 class RankProcess(ABC, Generic[OrderType]):
-    """A process that can be a rank of one member's training.
+    """Base of processes that can be ranks of one member's training.
 
     Args:
-        run: its folder.
-        member: of the run.
-        beat: called with (generation, step) as a sign of life.
-        stop: whether the user asked this process to stop.
+        run: folder of the run.
+        member: name of the member.
+        beat: called with (generation, step) as a heartbeat.
+        stop: returns whether the user asked this process to stop.
     """
 
-    takes: type[OrderType]  # what it is told to carry out
+    takes: type[OrderType]  # type of its orders
 
     def __init__(
         self,
@@ -92,29 +92,29 @@ class RankProcess(ABC, Generic[OrderType]):
 
     @abstractmethod
     def generation(self, order: OrderType) -> object:
-        """One generation, to its end; the master's result, a dataclass.
+        """Train one generation to its end; the master returns the result, a dataclass.
 
         Raises:
-            GenerationEnds: a rank comes or goes; all have saved.
-            RunStopped, KdlabError, RuntimeError: as the training loop and gloo do.
+            GenerationEnds: a rank joins or leaves; all have saved.
+            RunStopped, KdlabError, RuntimeError: from the training loop and Gloo.
         """
 
     def stops(self) -> bool:
         return self.stopping or self._stop()
 
     def backend(self, device: torch.device, on_this_machine: int) -> str:
-        """What this rank can speak: NCCL when every rank here has a GPU of its own."""
+        """Return the rank's backend: NCCL if each rank on this machine has its own GPU."""
         enough = torch.cuda.device_count() >= on_this_machine
         return "nccl" if device.type == "cuda" and enough else "gloo"
 
     @contextmanager
-    def meeting(self, order: GenerationOrder, device: torch.device) -> Iterator[None]:
-        """The default process group is up while the block goes on."""
+    def process_group(self, order: GenerationOrder, device: torch.device) -> Iterator[None]:
+        """Context manager: the default process group exists inside the block."""
         url, rank, world = order.meet_at, order.rank, order.world
         store, *_ = next(iter(rendezvous(url, rank, world, timeout=PATIENCE)))
-        store.set_timeout(PATIENCE)  # torch does it for stores of its own making only
-        own = self.backend(device, order.local_world)
-        backend, secret = agreed_backend(store, own, rank, world), order.secret.encode()
+        store.set_timeout(PATIENCE)  # torch sets it only for stores that it creates
+        usable, secret = self.backend(device, order.local_world), order.secret.encode()
+        backend = agreed_backend(store, usable, rank, world)
         process_groups.begin(store, backend, rank, world, secret, PATIENCE)
         try:
             yield
@@ -123,7 +123,7 @@ class RankProcess(ABC, Generic[OrderType]):
 
     @property
     def changes(self) -> ChangeQueue:
-        """What somebody asks of this member while it trains."""
+        """Changes that users request of this member during training."""
         return ChangeQueue(self.run.path / CONTROL, self.member.name, self.run.since)
 
     def device(self, local_rank: int) -> torch.device:
@@ -134,34 +134,34 @@ class RankProcess(ABC, Generic[OrderType]):
         return device
 
     def report(self, rank: int) -> Emit:
-        """Events of rank 0, and what is news from any."""
+        """Return an emitter: all events of rank 0, and those of `_FROM_ALL_RANKS` of the others."""
 
         def report(event: Event) -> None:
             if rank == 0:
                 self.log.emit(event)
-            elif isinstance(event, _TOLD_BY_ALL):
+            elif isinstance(event, _FROM_ALL_RANKS):
                 self.log.emit(event.but(rank=rank))
 
         return report
 
     def warm_up(self) -> None:
-        """Load what the first generation needs, so that it begins at once."""
+        """Load what the first generation needs, so that it starts at once."""
         data = self.setup.data
         self.spec.student.build(len(data.classes), data.shape[0], refit=True)
 
 
-def agreed_backend(store: Store, own: str, rank: int, world: int) -> str:
-    """What all ranks speak: their own where it is the same for all, else gloo.
+def agreed_backend(store: Store, preferred: str, rank: int, world: int) -> str:
+    """Return the backend that all ranks prefer, or gloo where they differ.
 
-    Machines may differ, and ranks that begin with different ones would wait for ever.
+    Machines may differ, and ranks with different backends would wait for ever.
     """
-    store.set(f"backend of {rank}", own)
-    every = {store.get(f"backend of {r}").decode() for r in range(world)}
-    return own if len(every) == 1 else "gloo"
+    store.set(f"backend of {rank}", preferred)
+    backends = {store.get(f"backend of {r}").decode() for r in range(world)}
+    return preferred if len(backends) == 1 else "gloo"
 
 
 def is_broken_group(error: Exception) -> bool:
-    """Whether a collective failed because another rank is gone, rather than by itself."""
+    """Return whether a collective failed because another rank ended."""
     if isinstance(error, dist.DistError | ConnectionError):
         return True
     words = ("gloo", "Gloo", "NCCL", "ProcessGroup", "peer")
@@ -169,9 +169,9 @@ def is_broken_group(error: Exception) -> bool:
 
 
 def is_machines_fault(error: Exception) -> bool:
-    """Whether it happened for reasons of this machine: another rank may do without.
+    """Return whether this machine caused an error: a rank elsewhere may succeed.
 
-    A full memory is not among them: the same batch fills the next one's, too.
+    A full memory does not count: the same batch fills that of the next rank, too.
     """
     if isinstance(error, torch.OutOfMemoryError):
         return False
@@ -184,22 +184,22 @@ def is_machines_fault(error: Exception) -> bool:
 def serve(
     rank: RankProcess[OrderType],
     orders: "queue.SimpleQueue[dict[str, Any] | None]",
-    say: Callable[..., None] = announce,
+    send: Callable[..., None] = announce,
     end: Callable[[int], object] = os._exit,
 ) -> None:
-    """Carry out orders until the end; every way a generation ends is announced."""
-    say(ready=True)
+    """Execute orders until the end, and announce how each generation ends."""
+    send(ready=True)
     while (order := orders.get()) is not None:
-        answer = _carried_out(rank, from_builtins(rank.takes, order))
-        say(**to_builtins(answer))
+        answer = _execute(rank, from_builtins(rank.takes, order))
+        send(**to_builtins(answer))
         if isinstance(answer, MachineFailed):
-            # A rank that is lost: another process, maybe elsewhere, takes its place.
+            # This rank is lost: another process, maybe elsewhere, takes its place.
             end(_LOST)
         if isinstance(answer, RankSaved) and rank.leaving:
             return
 
 
-def _carried_out(rank: RankProcess[OrderType], order: OrderType) -> RankAnswer:
+def _execute(rank: RankProcess[OrderType], order: OrderType) -> RankAnswer:
     try:
         result = rank.generation(order)
         return RankDone(None if result is None else to_builtins(result))
@@ -210,7 +210,7 @@ def _carried_out(rank: RankProcess[OrderType], order: OrderType) -> RankAnswer:
     except KdlabError as error:
         traceback.print_exc()
         return RankFailed(str(error), error.exit_code)
-    except Exception as error:  # whatever the models and gloo raise
+    except Exception as error:  # models and Gloo may raise any
         traceback.print_exc()
         why = f"{type(error).__name__}: {error}"
         if is_broken_group(error):
@@ -219,11 +219,11 @@ def _carried_out(rank: RankProcess[OrderType], order: OrderType) -> RankAnswer:
 
 
 def main(kind: type[RankProcess[Any]]) -> None:
-    """The whole life of a rank's process."""
+    """Run a rank's process: set it up, then serve orders until its end."""
     orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-    made: list[RankProcess[Any]] = []
+    ranks: list[RankProcess[Any]] = []
 
-    def hear(message: dict[str, Any]) -> None:
+    def receive(message: dict[str, Any]) -> None:
         if "end" in message:
             orders.put(None)
             return
@@ -231,25 +231,25 @@ def main(kind: type[RankProcess[Any]]) -> None:
             case CarryOut(order):
                 orders.put(order)
             case StopTraining():
-                for rank in made:
+                for rank in ranks:
                     rank.stopping = True
             case SaveGeneration():
-                for rank in made:
+                for rank in ranks:
                     rank.saving = True
 
-    config = configured(RankConfig, hear)
+    config = configured(RankConfig, receive)
     logging.getLogger("distributed").setLevel(logging.ERROR)
     run = RunFolder(Path(config.run))
     accept_components(run)
     rank = kind(run, config.member, HeartbeatFile(Path(config.pulse)).beat)
-    made.append(rank)
+    ranks.append(rank)
 
     def leave(*_: Any) -> None:
-        rank.leaving = True  # a polite goodbye: all save first
+        rank.leaving = True  # all ranks save before it ends
         if not dist.is_initialized():
             os._exit(0)
 
     signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run's process says what to do
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run's process sends orders instead
     rank.warm_up()
     serve(rank, orders)

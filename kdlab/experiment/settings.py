@@ -1,4 +1,4 @@
-"""What an experiment can be told beside its parts: where it is kept, restarted, run, combined."""
+"""Settings of an experiment besides its parts: tracking, restarts, workers, combination."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ from kdlab.models.ensemble import CombinedBy
 
 @dataclass(frozen=True, kw_only=True)
 class Tracking(Spec):
-    """Where MLflow keeps the run.
+    """MLflow tracking of a run.
 
-    experiment: runs are grouped under it; null is the config's name.
-    uri: of the MLflow store; null is an SQLite file beside the run folders. A password in
-        it is named, not written: <env:KDLAB_NAME> or <secret:NAME>.
+    experiment: name that groups runs; null is the config's name.
+    uri: address of the MLflow store; null is an SQLite file next to the run folders. Write a
+        password as <env:KDLAB_NAME> or <secret:NAME>.
     """
 
     experiment: str | None = None
@@ -30,19 +30,19 @@ class Tracking(Spec):
         yield from credentials.faults("uri", self.uri)
 
     def store(self, runs: Path) -> str | None:
-        """Address of the store for the runs in this folder; None where there is none."""
+        """Return the address of the store for runs in this folder; None if tracking is off."""
         return (self.uri or f"sqlite:///{runs / 'mlflow.db'}") if self.enabled else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watchdog(Spec):
-    """A run's process that is killed from outside starts again by itself.
+    """Automatic restarts of a run whose process is killed from outside.
 
-    It goes on from its newest checkpoint, to the same losses; what a run reports of itself
-    ends it.
+    It continues from its newest checkpoint, to the same losses; an error that the run itself
+    reports ends it.
 
-    most: times within the window; 0 leaves it to `kdlab resume`.
-    within_s: seconds of the window.
+    most: restarts within the window; 0 leaves it to `kdlab resume`.
+    within_s: length of the window in seconds.
     """
 
     most: Annotated[int, Range(ge=0, le=1000)] = 3
@@ -51,13 +51,13 @@ class Watchdog(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Workers(Spec):
-    """A Dask cluster on whose workers the ranks of a student are started.
+    """A Dask cluster whose workers run the ranks of a student.
 
-    The run folder and the data must be at the same paths on all of its machines.
+    The run folder and the data must be at the same paths on all its machines.
 
-    address: of its scheduler, such as tcp://10.0.0.1:8786 or tls://10.0.0.1:8786.
+    address: address of the scheduler, such as tcp://10.0.0.1:8786 or tls://10.0.0.1:8786.
     tls: certificates; needed for a tls:// address.
-    insecure: plain TCP, where the network keeps others out.
+    insecure: allow plain TCP, in a network that keeps others out.
     """
 
     address: str
@@ -71,11 +71,11 @@ class Workers(Spec):
         return None if self.tls is None else self.tls.files(Path())
 
     def check(self) -> None:
-        """Whether its scheduler answers.
+        """Check that the scheduler answers.
 
         Raises:
-            BadInput: the user has never named it.
-            SchedulerUnreachable: it does not.
+            BadInput: the user has never named this address.
+            SchedulerUnreachable: it does not answer.
         """
         require_known("workers", self.address)
         check_address(self.address, tls=self.certificates())
@@ -83,12 +83,12 @@ class Workers(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Expected(Spec):
-    """What others had with this recipe; for people, nothing is checked by it.
+    """Published results of this recipe; for readers only, kdlab does not check them.
 
     source: paper and table, or repository.
-    top1: percent on test of the student.
-    cost: what it takes.
-    differs: why, by key, where this config is not as its source has it.
+    top1: the student's test accuracy in percent.
+    cost: cost of a run.
+    differs: by key, why this config differs from its source.
     """
 
     source: str
@@ -99,11 +99,11 @@ class Expected(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherCombination(Spec):
-    """How several teachers become one.
+    """Combination of several teachers.
 
-    by: the mean of their `probabilities`, or of their `logits`; or for each image the answer of
-        the one that is `best` at what all together take it for.
-    weigh: `cards`: by each teacher's own `weight`; `validation`: class by class, by its F1 on
+    by: mean of their `probabilities` or of their `logits`; `best` takes for each image the answer
+        of the teacher that is best at the class that their mean predicts.
+    weigh: `cards`: by each teacher's `weight`; `validation`: per class, by its F1 on
         validation images.
     """
 
@@ -115,5 +115,5 @@ class TeacherCombination(Spec):
             yield Fault(
                 "weigh",
                 "is cards, and by is best: the teacher of the largest weight would answer all. "
-                "validation weighs class by class",
+                "Set validation, which weighs per class",
             )

@@ -1,6 +1,6 @@
-"""What a training is made of, from a resolved spec: data, teacher, model, loop.
+"""Build a training from a resolved spec: data, teacher, model and loop.
 
-Used by the run's own process and, when a student has several ranks, by each of them.
+The run's process uses it and, when a student has several ranks, each of them.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ from kdlab.train.teacher import PreparedTeacher, PreparedTeachers, frozen, loade
 
 
 def head_of(teacher: Normalised, data: ImageData) -> tuple[str, nn.Linear]:
-    """A network's last layer, and its name.
+    """Return the name of a network's last layer, and the layer.
 
     Raises:
         ModelError: its logits come from something else.
@@ -59,32 +59,32 @@ def head_of(teacher: Normalised, data: ImageData) -> tuple[str, nn.Linear]:
 
 
 def short_hash(taps: Sequence[tuple[str, ...]]) -> str:
-    """A hash of where inner outputs are taken of each: labels with others are others."""
+    """Hash the layers whose outputs are used; part of the fingerprint of soft labels."""
     return hashlib.sha256(
         json.dumps(taps[0] if len(taps) == 1 else taps).encode()
     ).hexdigest()[:8]
 
 
 def network_of(spec: ExperimentSpec, data: ImageData) -> Normalised:
-    """The network of the only teacher, with made-up weights."""
+    """Build the network of the only teacher, with random weights."""
     (network,) = networks_of(spec, data).values()
     return network
 
 
 def networks_of(spec: ExperimentSpec, data: ImageData) -> dict[str, Normalised]:
-    """The networks of all teachers by their names, with made-up weights."""
+    """Build the networks of all teachers, by name, with random weights."""
     return {
-        one.called: one.model.without_weights().build(
-            0 if one.headless else len(data.classes), data.shape[0]
+        teacher.called: teacher.model.without_weights().build(
+            0 if teacher.headless else len(data.classes), data.shape[0]
         )
-        for one in spec.teachers()
+        for teacher in spec.teachers()
     }
 
 
 class TrainingSetup:
-    """Made when they are first asked for, and then kept.
+    """Parts of a training, created on first use and cached.
 
-    `emit` takes notes on the data, `emit_teacher` the training of a teacher that is not there.
+    `emit` gets notes on the data, `emit_teacher` events of training a missing teacher.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class TrainingSetup:
 
     @cached_property
     def spec_hash(self) -> str:
-        """Checkpoints of another spec are not gone on with."""
+        """Hash of the spec: a checkpoint of another spec cannot be continued."""
         return spec_hash(self.spec.to_dict())
 
     @cached_property
@@ -113,26 +113,26 @@ class TrainingSetup:
             check_validation(self.data)  # before hours of training
         threads = torch.get_num_threads()
         specs = self.spec.teachers()
-        made = [prepare(spec, self._emit_teacher, self.stop, self.data) for spec in specs]
-        torch.set_num_threads(threads)  # their recipes may have had another number
-        return self.together(tuple(made))
+        members = [prepare(one, self._emit_teacher, self.stop, self.data) for one in specs]
+        torch.set_num_threads(threads)  # the teachers' recipes may set another number
+        return self.combine(tuple(members))
 
-    def together(self, members: tuple[PreparedTeacher, ...]) -> PreparedTeachers:
-        """These teachers as one, as the experiment combines them."""
-        combine, train = self.spec.combine, self.spec.train
-        teachers = PreparedTeachers(members, combine.by)
-        if len(teachers.knowing.members) < 2 or combine.weigh == "cards":
+    def combine(self, members: tuple[PreparedTeacher, ...]) -> PreparedTeachers:
+        """Combine teachers as the experiment says."""
+        settings, train = self.spec.combine, self.spec.train
+        teachers = PreparedTeachers(members, settings.by)
+        if len(teachers.knowing.members) < 2 or settings.weigh == "cards":
             return teachers
         device = train.chosen_device()
-        known = validated(teachers.knowing, self.data, device, train.evaluate_batch)
-        return replace(known, members=members)
+        weighed = validated(teachers.knowing, self.data, device, train.evaluate_batch)
+        return replace(weighed, members=members)
 
     @cached_property
     def teacher_measure(self) -> TeacherMeasure | None:
-        """What the teacher, or the ensemble as one, is worth on this data; None: it has no classes.
+        """Accuracy of the teacher or ensemble on this data; None for teachers without classes.
 
         Raises:
-            TeacherRefused: less than its card demands.
+            TeacherRefused: it is below the card's `min_top1`.
         """
         train, teachers = self.spec.train, self.teacher.knowing
         if not teachers.members:
@@ -146,7 +146,7 @@ class TrainingSetup:
         )
 
     def student_begins(self) -> str | None:
-        """What weights the student begins with, in words; None: it has none."""
+        """Return a line on the student's initial weights; None where they are random."""
         origin, data = self.spec.student.origin(), self.data
         if origin is None:
             return None
@@ -155,17 +155,17 @@ class TrainingSetup:
         return f"the student begins with the weights of {origin}{model.anew}"
 
     def prepare_teacher(self) -> None:
-        """Train the teacher now, where that has not been done yet, and measure it."""
+        """Train the teacher if there is none yet, and measure it."""
         _ = self.teacher_measure
 
     def load_teacher(self, *, logits: bool = False) -> LoadedTeacher:
-        """The teacher in this process; with `features` its inner outputs behind its logits.
+        """Load the teacher in this process; with `features`, inner outputs follow the logits.
 
         Args:
-            logits: these alone, whatever the experiment compares.
+            logits: return logits only, also with `features`.
         """
         device = self.spec.train.chosen_device()
-        # Fresh weights are drawn before the file's are loaded; the student's chance must
+        # Building draws random weights before it loads the file's; the student's random state must
         # not depend on whether that happened before or after a resume.
         with torch.random.fork_rng():
             if self.spec.features and not logits:
@@ -174,27 +174,27 @@ class TrainingSetup:
             return self.teacher.knowing.load(self.data, device)
 
     def tapped(self) -> tuple[list[WithFeatures], nn.Module, int, str]:
-        """The teachers with their inner outputs.
+        """Build the teachers with their inner outputs.
 
-        The spec of each, all as one network, the numbers of its answer, and its fingerprint.
+        Returns the spec of each, one network of all, its outputs per sample and its fingerprint.
         """
         data, teachers, networks = self.data, self.teacher, self.networks()
         taps = teacher_taps(self.spec.features, networks, data)
-        row = row_length(taps, networks, data)
-        specs, made = list[WithFeatures](), list[Normalised]()
-        for member, whole, own in zip(
+        row = row_of(taps, networks, data)
+        specs, models = list[WithFeatures](), list[Normalised]()
+        for member, network, names in zip(
             teachers.members, networks.values(), taps, strict=True
         ):
             bare = member.spec.model.without_weights()
-            specs.append(WithFeatures(model=bare, taps=own, classes=whole.num_classes))
+            specs.append(WithFeatures(model=bare, taps=names, classes=network.num_classes))
             with torch.random.fork_rng():
-                made.append(specs[-1].build(row, data.shape[0]))
-            load_weights(made[-1].net, member.weights, member.sha256)
-        together = frozen(combined(made, teachers.combination))
-        return specs, together, row, f"{teachers.fingerprint}-{short_hash(taps)}"
+                models.append(specs[-1].build(row, data.shape[0]))
+            load_weights(models[-1].net, member.weights, member.sha256)
+        model = frozen(combined(models, teachers.combination))
+        return specs, model, row, f"{teachers.fingerprint}-{short_hash(taps)}"
 
     def networks(self) -> dict[str, Normalised]:
-        """All teachers by their names, with their weights: no chance of the student's is spent."""
+        """Load all teachers by name; the student's random state stays as it is."""
         data = self.data
         with torch.random.fork_rng():
             return {
@@ -202,15 +202,15 @@ class TrainingSetup:
                 for member in self.teacher.members
             }
 
-    def whole(self) -> Normalised:
-        """The only teacher with its weights."""
+    def teacher_model(self) -> Normalised:
+        """Load the only teacher."""
         (network,) = self.networks().values()
         return network
 
     @cached_property
     def teacher_head(self) -> tuple[str, nn.Linear]:
-        """The teacher's last layer, and its name; ModelError where logits come from elsewhere."""
-        return head_of(self.whole(), self.data)
+        """Name of the teacher's last layer, and the layer; ModelError as for `head_of`."""
+        return head_of(self.teacher_model(), self.data)
 
     def samples(
         self,
@@ -219,7 +219,7 @@ class TrainingSetup:
         shard: Shard | None = None,
         **plan: int,
     ) -> PlannedSamples:
-        """The samples of a member; `plan` replaces keys of `Plan`."""
+        """Plan the samples of a member; `plan` overrides fields of `Plan`."""
         spec, train = self.spec, self.spec.train
         keys: dict[str, Any] = {
             "batch": train.batch,
@@ -230,7 +230,7 @@ class TrainingSetup:
             keys["smallest"] = spec.aggregation.smallest_batch
         data = self.data
         if member.source.needs_teacher == "none":
-            data = data.labelled_only()  # nobody says what the others show
+            data = data.labelled_only()  # the others need a teacher
         facts = spec.data.to_dict()
         return planned(data, facts, part=part, shard=shard, **keys | plan)
 
@@ -243,7 +243,7 @@ class TrainingSetup:
         samples: PlannedSamples | None = None,
         **rest: Any,
     ) -> StudentLoop:
-        """A fresh loop; `rest` are fields of `StudentJob`."""
+        """Create a loop; `rest` sets fields of `StudentJob`."""
         spec, data = self.spec, self.data
         torch.manual_seed(member.seed)
         model_spec = rest.pop("model_spec", spec.student)
@@ -251,19 +251,21 @@ class TrainingSetup:
         fit_pixel_mean(model, data.inputs, data.train)
         fields: dict[str, Any] = {"recipe": spec.train, "model": model, "stop": self.stop}
         taught = member.source.needs_teacher != "none"
-        begins = taught and model_spec.origin() is None and "model" not in rest
-        if spec.method.inherits and begins:
-            teacher = self.whole()
-            if not inherit(model, teacher, some_views(teacher, data)):
-                message = "the student shares too few layers with its teacher to inherit"
-                emit(Note(message=message))
+        fresh = taught and model_spec.origin() is None and "model" not in rest
+        inherits = spec.method.inherits and fresh
+        if inherits and not inherit(model, self.teacher_model(), data):
+            emit(
+                Note(
+                    message="the student shares too few layers with its teacher to inherit"
+                )
+            )
         if member.source.gives_hidden:
             fields["head"] = self.teacher_head[1]
         if spec.features and taught:
-            made = feature_job(spec.features, self.networks(), model, data)
-            if any(loss.balance != "none" for loss in made.losses):
-                made = add_stats(made, self.teacher.fingerprint, self.load_teacher, data)
-            fields["features"] = made
+            features = feature_job(spec.features, self.networks(), model, data)
+            if any(loss.balance != "none" for loss in features.losses):
+                features = balanced(features, self.load_teacher(), data)
+            fields["features"] = features
         job = StudentJob(
             model_spec=model_spec,
             samples=samples or self.samples(member),

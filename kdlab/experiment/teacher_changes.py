@@ -1,4 +1,4 @@
-"""Teachers that come and go because somebody asked: carried out where the pool was started."""
+"""Requests to add, drain or kill teachers, executed where the pool was started."""
 
 import os
 import signal
@@ -19,9 +19,9 @@ _TICK_S = 0.2
 
 
 class TeacherChanges:
-    """Reads the changes of `kdlab.run.handle.changes` and carries out those for teachers.
+    """Read the changes of `kdlab.run.handle.changes` and execute those for teachers.
 
-    Changes from before `since` belong to an earlier session. `targets` finds who there is.
+    Changes from before `since` belong to an earlier session. `targets` lists the teachers.
     """
 
     def __init__(
@@ -37,22 +37,22 @@ class TeacherChanges:
         self._read, self._since = ChangeReader(path), since
         self._pool, self._emit = pool, emit
         self._targets, self._kill = targets, kill
-        self._keeper = PoolKeeper("changes", _TICK_S, self.look)
+        self._keeper = PoolKeeper("changes", _TICK_S, self.poll)
 
     def start(self) -> "TeacherChanges":
         self._keeper.start()
         return self
 
-    def look(self) -> None:
-        """Carry out what is new."""
+    def poll(self) -> None:
+        """Execute new changes."""
         for change in self._read():
             if change.time < self._since:
                 continue
             try:
                 self._execute(change)
-            except Exception as error:  # of whatever kind: the next one must be heard
-                said = f"{change.KIND} was not carried out: {error!r}"
-                self._emit(Warned(message=said))
+            except Exception as error:  # any: the next change must still be read
+                message = f"{change.KIND} failed: {error!r}"
+                self._emit(Warned(message=message))
 
     def _execute(self, change: Change) -> None:
         match change:
@@ -67,10 +67,10 @@ class TeacherChanges:
                 )
                 self._kill(target.pid, signal.SIGKILL)
             case DrainTeacher(name=name) | KillTeacher(name=name):
-                self._emit(Warned(message=f"There is no teacher {name} here any more."))
+                self._emit(Warned(message=f"Teacher {name} has ended already."))
 
     def _target(self, name: str) -> Target | None:
-        """The teacher of this name among our own on this machine, if it lives."""
+        """Return the live teacher of this name that the pool runs on this machine."""
         return next(
             (t for t in self._targets(self._pool).teachers() if t.name == name), None
         )

@@ -1,8 +1,8 @@
-"""What a teacher is worth on the data of its experiment, measured before it teaches.
+"""Measure a teacher on the data of its experiment before it teaches.
 
-A teacher with weights from elsewhere may know other classes, or these in another order, or be
-used to images that are normalised otherwise. Nothing of that raises an error; it makes a student
-that learns nonsense. So every teacher is asked about images with known labels first.
+A teacher with weights from elsewhere may have other classes, another order of classes or another
+normalisation. None of this raises an error, and the student learns nonsense. So each teacher
+first predicts images with known labels.
 """
 
 from collections.abc import Callable
@@ -29,33 +29,33 @@ from kdlab.report.calibration import expected_calibration_error
 from kdlab.train.evaluate import answers, in_batches, probabilities
 from kdlab.train.teacher import PreparedTeachers
 
-_MOST = 10_000  # images that are asked about
-_ERRORS = 3.0  # standard errors by which another reading has to fit better
-_FITS = 0.5  # share of images that renamed answers must fit
+_MOST = 10_000  # images per split
+_ERRORS = 3.0  # standard errors by which another order of classes must match better
+_FITS = 0.5  # share of images that renamed classes must match
 
 
 def measured(
     teacher: PreparedTeachers, data: ImageData, device: str, batch: int
 ) -> TeacherMeasure:
-    """What it is worth on this data; once for each pair of weights and data, then kept."""
+    """Return a teacher's measure on this data, cached by its weights and the images."""
     test, validation = _some(data, data.test), _some(data, data.validation)
     rows = [str(ids.tolist()) for ids in (test, validation)]
     parts = [teacher.fingerprint, data.digest, *rows]
-    kept = home() / "teachers" / "measured" / f"{key_of('|'.join(parts))}.json"
-    known = recall_as(TeacherMeasure, kept, "The teacher is measured anew.")
-    if known is None:
+    path = home() / "teachers" / "measured" / f"{key_of('|'.join(parts))}.json"
+    measure = recall_as(TeacherMeasure, path, "The teacher is measured anew.")
+    if measure is None:
         with torch.random.fork_rng():
             infer = teacher.load(data, device).infer
-        known = _measure(
+        measure = _measure(
             infer, data, in_batches(test, batch), in_batches(validation, batch)
         )
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_json(kept, to_builtins(known))
-    return known
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, to_builtins(measure))
+    return measure
 
 
 def _some(data: ImageData, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """All, or of very many so many of each class."""
+    """Return all rows, or at most `_MOST`, drawn by class."""
     if len(rows) <= _MOST:
         return rows
     return by_class(rows, data.labels, _MOST, 0)[0]
@@ -67,57 +67,57 @@ def _measure(
     test: list[NDArray[np.int64]],
     validation: list[NDArray[np.int64]],
 ) -> TeacherMeasure:
-    """On these rows, in batches."""
-    found = probabilities(infer, data.shown_ahead(test))
+    """Measure predictions on batches of rows."""
+    shares = probabilities(infer, data.shown_ahead(test))
     labels = data.labels[np.concatenate(test)]
-    order = np.argsort(-found, axis=1)[:, : min(5, len(data.classes))]
-    right = order == labels[:, None]
+    top = np.argsort(-shares, axis=1)[:, : min(5, len(data.classes))]
+    hits = top == labels[:, None]
     counts = np.bincount(labels, minlength=len(data.classes))
     validation_top1, validated = None, dict[str, float]()
-    said, known = order[:, 0], labels
+    predicted, labelled = top[:, 0], labels
     if validation:
-        said = probabilities(infer, data.shown_ahead(validation)).argmax(1)
-        known = data.labels[np.concatenate(validation)]
-        validation_top1 = 100 * float((said == known).mean())
-        validated = _by_class(said, known, data.classes, f1=True)
-    renamed, taken_for = _renamed(said, known, data.classes)
-    few = answers(infer, data, watched_rows(data))
+        predicted = probabilities(infer, data.shown_ahead(validation)).argmax(1)
+        labelled = data.labels[np.concatenate(validation)]
+        validation_top1 = 100 * float((predicted == labelled).mean())
+        validated = _by_class(predicted, labelled, data.classes, f1=True)
+    renamed, taken_for = _renamed(predicted, labelled, data.classes)
+    watched = answers(infer, data, watched_rows(data))
     return TeacherMeasure(
         split="test",
         images=len(labels),
-        top1=100 * float(right[:, 0].mean()),
-        top5=100 * float(right.any(1).mean()),
+        top1=100 * float(hits[:, 0].mean()),
+        top5=100 * float(hits.any(1).mean()),
         guessing=100 * float(counts.max() / len(labels)),
-        calibration_error=expected_calibration_error(found, labels),
-        confidence=100 * float(found.max(1).mean()),
-        per_class=_by_class(order[:, 0], labels, data.classes),
+        calibration_error=expected_calibration_error(shares, labels),
+        confidence=100 * float(shares.max(1).mean()),
+        per_class=_by_class(top[:, 0], labels, data.classes),
         validation_top1=validation_top1,
         validation_f1=validated,
         renamed=renamed,
         taken_for=taken_for,
-        said=few.said,
-        shares=few.shares,
+        said=watched.said,
+        shares=watched.shares,
     )
 
 
 def _by_class(
-    said: NDArray[np.int64],
+    predicted: NDArray[np.int64],
     labels: NDArray[np.int64],
     classes: tuple[str, ...],
     *,
     f1: bool = False,
 ) -> dict[str, float]:
-    """Percent that is right, of each class that has images; or F1, which counts all it says."""
-    counts, told = (np.bincount(x, minlength=len(classes)) for x in (labels, said))
-    hits = np.bincount(labels[said == labels], minlength=len(classes))
-    of = (counts + told) / 2 if f1 else counts
+    """Return recall, or F1, in percent for each class that has images."""
+    counts, guesses = (np.bincount(x, minlength=len(classes)) for x in (labels, predicted))
+    hits = np.bincount(labels[predicted == labels], minlength=len(classes))
+    sums = (counts + guesses) / 2 if f1 else counts
     return {
-        name: 100 * float(hits[k] / of[k]) for k, name in enumerate(classes) if counts[k]
+        name: 100 * float(hits[k] / sums[k]) for k, name in enumerate(classes) if counts[k]
     }
 
 
 def check_validation(data: ImageData) -> None:
-    """Whether there are images that teachers can be weighed by.
+    """Check that there are validation images to weigh teachers by.
 
     Raises:
         TeacherRefused: the data has no validation images.
@@ -125,90 +125,90 @@ def check_validation(data: ImageData) -> None:
     if not len(data.validation):
         raise TeacherRefused(
             f"combine.weigh is validation, and {data.name} has no validation images. Set aside "
-            "some (data.validation_share), or take combine.weigh=cards."
+            "some (data.validation_share), or set combine.weigh=cards."
         )
 
 
 def validated(
     teachers: PreparedTeachers, data: ImageData, device: str, batch: int
 ) -> PreparedTeachers:
-    """The same teachers, weighed class by class by what each knows of it on validation: F1.
+    """Weigh teachers per class by their F1 on validation images.
 
-    (Who says one class of all images is always right about that one.) A class that a teacher never
-    knows, or that has no images there, counts one percent: no weight is 0.
+    (By recall, a teacher that always predicts one class would be perfect at it.) A class that a
+    teacher never recognises, or that has no images there, counts one percent: no weight is 0.
 
     Raises:
         TeacherRefused: the data has no validation images.
     """
     check_validation(data)
-    each = [
+    measures = [
         measured(replace(teachers, members=(member,)), data, device, batch)
         for member in teachers.members
     ]
     weights = tuple(
-        tuple(max(1.0, one.validation_f1.get(name, 0.0)) for name in data.classes)
-        for one in each
+        tuple(max(1.0, measure.validation_f1.get(name, 0.0)) for name in data.classes)
+        for measure in measures
     )
     return replace(teachers, validated=weights)
 
 
 def _renamed(
-    said: NDArray[np.int64], labels: NDArray[np.int64], classes: tuple[str, ...]
+    predicted: NDArray[np.int64], labels: NDArray[np.int64], classes: tuple[str, ...]
 ) -> tuple[dict[str, str], list[str]]:
-    """What answers mean where that is another class than they say, and how often it fits.
+    """Find exchanged classes; return predicted to true class, and a line for each.
 
-    The best one-to-one reading of all answers (an assignment) falls into rings of classes that
-    are exchanged; a ring counts where it fits most of its images, and more than chance would.
+    The best one-to-one assignment of predictions to labels consists of cycles of exchanged
+    classes; a cycle counts where it matches most of its images, and more than by chance.
     """
     from scipy.optimize import linear_sum_assignment
 
     table = np.zeros((len(classes), len(classes)), np.int64)
-    np.add.at(table, (said, labels), 1)
-    meant, left = linear_sum_assignment(table, maximize=True)[1], set(range(len(classes)))
+    np.add.at(table, (predicted, labels), 1)
+    match, rest = linear_sum_assignment(table, maximize=True)[1], set(range(len(classes)))
     renamed, counts, images = dict[str, str](), list[str](), table.sum(0)
-    while left:
-        ring = [min(left)]
-        while (following := int(meant[ring[-1]])) != ring[0]:
-            ring.append(following)
-        left -= set(ring)
-        fits, now = int(table[ring, meant[ring]].sum()), int(table[ring, ring].sum())
-        if fits - now > _ERRORS * (fits + now) ** 0.5 and fits > _FITS * images[ring].sum():
-            for k in ring:
-                own, answer = classes[meant[k]], classes[k]
-                renamed[answer] = own
-                often = f"{table[k, meant[k]]} of {images[meant[k]]}"
-                counts.append(f"your {own!r} for {answer!r} in {often} images")
+    while rest:
+        cycle = [min(rest)]
+        while (following := int(match[cycle[-1]])) != cycle[0]:
+            cycle.append(following)
+        rest -= set(cycle)
+        new, old = int(table[cycle, match[cycle]].sum()), int(table[cycle, cycle].sum())
+        if new - old > _ERRORS * (new + old) ** 0.5 and new > _FITS * images[cycle].sum():
+            for k in cycle:
+                label, answer = classes[match[k]], classes[k]
+                renamed[answer] = label
+                share = f"{table[k, match[k]]} of {images[match[k]]}"
+                counts.append(f"your {label!r} for {answer!r} in {share} images")
     return renamed, counts
 
 
 def check_teacher(
     teacher: PreparedTeachers, data: ImageData, device: str, batch: int, emit: Emit
 ) -> TeacherMeasure:
-    """Measure it, say what was found, and refuse what its card does not allow.
+    """Measure a teacher, emit the results, and refuse it below its card's `min_top1`.
 
     Args:
-        teacher: with its weights.
-        data: of the experiment.
-        device: it is asked on.
-        batch: images at a time.
-        emit: gets the figures, and what checks of it found.
+        teacher: prepared teacher.
+        data: data of the experiment.
+        device: device of the measurement.
+        batch: images per batch.
+        emit: gets the measure and the findings of checks.
 
     Raises:
-        TeacherRefused: it stays below its `min_top1`.
+        TeacherRefused: its accuracy is below its `min_top1`.
     """
-    found = measured(teacher, data, device, batch)
-    emit(from_builtins(TeacherMeasured, to_builtins(found)))
-    emit(ImagesAnswered(step=0, epoch=0, said=found.said, shares=found.shares))
-    for finding in checked(found):
+    measure = measured(teacher, data, device, batch)
+    emit(from_builtins(TeacherMeasured, to_builtins(measure)))
+    emit(ImagesAnswered(step=0, epoch=0, said=measure.said, shares=measure.shares))
+    for finding in checked(measure):
         emit(finding)
-    reached = found.top1 if found.validation_top1 is None else found.validation_top1
-    part = "test" if found.validation_top1 is None else "validation"
+    reached = measure.top1 if measure.validation_top1 is None else measure.validation_top1
+    split = "test" if measure.validation_top1 is None else "validation"
     for member in teacher.members if len(teacher.members) == 1 else ():
-        least = member.spec.min_top1
-        if least is not None and reached < least:
+        min_top1 = member.spec.min_top1
+        if min_top1 is not None and reached < min_top1:
             raise TeacherRefused(
-                f"The teacher {member.weights} reaches {reached:.2f} % on {part}, and min_top1 "
-                f"demands {least:g} %. {found.doubt} Mend its weights, classes or "
+                f"The teacher {member.weights} reaches {reached:.2f} % on {split}, and min_top1 "
+                f"demands {min_top1:g} %. {measure.doubt} Correct its weights, classes or "
                 "normalisation (model.mean, model.std), or lower min_top1."
             )
-    return found
+    return measure

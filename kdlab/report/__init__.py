@@ -1,1 +1,1 @@
-"""What people read: progress, tables, model cards."""
+"""Output for people: progress, tables, pages, model cards."""

@@ -1,13 +1,13 @@
-"""Bars with their words and numbers as SVG."""
+"""Bars with labels and numbers as SVG."""
 
 import html
 
 OURS, THEIRS, INK = "#2f6fb3", "#9aa6b5", "#5f6b7a"
-WIDE = 860  # pixels of a picture
+WIDE = 860  # width of a picture in pixels
 
 
-def whole(note: str, parts: str, tall: int) -> str:
-    """A whole SVG of this height, with a note below its parts."""
+def svg_document(note: str, parts: str, tall: int) -> str:
+    """Return an SVG of height `tall` in pixels, with a note below its parts."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {tall}" width="{WIDE}" '
         f'height="{tall}" font-family="system-ui, sans-serif" font-size="13" role="img">'
@@ -34,7 +34,7 @@ def bar(
     tall: int = 15,
     ours: bool = True,
 ) -> str:
-    """A bar that begins at x, its words before it and its number behind it; wide 0 is none."""
+    """Return a bar from x, its label on the left and its number on the right; width 0 is no bar."""
     middle = y + tall / 2 + 4
     drawn = (
         f'<rect x="{x}" y="{y}" width="{wide:.1f}" height="{tall}" rx="3" '

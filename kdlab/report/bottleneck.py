@@ -1,9 +1,9 @@
-"""Which side a served training waits for, from what both sides measured.
+"""Find the bottleneck of a served training from measured waits.
 
-The student knows how long it stood still for want of soft labels. Every answer says how long it
-queued at its teacher, waited for its views and was computed; what is left of the time from sending
-to arrival went on the wire. A side that cannot do more is where requests gather: before a busy
-teacher they queue, before a slow wire they are not there yet.
+The student measures how long it waits for soft labels. Every answer says how long it queued at
+its teacher, waited for its views and was computed; the rest of the time from sending to arrival
+is the wire's. Requests gather at the slow side: they queue before a busy teacher, and have not
+arrived yet before a slow wire.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from typing import Literal
 
 SlowSide = Literal["student", "teachers", "views", "wire"]
 
-STARVED = 0.1  # of its time; a student that waits less is the slow side itself
-WAITS = ("queued_s", "views_s", "computed_s", "wire_s")  # of answers: figures of the reader
+STARVED = 0.1  # share of time; a student that waits less is the bottleneck itself
+WAITS = ("queued_s", "views_s", "computed_s", "wire_s")  # seconds of answers, by the reader
 _WHAT: Mapping[SlowSide, str] = {
     "student": "The student is the bottleneck, as it should be",
     "teachers": "Teachers are the bottleneck",
@@ -22,7 +22,7 @@ _WHAT: Mapping[SlowSide, str] = {
 }
 _DO: Mapping[SlowSide, str] = {
     "student": "",
-    "teachers": " One teacher more would help.",
+    "teachers": " One more teacher would help.",
     "views": " Smaller stored images, data.kept: decoded or more cores for teachers would help.",
     "wire": " soft_labels.inputs: reference and replies: half, top_k or sampled send less.",
 }
@@ -30,14 +30,14 @@ _DO: Mapping[SlowSide, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """The slow side; `waits` are shares of the time from asking to the answer."""
+    """The slow side; `waits` are shares of the time from request to answer."""
 
     side: SlowSide
-    starved: float  # share of its time that the student waited for soft labels
+    starved: float  # share of time that the student waits for soft labels
     waits: Mapping[str, float]
 
     def sentence(self, more: str = "") -> str:
-        """For people; `more` is what else is known of the rates."""
+        """Return the bottleneck as a sentence; `more` is a text on the rates."""
         spent = ", ".join(
             f"{self.waits[key]:.0%} {words}"
             for key, words in (
@@ -56,37 +56,37 @@ class Bottleneck:
         )
 
     def advice(self) -> str:
-        """What would help; empty where nothing has to."""
+        """Return what would help; empty where the student is the bottleneck."""
         return _DO[self.side].strip(" .")
 
 
 def bottleneck_of(
     seconds: float, after: Mapping[str, float], before: Mapping[str, float]
 ) -> Bottleneck | None:
-    """The slow side of a stretch of time; None where nothing was answered in it.
+    """Return the slow side of a period; None where it has no answers.
 
-    Nor is anything said where a counter went back: another reader has begun meanwhile.
+    Also None where a counter went back: another reader has started meanwhile.
 
     Args:
-        seconds: that it took.
-        after: figures of the reader at its end.
-        before: at its begin; {} is the training's begin.
+        seconds: length of the period.
+        after: the reader's counters at the end.
+        before: the reader's counters at the start; {} is the start of the training.
     """
     spent = {key: after.get(key, 0.0) - before.get(key, 0.0) for key in WAITS}
-    whole = sum(spent.values())
+    total = sum(spent.values())
     starved_s = after.get("starved_s", 0.0) - before.get("starved_s", 0.0)
-    if seconds <= 0 or whole <= 0 or min(starved_s, *spent.values()) < 0:
+    if seconds <= 0 or total <= 0 or min(starved_s, *spent.values()) < 0:
         return None
     starved = min(1.0, starved_s / seconds)
     return Bottleneck(
         side="student" if starved < STARVED else _slow_side(spent),
         starved=starved,
-        waits={key: value / whole for key, value in spent.items()},
+        waits={key: value / total for key, value in spent.items()},
     )
 
 
 def of_result(figures: Mapping[str, float]) -> Bottleneck | None:
-    """The slow side of a whole training, from its last figures; None without served labels."""
+    """Return the slow side of a training from its last counters; None without served labels."""
     return bottleneck_of(figures.get("served_s", 0.0), figures, {})
 
 

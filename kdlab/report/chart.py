@@ -1,7 +1,7 @@
-"""Curves as SVG that reads everywhere: notebooks, saved or live, pages and MLflow.
+"""Curves as SVG for notebooks, saved or live, pages and MLflow.
 
-Axes show round numbers within what was measured, and nothing beyond it. Text is grey, which
-reads on light and on dark pages; all words are escaped.
+Axes show round numbers within the measured range only. Text is grey, which is legible on light
+and on dark pages; all text is escaped.
 """
 
 import html
@@ -9,37 +9,37 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-WIDTH, TALL = 420, 190  # of a panel without names above it; pixels
+WIDTH, TALL = 420, 190  # pixels of a panel without legend
 COLOURS = (
     *("#3b82c4", "#d1603d", "#3f9d64", "#8f5fb8", "#b98a2f", "#5f7385", "#c4508f"),
     "#1d9a9d",
-)  # between those that the live view has for light and for dark pages
+)  # between the live view's colours for light and for dark pages
 _LEFT, _RIGHT, _TOP, _BOTTOM, _LINE = 52, 12, 8, 32, 16
 _END = 'text-anchor="end"'
 _MIDDLE = 'text-anchor="middle"'
-_TICK_Y, _TICK_X = 30, 70  # pixels at least between numbers of an axis
-_DOTS = 12  # points up to which each is seen as such
+_TICK_Y, _TICK_X = 30, 70  # least distance of an axis's numbers in pixels
+_DOTS = 12  # most points that are also drawn as dots
 Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Curves over one x.
+    """Curves over one x axis.
 
-    curves: points by the name of the curve; those of one name before ` · ` share a colour.
-    levels: by name, points from which on a bound has this value.
+    curves: points by name of the curve; names that are equal before ` · ` share a colour.
+    levels: by name, points from which a bound has this value.
     """
 
     title: str
     curves: Mapping[str, Points]
     levels: Mapping[str, Points] = field(default_factory=dict)
-    across: str = ""  # what x is, with its unit
-    unit: str = ""  # of y
-    bars: bool = False  # on each other instead of lines; points lie at their left ends
+    across: str = ""  # label of the x axis, with unit
+    unit: str = ""  # unit of y
+    bars: bool = False  # stacked bars instead of lines; x is their left end
 
 
 def ticks(low: float, high: float, most: float) -> list[float]:
-    """1, 2 or 5 times a power of ten, within the limits; `most` of them, about."""
+    """Return about `most` ticks within the limits, at 1, 2 or 5 times a power of ten."""
     span = high - low
     if not (span > 0 and math.isfinite(span)):
         return [low]
@@ -52,21 +52,21 @@ def ticks(low: float, high: float, most: float) -> list[float]:
 
 
 def drawings(panels: Sequence[Panel]) -> list[str]:
-    """An SVG of each panel without its title; a name has the same colour in all of them."""
+    """Draw each panel as an SVG without title; a name has the same colour in all."""
     return [
         svg_head(WIDTH, tall) + drawn + "</svg>"
-        for drawn, tall in _drawn(panels, titled=False)
+        for drawn, tall in _draw_panels(panels, titled=False)
     ]
 
 
 def svg(panels: Sequence[Panel]) -> str:
-    """All of them in one SVG, two beside each other."""
-    drawn = _drawn(panels, titled=True)
+    """Draw all panels in one SVG with two columns."""
+    drawn = _draw_panels(panels, titled=True)
     parts, top = list[str](), 0
     for first in range(0, len(drawn), 2):
-        for place, (own, _) in enumerate(drawn[first : first + 2]):
+        for place, (content, _) in enumerate(drawn[first : first + 2]):
             parts.append(
-                f'<g transform="translate({place * (WIDTH + _LINE)} {top})">{own}</g>'
+                f'<g transform="translate({place * (WIDTH + _LINE)} {top})">{content}</g>'
             )
         top += max(tall for _, tall in drawn[first : first + 2])
     wide = WIDTH if len(panels) < 2 else 2 * WIDTH + _LINE
@@ -82,35 +82,33 @@ def svg_head(wide: int, tall: int) -> str:
 
 
 def svg_text(x: float, y: str, words: str, more: str = "") -> str:
-    """Somebody's words at a place; `more` are attributes."""
+    """Return escaped text at a position; `more` are attributes."""
     return f'<text x="{x}" y="{y}"{more and f" {more}"}>{html.escape(words)}</text>'
 
 
-def _drawn(panels: Sequence[Panel], *, titled: bool) -> list[tuple[str, int]]:
-    """Each panel with its height."""
+def _draw_panels(panels: Sequence[Panel], *, titled: bool) -> list[tuple[str, int]]:
+    """Draw each panel; returns its SVG parts and height."""
     groups = dict.fromkeys(_group(name) for panel in panels for name in panel.curves)
     colours = {name: COLOURS[k % len(COLOURS)] for k, name in enumerate(groups)}
-    found = []
+    drawn = []
     for panel in panels:
         names = list(dict.fromkeys(map(_group, panel.curves)))
-        said = len(names) == 1 and panel.title.startswith(names[0])
-        keys = {} if said else {name: colours[name] for name in names}
+        named = len(names) == 1 and panel.title.startswith(names[0])
+        keys = {} if named else {name: colours[name] for name in names}
         title, parts = f"{panel.title}, {panel.unit}" if panel.unit else panel.title, ""
         if titled:
             parts = svg_text(0, "13", title, 'font-weight="bold"')
         legend, top = svg_keys(keys, _LINE * titled)
         parts += legend + "".join(_Drawing(panel, colours, top).parts())
-        found.append((parts, top + TALL))
-    return found
+        drawn.append((parts, top + TALL))
+    return drawn
 
 
 def svg_keys(colours: Mapping[str, str], top: int, room: int = WIDTH) -> tuple[str, int]:
-    """Names with their colours beside each other, and where they end; pixels from above."""
+    """Draw a legend; returns its SVG parts and its bottom in pixels."""
     parts, at = "", 0.0
     for name, colour in colours.items():
-        wide = (
-            6.2 * len(name) + 26
-        )  # of the word, with its mark and the gap after it; about
+        wide = 6.2 * len(name) + 26  # approximate width of mark, name and gap
         if not at or at + wide > room:
             at, top = 0.0, top + _LINE
         place = f'x="{at:.0f}" y="{top - 12}"'
@@ -121,7 +119,7 @@ def svg_keys(colours: Mapping[str, str], top: int, room: int = WIDTH) -> tuple[s
 
 
 class _Drawing:
-    """One panel at its place."""
+    """Draws one panel `top` pixels from above."""
 
     def __init__(self, panel: Panel, colours: Mapping[str, str], top: float) -> None:
         self.panel, self.colours, self.top = panel, colours, top
@@ -142,7 +140,7 @@ class _Drawing:
             yield svg_text(_LEFT, f"{self.top + 60}", "nothing yet")
             return
         self.x0, self.x1 = min(self.xs), max(*self.xs, min(self.xs) + 1e-9)
-        self.y0, self.y1 = _room(min(self.ys), max(self.ys))
+        self.y0, self.y1 = _padded(min(self.ys), max(self.ys))
         yield from self._axes()
         for name, points in self.panel.levels.items():
             yield from self._level(name, points)
@@ -150,7 +148,7 @@ class _Drawing:
             yield from self._curve(name, points) if not self.panel.bars else ()
         yield from self._bars() if self.panel.bars else ()
 
-    def _at(self, x: float, y: float) -> tuple[float, float]:
+    def _place(self, x: float, y: float) -> tuple[float, float]:
         share = (min(max(y, self.y0), self.y1) - self.y0) / (self.y1 - self.y0)
         across = min(max((x - self.x0) / (self.x1 - self.x0), 0.0), 1.0)
         return _LEFT + self.wide * across, self.top + _TOP + self.tall * (1 - share)
@@ -158,30 +156,30 @@ class _Drawing:
     def _axes(self) -> Iterable[str]:
         right, low = WIDTH - _RIGHT, self.top + _TOP + self.tall
         for value in ticks(self.y0, self.y1, self.tall / _TICK_Y):
-            _, y = self._at(self.x0, value)
+            _, y = self._place(self.x0, value)
             yield f'<path d="M{_LEFT} {y:.1f}H{right}" stroke="#888" stroke-opacity="0.3"/>'
             yield svg_text(_LEFT - 6, f"{y + 4:.1f}", f"{value:,.6g}", _END)
         for value in ticks(self.x0, self.x1, self.wide / _TICK_X):
-            x, _ = self._at(value, self.y0)
+            x, _ = self._place(value, self.y0)
             yield f'<path d="M{x:.1f} {low}v3" stroke="#888"/>'
-            how = _END if x > right - 15 else _MIDDLE  # else the last one is cut off
+            how = _END if x > right - 15 else _MIDDLE  # else the last number is cut off
             yield svg_text(round(x, 1), f"{low + 14}", f"{value:,.8g}", how)
         yield svg_text(_LEFT + self.wide / 2, f"{low + 27}", self.panel.across, _MIDDLE)
 
     def _level(self, name: str, points: Points) -> Iterable[str]:
         ends = [*(x for x, _ in points[1:]), self.x1]
-        (x, y), *_ = places = [self._at(*point) for point in points]
+        (x, y), *_ = places = [self._place(*point) for point in points]
         drawn = f"M{x:.1f} {y:.1f}" + "".join(
-            f"V{y:.1f}H{self._at(end, 0)[0]:.1f}"
+            f"V{y:.1f}H{self._place(end, 0)[0]:.1f}"
             for (_, y), end in zip(places, ends, strict=True)
         )
         yield f'<path fill="none" stroke="#888" stroke-dasharray="5 4" d="{drawn}"/>'
-        said = f"{name} {points[-1][1]:.4g}"
-        yield svg_text(WIDTH - _RIGHT, f"{places[-1][1] - 3:.1f}", said, _END)
+        label = f"{name} {points[-1][1]:.4g}"
+        yield svg_text(WIDTH - _RIGHT, f"{places[-1][1] - 3:.1f}", label, _END)
 
     def _curve(self, name: str, points: Points) -> Iterable[str]:
         colour = self.colours[_group(name)]
-        places = [self._at(*p) for p in points if math.isfinite(p[1])]
+        places = [self._place(*p) for p in points if math.isfinite(p[1])]
         for x, y in places if len(places) <= _DOTS else ():
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>'
         drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
@@ -194,7 +192,8 @@ class _Drawing:
         below = dict.fromkeys(self.xs, 0.0)
         for name, points in self.curves.items():
             for x, y in points:
-                (left, low), (_, high) = self._at(x, below[x]), self._at(x, below[x] + y)
+                left, low = self._place(x, below[x])
+                _, high = self._place(x, below[x] + y)
                 below[x] += y
                 wide = self.wide / len(points) - 2
                 yield (
@@ -208,7 +207,7 @@ def _group(name: str) -> str:
     return name.split(" · ", 1)[0]
 
 
-def _room(low: float, high: float) -> tuple[float, float]:
-    """A little more than the values need, and never nothing; no axis of counts below 0."""
+def _padded(low: float, high: float) -> tuple[float, float]:
+    """Return axis limits with a margin; values from 0 up get no limit below 0."""
     margin = 0.05 * (high - low) or max(1e-9, 0.05 * abs(high))
     return (max(0.0, low - margin) if low >= 0 else low - margin), high + margin

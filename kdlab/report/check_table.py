@@ -12,36 +12,36 @@ _TONES = {"issue": "bad", "tip": "warn"}
 
 
 def worst_first(findings: Iterable[CheckMade]) -> list[CheckMade]:
-    """The newest of each code: issues, tips, then what passed."""
-    newest = {one.code: one for one in findings}.values()
+    """Return the newest finding of each code: issues, then tips, then passed checks."""
+    newest = {finding.code: finding for finding in findings}.values()
     order = ("issue", "tip", "passed")
-    return sorted(newest, key=lambda one: (order.index(one.result), one.code))
+    return sorted(newest, key=lambda finding: (order.index(finding.result), finding.code))
 
 
 def in_words(findings: Sequence[CheckMade], *, passed: bool = True) -> str:
-    """A row for each; those that passed in one line, or none."""
+    """Return findings as a text table; passed checks as rows or as one line."""
     rows = [
-        [one.result, one.code, f"{one.found}\n{one.advice}"]
-        for one in findings
-        if one.result != "passed"
+        [finding.result, finding.code, f"{finding.found}\n{finding.advice}"]
+        for finding in findings
+        if finding.result != "passed"
     ]
-    good = [one for one in findings if one.result == "passed"]
+    good = [finding for finding in findings if finding.result == "passed"]
     if passed:
-        rows += [["passed", one.code, one.title] for one in good]
+        rows += [["passed", finding.code, finding.title] for finding in good]
     elif good:
         rows.append(["passed", "", f"{len(good)} more checks"])
     return folded_table(rows) if rows else ""
 
 
 def cards(findings: Sequence[CheckMade]) -> list[Card]:
-    """A card with a row for each, those that passed folded; none without findings."""
+    """Return a card of findings with passed checks folded; empty without findings."""
     rows = "".join(
-        f'<li><b data-tone="{_TONES[one.result]}">{one.result} {html.escape(one.code)}</b>'
-        f"<span>{html.escape(one.found)}\n<i>{html.escape(one.advice)}</i></span></li>"
-        for one in findings
-        if one.result != "passed"
+        f'<li><b data-tone="{_TONES[f.result]}">{f.result} {html.escape(f.code)}</b>'
+        f"<span>{html.escape(f.found)}\n<i>{html.escape(f.advice)}</i></span></li>"
+        for f in findings
+        if f.result != "passed"
     )
-    good = [[one.code, one.title] for one in findings if one.result == "passed"]
+    good = [[f.code, f.title] for f in findings if f.result == "passed"]
     body = f'<ol class="kd-list kd-checks">{rows}</ol>' if rows else ""
     if good:
         passed = f"<summary>{len(good)} checks passed</summary>{page.table([], good)}"

@@ -1,4 +1,4 @@
-"""What stand-ins of blocks cost, and which were chosen: a table and a picture."""
+"""Candidates for blocks with their costs and the choice, as a table and a picture."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ class _Option(Protocol):
 
 
 def choice_table(options: Sequence[_Option], chosen: Sequence[_Option]) -> str:
-    """One line for each option, the chosen one of each block marked."""
+    """Return a table of all options; the choice of each block is marked."""
     rows = [
         [
             str(option.block),
@@ -49,22 +49,22 @@ def choice_picture(
     frontier: Sequence[tuple[float, float]],
     path: Path,
 ) -> None:
-    """Each option by its time and what it does to the answers; and what other budgets give."""
+    """Plot scores of all options and the best score for each time budget."""
     from matplotlib.figure import Figure  # 1 s
 
     picture = Figure(figsize=_SIZE, layout="constrained")
     left, right = picture.subplots(1, 2)
     blocks = sorted({option.block for option in options})
     names = list(dict.fromkeys(option.name for option in options))
-    least = min((o.score for o in options if o.score > 0), default=1e-6)
+    floor = min((o.score for o in options if o.score > 0), default=1e-6) / 3
     for name in names:
-        own = [o for o in options if o.name == name]
+        same = [o for o in options if o.name == name]
         left.plot(
-            [o.block for o in own], [max(o.score, least / 3) for o in own], "o", label=name
+            [o.block for o in same], [max(o.score, floor) for o in same], "o", label=name
         )
     left.plot(
         [o.block for o in chosen],
-        [max(o.score, least / 3) for o in chosen],
+        [max(o.score, floor) for o in chosen],
         "o",
         markersize=13,
         markerfacecolor="none",
@@ -75,10 +75,10 @@ def choice_picture(
     left.set_xticks(blocks)
     left.set_xlabel("block")
     left.set_ylabel("answers move, nats")
-    left.set_title("each stand-in alone", fontsize="medium")
+    left.set_title("each candidate alone", fontsize="medium")
     right.plot([ms for ms, _ in frontier], [score for _, score in frontier], "o-")
-    taken = sum(o.latency_ms for o in chosen), sum(o.score for o in chosen)
-    right.plot(*taken, "ko", markersize=13, markerfacecolor="none")
+    choice = sum(o.latency_ms for o in chosen), sum(o.score for o in chosen)
+    right.plot(*choice, "ko", markersize=13, markerfacecolor="none")
     right.set_xlabel("ms of an image on one core, by parts")
     right.set_ylabel("sum of the scores, nats")
     right.set_title("the best choice for each budget", fontsize="medium")

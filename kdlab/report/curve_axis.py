@@ -1,4 +1,4 @@
-"""The axis that a curve of a run is drawn on: losses of different kinds never share one."""
+"""Axes for curves: losses of different kinds never share one."""
 
 from kdlab.config.load import flat
 from kdlab.events.run_state import LOSS, PANELS
@@ -6,13 +6,13 @@ from kdlab.report.table import number
 
 
 def curve_axis(panel: str, curve: str, source: str, loss: object) -> tuple[str, str]:
-    """Title and unit, or settings of a loss; where either differs, so does the axis.
+    """Return title and unit (or a loss's settings); curves with both equal share an axis.
 
     Args:
-        panel: its name in events/run_state.
-        curve: its name there.
-        source: of the soft labels of its training.
-        loss: block of its spec, resolved; None where it is not known.
+        panel: name of the panel in events/run_state.
+        curve: name of the curve there.
+        source: source of soft labels.
+        loss: resolved `loss` of the spec; None where it is unknown.
     """
     if panel != LOSS or curve.startswith("worker"):
         return panel, PANELS[panel][0]

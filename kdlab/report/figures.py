@@ -7,7 +7,7 @@ from typing import Any, NotRequired, TypedDict
 from kdlab.report.machine import machine, versions
 from kdlab.report.table import text_table
 
-EmitLine = Callable[[str], None]  # takes a line about how it goes
+EmitLine = Callable[[str], None]  # prints a line of progress
 
 
 class Figure(TypedDict):
@@ -15,9 +15,9 @@ class Figure(TypedDict):
     value: float  # median
     low: float  # smallest
     high: float  # largest
-    values: list[float]  # all of them
+    values: list[float]  # all measurements
     unit: str
-    goal: str | None  # ">= 0.97"; None: nothing was promised
+    goal: str | None  # ">= 0.97"; None: no goal
     holds: bool | None
 
 
@@ -26,17 +26,15 @@ class Report(TypedDict):
     machine: dict[str, Any]
     versions: dict[str, str]
     figures: list[Figure]
-    undefined: NotRequired[
-        dict[str, str]
-    ]  # why, of figures that there are none of, by name
-    curves: NotRequired[dict[str, list[list[tuple[float, float]]]]]  # of each seed, by name
+    undefined: NotRequired[dict[str, str]]  # reasons, by name of a figure without value
+    curves: NotRequired[dict[str, list[list[tuple[float, float]]]]]  # by name, of each seed
 
 
 def figure(
-    name: str, found: float | Sequence[float], unit: str, goal: str | None = None
+    name: str, measured: float | Sequence[float], unit: str, goal: str | None = None
 ) -> Figure:
-    """One figure, of one value or several."""
-    values = [found] if isinstance(found, int | float) else found
+    """Create a figure from one value or several."""
+    values = [measured] if isinstance(measured, int | float) else measured
     middle = median(values)
     return Figure(
         name=name,
@@ -50,20 +48,20 @@ def figure(
     )
 
 
-def at(where: str, *figures: Figure) -> list[Figure]:
-    """These figures, named for where they were found: `name/where`."""
-    for one in figures:
-        one["name"] += f"/{where}"
+def at(place: str, *figures: Figure) -> list[Figure]:
+    """Append a place to the names of figures: `name/place`."""
+    for each in figures:
+        each["name"] += f"/{place}"
     return list(figures)
 
 
-def over(ones: Sequence[float], others: Sequence[float]) -> list[float]:
-    """Ratios of what was measured side by side."""
-    return [one / other for one, other in zip(ones, others, strict=True)]
+def over(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
+    """Return element-wise ratios of measurements made side by side."""
+    return [top / bottom for top, bottom in zip(numerators, denominators, strict=True)]
 
 
 def meets(value: float, goal: str) -> bool:
-    """Whether a value is as ">= 0.97", "<= 1" or "0.9 to 1.1" has it."""
+    """Return whether a value meets a goal such as ">= 0.97", "<= 1" or "0.9 to 1.1"."""
     low, between, high = goal.partition(" to ")
     if between:
         return float(low) <= value <= float(high)

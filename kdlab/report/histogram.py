@@ -1,4 +1,4 @@
-"""How sure a classifier is where it is right and where it is wrong."""
+"""Histogram of a classifier's confidence, for correct and wrong predictions."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,17 +11,17 @@ _BINS = 20
 def confidence_histogram(
     title: str, confidence: NDArray[np.floating], right: NDArray[np.bool_]
 ) -> Panel:
-    """Images by their largest probability.
+    """Count images by their largest probability.
 
     Args:
-        title: of the panel.
-        confidence: largest probability of each image, 0 to 1.
-        right: whether it is right.
+        title: title of the panel.
+        confidence: (N,) largest probability of each image, 0 to 1.
+        right: (N,) whether the prediction is correct.
     """
     edges = np.linspace(0, 1, _BINS + 1)
     bars = {
         name: [(100 * k / _BINS, float(n)) for k, n in enumerate(counts)]
-        for name, own in (("right", right), ("wrong", ~right))
-        for counts in [np.histogram(confidence[own], edges)[0]]
+        for name, selected in (("right", right), ("wrong", ~right))
+        for counts in [np.histogram(confidence[selected], edges)[0]]
     }
     return Panel(title, bars, across="confidence, %", unit="images", bars=True)

@@ -1,4 +1,4 @@
-"""Pictures of EC-DNN and its baselines as the paper draws them (Figs 1 to 4)."""
+"""Plots of EC-DNN and its baselines, as in the paper's Figs 1 to 4."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +9,11 @@ from kdlab.report.round_errors import RoundErrors
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_WORSE, _BETTER = "#c0392b", "#2471a3"  # than the local models are on average
+_WORSE, _BETTER = "#c0392b", "#2471a3"  # than the local models' mean
 
 
 def local_curves(looks: Sequence[RoundErrors], folder: Path, title: str) -> None:
-    """Writes curves.png (Fig. 4) and histograms.png (Figs 1 to 3)."""
+    """Write curves.png (Fig. 4) and histograms.png (Figs 1 to 3)."""
     _curves(looks, folder / "curves.png", title)
     _histograms(looks, folder / "histograms.png", title)
 
@@ -25,8 +25,8 @@ def _curves(looks: Sequence[RoundErrors], path: Path, title: str) -> None:
     axes = figure.subplots()
     seconds = [look.parallel_s for look in looks]
     for k in range(max(len(look.locals) for look in looks)):
-        own = [(look.parallel_s, look.locals[k]) for look in looks if k < len(look.locals)]
-        axes.plot(*zip(*own, strict=True), color="0.8", linewidth=1)
+        line = [(look.parallel_s, look.locals[k]) for look in looks if k < len(look.locals)]
+        axes.plot(*zip(*line, strict=True), color="0.8", linewidth=1)
     axes.plot(seconds, [look.chosen for look in looks], label="local model (_L)")
     axes.plot(seconds, [look.global_ for look in looks], label="global model (_G)")
     axes.set_xlabel("overall time on machines side by side, s")

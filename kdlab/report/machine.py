@@ -1,4 +1,4 @@
-"""What a measurement was made on: hardware, versions, commit."""
+"""Hardware, package versions and commit of a measurement."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ import psutil
 
 
 def machine() -> dict[str, Any]:
-    import torch  # takes a second, and listing needs none of it
+    import torch  # takes a second, which listings save
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
@@ -37,7 +37,7 @@ def versions() -> dict[str, str]:
 
 
 def _version(name: str) -> str:
-    """A figure that took an hour is not lost for a package that it did without."""
+    """Return a package's version; a missing package must not lose an hour's measurement."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -45,15 +45,15 @@ def _version(name: str) -> str:
 
 
 def git_commit(folder: Path | None = None, *, marks: bool = False) -> str | None:
-    """Commit of a folder, else of the current one; None where it is no checkout or git is missing.
+    """Return the commit of a folder (default: the current one); None outside a checkout.
 
-    With `marks` it ends in -dirty where files differ from it.
+    Also None without git. With `marks` it ends in -dirty where files differ from it.
     """
-    described = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    words = ["git", *(described if marks else ["rev-parse", "HEAD"])]
+    describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    command = ["git", *(describe if marks else ["rev-parse", "HEAD"])]
     try:
         return subprocess.check_output(
-            words, stderr=subprocess.DEVNULL, text=True, timeout=10, cwd=folder
+            command, stderr=subprocess.DEVNULL, text=True, timeout=10, cwd=folder
         ).strip()
     except (OSError, subprocess.SubprocessError):
         return None

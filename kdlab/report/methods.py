@@ -1,4 +1,4 @@
-"""Methods of parallel training side by side: Fig. 4 and Table 1 of EC-DNN for one run."""
+"""Comparison of parallel training methods: EC-DNN's Fig. 4 and Table 1 for one run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ from kdlab.report.table import spread
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Of curves beside each other.
+# Colours of curves.
 LINES = ("#2471a3", "#c0392b", "#229954", "#8e44ad", "#b9770e", "#5d6d7e")
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorCurve:
-    """One training of one method, as its direction.json has it."""
+    """One training of one method, read from its direction.json."""
 
-    looks: Sequence[RoundErrors]  # what was seen at communications
-    account: CostTotals  # what it cost
+    looks: Sequence[RoundErrors]  # evaluations at communications
+    account: CostTotals  # costs
 
     def curve(self, key: str, along: str = "parallel_s") -> list[Point]:
-        """Error against overall time, or `iterations`; `global_` or `chosen` (_L)."""
+        """Return errors `global_` or `chosen` (_L) over overall time or `iterations`."""
         return [Point(getattr(look, along), getattr(look, key)) for look in self.looks]
 
     @property
@@ -38,19 +38,19 @@ class ErrorCurve:
 
     @property
     def end(self) -> Point:
-        """Overall time and the error that its global model comes to."""
+        """Overall time and final error of the global model."""
         return Point(self.last.parallel_s, self.last.global_)
 
     def differences(self) -> list[float]:
-        """Diff_LG (Eq. 7) at the end of every round that was looked at."""
+        """Return Diff_LG (Eq. 7) at the end of each evaluated round."""
         return [look.diff_lg for look in self.looks]
 
 
 def rows(
     methods: Mapping[str, Sequence[ErrorCurve]], baseline: str = "ma_dnn"
 ) -> list[dict[str, str]]:
-    """A row for each method; speed is against the global model of `baseline`, if it is there."""
-    found = []
+    """Return a row for each method; speed is relative to `baseline`'s global model, if present."""
+    table = []
     for name, courses in methods.items():
         row = {
             "method": name,
@@ -62,20 +62,20 @@ def rows(
             "time s": f"{fmean(c.account.parallel_s for c in courses):.1f}",
         }
         for part in ("communication", "relabel", "compress"):
-            spent = fmean(getattr(c.account, f"{part}_s") for c in courses)
-            row[f"{part} s"] = f"{spent:.1f}"
+            seconds = fmean(getattr(c.account, f"{part}_s") for c in courses)
+            row[f"{part} s"] = f"{seconds:.1f}"
         row["MB fetched"] = f"{fmean(c.account.fetched_bytes for c in courses) / 1e6:.1f}"
         if baseline in methods:
             pairs = zip(courses, methods[baseline], strict=True)
-            each = [speed(c.curve("global_"), b.curve("global_")) for c, b in pairs]
-            known = [one for one in each if one is not None]
-            row["speed _G"] = f"{fmean(known):.2f}" if known == each else "undefined"
-        found.append(row)
-    return found
+            speeds = [speed(c.curve("global_"), b.curve("global_")) for c, b in pairs]
+            defined = [s for s in speeds if s is not None]
+            row["speed _G"] = f"{fmean(defined):.2f}" if defined == speeds else "undefined"
+        table.append(row)
+    return table
 
 
 def markdown(table: Sequence[Mapping[str, str]]) -> str:
-    """With what the columns mean, for a file that stands alone."""
+    """Return the table as Markdown, with an explanation of its columns."""
     names = list(table[0])
     lines = [
         markdown_table(names, [[row[name] for name in names] for row in table]),
@@ -92,7 +92,7 @@ def markdown(table: Sequence[Mapping[str, str]]) -> str:
 
 
 def picture(methods: Mapping[str, Sequence[ErrorCurve]], path: Path) -> None:
-    """Errors of all methods, means over seeds, against overall time and against iterations."""
+    """Plot errors of all methods, means over seeds, over overall time and over iterations."""
     from matplotlib.figure import Figure  # 1 s
 
     figure = Figure(figsize=(10, 4), layout="constrained")
@@ -111,10 +111,10 @@ def picture(methods: Mapping[str, Sequence[ErrorCurve]], path: Path) -> None:
 def _draw(
     axes: "Axes", courses: Sequence[ErrorCurve], along: str, name: str, colour: str
 ) -> None:
-    """The mean of all seeds, where all were looked at."""
+    """Draw the mean over seeds at rounds that all seeds evaluated."""
 
     def mean(key: str) -> NDArray[np.float64]:
-        """(2, looks): along the axis, and the errors."""
+        """Return (2, rounds): x values and errors."""
         counts = [
             [p.seconds for p in course.curve(key, "iterations")] for course in courses
         ]
@@ -122,8 +122,8 @@ def _draw(
             dict(zip(count, course.curve(key, along), strict=True))
             for count, course in zip(counts, courses, strict=True)
         ]
-        seen = sorted(set.intersection(*map(set, counts)))
-        points = [[(own[n].seconds, own[n].error) for n in seen] for own in curves]
+        common = sorted(set.intersection(*map(set, counts)))
+        points = [[(curve[n].seconds, curve[n].error) for n in common] for curve in curves]
         return np.asarray(np.mean(points, axis=0)).reshape(-1, 2).T
 
     axes.plot(*mean("global_"), color=colour, label=name)

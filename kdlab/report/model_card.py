@@ -1,4 +1,4 @@
-"""What a reader must know about one trained student, as Markdown."""
+"""Model card of one trained student, as Markdown."""
 
 from typing import Any
 
@@ -21,10 +21,10 @@ def model_card(
     spec_hash: str,
     teacher_top1: float | None,
 ) -> str:
-    """The card of one member of a run; `network` is what the student is in the end."""
+    """Return the card of one member; `network` is the final student's network."""
     teacher = "none" if teacher_top1 is None else f"{teacher_top1:.2f} % top-1 on test"
     costs = ""
-    if result.costs:  # else they could not be measured
+    if result.costs:  # empty where they could not be measured
         costs = f"{markdown_table(HEAD, cost_rows(result.costs))}\n\n"
     return f"""# {network} distilled on {dataset}
 

@@ -1,7 +1,7 @@
 """Pages of cards: in a notebook, live or saved, as a file, and in MLflow.
 
-All have the live view's style (`page.css`). Everything that comes from a config or a cluster is
-escaped. Where the style is taken away, as GitHub does, headings, lists, tables and pictures stay.
+All have the live view's style (`page.css`). All text from configs and clusters is escaped.
+Without the style, as on GitHub, headings, lists, tables and pictures remain.
 """
 
 import base64
@@ -21,10 +21,10 @@ from kdlab.report import chart
 class Card:
     """A part of a page.
 
-    title: words above it; empty for none.
+    title: heading; empty for none.
     body: HTML.
-    wide: across the page; else beside another one where both fit.
-    unit: words behind the title.
+    wide: full width; else next to another card where both fit.
+    unit: text after the title.
     """
 
     title: str
@@ -42,47 +42,47 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class CardPage:
-    """Cards of an object, below its name.
+    """A page of cards that shows one object.
 
-    title: its name; empty for none.
-    said: lines above the cards, each with its tone (good, warn, bad, or plain).
-    detail, state: beside the title.
+    title: name of the object; empty for none.
+    alerts: lines above the cards, each with its tone (good, warn, bad, or plain).
+    detail, state: texts next to the title.
     """
 
     title: str
     cards: Sequence[Card]
-    said: Sequence[tuple[str, str]] = ()
+    alerts: Sequence[tuple[str, str]] = ()
     detail: str = ""
     state: str = ""
 
     def html(self) -> str:
-        """For a cell of a notebook."""
+        """Return HTML for a notebook cell."""
         return self._html("strong", "h3")
 
     def page(self) -> str:
-        """A page of its own, whose tables sort."""
+        """Return a standalone page with sortable tables."""
         script = f"<script>{_read('page.js')}</script>"
-        return whole(self.title, self._html("h1", "h2"), script)
+        return html_document(self.title, self._html("h1", "h2"), script)
 
     def _html(self, title: str, heading: str) -> str:
         words, detail = html.escape(self.title), html.escape(self.detail)
         badge = f'<span class="kd-state" data-state="{self.state}">{self.state}</span>'
-        top = (
+        header = (
             f'<header class="kd-head kd-title"><{title}>{words}</{title}>'
             f'<span class="kd-detail">{detail}</span>{badge if self.state else ""}</header>'
         )
-        said = "".join(
+        alerts = "".join(
             f'<p class="kd-verdict" data-tone="{tone}">{html.escape(text)}</p>'
-            for tone, text in self.said
+            for tone, text in self.alerts
             if text
         )
         cards = "".join(card.html(heading) for card in self.cards)
-        body = f'{top if words else ""}{said}<div class="kd-cards">{cards}</div>'
+        body = f'{header if words else ""}{alerts}<div class="kd-cards">{cards}</div>'
         return f'<div class="kd"><style>{style()}{_read("static.css")}</style>{body}</div>'
 
 
 class Presentable:
-    """An object that shows its `document`: in a cell of a notebook, and as a page of its own."""
+    """Base of objects that show their `document` in a notebook cell and as a standalone page."""
 
     def document(self) -> CardPage:
         raise NotImplementedError
@@ -91,16 +91,16 @@ class Presentable:
         return self.document().html()
 
     def page(self) -> str:
-        """All of it as one HTML page of its own."""
+        """Return a standalone HTML page."""
         return self.document().page()
 
     def save(self, path: str | Path) -> Path:
-        """The page as a file; BadInput where it cannot be written."""
+        """Write the page to a file; BadInput where that fails."""
         return write(path, self.page())
 
 
 def style() -> str:
-    """The CSS of all pages, live or not."""
+    """Return the CSS of all pages, live or not."""
     return _read("page.css")
 
 
@@ -109,18 +109,18 @@ def _read(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-def whole(title: str, body: str, script: str) -> str:
-    """A page of its own: a browser that keeps to its policy asks nobody for anything."""
+def html_document(title: str, body: str, script: str) -> str:
+    """Return a standalone page; its content security policy forbids all requests."""
     return _read("page.html").format(title=html.escape(title), body=body, script=script)
 
 
-def shown(*cards: Card, said: Sequence[tuple[str, str]] = ()) -> str:
-    """Cards without a title, for a cell of a notebook."""
-    return CardPage("", cards, said).html()
+def shown(*cards: Card, alerts: Sequence[tuple[str, str]] = ()) -> str:
+    """Return cards without a title, as HTML for a notebook cell."""
+    return CardPage("", cards, alerts).html()
 
 
 def charts(panels: Sequence[chart.Panel]) -> list[Card]:
-    """A card for each panel, two beside each other where they fit."""
+    """Return a card for each panel, two in a row where they fit."""
     return [
         Card(panel.title, image(drawing, panel.title), wide=False, unit=panel.unit)
         for panel, drawing in zip(panels, chart.drawings(panels), strict=True)
@@ -128,27 +128,27 @@ def charts(panels: Sequence[chart.Panel]) -> list[Card]:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table; a head without words is left out."""
-    tops = "".join(f"<th>{html.escape(one)}</th>" if one else "<td></td>" for one in head)
-    top = f"<thead><tr>{tops}</tr></thead>" if any(head) else ""
+    """Return an HTML table; an empty head is left out."""
+    tops = "".join(
+        f"<th>{html.escape(cell)}</th>" if cell else "<td></td>" for cell in head
+    )
+    head_row = f"<thead><tr>{tops}</tr></thead>" if any(head) else ""
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    return f'<div class="kd-scroll"><table>{top}<tbody>{body}</tbody></table></div>'
+    return f'<div class="kd-scroll"><table>{head_row}<tbody>{body}</tbody></table></div>'
 
 
 def _cell(value: object) -> str:
     text = html.escape(str(value))
-    return (
-        f"<td{' class=kd-long' if len(text) > 40 else ''}>{text}</td>"  # it may be folded
-    )
+    return f"<td{' class=kd-long' if len(text) > 40 else ''}>{text}</td>"  # long cells may wrap
 
 
 def lines(words: Iterable[str]) -> str:
-    """A paragraph for each."""
+    """Return a paragraph for each line."""
     return "".join(f"<p>{html.escape(line)}</p>" for line in words)
 
 
 class Rows(list[dict[str, Any]]):
-    """Rows of one shape: a list in code, a table in a notebook."""
+    """Rows with the same keys: a list in code, a table in a notebook."""
 
     def table(self) -> str:
         return table(list(self[0]), [list(row.values()) for row in self]) if self else ""
@@ -158,28 +158,28 @@ class Rows(list[dict[str, Any]]):
 
 
 def image(drawing: str, alt: str) -> str:
-    """An SVG as an <img>, which saved notebooks and GitHub show."""
+    """Embed an SVG as <img>, which saved notebooks and GitHub show."""
     encoded = base64.b64encode(drawing.encode()).decode()
     source = f"data:image/svg+xml;base64,{encoded}"
     return f'<img alt="{html.escape(alt)}" src="{source}"/>'
 
 
 def markdown(text: str) -> str:
-    """Words of a config as they are, whatever Markdown or HTML would make of them."""
+    """Escape text for Markdown, including HTML."""
     return re.sub(r"([\\`*_{}\[\]()#+!<>|&~])", r"\\\1", " ".join(text.split()))
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Cells as they are: what is somebody's words goes through `markdown` before."""
+    """Return a Markdown table of unescaped cells: escape foreign text with `markdown` first."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def write(path: str | Path, text: str) -> Path:
-    """A page as a file.
+    """Write a page to a file.
 
     Raises:
-        BadInput: it cannot be written there.
+        BadInput: the file cannot be written.
     """
     out = Path(path).expanduser()
     try:

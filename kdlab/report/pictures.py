@@ -1,4 +1,4 @@
-"""Images with words below them, for notebooks and pages."""
+"""Images with captions, for notebooks and pages."""
 
 import base64
 import io
@@ -12,12 +12,12 @@ from PIL import Image
 
 from kdlab.report import page
 
-_SIDE = 96  # pixels that an image is shown with
+_SIDE = 96  # width of a shown image in pixels
 
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """Images with a line or two below each; text in a terminal."""
+    """Images with caption lines; prints as the captions."""
 
     images: NDArray[np.uint8]  # (N, C, H, W)
     lines: Sequence[Sequence[str]]
@@ -38,24 +38,24 @@ class Pictures:
         return page.shown(page.Card("", self.html()))
 
 
-def figures(inside: Iterable[str]) -> str:
-    """A figure for each HTML, beside each other."""
-    each = "".join(f"<figure>{one}</figure>" for one in inside)
+def figures(contents: Iterable[str]) -> str:
+    """Return a row of figures from HTML contents."""
+    each = "".join(f"<figure>{content}</figure>" for content in contents)
     return f'<div class="kd-pictures">{each}</div>'
 
 
-def picture(image: NDArray[np.uint8], side: int, said: str) -> str:
-    """(C, H, W) as an <img> of this width, for those who cannot see it as `said`.
+def picture(image: NDArray[np.uint8], side: int, alt: str) -> str:
+    """Embed an image (C, H, W) as <img> of width `side` pixels.
 
-    Those that are much larger travel as large as a screen of twice as many pixels shows them.
+    Larger images are reduced to twice that size, for screens of high resolution.
     """
-    shown = Image.fromarray(np.moveaxis(image, 0, -1).squeeze())
-    shown.thumbnail((2 * side, 2 * side), Image.Resampling.LANCZOS)
-    small = shown.width < side
-    written, kind = io.BytesIO(), "PNG" if small else "JPEG"
-    shown.save(written, kind, quality=82)
+    thumbnail = Image.fromarray(np.moveaxis(image, 0, -1).squeeze())
+    thumbnail.thumbnail((2 * side, 2 * side), Image.Resampling.LANCZOS)
+    is_small = thumbnail.width < side
+    buffer, kind = io.BytesIO(), "PNG" if is_small else "JPEG"
+    thumbnail.save(buffer, kind, quality=82)
     source = (
-        f"data:image/{kind.lower()};base64,{base64.b64encode(written.getvalue()).decode()}"
+        f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
     )
-    as_it_is = ' style="image-rendering:pixelated"' if small else ""
-    return f'<img alt="{escape(said)}" src="{source}" width="{side}"{as_it_is}/>'
+    style = ' style="image-rendering:pixelated"' if is_small else ""
+    return f'<img alt="{escape(alt)}" src="{source}" width="{side}"{style}/>'

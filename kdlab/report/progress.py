@@ -1,4 +1,4 @@
-"""A run in the terminal: one live block, or plain lines where there is no terminal."""
+"""Progress of a run: a live block in a terminal, else plain lines."""
 
 import sys
 from typing import Self
@@ -15,15 +15,15 @@ from kdlab.events.teachers import AllTeachersLost, PoolStarting
 from kdlab.events.training import CheckpointSaved, EpochDone, StepLogged
 from kdlab.report.table import visible
 
-# They come often; the block says where the training stands.
-_SEEN_OTHERWISE = (CheckpointSaved,)
-_MOVES = (StepLogged, EpochDone, AllTeachersLost)  # the block
+# Frequent events, which the block covers.
+_NOT_PRINTED = (CheckpointSaved,)
+_MOVES = (StepLogged, EpochDone, AllTeachersLost)  # update the block
 
 
-def people() -> Console:
-    """Lines for people go to stderr, as stdout is for results; in a notebook below the cell.
+def stderr_console() -> Console:
+    """Return the console for messages: stderr, as stdout is for results.
 
-    There they stay as they are printed: a cell's output has no cursor to go up with.
+    In a notebook it is the cell's output, which has no cursor for live updates.
     """
     console = Console(stderr=True)
     if not console.is_jupyter:
@@ -32,11 +32,11 @@ def people() -> Console:
 
 
 class Progress:
-    """Feed it events with `see`. A block where it is a terminal, else lines."""
+    """Show progress: pass events to `see`. A live block in a terminal, else lines."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or people()
-        self.live: Live | None = None  # the block
+        self.console = console or stderr_console()
+        self.live: Live | None = None  # block of a terminal
         self.run = RunState()
 
     def __enter__(self) -> Self:
@@ -56,28 +56,28 @@ class Progress:
             case PoolStarting() | TeacherTraining() if self.live is not None:
                 self.live.update(Spinner("dots", event.text()))
             case EpochDone():
-                self._say_epoch(event)
-        if not isinstance(event, _SEEN_OTHERWISE) and (line := event.text()):
-            self._say(line)
+                self._print_epoch(event)
+        if not isinstance(event, _NOT_PRINTED) and (line := event.text()):
+            self._print_line(line)
         if self.live is not None and isinstance(event, _MOVES) and self.run.newest.step:
             self.live.update(self._block())
 
-    def _say(self, line: str) -> None:
-        # Text, not markup: names from configs must not be read as colours.
+    def _print_line(self, line: str) -> None:
+        # Text, not markup: names from configs must not become colours.
         self.console.print(Text(visible(line)), highlight=False, soft_wrap=True)
 
-    def _say_epoch(self, event: EpochDone) -> None:
+    def _print_epoch(self, event: EpochDone) -> None:
         if self.console.is_terminal and event.epoch < event.of_epochs:
             return
         top1 = event.validation_top1
         shown = "" if top1 is None else f"  validation top-1 {top1:.2f} %"
-        self._say(
+        self._print_line(
             f"  {event.member}: epoch {event.epoch}/{event.of_epochs}{self._loss()}{shown}"
             f"  {event.samples_per_second:.0f} samples/s"
         )
 
     def _loss(self) -> str:
-        """Empty before the first step of a session (a run resumed at the end of an epoch)."""
+        """Return the loss; empty before the session's first step (resumed at an epoch's end)."""
         loss = self.run.newest.loss
         return "" if loss is None else f"  loss {loss:.4f}"
 
@@ -101,7 +101,7 @@ class Progress:
         return Group(*parts)
 
     def _volume(self, volume: float) -> Text:
-        """Unused soft labels and requests in flight, with the lower threshold marked."""
+        """Return a bar of unused soft labels, with the lower threshold marked."""
         started = self.run.started
         lt, ut = (bound or 0 for bound in (started.thresholds if started else (0, 0)))
         size = max(1, ut)
@@ -110,7 +110,7 @@ class Progress:
 
 
 def _bar(share: float, mark: float | None = None, width: int = 40) -> str:
-    """A bar of `width` characters, filled to `share`, with `|` at `mark`."""
+    """Return a bar of `width` characters, filled to `share`, with `|` at `mark`."""
     filled = round(width * min(1.0, share))
     cells = ["#" if i < filled else "." for i in range(width)]
     if mark is not None:

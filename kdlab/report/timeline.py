@@ -1,4 +1,4 @@
-"""What devices did when, as SVG: a Gantt picture for notebooks and for the folder of a run."""
+"""Gantt chart of devices as SVG, for notebooks and run folders."""
 
 import html
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ _WIDTH, _LEFT, _HIGH = 720, 72, 26
 
 
 def timeline(spans: Sequence[BarRow]) -> str:
-    """A row for each device, and its share of time by part beside the colours."""
+    """Draw a row for each device, with a legend of parts and their shares of time."""
     devices = sorted({device for device, *_ in spans})
     ends = max((end for *_, end in spans), default=0.0) or 1e-9
     used = [name for name in COLOURS if any(s[1] == name for s in spans)]
-    whole = ends * max(1, len(devices))
-    busy = {part: sum(s[4] - s[3] for s in spans if s[1] == part) / whole for part in used}
+    total = ends * max(1, len(devices))
+    busy = {part: sum(s[4] - s[3] for s in spans if s[1] == part) / total for part in used}
     keys = {f"{part} {share:.0%}": COLOURS[part] for part, share in busy.items()}
     legend, height = svg_keys(keys, _HIGH * len(devices) + 16, _WIDTH)
     parts = [svg_head(_WIDTH, height), legend]
@@ -37,14 +37,14 @@ def timeline(spans: Sequence[BarRow]) -> str:
         parts.append(f'<text x="0" y="{top + 17}">device {device}</text>')
         for _, part, step, begin, end in (s for s in spans if s[0] == device):
             x, wide = _x(begin, ends), _x(end, ends) - _x(begin, ends)
-            said = f"{part}, step {step}: {1e3 * (end - begin):.2f} ms"
+            label = f"{part}, step {step}: {1e3 * (end - begin):.2f} ms"
             parts.append(
                 f'<rect x="{x:.1f}" y="{top + 3}" width="{max(wide, 0.3):.1f}" '
                 f'height="{_HIGH - 6}" fill="{COLOURS.get(part, "#888888")}">'
-                f"<title>{html.escape(said)}</title></rect>"
+                f"<title>{html.escape(label)}</title></rect>"
             )
-    low, words = _HIGH * len(devices) + 12, f"{1e3 * ends:.1f} ms"
-    parts.append(svg_text(_WIDTH, f"{low}", words, 'text-anchor="end"'))
+    bottom, duration = _HIGH * len(devices) + 12, f"{1e3 * ends:.1f} ms"
+    parts.append(svg_text(_WIDTH, f"{bottom}", duration, 'text-anchor="end"'))
     return "".join([*parts, "</svg>"])
 
 

@@ -1,4 +1,4 @@
-"""What devices did when: as a Chrome trace, and time by part (Fig. 2)."""
+"""Timelines of devices: Chrome trace, and time by part (Fig. 2 of Pipe-BD)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from kdlab.report.timeline import COLOURS
 
 
 def chrome_trace(spans: Sequence[Span]) -> dict[str, object]:
-    """For chrome://tracing or Perfetto: microseconds from the first span on."""
+    """Return a trace for chrome://tracing or Perfetto, in microseconds from the first span."""
     origin = min((span.begin for span in spans), default=0.0)
     devices = sorted({span.device for span in spans})
     names = [
@@ -43,31 +43,31 @@ def write_chrome_trace(spans: Sequence[Span], path: Path) -> None:
 
 
 def by_part(spans: Sequence[Span]) -> dict[int, dict[TimePart | str, float]]:
-    """Seconds of each device by part; what no span covers is idle, as is waiting.
+    """Return seconds of each device by part; gaps and waiting count as idle.
 
-    Receiving and barriers are waiting here: the transfer itself goes on in the background.
+    Receiving and barriers count as waiting: the transfer itself runs in the background.
     """
-    found: dict[int, dict[TimePart | str, float]] = {}
+    seconds: dict[int, dict[TimePart | str, float]] = {}
     if not spans:
-        return found
+        return seconds
     begin, end = min(s.begin for s in spans), max(s.end for s in spans)
     for device in sorted({span.device for span in spans}):
-        own = [span for span in spans if span.device == device]
-        parts = found[device] = {}
-        for span in own:
+        device_spans = [span for span in spans if span.device == device]
+        parts = seconds[device] = {}
+        for span in device_spans:
             part = "idle" if span.part in ("receive", "barrier") else span.part
             parts[part] = parts.get(part, 0.0) + span.end - span.begin
-        covered = sum(span.end - span.begin for span in own)
+        covered = sum(span.end - span.begin for span in device_spans)
         parts["idle"] = parts.get("idle", 0.0) + max(0.0, end - begin - covered)
-    return found
+    return seconds
 
 
 def breakdown(
     spans: Sequence[Span], ideal: Mapping[str, float], path: Path, title: str = ""
 ) -> None:
-    """Fig. 2 of Pipe-BD, as a PNG: what a step of each device is made of, beside the ideal.
+    """Write Fig. 2 of Pipe-BD as PNG: parts of a step on each device, next to the ideal.
 
-    `ideal` has the seconds of each part of all work, shared evenly by the devices.
+    `ideal` has seconds of each part with all work shared evenly by the devices.
     """
     steps = len({span.step for span in spans}) or 1
     bars: dict[str, Mapping[TimePart | str, float]] = {"ideal": dict(ideal)}
@@ -80,10 +80,10 @@ def breakdown(
     axes = picture.subplots()
     axes.set_title(title, fontsize="medium")
     used = [part for part in COLOURS if any(part in parts for parts in bars.values())]
-    for column, own in enumerate(bars.values()):
+    for column, times in enumerate(bars.values()):
         bottom = 0.0
         for part in used:
-            height = 1e3 * own.get(part, 0.0)
+            height = 1e3 * times.get(part, 0.0)
             axes.bar(column, height, 0.7, bottom, color=COLOURS[part], edgecolor="#888888")
             bottom += height
     axes.set_xticks(range(len(bars)), list(bars))

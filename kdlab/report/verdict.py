@@ -1,7 +1,7 @@
-"""Whether the teacher helped, in a sentence with its interval, why not, and what to do next.
+"""Verdicts: did the teacher help, with an interval, reasons and the next step.
 
-Where two seeds or more were trained both ways the interval is Student's t of their differences;
-else it is what chance does to the share of right answers among so many test images (binomial).
+With two or more paired seeds, the interval is Student's t of their differences; else it is that
+of the binomial distribution for the number of test images.
 """
 
 import math
@@ -14,19 +14,19 @@ VerdictKind = Literal["helped", "did_not_help", "cannot_be_told"]
 VerdictBasis = Literal["seeds", "test_images", "one_seed"]
 _TONES = {"helped": "good", "did_not_help": "warn"}
 
-_Z = 1.96  # 97.5 % quantile of the normal distribution; below of Student's t with 1, 2 ... 30
+_Z = 1.96  # 97.5 % quantile of the normal distribution; below, of Student's t for 1, 2 ... 30
 _T = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
 _FEW_EPOCHS, _FEW_IMAGES = 10, 1000
-_STRONGER = "a stronger teacher (pretrained: true in its model, or more epochs of its own)"
+_STRONGER = "a stronger teacher (pretrained: true in its model, or more teacher epochs)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedTraining:
-    """One training of a comparison; percent.
+    """One training of a comparison; accuracies in percent.
 
     validation: top-1 after each epoch.
     """
@@ -41,12 +41,12 @@ class ComparedTraining:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Did it help?
+    """Verdict on a teacher, or on a sweep's best setting.
 
-    before: mean top-1 without a teacher, percent; of a sweep the metric of the unchanged setting.
-    after: the same with the teacher; of a sweep that of the best setting.
+    before: mean top-1 without a teacher, percent; in a sweep, metric of the unchanged setting.
+    after: mean top-1 with the teacher; in a sweep, metric of the best setting.
     gained: points, or in the metric's unit; positive is better.
-    low, high: ends of the 95 % interval of `gained`; None where one seed of a sweep is all.
+    low, high: 95 % interval of `gained`; None for a sweep with one seed.
     """
 
     kind: VerdictKind
@@ -66,18 +66,18 @@ class _Gain:
     before: float
     after: float
     gained: float
-    half: float  # of the interval
-    seeds: int  # that were trained both ways
+    half: float  # half width of the interval
+    seeds: int  # number of paired seeds
 
     @property
     def kind(self) -> VerdictKind:
         if self.gained <= 0:
             return "did_not_help"
-        # Differences that are all the same show how coarse a number is, and no certainty.
+        # Equal differences have no spread: they show a coarse metric, not certainty.
         return "helped" if self.gained > self.half > 0 else "cannot_be_told"
 
     def judged(self, it: str, digits: str, unit: str, of: str) -> str:
-        """In words; `digits` is the format of a number, `of` what the interval is of."""
+        """Return the judgement as text; `digits` formats numbers, `of` is the interval's basis."""
         low, high = self.gained - self.half, self.gained + self.half
         ends = f"{low:{digits}} to {high:{digits}} with 95 % confidence: {of}"
         if self.kind == "helped":
@@ -91,14 +91,14 @@ class _Gain:
         self, by: VerdictBasis, head: str, why: Sequence[str] = (), do: str = ""
     ) -> Verdict:
         reasons, cures = f" Why: {'; '.join(why)}." if why else "", f" Next: {do}."
-        one = by == "one_seed"
+        single = by == "one_seed"
         return Verdict(
-            kind="cannot_be_told" if one else self.kind,
+            kind="cannot_be_told" if single else self.kind,
             before=self.before,
             after=self.after,
             gained=self.gained,
-            low=None if one else self.gained - self.half,
-            high=None if one else self.gained + self.half,
+            low=None if single else self.gained - self.half,
+            high=None if single else self.gained + self.half,
             by=by,
             why=tuple(why),
             next=do,
@@ -109,34 +109,35 @@ class _Gain:
 def of_comparison(
     members: Sequence[ComparedTraining], described: str, images: int, validated: int
 ) -> Verdict | None:
-    """The verdict on the teacher; None where nothing was trained without one, or with one.
+    """Return the verdict on the teacher; None without trainings both with and without one.
 
     Args:
         members: all trainings of the run.
-        described: the source that is compared with `none`; the last with a teacher where it has
-            none.
-        images: test images; 0 has no verdict.
-        validated: validation images; 0 where nothing was validated.
+        described: source to compare with `none`; if it has no teacher, the last one with a
+            teacher.
+        images: number of test images; 0 gives None.
+        validated: number of validation images; 0 without validation.
     """
-    alone = [m for m in members if m.source == "none"]
-    known = [m for m in members if m.source != "none" and m.teacher_top1 is not None]
-    sources = list(dict.fromkeys(m.source for m in known))
+    untaught = [m for m in members if m.source == "none"]
+    with_teacher = [m for m in members if m.source != "none" and m.teacher_top1 is not None]
+    sources = list(dict.fromkeys(m.source for m in with_teacher))
     source = described if described in sources else next(reversed(sources), "")
-    taught = [m for m in known if m.source == source]
-    unknown = any(math.isnan(m.top1) for m in (*alone, *taught))
-    if not alone or not taught or not images or unknown:
+    taught = [m for m in with_teacher if m.source == source]
+    unknown = any(math.isnan(m.top1) for m in (*untaught, *taught))
+    if not untaught or not taught or not images or unknown:
         return None
-    gain = _gain({m.seed: m.top1 for m in alone}, {m.seed: m.top1 for m in taught}, images)
-    named = f"its teacher ({source})" if len(sources) > 1 else "its teacher"
-    of = f"{gain.seeds} seeds" if gain.seeds > 1 else f"{images:,} test images"
-    head = f"With {named} {gain.after:.1f} %, alone {gain.before:.1f} %: "
-    head += gain.judged("the teacher", ".1f", " points", of)
+    before, after = ({m.seed: m.top1 for m in group} for group in (untaught, taught))
+    gain = _gain(before, after, images)
+    source_label = f"its teacher ({source})" if len(sources) > 1 else "its teacher"
+    basis = f"{gain.seeds} seeds" if gain.seeds > 1 else f"{images:,} test images"
+    head = f"With {source_label} {gain.after:.1f} %, alone {gain.before:.1f} %: "
+    head += gain.judged("the teacher", ".1f", " points", basis)
     by: VerdictBasis = "seeds" if gain.seeds > 1 else "test_images"
     if gain.kind == "helped":
         return gain.verdict(by, head)
-    found = knowledge(gain.before, taught, images, gain.half)
-    found += too_few_epochs([alone, taught], validated)
-    why, cures = [words for words, _ in found], [cure for _, cure in found]
+    reasons = knowledge(gain.before, taught, images, gain.half)
+    reasons += too_few_epochs([untaught, taught], validated)
+    why, cures = [words for words, _ in reasons], [cure for _, cure in reasons]
     if gain.kind == "cannot_be_told" or not cures:
         more = " or more test images" if images < _FEW_IMAGES else ""
         wanted = list(range(max(3, 2 * gain.seeds)))
@@ -152,14 +153,14 @@ def of_setting(
     *,
     confirmed: bool,
 ) -> Verdict | None:
-    """The same of the best setting of a sweep beside the unchanged one; None without both.
+    """Return the verdict on a sweep's best setting; None without values of both settings.
 
     Args:
-        metric: its first objective.
-        before: of the experiment as it is, by seed.
-        after: of the best setting.
-        sign: 1 where more of the metric is better, -1 where less is.
-        confirmed: by fresh seeds; otherwise the values are the search's own.
+        metric: name of the first objective.
+        before: values of the unchanged experiment, by seed.
+        after: values of the best setting, by seed.
+        sign: 1 where more is better, -1 where less is.
+        confirmed: whether values are from fresh seeds, not from the search.
     """
     if not before or not after:
         return None
@@ -180,12 +181,12 @@ def _gain(
     images: int | None,
     sign: int = 1,
 ) -> _Gain:
-    """From the seeds that both have, where these are two or more; else from the means of all."""
+    """Compare by paired seeds if there are two or more, else by the means of all."""
     pairs = sorted(before.keys() & after.keys())
     seeds = len(pairs)
     if seeds > 1:
         each = [sign * (after[seed] - before[seed]) for seed in pairs]
-        # Beyond the table the next term of the quantile's expansion: right to 0.003.
+        # Beyond the table: next term of the quantile's expansion, accurate to 0.003.
         t = _T[seeds - 2] if seeds - 2 < len(_T) else _Z + (_Z**3 + _Z) / (4 * seeds - 4)
         half = t * stdev(each) / math.sqrt(seeds)
         old, new = (fmean(own[seed] for seed in pairs) for own in (before, after))
@@ -196,29 +197,29 @@ def _gain(
 
 
 def chance(shares: Sequence[float], images: int) -> float:
-    """Half the 95 % interval of a sum or difference of shares (percent) of so many images each."""
+    """Return half the 95 % interval of a sum or difference of shares in percent."""
     return _Z * math.sqrt(sum(share * (100 - share) / images for share in shares))
 
 
 def guessed(guessing: float, images: int) -> float:
-    """Top-1 below which nothing is known: three standard errors above guessing; percent.
+    """Return the top-1 in percent below which a model only guesses: 3 standard errors above.
 
     Args:
-        guessing: that is right by saying the commonest class, or any, percent.
-        images: that were looked at.
+        guessing: accuracy of the most frequent class, or of any, percent.
+        images: number of evaluated images.
     """
     share = guessing / 100
     return guessing + 300 * math.sqrt(share * (1 - share) / max(1, images))
 
 
-def shown(kept: object) -> tuple[str, str]:
-    """Tone and words that a live view has for the verdict of a result; empty where it has none."""
-    if not isinstance(kept, Mapping):
+def shown(verdict: object) -> tuple[str, str]:
+    """Return tone and sentence of a result's verdict for a view; empty without one."""
+    if not isinstance(verdict, Mapping):
         return "", ""
-    return _TONES.get(str(kept.get("kind")), "plain"), str(kept.get("sentence", ""))
+    return _TONES.get(str(verdict.get("kind")), "plain"), str(verdict.get("sentence", ""))
 
 
-# Why not
+# Reasons
 
 
 def knowledge(
@@ -227,40 +228,40 @@ def knowledge(
     images: int,
     half: float | None = None,
 ) -> list[tuple[str, str]]:
-    """What a teacher could not give, each with what helps against it.
+    """Return why a teacher could not help, each reason with its cure.
 
     Args:
-        before: mean top-1 without it, percent on test.
+        before: mean test accuracy without it, percent.
         taught: trainings with it.
-        images: test images.
-        half: of the gain's interval; None is that of one share.
+        images: number of test images.
+        half: half width of the gain's interval; None is that of one share.
     """
-    left = 100 - before
-    if left <= (chance((before,), images) if half is None else half):
-        words = f"little is left to gain (alone {before:.1f} %)"
-        return [(words, "fewer labelled images, a smaller student or a harder set")]
+    room = 100 - before
+    if room <= (chance((before,), images) if half is None else half):
+        reason = f"little is left to gain (alone {before:.1f} %)"
+        return [(reason, "fewer labelled images, a smaller student or a harder set")]
     teacher = fmean(m.teacher_top1 for m in taught if m.teacher_top1 is not None)
     if teacher > before + chance((before,), images):
         return []
-    more = "no more" if teacher <= before else "hardly more"
-    words = f"the teacher knows {more} than the student does alone"
-    return [(f"{words}: {teacher:.1f} % against {before:.1f} %", _STRONGER)]
+    degree = "no more" if teacher <= before else "hardly more"
+    reason = f"the teacher knows {degree} than the student does alone"
+    return [(f"{reason}: {teacher:.1f} % against {before:.1f} %", _STRONGER)]
 
 
 def too_few_epochs(
     sources: Sequence[Sequence[ComparedTraining]], validated: int
 ) -> list[tuple[str, str]]:
-    """That all sources were trained for too short a time, by their curves on validation.
+    """Return a reason and its cure if all sources were trained for too few epochs.
 
     Args:
-        sources: the trainings of each.
-        validated: validation images; 0: none.
+        sources: trainings of each source.
+        validated: number of validation images; 0 without.
     """
     epochs = min(m.epochs for members in sources for m in members)
     cure = f"more epochs (train.epochs={2 * epochs})"
     rises = [[_rise(m.validation) for m in members] for members in sources]
     means = [fmean(each) for each in rises if not any(math.isnan(rise) for rise in each)]
-    # One standard error: it is the same images that are looked at again.
+    # One standard error: the same images are evaluated again.
     ends = [m.validation[-1] for members in sources for m in members if m.validation]
     noise = chance((fmean(ends),), validated) / _Z if validated and ends else math.inf
     if means and len(means) == len(sources) and min(means) > noise:
@@ -273,7 +274,7 @@ def too_few_epochs(
 
 
 def _rise(curve: Sequence[float]) -> float:
-    """Points from the quarter before the last one to that, means; NaN where it is too short."""
+    """Return the rise in points between the means of the last two quarters; NaN if too short."""
     quarter = max(1, len(curve) // 4)
     if len(curve) < 2 * quarter:
         return math.nan

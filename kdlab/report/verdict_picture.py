@@ -1,4 +1,4 @@
-"""What a teacher was worth to its student: three bars and a sentence."""
+"""The verdict of a run as a picture: three bars and a sentence."""
 
 import html
 from collections.abc import Mapping
@@ -6,28 +6,28 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from kdlab.report.bars import INK, bar, title, whole
+from kdlab.report.bars import INK, bar, svg_document, title
 
 _BAR, _GAP, _TOP, _LEFT, _LONGEST = 26, 10, 40, 190, 560  # pixels
-_LETTERS = 125  # of a line below
-PICTURE = "verdict.svg"  # in the folder of a run
+_LETTERS = 125  # characters of a line of the note
+PICTURE = "verdict.svg"  # in a run folder
 
 
 def three_bars(
-    words: str, alone: float, taught: float, teacher: float, note: str
+    words: str, untaught: float, taught: float, teacher: float, note: str
 ) -> tuple[str, int]:
-    """What stands in an SVG, and its height; percent.
+    """Return the SVG parts of three accuracies in percent, and their height in pixels.
 
     Args:
-        words: above it.
-        alone: top-1 of the student without a teacher.
-        taught: with its teacher.
-        teacher: of the teacher itself.
-        note: below it.
+        words: title.
+        untaught: accuracy of the student without a teacher.
+        taught: accuracy of the student with its teacher.
+        teacher: accuracy of the teacher.
+        note: text below the bars.
     """
     drawn, y = title(words, 0, 18), _TOP
     for name, value, ours in (
-        ("alone, by its labels", alone, False),
+        ("alone, by its labels", untaught, False),
         ("with its teacher", taught, True),
         ("the teacher itself", teacher, False),
     ):
@@ -43,7 +43,7 @@ def three_bars(
 
 
 def write_picture(folder: Path, result: Mapping[str, Any]) -> None:
-    """The picture of a run with a verdict, into its folder; nothing without one."""
+    """Write the picture of a run's verdict to its folder, if it has one."""
     verdict, teacher = result.get("verdict"), result.get("teacher_top1")
     if not verdict or teacher is None:
         return
@@ -54,4 +54,4 @@ def write_picture(folder: Path, result: Mapping[str, Any]) -> None:
         teacher,
         verdict["sentence"],
     )
-    (folder / PICTURE).write_text(whole("", drawn, tall), encoding="utf-8")
+    (folder / PICTURE).write_text(svg_document("", drawn, tall), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Sweeps: Optuna asks, kdlab's runs answer. `search` loads one, `attach_sweep` finds one."""
+"""Sweeps: Optuna suggests, kdlab's runs evaluate. `search` loads one, `attach_sweep` finds one."""
 
 from kdlab.tuning.checked import CheckedSweep, search
 from kdlab.tuning.handle import Sweep, attach_sweep

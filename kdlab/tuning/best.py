@@ -1,4 +1,4 @@
-"""The best trials: which they are, how they are kept, the result of a sweep around them."""
+"""Best trials: ranking, saving, and the facts of a sweep's result."""
 
 from collections.abc import Mapping
 from operator import le
@@ -19,7 +19,7 @@ from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import SweepSpec
 from kdlab.tuning.verdicts import ERROR, RETRY_OF, RUN, VALUES, metrics_of, values_of, why
 
-# Where a part of an experiment lies as a card; all others under their own name.
+# Folders of cards by part of the experiment; other parts use their name.
 _SHELVES = {
     "loss": "losses",
     "student": "students",
@@ -29,80 +29,80 @@ _SHELVES = {
 
 
 def feasible(trial: FrozenTrial, spec: SweepSpec) -> bool:
-    found = metrics_of(trial)
+    metrics = metrics_of(trial)
     return all(
-        c.metric in found and c.excess(found[c.metric]) <= 0 for c in spec.constraints
+        c.metric in metrics and c.excess(metrics[c.metric]) <= 0 for c in spec.constraints
     )
 
 
 def complete(study: optuna.Study) -> list[FrozenTrial]:
-    """Trials that ended well."""
+    """Return completed trials."""
     return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
 
 
 def ranked(study: optuna.Study, spec: SweepSpec) -> list[FrozenTrial]:
-    """Feasible trials, the best first; by the first objective, then by the next."""
+    """Return feasible trials, best first: by the first objective, then by the next."""
     good = [t for t in complete(study) if feasible(t, spec)]
     return sorted(good, key=lambda t: (_costs(t, spec), t.number))
 
 
 def _costs(trial: FrozenTrial, spec: SweepSpec) -> list[float]:
-    """Its objectives, so that less is better."""
+    """Return the objectives, signed so that less is better."""
     return [s * v for s, v in zip(spec.signs(), trial.values, strict=True)]
 
 
 def earlier(spec: SweepSpec, space: Space) -> list[Values]:
-    """The best settings of an earlier sweep, to be tried first; what it lacked is as it is.
+    """Return the best settings of an earlier sweep; missing keys take the experiment's values.
 
     Raises:
         NotFoundError: there is no such study.
-        BadInput: none of its best lies in this space.
+        BadInput: none of its best settings is in this space.
     """
     warm = spec.warm_start
     if warm is None:
         return []
     folder = find(warm.study)
-    known = folder.sweep()
-    found, why = list[Values](), "it has no trial that ended well"
-    for trial in ranked(read_study(folder, known.storage), known)[: warm.best]:
+    source = folder.sweep()
+    settings, reason = list[Values](), "it has no completed trial"
+    for trial in ranked(read_study(folder, source.storage), source)[: warm.best]:
         values = space.completed(values_of(trial))
         faults = list(space.faults_of(values))
         if faults:
-            why = f"trial {trial.number}: {faults[0]}"
+            reason = f"trial {trial.number}: {faults[0]}"
         else:
-            found.append(values)
-    if not found:
-        raise BadInput(f"Nothing of the sweep {warm.study} can be tried here: {why}.")
-    return found
+            settings.append(values)
+    if not settings:
+        raise BadInput(f"No setting of the sweep {warm.study} fits this space: {reason}.")
+    return settings
 
 
 def best_of(study: optuna.Study, spec: SweepSpec) -> FrozenTrial:
-    """The first of `ranked`; ClusterError where none ended well, or none keeps the constraints."""
-    order = ranked(study, spec)
-    if order:
-        return order[0]
+    """Return the best feasible trial; ClusterError where there is none."""
+    trials = ranked(study, spec)
+    if trials:
+        return trials[0]
     if ended := complete(study):
         names = ", ".join(c.metric for c in spec.constraints)
         raise ClusterError(
-            f"{len(ended)} trials ended, and none keeps the constraints on {names}. "
-            "More trials may find one (--trials); or loosen them, or widen the space, in a "
-            "sweep of another name (--study)."
+            f"{len(ended)} trials completed, and none meets the constraints on {names}. "
+            "Run more trials (--trials), or loosen the constraints or widen the space in a "
+            "sweep with another name (--study)."
         )
     failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
-    last = failed[-1].user_attrs.get(ERROR) if failed else "none has begun"
+    last = failed[-1].user_attrs.get(ERROR) if failed else "no trial has started"
     raise ClusterError(
-        f"No trial ended well: {len(failed)} failed. The newest error: {last}\n"
+        f"No trial completed: {len(failed)} failed. Last error: {last}\n"
         "Each trial's log and events are in its folder under trials/."
     )
 
 
 def front(study: optuna.Study, spec: SweepSpec) -> list[FrozenTrial]:
-    """Feasible trials that no other beats in all objectives; for one objective the best."""
+    """Return the Pareto front of feasible trials; for one objective, the best."""
     points = [(trial, _costs(trial, spec)) for trial in ranked(study, spec)]
     return [
         trial
-        for trial, own in points
-        if not any(o != own and all(map(le, o, own)) for _, o in points)
+        for trial, costs in points
+        if not any(rival != costs and all(map(le, rival, costs)) for _, rival in points)
     ]
 
 
@@ -126,9 +126,9 @@ def row(trial: FrozenTrial, spec: SweepSpec) -> TrialRow:
 def verdict(
     study: optuna.Study, spec: SweepSpec, chosen: FrozenTrial, again: Confirmed | None
 ) -> Verdict | None:
-    """On the best beside the experiment as it is; None where that was not tried, or is the best.
+    """Compare the best trial with the unchanged experiment; None without both.
 
-    Nor has a simulation one: it says the same with every seed.
+    Also None for a simulation: its result is the same with every seed.
     """
     if spec.simulated or why(chosen) == AS_IT_IS:
         return None
@@ -142,16 +142,16 @@ def verdict(
 
 
 def counts(study: optuna.Study) -> TrialCounts:
-    """How many ended how; one that was tried again counts once."""
+    """Count trials by how they ended; a retried trial counts once."""
     trials = study.get_trials(deepcopy=False)
-    again = {t.user_attrs.get(RETRY_OF) for t in trials}
-    own = [t.state for t in trials if t.number not in again]
+    retried = {t.user_attrs.get(RETRY_OF) for t in trials}
+    states = [t.state for t in trials if t.number not in retried]
     return TrialCounts(
-        total=len(own),
-        complete=own.count(TrialState.COMPLETE),
-        pruned=own.count(TrialState.PRUNED),
-        failed=own.count(TrialState.FAIL),
-        tried_again=len(trials) - len(own),
+        total=len(states),
+        complete=states.count(TrialState.COMPLETE),
+        pruned=states.count(TrialState.PRUNED),
+        failed=states.count(TrialState.FAIL),
+        tried_again=len(trials) - len(states),
     )
 
 
@@ -160,30 +160,30 @@ def facts(
     spec: SweepSpec,
     chosen: FrozenTrial,
     again: Confirmed | None,
-    told: Verdict | None,
+    outcome: Verdict | None,
 ) -> SweepFacts:
-    """What checks look at when a sweep has ended."""
+    """Return the facts for checks of a finished sweep."""
     ranges = {}
     for key, value in values_of(chosen).items():
-        one = spec.space[key]
-        if one.low is not None and isinstance(value, int | float) and one.times is None:
-            low, high = one.ends
-            ranges[key] = TunedRange(low=low, high=high, best=float(value), log=one.log)
+        dim = spec.space[key]
+        if dim.low is not None and isinstance(value, int | float) and dim.times is None:
+            low, high = dim.ends
+            ranges[key] = TunedRange(low=low, high=high, best=float(value), log=dim.log)
     failed = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
-    every = study.get_trials(deepcopy=False)
-    again_as = {t.user_attrs.get(RETRY_OF) for t in every}
+    trials = study.get_trials(deepcopy=False)
+    retried = {t.user_attrs.get(RETRY_OF) for t in trials}
     return SweepFacts(
         ranges=ranges,
         ended=counts(study).ended,
-        errors=[str(t.user_attrs.get(ERROR)) for t in failed if t.number not in again_as],
-        verdict=told,
+        errors=[str(t.user_attrs.get(ERROR)) for t in failed if t.number not in retried],
+        verdict=outcome,
         confirmed=again is not None,
         simulated=spec.simulated,
     )
 
 
 def drop_weights(study: optuna.Study, folder: SweepFolder, chosen: FrozenTrial) -> None:
-    """Delete the networks of all trials but the best; results, events and cards stay."""
+    """Delete the weights of all trials but the best; results, events and cards stay."""
     for path in (folder.path / "trials").glob("*"):
         if path == folder.trial(chosen.number):
             continue
@@ -194,29 +194,29 @@ def drop_weights(study: optuna.Study, folder: SweepFolder, chosen: FrozenTrial) 
 def save(
     folder: SweepFolder, spec: SweepSpec, space: Space, chosen: FrozenTrial
 ) -> list[Path]:
-    """As a config that `kdlab run` takes, and as a card for each part that was tuned."""
+    """Write the best trial as a config for `kdlab run`, and a card for each tuned part."""
     values = values_of(chosen)
     about = f"Trial {chosen.number} of the sweep {folder.run_id}, the best of its study."
     tree = space.composed(values)
     root = folder.path / "best"
     if spec.simulation is not None:
         path = root / "registry" / "simulations" / f"{folder.run_id}.yaml"
-        return [_written(path, about, tree.data)]
+        return [_write_card(path, about, tree.data)]
     assert spec.experiment is not None
     seeds = {"seeds": list(spec.seeds)} if spec.seeds else {}
     overrides = [dict(spec.overrides), seeds, space.changed(values)]
     config = loader.written(spec.experiment, overrides)
-    files = [_written(root / "configs" / f"{folder.run_id}.yaml", about, config)]
+    files = [_write_card(root / "configs" / f"{folder.run_id}.yaml", about, config)]
     for part in dict.fromkeys(key.split(".")[0] for key in values):
-        whole = tree.data.get(part)
-        if isinstance(whole, dict):
+        part_tree = tree.data.get(part)
+        if isinstance(part_tree, dict):
             shelf = _SHELVES.get(part, part)
             path = root / "registry" / shelf / f"{folder.run_id}.yaml"
-            files.append(_written(path, about, whole))
+            files.append(_write_card(path, about, part_tree))
     return files
 
 
-def _written(path: Path, about: str, tree: Mapping[str, object]) -> Path:
+def _write_card(path: Path, about: str, tree: Mapping[str, object]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     card = {"about": about} | {k: v for k, v in tree.items() if k != "about"}
     path.write_text(yaml_text.dump(card), encoding="utf-8")

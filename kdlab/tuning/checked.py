@@ -1,4 +1,4 @@
-"""A sweep before it runs: loaded, checked, started."""
+"""Load, check and start sweeps."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -28,15 +28,15 @@ from kdlab.tuning.spec import Dimension, SweepSpec
 
 
 class CheckedSweep:
-    """A sweep before it runs: checked; `start()` runs it.
+    """A checked sweep; `start()` runs it.
 
     Raises:
-        SpecError, NotFoundError, BadInput: what is wrong, as the command line says it.
+        SpecError, NotFoundError, BadInput: the faults, as the command line reports them.
     """
 
     def __init__(self, composed: loader.Composed) -> None:
         self.name = composed.name.removeprefix("sweeps/")
-        if self.name.endswith(".yaml"):  # of a file; else the name of one under configs/
+        if self.name.endswith(".yaml"):  # a file; others are names under configs/
             self.name = Path(self.name).stem
         self.spec = construct(SweepSpec, composed)
         samplers.check(self.spec)
@@ -48,10 +48,10 @@ class CheckedSweep:
             simulated.check(self.space.base)
 
     def check(self, say: Callable[[str], None] = lambda line: None) -> None:
-        """Data, models and addresses of the experiment as it is.
+        """Check data, models and addresses of the unchanged experiment.
 
         Raises:
-            BadInput: one clear message; nothing was started.
+            BadInput: a check failed; nothing was started.
         """
         if self.spec.workers is not None:
             self.spec.workers.check()
@@ -61,26 +61,22 @@ class CheckedSweep:
     def start(
         self, study: str | None = None, say: Callable[[str], None] = lambda line: None
     ) -> Sweep:
-        """In a process of its own; a study of this name is gone on with.
+        """Start the sweep in a new process; an existing study of this name continues.
 
         Raises:
-            BadInput: the study is of another sweep, or its sweep is running.
+            BadInput: the study belongs to another sweep, or its sweep is running.
         """
         name = study or self.name.replace("/", "-")
         if not NAME.fullmatch(name):
-            raise BadInput(
-                f"{name!r} is no name of a study; take letters, digits, - and _."
-            )
+            raise BadInput(f"{name!r} is no name of a study; use letters, digits, - and _.")
         folder = SweepFolder(sweeps_folder() / name)
         check_hash(folder, self.hash, self.name)
         if not folder.spec.is_file():
-            earlier(self.spec, self.space)  # whether there is something
+            earlier(self.spec, self.space)  # raises if there is nothing to start from
         self.check(say)
-        # All trees in which a trial may name a component of a notebook cell.
-        chosen = [{"type": c} for d in self.spec.space.values() for c in d.choices or ()]
-        components = package_components(
-            component_names([self.space.base.to_dict(), *chosen])
-        )
+        # Trials may name components of notebook cells in these.
+        parts = [{"type": c} for d in self.spec.space.values() for c in d.choices or ()]
+        components = pack(component_names([self.space.base.to_dict(), *parts]))
         if self.spec.workers is not None:
             refuse_cells(components, "The sweep", "Dask workers")
         try:
@@ -92,33 +88,33 @@ class CheckedSweep:
         except OSError as error:
             raise ClusterError(
                 f"The sweep's folder {folder.path} cannot be written: {error}. Nothing was "
-                "started, and what is in it is as it was."
+                "started, and its files are unchanged."
             ) from error
         return Sweep(folder)
 
     def _write(self, folder: SweepFolder, components: Components) -> None:
-        """What its process reads. A study that goes on keeps the name it began with."""
+        """Write the files that the sweep's process reads; a study that continues keeps its name."""
         text = yaml_text.dump(self.spec.to_dict())
         write_whole(folder.spec, lambda new: new.write_text(text, encoding="utf-8"))
         write_json(folder.path / "components.json", components)
-        known = folder.origin().experiment or f"sweeps/{self.name}"
-        folder.write_origin(known, self.hash)
+        experiment = folder.origin().experiment or f"sweeps/{self.name}"
+        folder.write_origin(experiment, self.hash)
         folder.write_status(state="starting", created=time.time(), error=None, result=None)
 
     def __repr__(self) -> str:
-        of = self.spec.experiment or self.spec.simulation
+        base = self.spec.experiment or self.spec.simulation
         keys = ", ".join(self.spec.space)
-        return f"CheckedSweep({self.name!r}: {of} over {keys}, {self.spec.trials} trials)"
+        return f"CheckedSweep({self.name!r}: {base} over {keys}, {self.spec.trials} trials)"
 
     def _repr_html_(self) -> str:
         rows = [
             (key, _range_text(dimension), self.space.leaves[key].value)
             for key, dimension in self.spec.space.items()
         ]
-        of = str(self.spec.experiment or self.spec.simulation)
+        target = str(self.spec.experiment or self.spec.simulation)
         pool = ", one pool for all trials" if shares_pool(self.spec, self.space) else ""
         cards = [page.Card("", page.table(("key", "may be", "as it is"), rows))]
-        return page.CardPage(self.name, cards, detail=f"over {of}{pool}").html()
+        return page.CardPage(self.name, cards, detail=f"over {target}{pool}").html()
 
 
 def _range_text(dimension: Dimension) -> str:
@@ -134,17 +130,17 @@ def _range_text(dimension: Dimension) -> str:
 def search(
     name: str | Path | Mapping[str, object], *overrides: str | Mapping[str, object]
 ) -> CheckedSweep:
-    """A sweep from `configs/sweeps/` by name, from a path to a YAML file, or as a dict.
+    """Load a sweep from `configs/sweeps/` by name, from a path to a YAML file, or from a dict.
 
     Raises:
-        NotFoundError: no such sweep; names the nearest.
-        SpecError: with every fault, its key and value.
+        NotFoundError: no such sweep; lists the nearest.
+        SpecError: lists all faults, with key and value.
     """
-    trust_named(overrides)  # and no file: it may be somebody else's
+    trust_named(overrides)  # but not those of a file, which may be somebody else's
     if isinstance(name, Mapping):
         trust_named(name)
         tree = dict(name)
-        # Its study goes on with the same dict, and is not mixed with another one's.
-        own = f"sweep-{loader.spec_hash(tree)[:8]}"
-        return CheckedSweep(loader.from_dict(tree, own, overrides))
+        # The same dict continues its study; another dict has another name.
+        study = f"sweep-{loader.spec_hash(tree)[:8]}"
+        return CheckedSweep(loader.from_dict(tree, study, overrides))
     return CheckedSweep(read_sweep(str(name), overrides))

@@ -1,8 +1,8 @@
-"""The search: ask Optuna, have workers run trials, tell Optuna. The only writer of the study.
+"""The search: get values from Optuna, run trials on workers, report results to Optuna.
 
-What a trial came to is in its run folder before the study is told, so that a driver which
-is killed in between finds it there: no trial is lost, none counts twice. A trial that was
-under way is tried again with the same values.
+The driver is the study's only writer. A trial's result is in its run folder before the study
+gets it, so a driver that is killed in between finds it there: no trial is lost, none counts
+twice. A trial that was running is retried with the same values.
 """
 
 import errno
@@ -37,17 +37,17 @@ from kdlab.tuning.verdicts import (
     why,
 )
 
-_ENQUEUED = "kdlab.enqueued"  # of the study
-_WATCH_S = 0.1  # between looks at the events of running trials
+_ENQUEUED = "kdlab.enqueued"  # user attribute of the study
+_WATCH_S = 0.1  # between reads of the events of running trials
 
 
 class Driver(WorkQueue[RunningTrial]):
-    """`run()` it once; nobody else writes to the study.
+    """Driver of one search: call `run()` once; it is the study's only writer.
 
     Args:
-        make: a trial's order, by its number and values; KdlabError where these make no spec.
-        first: settings that are tried before the sweep's own, with why.
-        trouble: asked when a trial has failed: what would have all others fail too.
+        make: returns a trial's order by number and values; KdlabError for an invalid spec.
+        first: settings to try before the sweep's, each with its reason.
+        trouble: called after a failed trial: returns a cause that fails all others, or None.
     """
 
     saves_s = 60.0
@@ -69,53 +69,53 @@ class Driver(WorkQueue[RunningTrial]):
         self.make, self.emit, self.first, self.trouble = make, emit, first, trouble
         self.verdicts = Verdicts(self.spec, study, emit)
         self.ended_early: str | None = None
-        self._asks: list[float] = []  # seconds each, with the order made
-        self._begin: float | None = None  # of the first trial
+        self._asks: list[float] = []  # seconds of each, until the order was sent
+        self._begin: float | None = None  # start of the first trial, monotonic
         self._watched = time.monotonic()
         self._described = described(space)
 
     @property
     def ms_per_trial(self) -> float | None:
-        """Milliseconds of the driver's own time."""
+        """Driver overhead per trial in milliseconds."""
         if not self._asks:
             return None
         return 1000 * (sum(self._asks) + sum(self.verdicts.seconds)) / len(self._asks)
 
     def run(self) -> None:
-        """Until there are enough trials, or the time is over.
+        """Run trials until there are enough or the time limit passes.
 
         Raises:
-            RunStopped: the user asked; running trials are tried again by a resume.
-            ClusterError: workers do not come up.
+            RunStopped: the user stopped it; a resume retries running trials.
+            ClusterError: workers do not start.
         """
         self.verdicts.ended = counts(self.study).ended
-        self._take_up()
+        self._recover_trials()
         self._enqueue()
         self.verdicts.enough = self._wanted()
-        self.carry_out("stopped by the user; the study has all that ended")
+        self.carry_out("stopped by the user; the study has all trials that ended")
         if self.verdicts.ended < self.verdicts.enough:
             self.ended_early = f"the time limit of {self.spec.time_limit_s:g} s"
 
     # Before the first trial
 
-    def _take_up(self) -> None:
-        """What a driver that was killed or stopped has left."""
-        words = "was under way when the sweep ended"
+    def _recover_trials(self) -> None:
+        """Finish or retry the trials that a killed or stopped driver left running."""
+        reason = "was running when the sweep ended"
         retried = {t.user_attrs.get(RETRY_OF) for t in self._trials()}
         for trial in self._trials(TrialState.RUNNING):
             live = optuna.trial.Trial(self.study, trial._trial_id)
             path, values = (trial.user_attrs.get(key) for key in (RUN, VALUES))
             run = None if path is None else Path(path)
             state = RunningTrial(live, dict(values or {}), run, begun=0.0)
-            if (result := kept(run)) is not None:
+            if (result := saved_result(run)) is not None:
                 self.verdicts.finished(state, result)
             elif trial.number in retried:
-                self.verdicts.given_up(live, f"{words}; tried again")
+                self.verdicts.fail(live, f"{reason}; retried")
             else:
-                self.verdicts.again(state, words, counts=False)
+                self.verdicts.requeue(state, reason, counts=False)
 
     def _enqueue(self) -> None:
-        """What is tried first, once per study; also when it was killed while at this."""
+        """Enqueue the first settings, once per study, even if killed during it."""
         if self.study.user_attrs.get(_ENQUEUED):
             return
         first = list[tuple[str, Mapping[str, object]]]()
@@ -123,17 +123,17 @@ class Driver(WorkQueue[RunningTrial]):
         if as_it_is is not None:
             first.append((AS_IT_IS, as_it_is))
         elif self.spec.defaults:
-            words = "The experiment's own values are not in the space, so it is not tried as it is."
-            self.emit(Note(message=words))
+            message = "The experiment's values are outside the space, so it is not tried unchanged."
+            self.emit(Note(message=message))
         first += [*self.first, *(("enqueued", values) for values in self.spec.enqueue)]
         if self.spec.sampler["name"] == "grid":
             known = [values for _, values in first]
             first += [("grid", v) for v in self.space.grid() if v not in known]
-        there = {repr(t.user_attrs.get(PARAMETERS)) for t in self._trials()}
+        enqueued = {repr(t.user_attrs.get(PARAMETERS)) for t in self._trials()}
         for reason, values in first:
             parameters = self.space.parameters(values)
-            if repr(parameters) not in there:
-                there.add(repr(parameters))
+            if repr(parameters) not in enqueued:
+                enqueued.add(repr(parameters))
                 attributes = {WHY: reason, PARAMETERS: parameters}
                 self.study.enqueue_trial(parameters, user_attrs=attributes)
         self.study.set_user_attr(_ENQUEUED, True)
@@ -141,8 +141,8 @@ class Driver(WorkQueue[RunningTrial]):
     def _wanted(self) -> int:
         if self.spec.sampler["name"] != "grid":
             return self.spec.trials or TRIALS
-        own = len([t for t in self._trials() if RETRY_OF not in t.user_attrs])
-        return min(own, self.spec.trials or own)
+        count = len([t for t in self._trials() if RETRY_OF not in t.user_attrs])
+        return min(count, self.spec.trials or count)
 
     # While trials run
 
@@ -161,7 +161,7 @@ class Driver(WorkQueue[RunningTrial]):
         trial.set_user_attr(VALUES, values)
         try:
             order = self.make(trial.number, values)
-        except KdlabError as error:  # these values do not go together
+        except KdlabError as error:  # invalid combination of values
             self.verdicts.failed(RunningTrial(trial), str(error))
             return
         run = None if order.run is None else Path(order.run)
@@ -175,8 +175,8 @@ class Driver(WorkQueue[RunningTrial]):
         )
         self.emit(started)
 
-    def look(self) -> None:
-        """Intermediate values, for the pruner."""
+    def update(self) -> None:
+        """Report intermediate values of running trials to the pruner."""
         watched = self.spec.metric(0).watched
         prunes = self.spec.pruner.get("name", "none") != "none"
         if not prunes or watched is None or time.monotonic() - self._watched < _WATCH_S:
@@ -190,7 +190,7 @@ class Driver(WorkQueue[RunningTrial]):
                     self._report(number, state, float(value))
 
     def _is_of_the_student(self, event: Event) -> bool:
-        """An end of an epoch: not of its teacher, nor of what it is compared with."""
+        """Return whether an event is an epoch of the student that the result describes."""
         member = event.member or ""
         if not isinstance(event, EpochDone) or member == "teacher":
             return False
@@ -206,28 +206,28 @@ class Driver(WorkQueue[RunningTrial]):
             self.workers.stop(number)
             self.emit(TrialStopping(number=number, epoch=state.reported, value=value))
 
-    def hear(self, end: TrialEnded) -> None:
+    def on_ended(self, end: TrialEnded) -> None:
         if end.state == "lost":
             self.emit(LocalModelLost(order=end.order, why=str(end.error)))
         if end.order is None:
             return
         state, error = self.running.pop(end.order), str(end.error)
-        # What a lost one had written last decides.
-        result = kept(state.run) if end.state == "lost" else end.result
+        # For a lost trial, the result in its folder decides.
+        result = saved_result(state.run) if end.state == "lost" else end.result
         if end.state in ("finished", "lost") and result is not None:
             self.verdicts.finished(state, result)
         elif end.state == "lost":
-            self.verdicts.again(state, error)
+            self.verdicts.requeue(state, error)
         elif state.pruned:
             self.verdicts.pruned(state)
         elif end.state == "stopped":
-            self.verdicts.again(state, "was stopped", counts=False)
+            self.verdicts.requeue(state, "was stopped", counts=False)
         elif end.state == "no_room":
-            self.verdicts.again(state, error, counts=False)
+            self.verdicts.requeue(state, error, counts=False)
             raise OSError(errno.ENOSPC, f"{error} (trial {end.order})")
         elif (trouble := self.trouble()) is not None:
-            self.verdicts.again(state, trouble, counts=False)
-            raise ClusterError(f"{trouble} The trial that failed by it: {error}")
+            self.verdicts.requeue(state, trouble, counts=False)
+            raise ClusterError(f"{trouble} A trial failed with: {error}")
         else:
             self.verdicts.failed(state, error)
 
@@ -235,9 +235,9 @@ class Driver(WorkQueue[RunningTrial]):
         return self.study.get_trials(deepcopy=False, states=states or None)
 
 
-def kept(run: Path | None) -> ResultFacts | None:
-    """The result of a trial that had come to its end when its process was lost."""
-    if run is None:  # a simulation keeps nothing
+def saved_result(run: Path | None) -> ResultFacts | None:
+    """Return the result of a trial that had finished before its process was lost."""
+    if run is None:  # a simulation has no folder
         return None
     status = RunFolder(run).raw_status()
     return status.result if status.state == "finished" else None

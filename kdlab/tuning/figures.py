@@ -1,4 +1,4 @@
-"""Pictures of a study, by Optuna."""
+"""Plots of a study, drawn by Optuna."""
 
 import warnings
 from collections.abc import Callable
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     Drawing = Axes | np.ndarray[tuple[int, ...], np.dtype[np.object_]]
 
 
-_ENOUGH = 10  # trials from which shares say something
+_ENOUGH = 10  # trials for meaningful importances
 
 
 def draw(study: optuna.Study, spec: SweepSpec, folder: Path, emit: Emit) -> list[Path]:
-    """History, importance, slice, contour; of several objectives the Pareto front."""
+    """Draw history, importance, slice and contour; with several objectives the Pareto front."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -36,28 +36,28 @@ def draw(study: optuna.Study, spec: SweepSpec, folder: Path, emit: Emit) -> list
     def of_first(plot: Callable[..., "Drawing"]) -> Callable[[], "Drawing"]:
         return lambda: plot(study, target=target, target_name=first)
 
-    wanted: dict[str, Callable[[], Drawing]] = {
+    plotters: dict[str, Callable[[], Drawing]] = {
         "history": of_first(plots.plot_optimization_history),
         "slice": of_first(plots.plot_slice),
         "timeline": lambda: plots.plot_timeline(study),
     }
-    varied = len({tuple(t.values) for t in complete(study)}) > 1
-    if varied:
-        wanted["importance"] = lambda: plots.plot_param_importances(study)
-    if varied and len(spec.space) > 1:
-        wanted["contour"] = of_first(plots.plot_contour)
+    varies = len({tuple(t.values) for t in complete(study)}) > 1
+    if varies:
+        plotters["importance"] = lambda: plots.plot_param_importances(study)
+    if varies and len(spec.space) > 1:
+        plotters["contour"] = of_first(plots.plot_contour)
     if any(t.intermediate_values for t in study.get_trials(deepcopy=False)):
-        wanted["intermediate"] = lambda: plots.plot_intermediate_values(study)
+        plotters["intermediate"] = lambda: plots.plot_intermediate_values(study)
     if len(spec.objectives) in (2, 3):
         names = [o.metric for o in spec.objectives]
-        wanted["pareto"] = lambda: plots.plot_pareto_front(study, target_names=names)
+        plotters["pareto"] = lambda: plots.plot_pareto_front(study, target_names=names)
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = [_drawn(name, make, folder, emit) for name, make in wanted.items()]
+    drawn = [_draw_one(name, make, folder, emit) for name, make in plotters.items()]
     return [path for path in drawn if path is not None]
 
 
 def importance(study: optuna.Study) -> dict[str, float]:
-    """See `Sweep.importance`."""
+    """Return the importance of each key; see `Sweep.importance`."""
     ended = complete(study)
     settings = set.intersection(*(set(t.params) for t in ended)) if ended else set()
     varied = [k for k in sorted(settings) if len({str(t.params[k]) for t in ended}) > 1]
@@ -68,35 +68,35 @@ def importance(study: optuna.Study) -> dict[str, float]:
     def target(trial: optuna.trial.FrozenTrial) -> float:
         return sign * float(trial.values[0])
 
-    with warnings.catch_warnings(action="ignore"):  # it is experimental
-        found = optuna.importance.get_param_importances(
+    with warnings.catch_warnings(action="ignore"):  # PED-ANOVA is experimental
+        shares = optuna.importance.get_param_importances(
             study,
             evaluator=optuna.importance.PedAnovaImportanceEvaluator(),
             params=varied,
             target=target if len(study.directions) > 1 else None,
         )
-    return {name: float(share) for name, share in found.items()}
+    return {name: float(share) for name, share in shares.items()}
 
 
-def _drawn(
+def _draw_one(
     name: str, make: "Callable[[], Drawing]", folder: Path, emit: Emit
 ) -> Path | None:
     from matplotlib import pyplot
 
     path = folder / f"{name}.png"
     try:
-        with warnings.catch_warnings(action="ignore"):  # of plots that are experimental
+        with warnings.catch_warnings(action="ignore"):  # some plots are experimental
             axes = make()
         several = isinstance(axes, np.ndarray)
         grid = np.atleast_1d(np.asarray(axes, dtype=object))
         picture = grid.ravel().tolist()[0].get_figure()
         rows, columns = grid.shape if grid.ndim == 2 else (1, len(grid))
         picture.set_size_inches(max(7, 3.6 * columns), max(4, 3 * rows))
-        if several:  # labels of one are long enough to lie on the next
+        if several:  # long labels would overlap the next plot
             picture.subplots_adjust(wspace=0.45, hspace=0.45)
         picture.savefig(path, dpi=110, bbox_inches="tight")
-    except Exception as error:  # a picture never fails a search that has its result
-        emit(Note(message=f"No picture of {name}: {error}"))
+    except Exception as error:  # a plot must not fail a finished search
+        emit(Note(message=f"Could not plot {name}: {error}"))
         return None
     finally:
         pyplot.close("all")

@@ -3,10 +3,10 @@
 runs/sweeps/<study>/
     sweep.yaml      the resolved sweep; experiment.json its name and hash
     study.journal   Optuna's storage (study.db with `storage: sqlite`)
-    events.jsonl    what happened; status.json state, process, result
-    sweep.log       what the processes printed
+    events.jsonl    all events; status.json state, process, result
+    sweep.log       output of the processes
     trials/<study>-0007/   a run folder for each trial
-    confirm/        run folders of the best and of the experiment as it is
+    confirm/        run folders of the best and of the unchanged experiment
     best/           the best trial as configs/<study>.yaml and cards
     figures/        history, importance, slice, contour, Pareto front
 """
@@ -30,7 +30,7 @@ from kdlab.tuning import samplers
 from kdlab.tuning.spec import SweepSpec
 
 SPEC_HASH, OPTUNA = "kdlab.sweep_hash", "kdlab.optuna"
-# A study may be gone on with when only these differ: they do not change what a trial is.
+# A study continues when only these differ: they do not change its trials.
 _FREE = (
     *("about", "trials", "time_limit_s", "jobs", "retries", "confirm", "keep"),
     *("tracking", "workers", "share_pool"),
@@ -39,7 +39,7 @@ _FREE = (
 
 @dataclass(frozen=True, slots=True)
 class SweepFolder(RunFolder):
-    """With status and events like that of a run."""
+    """A sweep's folder; status and events are as in a run folder."""
 
     @property
     def log(self) -> Path:
@@ -54,7 +54,7 @@ class SweepFolder(RunFolder):
         return f"kdlab sweep {self.spec} --study {self.run_id}"
 
     def sweep(self) -> SweepSpec:
-        """The resolved sweep."""
+        """Read the resolved sweep."""
         return construct(
             SweepSpec, from_dict(yaml.safe_load(self.spec.read_text()), self.run_id)
         )
@@ -67,35 +67,35 @@ class SweepFolder(RunFolder):
 
 
 def find(study: str) -> SweepFolder:
-    """A sweep by its name, or the "last"; NotFoundError where there is none, with the nearest."""
+    """Find a sweep by name or "last"; NotFoundError, with the nearest, where there is none."""
     return SweepFolder(find_sweep(study).path)
 
 
 def sweep_hash(spec: SweepSpec) -> str:
-    """Hash of what makes two sweeps the same."""
+    """Hash a sweep without the keys that may differ between sessions."""
     counted = {k: v for k, v in spec.to_dict().items() if k not in _FREE}
     return spec_hash(
         counted | {"real": None}
-    )  # a field that went: studies stay what they are
+    )  # removed field: keeps the hash of earlier studies
 
 
 def check_hash(folder: SweepFolder, wanted: str, name: str) -> None:
-    """Refuse, as BadInput, a study that is there and of another sweep."""
+    """Raise BadInput for an existing study of another sweep."""
     if not folder.spec.is_file():
         return
-    known = folder.origin().spec_hash
-    if known != wanted:
+    study_hash = folder.origin().spec_hash
+    if study_hash != wanted:
         raise BadInput(
-            f"The study {folder.run_id} is of another sweep: its hash is {known}, that of "
+            f"The study {folder.run_id} is of another sweep: its hash is {study_hash}, that of "
             f"{name} is {wanted}. Trials of both would not be comparable.\n"
-            f"Its own sweep is {folder.spec}; it goes on with\n"
+            f"Continue its own sweep, {folder.spec}, with\n"
             f"    kdlab sweep {folder.spec} --study {folder.run_id}\n"
-            f"A new study takes another name:\n    kdlab sweep {name} --study NAME"
+            f"Start a new study under another name:\n    kdlab sweep {name} --study NAME"
         )
 
 
 def open_study(folder: SweepFolder, spec: SweepSpec, of: str) -> optuna.Study:
-    """The study of a sweep (`of`: its hash), made if it is not there yet."""
+    """Open the study of a sweep, or create it; `of` is the sweep's hash."""
     path = folder.storage(spec.storage)
     if spec.storage == "journal":
         mend(path)
@@ -107,9 +107,9 @@ def open_study(folder: SweepFolder, spec: SweepSpec, of: str) -> optuna.Study:
         directions=spec.directions(),
         load_if_exists=True,
     )
-    before = len(study.get_trials(deepcopy=False))
-    if before:
-        study.sampler = samplers.sampler(spec, before)
+    trials = len(study.get_trials(deepcopy=False))
+    if trials:
+        study.sampler = samplers.sampler(spec, trials)
     if SPEC_HASH not in study.user_attrs:
         study.set_user_attr(SPEC_HASH, of)
         study.set_user_attr(OPTUNA, optuna.__version__)
@@ -119,7 +119,7 @@ def open_study(folder: SweepFolder, spec: SweepSpec, of: str) -> optuna.Study:
 
 
 def read_study(folder: SweepFolder, kind: str) -> optuna.Study:
-    """The study, while its driver may be writing; NotFoundError: it has no trial yet."""
+    """Open a study for reading, also during a sweep; NotFoundError where it has none yet."""
     path = folder.storage(kind)
     if not path.is_file():
         raise NotFoundError(f"The sweep {folder.run_id} has no study yet.")
@@ -133,11 +133,11 @@ def _storage(path: Path, kind: str) -> BaseStorage:
 
 
 def mend(journal: Path) -> None:
-    """Take away a last line that a killed process or a full disk left torn.
+    """Remove an incomplete last line, left by a killed process or a full disk.
 
     Optuna reads such a line as the end, and would append to it.
     """
-    # Whoever held Optuna's own lock is gone: the sweep's is held by who calls this.
+    # The holder of Optuna's lock has ended: the caller holds that of the sweep.
     journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
     if journal.is_file():
         os.truncate(journal, journal.read_bytes().rfind(b"\n") + 1)

@@ -1,4 +1,4 @@
-"""A sweep from outside: watched, stopped, its best saved. It outlives this process."""
+"""Handle of a sweep: watch it, stop it, save its best. The sweep outlives this process."""
 
 import math
 import re
@@ -18,7 +18,7 @@ from kdlab.events.sweep_state import SweepState
 from kdlab.events.sweeps import TrialDone
 from kdlab.experiment.folder import RunStatus
 from kdlab.report import chart, page
-from kdlab.report.progress import people
+from kdlab.report.progress import stderr_console
 from kdlab.report.table import number, text_table_left
 from kdlab.run.handle.job_handle import JobHandle, viewers
 from kdlab.tuning.best import row
@@ -28,26 +28,26 @@ from kdlab.tuning.outcome import SweepOutcome, SweepResult, TrialRow
 from kdlab.tuning.spec import SweepSpec
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-_QUICK_S, _EACH = 1.0, 20  # of quicker trials every twentieth is a line
+_QUICK_S, _EACH = 1.0, 20  # of quicker trials, one in twenty is printed
 
 
 def check_name(name: str) -> None:
-    """Refuse, as BadInput, what is no name for the best, or is there already."""
+    """Raise BadInput for an invalid name for the best, or one that exists."""
     if not NAME.fullmatch(name):
-        raise BadInput(f"{name!r} is no name; take letters, digits, - and _.")
-    here = Path.cwd()
-    there = [*here.glob(f"configs/{name}.yaml"), *here.glob(f"registry/*/{name}.yaml")]
-    if there:
-        raise BadInput(f"{folders.display(there[0])} is there already. Take another name.")
+        raise BadInput(f"{name!r} is no name; use letters, digits, - and _.")
+    folder = Path.cwd()
+    files = [*folder.glob(f"configs/{name}.yaml"), *folder.glob(f"registry/*/{name}.yaml")]
+    if files:
+        raise BadInput(f"{folders.display(files[0])} exists already. Choose another name.")
 
 
 def attach_sweep(study: str = "last") -> "Sweep":
-    """A sweep that exists, running or not; NotFoundError where there is none of this name."""
+    """Attach to a sweep, running or not; NotFoundError where there is none of this name."""
     return Sweep(find(study))
 
 
 class Sweep(JobHandle):
-    """Watch, wait for and stop a sweep. Several of these may look at the same one."""
+    """Watch, wait for and stop a sweep. Several handles may share one sweep."""
 
     folder: SweepFolder
 
@@ -65,46 +65,48 @@ class Sweep(JobHandle):
 
     @property
     def result(self) -> SweepResult:
-        """As `kdlab sweep --json` prints it; a notebook shows it in words.
+        """Result, with the keys of `kdlab sweep --json`; a notebook shows a summary.
 
         Raises:
-            RunFailed, RunStopped, NotFoundError: it has none, and why.
+            RunFailed, RunStopped, NotFoundError: there is none, with the reason.
         """
         return SweepResult(self._result_or_raise())
 
     @property
     def outcome(self) -> SweepOutcome:
-        """The same, checked; in words where it is printed."""
+        """Typed result; prints as a summary."""
         return from_builtins(SweepOutcome, self.result)
 
     def _why_no_result(self, status: RunStatus) -> str:
-        again = f"    {self.folder.resume_command}"
+        command = f"    {self.folder.resume_command}"
         if status.state == "stopped":
-            return f"The sweep {self.id} was stopped; it goes on with:\n{again}"
+            return f"The sweep {self.id} was stopped. Continue with:\n{command}"
         if status.state not in ("failed", "lost"):
             return f"The sweep {self.id} is {status.state}; no result yet."
-        what = status.error or "its process was killed from outside"
-        words = f"The sweep {self.id} failed: {what}\nLog: {self.folder.log}"
-        if again in what:  # of a full disk
-            return words
-        return f"{words}\nWhat has ended is kept; after mending the cause it goes on with:\n{again}"
+        error = status.error or "its process was killed from outside"
+        message = f"The sweep {self.id} failed: {error}\nLog: {self.folder.log}"
+        if command in error:  # the message of a full disk has it
+            return message
+        return (
+            f"{message}\nFinished trials are saved. Fix the cause and continue:\n{command}"
+        )
 
     @property
     def study(self) -> optuna.Study:
-        """Optuna's, to look at: `sweep.study.trials_dataframe()`."""
+        """Optuna's study, to read: `sweep.study.trials_dataframe()`."""
         return read_study(self.folder, self.spec.storage)
 
     def rows(self) -> list[TrialRow]:
-        """One for each trial so far."""
+        """Return a row for each trial so far."""
         try:
             trials = self.study.get_trials(deepcopy=False)
-        except (NotFoundError, KeyError):  # the study is being made
+        except (NotFoundError, KeyError):  # the study does not exist yet
             return []
         spec = self.spec
         return [row(trial, spec) for trial in trials if trial.state.name != "WAITING"]
 
     def table(self, most: int = 15) -> str:
-        """The best trials, as text."""
+        """Return the best trials as a text table."""
         return text_table_left(*self._cells(most))
 
     def _cells(self, most: int) -> tuple[list[str], list[list[str]]]:
@@ -130,39 +132,39 @@ class Sweep(JobHandle):
         ]
 
     def pictures(self) -> list[Path]:
-        """PNG files of the study; drawn at its end."""
+        """Return the PNG plots of the study; drawn at its end."""
         return sorted((self.path / "figures").glob("*.png"))
 
     def importance(self) -> dict[str, float]:
-        """The share of each setting in what good trials differ by from all; empty before ten.
+        """Return the importance of each key for the first objective; empty before ten trials.
 
-        By PED-ANOVA (Watanabe and others, IJCAI 2023), of the first objective.
+        PED-ANOVA (Watanabe et al., IJCAI 2023): how far good trials differ from all.
         """
         try:
             return importance(self.study)
-        except (NotFoundError, KeyError):  # it is being made
+        except (NotFoundError, KeyError):  # no study yet
             return {}
 
     def save(self, name: str) -> list[Path]:
-        """The best as configs/NAME.yaml and cards of the current folder.
+        """Save the best as configs/NAME.yaml and cards of the current folder.
 
         Raises:
             NotFoundError: the sweep has no best yet.
-            BadInput: a file of this name is there already.
+            BadInput: a file of this name exists.
         """
         check_name(name)
-        made = sorted((self.path / "best").rglob("*.yaml"))
-        if not made:
+        sources = sorted((self.path / "best").rglob("*.yaml"))
+        if not sources:
             raise NotFoundError(f"The sweep {self.id} has no best yet; it is {self.state}.")
         targets = []
-        for source in made:
+        for source in sources:
             folder = Path.cwd() / source.relative_to(self.path / "best").parent
             folder.mkdir(parents=True, exist_ok=True)
             targets.append(Path(shutil.copyfile(source, folder / f"{name}.yaml")))
         return targets
 
     def live(self) -> object:
-        """Watch it: in a notebook as a table that follows, in a terminal by lines."""
+        """Watch the sweep: as a live table in a notebook, as lines in a terminal."""
         return self._shown_live(
             lambda: viewers["sweep"](self, self._repr_html_, self.importance)
         )
@@ -171,31 +173,31 @@ class Sweep(JobHandle):
         return f"Sweep({self.id}, {self.state}, {_ended(self.rows())} trials ended)"
 
     def _repr_html_(self) -> str:
-        """Where it stands: the curve of the best so far, and the best trials."""
+        """HTML for notebooks: the curve of the best so far, and the best trials."""
         spec, rows, sign = self.spec, self.rows(), self.spec.signs()[0]
         name, best = spec.objectives[0].metric, math.inf
-        each, so_far = list[tuple[float, float]](), list[tuple[float, float]]()
-        for one in rows:
-            if one.values is None:
+        points, so_far = list[tuple[float, float]](), list[tuple[float, float]]()
+        for trial in rows:
+            if trial.values is None:
                 continue
-            each.append((float(one.number), float(one.values[name])))
-            if one.feasible:
-                best = min(best, sign * one.values[name])
-                so_far.append((float(one.number), sign * best))
-        curves = {"best so far": so_far, "trial": each}
+            points.append((float(trial.number), float(trial.values[name])))
+            if trial.feasible:
+                best = min(best, sign * trial.values[name])
+                so_far.append((float(trial.number), sign * best))
+        curves = {"best so far": so_far, "trial": points}
         panel = chart.Panel(name, curves, across="number of the trial")
-        drawn = page.charts([panel]) if len(each) > 1 else []
+        drawn = page.charts([panel]) if len(points) > 1 else []
         cards = [*drawn, page.Card("Best trials", page.table(*self._cells(12)))]
         detail = f"{_ended(rows)} of {spec.trials} trials ended"
-        said = [("bad", str(self.status.error))] if self.status.error else []
-        return page.CardPage(f"Sweep {self.id}", cards, said, detail, self.state).html()
+        alerts = [("bad", str(self.status.error))] if self.status.error else []
+        return page.CardPage(f"Sweep {self.id}", cards, alerts, detail, self.state).html()
 
 
 class ProgressLines:
-    """What happens, in a terminal; feed it events with `see`."""
+    """Print a sweep's progress in a terminal; pass events to `see`."""
 
     def __init__(self) -> None:
-        self.console = people()
+        self.console = stderr_console()
         self.sweep = SweepState()
 
     def see(self, event: Event) -> None:
@@ -205,24 +207,24 @@ class ProgressLines:
             new = self.sweep.best is not best
             quick = event.state != "failed" and (event.seconds or 0.0) < _QUICK_S
             if new or not quick or event.ended % _EACH == 0:
-                self._say(self._of_trial(event, " best so far" if new else ""))
+                self._print_line(self._trial_line(event, " best so far" if new else ""))
         if line := event.text():
-            self._say(line)
+            self._print_line(line)
 
-    def _of_trial(self, event: TrialDone, mark: str) -> str:
+    def _trial_line(self, event: TrialDone, mark: str) -> str:
         head = f"  {event.ended}/{event.of_trials}  trial {event.number}"
         if event.state == "failed":
             return f"{head} failed: {str(event.error).splitlines()[0]}"
         if event.state == "pruned":
             return f"{head} pruned after {event.epoch} epochs"
-        found = event.values_found or {}
-        words = [f"{name} {number(found.get(name))}" for name in self.sweep.objectives]
+        values = event.values_found or {}
+        words = [f"{name} {number(values.get(name))}" for name in self.sweep.objectives]
         seconds = "" if event.seconds is None else f"  {event.seconds:.1f} s"
         mark = " breaks a constraint" if event.feasible is False else mark
         return f"{head}  {'  '.join(words)}{seconds} {mark}".rstrip()
 
-    def _say(self, line: str) -> None:
-        # Text, not markup: names from configs must not be read as colours.
+    def _print_line(self, line: str) -> None:
+        # Text, not markup: names from configs must not become colours.
         self.console.print(Text(line), highlight=False, soft_wrap=True)
 
 
@@ -231,6 +233,6 @@ def _ended(rows: Sequence[TrialRow]) -> int:
 
 
 def _short(text: str, most: int = 70) -> str:
-    """What went wrong is on the last line of most errors."""
+    """Shorten an error to its last line, which most often has the cause."""
     last = text.strip().splitlines()[-1].strip()
     return last if len(last) <= most else f"{last[: most - 1]}…"

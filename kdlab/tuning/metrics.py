@@ -1,4 +1,4 @@
-"""What a sweep can aim at: numbers that a finished trial has, each with its direction."""
+"""Metrics for sweeps: numbers of a finished trial, each with its direction."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from kdlab.events.training import StepLogged
 
 StudyDirection = Literal["maximize", "minimize"]
 Events = Sequence[Event]
-ResultFacts = Mapping[str, object]  # of a run or a simulation, as JSON has it
+ResultFacts = Mapping[str, object]  # result of a run or a simulation, as in JSON
 Take = Callable[[ResultFacts, Events], float | None]
 
 
@@ -24,12 +24,12 @@ class Metric:
     """A number of a finished trial, in `objectives` and `constraints`."""
 
     name: str
-    direction: StudyDirection  # which way is better
-    take: Take | None = None  # None is what stands under its name in the result
-    watched: str | None = None  # key of `epoch_done` events; None: known in the end only
+    direction: StudyDirection  # direction of improvement
+    take: Take | None = None  # None reads the result's key of this name
+    watched: str | None = None  # key of `epoch_done` events; None: known only at the end
 
-    def of(self, result: ResultFacts, events: Events) -> float | None:
-        """The number; None where the run has none."""
+    def value(self, result: ResultFacts, events: Events) -> float | None:
+        """Return the metric of a run; None where it has none."""
         if self.take is not None:
             return self.take(result, events)
         value = result.get(self.name)
@@ -37,18 +37,18 @@ class Metric:
 
 
 def _of_members(over: Callable[[list[float]], float], key: str) -> Take:
-    """A number of each member, 0 where it has none; None where there are no members."""
+    """Combine a number over members, 0 where one has none; None without members."""
 
-    def of(result: ResultFacts, events: Events) -> float | None:
+    def combine(result: ResultFacts, events: Events) -> float | None:
         rows = result.get("runs")
-        each = [row.get(key) or 0 for row in rows] if isinstance(rows, list) else []
-        return over(each) if each else None
+        values = [row.get(key) or 0 for row in rows] if isinstance(rows, list) else []
+        return over(values) if values else None
 
-    return of
+    return combine
 
 
 def _teacher_seconds(result: ResultFacts, events: Events) -> float:
-    """Teachers held, times how long: what a cloud would charge."""
+    """Return the time integral of held teachers, in teacher-seconds: what a cloud charges."""
     total = 0.0
     steps = [e for e in events if isinstance(e, StepLogged) and "teachers" in e.figures]
     for before, after in pairwise(steps):
@@ -59,11 +59,11 @@ def _teacher_seconds(result: ResultFacts, events: Events) -> float:
 
 _EACH_EPOCH = "validation_top1"
 _RUN = (
-    # Percent on validation images, after the last epoch and of the best one.
+    # Validation accuracy in percent, after the last epoch and at the best one.
     Metric("validation_top1", "maximize", watched=_EACH_EPOCH),
     Metric("validation_top1_best", "maximize", watched=_EACH_EPOCH),
-    # Percent on test images: what is chosen by these has no unseen images left. The global
-    # model is that of EC-DNN, MA-DNN and E-DNN.
+    # Test accuracy in percent: a sweep that chooses by it has no unseen images left. The
+    # global model is that of EC-DNN, MA-DNN and E-DNN.
     Metric("student_top1", "maximize", watched=_EACH_EPOCH),
     Metric("student_top5", "maximize"),
     Metric("global_top1", "maximize"),
@@ -75,16 +75,14 @@ _RUN = (
     Metric("teacher_seconds", "minimize", _teacher_seconds),
     # Most unused soft labels, samples.
     Metric("volume_max", "minimize", _of_members(max, "volume_max")),
-    Metric(
-        "resends", "minimize", _of_members(fsum, "resends")
-    ),  # requests that were sent again
+    Metric("resends", "minimize", _of_members(fsum, "resends")),  # requests sent again
     Metric(
         "samples_lost", "minimize", _of_members(fsum, "samples_lost")
-    ),  # that no step was taken on
+    ),  # samples without a training step
 )
 _SIMULATED = (
     Metric("samples_per_second", "maximize"),  # of all students
-    Metric("of_n_training", "maximize"),  # over that of the students without a teacher
+    Metric("of_n_training", "maximize"),  # rate relative to N-training
     Metric("teachers", "minimize"),  # rented
     Metric("teachers_used", "minimize"),  # held at the end
     Metric("volume_max", "minimize"),
@@ -93,31 +91,31 @@ _SIMULATED = (
 )
 
 
-def known(simulated: bool) -> dict[str, Metric]:
+def available(simulated: bool) -> dict[str, Metric]:
     return {m.name: m for m in (_SIMULATED if simulated else _RUN)}
 
 
 def metric(name: str, simulated: bool) -> Metric:
-    """A metric by its name; NotFoundError where there is none, with all of them."""
-    found = known(simulated)
-    if name not in found:
-        where = "a simulation" if simulated else "a run"
+    """Return a metric by name; NotFoundError, with all names, where there is none."""
+    metrics = available(simulated)
+    if name not in metrics:
+        kind = "a simulation" if simulated else "a run"
         raise NotFoundError(
-            f"{where} has no metric {name!r}.{nearest(name, found)} "
-            f"All: {', '.join(found)}."
+            f"{kind} has no metric {name!r}.{nearest(name, metrics)} "
+            f"All: {', '.join(metrics)}."
         )
-    return found[name]
+    return metrics[name]
 
 
 def measured(
     result: ResultFacts, run: Path | None, simulated: bool
 ) -> dict[str, float | None]:
-    """All metrics of what has ended well; None is what it has not.
+    """Return all metrics of a finished trial; None for those it does not have.
 
     Args:
-        result: its own.
-        run: its folder; a simulation has none.
+        result: result of the trial.
+        run: run folder; None for a simulation.
         simulated: whether it was a simulation.
     """
     events = () if run is None else read_all(run / "events.jsonl")
-    return {name: m.of(result, events) for name, m in known(simulated).items()}
+    return {m.name: m.value(result, events) for m in available(simulated).values()}

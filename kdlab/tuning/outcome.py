@@ -1,4 +1,4 @@
-"""What came of a sweep: what `kdlab sweep --json` prints, and the same in words."""
+"""The result of a sweep: the keys of `kdlab sweep --json`, and a summary."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -18,25 +18,25 @@ class TrialRow:
     """A row of the table of trials."""
 
     number: int
-    state: str  # as Optuna names it
-    why: str  # who chose its values
-    set: Mapping[str, object]  # keys of the space with their values
-    values: Mapping[str, float] | None  # of the objectives; None: it has not ended well
-    feasible: bool | None  # whether it keeps the constraints
+    state: str  # Optuna's name
+    why: str  # origin of its values
+    set: Mapping[str, object]  # values by key of the space
+    values: Mapping[str, float] | None  # of the objectives; None: it did not complete
+    feasible: bool | None  # whether it meets the constraints
     error: str | None
-    retry_of: int | None  # number of the trial whose values these are, once more
+    retry_of: int | None  # number of the trial that this one retries
     run_dir: str | None
     seconds: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestTrial(TrialRow):
-    metrics: Mapping[str, float]  # all that are known
+    metrics: Mapping[str, float]  # all known metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialCounts:
-    total: int  # one that was tried again counts once
+    total: int  # a retried trial counts once
     complete: int
     pruned: int
     failed: int
@@ -54,17 +54,17 @@ class Spread:
     mean: float | None
     std: float | None
     values: Sequence[float]
-    seeds: Sequence[int] = ()  # that they are of
+    seeds: Sequence[int] = ()  # of the values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmed:
-    """The best and the experiment as it is, with fresh seeds."""
+    """The best trial and the unchanged experiment, with fresh seeds."""
 
     metric: str  # the first objective
     seeds: Sequence[int]
-    optimistic: float  # what the search had of it
-    failed: Mapping[str, str]  # why, by name of the run
+    optimistic: float  # the search's value of the best
+    failed: Mapping[str, str]  # errors by name of the run
     best: Spread
     as_it_is: Spread
 
@@ -80,12 +80,12 @@ class SweepOutcome:
     trials: TrialCounts
     sweep: str
     confirmed: Confirmed | None
-    verdict: Verdict | None = None  # on the best setting beside the unchanged one
-    saved: Sequence[str]  # configs and cards
+    verdict: Verdict | None = None  # of the best setting against the unchanged one
+    saved: Sequence[str]  # paths of configs and cards
     figures: Sequence[str]
     jobs: int
     driver_ms_per_trial: float | None
-    ended_early: str | None  # why
+    ended_early: str | None  # reason
     wall_seconds: float
     storage: str
     tracking_uri: str | None
@@ -93,34 +93,35 @@ class SweepOutcome:
     checks: Sequence[Mapping[str, str]] = field(default_factory=list)  # issues first
 
     def __str__(self) -> str:
-        """The end of a sweep in words."""
+        """Summary of the sweep."""
         best = self.best
         lines = [f"Best: trial {best.number}"]
-        found = [*(best.values or {}).items(), *best.set.items()]
-        lines += [f"  {name} = {number(value)}" for name, value in found]
-        again = self.confirmed
-        if again is not None:
-            lines.append(f"With fresh seeds {list(again.seeds)}, {again.metric}:")
-            both = (("the best", again.best), ("the experiment as it is", again.as_it_is))
-            for words, each in both:
-                std = "" if each.std is None else f" ± {each.std:.3g}"
-                lines.append(f"  {words}: {number(each.mean)}{std}")
-            lines.append(f"  (the sweep's own, optimistic: {number(again.optimistic)})")
+        values = [*(best.values or {}).items(), *best.set.items()]
+        lines += [f"  {name} = {number(value)}" for name, value in values]
+        confirmed = self.confirmed
+        if confirmed is not None:
+            lines.append(f"With fresh seeds {list(confirmed.seeds)}, {confirmed.metric}:")
+            labels = ("the best", "the experiment as it is")
+            spreads = (confirmed.best, confirmed.as_it_is)
+            for label, spread in zip(labels, spreads, strict=True):
+                std = "" if spread.std is None else f" ± {spread.std:.3g}"
+                lines.append(f"  {label}: {number(spread.mean)}{std}")
+            lines.append(f"  (in the search, optimistic: {number(confirmed.optimistic)})")
         if self.verdict is not None:
             lines.append(fill(self.verdict.sentence, 100))
         count = self.trials
         lines.append(
             f"{count.total} trials: {count.complete} complete, {count.pruned} pruned, "
-            f"{count.failed} failed; {count.tried_again} were lost and tried again"
+            f"{count.failed} failed; {count.tried_again} lost and retried"
         )
-        checks = [from_builtins(CheckMade, one) for one in self.checks]
-        lines += [one.text() for one in checks if one.text()]
+        checks = [from_builtins(CheckMade, check) for check in self.checks]
+        lines += [check.text() for check in checks if check.text()]
         lines += [f"Saved: {path}" for path in self.saved]
         return "\n".join(lines)
 
 
 class SweepResult(dict[str, Any]):
-    """The keys of `kdlab sweep --json`; a notebook shows them in words."""
+    """Result with the keys of `kdlab sweep --json`; a notebook shows a summary."""
 
     def _repr_html_(self) -> str:
         words = html.escape(str(from_builtins(SweepOutcome, self)))

@@ -1,4 +1,4 @@
-"""How a sweep is carried out: how many at a time, with one pool or several, told to whom."""
+"""How a sweep runs: parallel trials, devices, shared pools."""
 
 import os
 
@@ -8,38 +8,38 @@ from kdlab.experiment.spec import ExperimentSpec
 from kdlab.tuning.space import Space
 from kdlab.tuning.spec import SweepSpec
 
-# What these are decides which teacher a pool serves, and how it is measured.
-_OF_THE_POOL = (
+# Keys that decide which teacher a pool serves, and how it is measured.
+_POOL_KEYS = (
     *("data", "teacher", "teacher_pool", "method"),
     *("train.batch", "soft_labels.inputs", "soft_labels.sends", "features"),
 )
 
 
 def jobs_of(spec: SweepSpec, space: Space) -> int:
-    """Trials at a time: never more than there are devices.
+    """Return the number of parallel trials, at most the number of devices.
 
-    Of a cluster: what was asked for, or one; its scheduler knows the workers.
+    On a cluster: `jobs`, or one; its scheduler knows the workers.
     """
     if spec.workers is not None:
         return spec.jobs or 1
-    most = devices(space)
+    limit = devices(space)
     if spec.jobs is not None:
-        return min(spec.jobs, most)
+        return min(spec.jobs, limit)
     threads = 1
     if isinstance(space.base, ExperimentSpec) and not _on_gpus(space):
         threads = space.base.train.threads or 1
-    return max(1, most // threads)
+    return max(1, limit // threads)
 
 
 def devices(space: Space) -> int:
-    """GPUs where trials use them, CPU cores elsewhere."""
+    """Count GPUs if trials use them, else CPU cores."""
     if _on_gpus(space):
         return max(1, torch.cuda.device_count())
     return len(os.sched_getaffinity(0))
 
 
 def described(space: Space) -> str | None:
-    """The source of soft labels that a trial's result is of, where there are several."""
+    """Return the source that a trial's result describes; None where there is only one."""
     base = space.base
     if isinstance(base, ExperimentSpec) and len(base.sources()) > 1:
         return base.described()
@@ -47,7 +47,7 @@ def described(space: Space) -> str | None:
 
 
 def gpus() -> tuple[str, ...]:
-    """What CUDA_VISIBLE_DEVICES may name; those the user has left visible."""
+    """Return the names of visible GPUs, as in CUDA_VISIBLE_DEVICES."""
     count, visible = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else map(str, range(count))
     return tuple(name.strip() for name in names)[:count]
@@ -59,19 +59,19 @@ def _on_gpus(space: Space) -> bool:
 
 
 def shares_pool(spec: SweepSpec, space: Space) -> bool:
-    """Whether one pool can serve all trials."""
+    """Return whether one pool can serve all trials."""
     base = space.base
     if not spec.share_pool or not isinstance(base, ExperimentSpec):
         return False
-    if base.teacher_pool is None or base.teacher_pool.external:
-        return False  # one of somebody else is shared by itself
-    alone = base.chaos is not None  # it hits the teachers of one run
-    if alone or not base.method.one_student or spec.workers is not None:
+    if base.teacher_pool is None or base.teacher_pool.given:
+        return False  # a running pool is shared anyway
+    has_chaos = base.chaos is not None  # it hits the teachers of one run
+    if has_chaos or not base.method.one_student or spec.workers is not None:
         return False
-    if any(_touches(key, part) for key in spec.space for part in _OF_THE_POOL):
+    if any(_overlap(key, part) for key in spec.space for part in _POOL_KEYS):
         return False
     return any(m.source.needs_teacher == "served" for m in base.members())
 
 
-def _touches(key: str, part: str) -> bool:
+def _overlap(key: str, part: str) -> bool:
     return key == part or key.startswith(f"{part}.") or part.startswith(f"{key}.")

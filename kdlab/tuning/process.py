@@ -1,4 +1,4 @@
-"""A sweep from inside; `kdlab/run/process/child.py` starts it."""
+"""The process of a sweep; `kdlab/run/process/child.py` starts it."""
 
 import gc
 import logging
@@ -41,7 +41,7 @@ from kdlab.tuning.verdicts import metrics_of
 
 
 class SweepProcess(Job):
-    """Search, then confirm, draw, save. Each of these is skipped if it is there already."""
+    """Search, save, draw and confirm. Trials and repeats that exist are not repeated."""
 
     done, late = SweepDone, "MLflow is slow; the rest is not written"
 
@@ -83,17 +83,17 @@ class SweepProcess(Job):
             if self.spec.keep == "best":
                 best.drop_weights(study, self.folder, chosen)
             saved = best.save(self.folder, self.spec, self.space, chosen)
-            pictures = self.folder.path / "figures"
-            drawn = figures.draw(study, self.spec, pictures, self.log.emit)
-            again, wanted = None, self.spec.confirm
-            if wanted is not None and not self.spec.simulated:
-                repeats = Confirmation(
+            figure_folder = self.folder.path / "figures"
+            drawn = figures.draw(study, self.spec, figure_folder, self.log.emit)
+            confirmed, confirm = None, self.spec.confirm
+            if confirm is not None and not self.spec.simulated:
+                confirmation = Confirmation(
                     self.run_order, workers, self.folder, self.log.emit, self.stop
                 )
-                again = repeats.confirmed(chosen, wanted.seeds)
-        verdict = best.verdict(study, self.spec, chosen, again)
-        found = checked(best.facts(study, self.spec, chosen, again, verdict))
-        for finding in found:
+                confirmed = confirmation.confirmed(chosen, confirm.seeds)
+        verdict = best.verdict(study, self.spec, chosen, confirmed)
+        findings = checked(best.facts(study, self.spec, chosen, confirmed, verdict))
+        for finding in findings:
             self.log.emit(finding)
         return SweepOutcome(
             study=self.folder.run_id,
@@ -105,9 +105,9 @@ class SweepProcess(Job):
             front=[best.row(t, self.spec) for t in best.front(study, self.spec)],
             trials=best.counts(study),
             sweep=self.name,
-            confirmed=again,
+            confirmed=confirmed,
             verdict=verdict,
-            checks=[one.to_json() for one in worst_first(found)],
+            checks=[finding.to_json() for finding in worst_first(findings)],
             saved=[str(p) for p in saved],
             figures=[str(p) for p in drawn],
             jobs=jobs,
@@ -122,7 +122,7 @@ class SweepProcess(Job):
     # Orders
 
     def order(self, number: int, values: Values) -> TrialOrder:
-        """The order that starts this trial."""
+        """Create the order of a trial."""
         if self.spec.simulated:
             tree = self.space.composed(values)
             construct(SimulationSpec, tree)
@@ -132,7 +132,7 @@ class SweepProcess(Job):
     def run_order(
         self, number: int, path: Path, values: Mapping[str, object], **more: object
     ) -> TrialOrder:
-        """The order that starts a run in a folder of its own."""
+        """Create a run folder, and the order that trains it."""
         tracking = {
             "tracking.enabled": self.uri is not None,
             "tracking.uri": self.uri,
@@ -145,26 +145,26 @@ class SweepProcess(Job):
 
     @property
     def group(self) -> str:
-        """The experiment in MLflow."""
+        """Name of the MLflow experiment."""
         return self.spec.tracking.experiment or self.name
 
-    # Surroundings
+    # Workers and pool
 
     def _workers(self, jobs: int, stack: ExitStack) -> TrialWorkers:
-        """Here, or on the workers of a Dask cluster."""
-        start, own, cluster = self.start, gpus(), self.spec.workers
+        """Start workers on this machine or on a Dask cluster."""
+        start, visible, cluster = self.start, gpus(), self.spec.workers
         if cluster is not None:
             require_known("workers", cluster.address)
             hosts = DaskHosts(cluster.address, cluster.certificates())
             stack.callback(hosts.close)
-            start, own = hosts.start, ()
+            start, visible = hosts.start, ()
         folder, simulates = self.folder.path / "workers", self.spec.simulated
-        workers = TrialWorkers(jobs, folder, simulates=simulates, gpus=own, start=start)
+        workers = TrialWorkers(jobs, folder, simulates=simulates, gpus=visible, start=start)
         stack.callback(workers.close)
         return workers
 
     def _start_pool(self, stack: ExitStack) -> None:
-        """One for all trials: their teacher is the same."""
+        """Start one pool for all trials, which have the same teacher."""
         tree = self.space.composed({})
         path = self.folder.path / "pool" / f"{int(self.begin)}"
         run, _ = create_folder(Experiment(replace(tree, name=self.name)), "pool", path)
@@ -176,22 +176,22 @@ class SweepProcess(Job):
         )
         pools = Pools(run, setup, self.log.emit, self.stop, others=True)
         stack.callback(pools.close)
-        self.pool = PoolAddress.from_pool(pools.whole())
+        self.pool = PoolAddress.of(pools.teacher_pool())
 
     def _first(self, study: optuna.Study) -> list[tuple[str, Values]]:
-        """Settings of an earlier sweep, for a study that has no trial yet."""
+        """Return the best settings of an earlier sweep, for a study without trials."""
         if study.get_trials(deepcopy=False):
             return []
         return [("of an earlier sweep", v) for v in best.earlier(self.spec, self.space)]
 
     def _trouble(self) -> str | None:
-        """What would have every further trial fail."""
+        """Return a cause that would fail all further trials, or None."""
         if self.pool is None:
             return None
         try:
             ask(self.pool.address, "kdlab_status", tls=self.pool.tls)
         except SchedulerUnreachable:
-            return f"The teacher pool of all trials at {self.pool.address} is gone."
+            return f"The teacher pool of all trials at {self.pool.address} does not answer."
         return None
 
     def _announce(self) -> None:
@@ -213,19 +213,19 @@ class SweepProcess(Job):
 
     def resume_hint(self) -> str:
         return (
-            f"All trials that had ended are in {self.folder.path}; those under way are tried "
-            "again. Make room, then\n"
+            f"Trials that ended are saved in {self.folder.path}; running ones will be retried. "
+            "Free disk space, then run\n"
             f"    {self.folder.resume_command}"
         )
 
 
 def main(path: str, stop: Callable[[], bool]) -> int:
-    """To the end; the exit code. The status file says the same."""
+    """Run a sweep to its end; return the exit code, which the status file has, too."""
     folder = SweepFolder(Path(path))
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     logging.getLogger("distributed").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    gc.freeze()  # what was imported stays: looking through it takes 0.2 s each time
+    gc.freeze()  # excludes imported modules, which take 0.2 s a collection
     try:
         return execute(folder, lambda: SweepProcess(folder, stop))
     finally:

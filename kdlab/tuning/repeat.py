@@ -1,4 +1,4 @@
-"""The best of a search again, with fresh seeds."""
+"""Confirm the best trial of a search with fresh seeds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from optuna.trial import FrozenTrial
 from kdlab.events.event import Emit
 from kdlab.events.general import Warned
 from kdlab.events.sweeps import Confirming, RepeatDone, RepeatStarted
-from kdlab.tuning.driver import kept
+from kdlab.tuning.driver import saved_result
 from kdlab.tuning.folder import SweepFolder
 from kdlab.tuning.metrics import ResultFacts, measured
 from kdlab.tuning.outcome import Confirmed, Spread
@@ -24,21 +24,21 @@ _FIRST_ORDER = 1_000_000  # above all trials
 class RepeatRun:
     """A run with a fresh seed."""
 
-    of: str  # "best" or "as_it_is"
+    setting: str  # "best" or "as_it_is"
     seed: int
-    name: str  # of its folder
+    name: str  # stem of its folder
     values: Mapping[str, object]
     tries: int = 0
-    path: Path = Path()  # of the newest of them
+    path: Path = Path()  # folder of the newest try
 
 
 class Confirmation(WorkQueue[RepeatRun]):
-    """One run for each seed, so that all workers have something to do.
+    """Repeat runs, one for each seed, so that all workers are busy.
 
-    What has ended is not done again when a sweep goes on.
+    A sweep that continues does not repeat finished runs.
 
     Args:
-        make: an order, by its number, its folder, what the keys are set to, and seeds.
+        make: creates an order from its number, folder, values and seeds.
     """
 
     def __init__(
@@ -57,28 +57,28 @@ class Confirmation(WorkQueue[RepeatRun]):
         self._orders = _FIRST_ORDER
 
     def confirmed(self, chosen: FrozenTrial, seeds: Sequence[int]) -> Confirmed:
-        """The first objective of the best trial and of the experiment as it is, mean ± std.
+        """Measure the first objective of the best trial and of the unchanged experiment.
 
         Raises:
-            RunStopped, ClusterError: as of `carry_out`.
+            RunStopped, ClusterError: from `carry_out`.
         """
         names = {"best": f"best-{chosen.number}", "as_it_is": "as-it-is"}
-        sets = {"best": values_of(chosen), "as_it_is": {}}
-        wanted = [
-            RepeatRun(of, seed, f"{name}-seed{seed}", sets[of])
-            for of, name in names.items()
+        settings = {"best": values_of(chosen), "as_it_is": {}}
+        repeats = [
+            RepeatRun(setting, seed, f"{name}-seed{seed}", settings[setting])
+            for setting, name in names.items()
             for seed in seeds
         ]
-        for again in wanted:
-            for path in self.folder.glob(f"{again.name}-*"):
-                self._keep(again, path, kept(path))
-        self.waiting = [again for again in wanted if again.name not in self.done]
+        for repeat in repeats:
+            for path in self.folder.glob(f"{repeat.name}-*"):
+                self._record(repeat, path, saved_result(path))
+        self.waiting = [repeat for repeat in repeats if repeat.name not in self.done]
         self.emit(Confirming(seeds=sorted(seeds), runs=len(self.waiting)))
-        self.carry_out("stopped by the user while the best was confirmed")
+        self.carry_out("stopped by the user during the confirmation")
         values: dict[str, dict[int, float]] = {"best": {}, "as_it_is": {}}
-        for again in wanted:
-            if (value := self.done.get(again.name)) is not None:
-                values[again.of][again.seed] = value
+        for repeat in repeats:
+            if (value := self.done.get(repeat.name)) is not None:
+                values[repeat.setting][repeat.seed] = value
         return Confirmed(
             metric=self.metric,
             seeds=list(seeds),
@@ -88,43 +88,43 @@ class Confirmation(WorkQueue[RepeatRun]):
             as_it_is=_spread(values["as_it_is"]),
         )
 
-    def _keep(self, again: RepeatRun, run: Path, result: ResultFacts | None) -> None:
+    def _record(self, repeat: RepeatRun, run: Path, result: ResultFacts | None) -> None:
         if result is not None:
-            self.done[again.name] = measured(result, run, simulated=False)[self.metric]
+            self.done[repeat.name] = measured(result, run, simulated=False)[self.metric]
 
     def is_over(self) -> bool:
         return not self.waiting
 
     def begin(self, worker: int) -> None:
-        again = self.waiting.pop(0)
-        again.tries += 1
+        repeat = self.waiting.pop(0)
+        repeat.tries += 1
         self._orders += 1
-        before = list(self.folder.glob(f"{again.name}-*"))
-        again.path = self.folder / f"{again.name}-{len(before)}"
-        order = self.make(self._orders, again.path, again.values, seeds=[again.seed])
-        self.running[self._orders] = again
-        begins = RepeatStarted(
-            name=again.name,
-            setting=again.of,
-            seed=again.seed,
-            run=str(again.path),
-            set=again.values,
+        earlier = list(self.folder.glob(f"{repeat.name}-*"))
+        repeat.path = self.folder / f"{repeat.name}-{len(earlier)}"
+        order = self.make(self._orders, repeat.path, repeat.values, seeds=[repeat.seed])
+        self.running[self._orders] = repeat
+        started = RepeatStarted(
+            name=repeat.name,
+            setting=repeat.setting,
+            seed=repeat.seed,
+            run=str(repeat.path),
+            set=repeat.values,
         )
-        self.emit(begins)
+        self.emit(started)
         self.workers.send(worker, order)
 
-    def hear(self, end: TrialEnded) -> None:
+    def on_ended(self, end: TrialEnded) -> None:
         if end.order not in self.running:
             return
-        again = self.running.pop(end.order)
-        self.emit(RepeatDone(run=str(again.path), state=end.state))
+        repeat = self.running.pop(end.order)
+        self.emit(RepeatDone(run=str(repeat.path), state=end.state))
         if end.state == "finished":
-            self._keep(again, again.path, end.result)
-        elif end.state == "lost" and again.tries <= self.spec.retries:
-            self.waiting.insert(0, again)
+            self._record(repeat, repeat.path, end.result)
+        elif end.state == "lost" and repeat.tries <= self.spec.retries:
+            self.waiting.insert(0, repeat)
         else:
-            self.failed[again.name] = str(end.error)
-            self.emit(Warned(message=f"{again.path} did not confirm: {end.error}"))
+            self.failed[repeat.name] = str(end.error)
+            self.emit(Warned(message=f"{repeat.path} did not confirm: {end.error}"))
 
 
 def _spread(by_seed: Mapping[int, float]) -> Spread:

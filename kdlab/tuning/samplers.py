@@ -1,4 +1,4 @@
-"""Samplers and pruners of Optuna by short names, with their own options checked."""
+"""Optuna's samplers and pruners by short names, with checked options."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -30,17 +30,17 @@ _PRUNERS: dict[str, Callable[..., optuna.pruners.BasePruner]] = {
     "threshold": optuna.pruners.ThresholdPruner,
     "wilcoxon": optuna.pruners.WilcoxonPruner,
 }
-_SINGLE = ("cmaes",)  # no several objectives
-_NEEDS = {"cmaes": "cmaes"}  # packages that Optuna does not bring
+_SINGLE = ("cmaes",)  # one objective only
+_NEEDS = {"cmaes": "cmaes"}  # packages that Optuna does not install
 
 
 def check(spec: SweepSpec) -> None:
-    """Refuse, as a SpecError, what is unknown (naming the nearest) or what Optuna refuses."""
+    """Raise SpecError for unknown names or options, and for those that Optuna refuses."""
     faults = [*_faults("sampler", spec.sampler, _SAMPLERS)]
     faults += _faults("pruner", spec.pruner, _PRUNERS)
     name = spec.sampler.get("name")
     if name in _SINGLE and len(spec.objectives) > 1:
-        faults.append(Fault("sampler.name", f"is {name}, which knows one objective only"))
+        faults.append(Fault("sampler.name", f"is {name}, which takes one objective only"))
     if faults:
         raise SpecError(faults, about="the sweep")
     for kind, make in (("sampler", sampler), ("pruner", pruner)):
@@ -54,7 +54,7 @@ def check(spec: SweepSpec) -> None:
 
 
 def sampler(spec: SweepSpec, before: int = 0) -> optuna.samplers.BaseSampler:
-    """For a study that has so many trials: with the same seed it would draw theirs again."""
+    """Create the sampler; `before` trials shift the seed, which would repeat their values."""
     options = _options(spec.sampler)
     if isinstance(options.get("seed"), int):
         options["seed"] += before
@@ -69,29 +69,29 @@ def pruner(spec: SweepSpec) -> optuna.pruners.BasePruner:
     return _PRUNERS[str(spec.pruner.get("name", "none"))](**options)
 
 
-def _options(said: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in said.items() if key != "name"}
+def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key != "name"}
 
 
 def _faults(
-    where: str, said: Mapping[str, object], known: Mapping[str, Callable[..., object]]
+    part: str, chosen: Mapping[str, object], names: Mapping[str, Callable[..., object]]
 ) -> Iterator[Fault]:
-    name = said.get("name")
-    if name not in known:
-        message = f"is {name!r}.{nearest(str(name), known)} All: {', '.join(known)}"
-        yield Fault(f"{where}.name", message)
+    name = chosen.get("name")
+    if name not in names:
+        message = f"is {name!r}.{nearest(str(name), names)} All: {', '.join(names)}"
+        yield Fault(f"{part}.name", message)
         return
     allowed = {
         p.name: str(p.annotation)
-        for p in inspect.signature(known[str(name)]).parameters.values()
+        for p in inspect.signature(names[str(name)]).parameters.values()
         if "Callable" not in str(p.annotation)  # YAML cannot hold these
     }
-    for option, value in _options(said).items():
+    for option, value in _options(chosen).items():
         if option not in allowed:
             message = f"{name} has no such option.{nearest(option, allowed)}"
-            yield Fault(f"{where}.{option}", message)
+            yield Fault(f"{part}.{option}", message)
         elif isinstance(value, str) and "str" not in allowed[option]:
-            yield Fault(f"{where}.{option}", f"is {value!r}, must be {allowed[option]}")
-    inner = said.get("wrapped_pruner")
-    if isinstance(inner, Mapping):
-        yield from _faults(f"{where}.wrapped_pruner", inner, known)
+            yield Fault(f"{part}.{option}", f"is {value!r}, must be {allowed[option]}")
+    wrapped = chosen.get("wrapped_pruner")
+    if isinstance(wrapped, Mapping):
+        yield from _faults(f"{part}.wrapped_pruner", wrapped, names)

@@ -1,4 +1,4 @@
-"""A simulation as a trial: its metrics, in milliseconds."""
+"""Simulations as trials, which take milliseconds."""
 
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
@@ -11,31 +11,31 @@ from kdlab.tuning.trial_workers import TrialEnded, TrialOrder
 
 
 def simulate(order: TrialOrder) -> TrialEnded:
-    """Within this process."""
+    """Run a trial's simulation in this process."""
     spec = construct(SimulationSpec, from_dict(order.simulation or {}, "trial"))
     return TrialEnded(order.number, "finished", result=simulated(check(spec)))
 
 
 def simulated(spec: EdlDist) -> dict[str, float]:
-    """Figures over all cases: the smallest share of N-training's rate, the maximum of all else."""
-    found = [Simulation(spec, case).run() for case in spec.cases]
-    alone = [o.case.students * o.case.student.samples_per_second for o in found]
-    rates = [outcome.samples_per_second for outcome in found]
+    """Return metrics over all cases; `of_n_training` is the minimum, `volume_max` the maximum."""
+    outcomes = [Simulation(spec, case).run() for case in spec.cases]
+    n_training = [o.case.students * o.case.student.samples_per_second for o in outcomes]
+    rates = [outcome.samples_per_second for outcome in outcomes]
     return {
         "samples_per_second": sum(rates),
-        "of_n_training": min(r / a for r, a in zip(rates, alone, strict=True)),
-        "teachers": sum(outcome.case.teachers for outcome in found),
-        "teachers_used": sum(outcome.teachers_used for outcome in found),
-        "volume_max": max(outcome.volume_max for outcome in found),
-        "resends": sum(outcome.resends for outcome in found),
-        "samples_lost": sum(outcome.lost for outcome in found),
+        "of_n_training": min(r / a for r, a in zip(rates, n_training, strict=True)),
+        "teachers": sum(outcome.case.teachers for outcome in outcomes),
+        "teachers_used": sum(outcome.teachers_used for outcome in outcomes),
+        "volume_max": max(outcome.volume_max for outcome in outcomes),
+        "resends": sum(outcome.resends for outcome in outcomes),
+        "samples_lost": sum(outcome.lost for outcome in outcomes),
     }
 
 
 def check(spec: Spec) -> EdlDist:
-    """The same, if it has thresholds to tune; BadInput where it has none."""
+    """Return the spec if it has thresholds to tune; else raise BadInput."""
     if not isinstance(spec, EdlDist):
         raise BadInput(
-            f"{spec.component} cannot be swept; simulations of simulate/edl_dist can."
+            f"{spec.component} has nothing to tune; use a simulation of simulate/edl_dist."
         )
     return spec

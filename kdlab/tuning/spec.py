@@ -1,4 +1,4 @@
-"""A sweep as a spec: what a file under configs/sweeps/ describes."""
+"""The spec of a sweep, as a file under configs/sweeps/ describes it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,22 +11,22 @@ from kdlab.experiment.settings import Tracking, Workers
 from kdlab.tuning import metrics
 from kdlab.tuning.metrics import StudyDirection
 
-TRIALS = 30  # where a sweep does not say
+TRIALS = 30  # default number of trials
 _POSITIVE = Range(ge=1)
 _SEEDS = tuple[Annotated[int, Range(ge=0)], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dimension(Spec):
-    """What one key may be. A whole number where the key takes one.
+    """Values of one key. Integer keys get integers.
 
-    low, high: both included.
-    log: the same chance for each factor rather than for each difference.
-    step: between values.
+    low, high: bounds, inclusive.
+    log: sample on a log scale.
+    step: distance between values.
     choices: instead of low and high: numbers, words, true and false, or names of cards and
         components.
-    times: another key of the space; the value is that key's, times a factor of low to high.
-    when: keys of the space with the value (or list of values) at which this one exists.
+    times: another key of the space; the value is that key's, times a factor from low to high.
+    when: keys of the space with the value (or list of values) at which this key exists.
     """
 
     low: float | None = None
@@ -39,7 +39,7 @@ class Dimension(Spec):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Lowest and highest of a range; `choices` have none."""
+        """Bounds of the range; `choices` have none."""
         assert self.low is not None
         assert self.high is not None
         return self.low, self.high
@@ -56,7 +56,7 @@ class Dimension(Spec):
             return
         if self.low is None or self.high is None:
             end = "low" if self.low is None else "high"
-            yield Fault(end, "is missing; or give choices")
+            yield Fault(end, "is missing; or set choices")
             return
         if self.low >= self.high:
             yield Fault("low", f"is {self.low:g} and high is {self.high:g}")
@@ -68,7 +68,7 @@ class Dimension(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(Spec):
-    """metric: a number of the run; direction: null takes what is better for it."""
+    """metric: number of a run; direction: null takes the metric's default."""
 
     metric: str
     direction: StudyDirection | None = None
@@ -76,7 +76,7 @@ class Objective(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Constraint(Spec):
-    """What a trial must keep to be the best."""
+    """Condition that the best trial must meet."""
 
     metric: str
     at_least: float | None = None
@@ -87,7 +87,7 @@ class Constraint(Spec):
             yield Fault("at_least", "or at_most: give one of them")
 
     def excess(self, value: float) -> float:
-        """How far it is broken; not above 0 when it holds."""
+        """Return the violation of the constraint; at most 0 if it holds."""
         if self.at_least is not None:
             return self.at_least - value
         assert self.at_most is not None
@@ -96,9 +96,9 @@ class Constraint(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Confirm(Spec):
-    """The best trial again with fresh seeds, beside the experiment as it is.
+    """Repeat the best trial and the unchanged experiment with fresh seeds.
 
-    The best of many is best by luck too; these runs were not chosen.
+    The best of many trials is partly luck; these runs were not selected.
     """
 
     seeds: _SEEDS = (1001, 1002, 1003)
@@ -110,10 +110,10 @@ class Confirm(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class WarmStart(Spec):
-    """The best settings of an earlier sweep are tried first, and measured anew.
+    """Try the best settings of an earlier sweep first, and measure them again.
 
-    study: its name.
-    best: how many of its trials.
+    study: name of the earlier study.
+    best: number of its trials.
     """
 
     study: str
@@ -126,28 +126,28 @@ class SweepSpec(Spec):
 
     experiment: name under configs/, or a path to a YAML file.
     simulation: card under registry/simulations instead; a trial takes milliseconds.
-    overrides: keys that all trials have in common, such as fewer epochs.
-    space: what is searched, by dotted key.
-    enqueue: settings that are tried first, such as a paper's.
-    defaults: try the experiment as it is first of all.
-    objectives: one or several.
-    constraints: what the best must keep.
-    sampler: {name: tpe, ...} with the options of Optuna's; also random, grid, qmc, cmaes,
+    overrides: keys that are the same in all trials, such as fewer epochs.
+    space: values to search, by dotted key.
+    enqueue: settings to try first, such as a paper's.
+    defaults: try the unchanged experiment first.
+    objectives: one or several metrics.
+    constraints: conditions that the best must meet.
+    sampler: {name: tpe, ...} with Optuna's options; also random, grid, qmc, cmaes,
         gp, nsga2, nsga3.
     pruner: {name: none}; or median, percentile, successive_halving, hyperband, patient,
-        threshold, wilcoxon. It looks at the first objective after each epoch.
-    trials: how many in all; a study that is gone on with counts those it has. null is 30,
-        or all of a grid.
-    time_limit_s: after the first trial has begun; none begins later.
-    seeds: of each trial, whose result is their mean; empty takes the experiment's.
-    jobs: trials at a time; null takes one for each GPU, or all CPU cores.
-    retries: of a trial whose process was lost.
-    storage: of the study. `sqlite` is slower and can be opened as a URL.
+        threshold, wilcoxon. It checks the first objective after each epoch.
+    trials: total number, including those of a study that continues; null is 30, or all of a
+        grid.
+    time_limit_s: seconds after the start of the first trial; later ones do not start.
+    seeds: seeds of each trial, whose result is their mean; empty takes the experiment's.
+    jobs: parallel trials; null is one for each GPU, or all CPU cores.
+    retries: retries of a trial whose process was lost.
+    storage: storage of the study. `sqlite` is slower and can be opened as a URL.
     warm_start: settings of an earlier sweep.
-    confirm: fresh seeds for the best; null leaves that away.
-    share_pool: one teacher pool for all trials, where all have the same teacher.
+    confirm: fresh seeds for the best; null skips it.
+    share_pool: one teacher pool for all trials, if all have the same teacher.
     keep: `best` deletes the weights of all other trials.
-    workers: a Dask cluster whose workers do the trials; null is this machine.
+    workers: Dask cluster that runs the trials; null is this machine.
     """
 
     about: str = ""
@@ -179,11 +179,11 @@ class SweepSpec(Spec):
             yield Fault("experiment", "or simulation: give one of them")
             return
         if not self.space:
-            yield Fault("space", "is empty; give at least one key and what it may be")
+            yield Fault("space", "is empty; give at least one key with its values")
         if not self.objectives:
             yield Fault("objectives", "is empty; give at least one metric")
         if self.simulation is not None and self.seeds:
-            yield Fault("seeds", "are of an experiment; a simulation has its own seed")
+            yield Fault("seeds", "apply to an experiment; a simulation has its own seed")
         yield from self._metric_faults()
         yield from self._when_faults()
 
@@ -191,10 +191,10 @@ class SweepSpec(Spec):
         parts: dict[str, Sequence[Objective | Constraint]]
         parts = {"objectives": self.objectives, "constraints": self.constraints}
         unknown = False
-        for part, several in parts.items():
-            for i, one in enumerate(several):
+        for part, items in parts.items():
+            for i, item in enumerate(items):
                 try:
-                    metrics.metric(one.metric, self.simulated)
+                    metrics.metric(item.metric, self.simulated)
                 except NotFoundError as error:
                     unknown = True
                     yield Fault(f"{part}.{i}.metric", str(error))
@@ -206,11 +206,12 @@ class SweepSpec(Spec):
             yield Fault(
                 "pruner",
                 f"is {self.pruner['name']} and there are {len(self.objectives)} objectives; "
-                "Optuna prunes by one only. Leave pruner away, or keep one objective and "
+                "Optuna prunes by one only. Remove pruner, or keep one objective and "
                 "make the others constraints",
             )
         elif self.objectives and self.metric(0).watched is None:
-            watched = [m.name for m in metrics.known(self.simulated).values() if m.watched]
+            options = metrics.available(self.simulated).values()
+            watched = [m.name for m in options if m.watched]
             yield Fault(
                 "pruner",
                 f"is {self.pruner['name']}, and {self.objectives[0].metric} is known only when "
@@ -218,24 +219,24 @@ class SweepSpec(Spec):
             )
 
     def _when_faults(self) -> Iterator[Fault]:
-        before: list[str] = []
+        previous: list[str] = []
         for key, dimension in self.space.items():
-            for other in (*dimension.when, *filter(None, [dimension.times])):
-                if other not in before:
-                    words = f"depends on {other}, which must come before it in the space"
-                    yield Fault(f"space.{key}", words)
-            before.append(key)
+            for base in (*dimension.when, *filter(None, [dimension.times])):
+                if base not in previous:
+                    message = f"depends on {base}, which must come before it in the space"
+                    yield Fault(f"space.{key}", message)
+            previous.append(key)
 
     @property
     def simulated(self) -> bool:
         return self.simulation is not None
 
     def metric(self, number: int) -> metrics.Metric:
-        """The metric of objective `number`."""
+        """Return the metric of objective `number`."""
         return metrics.metric(self.objectives[number].metric, self.simulated)
 
     def signs(self) -> list[int]:
-        """By which each objective is multiplied, so that less is better."""
+        """Return the sign of each objective by which less is better."""
         return [1 if d == "minimize" else -1 for d in self.directions()]
 
     def directions(self) -> list[StudyDirection]:

@@ -1,4 +1,4 @@
-"""What a key of a spec takes: kinds of values, choices, a range."""
+"""Types, choices and range of one key of a spec."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,48 +12,48 @@ from kdlab.errors import NotFoundError
 
 @dataclass(frozen=True, slots=True)
 class SpecField:
-    """A key of a spec: what it takes."""
+    """A key of a spec, with the values it accepts."""
 
     key: str
     kinds: tuple[type, ...]  # float, int, bool, str; empty for a part or anything
-    choices: tuple[object, ...]  # of a Literal
+    choices: tuple[object, ...]  # from a Literal
     limit: Range | None
-    value: object  # in the experiment as it is
-    part: Spec | None = None  # where the key is of one
+    value: object  # in the unchanged experiment
+    part: Spec | None = None  # the spec, if the key is a part
 
 
-def leaf_of(spec: Spec, key: str) -> SpecField:
-    """What a dotted key of a spec takes; NotFoundError where no spec has it, with the nearest."""
+def field_at(spec: Spec, key: str) -> SpecField:
+    """Return the field of a dotted key; NotFoundError, with the nearest, for unknown keys."""
     node: object = spec
     hint: object = None
-    done: list[str] = []
+    path: list[str] = []
     for part in key.split("."):
         if isinstance(node, Spec) and part == "type" and node.component:
             return SpecField(key, (), (), None, node.component)
         if isinstance(node, Spec):
             hint = hints_of(type(node)).get(part)
-            known = hint is not None
+            exists = hint is not None
             node = getattr(node, part, None)
         elif isinstance(node, tuple | list):
-            known = part.isdigit() and int(part) < len(node)
-            node, hint = (node[int(part)] if known else None), _item(hint)
+            exists = part.isdigit() and int(part) < len(node)
+            node, hint = (node[int(part)] if exists else None), _item(hint)
         elif isinstance(node, Mapping):
-            known = part in node
+            exists = part in node
             node, hint = node.get(part), _item(hint)
         else:
-            known = False
-        if not known:
+            exists = False
+        if not exists:
             keys = [k for k, _ in loader.flat(spec.to_dict())]
-            where = f"{'.'.join(done)} has no key {part!r}" if done else f"no key {part!r}"
+            where = f"{'.'.join(path)} has no key {part!r}" if path else f"no key {part!r}"
             raise NotFoundError(f"there is no key {key!r}: {where}.{nearest(key, keys)}")
-        done.append(part)
+        path.append(part)
     if isinstance(node, Spec):
         return SpecField(key, (), (), None, node.component, node)
-    return SpecField(key, *_taken(hint), node)
+    return SpecField(key, *_scalar_hint(hint), node)
 
 
 def _item(hint: object) -> object:
-    """The type of a tuple's items or a mapping's values."""
+    """Return the type of a tuple's items or of a mapping's values."""
     for option in alternatives(hint):
         arguments = get_args(option)
         if get_origin(option) in (tuple, list):
@@ -63,8 +63,8 @@ def _item(hint: object) -> object:
     return None
 
 
-def _taken(hint: object) -> tuple[tuple[type, ...], tuple[object, ...], Range | None]:
-    """Kinds of scalar, choices and range of a field."""
+def _scalar_hint(hint: object) -> tuple[tuple[type, ...], tuple[object, ...], Range | None]:
+    """Return the scalar types, choices and range of a hint."""
     kinds, choices = list[type](), list[object]()
     for option in alternatives(hint):
         if get_origin(option) is Literal:

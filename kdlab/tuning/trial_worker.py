@@ -1,8 +1,7 @@
-"""A process that carries out trials, one after the other: `python -m kdlab.tuning.trial_worker`.
+"""A process that runs trials, one after the other: `python -m kdlab.tuning.trial_worker`.
 
-It stays warm: torch, timm and data are imported and opened once. A trial that goes wrong
-is told of and the process goes on; one that takes the process with it is the driver's
-matter.
+It stays warm: torch, timm and data are loaded once. It reports a trial that fails and
+continues; if a trial ends the process, the driver handles it.
 """
 
 import gc
@@ -34,13 +33,13 @@ MakeTrial = Callable[[RunFolder, Callable[[], bool], PoolAddress | None], Job]
 
 
 class OrderQueue:
-    """What the driver has told; it comes on another thread."""
+    """Orders of the driver, which arrive on another thread."""
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[TrialOrder | None] = queue.SimpleQueue()
-        self.stopped = set[int]()  # numbers of trials
+        self.stopped = set[int]()  # numbers of trials to stop
 
-    def hear(self, message: Mapping[str, object]) -> None:
+    def receive(self, message: Mapping[str, object]) -> None:
         if "end" in message:
             self._waiting.put(None)
             return
@@ -50,38 +49,38 @@ class OrderQueue:
             case TrialOrder() as order:
                 self._waiting.put(order)
 
-    def carry_out(self, work: RunTrial, say: Callable[..., None] = announce) -> None:
-        """One after the other, until the end is told."""
-        say(ready=True)
+    def carry_out(self, work: RunTrial, send: Callable[..., None] = announce) -> None:
+        """Execute orders one after the other, until the end."""
+        send(ready=True)
         while (order := self._waiting.get()) is not None:
-            say(**to_builtins(_guarded(work, order)))
+            send(**to_builtins(_run_guarded(work, order)))
 
 
 def main() -> None:
     orders = OrderQueue()
-    config = configured(TrialWorkerConfig, orders.hear)
+    config = configured(TrialWorkerConfig, orders.receive)
     logging.getLogger("distributed").setLevel(logging.ERROR)
-    if config.gpu is not None:  # before anything looks for one
+    if config.gpu is not None:  # before anything uses a GPU
         os.environ["CUDA_VISIBLE_DEVICES"] = config.gpu
-    work = simulate if config.simulates else _trainer(orders.stopped)
-    gc.freeze()  # what was imported stays: looking through it takes 0.2 s each time
+    work = simulate if config.simulates else _make_trainer(orders.stopped)
+    gc.freeze()  # excludes imported modules, which take 0.2 s a collection
     orders.carry_out(work)
     gc.unfreeze()
 
 
-def _guarded(work: RunTrial, order: TrialOrder) -> TrialEnded:
+def _run_guarded(work: RunTrial, order: TrialOrder) -> TrialEnded:
     try:
         return work(order)
-    except Exception as error:  # a trial that goes wrong is news, not the end
+    except Exception as error:  # a failed trial does not end the worker
         traceback.print_exc()
-        meant = isinstance(error, KdlabError)
-        state = "no_room" if is_full(error) and not meant else "failed"
-        words = str(error) if meant else f"{type(error).__name__}: {error}"
-        return TrialEnded(order.number, state, words)
+        expected = isinstance(error, KdlabError)
+        state = "no_room" if is_full(error) and not expected else "failed"
+        message = str(error) if expected else f"{type(error).__name__}: {error}"
+        return TrialEnded(order.number, state, message)
 
 
-def _trainer(stopped: Container[int]) -> RunTrial:
-    import timm  # noqa: F401  # seconds, which no trial should pay
+def _make_trainer(stopped: Container[int]) -> RunTrial:
+    import timm  # noqa: F401  # takes seconds: not in a trial's time
     import torch
     import torchvision  # noqa: F401
 
@@ -90,29 +89,29 @@ def _trainer(stopped: Container[int]) -> RunTrial:
     threads = torch.get_num_threads()
 
     def train(order: TrialOrder) -> TrialEnded:
-        torch.set_num_threads(threads)  # the trial before may have had another number
+        torch.set_num_threads(threads)  # the previous trial may have changed it
         return trained(order, stopped, partial(RunProcess, tracks=False))
 
     return train
 
 
 def trained(order: TrialOrder, stopped: Container[int], process: MakeTrial) -> TrialEnded:
-    """A run in its folder; OSError where the disk was full, and nothing is said of its end."""
+    """Train a run in its folder; OSError where the disk was full, without a final status."""
     run = RunFolder(Path(str(order.run)))
-    full = list[Exception]()
+    disk_full = list[Exception]()
 
     def passes(error: Exception) -> bool:
         if is_full(error):
-            full.append(error)
-        return bool(full)
+            disk_full.append(error)
+        return bool(disk_full)
 
     def work() -> Job:
         return process(run, lambda: order.number in stopped, order.pool)
 
     with run.held():
         execute(run, work, passes)
-    if full:
-        raise full[0]
+    if disk_full:
+        raise disk_full[0]
     status = run.raw_status()
     return TrialEnded(order.number, str(status.state), status.error, status.result)
 

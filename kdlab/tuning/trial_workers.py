@@ -1,4 +1,4 @@
-"""The processes that carry out trials, here or on the workers of a Dask cluster."""
+"""Worker processes for trials, on this machine or on a Dask cluster."""
 
 import time
 from abc import ABC, abstractmethod
@@ -15,25 +15,25 @@ from kdlab.supervision.supervisor import ChildLost, ChildMessage, ChildReady, Su
 
 _MODULE = "kdlab.tuning.trial_worker"
 _END_S = 10.0
-_MAX_STARTS = 3  # in a row, of a worker that ends before it is ready
-_TICK_S = 0.005  # between looks at pipes
+_MAX_STARTS = 3  # consecutive, of a worker that ends before it is ready
+_TICK_S = 0.005  # between polls of pipes
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialWorkerConfig:
-    """Simulations need no torch; `gpu` is the only one that it sees, and None is all."""
+    """Config of a worker: simulations import no torch; `gpu` is the only visible GPU, None all."""
 
     simulates: bool
     gpu: str | None
 
 
 class TrialWorkerOrder(Tagged):
-    """To the process of a worker for trials."""
+    """Orders to the process of a worker."""
 
 
 class TrialOrder(TrialWorkerOrder, kw_only=True):
-    """One trial: a run folder and the pool that teaches it, or the spec of a simulation."""
+    """Run one trial: a run folder and its pool, or the spec of a simulation."""
 
     number: int
     run: str | None = None
@@ -42,14 +42,14 @@ class TrialOrder(TrialWorkerOrder, kw_only=True):
 
 
 class StopTrial(TrialWorkerOrder):
-    """Save and end."""
+    """Save and end a trial."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class TrialEnded:
-    """An order was carried out, one way or another; None: a worker was lost that had none."""
+    """A trial has ended, or a worker was lost (`order` is None if it had no trial)."""
 
     order: int | None  # number of the trial
     state: str  # finished, stopped, failed; no_room: its disk is full; lost: its process is gone
@@ -61,9 +61,9 @@ StartWorker = Callable[[str, TrialWorkerConfig, Path, Path], RankChild]
 
 
 class TrialWorkers:
-    """So many workers, here or where `start` puts them; a lost one is started again.
+    """Workers that `start` starts; a lost one is restarted.
 
-    GPUs are those of this machine, shared out in turn; none leaves that to the trials.
+    `gpus` are this machine's, assigned in turn; empty leaves the choice to trials.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TrialWorkers:
         self.folder, self.simulates, self.gpus = folder, simulates, gpus
         self._start_child = start
         self.supervisor: Supervisor[int] = Supervisor()
-        self.orders: dict[int, int | None] = {}  # by worker; None: nothing to do
+        self.orders: dict[int, int | None] = {}  # trial by worker; None: idle
         self._starts = dict.fromkeys(range(jobs), 0)
         for worker in range(jobs):
             self._start(worker)
@@ -99,17 +99,17 @@ class TrialWorkers:
     def send(self, worker: int, order: TrialOrder) -> None:
         self.orders[worker] = order.number
         if not self.supervisor.send(worker, **to_builtins(order)):
-            # Whether it heard is not known; its loss is an event.
+            # It may have got the order; its loss is an event.
             self.supervisor.children[worker].kill()
 
     def stop(self, order: int) -> None:
-        """Have a trial save and end."""
+        """Order a trial to save and end."""
         for worker, at in self.orders.items():
             if at == order:
                 self.supervisor.send(worker, **to_builtins(StopTrial(order)))
 
     def events(self) -> Iterator[TrialEnded]:
-        """What ended since the last call; ClusterError where a worker never comes up."""
+        """Yield trials that ended since the last call; ClusterError if a worker never starts."""
         for event in self.supervisor.events():
             match event:
                 case ChildReady(worker):
@@ -120,7 +120,7 @@ class TrialWorkers:
                 case ChildLost(worker, _, why):
                     yield TrialEnded(self.orders[worker], "lost", why)
                     if self._starts[worker] >= _MAX_STARTS:
-                        raise ClusterError(f"A worker for trials does not come up. {why}")
+                        raise ClusterError(f"A worker for trials does not start. {why}")
                     self._start(worker)
 
     def close(self) -> None:
@@ -128,9 +128,9 @@ class TrialWorkers:
 
 
 class WorkQueue(ABC, Generic[T]):
-    """Orders that workers carry out until there is none left; `running` by their number."""
+    """Orders for workers, executed until none is left; `running` has them by number."""
 
-    saves_s = 0.0  # that those under way have to save and end when it is stopped
+    saves_s = 0.0  # seconds for running orders to save and end on a stop
 
     def __init__(self, workers: TrialWorkers, stop: Callable[[], bool]) -> None:
         self.workers, self.stop = workers, stop
@@ -138,30 +138,30 @@ class WorkQueue(ABC, Generic[T]):
 
     @abstractmethod
     def begin(self, worker: int) -> None:
-        """Give the next order to a worker that has none."""
+        """Send the next order to an idle worker."""
 
     @abstractmethod
-    def hear(self, end: TrialEnded) -> None:
-        """One that was running has ended, or a worker is lost."""
+    def on_ended(self, end: TrialEnded) -> None:
+        """Handle the end of an order or the loss of a worker."""
 
     @abstractmethod
     def is_over(self) -> bool:
-        """Whether none begins any more."""
+        """Return whether no further order begins."""
 
-    def look(self) -> None:
-        """At what those under way have come to."""
+    def update(self) -> None:
+        """Read the progress of running orders."""
         return None
 
     def carry_out(self, stopped: str) -> None:
-        """All of them.
+        """Execute all orders.
 
         Raises:
-            RunStopped: the user asked, said in these words.
-            ClusterError: workers do not come up.
+            RunStopped: the user stopped it; `stopped` is the message.
+            ClusterError: workers do not start.
         """
         while True:
             self._listen()
-            self.look()
+            self.update()
             if self.stop():
                 self._end_all()
                 raise RunStopped(stopped)
@@ -170,11 +170,11 @@ class WorkQueue(ABC, Generic[T]):
                     self.begin(worker)
             if not self.running and self.is_over():
                 return
-            time.sleep(_TICK_S)  # between looks at pipes
+            time.sleep(_TICK_S)  # between polls of pipes
 
     def _listen(self) -> None:
         for end in self.workers.events():
-            self.hear(end)
+            self.on_ended(end)
 
     def _end_all(self) -> None:
         for order in self.running:
@@ -182,4 +182,4 @@ class WorkQueue(ABC, Generic[T]):
         deadline = time.monotonic() + self.saves_s
         while self.running and time.monotonic() < deadline:
             self._listen()
-            time.sleep(_TICK_S)  # between looks at pipes
+            time.sleep(_TICK_S)  # between polls of pipes

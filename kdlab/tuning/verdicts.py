@@ -1,4 +1,4 @@
-"""What a study is told of a trial that has ended, and keeps of it; what people hear of it."""
+"""Report trials that ended: to the study, and as events."""
 
 import time
 from dataclasses import dataclass, field
@@ -14,36 +14,36 @@ from kdlab.tuning.metrics import ResultFacts, measured
 from kdlab.tuning.space import Values
 from kdlab.tuning.spec import TRIALS, SweepSpec
 
-# User attributes of a trial, beside what Optuna itself keeps.
+# User attributes of a trial in the study.
 WHY, RETRY_OF, TRIES, VALUES, ERROR, RUN = "why", "retry_of", "tries", "set", "error", "run"
 METRICS = "metrics"
-PARAMETERS = "enqueued"  # as Optuna names them
+PARAMETERS = "enqueued"  # values by Optuna's names
 
 
 def values_of(trial: FrozenTrial) -> Values:
-    """What the keys of the space were set to."""
+    """Return the values of a trial by key of the space."""
     return dict(trial.user_attrs[VALUES])
 
 
 def metrics_of(trial: FrozenTrial) -> dict[str, float]:
-    """All metrics of a trial that ended well."""
+    """Return all metrics of a completed trial."""
     return dict(trial.user_attrs.get(METRICS, {}))
 
 
 def why(trial: FrozenTrial | Trial) -> str:
-    """Who chose its values."""
+    """Return the origin of a trial's values."""
     return str(trial.user_attrs.get(WHY, "suggested"))
 
 
 @dataclass(slots=True)
 class RunningTrial:
-    """A trial that a worker carries out."""
+    """A trial that a worker runs."""
 
     trial: Trial
     values: Values = field(default_factory=dict)
-    run: Path | None = None  # its folder
+    run: Path | None = None  # run folder
     begun: float = field(default_factory=time.monotonic)  # 0: by an earlier driver
-    read: EventReader | None = field(init=False)  # of its events
+    read: EventReader | None = field(init=False)  # reads its events
     reported: int = 0  # epochs, over all seeds
     pruned: bool = False
 
@@ -52,70 +52,70 @@ class RunningTrial:
 
 
 class Verdicts:
-    """Each trial gets one: complete, pruned, failed, or to be tried again."""
+    """Reports the outcome of each trial: complete, pruned, failed or requeued."""
 
     def __init__(self, spec: SweepSpec, study: optuna.Study, emit: Emit) -> None:
         self.spec, self.study, self.emit = spec, study, emit
-        self.ended = 0  # trials; one that was tried again counts once
+        self.ended = 0  # trials that ended; a retried trial counts once
         self.enough = spec.trials or TRIALS
-        self.seconds: list[float] = []  # that telling took, each
+        self.seconds: list[float] = []  # duration of each report to the study
 
     def finished(self, state: RunningTrial, result: ResultFacts) -> None:
-        """It has a result; what it lacks of the objectives is a failure."""
+        """Report a finished trial; it fails if an objective is missing."""
         begin = time.perf_counter()
-        found = measured(result, state.run, self.spec.simulated)
+        metrics = measured(result, state.run, self.spec.simulated)
         wanted = [o.metric for o in self.spec.objectives]
-        missing = [n for n in wanted if found[n] is None]
+        missing = [n for n in wanted if metrics[n] is None]
         if missing:
             self.failed(state, f"the run has no {', '.join(missing)}")
             return
-        trial, keeps = state.trial, True
+        trial, is_feasible = state.trial, True
         for constraint in self.spec.constraints:
-            value = found[constraint.metric]
+            value = metrics[constraint.metric]
             excess = float("inf") if value is None else constraint.excess(value)
-            keeps = keeps and excess <= 0
+            is_feasible = is_feasible and excess <= 0
             trial.set_constraint(constraint.metric, excess)
-        trial.set_user_attr(METRICS, {k: v for k, v in found.items() if v is not None})
-        self.study.tell(trial, [float(found[n] or 0.0) for n in wanted])
+        trial.set_user_attr(METRICS, {k: v for k, v in metrics.items() if v is not None})
+        self.study.tell(trial, [float(metrics[n] or 0.0) for n in wanted])
         self.seconds.append(time.perf_counter() - begin)
-        done = self._done(state, "complete")
-        self.emit(done.but(values_found=found, feasible=keeps))
+        event = self._done(state, "complete")
+        self.emit(event.but(values_found=metrics, feasible=is_feasible))
 
     def pruned(self, state: RunningTrial) -> None:
         self.study.tell(state.trial, state=TrialState.PRUNED)
         self.emit(self._done(state, "pruned").but(epoch=state.reported))
 
     def failed(self, state: RunningTrial, error: str) -> None:
-        """Kept with its error; the search goes on."""
-        self.given_up(state.trial, error)
+        """Report a failed trial with its error; the search continues."""
+        self.fail(state.trial, error)
         self.emit(self._done(state, "failed").but(error=error))
 
-    def given_up(self, trial: Trial, error: str) -> None:
-        """A failure that nobody needs to hear of."""
+    def fail(self, trial: Trial, error: str) -> None:
+        """Mark a trial as failed without an event."""
         trial.set_user_attr(ERROR, error)
         self.study.tell(trial, state=TrialState.FAIL)
 
-    def again(self, state: RunningTrial, reason: str, *, counts: bool = True) -> None:
-        """The same values once more, unless that has been tried too often."""
+    def requeue(self, state: RunningTrial, reason: str, *, counts: bool = True) -> None:
+        """Retry a trial's values, unless its retries are used up."""
         trial = state.trial
         tries = int(trial.user_attrs.get(TRIES, 0)) + counts
         if tries > self.spec.retries:
             self.failed(state, f"lost {tries} times; the last time: {reason}")
             return
-        # It may have been killed before it had asked for all of what was enqueued.
+        # It may have been killed before it used all enqueued parameters.
         parameters = {**trial.user_attrs.get(PARAMETERS, {}), **trial.params}
         attributes = {WHY: why(trial), RETRY_OF: trial.number}
         attributes |= {TRIES: tries, PARAMETERS: parameters}
-        # First the new one: killed in between, the old one is seen to have a follower.
+        # Enqueue first: if the driver is killed in between, the retry exists already.
         self.study.enqueue_trial(parameters, user_attrs=attributes)
-        self.given_up(trial, f"{reason}; tried again")
+        self.fail(trial, f"{reason}; retried")
         self.emit(TrialRequeued(number=trial.number, why=reason, tries=tries))
 
-    def _done(self, state: RunningTrial, how: str) -> TrialDone:
+    def _done(self, state: RunningTrial, outcome: str) -> TrialDone:
         self.ended += 1
         return TrialDone(
             number=state.trial.number,
-            state=how,
+            state=outcome,
             seconds=time.monotonic() - state.begun if state.begun else None,
             ended=self.ended,
             of_trials=self.enough,

@@ -53,7 +53,7 @@ def test_own_teachers_are_those_of_the_pool_that_live(local_pool):
     known = {
         pid: Target(f"teacher-{pid}", pid) for pid in (first, third, 999)
     }  # the second loads still, and somebody else's is there too
-    targets = OwnTargets(pool, known=lambda address, tls: known)
+    targets = OwnTargets(pool, find_targets=lambda address, tls: known)
     assert [t.pid for t in targets.teachers()] == [first, third]
     pool.machines.children[0].die()
     assert [t.pid for t in targets.teachers()] == [third]
@@ -65,7 +65,9 @@ def test_own_teachers_are_those_of_the_pool_that_live(local_pool):
 
 @pytest.mark.parametrize("pool", [None, ScriptedPool()], ids=("none", "somebody else's"))
 def test_teachers_of_other_pools_are_not_hit(pool):
-    targets = OwnTargets(pool, known=lambda address, tls: pytest.fail("it was asked"))
+    targets = OwnTargets(
+        pool, find_targets=lambda address, tls: pytest.fail("it was asked")
+    )
     assert targets.teachers() == []
     targets.add_teacher()  # and none is added
 

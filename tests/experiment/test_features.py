@@ -82,7 +82,7 @@ def test_a_module_that_is_not_there_is_named():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("smoke/none",), "nobody has a teacher"),
+        (("smoke/none",), "no training has a teacher"),
         (("smoke/cached", "soft_labels.top_k=3"), "kept whole"),
         (("smoke/served", "soft_labels.replies=top_k"), "need full or half"),
         (("smoke/served", "soft_labels.sends=hidden"), "sends is hidden"),
@@ -280,7 +280,9 @@ def test_foundation_models_need_losses_of_features_and_no_logits(foundation):
     teachers, features = foundation
     with pytest.raises(SpecError, match="dinov3, which is headless, and no loss"):
         kdlab.load("smoke/in_process", teachers, *ALONE)
-    with pytest.raises(SpecError, match=r"loss\.soft_weight: is 0.5, and no teacher knows"):
+    with pytest.raises(
+        SpecError, match=r"loss\.soft_weight: is 0.5, and no teacher has classes"
+    ):
         kdlab.load("smoke/in_process", teachers, features)
 
 

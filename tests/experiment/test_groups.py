@@ -75,7 +75,7 @@ def test_a_rank_is_told_whose_it_is_and_has_a_log_of_its_own(training, tmp_path)
 def test_without_workers_ranks_are_started_on_this_machine(training, tmp_path, monkeypatch):
     here = ScriptedHosts()
     training.hosts = None
-    monkeypatch.setattr(groups, "start_here", here.start)
+    monkeypatch.setattr(groups, "start_local_rank", here.start)
     start_rank(training, MODULE, "rank-process-0", tmp_path / "pulse")
     assert [module for module, *_ in here.started] == [MODULE]
 

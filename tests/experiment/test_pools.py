@@ -59,14 +59,14 @@ def pools_of(spec, run_of, kdlab_home):
 def test_a_pool_is_started_once_for_all_who_need_it(pools_of):
     pools, _, events = pools_of()
     assert STARTED == []  # nobody has asked
-    first = pools.whole()
-    assert pools.whole() is first
+    first = pools.teacher_pool()
+    assert pools.teacher_pool() is first
     ((_, folder, pool),) = STARTED
     assert folder == pools.run.path / "pool"
     assert [e.KIND for e in events] == ["pool_starting", "pool_ready"]
     assert events[0].pool == "cluster/scripted_pool_of_tests"
     assert events[1].address == pool.address
-    other = pools.started("local_models", pools._deployment)
+    other = pools.start("local_models", pools._deployment)
     assert other is not first
     pools.close()
     assert [pool.closed for _, _, pool in STARTED] == [1, 1]
@@ -75,14 +75,14 @@ def test_a_pool_is_started_once_for_all_who_need_it(pools_of):
 def test_a_shared_pool_is_used_and_left_open(pools_of):
     shared = ScriptedServing()
     pools, _, events = pools_of(shared=shared)
-    assert pools.whole() is shared
+    assert pools.teacher_pool() is shared
     pools.close()
     assert (shared.closed, STARTED, events) == (0, [], [])
 
 
 def test_teachers_are_told_model_data_and_the_answers_that_prove_them(pools_of):
     pools, setup, _ = pools_of(train__batch=24)
-    pools.whole()
+    pools.teacher_pool()
     ((made, _, _),) = STARTED
     (teacher,) = setup.teacher.members
     assert [m.sha256 for m in made.members] == [teacher.sha256]
@@ -107,7 +107,7 @@ def test_teachers_are_told_model_data_and_the_answers_that_prove_them(pools_of):
 def test_answers_are_kept_where_somebody_may_ask_again(pools_of, changes, kept):
     """A lone student's teacher filled 256 MB with answers that nobody ever asked for."""
     pools, _, _ = pools_of(**changes)
-    pools.whole()
+    pools.teacher_pool()
     ((made, _, _),) = STARTED
     assert made.share_answers is kept
 
@@ -117,14 +117,14 @@ def test_answers_are_kept_where_somebody_may_ask_again(pools_of, changes, kept):
 )
 def test_pixels_are_sent_where_the_source_says_so(pools_of, inputs, ways):
     pools, _, _ = pools_of(soft_labels__inputs=inputs)
-    pools.whole()
+    pools.teacher_pool()
     ((made, _, _),) = STARTED
     assert (made.by_reference, made.or_value) == ways
 
 
 def test_inner_outputs_are_served_behind_the_logits(pools_of):
     pools, setup, _ = pools_of(features=HINT)
-    pools.whole()
+    pools.teacher_pool()
     ((made, _, _),) = STARTED
     _, _, row, fingerprint = setup.tapped()
     assert made.teacher == fingerprint
@@ -136,7 +136,7 @@ def test_inner_outputs_are_served_behind_the_logits(pools_of):
 
 def test_hidden_states_are_what_the_head_makes_logits_of(pools_of):
     pools, setup, _ = pools_of(soft_labels__sends="hidden")
-    pools.whole()
+    pools.teacher_pool()
     ((made, _, _),) = STARTED
     assert made.teacher == f"{setup.teacher.members[0].fingerprint}-hidden"
     assert made.num_classes == 16
@@ -180,7 +180,7 @@ def test_orders_for_teachers_are_heard_while_a_pool_on_this_machine_is_up(
     )
     monkeypatch.setattr(ScriptedPools, "start", lambda self, deployment, folder: pool)
     pools, _, _ = pools_of()
-    pools.whole()
+    pools.teacher_pool()
     (orders,) = pools._changes
     assert orders._keeper.is_alive()
     pools.close()

@@ -228,13 +228,13 @@ def test_it_meets_the_others_and_leaves_the_group_whatever_happens(rank, tmp_pat
         there = f"file://{tmp_path / f'generation-{number}'}"
         return GenerationOrder(generation=number, world=1, meet_at=there, secret="s")
 
-    with rank.meeting(order(1), cpu):
+    with rank.process_group(order(1), cpu):
         assert dist.get_world_size() == 1
         assert dist.get_backend() == "gloo"
         rows = torch.ones(2)
         dist.all_reduce(rows)
         assert rows.tolist() == [1.0, 1.0]
-    with pytest.raises(ZeroDivisionError), rank.meeting(order(2), cpu):
+    with pytest.raises(ZeroDivisionError), rank.process_group(order(2), cpu):
         raise ZeroDivisionError
     assert not dist.is_initialized()
 

@@ -109,10 +109,10 @@ def test_the_teacher_costs_the_student_no_chance(spec, kdlab_home, tmp_path):
     expected = torch.rand(4)
     torch.manual_seed(3)
     loaded = setup.load_teacher()
-    setup.whole()
+    setup.teacher_model()
     assert torch.equal(torch.rand(4), expected)
     views = two_images(setup.data)
-    assert torch.allclose(loaded.infer(views), setup.whole()(views))
+    assert torch.allclose(loaded.infer(views), setup.teacher_model()(views))
     assert loaded.infer(views).shape == (2, 10)
 
 
@@ -191,7 +191,7 @@ def test_hidden_states_bring_the_teachers_head_to_the_student(spec, kdlab_home, 
     assert loop.job.head is head
     assert loop.job.outputs == head.in_features == 16
     assert not any(p.requires_grad for p in head.parameters())
-    assert dict(setup.whole().net.named_modules())[name].out_features == 10
+    assert dict(setup.teacher_model().net.named_modules())[name].out_features == 10
 
 
 def test_a_network_whose_logits_come_from_something_else_has_no_head(spec, digits):

@@ -17,16 +17,21 @@ HIDDEN = "soft_labels.sends=hidden"
 @pytest.mark.parametrize(
     ("name", "words", "key", "message"),
     [
-        ("none", [HINT], "features", "is set, and nobody has a teacher here"),
-        ("in_process", [HINT, "train.compile=true"], "features", "no way to inner outputs"),
+        ("none", [HINT], "features", "is set, and no training has a teacher"),
+        (
+            "in_process",
+            [HINT, "train.compile=true"],
+            "features",
+            "compile hides inner outputs",
+        ),
         ("in_process", [HINT, RANKS, WORKERS], "features", "do not have the teacher"),
         (
             "ensemble",
             ["compare=[none]"],
             "compare",
-            "what it compares is method.compare",
+            "it compares method.compare",
         ),
-        ("ensemble", [HINT], "features", "methods/ensemble takes logits alone"),
+        ("ensemble", [HINT], "features", "methods/ensemble uses logits only"),
         ("served", [HINT, HIDDEN], "features", "soft_labels.sends is hidden"),
         (
             "served",
@@ -39,13 +44,13 @@ HIDDEN = "soft_labels.sends=hidden"
             "none",
             [RANKS, "train.schedule=plateau"],
             "train.schedule",
-            "validated after each",
+            "needs validation after each",
         ),
         (
             "none",
             [RANKS, "aggregation.batch_norm=local", "train.ema=0.9"],
             "train.ema",
-            "one rank's statistics",
+            "statistics of one rank",
         ),
         ("none", [WORKERS], "workers", "is set, and one student in one process has no"),
         (
@@ -64,7 +69,7 @@ HIDDEN = "soft_labels.sends=hidden"
             "none",
             [RANKS, WORKERS, "chaos={kill_rank: 1}"],
             "chaos",
-            "cannot be hit from here",
+            "cannot hit ranks on Dask workers",
         ),
     ],
 )
@@ -101,5 +106,7 @@ class Silent(MethodSpec):
 
 def test_a_method_that_does_not_say_what_it_compares_is_not_told(elsewhere):
     spec = kdlab.load("smoke/in_process").spec
-    with pytest.raises(SpecError, match=r"compare: .*mine/silent.*what it compares is"):
+    with pytest.raises(
+        SpecError, match=r"compare: .*mine/silent.*it compares method.compare"
+    ):
         replace(spec, method=Silent(), compare=("none", "in_process"))

@@ -28,7 +28,7 @@ def case(tmp_path, local_pool):
             child.pid: Target(f"teacher-{number}", child.pid)
             for number, child in enumerate(of.machines.children)
         }
-        return OwnTargets(of, known=lambda address, tls: known)
+        return OwnTargets(of, find_targets=lambda address, tls: known)
 
     reader = TeacherChanges(
         tmp_path / CONTROL,
@@ -41,7 +41,7 @@ def case(tmp_path, local_pool):
 
     def order(kind, time=101.0, **facts):
         append(tmp_path, kind(time=time, member="served/seed0", **facts))
-        reader.look()
+        reader.poll()
 
     return order, events, signals, pool
 
@@ -76,8 +76,8 @@ def test_one_that_is_gone_is_said_and_nobody_else_is_hit(case):
     order(DrainTeacher, name="teacher-7")
     assert signals == []
     assert [e.message for e in events] == [
-        "There is no teacher teacher-0 here any more.",
-        "There is no teacher teacher-7 here any more.",
+        "Teacher teacher-0 has ended already.",
+        "Teacher teacher-7 has ended already.",
     ]
 
 
@@ -99,7 +99,7 @@ def test_an_order_that_fails_is_said_and_the_next_is_heard(case):
     order(AddTeacher)
     machines.add = add
     order(AddTeacher)
-    assert events[0].message == "add_teacher was not carried out: ClusterError('no room')"
+    assert events[0].message == "add_teacher failed: ClusterError('no room')"
     assert [e.KIND for e in events] == ["warned", "teacher_added"]
 
 

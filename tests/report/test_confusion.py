@@ -19,7 +19,7 @@ SAID = np.array([0, 1, 1, 2, 1, 0, 2])
 
 @pytest.fixture
 def confusion():
-    return Confusion.of(LABELS, SAID, ["cat", "dog", "<b>"])
+    return Confusion.from_predictions(LABELS, SAID, ["cat", "dog", "<b>"])
 
 
 def test_rows_are_classes_and_columns_what_they_are_taken_for(confusion):

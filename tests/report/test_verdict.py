@@ -91,7 +91,7 @@ def test_it_did_not_help_and_the_teacher_knows_no_more():
         "With its teacher 68.8 %, alone 70.5 %: the teacher did not help (-1.7 points, -7.3 to "
         "3.9 with 95 % confidence: 526 test images). Why: the teacher knows no more than the "
         "student does alone: 69.8 % against 70.5 %. Next: a stronger teacher (pretrained: true "
-        "in its model, or more epochs of its own)."
+        "in its model, or more teacher epochs)."
     )
 
 

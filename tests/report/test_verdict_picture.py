@@ -2,7 +2,7 @@
 
 from xml.etree import ElementTree
 
-from kdlab.report.bars import whole
+from kdlab.report.bars import svg_document
 from kdlab.report.verdict_picture import PICTURE, write_picture
 
 
@@ -26,7 +26,7 @@ def test_it_has_the_numbers_and_the_sentence(tmp_path):
 
 
 def test_a_note_is_text_and_no_markup():
-    drawn = ElementTree.fromstring(whole("<b>1 & 2</b>", "", 40))
+    drawn = ElementTree.fromstring(svg_document("<b>1 & 2</b>", "", 40))
     assert "<b>1 & 2</b>" in [element.text for element in drawn.iter()]
 
 

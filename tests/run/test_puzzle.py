@@ -100,7 +100,7 @@ def test_what_a_choice_cannot_be_is_found_before_or_said(kdlab_cli, elsewhere):
     own = 'method.student_cuts=["0", "1"]'
     code, _, err = kdlab_cli("run", "smoke/blockwise", *words, own)
     assert code == 2
-    assert "which methods/puzzle alone can train" in err
+    assert "which only methods/puzzle can train" in err
     chosen = "method.type=methods/puzzle"
     code, _, err = kdlab_cli("run", "smoke/blockwise", chosen)
     assert code == 2
@@ -129,5 +129,5 @@ def test_what_a_choice_cannot_be_is_found_before_or_said(kdlab_cli, elsewhere):
     assert "would be clipped together" in err
     code, _, err = kdlab_cli("run", "smoke/in_process", *words[:3])
     assert code == 2
-    assert "which methods/puzzle alone can train" in err
+    assert "which only methods/puzzle can train" in err
     assert not (elsewhere / "runs").exists()

@@ -32,7 +32,7 @@ def test_a_name_for_the_best_is_checked_before_the_search(kdlab_cli, elsewhere):
     (elsewhere / "configs").mkdir()
     (elsewhere / "configs" / "tuned.yaml").write_text("")
     code, _, said = kdlab_cli("sweep", "quickstart", "--save", "tuned")
-    assert (code, "configs/tuned.yaml is there already" in said) == (2, True)
+    assert (code, "configs/tuned.yaml exists already" in said) == (2, True)
 
 
 def test_a_study_of_another_sweep_is_refused(kdlab_cli, elsewhere):

@@ -108,7 +108,7 @@ def test_settings_of_others_come_after_the_experiment_and_before_what_is_enqueue
 def test_an_experiment_outside_its_space_is_not_tried_and_that_is_said():
     narrow = {"train.lr": {"low": 0.2, "high": 0.5}}
     search = Search(Workers(1, top1(1.0)), space=narrow, trials=1).run()
-    assert "not in the space" in search.said[0].message
+    assert "outside the space" in search.said[0].message
 
 
 def test_a_grid_is_as_many_trials_as_it_has_points():
@@ -212,7 +212,7 @@ def test_a_stop_has_trials_save_and_they_are_tried_again():
     looks = iter([False, True])
     workers = Workers(2)
     search = Search(workers, stop=lambda: next(looks))
-    with pytest.raises(RunStopped, match="the study has all that ended"):
+    with pytest.raises(RunStopped, match="the study has all trials that ended"):
         search.run()
     assert workers.stopped == [0, 1]
     assert search.states() == ["FAIL", "FAIL", "WAITING", "WAITING"]

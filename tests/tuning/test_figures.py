@@ -24,7 +24,7 @@ def study(values, directions=("maximize",), **more):
 def drawn(monkeypatch, tmp_path):
     """Names of the pictures that would be drawn: drawing them is Optuna's work."""
     monkeypatch.setattr(
-        figures, "_drawn", lambda name, make, folder, emit: folder / f"{name}.png"
+        figures, "_draw_one", lambda name, make, folder, emit: folder / f"{name}.png"
     )
 
     def draw(of, **changes):
@@ -62,8 +62,8 @@ def test_a_picture_that_cannot_be_drawn_is_a_note(tmp_path):
     def broken():
         raise ZeroDivisionError("of nothing")
 
-    assert figures._drawn("slice", broken, tmp_path, said.append) is None
-    assert [note.message for note in said] == ["No picture of slice: of nothing"]
+    assert figures._draw_one("slice", broken, tmp_path, said.append) is None
+    assert [note.message for note in said] == ["Could not plot slice: of nothing"]
 
 
 def test_a_picture_is_a_file(tmp_path):
@@ -75,7 +75,7 @@ def test_a_picture_is_a_file(tmp_path):
     def two():
         return pyplot.subplots(1, 2)[1]
 
-    path = figures._drawn("slice", two, tmp_path, print)
+    path = figures._draw_one("slice", two, tmp_path, print)
     assert path.read_bytes().startswith(b"\x89PNG")
     assert pyplot.get_fignums() == []
 

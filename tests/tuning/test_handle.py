@@ -118,9 +118,9 @@ def test_before_its_study_is_there_a_sweep_has_no_rows(elsewhere):
 @pytest.mark.parametrize(
     ("status", "error", "code", "words"),
     [
-        ({"state": "stopped"}, RunStopped, 130, "goes on with:\n    kdlab sweep .*--study x"),
+        ({"state": "stopped"}, RunStopped, 130, "Continue with:\n    kdlab sweep .*--study x"),
         ({"state": "failed", "error": "no such card", "exit_code": 2}, RunFailed, 2,
-         "no such card\nLog: .*sweep.log\nWhat has ended is kept.*--study x"),
+         "no such card\nLog: .*sweep.log\nFinished trials are saved.*--study x"),
         ({"state": "running"}, RunFailed, 1, "killed from outside"),
     ],
 )  # fmt: skip
@@ -145,7 +145,7 @@ def test_the_best_is_saved_under_a_name_that_is_free(sweep, elsewhere):
         "registry/train/tuned.yaml",
     ]
     assert saved[0].read_text() == "about: the best\n"
-    with pytest.raises(BadInput, match=r"tuned.yaml is there already"):
+    with pytest.raises(BadInput, match=r"tuned.yaml exists already"):
         sweep.save("tuned")
     for name in ("../up", "", "a b"):
         with pytest.raises(BadInput, match="is no name"):
@@ -158,7 +158,9 @@ def test_a_sweep_that_is_under_way_is_not_started_again(elsewhere):
         _ = Sweep(folder).result
     with (
         folder.held(),
-        pytest.raises(BadInput, match=r"small is going already.*kdlab attach sweeps/small"),
+        pytest.raises(
+            BadInput, match=r"small is already running.*kdlab attach sweeps/small"
+        ),
     ):
         searched(SIMULATED).start("small")
     with pytest.raises(BadInput, match="is no name of a study"):

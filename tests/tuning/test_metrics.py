@@ -18,14 +18,14 @@ def test_teacher_seconds_are_teachers_times_time():
         step("served/seed1", 99.0, 4),  # another run: the gap is nobody's
         step("served/seed1", 100.0, 4),
     ]
-    assert metrics.metric("teacher_seconds", simulated=False).of({}, events) == 3 + 2 + 4
+    assert metrics.metric("teacher_seconds", simulated=False).value({}, events) == 3 + 2 + 4
 
 
 def test_a_run_without_a_global_model_has_none():
     found = metrics.metric("global_top1", simulated=False)
-    assert found.of({"student_top1": 3.0}, ()) is None
+    assert found.value({"student_top1": 3.0}, ()) is None
 
 
 def test_the_most_of_several_seeds():
     result = {"runs": [{"volume_max": 3}, {"volume_max": 7}]}
-    assert metrics.metric("volume_max", simulated=False).of(result, ()) == 7
+    assert metrics.metric("volume_max", simulated=False).value(result, ()) == 7

@@ -33,7 +33,7 @@ def test_the_best_its_values_and_what_became_of_all_others():
         "  validation_top1 = 81.25",
         "  train.lr = 0.125",
         "  loss = losses/dkd",
-        "9 trials: 5 complete, 3 pruned, 1 failed; 2 were lost and tried again",
+        "9 trials: 5 complete, 3 pruned, 1 failed; 2 lost and retried",
         "Saved: best/configs/s.yaml",
     ]
     assert OUTCOME.trials.ended == 9
@@ -49,7 +49,7 @@ def test_fresh_seeds_stand_beside_what_the_search_had():
     assert "With fresh seeds [11, 12], validation_top1:" in said
     assert "  the best: 79.5 ± 0.75\n" in said
     assert "  the experiment as it is: 70\n" in said  # one seed has no spread
-    assert "(the sweep's own, optimistic: 81.25)" in said
+    assert "(in the search, optimistic: 81.25)" in said
 
 
 def test_it_ends_with_the_verdict():

@@ -83,7 +83,7 @@ def test_a_sweep_finds_confirms_and_keeps_the_best(here):
     assert (
         kdlab.load("tuned").resolved["train"]["momentum"] == best["set"]["train.momentum"]
     )
-    with pytest.raises(BadInput, match=r"is there already"):
+    with pytest.raises(BadInput, match=r"exists already"):
         sweep.save("tuned")
     kept = {p.parents[3] for p in sweep.path.glob("trials/*/**/*.safetensors")}
     assert kept == {Path(best["run_dir"])}  # the weights of the others are gone

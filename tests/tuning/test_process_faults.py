@@ -89,7 +89,7 @@ def test_a_full_disk_loses_no_trial(here):
     inside = SweepFromInside(SIMULATED, simulated, stop=full, **MANY)
     assert (inside.code, inside.sweep.state) == (1, "failed")
     assert "The disk did not take" in inside.sweep.status.error
-    assert "those under way are tried again" in inside.sweep.status.error
+    assert "running ones will be retried" in inside.sweep.status.error
     with pytest.raises(RunFailed, match=r"kdlab sweep .*--study small"):
         _ = inside.sweep.result
     known = told(inside.sweep)
@@ -139,7 +139,7 @@ def test_workers_that_never_come_up_end_the_sweep(here):
 
     inside = SweepFromInside(TRAINED, train, hosts=Stillborn(train), trials=1, jobs=1)
     assert inside.code == ClusterError.exit_code
-    assert "A worker for trials does not come up" in inside.sweep.status.error
+    assert "A worker for trials does not start" in inside.sweep.status.error
     assert len(inside.hosts.children) == 3
 
 
@@ -274,7 +274,7 @@ def test_trials_share_one_pool_and_pruned_ones_are_stopped(here, pool, monkeypat
     assert addresses == [shared] * 6
     assert (pool["started"], pool["closed"]) == (1, 1)
     assert pool["folder"].parent == inside.sweep.path / "pool"
-    assert "No trial ended well" in inside.sweep.status.error
+    assert "No trial completed" in inside.sweep.status.error
 
 
 def test_a_pool_that_is_gone_ends_the_sweep_rather_than_all_trials(here, pool, monkeypatch):
@@ -287,7 +287,7 @@ def test_a_pool_that_is_gone_ends_the_sweep_rather_than_all_trials(here, pool, m
         return TrialEnded(order.number, "failed", "no soft labels came")
 
     inside = SweepFromInside(TRAINED, failing, trials=6, jobs=1, **SERVED)
-    assert "The teacher pool of all trials at tcp://127.0.0.1:9 is gone" in (
+    assert "The teacher pool of all trials at tcp://127.0.0.1:9 does not answer" in (
         inside.sweep.status.error
     )
     assert "no soft labels came" in inside.sweep.status.error

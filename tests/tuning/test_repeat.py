@@ -152,7 +152,7 @@ def test_a_stop_reaches_those_under_way(made):
     def endless(child, order):
         told.append(type(order).__name__)
 
-    with pytest.raises(RunStopped, match="while the best was confirmed"):
+    with pytest.raises(RunStopped, match="during the confirmation"):
         again(sweep, endless)
     assert told == ["TrialOrder", "TrialOrder", "StopTrial", "StopTrial"]
 
@@ -165,5 +165,5 @@ def test_workers_that_never_come_up_end_it(made):
 
     sweep = made(TRAINED)
     workers = TrialWorkers(1, sweep.folder.path, simulates=False, gpus=(), start=start)
-    with pytest.raises(ClusterError, match="for trials does not come up"):
+    with pytest.raises(ClusterError, match="for trials does not start"):
         repeats(sweep, workers).confirmed(BEST, (11,))

@@ -74,7 +74,7 @@ def test_what_optuna_would_refuse_is_a_fault_of_the_sweep(changes, message):
 
 
 def test_a_sampler_of_one_objective_is_refused_for_two():
-    with pytest.raises(SpecError, match="cmaes, which knows one objective only"):
+    with pytest.raises(SpecError, match="cmaes, which takes one objective only"):
         searched(SIMULATED, sampler={"name": "cmaes"})
 
 

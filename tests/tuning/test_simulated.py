@@ -32,6 +32,6 @@ def test_the_worst_case_counts_for_speed_and_memory_and_all_for_costs():
 
 def test_what_has_no_thresholds_cannot_be_swept():
     shapes = construct(SimulationSpec, compose_card("simulations/pipe_bd/shapes"))
-    with pytest.raises(BadInput, match=r"simulate/pipe_bd.* cannot be swept"):
+    with pytest.raises(BadInput, match=r"simulate/pipe_bd.* has nothing to tune"):
         check(shapes)
     assert check(spec(1)) == spec(1)

@@ -7,7 +7,7 @@ from small_sweeps import SIMULATED, TRAINED, searched
 from kdlab.errors import SpecError
 from kdlab.tuning.space import number, parameter
 from kdlab.tuning.spec import Dimension, SweepSpec
-from kdlab.tuning.spec_field import leaf_of
+from kdlab.tuning.spec_field import field_at
 
 
 def faults(tree, **changes):
@@ -82,7 +82,7 @@ def test_what_is_enqueued_is_named_as_optuna_names_it():
         ("train.momentun", {"low": 0, "high": 1}, r"Nearest: train.momentum"),
         ("train.lr", {"low": -1, "high": 1}, r"low is -1, must be > 0"),
         ("train.epochs", {"low": 1.5, "high": 3}, r"whole numbers"),
-        ("train.optimizer", {"low": 1, "high": 3}, r"give choices"),
+        ("train.optimizer", {"low": 1, "high": 3}, r"set choices"),
         ("train.optimizer", {"choices": ["sgd", "sgdd"]}, r"'sgdd'; there is sgd"),
         ("train.precision", {"choices": ["fp32", "fp33"]}, r"'fp33' is none of"),
         ("train.batch", {"choices": [16, 0]}, r"must be >"),
@@ -91,7 +91,7 @@ def test_what_is_enqueued_is_named_as_optuna_names_it():
         ("train.lr", {"low": 0.5, "high": 0.1}, r"low: is 0.5 and high is 0.1"),
         ("train.lr", {"low": 0, "high": 1, "log": True}, r"log scale begins above 0"),
         ("train.lr", {"low": 0.1, "high": 1, "times": "train.momentum"}, r"come before"),
-        ("train.lr", {}, r"is missing; or give choices"),
+        ("train.lr", {}, r"is missing; or set choices"),
         ("train.epochs", {"low": 1, "high": 4, "step": 0.5}, r"step is 0.5.*whole numbers"),
     ],
 )
@@ -185,16 +185,16 @@ def test_faults_of_a_sweep(changes, message):
 
 def test_a_leaf_says_what_it_takes():
     base = searched(TRAINED).space.base
-    assert leaf_of(base, "train.epochs").kinds == (int,)
-    assert leaf_of(base, "train.lr").limit.gt == 0
-    assert "bf16" in leaf_of(base, "train.precision").choices
-    assert leaf_of(base, "loss").kinds == ()
+    assert field_at(base, "train.epochs").kinds == (int,)
+    assert field_at(base, "train.lr").limit.gt == 0
+    assert "bf16" in field_at(base, "train.precision").choices
+    assert field_at(base, "loss").kinds == ()
 
 
 def test_a_simulation_without_thresholds_is_refused():
     from kdlab.errors import BadInput
 
-    with pytest.raises(BadInput, match=r"cannot be swept"):
+    with pytest.raises(BadInput, match=r"has nothing to tune"):
         searched(SIMULATED, simulation="pipe_bd/shapes", overrides={}, constraints=[], space={
             "cases.0.batch": {"low": 8, "high": 64}})  # fmt: skip
 
@@ -238,7 +238,7 @@ def test_the_part_of_a_card_is_the_choice_that_makes_the_same():
             {"cases.0.teachers": 2, "lt": 4, "ut": 400},
             "ut is 100 times lt, must be 1.5 to 8",
         ),
-        ({"cases.0.teachers": 2, "lt": 0, "ut": 8}, "factor of lt, which must be there"),
+        ({"cases.0.teachers": 2, "lt": 0, "ut": 8}, "factor of lt, which must be set"),
     ],
 )
 def test_why_values_do_not_lie_in_the_space(values, message):

@@ -90,7 +90,7 @@ def test_no_trial_keeps_them():
     study = optuna.create_study(directions=["minimize", "minimize"])
     study.add_trial(trial([1, 10], of_n_training=0.5))
     with pytest.raises(
-        ClusterError, match=r"1 trials ended, and none keeps.*of_n_training"
+        ClusterError, match=r"1 trials completed, and none meets.*of_n_training"
     ):
         best.best_of(study, search.spec)
 
@@ -129,8 +129,8 @@ def test_trials_under_way_are_tried_again_once(tmp_path):
     study = open_at(tmp_path / "s", search)
     for _ in range(3):
         study.ask()  # for ever under way
-    driver(study, search)._take_up()
-    driver(study, search)._take_up()
+    driver(study, search)._recover_trials()
+    driver(study, search)._recover_trials()
     waiting = [t for t in study.trials if t.state == TrialState.WAITING]
     assert [t.user_attrs[RETRY_OF] for t in waiting] == [0, 1, 2]
     assert [t.state for t in study.trials[:3]] == [TrialState.FAIL] * 3
@@ -145,7 +145,7 @@ def test_what_was_enqueued_is_tried_again_whole(tmp_path):
     trial = study.ask()
     trial.suggest_int("cases.0.teachers", 1, 8)  # then the driver was killed
     again = open_at(tmp_path / "s", search)
-    driver(again, search)._take_up()
+    driver(again, search)._recover_trials()
     values = search.space.suggest(again.ask())
     assert values == {"cases.0.teachers": 8, "lt": 4, "ut": 32}  # the card as it is
 
@@ -179,7 +179,7 @@ def test_a_trial_with_a_follower_gets_no_second_one(tmp_path):
     study = open_at(tmp_path / "s", search)
     study.ask()
     study.enqueue_trial({}, user_attrs={RETRY_OF: 0})  # then it was killed
-    driver(study, search)._take_up()
+    driver(study, search)._recover_trials()
     assert len([t for t in study.trials if t.state == TrialState.WAITING]) == 1
     assert study.trials[0].state == TrialState.FAIL
 
@@ -188,8 +188,8 @@ def test_a_trial_that_is_lost_too_often_fails(tmp_path):
     search = searched(SIMULATED, retries=1)
     study = open_at(tmp_path / "s", search)
     own = driver(study, search)
-    own.verdicts.again(RunningTrial(study.ask()), "signal 9")
-    own.verdicts.again(RunningTrial(study.ask()), "signal 9")
+    own.verdicts.requeue(RunningTrial(study.ask()), "signal 9")
+    own.verdicts.requeue(RunningTrial(study.ask()), "signal 9")
     assert study.trials[1].user_attrs["error"].startswith("lost 2 times")
     assert not [t for t in study.trials if t.state == TrialState.WAITING]
     assert best.counts(study).ended == 1
@@ -200,7 +200,7 @@ def test_a_stop_by_the_user_is_no_loss(tmp_path):
     study = open_at(tmp_path / "s", search)
     own = driver(study, search)
     for _ in range(5):
-        own.verdicts.again(RunningTrial(study.ask()), "was stopped", counts=False)
+        own.verdicts.requeue(RunningTrial(study.ask()), "was stopped", counts=False)
     assert len([t for t in study.trials if t.state == TrialState.WAITING]) == 1
 
 

@@ -139,7 +139,7 @@ def test_a_sweep_finds_confirms_and_keeps_the_best(sweeps, elsewhere):
     assert (
         kdlab.load("tuned").resolved["train"]["momentum"] == best["set"]["train.momentum"]
     )
-    with pytest.raises(BadInput, match=r"is there already"):
+    with pytest.raises(BadInput, match=r"exists already"):
         sweep.save("tuned")
     kept = {
         p.parent.parent.parent.parent for p in sweep.path.glob("trials/*/**/*.safetensors")
@@ -364,14 +364,14 @@ def test_trials_share_one_pool_and_a_pruned_one_gives_its_teachers_back(sweeps):
     sweep.wait(timeout_s=600)
     assert counted(sweep) == [TrialState.PRUNED] * 12
     assert len(list(select(sweep.folder.events, "pool_starting"))) == 1
-    assert "No trial ended well" in sweep.status.error
+    assert "No trial completed" in sweep.status.error
 
 
 @pytest.mark.nightly
 def test_a_running_sweep_is_not_started_again(sweeps):
     sweep = sweeps(SIMULATED, trials=200, overrides={"steps": 400})
     until(lambda: sweep.state == "running")
-    with pytest.raises(BadInput, match=r"going already"):
+    with pytest.raises(BadInput, match=r"already running"):
         sweeps(SIMULATED, trials=200, overrides={"steps": 400})
     sweep.stop()
     sweep.wait(timeout_s=600)

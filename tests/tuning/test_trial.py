@@ -46,5 +46,5 @@ def test_it_neither_follows_its_events_nor_draws(begun):
 
 def test_the_pool_of_the_sweep_serves_it_and_is_not_closed_by_it(begun):
     process = begun(ADDRESS)
-    assert process.pools.whole() is ADDRESS
+    assert process.pools.teacher_pool() is ADDRESS
     process.pools.close()  # nothing is asked, and nobody is told

@@ -23,8 +23,8 @@ def carried_out(work, *messages):
     """What is said about these orders."""
     orders, said = OrderQueue(), []
     for message in messages:
-        orders.hear(message)
-    orders.hear({"end": True})
+        orders.receive(message)
+    orders.receive({"end": True})
     orders.carry_out(work, lambda **facts: said.append(facts))
     assert said.pop(0) == {"ready": True}
     return [from_builtins(TrialEnded, facts) for facts in said]
@@ -72,11 +72,11 @@ def test_a_trial_that_goes_wrong_is_told_of_and_the_next_one_is_done(error, stat
 
 def test_a_stop_is_heard_beside_the_orders():
     orders = OrderQueue()
-    orders.hear(order(3))
-    orders.hear(to_builtins(StopTrial(3)))
+    orders.receive(order(3))
+    orders.receive(to_builtins(StopTrial(3)))
     assert orders.stopped == {3}
     with pytest.raises(MessageError, match="none of TrialOrder, StopTrial"):
-        orders.hear({"kind": "Pause"})
+        orders.receive({"kind": "Pause"})
 
 
 def test_a_simulation_comes_to_its_figures():

@@ -97,7 +97,7 @@ def test_a_worker_that_never_comes_up_is_an_error(workers, started):
         (lost,) = workers.events()
         assert (lost.order, lost.state) == (None, "lost")
     started[-1].die(1)
-    with pytest.raises(ClusterError, match=r"does not come up.*before it was ready"):
+    with pytest.raises(ClusterError, match=r"does not start.*before it was ready"):
         list(workers.events())
     assert len(started) == 4
 

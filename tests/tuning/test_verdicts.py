@@ -114,10 +114,10 @@ def test_the_same_values_once_more_name_whose_they_are():
     first.set_user_attr(WHY, "enqueued")
     first.set_user_attr(PARAMETERS, {"train.lr": 0.1, "train.momentum": 0.5})
     first.suggest_float("train.lr", 0.001, 0.5)  # then its worker was lost
-    search.verdicts.again(RunningTrial(first), "signal 9")
+    search.verdicts.requeue(RunningTrial(first), "signal 9")
     old, new = search.study.trials
     assert (old.state, new.state) == (TrialState.FAIL, TrialState.WAITING)
-    assert old.user_attrs["error"] == "signal 9; tried again"
+    assert old.user_attrs["error"] == "signal 9; retried"
     assert new.user_attrs[RETRY_OF] == 0
     assert (new.user_attrs[WHY], new.user_attrs[TRIES]) == ("enqueued", 1)
     again = search.study.ask()
@@ -130,7 +130,7 @@ def test_the_same_values_once_more_name_whose_they_are():
 def test_tries_are_counted_over_all_of_them():
     search = Search(TRAINED, retries=2)
     for _ in range(3):
-        search.verdicts.again(search.asked(), "signal 9")
+        search.verdicts.requeue(search.asked(), "signal 9")
     assert [t.state for t in search.study.trials] == [TrialState.FAIL] * 3
     assert search.last.user_attrs["error"] == "lost 3 times; the last time: signal 9"
     assert search.verdicts.ended == 1

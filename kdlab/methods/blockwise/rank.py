@@ -76,7 +76,7 @@ class BlockRank(RankProcess[GenerationOrder]):
         cutting = cutting_of(
             self.method.cuts, self.spec, teacher, data, self.member.seed, device, fits=fits
         )
-        with self.meeting(order, device):
+        with self.process_group(order, device):
             chosen = self._programme(order, cutting, device)
             return self._train(order, cutting, device, chosen)
 

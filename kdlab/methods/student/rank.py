@@ -54,7 +54,7 @@ class Rank(RankProcess[GenerationOrder]):
         device = self.device(order.local_rank)
         if world == 1:
             return self.train(order, Ranks(), device)
-        with self.meeting(order, device):
+        with self.process_group(order, device):
             sync_norms = self.aggregation.batch_norm == "sync"
             ranks = ProcessGroupRanks(device, self.lr_scale(world), sync_norms=sync_norms)
             return self.train(order, ranks, device)

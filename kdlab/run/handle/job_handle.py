@@ -105,7 +105,7 @@ def in_marimo() -> bool:
 
 @runtime_checkable
 class _Settles(Protocol):
-    def settle(self, timeout_s: float) -> None: ...
+    def wait_for_snapshot(self, timeout_s: float) -> None: ...
 
 
 class JobHandle:

@@ -43,7 +43,7 @@ CUTS = "method.teacher_cuts=[blocks.0, blocks.1]"
         (["aggregation.type=train/aggregation/all_reduce"], "shares gradients itself"),
         (
             [CUTS, 'method.student_cuts=["0", "1"]', LIBRARY],
-            "is models/block_library, which methods/puzzle alone can train",
+            "is models/block_library, which only methods/puzzle can train",
         ),
         (["compare=[none]"], "what it compares is method.compare"),
         (["soft_labels.type=soft_labels/in_process"], "only method.fine_tune or"),

@@ -159,7 +159,7 @@ def test_a_starving_student_is_told_once_an_hour(told):
     assert (
         "r1: Teachers are the bottleneck: the student waits 60% of its time" in sent[0][1]
     )
-    assert "One teacher more would help" in sent[0][1]
+    assert "One more teacher would help" in sent[0][1]
 
 
 def test_a_student_that_is_the_slow_side_is_told_to_nobody(told):

@@ -219,7 +219,7 @@ def test_live_views_draw_the_end(folder):
     settled = []
 
     class View:
-        def settle(self, timeout_s):
+        def wait_for_snapshot(self, timeout_s):
             settled.append(timeout_s)
 
     folder.write_status(state="finished", result={})
@@ -394,7 +394,7 @@ def test_who_asks_keeps_nobody_from_taking_it(folder, let_go):
 def test_another_one_is_told_who_has_it(folder, monkeypatch):
     monkeypatch.setattr(folder_module, "PATIENCE_S", 0.0)
     with (
-        pytest.raises(BadInput, match="a-run is going already; watch it"),
+        pytest.raises(BadInput, match="a-run is already running; watch it"),
         folder.held(),
     ):
         pytest.fail("two have it")

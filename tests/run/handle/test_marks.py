@@ -125,7 +125,7 @@ def test_one_that_somebody_goes_on_with_at_that_moment_is_not_deleted(made, monk
     monkeypatch.setattr("kdlab.experiment.folder.PATIENCE_S", 0.0)
     run = made()
     let_go = hold(run.folder)  # its status is still that of before
-    with pytest.raises(BadInput, match="going already"):
+    with pytest.raises(BadInput, match="already running"):
         run.delete()
     let_go()
     assert run.path.is_dir()
