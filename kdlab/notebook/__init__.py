@@ -1,1 +1,1 @@
-"""What notebooks show of runs: live, static, and side by side."""
+"""Views of runs in notebooks: live, static and side by side."""

@@ -1,4 +1,4 @@
-"""Buttons and dials of the live view: the page draws them, and says here what was pressed."""
+"""Buttons and dials of the live view: the page draws them and sends orders."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,22 +27,22 @@ _Value = Annotated[float, Meta(ge=-1e15, le=1e15)]
 
 @dataclass(frozen=True, slots=True)
 class PageOrder:
-    """A button that was pressed, or numbers that were set, in a page that may say anything."""
+    """An order of the page, which is untrusted: a pressed button or set numbers."""
 
     do: _Name
-    name: _Name = ""  # of a teacher, of a field, of what is saved
-    text: Annotated[str, Meta(max_length=TEXT)] = ""  # typed into that field
+    name: _Name = ""  # of a teacher, a field or a config
+    text: Annotated[str, Meta(max_length=TEXT)] = ""  # typed into the field
     values: Annotated[dict[_Name, _Value], Meta(max_length=50)] = field(
         default_factory=dict
     )
 
 
 class Controls:
-    """Buttons of a page. Each order is checked, carried out, and answered in the page.
+    """Buttons of a page. Each order is checked, executed and answered in the page.
 
     Args:
-        page: shows them.
-        actions: what the page may ask for; of one that returns words these are the answer.
+        page: shows the buttons.
+        actions: allowed orders; a returned text is the answer.
     """
 
     def __init__(
@@ -50,49 +50,49 @@ class Controls:
     ) -> None:
         self._page, self._actions = page, actions
         self._facts: Mapping[str, object] = {}
-        self._said = (0, "", "")  # number of answers, tone and words of the newest
-        self._lock = threading.Lock()  # orders come in another thread than the run's news
-        page.ordered = self.take
+        self._reply = (0, "", "")  # number of replies; tone and text of the newest
+        self._lock = threading.Lock()  # orders and events come on different threads
+        page.ordered = self.execute
 
-    def take(self, message: object) -> None:
-        """Carry out one order of the page, or say why not."""
+    def execute(self, message: object) -> None:
+        """Execute an order of the page, and reply with the result or error."""
         try:
             order = from_builtins(PageOrder, message)
             if order.do not in self._actions:
-                known = ", ".join(self._actions)
-                raise BadInput(f"{order.do!r} is nothing that a page can ask for: {known}.")
+                actions = ", ".join(self._actions)
+                raise BadInput(f"{order.do!r} is no order; choose one of {actions}.")
             answer = self._actions[order.do](order)
-        except (KdlabError, OSError) as error:  # OSError: the disk did not take it
-            self.say(str(error), "bad")
+        except (KdlabError, OSError) as error:  # OSError: writing failed
+            self.reply(str(error), "bad")
         else:
-            asked = f"asked for: {order.do} {order.name}".strip()
-            self.say(asked if answer is None else str(answer), "plain")
+            confirmation = f"requested: {order.do} {order.name}".strip()
+            self.reply(confirmation if answer is None else str(answer), "plain")
 
-    def say(self, text: str, tone: str) -> None:
-        """Answer in the page, instead of what was said before."""
+    def reply(self, text: str, tone: str) -> None:
+        """Show a reply in the page; it replaces the previous one."""
         with self._lock:
-            self._said = (self._said[0] + 1, tone, text)
+            self._reply = (self._reply[0] + 1, tone, text)
             self._send()
 
     def show(self, buttons: Sequence[str], **facts: object) -> None:
-        """Have the buttons of these actions, and dials, teachers and `undo` beside them."""
+        """Show buttons of these actions, with dials, teachers and `undo` from `facts`."""
         with self._lock:
             self._facts = {"buttons": buttons, **facts}
             self._send()
 
     def _send(self) -> None:
-        self._page.controls = {**self._facts, "said": list(self._said)}
+        self._page.controls = {**self._facts, "said": list(self._reply)}
 
 
 class RunControls(Controls):
-    """Those of a run: each order only appends a change to it."""
+    """Controls of a run: each order only appends a change to its queue."""
 
     def __init__(self, run: "Run", page: LiveWidget) -> None:
         self.run = run
-        self._made_for = ""
-        self._tunables: dict[str, Tunable] = {}  # as the training began
-        self._values: dict[str, float] = {}  # as they are, or were asked to be
-        self._heard: dict[str, float] = {}
+        self._member = ""
+        self._tunables: dict[str, Tunable] = {}  # at the start of the training
+        self._values: dict[str, float] = {}  # current or requested values
+        self._applied: dict[str, float] = {}
         self._back: dict[str, float] = {}
         super().__init__(page, {
             "pause": lambda _: run.pause(),
@@ -109,78 +109,78 @@ class RunControls(Controls):
 
     def _set(self, values: Mapping[str, float]) -> str:
         if not values:
-            raise BadInput("Nothing was set, so there is nothing to go back to.")
+            raise BadInput("Nothing to undo: no value was set.")
         self.run.set(**values)
         self._values |= values
-        return f"asked for: {_words(values)}"
+        return f"requested: {_words(values)}"
 
     def follow(self, watch: Watch) -> None:
-        """Show what the run can do now."""
+        """Show the controls for the run's present state."""
         if watch.state in ENDED:
             self.show([])
             return
-        if watch.now.member not in ("", self._made_for):
-            self._made_for = watch.now.member
+        if watch.now.member not in ("", self._member):
+            self._member = watch.now.member
             self._begin()
         for name, value in watch.values.items():
-            if self._heard.get(name) != value:
-                self._heard[name] = self._values[name] = value
-        begin = {one.name: one.value for one in self._tunables.values()}
-        stands = standing(watch.settings_set, begin)
-        self._back = stands[-1] if stands else {}
+            if self._applied.get(name) != value:
+                self._applied[name] = self._values[name] = value
+        begin = {tunable.name: tunable.value for tunable in self._tunables.values()}
+        undoable = standing_changes(watch.settings_set, begin)
+        self._back = undoable[-1] if undoable else {}
         teachers = watch.now.teachers
         self.show(
             ["go on" if watch.paused else "pause", "checkpoint", "stop"]
             + [_BACK] * watch.ruined,
             undo=_words(self._back),
             teachers=[row.name for row in teachers.serving] if teachers.rows else None,
-            dials=[dial(one, self._values[name]) for name, one in self._tunables.items()],
+            dials=[dial(item, self._values[name]) for name, item in self._tunables.items()],
         )
 
     def _begin(self) -> None:
-        """With the numbers of the member that trains now."""
+        """Read the tunables of the member that trains now."""
         try:
-            found = changes.tunables(self.run.folder, at_start=True)
-            self._values = {one.name: one.value for one in self.run.knobs()}
-        except KdlabError as error:  # its spec is of another version
-            self.say(str(error), "bad")
-            found = []
-        self._tunables = {one.name: one for one in found if one.name in self._values}
-        self._heard = {}
+            tunables = changes.tunables(self.run.folder, at_start=True)
+            self._values = {tunable.name: tunable.value for tunable in self.run.knobs()}
+        except KdlabError as error:  # another version wrote its spec
+            self.reply(str(error), "bad")
+            tunables = []
+        self._tunables = {t.name: t for t in tunables if t.name in self._values}
+        self._applied = {}
 
 
 def _words(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name} = {value:g}" for name, value in values.items())
 
 
-def standing(
+def standing_changes(
     settings_set: Iterable[Mapping[str, float]], begin: Mapping[str, float]
 ) -> list[dict[str, float]]:
-    """The numbers before each change that still stands, oldest first.
+    """Return the values before each change that was not undone, oldest first.
 
     Args:
-        settings_set: numbers that were set, oldest first. One that goes back to what was before
-            the newest change takes that away.
-        begin: all numbers before any was set.
+        settings_set: values of changes, oldest first. One that restores the values before the
+            newest change undoes that.
+        begin: all values before any change.
     """
-    now, found = dict(begin), list[dict[str, float]]()
+    now, stack = dict(begin), list[dict[str, float]]()
     for values in settings_set:
         before = {name: now[name] for name in values if name in now}
-        if before == values:  # each of several local models says it
+        if before == values:  # several local models report the same change
             continue
-        if found and values == found[-1]:
-            found.pop()
+        if stack and values == stack[-1]:
+            stack.pop()
         else:
-            found.append(before)
+            stack.append(before)
         now |= values
-    return [one for one in found if one]
+    return [change for change in stack if change]
 
 
 def dial(tunable: Tunable, value: float) -> LiveState:
-    """A number as a slider: its ends lie around what it began with, within its range.
+    """Return a slider for a tunable: ends around its initial value, within its range.
 
-    What must be above 0 reaches from a hundredth to ten times of it, by decades; what need not,
-    four times as far. The page asks before it sets a number beyond these ends.
+    Values that must be above 0 reach from a hundredth to ten times the initial one, on a log
+    scale; others up to four times. The page asks before it sets a number outside the ends.
     """
     limits, begin = tunable.range, tunable.value
     least = limits.ge if limits.ge is not None else limits.gt

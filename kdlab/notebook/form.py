@@ -1,6 +1,6 @@
-"""What can be chosen and typed in a spec, read from its classes: the spec builder's model.
+"""The model of the spec builder: fields and choices of specs, read from their classes.
 
-No widget here. Fields, ranges and words come from the same dataclasses that check a config.
+Without widgets. Fields, ranges and texts come from the dataclasses that check configs.
 """
 
 from dataclasses import MISSING, dataclass, fields
@@ -11,7 +11,7 @@ from kdlab.config import Range, Spec, folders, load, registry, yaml_text
 from kdlab.config.spec import alternatives, field_docs, hints_of, plain, ranges_of
 from kdlab.errors import BadInput, NotFoundError
 
-# Of a "text" all that is typed is its value; where null is one, too, it is read as YAML.
+# "text" is taken as typed; where null is allowed, the field is read as YAML instead.
 Editor = Literal["part", "choice", "yes_no", "whole", "number", "text", "yaml"]
 _KINDS: dict[object, Editor] = {bool: "yes_no", int: "whole", float: "number", str: "text"}
 
@@ -25,14 +25,14 @@ class FormField:
     optional: bool = False  # null is allowed
     limit: Range | None = None
     choices: tuple[object, ...] = ()
-    part: type[Spec] | None = None  # that it holds; may be a kind with many components
+    part: type[Spec] | None = None  # its spec class, maybe abstract
     about: str = ""
-    default: object = None  # in YAML's form; None where it has none
+    default: object = None  # in YAML form; None without default
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A card (`use`) or a component (`type`) that fits somewhere."""
+    """A card (`use`) or a component (`type`) to choose."""
 
     how: Literal["use", "type"]
     name: str
@@ -43,11 +43,11 @@ class Choice:
 
 
 def fields_of(cls: type[Spec], at: str = "") -> list[FormField]:
-    """The keys of a spec class in their order; `at` is the key it stands under."""
+    """Return the fields of a spec class in order; `at` is its dotted key."""
     about, limits, defaults = field_docs(cls), ranges_of(cls), _defaults(cls)
-    found = []
+    form_fields = []
     for name, hint in hints_of(cls).items():
-        if name == "variant":  # of a family: part of its name
+        if name == "variant":  # of a family: part of the name
             continue
         options = list(alternatives(hint))
         optional = type(None) in options
@@ -55,7 +55,7 @@ def fields_of(cls: type[Spec], at: str = "") -> list[FormField]:
         part = first if isinstance(first, type) and issubclass(first, Spec) else None
         choices = get_args(first) if get_origin(first) is Literal else ()
         kind = "yaml" if first is str and optional else _KINDS.get(first, "yaml")
-        found.append(
+        form_fields.append(
             FormField(
                 yaml_text.dotted(at, name),
                 "part" if part else "choice" if choices else kind,
@@ -67,67 +67,67 @@ def fields_of(cls: type[Spec], at: str = "") -> list[FormField]:
                 default=defaults.get(name),
             )
         )
-    return found
+    return form_fields
 
 
 def _defaults(cls: type[Spec]) -> dict[str, object]:
-    found = {}
-    for one in fields(cls):  # type: ignore[arg-type]  # specs are dataclasses
-        if one.default is not MISSING:
-            found[one.name] = plain(one.default)
-        elif one.default_factory is not MISSING:
-            found[one.name] = plain(one.default_factory())
-    return found
+    defaults = {}
+    for field in fields(cls):  # type: ignore[arg-type]  # specs are dataclasses
+        if field.default is not MISSING:
+            defaults[field.name] = plain(field.default)
+        elif field.default_factory is not MISSING:
+            defaults[field.name] = plain(field.default_factory())
+    return defaults
 
 
 class CardChoices:
-    """All cards and components, read once."""
+    """All cards and components, loaded once."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[Choice, type[Spec] | None, frozenset[str]]] = []
+        self._choices: list[tuple[Choice, type[Spec] | None, frozenset[str]]] = []
         for name, path in folders.names("registry").items():
             self._add_card(name, path)
         for name in registry.known_names():
             try:
                 cls, _ = registry.find(name)
-            except (NotFoundError, ImportError):  # an extra that is not installed
+            except (NotFoundError, ImportError):  # its extra is not installed
                 continue
             choice = Choice("type", name, first_sentence(cls))
-            self._found.append((choice, cls, frozenset()))
+            self._choices.append((choice, cls, frozenset()))
 
     def _add_card(self, name: str, path: Path) -> None:
         try:
             tree = load.compose_card(name)
             cls = registry.find(str(tree.data["type"]))[0] if "type" in tree.data else None
-        except (BadInput, ImportError):  # what is wrong with it is said when it is used
+        except (BadInput, ImportError):  # its faults are reported where it is used
             return
         if not tree.faults:
             document = yaml_text.read(path, folders.display(path)).data
             about = str(document.get("about", "")) if isinstance(document, dict) else ""
-            self._found.append((Choice("use", name, about), cls, frozenset(tree.data)))
+            self._choices.append((Choice("use", name, about), cls, frozenset(tree.data)))
 
     def about(self, name: str | None) -> str:
-        """What a card or a component says of itself; nothing where there is no such one."""
-        return next((c.about for c, *_ in self._found if c.name == name), "")
+        """Return the description of a card or component; empty for unknown names."""
+        return next((c.about for c, *_ in self._choices if c.name == name), "")
 
     def fitting(self, wanted: type[Spec]) -> list[Choice]:
-        """What fits where `wanted` is asked for, cards first."""
+        """Return the choices for a spec class, cards first."""
         keys = frozenset(hints_of(wanted))
         return [
             choice
-            for choice, cls, own in self._found
-            if (issubclass(cls, wanted) if cls is not None else own and own <= keys)
+            for choice, cls, used in self._choices
+            if (issubclass(cls, wanted) if cls is not None else used and used <= keys)
         ]
 
 
 def first_sentence(cls: type) -> str:
-    """The first sentence of a class's docstring."""
+    """Return the first line of a class's docstring."""
     return (cls.__doc__ or "").strip().split("\n", 1)[0]
 
 
 def part_class(tree: object, wanted: type[Spec]) -> type[Spec] | None:
-    """The class that a resolved part of an experiment is of; None where it is null."""
-    if not isinstance(tree, dict):  # null, or several: those are written as YAML
+    """Return the class of a resolved part of an experiment; None where it is null."""
+    if not isinstance(tree, dict):  # null, or a list, which is edited as YAML
         return None
     if "type" not in tree:
         return wanted

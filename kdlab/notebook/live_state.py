@@ -1,4 +1,4 @@
-"""What the live view says beside its curves: plain facts, as JSON, from what was watched."""
+"""State of the live view besides its curves, as plain JSON facts of a watch."""
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,12 +15,12 @@ from kdlab.report import timeline
 from kdlab.report.check_table import worst_first
 from kdlab.report.table import NAMES, duration, number, speeds_tell, spread
 
-_TICKER, _ROWS = 40, 100  # that a page gets
+_TICKER, _ROWS = 40, 100  # most events and teachers of a page
 LiveState = dict[str, Any]
 
 
 def of_run(watch: Watch, run_id: str) -> LiveState:
-    """All of one run."""
+    """Return the state of one run."""
     levels = [
         {"panel": panel, "name": name, "points": points}
         for (panel, name), points in watch.levels.items()
@@ -47,11 +47,11 @@ def of_run(watch: Watch, run_id: str) -> LiveState:
     }
 
 
-def of_several(watches: Mapping[str, Watch]) -> LiveState:
-    """Several runs in one view, by what they are called in it."""
+def of_runs(watches: Mapping[str, Watch]) -> LiveState:
+    """Return the state of several runs, by label."""
     ended = sum(watch.state in ENDED for watch in watches.values())
     runs = [
-        {"label": label, "state": shown_state(watch), "said": said(watch)}
+        {"label": label, "state": shown_state(watch), "said": progress_line(watch)}
         for label, watch in watches.items()
     ]
     return {
@@ -62,16 +62,16 @@ def of_several(watches: Mapping[str, Watch]) -> LiveState:
         "facts": [["ended", f"{ended} of {len(watches)}"]],
         "runs": runs,
         "panels": _panels(panels(watches.values())),
-        "waiting": "No training of these runs has begun.",
+        "waiting": "No training of these runs has started.",
     }
 
 
 def panels(watches: Iterable[Watch]) -> Mapping[str, tuple[str, str]]:
-    """Those that several runs share, as in `PANELS`: speeds only where they compare."""
-    tell = speeds_tell(
-        {"source": one.now.source, "shares_cores": one.now.shares_cores} for one in watches
+    """Return the panels of several runs, as in `PANELS`; speeds only where they compare."""
+    comparable = speeds_tell(
+        {"source": w.now.source, "shares_cores": w.now.shares_cores} for w in watches
     )
-    return {name: how for name, how in PANELS.items() if tell or name != SPEED}
+    return {name: how for name, how in PANELS.items() if comparable or name != SPEED}
 
 
 def _panels(shown: Mapping[str, tuple[str, str]]) -> list[LiveState]:
@@ -86,7 +86,7 @@ def shown_state(watch: Watch) -> str:
 
 
 def head(watch: Watch) -> LiveState:
-    """The line that says where the run stands."""
+    """Return the state of the headline: title, progress and facts."""
     now, facts = watch.now, list[tuple[str, str]]()
     if now.of_steps:
         facts.append(("step", f"{now.step:,} of {now.of_steps:,}"))
@@ -105,11 +105,11 @@ def head(watch: Watch) -> LiveState:
         facts.append(("waits for soft labels", f"{slow.starved:.0%}"))
     members = list(watch.started.members or ()) if watch.started else []
     number = members.index(now.member) + 1 if now.member in members else 0
-    which = f" (training {number} of {len(members)})" if len(members) > 1 else ""
+    position = f" (training {number} of {len(members)})" if len(members) > 1 else ""
     left = watch.seconds_left()
     return {
         "title": watch.experiment,
-        "detail": f"{now.member}{which if number else ''}",
+        "detail": f"{now.member}{position if number else ''}",
         "state": shown_state(watch),
         "done": now.step,
         "of": now.of_steps,
@@ -118,23 +118,23 @@ def head(watch: Watch) -> LiveState:
     }
 
 
-def said(watch: Watch) -> str:
-    """The same in a line."""
+def progress_line(watch: Watch) -> str:
+    """Return the headline as one line of text."""
     shown = head(watch)
     facts = [f"{name} {value}" for name, value in shown["facts"]]
     return " · ".join(fact for fact in (shown["detail"], *facts, shown["left"]) if fact)
 
 
 def waiting(watch: Watch) -> str:
-    """What stands where curves will be."""
+    """Return the text shown until there are curves."""
     if watch.state in ENDED:
-        return f"The run is {watch.state}; no training of it has begun."
+        return f"The run is {watch.state}; no training has started."
     newest = f"\n{watch.ticker[-1][1]}" if watch.ticker else ""
-    return f"Preparing: no step has been trained yet.{newest}"
+    return f"Preparing: no step yet.{newest}"
 
 
 def verdict(watch: Watch, run_id: str) -> dict[str, str] | None:
-    """What is the matter, or which side is the bottleneck; None where there is nothing to say."""
+    """Return the verdict, a problem or the bottleneck; None where there is none."""
     for tone, text in (_end(watch, run_id), _trouble(watch), _bottleneck(watch)):
         if text:
             return {"tone": tone, "text": text}
@@ -142,21 +142,21 @@ def verdict(watch: Watch, run_id: str) -> dict[str, str] | None:
 
 
 def results(watch: Watch) -> list[list[str]]:
-    """Accuracies of all trainings when they have ended, below the names of columns."""
+    """Return a table of final accuracies, with its head row."""
     rows, described = watch.result.get("runs") or [], watch.result.get("source")
     validated = all(r.get("validation_top1") is not None for r in rows)
-    own = [r for r in rows if validated or r["source"] == described] or rows
-    # As run/outputs/student_files chooses.
-    order = [
-        (-r["validation_top1"] if validated else 0, r["source"] == "none") for r in own
+    shown = [r for r in rows if validated or r["source"] == described] or rows
+    # The choice of run/outputs/student_files.
+    ranks = [
+        (-r["validation_top1"] if validated else 0, r["source"] == "none") for r in shown
     ]
-    taken = own[order.index(min(order))] if own else {}
+    exported = shown[ranks.index(min(ranks))] if shown else {}
     head = ["trained", "seeds", "test %", "teacher %", "exported"]
     table = [head] if rows else []
     for source in dict.fromkeys(r["source"] for r in rows):
         group = [r for r in rows if r["source"] == source]
         teacher = watch.result.get("teacher_top1") if source != "none" else None
-        mark = f"seed {taken['seed']}" if taken in group else ""
+        mark = f"seed {exported['seed']}" if exported in group else ""
         seeds = ", ".join(f"{r['seed']}" for r in group)
         top1 = spread([r["student_top1"] for r in group], 2)
         table.append([NAMES.get(source, source), seeds, top1, number(teacher), mark])
@@ -165,16 +165,16 @@ def results(watch: Watch) -> list[list[str]]:
 
 def _end(watch: Watch, run_id: str) -> tuple[str, str]:
     if watch.state == "failed":
-        why = watch.error.strip() or "its log says why"
-        return "bad", f"It failed: {why}\nWhen that is mended: kdlab resume {run_id}"
+        reason = watch.error.strip() or "see its log"
+        return "bad", f"Failed: {reason}\nFix it, then run: kdlab resume {run_id}"
     if watch.state == "lost":
-        return "bad", f"Its process is gone; nothing is lost: kdlab resume {run_id}"
+        return "bad", f"The process ended; no data is lost. Continue: kdlab resume {run_id}"
     if watch.state == "stopped":
         step = watch.now.step
-        return "warn", f"Stopped at step {step:,}. To go on: kdlab resume {run_id}"
-    tone, said = watch.verdict
-    if watch.lost or said:
-        return "bad" if watch.lost else tone, f"{watch.lost}\n{said}".strip()
+        return "warn", f"Stopped at step {step:,}. Continue: kdlab resume {run_id}"
+    tone, sentence = watch.verdict
+    if watch.lost or sentence:
+        return "bad" if watch.lost else tone, f"{watch.lost}\n{sentence}".strip()
     if watch.paused and watch.state == "running":
         return "warn", "Paused: weights and soft labels stay in memory."
     return "", ""
@@ -187,37 +187,37 @@ def _trouble(watch: Watch) -> tuple[str, str]:
 
 
 def _bottleneck(watch: Watch) -> tuple[str, str]:
-    found, serving = watch.pace.bottleneck(), watch.now.teachers.serving
-    if watch.state != "running" or found is None or not serving:
+    slow, serving = watch.pace.bottleneck(), watch.now.teachers.serving
+    if watch.state != "running" or slow is None or not serving:
         return "", ""
     rate = sum(row.t_t for row in serving)
-    able = f" ({len(serving)} teachers give up to {rate:,.0f} samples/s together"
-    free = watch.levels.get((SPEED, "without a teacher"))
-    alone = f"; without a teacher the student takes {free[-1][1]:,.0f}" if free else ""
-    if found.side != "student" and watch.held:
-        return "warn", f"{found.starved:.0%} of its time {watch.held}"
-    tone = "good" if found.side == "student" else "warn"
-    return tone, found.sentence(f"{able}{alone})")
+    rates = f" ({len(serving)} teachers give up to {rate:,.0f} samples/s together"
+    level = watch.levels.get((SPEED, "without a teacher"))
+    bare = f"; without a teacher the student takes {level[-1][1]:,.0f}" if level else ""
+    if slow.side != "student" and watch.held:
+        return "warn", f"{slow.starved:.0%} of its time {watch.held}"
+    tone = "good" if slow.side == "student" else "warn"
+    return tone, slow.sentence(f"{rates}{bare})")
 
 
 def _film(watch: Watch) -> LiveState | None:
-    """The images that are watched, and what the teacher and the student say of them."""
-    chosen = watch.images
-    if chosen is None or not watch.answers:
+    """Return the watched images with predictions of teacher and student."""
+    images = watch.images
+    if images is None or not watch.answers:
         return None
     return {
-        "side": chosen.side,
-        "labels": chosen.labels,
+        "side": images.side,
+        "labels": images.labels,
         "answers": [
-            {"who": who, "epoch": one.epoch, "said": one.said, "shares": one.shares}
+            {"who": who, "epoch": a.epoch, "said": a.said, "shares": a.shares}
             for who in ("student at first", "student", "teacher")
-            if (one := watch.answers.get(who)) is not None
+            if (a := watch.answers.get(who)) is not None
         ],
     }
 
 
 def strip(watch: Watch) -> str:
-    """The picture of the images that are watched, for a page; empty where there is none."""
+    """Return the watched images as a data URL; empty where there are none."""
     if watch.images is None:
         return ""
     try:
@@ -228,17 +228,17 @@ def strip(watch: Watch) -> str:
 
 
 def _teacher(row: TeacherRow) -> LiveState:
-    own = {"name": row.name, "state": row.state, "device": row.device, "rate": row.t_t}
-    return own | {"resends": row.resends, "spans": row.spans}
+    facts = {"name": row.name, "state": row.state, "device": row.device, "rate": row.t_t}
+    return facts | {"resends": row.resends, "spans": row.spans}
 
 
-def _round(one: ErrorsMeasured) -> LiveState:
-    own = {"round": one.round, "locals": one.locals, "together": one.global_}
-    return own | {"compressed": one.compressed}
+def _round(event: ErrorsMeasured) -> LiveState:
+    facts = {"round": event.round, "locals": event.locals, "together": event.global_}
+    return facts | {"compressed": event.compressed}
 
 
 def _most_telling(watch: Watch) -> Sequence[TeacherRow]:
-    """All rows, or those that serve and then the newest losses where there are too many."""
+    """Return all teachers; if there are too many, those that serve, then the newest losses."""
     rows = list(watch.now.teachers.rows.values())
     if len(rows) <= _ROWS:
         return rows

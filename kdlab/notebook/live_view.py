@@ -1,4 +1,4 @@
-"""What follows a run or a sweep in a notebook: widgets, and the thread that keeps them so."""
+"""Base of live views in notebooks: widgets, and the thread that updates them."""
 
 import html
 import threading
@@ -27,90 +27,90 @@ class Viewed(Protocol):
 
 
 class LiveView(ABC):
-    """Shown in a cell, `again` as often. Closing it or losing its page touches nothing else."""
+    """A view in a notebook cell; `again` is code that shows it again. Closing it changes no run."""
 
     def __init__(self, watched: Viewed, every_s: float, again: str) -> None:
         self._watched, self._every_s = watched, every_s
-        self.page = LiveWidget(watched.id, again, self.greeted)
+        self.page = LiveWidget(watched.id, again, self.on_hello)
         self.box = widgets.VBox([self.page])
         self._closing = threading.Event()
-        self._lock = threading.Lock()  # callbacks of any thread read what was seen
+        self._lock = threading.Lock()  # callbacks may come on any thread
         self._snapshot: DisplayHandle | None = None
-        # A thread without a context of its own speaks for whatever request the kernel got last.
-        # ipykernel 7.4 sends a page's answers to the subshell of that request, and of a reloaded
-        # page that is one which is gone a moment later: all that the page says is then refused
-        # ("Unknown subshell_id"), so curves are never asked for and buttons do nothing.
+        # A thread without its own context acts for the kernel's latest request. ipykernel 7.4
+        # sends a page's replies to the subshell of that request, which for a reloaded page ends
+        # a moment later: it then refuses all messages of the page ("Unknown subshell_id"), so
+        # the page requests no curves and its buttons do nothing.
         self._thread = threading.Thread(
             target=copy_context().run, args=(self._follow,), name="kdlab-live", daemon=True
         )
 
     def show(self) -> Self:
-        """Display it, and a picture that stays when the notebook is saved."""
-        if not in_marimo():  # there the cell's value is shown, as _display_ has it
+        """Display the view, and a snapshot that stays in the saved notebook."""
+        if not in_marimo():  # marimo shows the cell's value, from _display_
             display(self.box)
             self._snapshot = display(HTML(""), display_id=True)
         self.follow()
         return self
 
     def _display_(self) -> object:
-        """What marimo shows of it: the view with its controls; ipywidgets it has not."""
+        """Widget for marimo, which has no ipywidgets: the view with its controls."""
         return self.page
 
     def follow(self) -> None:
-        """Watch without showing anything."""
+        """Start watching, without display."""
         self._thread.start()
 
-    def _ipython_display_(self) -> None:  # noqa: B027 - nothing is left to do
-        """Shown already, by `show`."""
+    def _ipython_display_(self) -> None:  # noqa: B027 - nothing to do
+        """Nothing: `show` has displayed it."""
 
     def _follow(self) -> None:
         while not self._closing.wait(self._every_s):
-            ended = self._watched.state in ENDED  # looked at first: nothing is missed
-            self.look()
+            ended = self._watched.state in ENDED  # before the update: no event is missed
+            self.update()
             if ended:
                 break
-        still = self.end()
+        snapshot = self.end()
         if self._snapshot is not None:
-            # Hidden where the live view is on the page, which shows the same (live.js).
+            # live.js hides it where the live view is on the page.
             name = html.escape(self._watched.id)
-            last = HTML(f'<div class="kd-still" data-of="{name}">{still}</div>')
-            # For the cell that runs by now, by a thread without a context: nbclient, which
-            # executes notebooks without a page, leaves out what another cell says.
-            sends = threading.Thread(target=self._snapshot.update, args=(last,))
-            sends.start()
-            sends.join()
+            content = HTML(f'<div class="kd-still" data-of="{name}">{snapshot}</div>')
+            # Sent for the current cell, by a thread without a context: nbclient, which
+            # executes notebooks without a page, drops output of other cells.
+            sender = threading.Thread(target=self._snapshot.update, args=(content,))
+            sender.start()
+            sender.join()
 
-    def settle(self, timeout_s: float) -> None:
-        """Until the picture stands that stays, if what is followed has ended."""
+    def wait_for_snapshot(self, timeout_s: float) -> None:
+        """Wait until the final snapshot is displayed, at most `timeout_s` seconds."""
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
 
-    def greeted(self) -> None:
-        """A page shows the view, for the first time or again: all of it from here on."""
+    def on_hello(self) -> None:
+        """Send everything to a page that shows the view, for the first time or again."""
         with self._lock:
             self._reset()
 
     @abstractmethod
     def _reset(self) -> None:
-        """Send the page all that there is to see."""
+        """Send the page all curves."""
 
     @abstractmethod
-    def look(self) -> None:
-        """Read what is new and show it."""
+    def update(self) -> None:
+        """Read new events and show them."""
 
     @abstractmethod
     def end(self) -> str:
-        """What stays in a saved notebook, as HTML."""
+        """Show the final state; return the snapshot as HTML."""
 
     def close(self) -> None:
-        """Stop watching. What was watched goes on."""
+        """Stop watching; the run or sweep continues."""
         self._closing.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
-        for widget in _all_in(self.box):
+        for widget in _widgets(self.box):
             widget.close()
 
 
-def _all_in(box: widgets.Widget) -> list[widgets.Widget]:
-    """A widget after those that lie in it."""
-    return [*(w for child in getattr(box, "children", ()) for w in _all_in(child)), box]
+def _widgets(box: widgets.Widget) -> list[widgets.Widget]:
+    """Return a widget after its children."""
+    return [*(w for child in getattr(box, "children", ()) for w in _widgets(child)), box]

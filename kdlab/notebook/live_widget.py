@@ -1,4 +1,4 @@
-"""The live view, or a form, in the page: an anywidget whose facts are traits, points bytes."""
+"""The widget of live views and forms: facts are traits, points are bytes."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,58 +12,57 @@ from kdlab.events.curve import Curve, CurveKey
 from kdlab.report import page
 
 _PAGE = Path(__file__).with_name("page")
-# One module for the browser; each file uses what is before it.
+# Concatenated for the browser; each file uses those before it.
 _MODULES = ("series", "chart", "cards", "controls", "film", "sweep", "live", "form")
 
 
 def read(name: str) -> str:
-    """A file of the page."""
+    """Read a file of the page."""
     return (_PAGE / name).read_text(encoding="utf-8")
 
 
 def script() -> str:
-    """The JavaScript of the view."""
-    return "\n".join(read(f"{one}.js") for one in _MODULES)
+    """Return the JavaScript of the view."""
+    return "\n".join(read(f"{name}.js") for name in _MODULES)
 
 
 def style() -> str:
-    """Its CSS, after that of all pages."""
+    """Return the CSS of the view, after that of all pages."""
     return page.style() + read("live.css")
 
 
 class LiveWidget(anywidget.AnyWidget):
     """Shows the state it is given and draws the points it is sent.
 
-    A view that appears later asks for all of them: `seen` is called when one has said hello, by
-    whatever thread, and calls `reset`; `ordered`, when somebody pressed a button. `again` is the
-    code that shows it again; the page names it when the kernel is gone. `of` is what it is of, as
-    the saved picture below it says.
+    `on_hello` is called, on any thread, when a view appears, and calls `reset`; `ordered` is
+    called when a button is pressed. `again` is code that shows the view again; the page names it
+    when the kernel has ended. `of` is the run's id, as in the snapshot below the view.
     """
 
     _esm = script()
     _css = style()
     state = traitlets.Dict().tag(sync=True)
-    controls = traitlets.Dict().tag(sync=True)  # buttons and dials, and the newest answer
-    strip = traitlets.Unicode().tag(sync=True)  # images that are watched, beside each other
+    controls = traitlets.Dict().tag(sync=True)  # buttons, dials and the newest reply
+    strip = traitlets.Unicode().tag(sync=True)  # watched images in a row, as a data URL
     of = traitlets.Unicode().tag(sync=True)
     again = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, of: str, again: str, seen: Callable[[], None]) -> None:
+    def __init__(self, of: str, again: str, on_hello: Callable[[], None]) -> None:
         super().__init__(of=of, again=again)
-        self._seen = seen
+        self._on_hello = on_hello
         self.ordered: Callable[[object], None] | None = None
         self._keys: list[CurveKey] = []
-        self._caught: list[tuple[Mapping[str, object], bytes]] | None = None
-        self.on_msg(self._hear)
+        self._captured: list[tuple[Mapping[str, object], bytes]] | None = None
+        self.on_msg(self._receive)
 
-    def _hear(self, widget: object, message: Mapping[str, object], buffers: object) -> None:
+    def _receive(self, _: object, message: Mapping[str, object], buffers: object) -> None:
         if message.get("kind") == "hello":
-            self._seen()
+            self._on_hello()
         elif message.get("kind") == "order" and self.ordered is not None:
             self.ordered(message)
 
     def reset(self, curves: Mapping[CurveKey, Curve], dots: Sequence[str] = ()) -> None:
-        """These curves and no others, to every view; those named in `dots` as dots."""
+        """Replace the curves of all views; those named in `dots` are drawn as dots."""
         self._keys = list(curves)
         rows = [
             (number, x, y)
@@ -74,31 +73,31 @@ class LiveWidget(anywidget.AnyWidget):
             {"panel": panel, "name": name, "run": run, "dots": name in dots}
             for panel, name, run in self._keys
         ]
-        self._tell({"kind": "reset", "curves": named}, rows)
+        self._send_points({"kind": "reset", "curves": named}, rows)
 
     def add(self, news: Sequence[tuple[CurveKey, float, float]]) -> bool:
-        """What is new; False, and nothing sent, where it is of a curve no view knows."""
+        """Send new points; return False, and send nothing, if a curve is unknown to the views."""
         places = {key: number for number, key in enumerate(self._keys)}
         if any(key not in places for key, _, _ in news):
             return False
         if news:
-            self._tell({"kind": "add"}, [(places[key], x, y) for key, x, y in news])
+            self._send_points({"kind": "add"}, [(places[key], x, y) for key, x, y in news])
         return True
 
-    def _tell(
+    def _send_points(
         self, message: Mapping[str, object], rows: Sequence[tuple[int, float, float]]
     ) -> None:
         points = np.array(rows, np.float64).tobytes()
-        if self._caught is not None:
-            self._caught.append((message, points))
+        if self._captured is not None:
+            self._captured.append((message, points))
         else:
             self.send(message, buffers=[points])
 
     @contextmanager
-    def caught(self) -> Iterator[list[tuple[Mapping[str, object], bytes]]]:
-        """A list into which goes what pages would be told meanwhile."""
-        self._caught = list[tuple[Mapping[str, object], bytes]]()
+    def capture(self) -> Iterator[list[tuple[Mapping[str, object], bytes]]]:
+        """Collect messages to pages in a list, instead of sending them."""
+        self._captured = list[tuple[Mapping[str, object], bytes]]()
         try:
-            yield self._caught
+            yield self._captured
         finally:
-            self._caught = None
+            self._captured = None

@@ -1,8 +1,8 @@
-"""The live view of one run: watches it from its events, and changes it.
+"""The live view of one run: reads its events and requests changes.
 
-Nothing here is in the training process. A thread of the kernel reads `events.jsonl` a few
-times a second; buttons and dials append changes (kdlab/run/handle/changes.py). So an interrupted
-or restarted kernel, or a closed browser, never touches the run.
+It is outside the training process: a thread of the kernel reads `events.jsonl` a few times a
+second, and buttons append changes (kdlab/run/handle/changes.py). So an interrupted or restarted
+kernel, or a closed browser, does not affect the run.
 """
 
 import threading
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from kdlab.run.handle.run import Run
 
 Renderer = Literal["auto", "canvas", "svg"]
-_PATIENCE_S = 2.0  # for a view to say hello
-_FACTS_S = 0.5  # between updates of what is no curve
-_PICTURE_S = 2.0  # and of the picture, where no view is
+_PATIENCE_S = 2.0  # until a view must announce itself
+_FACTS_S = 0.5  # between updates of facts
+_PICTURE_S = 2.0  # between updates of the picture, where there is no view
 
 
 class Monitor(LiveView):
-    """What `run.live()` shows, `hz` times a second; `auto` takes SVG where no view answers."""
+    """View of `run.live()`, updated `hz` times a second; `auto` uses SVG without a widget view."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class Monitor(LiveView):
         self._shown_at = now()
         self._facts_at = self._picture_at = 0.0
         self._chapter = self.watch.chapter
-        self.still = widgets.HTML()  # where no view is
+        self.still = widgets.HTML()  # picture, where there is no view
         self.controls = RunControls(run, self.page)
         self.box.children = (self.page, self.still)
-        self.look()
+        self.update()
 
     def show(self) -> Self:
         self._shown_at = self._now()
@@ -60,27 +60,27 @@ class Monitor(LiveView):
         with self._lock:
             return f"Monitor({self.run.id}: {self.watch.state}, step {self.watch.now.step})"
 
-    def greeted(self) -> None:
+    def on_hello(self) -> None:
         self._hello.set()
-        super().greeted()
+        super().on_hello()
 
     def _reset(self) -> None:
         order = list(PANELS)
-        curves = sorted(self.watch.curves.items(), key=lambda one: order.index(one[0][0]))
+        curves = sorted(self.watch.curves.items(), key=lambda item: order.index(item[0][0]))
         self._chapter = self.watch.chapter
         self.page.reset({(*key, ""): curve for key, curve in curves})
 
     def _follow(self) -> None:
         try:
             super()._follow()
-        except Exception as error:  # of whatever kind: it is the page that must say so
-            words = f"The monitor stopped, the run did not: {error!r}"
-            self.controls.say(words, "bad")
-            if self.still.value:  # the page is not seen
-                self.still.value += shown(said=[("bad", words)])
+        except Exception as error:  # any: the page must report it
+            message = f"The monitor failed; the run continues: {error!r}"
+            self.controls.reply(message, "bad")
+            if self.still.value:  # the page is hidden
+                self.still.value += shown(alerts=[("bad", message)])
             raise
 
-    def look(self) -> None:
+    def update(self) -> None:
         with self._lock:
             for event in self._read():
                 self.watch.see(event)
@@ -111,8 +111,8 @@ class Monitor(LiveView):
 
     def end(self) -> str:
         with self._lock:
-            self.watch.state = self.run.state  # a lost one has said nothing
+            self.watch.state = self.run.state  # a lost run has no final event
             self._picture_at = 0.0
             self._facts(self._now())
-            still = picture.static(self.watch, self.run.id)
-        return still
+            snapshot = picture.static(self.watch, self.run.id)
+        return snapshot

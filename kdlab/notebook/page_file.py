@@ -1,4 +1,4 @@
-"""A live view as one HTML file that opens anywhere, without a kernel, a server or the network."""
+"""A live view as one HTML file, which needs no kernel, server or network."""
 
 import base64
 import html
@@ -7,29 +7,29 @@ from collections.abc import Mapping
 
 from kdlab.notebook.live_view import LiveView
 from kdlab.notebook.live_widget import read, script, style
-from kdlab.report.page import whole
+from kdlab.report.page import html_document
 
 
 def page_file(view: LiveView, title: str) -> str:
-    """The view as it is now, with its charts that zoom; its controls are left out.
+    """Return a page of the view's current state, with zoomable charts, without controls.
 
     Args:
-        view: of a run, several runs or a sweep; it need not be shown.
-        title: of the page.
+        view: view of a run, several runs or a sweep; it need not be displayed.
+        title: title of the page.
     """
-    with view.page.caught() as sent:
-        view.greeted()
-    reset, points = sent[-1]
-    kept: Mapping[str, object] = {
+    with view.page.capture() as messages:
+        view.on_hello()
+    reset, points = messages[-1]
+    snapshot: Mapping[str, object] = {
         "traits": {"state": view.page.state, "strip": view.page.strip, "controls": {}},
         "reset": reset,
         "points": base64.b64encode(points).decode(),
     }
-    # Within a script nothing but the end of it is read: names are somebody's words.
-    data = json.dumps(kept).replace("<", "\\u003c")
-    shown = f'<h1 class="kd-hidden">{html.escape(title)}</h1><div id="view"></div>'
+    # Untrusted names must not end the script element.
+    data = json.dumps(snapshot).replace("<", "\\u003c")
+    content = f'<h1 class="kd-hidden">{html.escape(title)}</h1><div id="view"></div>'
     scripts = (
         f'<script type="application/json" id="kept">{data}</script>'
         f'<script type="module">{script()}{read("kept.js")}</script>'
     )
-    return whole(title, f"<style>{style()}</style>{shown}", scripts)
+    return html_document(title, f"<style>{style()}</style>{content}", scripts)

@@ -1,4 +1,4 @@
-"""A run as cards with pictures (SVG) and tables: for saved notebooks and where no widget is."""
+"""A run as static cards with SVG charts and tables, for saved notebooks."""
 
 import html
 import time
@@ -15,28 +15,28 @@ from kdlab.report.timeline import timeline
 
 
 def panels(watches: Mapping[str, Watch]) -> list[Panel]:
-    """Curves of runs, by what each is called; losses of different kinds apart."""
-    found: dict[tuple[str, str, str, str], dict[str, Points]] = {}
+    """Return panels with curves of runs, by label; losses of different kinds are separate."""
+    axes: dict[tuple[str, str, str, str], dict[str, Points]] = {}
     for panel, (_, across) in live_state.panels(watches.values()).items():
         for label, watch in watches.items():
             loss = watch.started.spec.get("loss") if watch.started else None
-            for (own, name), curve in watch.curves.items():
-                if own == panel:
+            for (curve_panel, name), curve in watch.curves.items():
+                if curve_panel == panel:
                     axis = curve_axis(panel, name, watch.now.source, loss)
-                    named = f"{label} · {name}" if label else name
-                    found.setdefault((panel, across, *axis), {})[named] = list(curve)
-    alone = [*watches.values()] if len(watches) == 1 else []
-    levels = [level for watch in alone for level in watch.levels.items()]
+                    curve_name = f"{label} · {name}" if label else name
+                    axes.setdefault((panel, across, *axis), {})[curve_name] = list(curve)
+    single = [*watches.values()] if len(watches) == 1 else []
+    levels = [level for watch in single for level in watch.levels.items()]
     return [
-        Panel(title, curves, {n: line for (p, n), line in levels if p == own}, across, unit)
-        for (own, across, title, unit), curves in found.items()
+        Panel(title, curves, {n: line for (p, n), line in levels if p == at}, across, unit)
+        for (at, across, title, unit), curves in axes.items()
     ]
 
 
-def together(watches: Mapping[str, Watch]) -> str:
-    """Several runs in one picture, and a line on each."""
+def several_runs(watches: Mapping[str, Watch]) -> str:
+    """Return charts of several runs, and a line on each, as HTML."""
     rows = [
-        (label, live_state.shown_state(watch), live_state.said(watch))
+        (label, live_state.shown_state(watch), live_state.progress_line(watch))
         for label, watch in watches.items()
     ]
     runs = Card("", table(("run", "state", "progress"), rows))
@@ -54,7 +54,7 @@ def _teachers(watch: Watch) -> str:
 
 
 def _ticker(watch: Watch) -> str:
-    """The newest events first."""
+    """Return the newest events first, as HTML."""
     lines = "".join(
         f"<li><time>{time.strftime('%H:%M:%S', time.localtime(at))}</time>"
         f"<span>{html.escape(line)}</span></li>"
@@ -64,9 +64,9 @@ def _ticker(watch: Watch) -> str:
 
 
 def static(watch: Watch, run_id: str = "") -> str:
-    """All of it as HTML that stays in a saved notebook."""
+    """Return a run's view as HTML for a saved notebook."""
     verdict = live_state.verdict(watch, run_id)
-    said = [(verdict["tone"], verdict["text"])] if verdict else []
+    alerts = [(verdict["tone"], verdict["text"])] if verdict else []
     head, *rows = live_state.results(watch) or [[]]
     curves = page.charts(panels({"": watch}))
     parts = {
@@ -82,5 +82,5 @@ def static(watch: Watch, run_id: str = "") -> str:
         *check_table.cards(check_table.worst_first(watch.checks.values())),
         *(Card(title, body) for title, body in parts.items() if body),
     ]
-    detail, state = live_state.said(watch), live_state.shown_state(watch)
-    return CardPage(watch.experiment or run_id, cards, said, detail, state).html()
+    detail, state = live_state.progress_line(watch), live_state.shown_state(watch)
+    return CardPage(watch.experiment or run_id, cards, alerts, detail, state).html()

@@ -1,4 +1,4 @@
-"""Several runs in one live view: a colour each, a line each, no controls."""
+"""Several runs in one live view, with a colour and a line each, without controls."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _All:
-    """Ended when all of them are."""
+    """Several runs as one; ended when all have ended."""
 
     def __init__(self, runs: "Sequence[Run]") -> None:
         self.runs = runs
@@ -29,7 +29,7 @@ class _All:
 
 
 class RunsTogether(LiveView):
-    """What `kdlab.live(run, another)` shows; of each run the member that trains now."""
+    """View of `kdlab.live(run, another)`: each run's current member."""
 
     def __init__(self, runs: "Sequence[Run]") -> None:
         named = ", ".join(f'kdlab.attach("{run.id}")' for run in runs)
@@ -38,7 +38,7 @@ class RunsTogether(LiveView):
         self.watches = {run.id: Watch() for run in runs}
         self._reads = [EventReader(run.folder.events) for run in runs]
         self._chapters: list[tuple[str, int]] = []
-        self.look()
+        self.update()
 
     def __repr__(self) -> str:
         return f"RunsTogether({', '.join(run.id for run in self.runs)})"
@@ -53,7 +53,7 @@ class RunsTogether(LiveView):
         self._chapters = [watch.chapter for watch in self.watches.values()]
         self.page.reset(dict(sorted(curves.items(), key=lambda c: order.index(c[0][0]))))
 
-    def look(self) -> None:
+    def update(self) -> None:
         with self._lock:
             for read, watch in zip(self._reads, self.watches.values(), strict=True):
                 for event in read():
@@ -63,7 +63,7 @@ class RunsTogether(LiveView):
                 for label, watch in self.watches.items()
                 for panel, name, x, y in watch.take_news()
             ]
-            self.page.state = live_state.of_several(self.watches)
+            self.page.state = live_state.of_runs(self.watches)
             chapters = [watch.chapter for watch in self.watches.values()]
             if chapters != self._chapters or not self.page.add(news):
                 self._reset()
@@ -72,5 +72,5 @@ class RunsTogether(LiveView):
         with self._lock:
             for run, watch in zip(self.runs, self.watches.values(), strict=True):
                 watch.state = run.state
-            self.page.state = live_state.of_several(self.watches)
-            return picture.together(self.watches)
+            self.page.state = live_state.of_runs(self.watches)
+            return picture.several_runs(self.watches)

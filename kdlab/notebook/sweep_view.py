@@ -1,4 +1,4 @@
-"""A sweep in a notebook: the live view that follows it, with a button to stop it."""
+"""The live view of a sweep, with a button to stop it."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -10,17 +10,17 @@ from kdlab.notebook.live_view import LiveView
 from kdlab.notebook.sweep_watch import SweepWatch
 from kdlab.run.handle.job_handle import JobHandle
 
-_IMPORTANCE_S = 10.0  # between looks at the study
+_IMPORTANCE_S = 10.0  # between computations from the study
 _DOTS = ("complete", "pruned")
 
 
 class SweepView(LiveView):
-    """A button stops the sweep, closing this does not.
+    """A view of a sweep; its button stops the sweep, closing it does not.
 
     Args:
-        sweep: what is followed.
-        drawn: it as HTML, for a saved notebook.
-        importance: the share of each setting in what the trials differ by.
+        sweep: the sweep.
+        drawn: returns the sweep as HTML, for a saved notebook.
+        importance: returns the importance of each key.
     """
 
     def __init__(
@@ -35,25 +35,25 @@ class SweepView(LiveView):
         self._read = EventReader(sweep.folder.events)
         self._shares: Mapping[str, float] = {}
         self._shares_at = 0.0
-        self._shares_of = 0  # trials that had ended then
+        self._shares_of = 0  # trials that had ended at `_shares_at`
         self.controls = Controls(self.page, {"stop": lambda _: sweep.stop()})
-        self.look()
+        self.update()
 
     def _reset(self) -> None:
         self.page.reset(self.watch.curves, _DOTS)
 
-    def look(self) -> None:
+    def update(self) -> None:
         with self._lock:
             for event in self._read():
                 self.watch.see(event)
-            self._look_at_importance()
+            self._update_importance()
             over = self._watched.state in ENDED
             self.controls.show([] if over else ["stop"])
             self.page.state = self.watch.page(self._shares)
             if not self.page.add(self.watch.take_news()):
                 self._reset()
 
-    def _look_at_importance(self) -> None:
+    def _update_importance(self) -> None:
         late = (
             time.monotonic() - self._shares_at > _IMPORTANCE_S or self.watch.state in ENDED
         )

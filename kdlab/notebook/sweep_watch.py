@@ -1,4 +1,4 @@
-"""From the events of a sweep to what its live view shows; no clock, no widget, no study."""
+"""The state of a sweep's live view, from its events; without clock, widget or study."""
 
 import math
 from collections import deque
@@ -23,7 +23,7 @@ def _words(values: Mapping[str, object]) -> str:
 
 @dataclass
 class SweepWatch(SweepState):
-    """What a sweep has shown so far."""
+    """State of a sweep so far."""
 
     curves: dict[CurveKey, Curve] = field(default_factory=dict)
     news: list[tuple[CurveKey, float, float]] = field(default_factory=list)
@@ -31,7 +31,7 @@ class SweepWatch(SweepState):
     marks: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MARKS))
 
     def see(self, event: Event) -> None:
-        """One event of `events.jsonl`."""
+        """Update by an event of `events.jsonl`."""
         best = self.best
         super().see(event)
         if isinstance(event, TrialDone):
@@ -46,8 +46,8 @@ class SweepWatch(SweepState):
             return
         self._point("complete" if trial.state == "complete" else "pruned", trial)
         if new:
-            what = f"the best so far is trial {trial.number}, {_words(trial.values)}"
-            self._mark(trial, "good", what)
+            text = f"the best so far is trial {trial.number}, {_words(trial.values)}"
+            self._mark(trial, "good", text)
         if self.best is not None:
             self._point("best so far", self.best, trial.number)
 
@@ -55,7 +55,7 @@ class SweepWatch(SweepState):
         assert trial.value is not None
         key, at = (self.metric, name, ""), float(trial.number if x is None else x)
         curve = self.curves.setdefault(key, Curve())
-        # Trials that run side by side end out of order; a line goes to the right.
+        # Parallel trials end out of order; the line must not go back.
         if name == "best so far" and curve.points:
             at = max(at, curve.points[-1][0])
         curve.add(at, trial.value)
@@ -65,17 +65,17 @@ class SweepWatch(SweepState):
         self.marks.append({"step": trial.number, "text": text, "kind": kind})
 
     def take_news(self) -> list[tuple[CurveKey, float, float]]:
-        """Points since the last call: key, number of the trial, value."""
-        found, self.news = self.news, []
-        return found
+        """Return points since the last call: key, trial number, value."""
+        news, self.news = self.news, []
+        return news
 
-    # What the page shows
+    # State of the page
 
     def page(self, importance: Mapping[str, float]) -> dict[str, Any]:
-        """All of it as plain facts.
+        """Return the state as plain facts.
 
         Args:
-            importance: the share of each setting in what the trials differ by.
+            importance: importance of each key.
         """
         running = [t for t in self.trials.values() if t.state == "running"]
         count = {
@@ -107,8 +107,8 @@ class SweepWatch(SweepState):
     def _left(self) -> str:
         if self.state != "running" or not self.ended or self.ended >= self.of_trials:
             return ""
-        spent = (self.time - self.began) / self.ended * (self.of_trials - self.ended)
-        return f"about {duration(spent)} left"
+        seconds = (self.time - self.began) / self.ended * (self.of_trials - self.ended)
+        return f"about {duration(seconds)} left"
 
     def _unchanged(self) -> list[dict[str, Any]]:
         default = self.unchanged
@@ -119,24 +119,24 @@ class SweepWatch(SweepState):
 
     def _verdict(self) -> dict[str, str] | None:
         if self.state == "failed":
-            return {"tone": "bad", "text": f"It failed: {self.error}"}
+            return {"tone": "bad", "text": f"Failed: {self.error}"}
         if self.best is None:
             return None
         best = f"Best so far: trial {self.best.number} with {_words(self.best.values)}."
-        tone, said = shown(self.result.get("verdict"))
-        if said:
-            return {"tone": tone, "text": f"{best.replace(' so far', '')} {said}"}
+        tone, sentence = shown(self.result.get("verdict"))
+        if sentence:
+            return {"tone": tone, "text": f"{best.replace(' so far', '')} {sentence}"}
         default = self.unchanged
         if default is None or default.value is None or default is self.best:
             if default is not None and default is self.best:
-                return {"tone": "warn", "text": f"{best} That is the setting as it was."}
+                return {"tone": "warn", "text": f"{best} That is the unchanged setting."}
             return {"tone": "plain", "text": best}
         assert self.best.value is not None
-        by = abs(self.best.value - default.value)
-        better = f"{self.metric} better by {by:.3g} than with the unchanged setting"
+        difference = abs(self.best.value - default.value)
+        gain = f"{self.metric} better by {difference:.3g} than with the unchanged setting"
         # A simulated trial has no seed.
-        unsure = "" if self.spec.get("simulation") else " (one seed, not confirmed)"
-        return {"tone": "plain", "text": f"{best} {better}{unsure}."}
+        caveat = "" if self.spec.get("simulation") else " (one seed, not confirmed)"
+        return {"tone": "plain", "text": f"{best} {gain}{caveat}."}
 
     def _sweep(self, importance: Mapping[str, float]) -> dict[str, Any]:
         ended = [t for t in self.trials.values() if t.value is not None]
@@ -158,15 +158,15 @@ class SweepWatch(SweepState):
                        last.share(t.value)],
                 "score": scores[t.number],
                 "pruned": t.state != "complete",
-                "said": self._said(t),
+                "said": self._line_text(t),
             }
-            # The best are drawn last, over the others.
+            # The best are drawn last, on top.
             for t in sorted(shown.values(), key=lambda t: scores[t.number])
         ]  # fmt: skip
         return {
             "axes": [{"name": a.name, "marks": a.marks()} for a in (*axes, last)],
             "lines": lines,
-            "importance": sorted(importance.items(), key=lambda one: -one[1]),
+            "importance": sorted(importance.items(), key=lambda item: -item[1]),
             "importance_note": "Share in what good trials differ by from all (PED-ANOVA).",
             "trials": [head, *(_cells(t, space) for t in complete[:_BEST])]
             if complete
@@ -174,13 +174,13 @@ class SweepWatch(SweepState):
         }
 
     def _score(self, trial: TrialState, low: float, high: float) -> float:
-        """1 for the best of the values between these ends, 0 for the worst."""
+        """Return 1 for the best value between these ends, 0 for the worst."""
         if trial.value is None or high == low:
             return 1.0
         share = (trial.value - low) / (high - low)
         return 1 - share if self.sign > 0 else share
 
-    def _said(self, trial: TrialState) -> str:
+    def _line_text(self, trial: TrialState) -> str:
         words = [f"{k} {number(v)}" for k, v in trial.values.items()]
         return ", ".join([f"{self.metric} {number(trial.value)}", *words])
 
@@ -193,7 +193,7 @@ def _cells(trial: TrialState, space: Iterable[str]) -> list[str]:
 
 
 class _Axis:
-    """One setting: where on a line of 0 to 1 a value lies."""
+    """An axis of one key: maps its values to 0 to 1."""
 
     def __init__(
         self, name: str, dimension: Mapping[str, Any], trials: Sequence[TrialState]
@@ -206,7 +206,7 @@ class _Axis:
         low, high = dimension.get("low"), dimension.get("high")
         if dimension.get("times") or low is None or high is None:
             low, high = (min(numbers), max(numbers)) if numbers else (0.0, 1.0)
-        # A value that was given by hand may lie outside of the range.
+        # Enqueued values may be outside the range.
         self.low = min([float(low), *numbers])
         self.high = max([float(high), *numbers])
         self.log = self.log and self.low > 0
@@ -217,7 +217,7 @@ class _Axis:
         return cls(name, ends, ())
 
     def share(self, value: object) -> float | None:
-        """None where a setting does not exist in this trial."""
+        """Return a value's position from 0 to 1; None if the trial does not have the key."""
         if value is None:
             return None
         if self.choices:
@@ -233,7 +233,7 @@ class _Axis:
         return (value - self.low) / (self.high - self.low)
 
     def marks(self) -> list[tuple[float, str]]:
-        """Words beside the axis."""
+        """Return positions and labels of the axis's marks."""
         if self.choices:
             count = len(self.choices)
             return [((k + 0.5) / count, str(c)[:14]) for k, c in enumerate(self.choices)]

@@ -1,7 +1,6 @@
-"""From the events of a run to what there is to see: a machine without clock or widget.
+"""The state of a run's view, from its events; without clock or widget.
 
-Events in, facts to draw out. The same for the live view, for the picture that stays in a
-saved notebook, and for a test.
+The live view, the snapshot in a saved notebook and tests share it.
 """
 
 from collections import deque
@@ -40,13 +39,13 @@ from kdlab.report.verdict import shown
 
 _TICKER = 200
 _MARKS = 200
-# The head of the view, its curves and its cards show them.
-_SEEN_OTHERWISE = (RunStarted, MemberStarted, ErrorsMeasured, CheckMade)
+# Shown by the view's head, curves and cards.
+_SHOWN_ELSEWHERE = (RunStarted, MemberStarted, ErrorsMeasured, CheckMade)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where something happened to a training."""
+    """A mark on the curves: something happened to a training."""
 
     step: float
     epoch: float
@@ -56,50 +55,50 @@ class Mark:
 
 @dataclass
 class Watch(RunState):
-    """What one run has shown so far, of the member that trains now."""
+    """State of a run so far, for the member that trains now."""
 
     paused: bool = False
-    stranded: str = ""  # no teacher is left: what to do
-    held: str = ""  # what holds teachers back though the student waits
+    stranded: str = ""  # message while no teacher is left
+    held: str = ""  # message on limits that hold teachers back while the student waits
     pace: Pace = field(default_factory=Pace)
     levels: dict[tuple[str, str], CurvePoints] = field(default_factory=dict)
     marks: deque[Mark] = field(default_factory=lambda: deque(maxlen=_MARKS))
     ticker: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_TICKER))
-    images: ImagesChosen | None = None  # that are watched
-    # Who said what of them last: "teacher", "student", and "student at first"
+    images: ImagesChosen | None = None  # the watched images
+    # Newest predictions by "teacher", "student" and "student at first"
     answers: dict[str, ImagesAnswered] = field(default_factory=dict)
-    spans: list[BarRow] = field(default_factory=list)  # what devices did, of blockwise runs
-    values: dict[str, float] = field(default_factory=dict)  # that were set from outside
+    spans: list[BarRow] = field(default_factory=list)  # device timelines of blockwise runs
+    values: dict[str, float] = field(default_factory=dict)  # set by users
     settings_set: deque[Mapping[str, float]] = field(
         default_factory=lambda: deque(maxlen=_MARKS)
     )
-    ruined: bool = False  # perhaps: numbers were set, and not taken back
+    ruined: bool = False  # possibly: values were set and not reverted
     _news: list[tuple[str, str, float, float]] = field(default_factory=list)
 
     def see(self, event: Event) -> None:
-        """One event of `events.jsonl`."""
+        """Update by an event of `events.jsonl`."""
         before, chapter = self.now, self.chapter
         super().see(event)
         if self.now is not before:
-            self._begin_anew()
+            self._start_member()
         if self.chapter != chapter:
             self._news.clear()
         if self.newest is self.now:
             self._news += self.now.new
-        self._take(event)
-        if not isinstance(event, _SEEN_OTHERWISE) and (line := event.text()):
+        self._on_event(event)
+        if not isinstance(event, _SHOWN_ELSEWHERE) and (line := event.text()):
             self.ticker.append((self.time, line))
 
-    def _begin_anew(self) -> None:
-        """Another training: its own curves; those of the others stay in `trainings`."""
-        for of_the_other in (
+    def _start_member(self) -> None:
+        """Start another member with empty curves; earlier ones stay in `trainings`."""
+        for collection in (
             self.values,
             self.settings_set,
             self.levels,
             self.marks,
             self.spans,
         ):
-            of_the_other.clear()
+            collection.clear()
         self.ruined = False
         self.answers = {k: v for k, v in self.answers.items() if k == "teacher"}
         soft = (self.started.spec if self.started else {}).get("soft_labels") or {}
@@ -109,54 +108,54 @@ class Watch(RunState):
                 if soft[name] is not None:
                     self._level(BUFFER, name, float(soft[name]))
 
-    def _take(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         match event:
             case RunStarted() | MemberStarted():
                 self.paused, self.stranded, self.held = False, "", ""
-                self.pace.forget()
+                self.pace.reset()
             case StepLogged() if self.newest is self.now:
                 self.pace.step(event.time, event.step, event.figures)
             case LocalStep() if event.worker == 0:
                 self.pace.step(event.time, event.step, {})
             case Paused() | Continued():
                 self.paused = isinstance(event, Paused)
-                self.pace.forget()
-                self._mark("paused" if self.paused else "went on", "warn")
+                self.pace.reset()
+                self._mark("paused" if self.paused else "continued", "warn")
             case ImagesChosen():
                 self.images = event
             case ImagesAnswered():
-                self._answered(event)
+                self._record_answer(event)
             case TraceRecorded():
                 self.spans = [
                     (int(device), str(part), int(step), float(begin), float(end))
                     for device, part, step, begin, end in event.spans
                 ]
             case _:
-                self._take_of_teachers(event)
+                self._on_teacher_event(event)
 
-    def _answered(self, event: ImagesAnswered) -> None:
+    def _record_answer(self, event: ImagesAnswered) -> None:
         if event.member == "teacher":
             self.answers["teacher"] = event
             return
         self.answers.setdefault("student at first", event)
         self.answers["student"] = event
 
-    def _take_of_teachers(self, event: Event) -> None:
-        """Who serves, and what somebody has set."""
+    def _on_teacher_event(self, event: Event) -> None:
+        """Update by events on teachers and settings."""
         match event:
-            # What the student does when soft labels are free (N-training); where its teachers
-            # share its cores it would have those, too.
+            # The student's rate with free soft labels (N-training); unknown where its teachers
+            # share its cores.
             case Scheduled() if not self.now.shares_cores:
                 self._level(SPEED, "without a teacher", event.t_s)
             case SettingsChanged():
                 self.values |= event.values
                 self.settings_set.append(event.values)
-                said = ", ".join(
+                changes = ", ".join(
                     f"{name} = {value:g}" for name, value in event.values.items()
                 )
                 self.ruined = not isinstance(event, SettingsReverted)
-                if self.ruined:  # else it stands at a step that is undone next
-                    self._mark(f"set: {said}", "set")
+                if self.ruined:  # a revert's step is undone next
+                    self._mark(f"set: {changes}", "set")
                 for name, value in event.values.items():
                     part, _, key = name.partition(".")
                     if part == "soft_labels" and (BUFFER, key) in self.levels:
@@ -165,7 +164,7 @@ class Watch(RunState):
                 self._mark("checkpoint", "faint")
             case TeacherJoined():
                 self.stranded = ""
-                if self.now.step:  # those of the start are no news
+                if self.now.step:  # not those of the start
                     self._mark(f"{event.name} joined", "good")
             case TeacherLost():
                 self._mark(f"{event.teacher} is lost: {event.why}", "bad")
@@ -176,7 +175,7 @@ class Watch(RunState):
                 self.held = event.text()
 
     def _level(self, panel: str, name: str, value: float) -> None:
-        """From here on: what was drawn before stays as it was."""
+        """Set a level from this step on; earlier points stay."""
         step = self.now.at[0]
         before = [point for point in self.levels.get((panel, name), []) if point[0] <= step]
         self.levels[panel, name] = [*before, (step, value)]
@@ -185,13 +184,13 @@ class Watch(RunState):
         self.marks.append(Mark(*self.now.at, text, kind))
 
     def take_news(self) -> list[tuple[str, str, float, float]]:
-        """CurvePoints since the last call: (panel, curve, x, y)."""
-        found, self._news = self._news, []
-        return found
+        """Return points since the last call: (panel, curve, x, y)."""
+        news, self._news = self._news, []
+        return news
 
     @property
     def chapter(self) -> tuple[str, int]:
-        """Another one when all curves begin anew, or lose what was undone."""
+        """Key that changes when all curves restart, or lose undone points."""
         return self.now.member, self.now.undone
 
     @property
@@ -201,21 +200,21 @@ class Watch(RunState):
 
     @property
     def lost(self) -> str:
-        """Samples that it was not trained on, when it has ended."""
+        """Message on samples that were not trained on; set at the end."""
         return not_trained_on(self.result.get("runs") or [])
 
     @property
     def verdict(self) -> tuple[str, str]:
-        """Tone and words on its teacher, when it has ended."""
+        """Tone and sentence of the verdict; set at the end."""
         return shown(self.result.get("verdict"))
 
     @property
     def result(self) -> Mapping[str, Any]:
-        """What it came to; empty before."""
+        """Result of the run; empty before its end."""
         return (self.done.result if self.done else None) or {}
 
     def seconds_left(self) -> float | None:
-        """Until the member that trains now is done; None while its pace is not known."""
+        """Return the seconds until the current member ends; None while unknown."""
         if self.state != "running" or self.paused or not self.now.of_steps:
             return None
         return self.pace.seconds_for(self.now.of_steps - self.now.step)

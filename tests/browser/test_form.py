@@ -36,7 +36,7 @@ class Shown:
         """What the page has asked for since, carried out and shown."""
         told = [one for one in self.page.evaluate(TOLD) if one["kind"] == "order"]
         for one in told:
-            self.builder.page._hear(self.builder.page, one, [])
+            self.builder.page._receive(self.builder.page, one, [])
         self.page.evaluate(SAY, self.traits())
         return [(one["do"], one["name"], one.get("text")) for one in told]
 

@@ -101,7 +101,7 @@ def test_runs_are_said_and_steered_in_lab(jupyter, runs, page, picture, elsewher
         page.locator(f".kd-state[data-state={state}]").first.wait_for()
     told = page.locator(".kd-verdict").all_inner_texts()
     assert any("kdlab resume failed" in text and "the loss is" in text for text in told)
-    assert any("To go on: kdlab resume stopped" in text for text in told)
+    assert any("Continue: kdlab resume stopped" in text for text in told)
     page.locator(".kd-list", has_text="training the teacher").first.wait_for()
     canvas = page.locator("canvas.kdlab-curves").first
     canvas.wait_for()
@@ -133,7 +133,7 @@ def test_runs_are_said_and_steered_in_lab(jupyter, runs, page, picture, elsewher
     until(lambda: len(running.changes()) == 5)
     assert running.changes()[1].set == {"loss.temperature": 4.0}
     assert [type(one) for one in running.changes()[2:]] == [SaveCheckpoint, Pause, GoOn]
-    page.get_by_text("asked for: go on").first.wait_for()
+    page.get_by_text("requested: go on").first.wait_for()
 
     page.evaluate(SAVE)  # as JupyterLab does by itself after a while
     page.reload()  # the page forgets; the kernel and the run do not
@@ -256,10 +256,10 @@ def test_a_run_is_watched_in_notebook_7(jupyter, notebook, page, picture, elsewh
     pressed(page, "checkpoint")
     until(lambda: len(list(select(run.events, "checkpoint_saved"))) > before)
     pressed(page, "add teacher")
-    page.get_by_text("asked for: add teacher").first.wait_for()
+    page.get_by_text("requested: add teacher").first.wait_for()
     page.get_by_label("Teacher", exact=True).first.select_option(index=0)
     pressed(page, "drain")
-    page.get_by_text(re.compile("asked for: drain teacher-")).first.wait_for()
+    page.get_by_text(re.compile("requested: drain teacher-")).first.wait_for()
     asked = [type(one) for one in ChangeReader(run.path / CONTROL)()]
     assert [AddTeacher, DrainTeacher] == asked[-2:]
     pressed(page, "stop")
@@ -323,7 +323,7 @@ def test_each_state_of_a_run_is_said(jupyter, page, picture, elsewhere, module):
             page.locator(f".kd-state[data-state={state}]").first.wait_for()
         told = page.locator(".kd-verdict").all_inner_texts()
         assert any(f"kdlab resume {failed.id}" in text and "loss" in text for text in told)
-        assert any(f"To go on: kdlab resume {stopped.id}" in text for text in told)
+        assert any(f"Continue: kdlab resume {stopped.id}" in text for text in told)
         page.locator(".kd-list", has_text="training the teacher").first.wait_for()
         picture(f"states_{module}")
     finally:

@@ -472,9 +472,9 @@ def test_what_is_added_is_drawn(view):
     [
         (None, "running", None),
         ("finished", "finished", None),
-        ("failed", "failed", "It failed: <img"),
+        ("failed", "failed", "Failed: <img"),
         ("failed", "failed", "kdlab resume r"),
-        ("stopped", "stopped", "To go on: kdlab resume r"),
+        ("stopped", "stopped", "Continue: kdlab resume r"),
         ("lost", "lost", "Its process is gone"),
     ],
 )

@@ -90,7 +90,7 @@ def test_what_is_saved_is_short_and_runs_the_same(elsewhere):
 def press(builder, do, name="my/experiment", **more):
     """As its page says it; the answer."""
     page = builder.page
-    page._hear(page, {"kind": "order", "do": do, "name": name} | more, [])
+    page._receive(page, {"kind": "order", "do": do, "name": name} | more, [])
     return page.controls["said"][2]
 
 

@@ -7,7 +7,7 @@ import pytest
 from kdlab.changes.tunable import Tunable
 from kdlab.config import Range
 from kdlab.errors import BadInput
-from kdlab.notebook.controls import Controls, dial, standing
+from kdlab.notebook.controls import Controls, dial, standing_changes
 from kdlab.notebook.live_widget import LiveWidget
 
 
@@ -33,7 +33,7 @@ def orders(page):
 
 
 def press(page, **said):
-    page._hear(page, {"kind": "order", **said}, [])
+    page._receive(page, {"kind": "order", **said}, [])
 
 
 def test_an_order_is_carried_out_and_answered(page, orders):
@@ -41,7 +41,7 @@ def test_an_order_is_carried_out_and_answered(page, orders):
     press(page, do="set", values={"lr_factor": 2})
     assert [order.do for order in orders] == ["stop", "set"]
     assert orders[1].values == {"lr_factor": 2.0}
-    assert page.controls["said"] == [2, "plain", "asked for: set"]
+    assert page.controls["said"] == [2, "plain", "requested: set"]
     assert page.controls["buttons"] == ["stop"]
 
 
@@ -107,4 +107,4 @@ def test_a_slider_reaches_around_what_it_began_with(value, limits, ends, log):
     ],
 )
 def test_each_change_that_stands_can_be_taken_back(settings_set, found):
-    assert standing(settings_set, {"a": 1.0, "b": 0.0}) == found
+    assert standing_changes(settings_set, {"a": 1.0, "b": 0.0}) == found

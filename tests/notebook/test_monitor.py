@@ -38,7 +38,7 @@ def monitor(run, clock):
 
     def look(seconds=0.5):
         clock.advance(seconds)
-        made.look()
+        made.update()
 
     made.after = look
     yield made
@@ -56,7 +56,7 @@ def interrupts():
 
 def press(monitor, do, **more):
     """As its page says it."""
-    monitor.page._hear(monitor.page, {"kind": "order", "do": do, **more}, [])
+    monitor.page._receive(monitor.page, {"kind": "order", "do": do, **more}, [])
 
 
 def shown(monitor):
@@ -81,7 +81,7 @@ def test_what_is_pressed_and_dragged_are_orders(monitor, run, interrupts):
     press(monitor, "stop")
     assert interrupts == [signal.SIGINT]
     monitor.after()
-    assert shown(monitor)[1:] == ({"lr_factor": 0.5}, "asked for: stop")
+    assert shown(monitor)[1:] == ({"lr_factor": 0.5}, "requested: stop")
 
 
 def test_the_controls_follow_the_run(monitor, run):
@@ -168,7 +168,7 @@ def test_points_travel_as_bytes_and_a_new_page_gets_all_of_them(monitor, run):
     assert all(len(b[0]) % 24 == 0 for _, b in adds)
     assert max(len(b[0]) for _, b in adds) < 2000  # bytes of one update
     monitor.sent.clear()
-    monitor.page._hear(monitor.page, {"kind": "hello"}, [])
+    monitor.page._receive(monitor.page, {"kind": "hello"}, [])
     message, (raw,) = next((m, b) for m, b in monitor.sent if m["kind"] == "reset")
     rows = np.frombuffer(raw).reshape(-1, 3)
     losses = [k for k, curve in enumerate(message["curves"]) if curve["panel"] == "loss"]
@@ -189,7 +189,7 @@ def test_without_a_view_that_says_hello_it_draws_svg(monitor, run):
     assert monitor.still.value == first  # pictures are drawn less often
     monitor.after(1.0)
     assert monitor.still.value != first
-    monitor.page._hear(monitor.page, {"kind": "hello"}, [])
+    monitor.page._receive(monitor.page, {"kind": "hello"}, [])
     monitor.after()
     assert (monitor.still.value, monitor.page.layout.display) == ("", "")
 
@@ -198,7 +198,7 @@ def test_without_a_view_that_says_hello_it_draws_svg(monitor, run):
 def test_a_renderer_that_was_asked_for_is_not_waited_for(run, clock, renderer, drawn):
     made = Monitor(run.handle, renderer, now=clock)
     clock.advance(9.0)
-    made.look()
+    made.update()
     assert ("<img" in made.still.value) == drawn
     made.close()
 
@@ -225,7 +225,7 @@ def test_a_refused_order_is_said_and_not_sent(monitor, run):
 def test_it_ends_with_the_run_and_leaves_a_picture(run, clock):
     made = Monitor(run.end().handle, hz=1000.0, now=clock)
     made.follow()
-    made.settle(60.0)
+    made.wait_for_snapshot(60.0)
     assert not made._thread.is_alive()
     assert shown(made)[0] == []
     made.close()
@@ -240,8 +240,8 @@ def test_what_stops_the_monitor_is_said_on_the_page(run, monkeypatch):
 
     made.look = broken
     made.follow()
-    made.settle(60.0)
-    assert "The monitor stopped, the run did not" in shown(made)[2]
+    made.wait_for_snapshot(60.0)
+    assert "The monitor failed; the run continues" in shown(made)[2]
     made.close()
 
 
@@ -258,7 +258,7 @@ def test_several_runs_are_one_view(two):
     runs = [run.handle for run in two]
     view, sent = RunsTogether(runs), []
     view.page.send = lambda message, buffers: sent.append(message)
-    view.greeted()
+    view.on_hello()
     assert {curve["run"] for curve in sent[0]["curves"]} == {run.id for run in runs}
     still = view.end()
     assert all(run.id in still for run in runs)
@@ -282,9 +282,9 @@ def test_a_curve_that_begins_later_is_a_new_set_of_curves(two):
     view, sent = RunsTogether([run.handle for run in two]), []
     view.page.send = lambda message, buffers: sent.append(message)
     one.train(1)
-    view.look()
+    view.update()
     one.say("epoch_done", epoch=1, validation_top1=50.0)
-    view.look()
+    view.update()
     assert [message["kind"] for message in sent] == ["add", "reset"]
     assert "top-1 on validation" in {curve["panel"] for curve in sent[1]["curves"]}
     view.close()

@@ -45,7 +45,7 @@ class WrittenSweep:
             "trial_done", number=number, state="complete", seconds=0.5, ended=number + 1,
             of_trials=4, set=values, values_found={"validation_top1": top1}, feasible=True,
         )  # fmt: skip
-        self.view.look()
+        self.view.update()
 
     @property
     def page(self):
@@ -72,7 +72,7 @@ def test_trials_are_rows_and_points_as_they_end(sweep):
 def test_a_page_that_says_hello_gets_all_of_it(sweep):
     sweep.trial(0, 50.0)
     sweep.sent.clear()
-    sweep.view.page._hear(sweep.view.page, {"kind": "hello"}, [])
+    sweep.view.page._receive(sweep.view.page, {"kind": "hello"}, [])
     assert [message["kind"] for message in sweep.sent] == ["reset"]
 
 
@@ -85,7 +85,7 @@ def test_shares_are_asked_for_now_and_then_and_at_the_end(sweep, monkeypatch):
     assert sweep.asked == before  # not after each trial
     monkeypatch.setattr(sweep_view, "_IMPORTANCE_S", -1.0)
     sweep.trial(3, 62.0)
-    sweep.view.look()
+    sweep.view.update()
     assert sweep.asked == before + 1  # nor twice for the same ones
     monkeypatch.setattr(sweep_view, "_IMPORTANCE_S", 1e9)
     sweep.say("sweep_done", state="finished")
@@ -99,13 +99,13 @@ def test_the_button_stops_the_sweep_and_rests_when_it_has_ended(sweep):
     heard = []
     before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
     try:
-        sweep.view.page._hear(sweep.view.page, {"kind": "order", "do": "stop"}, [])
+        sweep.view.page._receive(sweep.view.page, {"kind": "order", "do": "stop"}, [])
     finally:
         signal.signal(signal.SIGINT, before)
     assert heard == [signal.SIGINT]
     assert sweep.view.page.controls["buttons"] == ["stop"]
     sweep.folder.write_status(state="stopped")
-    sweep.view.look()
+    sweep.view.update()
     assert sweep.view.page.controls["buttons"] == []
     assert sweep.view.end() == "<b>drawn</b>"
     assert sweep.page["state"] == "stopped"
@@ -138,6 +138,6 @@ def test_elsewhere_it_displays_itself_and_leaves_a_picture(sweep, monkeypatch):
     sweep.folder.write_status(state="finished", result={})
     sweep.view._every_s = 0.001
     sweep.view.show()
-    sweep.view.settle(60.0)
+    sweep.view.wait_for_snapshot(60.0)
     assert shown[0] is sweep.view.box
     assert shown[-1] == '<div class="kd-still" data-of="seen"><b>drawn</b></div>'

@@ -126,7 +126,7 @@ def test_whatever_names_say_is_text():
     watch.see(event("warned", time=9.0, message=evil))
     watch.see(event("local_step", time=9.0, worker=evil, step=6, of_steps=10, loss=0.3))
     pictures = chart.drawings(picture.panels({evil: watch}))
-    for shown in (picture.static(watch), picture.together({evil: watch}), *pictures):
+    for shown in (picture.static(watch), picture.several_runs({evil: watch}), *pictures):
         assert "<script" not in shown
         assert "onerror=alert(2)>" not in shown
     for drawn in pictures:
@@ -151,7 +151,7 @@ def test_losses_of_different_kinds_share_no_axis():
 
 def test_the_picture_of_a_run_that_has_shown_nothing():
     still = picture.static(Watch())
-    assert "Preparing: no step has been trained yet." in still
+    assert "Preparing: no step yet." in still
     assert "<img" not in still
 
 
