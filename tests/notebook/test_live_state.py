@@ -183,13 +183,13 @@ def test_speeds_on_shared_cores_are_called_so_and_stand_beside_no_others():
     assert "without a teacher" not in live_state.verdict(shared, "r")["text"]
     alone = Watch(now=TrainingState(source="none"))
     for pair, drawn in (({"a": own, "b": alone}, True), ({"a": shared, "b": alone}, False)):
-        titles = [panel["title"] for panel in live_state.of_several(pair)["panels"]]
+        titles = [panel["title"] for panel in live_state.of_runs(pair)["panels"]]
         assert ("speed" in titles) is drawn
         assert ("speed" in [panel.title for panel in picture.panels(pair)]) is drawn
 
 
 def test_several_runs_are_one_state():
-    shown = live_state.of_several({"a": trained(), "b": trained(steps=40)})
+    shown = live_state.of_runs({"a": trained(), "b": trained(steps=40)})
     assert (shown["done"], shown["of"]) == (60, 200)
     assert [run["label"] for run in shown["runs"]] == ["a", "b"]
     assert "training 2 of 2" in shown["runs"][0]["said"]

@@ -238,7 +238,7 @@ def test_what_stops_the_monitor_is_said_on_the_page(run, monkeypatch):
     def broken():
         raise ZeroDivisionError("of nothing")
 
-    made.look = broken
+    made.update = broken
     made.follow()
     made.wait_for_snapshot(60.0)
     assert "The monitor failed; the run continues" in shown(made)[2]

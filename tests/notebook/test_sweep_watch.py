@@ -88,7 +88,7 @@ def test_a_best_that_is_the_unchanged_setting_is_said():
     trial(watch, 0, 50.0, why=BEFORE)
     trial(watch, 1, 40.0)
     verdict = watch.page({})["verdict"]
-    assert (verdict["tone"], "as it was" in verdict["text"]) == ("warn", True)
+    assert (verdict["tone"], "unchanged setting" in verdict["text"]) == ("warn", True)
 
 
 def test_what_fresh_seeds_said_is_the_end():
