@@ -78,7 +78,7 @@ def test_what_is_saved_is_short_and_runs_the_same(elsewhere):
     assert written["train"]["epochs"] == 3
     again = kdlab.load("mine/small")
     assert again.hash == kdlab.load("quickstart", draft.changes).hash
-    with pytest.raises(BadInput, match="there already"):
+    with pytest.raises(BadInput, match="exists already"):
         draft.save("mine/small")
     assert draft.save("configs/mine/other").name == "other.yaml"
     assert kdlab.load("mine/other").hash == again.hash
