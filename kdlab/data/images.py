@@ -267,7 +267,7 @@ class DataSpec(Spec, ABC):
             load=lambda: (
                 self._open(folder) if damage(folder, hashes=verify) is None else None
             ),
-            make=lambda: self._decode_into(folder, say),
+            create=lambda: self._decode_into(folder, say),
         )
 
     def _decode_into(self, folder: Path, say: Notify) -> ImageData:

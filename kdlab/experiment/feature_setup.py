@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kdlab.cluster.teachers.probe import probe_images
 from kdlab.config.home import home, write_whole
-from kdlab.config.kept import kept, key_of
+from kdlab.config.kept import key_of, load_or_create
 from kdlab.data.images import ImageData
 from kdlab.errors import ModelError
 from kdlab.features.balance import moments
@@ -93,7 +93,9 @@ def add_stats(
         write_whole(path, lambda temporary: save_file(sums, temporary))
         return sums
 
-    sums = kept(path, lambda: read_tensors(path) if is_complete(path) else None, make)
+    sums = load_or_create(
+        path, lambda: read_tensors(path) if is_complete(path) else None, make
+    )
     wanted = enumerate(loss.balance != "none" for loss in job.losses)
     return replace(
         job, statistics=tuple(sums[str(n)] if yes else None for n, yes in wanted)

@@ -56,7 +56,7 @@ def rank_group(
         url = f"file://{rendezvous / f'generation-{generation.generation}'}"
         first = group.supervisor.children[generation.ranks[0]]
         if hosts is not None and isinstance(first, HostedRank):
-            url = hosts.meeting(first)
+            url = hosts.rendezvous(first)
         return GenerationOrder(
             generation=generation.generation,
             fence=checkpoint.raise_fence(folder / "checkpoints"),

@@ -73,7 +73,7 @@ class Pools:
             if pool.machines.adjustable:
                 path, since = self.run.path / CONTROL, self.run.since
                 self._changes.append(TeacherChanges(path, pool, self._emit, since).start())
-            lines = [teacher.said() for teacher in pool.wait(self._stop).teachers]
+            lines = [teacher.to_json() for teacher in pool.wait(self._stop).teachers]
             self._emit(PoolReady(address=pool.address, teachers=lines))
         return self._up[folder]
 
@@ -82,7 +82,7 @@ class Pools:
         served = [m for m in self.spec.members() if m.source.needs_teacher == "served"]
         # A pool that somebody else runs may have other students.
         pool = self.spec.teacher_pool
-        exclusive = not (self._others or (pool is not None and pool.given))
+        exclusive = not (self._others or (pool is not None and pool.external))
         deployment = self._deployment()
         if exclusive and len(served) == 1 and self.spec.method.one_student:
             return replace(deployment, share_answers=False)

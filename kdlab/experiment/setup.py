@@ -180,7 +180,7 @@ class TrainingSetup:
         """
         data, teachers, networks = self.data, self.teacher, self.networks()
         taps = teacher_taps(self.spec.features, networks, data)
-        row = row_of(taps, networks, data)
+        row = row_length(taps, networks, data)
         specs, models = list[WithFeatures](), list[Normalised]()
         for member, network, names in zip(
             teachers.members, networks.values(), taps, strict=True
@@ -252,19 +252,19 @@ class TrainingSetup:
         fields: dict[str, Any] = {"recipe": spec.train, "model": model, "stop": self.stop}
         taught = member.source.needs_teacher != "none"
         fresh = taught and model_spec.origin() is None and "model" not in rest
-        inherits = spec.method.inherits and fresh
-        if inherits and not inherit(model, self.teacher_model(), data):
-            emit(
-                Note(
-                    message="the student shares too few layers with its teacher to inherit"
-                )
-            )
+        if spec.method.inherits and fresh:
+            teacher = self.teacher_model()
+            if not inherit(model, teacher, some_views(teacher, data)):
+                message = "the student shares too few layers with its teacher to inherit"
+                emit(Note(message=message))
         if member.source.gives_hidden:
             fields["head"] = self.teacher_head[1]
         if spec.features and taught:
             features = feature_job(spec.features, self.networks(), model, data)
             if any(loss.balance != "none" for loss in features.losses):
-                features = balanced(features, self.load_teacher(), data)
+                features = add_stats(
+                    features, self.teacher.fingerprint, self.load_teacher, data
+                )
             fields["features"] = features
         job = StudentJob(
             model_spec=model_spec,

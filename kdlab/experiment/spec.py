@@ -296,14 +296,16 @@ class ExperimentSpec(Spec):
         pool, words = self.teacher_pool, f"asks for {', '.join(kinds)}"
         if any(kind.endswith("teacher") for kind in kinds):
             why = "chaos can hit only teachers on this machine; use: teacher_pools/local"
-            yield from _unmet("chaos", words, (pool is None or not pool.here().most, why))
+            yield from _unmet(
+                "chaos", words, (pool is None or not pool.local_teachers().most, why)
+            )
         if any(kind.endswith("rank") for kind in kinds):
             message = "chaos cannot hit ranks on Dask workers, only those of this machine"
             yield from _unmet(
                 "chaos", words, self._needs_ranks(), (self.workers is not None, message)
             )
         for kind in {"partition_teacher", "delay_teacher"} & {*kinds}:
-            if pool and pool.here().most and not getattr(pool, "chaos", False):
+            if pool and pool.local_teachers().most and not getattr(pool, "chaos", False):
                 yield Fault("teacher_pool.chaos", f"is false; {kind} needs it true")
         if external := [kind for kind in kinds if kind in FROM_OUTSIDE]:
             yield Fault(

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from kdlab.config.home import home, write_whole
-from kdlab.config.kept import kept, key_of
+from kdlab.config.kept import key_of, load_or_create
 from kdlab.config.seal import file_sha256
 from kdlab.errors import ModelError
 from kdlab.models.model import ModelSpec, Normalised, load_weights
@@ -61,4 +61,4 @@ def bare_file(spec: ModelSpec, in_chans: int) -> Path:
         write_whole(path, lambda temporary: save_file(state, temporary))
         return path
 
-    return kept(path, lambda: path if is_complete(path) else None, make)
+    return load_or_create(path, lambda: path if is_complete(path) else None, make)

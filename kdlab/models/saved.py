@@ -87,7 +87,7 @@ class SavedModel(ModelSpec):
             return _require_network(Path(self.place).expanduser(), self.place)
         server = credentials.masked(self._server())
         path = home() / "models" / key_of(f"{server} {self.place}")
-        return kept(
+        return load_or_create(
             path, lambda: path if path.is_dir() else None, partial(self._fetch, path)
         )
 

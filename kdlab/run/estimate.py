@@ -136,7 +136,7 @@ class _Estimator:
             self.teacher = rates[0] if len(rates) == 1 else _in_turn(rates)
         self.views = views_per_second(data, spec.train.batch, _VIEWS_S)
         pool = spec.teacher_pool if self._is_served() else None
-        self.local = LocalTeacherCount() if pool is None else pool.here()
+        self.local = LocalTeacherCount() if pool is None else pool.local_teachers()
 
     def estimate(self) -> Estimate:
         stages = [s for t in self.spec.teachers() for s in self._teacher_stages(t)]

@@ -80,7 +80,7 @@ def certificates(
                 "others out."
             )
         return None
-    running = remembered(scheduler) if not any(paths.values()) else None
+    running = load_credentials(scheduler) if not any(paths.values()) else None
     if running is not None:
         return running
     files = {name: str(path) for name, path in paths.items()}

@@ -134,7 +134,7 @@ def _pipe_bd(spec: PipeBd, say: Callable[[str], None]) -> tuple[list[Figure], st
 
 def _ranges(spec: PipeBd, case: pipe_bd.PipelineCase) -> Iterator[Figure]:
     """Lowest and highest ratios over the other fitted profiles of a case."""
-    every = [pipe_bd.simulated(spec, fitted) for fitted in case.fitted()]
+    every = [pipe_bd.simulate_case(spec, fitted) for fitted in case.fitted()]
     for baseline in _published(every[0]) if every else ():
         ratios = sorted(_ratio(outcome, baseline) for outcome in every)
         label = f"pipe_bd_over_{baseline}/{case.name}"

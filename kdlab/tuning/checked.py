@@ -76,7 +76,9 @@ class CheckedSweep:
         self.check(say)
         # Trials may name components of notebook cells in these.
         parts = [{"type": c} for d in self.spec.space.values() for c in d.choices or ()]
-        components = pack(component_names([self.space.base.to_dict(), *parts]))
+        components = package_components(
+            component_names([self.space.base.to_dict(), *parts])
+        )
         if self.spec.workers is not None:
             refuse_cells(components, "The sweep", "Dask workers")
         try:

@@ -63,7 +63,7 @@ def shares_pool(spec: SweepSpec, space: Space) -> bool:
     base = space.base
     if not spec.share_pool or not isinstance(base, ExperimentSpec):
         return False
-    if base.teacher_pool is None or base.teacher_pool.given:
+    if base.teacher_pool is None or base.teacher_pool.external:
         return False  # a running pool is shared anyway
     has_chaos = base.chaos is not None  # it hits the teachers of one run
     if has_chaos or not base.method.one_student or spec.workers is not None:

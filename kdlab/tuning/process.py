@@ -176,7 +176,7 @@ class SweepProcess(Job):
         )
         pools = Pools(run, setup, self.log.emit, self.stop, others=True)
         stack.callback(pools.close)
-        self.pool = PoolAddress.of(pools.teacher_pool())
+        self.pool = PoolAddress.from_pool(pools.teacher_pool())
 
     def _first(self, study: optuna.Study) -> list[tuple[str, Values]]:
         """Return the best settings of an earlier sweep, for a study without trials."""

@@ -50,7 +50,7 @@ from kdlab.errors import ClusterError, KdlabError
 from kdlab.experiment.folder import RunFolder
 from kdlab.cluster.transport.frames import Frames
 from kdlab.events.log import read_all
-from kdlab.codec import unpacked
+from kdlab.codec import from_msgpack
 from kdlab.models.engines.remembered import Trial
 from kdlab.models.exported import load_exported
 from kdlab.models.model import load_weights
@@ -97,7 +97,7 @@ READ = {
     "student": load_exported,
     "weights": lambda path: load_weights(torch.nn.Linear(1, 1), path),
     "config": lambda path: kdlab.load(path),
-    "packed": lambda path: unpacked(list[float], path.read_bytes()),
+    "packed": lambda path: from_msgpack(list[float], path.read_bytes()),
     "wire": lambda path: Wire(path.read_bytes()),
 }
 

@@ -282,4 +282,4 @@ def store_faults(where: str | None, *, local: bool) -> Iterator[Fault]:
             "store",
             f"is {where!r}: give redis://host:port/number or the absolute path of a file",
         )
-    yield from credentials.faults("store", where, here=local)
+    yield from credentials.faults("store", where, lookup=local)

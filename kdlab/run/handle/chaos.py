@@ -119,4 +119,4 @@ def chaos(run: "Run", report: Emit = discard_event, **spec: Any) -> ChaosRunner:
         log.emit(event)
         report(event)
 
-    return ChaosRunner(wanted, targets, emit, remembered(targets.address()))
+    return ChaosRunner(wanted, targets, emit, load_credentials(targets.address()))

@@ -203,7 +203,7 @@ class JobHandle:
                     watch(event)
         for view in self._shown:  # a saved notebook keeps their last pictures
             if isinstance(view, _Settles):
-                view.settle(_LAST_DRAW_S)
+                view.wait_for_snapshot(_LAST_DRAW_S)
         return self
 
     def lines(self) -> AbstractContextManager[_Watcher]:

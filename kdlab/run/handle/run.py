@@ -69,7 +69,7 @@ def create_folder(
         path = runs_folder() / f"{stamp}-{secrets.token_hex(2)}"
     run = RunFolder(path)
     resolved = experiment.spec.to_dict()
-    components = pack(component_names(resolved))
+    components = package_components(component_names(resolved))
     created = False  # an existing folder stays as it is
     try:
         make_private(path.parent)

@@ -33,7 +33,7 @@ class ConfusionMatrix:
     ) -> None:
         self.data, self.ids, self.answers, self.who = data, ids, answers, who
         self.labels, self.chosen = data.labels[ids], answers.argmax(1)
-        self.confusion = Confusion.of(self.labels, self.chosen, data.classes)
+        self.confusion = Confusion.from_predictions(self.labels, self.chosen, data.classes)
 
     def __repr__(self) -> str:
         matrix = self.confusion

@@ -73,7 +73,7 @@ def broken_in(
     some, _ = by_class(every, data.labels, min(_LOOKED_AT, len(every)), 0)
     broken = list(known)
     for begin in range(0, len(some), _EACH):
-        broken += pictures.tried(some[begin : begin + _EACH], say)[1].values()
+        broken += pictures.decode_all(some[begin : begin + _EACH], say)[1].values()
         if begin and begin % (20 * _EACH) == 0:
             say(f"decoded {begin:,} of {len(some):,} images")
     return len(some) + len(known), broken

@@ -160,7 +160,7 @@ def look_at(
     if isinstance(spec, ImageFiles):
         files = replace(spec, kept="encoded", size=max(spec.size, _CLOSELY)).load(say)
     looked_at, broken = broken_in(data, broken_files, say)
-    facts = facts_of(files, (looked_at, broken), most=math.inf).but(size=data.shape[1])
+    facts = facts_of(files, (looked_at, broken), most=math.inf).replace(size=data.shape[1])
     if closely and not broken:
         facts = looked_closely(files, facts, None, say)
     lines = [[data.label_name(int(k))] for k in ids]

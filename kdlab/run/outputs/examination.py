@@ -369,7 +369,7 @@ def examine(
     before = [*run_state(read_all(run.events)).checks.values()]
     if closely:
         single = TEACHER in answers and len(run_setup.teacher.members) == 1
-        network = run_setup.whole() if single else None
+        network = run_setup.teacher_model() if single else None
         before += checked(looked_closely(data, facts_of(data), network))
     chosen = described[0] if described else None
     return ModelInspection(name, data, ids, answers, chosen, before)

@@ -63,7 +63,7 @@ def looked_closely(
     ids = np.concatenate([data.train, data.validation, data.test])
     ids, _ = by_class(ids, data.labels, min(_MOST, len(ids)), 0)
     seen = _seen(data, ids, teacher or _published(data), say)
-    return facts.but(
+    return facts.replace(
         # Smaller pictures look alike though they show different things.
         alike=_alike(data, seen, facts.leaks or ())
         if min(data.shape[1:]) >= _SIDE
@@ -94,7 +94,7 @@ def _seen(
         with evaluating(model), torch.inference_mode():
             for number, shown in enumerate(data.shown_ahead(batches)):
                 logits = model(torch.from_numpy(np.ascontiguousarray(shown))).float()
-                (row,) = taps.taken()
+                (row,) = taps.take()
                 features.append(torch.nn.functional.normalize(row.float(), dim=1).numpy())
                 likely = logits.softmax(1).max(1)
                 classes.append(likely.indices.numpy())

@@ -93,7 +93,7 @@ class Predictions(Sequence[Prediction]):
         lines = [[Path(row.image).name, *row.percentages()] for row in self.rows]
         notes = [("plain", self.taken)] if self.taken else []
         return page.shown(
-            Card("Predictions", Pictures(self.pixels, lines).html()), said=notes
+            Card("Predictions", Pictures(self.pixels, lines).html()), alerts=notes
         )
 
 
@@ -252,11 +252,11 @@ def _labels(
             except (DataError, OSError, zlib.error, ContentChanged) as error:
                 why[k] = str(error)
 
-    with closing(opened(place, every.looks.get(place))) as holder:
+    with closing(open_holder(place, every.stamps.get(place))) as holder:
         for first in range(0, len(images), _BATCH):
             some = images[first : first + _BATCH]
             pixels, why = np.zeros((len(some), *shape), np.uint8), [""] * len(some)
-            in_threads(make, len(some))
+            run_in_threads(make, len(some))
             answers = probabilities(student.model, [pixels])
             for image, row, no in zip(some, answers, why, strict=True):
                 a, b = np.resize(np.argsort(-row, kind="stable"), 2)

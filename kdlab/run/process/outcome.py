@@ -129,7 +129,7 @@ def outcome(
     if not isinstance(pool, ComputingPoolSpec) or pool.engine == "eager":
         log.engines.clear()  # the spec chose it
     facts = _facts(spec, results, log, guessing)
-    findings = checked(EngineFacts.of(log.engines), facts)
+    findings = checked(EngineFacts.from_reports(log.engines), facts)
     for finding in findings:
         emit(finding)
     described = [r for r in results if r.source == spec.described()]
@@ -241,7 +241,7 @@ def _facts(
 def shares_cores(spec: ExperimentSpec, source: str) -> bool:
     """Return whether teachers compute on the cores that train their student."""
     pool, device = spec.teacher_pool, spec.train.chosen_device()
-    if source == "served" and pool is not None and (local := pool.here()).most:
+    if source == "served" and pool is not None and (local := pool.local_teachers()).most:
         apart = cuda.is_available() if local.on_gpu is None else local.on_gpu
         return device == "cpu" and not apart
     return device == "cpu" and source == "in_process"
