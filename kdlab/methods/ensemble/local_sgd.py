@@ -3,8 +3,8 @@
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import numpy as np
@@ -64,6 +64,8 @@ class LocalSgd:
         self.odometer = Odometer(own / "odometer")  # of steps
         self._losses: list[Tensor] = []
         self._stood_s = self._stood_cpu_s = 0.0  # in pauses
+        self._is_off_the_clock = False
+        self.companions: Sequence[LocalSgd] = ()  # local models that share its steps
         self._priced_s = 0.0  # of all work so far, where it has prices
         self.source: object = None  # of its batches, which rests in pauses
         self.control = LoopControl(job, job.loss, lambda: self.steps, worker=job.worker)
@@ -149,14 +151,27 @@ class LocalSgd:
             self._priced_s += rows * self.job.prices.row_s
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """What is done in it counts as a pause."""
+    def off_the_clock(self) -> Iterator[None]:
+        """Exclude what is done inside, such as a pause, from this worker's seconds."""
+        if self._is_off_the_clock:
+            yield
+            return
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # that was told before
         begin, busy = time.perf_counter(), _of_processor()
+        self._is_off_the_clock = True
         yield
+        self._is_off_the_clock = False
         self._stood_s += time.perf_counter() - begin
         self._stood_cpu_s += _of_processor() - busy
+
+    @contextmanager
+    def companions_off_the_clock(self) -> Iterator[None]:
+        """Charge what is done inside to this worker, not to those that share its steps."""
+        with ExitStack() as stack:
+            for sgd in self.companions:
+                stack.enter_context(sgd.off_the_clock())
+            yield
 
     def _pause(self, save: Save | None) -> None:
         """It is no training time."""
@@ -169,7 +184,7 @@ class LocalSgd:
             elif now.save:  # when it may
                 self.job.changes.wants_checkpoint = True
 
-        with self.aside():
+        with self.off_the_clock(), self.companions_off_the_clock():
             self.control.pause(self.source, agree=alone, act=act)
 
     def log(self, round_: int) -> None:

@@ -83,13 +83,17 @@ class StackedSgd:
 
     def __init__(self, sgds: Sequence[LocalSgd]) -> None:
         self.sgds = list(sgds)
+        for sgd in self.sgds:
+            sgd.companions = [other for other in self.sgds if other is not sgd]
         self._models = StackedModels([sgd.model for sgd in sgds])
         self._own: list[dict[str, nn.Parameter]] = [
             dict(sgd.model.named_parameters()) for sgd in sgds
         ]
 
     def round(self, each: Sequence[Steps]) -> list[RoundWork]:
-        """All steps of a round, of each model; a worker's seconds are its share of all.
+        """Take all steps of a round; each worker is charged an equal share of their seconds.
+
+        Relabelling before them is charged to the worker that does it.
 
         Raises:
             RunStopped: the user asked; all have kept their state.
@@ -106,9 +110,7 @@ class StackedSgd:
                 except RunStopped as error:
                     stopped = error
             if stopped is not None:
-                for (
-                    number
-                ) in asked:  # they have a batch, and keep their state from before it
+                for number in asked:  # each saves its state from before its batch
                     with suppress(RunStopped):
                         each[number].throw(stopped)
                 raise stopped

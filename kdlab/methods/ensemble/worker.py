@@ -173,7 +173,8 @@ class LocalWorker:
             latest = [file for file in latest if file.worker != self.job.worker]
         if round_.diversity_weight and latest and steps:
             places = self.stream.ahead(steps)
-            away = mean_outputs(sgd, places, self.job.samples, latest)
+            with sgd.companions_off_the_clock():
+                away = mean_outputs(sgd, places, self.job.samples, latest)
         busy, before = sgd.cpu(), self.round_steps
         self.model.train()
         for number, batch in enumerate(self.stream.take(source, steps)):

@@ -172,7 +172,7 @@ def test_what_is_done_aside_is_no_time(case, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
     sgd = sgd_of(case)
-    with sgd.aside():
+    with sgd.off_the_clock():
         now[0] += 100
     now[0] += 3
     assert sgd.clock() == 3

@@ -8,9 +8,11 @@ from torch import nn
 import kdlab
 from kdlab.errors import BadInput, KdlabError, SpecError
 from kdlab.experiment.setup import TrainingSetup
+from kdlab.methods.ensemble import compression, local_sgd
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.local_job import UnitCosts
 from kdlab.methods.ensemble.model_workers import InProcessWorkers
+from kdlab.methods.ensemble.relabel import relabel
 from kdlab.methods.ensemble.stacked import StackedModels, check_stackable
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.model import Normalised
@@ -110,6 +112,23 @@ def test_priced_steps_cost_as_much_as_alone(digits, tmp_path):
     case = Case(digits, tmp_path, spec, table, 2)
     case.prices = UnitCosts(step_s=1.0, row_s=0.0)
     assert case.direction(stacked(case)).run().account.train_s == pytest.approx(12.0)
+
+
+def test_each_worker_is_charged_its_own_relabelling(digits, tmp_path, monkeypatch):
+    """The clock goes on for eight seconds while a worker relabels, and never else."""
+    clock = [0.0]
+
+    def slow_relabel(*arguments):
+        clock[0] += 8.0
+        return relabel(*arguments)
+
+    monkeypatch.setattr(local_sgd, "_of_processor", lambda: clock[0])
+    monkeypatch.setattr(compression, "relabel", slow_relabel)
+    spec, table = ec(4, 2, p_iterations=1, mu=0.5)
+    case = Case(digits, tmp_path, spec, table, 3)
+    case.direction(stacked(case), looks=1).run()
+    works = [e.work for e in case.events.of("worker_done") if e.what == "train"]
+    assert [(w["relabel_s"], w["train_s"]) for w in works] == 3 * [(0, 0)] + 3 * [(8, 0)]
 
 
 def experiment(*words):
