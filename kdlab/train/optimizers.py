@@ -82,22 +82,27 @@ class OptimizerSettings(ScheduleSettings):
                 )
 
 
-def make_optimizer(recipe: OptimizerSettings, model: nn.Module) -> torch.optim.Optimizer:
-    """No weight decay on biases and norms, nor where timm's models ask for none."""
-    if recipe.optimizer.startswith("timm/"):
-        return _timms(recipe, model, recipe.layer_decay)
-    net = getattr(model, "net", None)  # it may spare pos_embed and such
-    spared: Container[str] = getattr(net, "no_weight_decay", set)()
+def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Group parameters by weight decay: none on biases, norms, and what a timm model exempts."""
+    net = getattr(module, "net", None)  # a timm model exempts pos_embed and such
+    exempt: Container[str] = getattr(net, "no_weight_decay", set)()
     decayed, plain = list[nn.Parameter](), list[nn.Parameter]()
-    for name, parameter in model.named_parameters():
+    for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            keeps = parameter.ndim <= 1 or name.removeprefix("net.") in spared
-            (plain if keeps else decayed).append(parameter)
+            decays = parameter.ndim > 1 and name.removeprefix("net.") not in exempt
+            (decayed if decays else plain).append(parameter)
     groups = [
-        {"params": decayed, "weight_decay": recipe.weight_decay},
+        {"params": decayed, "weight_decay": weight_decay},
         {"params": plain, "weight_decay": 0.0},
     ]
-    groups = [group for group in groups if group["params"]]
+    return [group for group in groups if group["params"]]
+
+
+def make_optimizer(recipe: OptimizerSettings, model: nn.Module) -> torch.optim.Optimizer:
+    """Make the recipe's optimizer; timm's group the parameters themselves."""
+    if recipe.optimizer.startswith("timm/"):
+        return _timms(recipe, model, recipe.layer_decay)
+    groups = parameter_groups(model, recipe.weight_decay)
     if recipe.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=recipe.lr)
     return torch.optim.SGD(

@@ -16,7 +16,7 @@ from kdlab.events.event import Emit
 from kdlab.events.general import Note
 from kdlab.train.alive import alive
 from kdlab.train.checkpoint import OptimizerFacts, pack, unpack
-from kdlab.train.optimizers import make_optimizer
+from kdlab.train.optimizers import make_optimizer, parameter_groups
 from kdlab.train.recipe import Recipe, Stepper
 from kdlab.train.rounding import EightBits
 from kdlab.train.schedules import lr_at
@@ -104,14 +104,9 @@ class TrainStep:
 
     def add(self, module: nn.Module) -> None:
         """Train its parameters too."""
-        every, decay = list(module.parameters()), self.recipe.weight_decay
-        several = [p for p in every if p.ndim > 1]
-        single = [p for p in every if p.ndim <= 1]  # as of the model, they are not decayed
-        for parameters, own in ((several, decay), (single, 0.0)):
-            if parameters:
-                group: dict[str, object] = {"params": parameters, "weight_decay": own}
-                cast(torch.optim.Optimizer, self.optimizer).add_param_group(group)
-        self.others += every
+        for group in parameter_groups(module, self.recipe.weight_decay):
+            cast(torch.optim.Optimizer, self.optimizer).add_param_group(group)
+        self.others += module.parameters()
 
     def forget(self) -> None:
         """Go on with an optimiser that remembers nothing."""

@@ -162,3 +162,14 @@ def test_biases_and_weights_of_losses_do_not_decay():
     groups = step.optimizer.param_groups[before:]
     decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
     assert decays == {id(added.weight): 0.5, id(added.bias): 0.0}
+
+
+def test_modules_beside_the_model_decay_as_the_model_does():
+    """One function decides for both; here it is asked about positions of a timm model."""
+    model = TimmModel(variant="test_vit").build(10, 3)
+    step = TrainStep(Recipe(weight_decay=0.5), torch.nn.Linear(3, 2))
+    step.add(model)
+    groups = step.optimizer.param_groups[-2:]
+    plain = {id(p) for g in groups if g["weight_decay"] == 0.0 for p in g["params"]}
+    assert id(model.net.pos_embed) in plain
+    assert id(model.net.blocks[0].attn.qkv.weight) not in plain
