@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kdlab.data.plan import BatchPlan
 from kdlab.data.samples import PlannedSamples, Subset
-from kdlab.errors import Diverged, KdlabError
+from kdlab.errors import KdlabError
 from kdlab.losses.local import accelerated_compression
 from kdlab.methods.ensemble.exchange import ModelFile
 from kdlab.methods.ensemble.local_job import LocalJob, WorkParts
@@ -50,11 +50,7 @@ def mean_outputs(
     seconds = sgd.cpu() - busy
     # A model whose last step broke it has not said so itself.
     if not all(map(math.isfinite, made.model_losses)):
-        raise Diverged(
-            f"The losses of the local models are {made.model_losses} near step {sgd.steps}. "
-            f"Training cannot go on from here. Lower train.lr ({job.recipe.lr:g}), or "
-            "aggregation.diversity_weight."
-        )
+        raise sgd.diverged(f"The losses of the local models are {made.model_losses}")
     return MeanOutputs(made, seconds, others_bytes(job, models))
 
 

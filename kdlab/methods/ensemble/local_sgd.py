@@ -203,11 +203,16 @@ class LocalSgd:
 
     def refuse_bad_loss(self) -> None:
         if self._losses and not math.isfinite(float(self._losses[-1])):
-            raise Diverged(
-                f"The loss of worker {self.job.worker} is {float(self._losses[-1])} near step "
-                f"{self.steps}. Training cannot go on from here. Lower train.lr "
-                f"({self.job.recipe.lr:g}), or aggregation.diversity_weight."
-            )
+            loss = float(self._losses[-1])
+            raise self.diverged(f"The loss of worker {self.job.worker} is {loss}")
+
+    def diverged(self, fault: str) -> Diverged:
+        """Make the error of a loss that is not finite; it names the settings to lower."""
+        rate, *others = self.job.aggregation.diverges_by
+        settings = " or ".join([f"{rate} ({self.job.recipe.lr:g})", *others])
+        return Diverged(
+            f"{fault} near step {self.steps}. Training cannot continue. Lower {settings}."
+        )
 
     @property
     def losses(self) -> tuple[float, ...]:

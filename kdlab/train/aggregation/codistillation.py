@@ -29,6 +29,7 @@ class Codistillation(AggregationSpec):
 
     least_workers = 2
     asks_itself = False
+    diverges_by = ("train.lr", "aggregation.weight")
 
     tau: Annotated[int, Range(ge=1)] = 50
     weight: Annotated[float, POSITIVE] = 1.0

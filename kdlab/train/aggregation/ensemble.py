@@ -23,6 +23,8 @@ class EnsembleAggregation(AggregationSpec):
     compress_last: also after the last communication.
     """
 
+    diverges_by = ("train.lr", "aggregation.diversity_weight")
+
     tau: Annotated[int, Range(ge=1)] | None = 2000
     diversity_weight: Annotated[float, NOT_NEGATIVE] = 0.6
     compression: CompressionSpec | None = field(default_factory=Distillation)

@@ -27,6 +27,8 @@ class AggregationSpec(Spec, ABC):
     # Whether local models go on with weights of all (`WeightAggregation`), not with their own
     averages: ClassVar[bool] = False
     least_workers: ClassVar[int] = 1
+    # Settings to lower where a loss diverges
+    diverges_by: ClassVar[tuple[str, ...]] = ("train.lr",)
     asks_itself: ClassVar[bool] = True  # a worker learns from its own outputs, too
     # Name under which it remembers the weights that all begin with; empty remembers none
     remembers: ClassVar[str] = ""

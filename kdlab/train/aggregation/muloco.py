@@ -1,10 +1,10 @@
-"""MuLoCo: DiLoCo with Muon inside, and deltas of two bits with error feedback.
+"""MuLoCo: DiLoCo with Muon as inner optimiser, and deltas of two bits with error feedback.
 
-Thérien et al., arXiv:2505.23725: Muon's orthogonalised steps make better pseudo-gradients, and such
-that bear quantisation; what a communication loses a worker adds to its next delta. Each tensor's
-levels are of the statistical kind: means of equal parts of its sorted numbers, so that no delta
-grows by being quantised. Every worker takes in all others' codes; the paper's all-reduce would
-quantise a second time, behind the mean.
+Thérien et al., arXiv:2505.23725: Muon's orthogonalised steps make pseudo-gradients that tolerate
+quantisation; a worker adds what quantisation loses to its next delta. The levels of each tensor
+are statistical: means of equal parts of its sorted numbers, so that no delta grows by being
+quantised. Every worker fetches the codes of all others; the paper's all-reduce would quantise a
+second time, after the mean.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +30,8 @@ class MuLoCo(DiLoCo):
     """DiLoCo whose workers train with Muon and send few bits of what they have learned.
 
     Local training takes timm's Muon in place of `train.optimizer`: Newton-Schulz for matrices and
-    convolutions (as matrices), AdamW for norms, biases and matrices thinner than four.
+    convolutions (as matrices), AdamW for norms, biases, depthwise convolutions and matrices that
+    are thinner than 4 or longer than 128 times their width.
 
     tau: local iterations between communications (the paper: 30).
     optimizer: each worker keeps its momentum over a communication (the paper), or starts without.
@@ -47,6 +48,7 @@ class MuLoCo(DiLoCo):
     feedback: Annotated[float, Range(ge=0, le=1)] = 1.0
 
     encodes: ClassVar[bool] = True
+    diverges_by = ("aggregation.inner_lr",)  # train.lr is not used
 
     @property
     def combining(self) -> Combining:

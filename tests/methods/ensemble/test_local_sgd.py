@@ -1,6 +1,7 @@
 """SGD of one local model: what its steps depend on, what counts as time, what it leaves."""
 
 import math
+import re
 from dataclasses import replace
 from functools import partial
 from threading import Event
@@ -33,6 +34,8 @@ from kdlab.methods.ensemble.local_sgd import LocalSgd
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.soft_labels.none import NoTeacherSource
+from kdlab.train.aggregation.ensemble import EnsembleAggregation
+from kdlab.train.aggregation.muloco import MuLoCo
 from kdlab.train.aggregation.none import NoAggregation
 
 
@@ -256,6 +259,22 @@ def test_a_loss_that_is_no_number_is_refused_with_what_to_do(case):
             Diverged, match=r"worker 1 is nan near step 1.*train\.lr \(0\.1\)"
         ):
             asks()
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "settings"),
+    [
+        (NoAggregation(), r"train\.lr \(0\.1\)\."),
+        (EnsembleAggregation(), r"train\.lr \(0\.1\) or aggregation\.diversity_weight\."),
+        (MuLoCo(tau=4), r"aggregation\.inner_lr \(0\.02\)\."),
+    ],
+)
+def test_a_loss_that_diverged_names_the_settings_that_act(
+    digits, tmp_path, aggregation, settings
+):
+    table = RoundSchedule(iterations=8, tau=None)
+    sgd = sgd_of(Case(digits, tmp_path, aggregation, table, 1))
+    assert re.search(rf"near step 0\. .* Lower {settings}$", str(sgd.diverged("It is nan")))
 
 
 def test_a_line_of_the_log_has_the_newest_loss(case):
