@@ -1,19 +1,18 @@
-"""What each round of Algorithm 1 consists of: iterations, and the weights of its losses.
+"""Rounds of Algorithm 1: their iterations, and the weights of their losses.
 
     while stop criteria are not satisfied:                 -> iterations, `RoundSchedule.rounds`
         w_k <- one SGD step; t <- t + 1                    -> Round.train_steps, t counts these
         if tau divides t:
             ensemble, Compression (p iterations), reset    -> Round.compress_steps
 
-The paper leaves open (and `p_of` and `StepWeight` say which reading is taken here):
+The paper leaves open, and kdlab reads as follows:
 
-- "p is 10 % of the number of mini-batches of the whole training": of each compression or of
-  all together. With tau = 4000 the first makes each compression longer than the training
-  before it, so all together is the reading.
-- "0.6 after the first 20 % of the compression processes": of R of them the first
-  floor(0.2 R) have the lower weight.
-- Whether the last communication is followed by a compression. Algorithm 1 does it when tau
-  divides t; here it is left out unless asked for, since nothing is trained after it.
+- p is "10 % of the number of the mini-batches that the whole training lasts" (5.1), of each
+  compression or of all. With tau = 4000 the first would make each compression longer than the
+  training before it, so p_fraction is of all compressions.
+- "0.4 for the first 20 % of compression processes" (5.1): of R, these are the first floor(0.2 R).
+- The last communication: Algorithm 1 compresses after it where tau divides t. Here it does not
+  unless `compress_last` is set, since nothing is trained after it.
 """
 
 from collections.abc import Callable
@@ -24,65 +23,62 @@ from math import ceil, floor
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Local training, then a communication, then perhaps a compression."""
+    """Local training, then a communication and a compression where it has them."""
 
     number: int  # from 0
-    train_steps: int  # local iterations, tau but for the last round
-    compress_steps: int = 0  # p iterations on the accelerated compression loss (Eq. 6).
-    compression_weight: float = 0.0  # beta of Eq. 6.
-    # Alpha of Eq. 5; 0 in round 0, where no model was compressed yet.
-    diversity_weight: float = 0.0
-    communicates: bool = True  # models are exchanged after it
-    combines: bool = True  # each local model is reset to something after it
-    exchanged: float = 1.0  # share of what travels in a communication that does in its own
+    train_steps: int  # local iterations: tau, fewer in the last round
+    compress_steps: int = 0  # p of Algorithm 2, on the loss of Eq. 6
+    compression_weight: float = 0.0  # beta of Eq. 6
+    diversity_weight: float = 0.0  # alpha of Eq. 5; 0 in round 0, which has no z-bar
+    communicates: bool = True  # models are exchanged after training
+    combines: bool = True  # "local model reset" of 4.1 follows
+    exchanged: float = 1.0  # share of a full communication that travels
 
 
 @dataclass(frozen=True, slots=True)
 class StepWeight:
-    """beta of Eq. 6: one weight for the first compressions, a higher one after (5.1)."""
+    """beta of Eq. 6 by compression: constant, or higher after the first ones (5.1)."""
 
-    start: float = 0.4  # for the first share `rise_after` of all compressions
-    end: float = 0.6  # for the rest; the same as start is a constant weight
-    rise_after: float = 0.2
+    start: float = 0.4  # for the share `rise_after` of compressions; 1 on ImageNet
+    end: float = 0.6  # for the rest; equal to start: the constant beta of 5.1
+    rise_after: float = 0.2  # explored: 0.1, 0.2, 0.3
 
     def at(self, compression: int, of: int) -> float:
-        """The weight in compression number `compression` (from 0) of `of`."""
+        """Return beta in compression number `compression` (from 0) of `of`."""
+        # 1e-9: a product such as 0.29 * 100 is just below its integer
         return self.start if compression < floor(self.rise_after * of + 1e-9) else self.end
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSchedule:
-    """All rounds of a training."""
+    """Rounds of a whole training."""
 
-    iterations: int  # local ones of every worker: t at the end
-    tau: int | None  # iterations between communications; None communicates once, at the end
-    # Whether the global model is brought back to the size of a local one
-    compresses: bool = False
-    p_iterations: int | None = None  # of each compression; None takes `p_fraction`
-    p_fraction: float = 0.1  # of `iterations`, for all compressions together
-    compression_weight: StepWeight = StepWeight()  # beta
-    diversity_weight: float = 0.0  # alpha
+    iterations: int  # local ones of each worker: t at the end
+    tau: int | None  # None: one communication at the end (E-DNN, 4.4)
+    compresses: bool = False  # Compression_distill after a communication (Algorithm 2)
+    p_iterations: int | None = None  # p of each compression; None takes `p_fraction`
+    p_fraction: float = 0.1  # of `iterations`, for all compressions together (5.1: 10 %)
+    compression_weight: StepWeight = StepWeight()  # beta (5.1)
+    diversity_weight: float = 0.0  # alpha (5.1: 0.6)
     compress_last: bool = False  # also after the last communication
-    # The global model has averaged weights, and every local one is reset to it
-    averages: bool = False
-    # Without a communication, as many rounds as this, to be looked at between
-    looks: int = 1
-    # Share of what travels in a communication that does in number r of so many; None is all
+    averages: bool = False  # MA-DNN: local models are reset to averaged weights (Eq. 1)
+    looks: int = 1  # rounds where tau is None, only for evaluations
+    # Share of a full communication that travels in number r of so many; None: always 1
     exchanged: Callable[[int, int], float] | None = None
-    # Share of the iterations before the diversity weight, or what stands in its place, counts
-    begins: float = 0.0
+    begins: float = 0.0  # share of the iterations before `diversity_weight` counts
 
     @cached_property
     def rounds(self) -> tuple[Round, ...]:
         tau = self.tau or ceil(self.iterations / self.looks)
         number = ceil(self.iterations / tau)
         compressions = self._compressions(number)
-        found = []
+        rounds = []  # each ends where tau divides t, or at the end of training
         for r in range(number):
             steps = min(tau, self.iterations - r * tau)
-            compresses = r < compressions
+            compresses = r < compressions  # line 7 of Algorithm 1
+            # z-bar is of the latest compressed models (Eq. 5): none before round 1
             counts = bool(r) and r * tau >= self.begins * self.iterations
-            found.append(
+            rounds.append(
                 Round(
                     r,
                     steps,
@@ -96,31 +92,32 @@ class RoundSchedule:
                     exchanged=1.0 if self.exchanged is None else self.exchanged(r, number),
                 )
             )
-        return tuple(found)
+        return tuple(rounds)
 
     def _compressions(self, rounds: int) -> int:
         if not self.compresses:
             return 0
-        return rounds if self.compress_last else rounds - 1
+        return rounds if self.compress_last else rounds - 1  # see the head of the file
 
     def _p(self, compression: int, of: int) -> int:
-        """Steps of one compression; a fraction that does not divide is spread evenly."""
+        """Return p of one compression; a fraction that does not divide is spread evenly."""
         if self.p_iterations is not None:
             return self.p_iterations
         total = round(self.p_fraction * self.iterations)
+        # Algorithm 2 prints "while i <= p", p + 1 steps; its text and result have p
         return total * (compression + 1) // of - total * compression // of
 
     def before(self, number: int) -> tuple[int, int]:
-        """(local, compressing) steps of a worker in all rounds before this one."""
+        """Return the (local, compression) steps of a worker before round `number`."""
         done = self.rounds[:number]
         return sum(r.train_steps for r in done), sum(r.compress_steps for r in done)
 
-    @cached_property  # asked for at every step
+    @cached_property  # read at every step
     def compress_steps(self) -> int:
-        """Steps of all compressions."""
+        """Steps of all compressions of a worker."""
         return sum(r.compress_steps for r in self.rounds)
 
     @property
     def steps(self) -> int:
-        """SGD steps of a worker in all, local and compressing."""
+        """All SGD steps of a worker, local and in compressions."""
         return self.iterations + self.compress_steps

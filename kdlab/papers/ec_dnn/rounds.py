@@ -3,15 +3,15 @@
     for each worker k: w_k^0                                   -> start
     w_k <- SGD for tau iterations                              -> Train
     w_bar <- {w_1, ..., w_K, 1/K}                              -> Combine(models)
-    w_k <- Compression(w_k, w_bar, D_k)   or the average       -> the worker's, told by Combine
+    w_k <- Compression(w_k, w_bar, D_k)   or the average       -> the worker, by Combine
     return                                                     -> Finish
 
-The paper assumes that all K arrive. With `waits` they do: a lost worker is started again, does
-again what it was at, and the others wait for it. Else the average is over those that arrived
-(K'), and the round goes on; the lost worker takes part from the next round on, from its own last
-reset point. Where nothing is communicated, or for the last time, the others always wait for it:
-independent trainings lose no iterations, and the last global model is what all was for. When
-nobody is left all wait until everybody is back, and train the round again.
+The paper assumes that no worker is lost. With `waits` a lost worker is restarted and repeats its
+instruction while the others wait. Without it the global model is of those that arrived (K'), and
+the lost worker takes part again from the next round on, from its last reset point. Where nothing
+is communicated, and in the last round, the others always wait: independent trainings lose no
+iterations, and the last global model is the result. When all are lost, all restart and train the
+round again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ Phase = Literal["training", "combining", "done"]
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """A worker's next round. `latest` are whose compressed models make z-bar (Eq. 5)."""
+    """Train a round; the compressed models of `latest` make z-bar (Eq. 5)."""
 
     worker: int
     round: Round
@@ -34,7 +34,7 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Combine:
-    """Models of these workers make the global one; this worker's is reset to what it gives."""
+    """Make the global model of `models`, and reset this worker's model by it."""
 
     worker: int
     round: Round
@@ -43,14 +43,14 @@ class Combine:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A lost worker is started again."""
+    """Restart a lost worker."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class Communicated:
-    """For the record: who was in a round's global model."""
+    """Record whose models make the global model of a round."""
 
     round: int
     models: tuple[int, ...]
@@ -58,7 +58,7 @@ class Communicated:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The end: the local models of these workers, and their global one."""
+    """End the training with the local models of these workers."""
 
     models: tuple[int, ...]
 
@@ -68,21 +68,22 @@ Instruction = Train | Combine | Restart | Communicated | Finish
 
 @dataclass(slots=True)
 class Rounds:
-    """Who does what next."""
+    """State of all workers; each event yields the next instructions."""
 
     workers: int  # K
-    rounds: Sequence[Round]  # of the timetable
-    first: int = 0  # round to begin with, after a resume
-    # Workers whose compressed models were made in the round before it
-    latest: tuple[int, ...] = ()
-    waits: bool = False  # in every round, for whoever is lost
+    rounds: Sequence[Round]
+    first: int = 0  # first round, after a resume
+    latest: tuple[int, ...] = ()  # workers whose compressed models make z-bar
+    waits: bool = False  # in every round, for lost workers
     phase: Phase = "training"
     _round: int = 0
-    _ready: set[int] = field(default_factory=set)  # wait for a round to begin
-    _busy: set[int] = field(default_factory=set)
-    _arrived: set[int] = field(default_factory=set)  # have done this phase, and are there
-    _models: set[int] = field(default_factory=set)  # can be fetched, whoever made them
-    _members: tuple[int, ...] = ()  # of the global model that is combined
+    _ready: set[int] = field(default_factory=set)  # workers that wait for the next round
+    _busy: set[int] = field(default_factory=set)  # workers with an instruction
+    _arrived: set[int] = field(default_factory=set)  # done with this phase, and alive
+    _models: set[int] = field(
+        default_factory=set
+    )  # workers with a published model of this phase
+    _members: tuple[int, ...] = ()  # K' workers of the global model
 
     def __post_init__(self) -> None:
         self._round = self.first
@@ -92,14 +93,14 @@ class Rounds:
         return self.rounds[self._round]
 
     def on_ready(self, worker: int) -> Iterator[Instruction]:
-        """A worker's process is up, for the first time or again."""
+        """A worker's process is ready, for the first time or again."""
         self._ready.add(worker)
-        # All begin together; after that nobody waits for whoever is away.
+        # All begin together, from w_k^0 of line 1; later rounds may begin without some
         if self.phase == "training" and len(self._ready) == self.workers:
             yield from self._begin()
         elif self._waits_for_all and (self._busy or self._models or self._members):
             self._ready.discard(worker)
-            if worker in self._models:
+            if worker in self._models:  # lost after it had published
                 self._arrived.add(worker)
                 yield from self._go_on()
                 return
@@ -114,21 +115,22 @@ class Rounds:
         if self.phase == "done":
             return False
         last = self._round == len(self.rounds) - 1
+        # Not as the paper, which has no lost workers: see the head of the file
         return self.waits or last or not self.round.communicates
 
     def on_done(self, worker: int) -> Iterator[Instruction]:
-        """It has done its local iterations, or has its reset point: its model can be fetched."""
+        """A worker has published its model, after training or after its reset."""
         if worker not in self._busy:
-            return  # the last words of one that was given up
+            return  # a late report of a worker that was given up
         self._busy.discard(worker)
         self._arrived.add(worker)
         self._models.add(worker)
         yield from self._go_on()
 
     def on_lost(self, worker: int) -> Iterator[Instruction]:
-        """Its process is gone, and what it did since its last reset point.
+        """A worker's process was lost, with its work since the last reset point.
 
-        A model that it has published stays in the average.
+        A model that it has published stays in the global model.
         """
         if self.phase == "done":
             return
@@ -140,22 +142,22 @@ class Rounds:
             yield from self._go_on()
 
     def _go_on(self) -> Iterator[Instruction]:
-        """When nobody is busy any more."""
+        """Go to the next phase when no worker is busy."""
         if self._busy or (not self._models and self.phase == "training"):
             return
         if self._waits_for_all and len(self._models) < self.workers:
             return
-        if self.phase == "training":
+        if self.phase == "training":  # "if tau divides t" (line 5)
             yield from self._communicate()
             if self._busy:
                 return
-        if self.phase == "combining":
+        if self.phase == "combining":  # every local model is reset: w_k <- w_k~ (line 8)
             self.latest = tuple(sorted(self._models)) or self.latest
             self._ready |= self._arrived
             self._round += 1
             self.phase, self._arrived, self._models = "training", set(), set()
             self._members = ()
-            if self._round == len(self.rounds):
+            if self._round == len(self.rounds):  # the paper's "stop criteria"
                 self.phase = "done"
                 yield Finish(self.latest)
             elif self._ready:
@@ -164,6 +166,7 @@ class Rounds:
     def _communicate(self) -> Iterator[Instruction]:
         models = tuple(sorted(self._models))  # w_bar <- {w_1, ..., w_K, 1/K}
         yield Communicated(self._round, models)
+        # E-DNN (4.4): one final communication and no compression
         if self._round == len(self.rounds) - 1 and not self.round.combines:
             self.phase = "done"
             yield Finish(models)
