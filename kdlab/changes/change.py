@@ -1,7 +1,7 @@
-"""What somebody asks of a run that goes on: lines of `control.jsonl` in its folder.
+"""Changes that a user requests of a running training: lines of `control.jsonl` in its folder.
 
-Whoever watches appends them; nothing of the watching happens in the training process. The loop
-hears those for its member (kdlab/changes/queue.py), the run's process those for teachers
+Clients append them, and nothing of a client runs in the training process. The loop reads those for
+its member (kdlab/changes/queue.py), the run's process those for teachers
 (kdlab/experiment/teacher_changes.py).
 """
 
@@ -25,18 +25,18 @@ RankCount = Annotated[int, Meta(ge=1, le=4096)]
 
 
 class Change(Tagged, tag_field="event", tag=snake, kw_only=True):
-    """For one member of a run."""
+    """Change for one member of a run."""
 
-    time: float  # seconds since 1970, when it was asked for
-    member: str  # that trained then
+    time: float  # of the request, in seconds since 1970
+    member: str  # that was training then
 
     def __post_init__(self) -> None:
         if not isfinite(self.time):
-            raise ValueError("its time is no number")
+            raise ValueError("its time is not finite")
 
 
 class Pause(Change):
-    """Stand still, with all that is in memory."""
+    """Pause, and keep all state in memory."""
 
 
 class GoOn(Change):
@@ -44,55 +44,55 @@ class GoOn(Change):
 
 
 class SaveCheckpoint(Change, tag="checkpoint"):
-    """Save after this step."""
+    """Save a checkpoint after this step."""
 
 
 class SetValues(Change, tag="set"):
-    """Learning rate, weights of the loss, thresholds: from the next step on."""
+    """Set learning rate, loss weights or thresholds from the next step on."""
 
     set: Mapping[str, float]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not all(isfinite(value) for value in self.set.values()):
-            raise ValueError("a value is no number")
+            raise ValueError("a value is not finite")
         if self.set.get(LR_FACTOR, 1.0) < 0:
             raise ValueError(f"{LR_FACTOR} is below 0")
 
 
 class Back(SetValues, tag="back"):
-    """Go on from this checkpoint, with the values that were others then."""
+    """Continue from an earlier checkpoint, with the values of that time."""
 
     step: Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class Scale(Change):
-    """So many ranks for the student, whichever member trains."""
+    """Set the number of ranks of the student, whichever member trains."""
 
     ranks: RankCount
 
 
 class AddTeacher(Change):
-    """One teacher more."""
+    """Add one teacher."""
 
 
 class DrainTeacher(Change):
-    """This teacher answers what it owes, and leaves."""
+    """Have a teacher answer its open requests, then leave."""
 
     name: str
 
 
 class KillTeacher(Change):
-    """This teacher dies, as a test of what becomes of the run."""
+    """Kill a teacher, to test what the run does."""
 
     name: str
 
 
 def append(folder: Path, change: Change) -> None:
-    """Write it for the run of this folder, in one piece whoever else writes.
+    """Append a change for the run of this folder, atomically beside other writers.
 
     Raises:
-        OSError: the disk did not take it.
+        OSError: it could not be written.
     """
     line = (json.dumps(to_builtins(change)) + "\n").encode()
     file = os.open(folder / CONTROL, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
@@ -105,14 +105,14 @@ def append(folder: Path, change: Change) -> None:
 
 
 class ChangeReader:
-    """Changes that were appended since the last call; a line that is none is left out."""
+    """Reader of the changes since the last call; invalid lines are skipped."""
 
     def __init__(self, path: Path) -> None:
         self._lines = LineReader(path)
 
     def __call__(self) -> list[Change]:
-        found = list[Change]()
+        changes = list[Change]()
         for line in self._lines():
             with suppress(MessageError):
-                found.append(Change.from_builtins(line))
-        return found
+                changes.append(Change.from_builtins(line))
+        return changes

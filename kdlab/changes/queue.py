@@ -1,7 +1,7 @@
-"""What somebody changes about a training while it goes on: pause, weights, learning rate.
+"""Queue of a user's changes to a running training: pause, loss weights, learning rate.
 
-The loop looks for changes between steps, a few times a second. All ranks of a student act after
-the same step: rank 0 says what holds from there on.
+The loop polls it between steps, a few times a second. All ranks of a student act after the same
+step, on the values of rank 0.
 """
 
 import math
@@ -24,10 +24,10 @@ _EVERY_S = 0.1
 
 
 class ChangeQueue:
-    """The changes for one member of a run; without a path there are none.
+    """Changes for one member of a run; without a path there are none.
 
-    Those to pause, save or go back that are older than `since` belong to an earlier session;
-    values and ranks still hold.
+    Requests to pause, save or go back that are older than `since` belong to an earlier session and
+    are ignored; values and ranks remain in force.
     """
 
     def __init__(
@@ -36,17 +36,17 @@ class ChangeQueue:
         self._read = None if path is None else ChangeReader(path)
         self.member, self._since = member, since
         self.paused = self.wants_checkpoint = False
-        self.values: dict[str, float] = {}  # as they were set last
-        self.ranks: int | None = None  # of all members, as it was asked for last
-        self.back: Back | None = None  # to a checkpoint, as it was asked for last
-        self._looked = -math.inf
+        self.values: dict[str, float] = {}  # newest ones that were set
+        self.ranks: int | None = None  # newest number requested, for all members
+        self.back: Back | None = None  # newest request
+        self._polled_at = -math.inf
 
-    def look(self, *, now: bool = False) -> Self:
-        """Read what is new, if the last look is a moment ago."""
+    def poll(self, *, now: bool = False) -> Self:
+        """Read new changes, unless the last poll was within 0.1 s and not `now`."""
         clock = time.monotonic()
-        if self._read is None or not (now or clock - self._looked >= _EVERY_S):
+        if self._read is None or not (now or clock - self._polled_at >= _EVERY_S):
             return self
-        first, self._looked = self._looked == -math.inf, clock
+        first, self._polled_at = self._polled_at == -math.inf, clock
         for change in self._read():
             match change:
                 case Scale(ranks=ranks):
@@ -55,7 +55,7 @@ class ChangeQueue:
                     pass
                 case Back() if change.time > self._since:
                     self.back = change
-                    if first:  # who trains already does not go by it, but there
+                    if first:  # a loop that is training takes the values after going back
                         self.values |= change.set
                 case SetValues(set=values):
                     self.values |= values
@@ -68,16 +68,16 @@ class ChangeQueue:
         return self
 
     def take_checkpoint(self) -> bool:
-        """Whether somebody asked for one since the last call."""
-        asked, self.wants_checkpoint = self.wants_checkpoint, False
-        return asked
+        """Return whether a checkpoint was requested since the last call."""
+        is_requested, self.wants_checkpoint = self.wants_checkpoint, False
+        return is_requested
 
     def thresholds(self) -> dict[str, float]:
-        """The served source's lt and ut, where they were set."""
+        """Return the lt and ut of the served source that were set."""
         names = [name for name in ("lt", "ut") if _SOURCE + name in self.values]
         return {name: self.values[_SOURCE + name] for name in names}
 
     def refuse_thresholds(self) -> None:
-        """The source cannot take these."""
+        """Discard thresholds that the source refused."""
         for name in self.thresholds():
             del self.values[_SOURCE + name]

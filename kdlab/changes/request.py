@@ -1,4 +1,4 @@
-"""What one rank asks of all after a step, and what all of them agree on."""
+"""Requests of one rank to all after a step, and their agreement."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,29 +7,29 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class ChangeRequest:
-    """What one rank asks for, or what all agreed on."""
+    """Request of one rank, or the agreement of all."""
 
-    stop: bool = False  # the user asked for the end; the state is saved before it
+    stop: bool = False  # end the run, at the user's request, after saving
     save: bool = False  # a checkpoint
     leave: bool = False  # save, and end this generation of ranks
-    pause: bool = False  # stand still until the first rank does not ask for it any more
-    # Of what can be tuned, from the next step on, in an order that all ranks know; the first
-    # rank's, zeros of the others. None is given where all are 0.
+    pause: bool = False  # until the first rank no longer requests it
+    # Values of all tunables from the next step on, in an order that all ranks know: those of the
+    # first rank, zeros of the others. If all are 0, there are none.
     values: tuple[float, ...] = ()
 
     @property
     def ends_the_step(self) -> bool:
-        """Whether nothing may be under way where it is fulfilled."""
+        """True where no asynchronous work may be pending when it is carried out."""
         return self.stop or self.leave or self.pause or self.save
 
     def numbers(self) -> list[float]:
-        """To be summed over all ranks."""
+        """Return the numbers to be summed over all ranks."""
         flags = (self.stop, self.save, self.leave, self.pause)
         return [*map(float, flags), *self.values]
 
     @classmethod
-    def of_all(cls, sums: Sequence[float]) -> Self:
-        """From the sums of the numbers of all ranks."""
+    def from_sums(cls, sums: Sequence[float]) -> Self:
+        """Make the agreement from the sums of the `numbers` of all ranks."""
         stop, save, leave, pause, *values = sums
         return cls(stop > 0, save > 0, leave > 0, pause > 0, tuple(values))
 

@@ -1,4 +1,4 @@
-"""A number that can be set while a run goes on: its process says which there are."""
+"""Numbers that can be set while a run trains; its process publishes them."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ _ANY = Range()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tunable:
-    """What it is now, and what it may become.
+    """Number that can be set, its value and its range.
 
     Attributes:
         name: dotted, as in a config.
-        value: at the start, or as it was set last.
-        range: of what it may become.
-        below: another one that must stay larger; None if it goes with every value of the others.
-        free: whether its spec has no rule beside these. If it has, the spec decides.
+        value: initial value, or the last one set.
+        range: allowed values.
+        below: name of another tunable that must stay larger, if any.
+        free: True where its spec has no other rule; else the spec decides.
     """
 
     name: str

@@ -1,18 +1,18 @@
-"""Signs of life of a process that does one long thing: it saves, evaluates or compiles."""
+"""Heartbeats of a process during a long operation: saving, evaluating or compiling."""
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _EVERY_S = 1.0
-_MAX_S = 3600.0  # what takes longer than an hour hangs after all
+_MAX_S = 3600.0  # an operation of more than an hour counts as a hang
 
 
 @contextmanager
 def alive(
     beat: Callable[[], None], at_most_s: float = _MAX_S, every_s: float = _EVERY_S
 ) -> Iterator[None]:
-    """Beats from a thread while the block runs, but not for longer than `at_most_s`."""
+    """Call `beat` from a thread while the block runs, for at most `at_most_s`."""
     over = threading.Event()
 
     def keep() -> None:

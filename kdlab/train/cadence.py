@@ -1,16 +1,16 @@
-"""When a loop logs and saves: every so many seconds, every so many steps."""
+"""Cadence of logging and saving: every N seconds or every N steps."""
 
 import time
 from collections.abc import Callable
 
 
 class Cadence:
-    """When one thing that a loop repeats is due.
+    """Timer that says when a repeated action of a loop is due.
 
     Args:
-        every_s: seconds; None goes by steps alone.
-        every_steps: None goes by seconds alone.
-        clock: seconds; a loop that pauses may leave out its pauses.
+        every_s: interval in seconds; None uses steps only.
+        every_steps: interval in steps; None uses seconds only.
+        clock: in seconds; a loop may exclude its pauses.
     """
 
     def __init__(
@@ -21,21 +21,21 @@ class Cadence:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.every_s, self.every_steps, self._clock = every_s, every_steps, clock
-        self.time, self.step = clock(), 0  # when it was done last
+        self.time, self.step = clock(), 0  # of the last time
 
     def done(self, step: int) -> None:
-        """It was done after this step, or begins to count there."""
+        """Record that it was done after this step, or that counting begins there."""
         self.time, self.step = self._clock(), step
 
     def rate(self, step: int) -> float:
-        """Steps a second since then."""
+        """Return steps per second since the last time."""
         return (step - self.step) / max(1e-9, self._clock() - self.time)
 
     def seconds_due(self) -> bool:
         return self.every_s is not None and self._clock() - self.time >= self.every_s
 
     def steps_due(self, step: int) -> bool:
-        """Whether a whole multiple was reached since; the same on all ranks."""
+        """Return whether a multiple of `every_steps` was reached since; equal on all ranks."""
         every = self.every_steps
         return every is not None and step // every > self.step // every
 
@@ -46,5 +46,5 @@ class Cadence:
 def logging(
     seconds: float, steps: int | None, clock: Callable[[], float] = time.perf_counter
 ) -> Cadence:
-    """The cadence of log lines: steps where the recipe names them, else seconds."""
+    """Return the cadence of log lines: steps where the recipe sets them, else seconds."""
     return Cadence(seconds if steps is None else None, steps, clock=clock)

@@ -1,8 +1,8 @@
-"""Everything needed to go on exactly: safetensors for tensors, JSON for the rest.
+"""Checkpoints for an exact resume: safetensors for tensors, JSON for the rest.
 
 A checkpoint is a folder `step_<n>` that is sealed (config/seal.py) and renamed into place
-when it is complete and on disk. A damaged one is recognised, whatever is damaged in it, and
-the one before it is used. Where all are damaged nothing begins anew without being told to.
+when it is complete and on disk. Any damage to one is detected, and the one before it is used.
+Where all are damaged, training restarts only on request.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _FENCE = "fence.json"
 
 
 class SpecFacts(Protocol):
-    """What any loop says in its checkpoint beside tensors: a dataclass."""
+    """Facts of any loop in its checkpoint, beside tensors: a dataclass."""
 
     @property
     def spec_hash(self) -> str: ...
@@ -41,12 +41,13 @@ class SpecFacts(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerFacts:
-    """What is no tensor of an optimiser: single values by "parameter.name", and its groups."""
+    """State of an optimizer that is not tensors: values by "parameter.name", and its groups."""
 
     optimizer_plain: dict[str, object]
     param_groups: list[dict[str, object]]
-    # Of the gradient scaler; empty without one
-    scaler: dict[str, int | float] = field(default_factory=dict)
+    scaler: dict[str, int | float] = field(
+        default_factory=dict
+    )  # of gradients; may be empty
 
 
 Facts = TypeVar("Facts", bound=SpecFacts)
@@ -54,7 +55,7 @@ Facts = TypeVar("Facts", bound=SpecFacts)
 
 @dataclass(frozen=True, slots=True)
 class LoadedCheckpoint(Generic[Facts]):
-    """A checkpoint that was loaded, and notes on newer ones that are damaged."""
+    """A loaded checkpoint, and notes on newer ones that are damaged."""
 
     tensors: dict[str, Tensor]
     facts: Facts
@@ -73,10 +74,9 @@ class _Fence:
 
 
 def raise_fence(folder: Path) -> int:
-    """From now on nobody who has an earlier number may save here; the new number.
+    """Forbid earlier generations of ranks to save here; return the number of the new one.
 
-    For whoever starts a generation of ranks: one that was given up as lost may still live
-    somewhere, cut off from its group.
+    A rank that was given up as lost may still live somewhere, cut off from its group.
     """
     make_private(folder)
     number = _fence(folder) + 1
@@ -86,11 +86,11 @@ def raise_fence(folder: Path) -> int:
 
 def _fence(folder: Path) -> int:
     cure = (
-        "It tells which generation of ranks may save; when no other process trains this run, "
+        "It holds the generation of ranks that may save. If no other process trains this run, "
         "delete it and resume."
     )
-    found = find_as(_Fence, folder / _FENCE, cure)
-    return found.number if found else 0
+    fence = find_as(_Fence, folder / _FENCE, cure)
+    return fence.number if fence else 0
 
 
 def _check_fence(folder: Path, number: int) -> None:
@@ -106,17 +106,17 @@ def _check_fence(folder: Path, number: int) -> None:
 def save(
     folder: Path, step: int, tensors: dict[str, Tensor], facts: SpecFacts, fence: int = 0
 ) -> Path:
-    """Write one checkpoint and remove the oldest beyond two, but for that to go back to.
+    """Write one checkpoint; keep the two newest and the one that `back` returns to.
 
     `fence` is the number of the generation of ranks that saves; see `raise_fence`.
 
     Raises:
-        CheckpointError: a later generation of ranks has begun meanwhile.
+        CheckpointError: a later generation of ranks has begun.
     """
     final = folder / f"step_{step:09d}"
     temporary = folder / f".{final.name}.{fence}.{os.getpid()}"
     _check_fence(folder, fence)
-    for half in folder.glob(".step_*"):  # of a process that was killed in here, or undone
+    for half in folder.glob(".step_*"):  # left by a killed process, or undone
         shutil.rmtree(half, ignore_errors=True)
     make_private(temporary)
     try:
@@ -126,10 +126,10 @@ def save(
         meta.write_text(json.dumps(to_builtins(facts) | {"step": step}))
         head = _Head(spec_hash=facts.spec_hash, format=FORMAT)
         seal(temporary, (state.name, meta.name), to_builtins(head))
-    except BaseException:  # a full disk: half a checkpoint would keep the room for itself
+    except BaseException:  # a full disk: free the space of half a checkpoint
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    _check_fence(folder, fence)  # as late as can be: another may have begun
+    _check_fence(folder, fence)  # as late as possible: another may have begun
     shutil.rmtree(final, ignore_errors=True)
     temporary.rename(final)
     good = RevertPoint.of(folder).good
@@ -145,9 +145,9 @@ def load_newest(
     kind: type[Facts],
     fits: Callable[[Facts], bool] = lambda facts: True,
 ) -> LoadedCheckpoint[Facts] | None:
-    """The newest complete checkpoint, with facts of this kind.
+    """Load the newest complete checkpoint, with facts of this kind.
 
-    `fits` may pass over those that are too new.
+    `fits` may skip those that are too new.
 
     Raises:
         CheckpointError: it was written for another spec, or by another version of kdlab; or
@@ -187,10 +187,10 @@ def load_newest(
 
 
 def _checked(path: Path) -> dict[str, object]:
-    """The facts of a checkpoint's seal.
+    """Check a checkpoint and return the facts of its seal.
 
     Raises:
-        Damaged: a file of it is not what it was.
+        DamagedFolder: one of its files has changed.
         CheckpointError: it has no seal, since an earlier version wrote it.
     """
     if not sealed(path) and (path / "state.json").is_file():
@@ -204,7 +204,7 @@ def _checked(path: Path) -> dict[str, object]:
 
 
 def _notes(damaged: Mapping[Path, str], used: int) -> list[str]:
-    """A line for each newer checkpoint that could not be used, with what that costs."""
+    """Write a line for each damaged newer checkpoint, with what is trained again."""
     return [
         f"checkpoint {path.name} is damaged ({why}); going on from number {used}: what was "
         f"trained up to {step_of(path)} is trained again"
@@ -213,15 +213,15 @@ def _notes(damaged: Mapping[Path, str], used: int) -> list[str]:
 
 
 def newest_step(folder: Path) -> int:
-    """Step of the newest checkpoint; 0 when there is none."""
-    found = steps(folder)
-    return step_of(found[-1]) if found else 0
+    """Return the step of the newest checkpoint; 0 where there is none."""
+    folders = steps(folder)
+    return step_of(folders[-1]) if folders else 0
 
 
 def go_back(folder: Path, order: Back) -> str | None:
-    """Make a checkpoint the newest; why not, where it cannot be used.
+    """Make a checkpoint the newest, or return why it cannot be used.
 
-    Newer ones go when the next is written. Killed in here, it is done again.
+    Newer ones are deleted with the next save. If killed meanwhile, it is repeated.
     """
     why = damage(folder / f"step_{order.step:09d}", hashes=True)
     for path in [] if why else reversed(steps(folder)):
@@ -235,20 +235,20 @@ def go_back(folder: Path, order: Back) -> str | None:
 
 
 def set_aside(folder: Path) -> list[Path]:
-    """Put away the checkpoints of a training of which none can be used; where they are now."""
-    found = steps(folder)
-    if not found or any(damage(path, hashes=True) is None for path in found):
+    """Rename the checkpoints of a training if all are damaged; return their new paths."""
+    folders = steps(folder)
+    if not folders or any(damage(path, hashes=True) is None for path in folders):
         return []
-    kept = []
-    for path in found:
-        aside = path.with_name(f"damaged_{path.name}.{int(time.time())}")
-        path.rename(aside)
-        kept.append(aside)
-    return kept
+    moved = []
+    for path in folders:
+        target = path.with_name(f"damaged_{path.name}.{int(time.time())}")
+        path.rename(target)
+        moved.append(target)
+    return moved
 
 
 def pack(model: nn.Module, optimizer: Stepper) -> tuple[dict[str, Tensor], OptimizerFacts]:
-    """Model, optimiser and random state as flat tensors and plain facts."""
+    """Return model, optimizer and random state as flat tensors and plain facts."""
     tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
     state = cast(OptimizerState, optimizer.state_dict())
     single: dict[str, object] = {}
@@ -275,9 +275,9 @@ def unpack(
     optimizer: Stepper,
     rank: int = 0,
 ) -> None:
-    """The inverse of `pack`, in place.
+    """Restore the state of `pack` in place.
 
-    A rank that was there when it was saved goes on with its own random numbers.
+    A rank that took part in the save continues with its own random numbers.
     """
     model.load_state_dict(_below(tensors, "model."))
     state: dict[int, dict[str, object]] = {}
@@ -290,17 +290,17 @@ def unpack(
         index, _, key = name.partition(".")
         groups[int(index)][key] = value
     optimizer.load_state_dict({"state": state, "param_groups": groups})
-    own = tensors.get(f"random.rank.{rank}")
-    if own is not None:
-        torch.set_rng_state(own)
+    random_state = tensors.get(f"random.rank.{rank}")
+    if random_state is not None:
+        torch.set_rng_state(random_state)
     elif rank == 0:
         torch.set_rng_state(tensors["random.cpu"])
     if torch.cuda.is_available():
-        own = tensors.get(f"random.cuda.{rank}")
-        if own is None and rank == 0:
-            own = tensors.get("random.cuda")
-        if own is not None:
-            torch.cuda.set_rng_state(own)
+        random_state = tensors.get(f"random.cuda.{rank}")
+        if random_state is None and rank == 0:
+            random_state = tensors.get("random.cuda")
+        if random_state is not None:
+            torch.cuda.set_rng_state(random_state)
 
 
 def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

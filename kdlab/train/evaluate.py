@@ -28,9 +28,9 @@ def evaluate(
     batch: int = 256,
     alive: Callable[[], None] = lambda: None,
 ) -> Accuracy:
-    """Accuracy on unaugmented images. Leaves the model in the mode it was in.
+    """Measure the accuracy on unaugmented images; the model's mode is restored.
 
-    `alive` is called between batches: a sign of life while the other ranks wait.
+    `alive` is called between batches: a heartbeat while other ranks wait.
     """
     if not len(ids):
         return Accuracy(float("nan"), float("nan"), 0)
@@ -52,21 +52,21 @@ def evaluate(
 def probabilities(
     infer: Callable[[Tensor], Tensor], shown: Iterable[NDArray[np.uint8]]
 ) -> NDArray[np.float64]:
-    """What a model says of images.
+    """Compute the class probabilities of images.
 
     Args:
         infer: (n, C, H, W) uint8 on the CPU to (n, classes) logits on any device.
-        shown: batches of images, one at least.
+        shown: batches of images, at least one.
 
     Returns:
         (N, classes), rows that sum to 1.
     """
-    found = []
+    pieces = []
     with torch.inference_mode():
         for rows in shown:
             scores = infer(torch.from_numpy(np.ascontiguousarray(rows)))
-            found.append(scores.float().softmax(1).cpu().numpy())
-    return np.concatenate(found)
+            pieces.append(scores.float().softmax(1).cpu().numpy())
+    return np.concatenate(pieces)
 
 
 def answers(
@@ -77,16 +77,16 @@ def answers(
     step: int = 0,
     epoch: int = 0,
 ) -> ImagesAnswered:
-    """What a network says of some images, one at least, as it is after this step and epoch."""
-    found = probabilities(infer, data.shown_ahead([rows]))
+    """Classify at least one image, for the event of this step and epoch."""
+    outputs = probabilities(infer, data.shown_ahead([rows]))
     return ImagesAnswered(
         step=step,
         epoch=epoch,
-        said=[data.classes[k] for k in found.argmax(1)],
-        shares=[round(100 * float(share), 2) for share in found.max(1)],
+        said=[data.classes[k] for k in outputs.argmax(1)],
+        shares=[round(100 * float(share), 2) for share in outputs.max(1)],
     )
 
 
 def in_batches(rows: NDArray[Any], batch: int = 256) -> list[NDArray[Any]]:
-    """Rows or images, so many at a time."""
+    """Cut rows or images into pieces of `batch`."""
     return [rows[begin : begin + batch] for begin in range(0, len(rows), batch)]

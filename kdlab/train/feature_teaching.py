@@ -1,4 +1,4 @@
-"""A student's inner outputs beside its teacher's: projectors, and the losses between them."""
+"""Distillation of inner outputs (features): projectors, and the losses behind them."""
 
 from dataclasses import dataclass
 from math import log, prod
@@ -13,45 +13,47 @@ from kdlab.models.with_features import Taps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureJob:
-    """What is compared, and where: one entry of each for every loss, in the order of a row."""
+    """Compared outputs of student and teacher: one entry per loss, in the order of a row."""
 
     losses: tuple[FeatureLossSpec, ...]
     taps: tuple[str, ...]  # of the student
-    own: tuple[Shape, ...]  # of the student's outputs
-    theirs: tuple[Shape, ...]  # of the teacher's
+    student_shapes: tuple[Shape, ...]  # of the student's outputs
+    teacher_shapes: tuple[Shape, ...]  # of the teacher's outputs
     classes: int  # logits before them in a row of the source
-    # Moments of each teacher's outputs; None where they are not balanced
+    # Moments of the teachers' outputs; None where they are not balanced
     statistics: tuple[Tensor | None, ...] = ()
 
     @property
     def outputs(self) -> int:
-        """Numbers that the source gives of each sample."""
-        return self.classes + sum(map(prod, self.theirs))
+        """Numbers per sample in a row of the source."""
+        return self.classes + sum(map(prod, self.teacher_shapes))
 
     def features_of(self, rows: Tensor) -> list[Tensor]:
         """(N, D) of the source -> (N, ...) for each loss."""
-        sizes = [self.classes, *map(prod, self.theirs)]
+        sizes = [self.classes, *map(prod, self.teacher_shapes)]
         _, *flat = rows.split(sizes, dim=1)
-        shapes = zip(flat, self.theirs, strict=True)
+        shapes = zip(flat, self.teacher_shapes, strict=True)
         return [part.reshape(-1, *shape) for part, shape in shapes]
 
 
 class FeatureHead(nn.Module):
-    """What one loss has at the student: a projector, its teacher's balance, its learned weight."""
+    """Modules of one loss: a projector, the balance of its teacher, a learned weight."""
 
     def __init__(
-        self, loss: FeatureLossSpec, own: Shape, theirs: Shape, found: Tensor | None
+        self, loss: FeatureLossSpec, student: Shape, teacher: Shape, moments: Tensor | None
     ) -> None:
         super().__init__()
         self.loss = loss
-        self.project = loss.projection(own, theirs)
-        self.balance = nn.Identity() if found is None else Balance(found, loss.balance)
+        self.project = loss.projection(student, teacher)
+        self.balance: nn.Module = nn.Identity()
+        if moments is not None:
+            self.balance = Balance(moments, loss.balance)
         # s of Kendall et al.; exp(-s) is the weight
         start = torch.tensor(-log(loss.weight)) if loss.learn_weight else None
         self.log_variance = None if start is None else nn.Parameter(start)
 
-    def forward(self, own: Tensor, theirs: Tensor) -> Tensor:
-        student, teacher = match_resolution(self.project(own), self.balance(theirs))
+    def forward(self, student: Tensor, teacher: Tensor) -> Tensor:
+        student, teacher = meeting(self.project(student), self.balance(teacher))
         distance = self.loss.distance(student, teacher)
         if self.log_variance is None:
             return self.loss.weight * distance
@@ -59,10 +61,10 @@ class FeatureHead(nn.Module):
 
 
 class FeatureTeaching:
-    """Takes what the student computes, and says how far it is from the teacher.
+    """Losses between inner outputs of the student and the teacher.
 
     Args:
-        job: what is compared.
+        job: the compared outputs.
         model: the student on its device, its network behind its normalisation.
         seed: of the projectors' first weights.
     """
@@ -74,24 +76,23 @@ class FeatureTeaching:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             statistics = job.statistics or (None,) * len(job.losses)
-            made = [
+            shapes = job.student_shapes, job.teacher_shapes
+            heads = [
                 FeatureHead(*parts)
-                for parts in zip(job.losses, job.own, job.theirs, statistics, strict=True)
+                for parts in zip(job.losses, *shapes, statistics, strict=True)
             ]
-        self.projectors = nn.ModuleList(made).to(device)
+        self.projectors = nn.ModuleList(heads).to(device)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """The sum of all losses, each times its weight.
+        """Return the weighted sum of all losses.
 
         Args:
             rows: (N, D) of the source; the student has just computed the same samples.
         """
-        if (
-            rows.is_inference()
-        ):  # of a teacher in this process: autograd keeps none of those
+        if rows.is_inference():  # of a teacher in this process; autograd cannot save them
             rows = rows.clone()
         both = zip(self._taps.take(), self.job.features_of(rows), strict=True)
         total = rows.new_zeros(())
-        for head, (own, theirs) in zip(self.projectors, both, strict=True):
-            total = total + head(own.float(), theirs)
+        for head, (student, teacher) in zip(self.projectors, both, strict=True):
+            total = total + head(student.float(), teacher)
         return total

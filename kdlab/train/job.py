@@ -1,4 +1,4 @@
-"""What every training loop is told, and how its process begins."""
+"""Job of every training loop, and the start of its process."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from kdlab.train.recipe import Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopJob:
-    """How to train, on what, where to write, and whom to listen to."""
+    """Recipe, data, folder and callbacks of a training loop."""
 
     recipe: Recipe
     samples: PlannedSamples
@@ -25,18 +25,18 @@ class LoopJob:
     folder: Path  # of the member
     spec_hash: str
     emit: Emit
-    fence: int = 0  # of this generation of ranks: what an earlier one saves is refused
-    stop: Callable[[], bool] = lambda: False  # whether the user asked to stop
-    leave: Callable[[], bool] = lambda: False  # whether to save and end this generation
-    pulse: Callable[[int], None] = lambda step: None  # a sign of life, with the steps done
-    # Rows of images it is asked about after each validation; none of a teacher's own training
+    fence: int = 0  # of this generation of ranks; earlier ones cannot save
+    stop: Callable[[], bool] = lambda: False  # True once the user asked to stop
+    leave: Callable[[], bool] = lambda: False  # True: save and end this generation
+    pulse: Callable[[int], None] = lambda step: None  # heartbeat, with the steps done
+    # Rows of images to classify after each validation; empty when a teacher is trained
     watched: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    # What the user changes while it trains; the first rank's counts
+    # Changes of the user while it trains; the first rank's count
     changes: ChangeQueue = field(default_factory=ChangeQueue)
 
 
 def begin_process(recipe: Recipe) -> None:
-    """Memory and threads of this process, as training wants them."""
+    """Set memory and threads of this process for training."""
     keep_freed_memory()
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)

@@ -1,4 +1,4 @@
-"""What is kept of a training that goes on, for whoever goes back: without torch."""
+"""Checkpoints of a running training and the point to go back to, without torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,12 +12,12 @@ _FILE = "way_back.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevertPoint:
-    """To the last checkpoint before somebody changed what the training goes by.
+    """Last checkpoint before a user changed values of the training.
 
-    before, values: the numbers that can be set, before that change and after it.
-    good: number of that checkpoint, which is kept; 0 is none.
+    before, values: all tunables before that change and after it.
+    good: step of that checkpoint, which is kept; 0 is none.
     best: epoch of the best student until then, whose weights are kept.
-    gone: when it was asked for, in seconds since 1970, to go back as it was done last.
+    gone: time of the last request to go back that was carried out, in seconds since 1970.
     """
 
     before: Mapping[str, float] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class RevertPoint:
     def changed(
         self, begin: Mapping[str, float], values: Mapping[str, float], good: int, best: int
     ) -> "RevertPoint":
-        """After another change; what takes the last one back leaves the way as it is."""
+        """Return the point after another change; undoing the last one leaves it as it is."""
         before = self.values or begin
         if values in (before, self.before):
             return replace(self, values=values)
@@ -44,13 +44,13 @@ class RevertPoint:
 
 
 def steps(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, oldest first."""
-    found = [
+    """List the checkpoints in a folder, oldest first."""
+    folders = [
         path
         for path in folder.glob("step_*")
         if path.is_dir() and path.name.removeprefix("step_").isdecimal()
     ]
-    return sorted(found, key=step_of)  # numbers: a name may have ten digits
+    return sorted(folders, key=step_of)  # numbers: a name may have ten digits
 
 
 def step_of(path: Path) -> int:
@@ -58,6 +58,6 @@ def step_of(path: Path) -> int:
 
 
 def place(member: Path) -> Path:
-    """Where the checkpoints of a member lie that trains now: of its blocks, or of the whole."""
-    whole = member / "whole" / "checkpoints"
-    return whole if steps(whole) else member / "checkpoints"
+    """Return the current folder of a member's checkpoints: of its blocks or the whole network."""
+    network = member / "whole" / "checkpoints"  # of training after blocks
+    return network if steps(network) else member / "checkpoints"

@@ -1,7 +1,7 @@
-"""A teacher in seconds: only its last layer is learned, of what the rest makes of the images.
+"""Linear probe: a teacher whose last layer alone is learned, in seconds.
 
-Multinomial logistic regression on hidden states (scikit-learn's), as linear probes of published
-backbones are done; the strength of its penalty is chosen on validation.
+Multinomial logistic regression on hidden states (scikit-learn's), the usual probe of published
+backbones; the strength of its penalty is chosen on validation.
 """
 
 from collections.abc import Callable
@@ -31,12 +31,12 @@ def fit_last_layer(
     batch: int,
     alive: Callable[[], None] = lambda: None,
 ) -> int:
-    """Learn the last layer in place; the training images it was learned of, how many.
+    """Fit the last layer in place; return the number of training images.
 
     Args:
-        model: with the weights that the rest keeps.
+        model: with its backbone weights, which stay.
         data: with labels.
-        device: that the rest computes on.
+        device: for the hidden states.
         batch: images at once.
         alive: called between batches.
 
@@ -48,16 +48,16 @@ def fit_last_layer(
     rows = _labelled(data, data.train)
     if len(rows) > _MOST:
         rows = np.sort(np.random.default_rng(0).choice(rows, _MOST, replace=False))
-    looked_at = _labelled(data, data.validation)
+    validation = _labelled(data, data.validation)
     name = last_linear(model, torch.from_numpy(data.inputs[rows[:2]]))
     model = model.to(device).eval()
     hidden = _hidden(model, name, data, rows, batch, alive)
     middle, spread = hidden.mean(0), hidden.std(0) + 1e-6
     scaled = (hidden - middle) / spread
     validated = None
-    if len(looked_at):
-        own = _hidden(model, name, data, looked_at, batch, alive)
-        validated = (own - middle) / spread, data.labels[looked_at]
+    if len(validation):
+        states = _hidden(model, name, data, validation, batch, alive)
+        validated = (states - middle) / spread, data.labels[validation]
     best, best_score = None, -1.0
     for penalty in _PENALTIES if validated else (0.1,):
         fitted = LogisticRegression(C=penalty, max_iter=_STEPS)
@@ -72,8 +72,8 @@ def fit_last_layer(
 
 
 def _labelled(data: ImageData, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = rows[data.labels[rows] >= 0]
-    return found
+    labelled: NDArray[np.int64] = rows[data.labels[rows] >= 0]
+    return labelled
 
 
 @torch.inference_mode()
@@ -85,15 +85,15 @@ def _hidden(
     batch: int,
     alive: Callable[[], None],
 ) -> NDArray[np.float64]:
-    """(N, D): what the last layer is given for these images, without augmentation."""
-    taps, found = Taps(model.net, [f"{name}:input"]), []
+    """Compute the (N, D) inputs of the last layer, for unaugmented images."""
+    taps, states = Taps(model.net, [f"{name}:input"]), []
     device = next(model.parameters()).device
     for shown in data.shown_ahead(in_batches(rows, batch)):
         model(torch.from_numpy(shown).to(device))
-        found.append(taps.take()[0].float().cpu().numpy())
+        states.append(taps.taken()[0].float().cpu().numpy())
         alive()
     taps.close()
-    joined: NDArray[np.float64] = np.concatenate(found).astype(np.float64)
+    joined: NDArray[np.float64] = np.concatenate(states).astype(np.float64)
     return joined
 
 
@@ -101,12 +101,12 @@ def _hidden(
 def _put_into(
     layer: nn.Module, fitted: Any, middle: NDArray[np.float64], spread: NDArray[np.float64]
 ) -> None:
-    """The regression as the layer's weights: z-scores are folded into them."""
+    """Write the regression into the layer, with the z-scores folded into its weights."""
     assert isinstance(layer, nn.Linear)
     coefficients = np.asarray(fitted.coef_)
     intercepts = np.asarray(fitted.intercept_)
     classes = np.asarray(fitted.classes_)
-    if len(coefficients) == 1:  # of two classes it says how likely the second is
+    if len(coefficients) == 1:  # of two classes it has one row, for the second
         coefficients = np.concatenate([-coefficients / 2, coefficients / 2])
         intercepts = np.concatenate([-intercepts / 2, intercepts / 2])
     weights = np.zeros((layer.out_features, layer.in_features))

@@ -1,7 +1,7 @@
-"""What every training loop does when somebody asks for a pause, a checkpoint or other values.
+"""Control of every training loop by a user: pauses, checkpoints and tuned values.
 
-The loop asks for `request()` after a step, agrees on it with the other ranks in its own way,
-and hands what came of it to `apply`; `pause` stands still. Who trains alone agrees with itself.
+After a step the loop takes `request()`, agrees on it with the other ranks in its own way, and
+passes the agreement to `apply`; `pause` waits. A loop with one rank uses `agree_with_nobody`.
 """
 
 import time
@@ -23,36 +23,35 @@ _PAUSED_S = 0.05
 
 
 def in_each_step(loss: LossSpec | None) -> list[Tunable]:
-    """What can be tuned in every step, in an order that all ranks know; as it is now."""
-    found = [Tunable(name=LR_FACTOR, value=1.0, range=Range(gt=0, le=100))]
+    """List the tunables of a step with their values, in an order that all ranks know."""
+    tunables = [Tunable(name=LR_FACTOR, value=1.0, range=Range(gt=0, le=100))]
     if loss is None:
-        return found
+        return tunables
     ranges, free = ranges_of(type(loss)), type(loss).cross_faults is Spec.cross_faults
     for name in (field.name for field in fields(loss)):
         value, range_ = getattr(loss, name), ranges.get(name, Range())
         if isinstance(value, int | float) and not isinstance(value, bool):
-            found.append(
+            tunables.append(
                 Tunable(name=_LOSS + name, value=float(value), range=range_, free=free)
             )
-    return found
+    return tunables
 
 
-def alone(request: ChangeRequest) -> ChangeRequest:
-    """How a loop without other ranks agrees."""
+def agree_with_nobody(request: ChangeRequest) -> ChangeRequest:
+    """Agree on a request in a loop without other ranks."""
     return request
 
 
 class LoopControl:
-    """The control of one loop, on one rank.
+    """Control of one loop, on one rank.
 
     Args:
         job: of the loop.
-        loss: of soft labels, whose numbers can be changed beside the learning rate; as the spec
-            has it.
-        step: the number of steps done.
-        before: told of all numbers as they are and as they will be, before others hold.
-        worker: number of the local model, of several.
-        is_first: the first rank speaks for the user; the others only for themselves.
+        loss: of soft labels, as in the spec; its numbers can be tuned beside the learning rate.
+        step: returns the number of steps done.
+        before: called with the current and the new values, before these take effect.
+        worker: number of the local model, if there are several.
+        is_first: True for the first rank, which carries the user's requests.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class LoopControl:
         return self.values[LR_FACTOR]
 
     def request(self, *, save: bool = False) -> ChangeRequest:
-        """What this rank wants of all; a checkpoint that was asked for is wanted once."""
+        """Return the request of this rank; a requested checkpoint is in it once."""
         values = self.wanted_values().values
         return ChangeRequest(
             stop=self.job.stop(),
@@ -87,18 +86,18 @@ class LoopControl:
         )
 
     def wanted_values(self, *, now: bool = False) -> ChangeRequest:
-        """Values alone; before the first step, `now`, those that were set before a resume."""
-        of = self.changes.look(now=now).values
-        found = [of.get(name, value) for name, value in self._begin.items()]
-        return ChangeRequest(values=tuple(found if self.is_first else [0.0] * len(found)))
+        """Return a request with values only; `now`, before the first step, polls at once."""
+        current = self.changes.poll(now=now).values
+        values = [current.get(name, value) for name, value in self._begin.items()]
+        return ChangeRequest(values=tuple(values if self.is_first else [0.0] * len(values)))
 
     def news(self, agreed: ChangeRequest) -> TunedValues:
-        """All values as they are to be, if any of them is another one."""
+        """Return all new values, or nothing if none differs."""
         wanted = dict(zip(self._begin, agreed.values, strict=False))
         return wanted if any(agreed.values) and wanted != self.values else {}
 
     def apply(self, agreed: ChangeRequest) -> bool:
-        """Values for the next step on; whether any of them is new."""
+        """Set the values for the next step on; return whether any is new."""
         if not (wanted := self.news(agreed)):
             return False
         if self.is_first:
@@ -106,10 +105,12 @@ class LoopControl:
         new = {k: value for k, value in wanted.items() if value != self.values[k]}
         self.values = wanted
         if self.loss is not None:
-            own = {k.removeprefix(_LOSS): v for k, v in wanted.items() if k != LR_FACTOR}
-            # Whole numbers stay whole: a loss may count with them.
-            kept = {k: type(getattr(self.loss, k))(value) for k, value in own.items()}
-            self.loss = replace(self.loss, **kept)
+            weights = {
+                k.removeprefix(_LOSS): v for k, v in wanted.items() if k != LR_FACTOR
+            }
+            # Integers stay integers: a loss may count with them.
+            typed = {k: type(getattr(self.loss, k))(v) for k, v in weights.items()}
+            self.loss = replace(self.loss, **typed)
         if self.is_first:
             self.job.emit(
                 SettingsChanged(step=self._step(), worker=self._worker, values=new)
@@ -122,10 +123,10 @@ class LoopControl:
         agree: Callable[[ChangeRequest], ChangeRequest],
         act: Callable[[ChangeRequest], None],
     ) -> None:
-        """Stand still until the first rank says go on, or any rank stop or leave.
+        """Wait until the first rank ends the pause, or any rank stops or leaves.
 
-        All ranks agree in it, so that they leave it together; a rank that is lost breaks it.
-        Sources stand still too; `act` gets what all agreed on: values, a checkpoint.
+        All ranks agree in every turn, so that they end it together; a lost rank breaks it.
+        Sources pause too; `act` gets each agreement: values, a checkpoint.
         """
         if self.is_first:
             self.job.emit(Paused(step=self._step(), worker=self._worker))
@@ -134,7 +135,7 @@ class LoopControl:
             source.pause(paused=True)
         try:
             while True:
-                time.sleep(_PAUSED_S)  # between looks; this is what a pause is
+                time.sleep(_PAUSED_S)  # between polls
                 for source in still:
                     source.look()
                 self.job.pulse(self._step())

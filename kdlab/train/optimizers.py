@@ -36,7 +36,7 @@ def known() -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings(ScheduleSettings):
-    """What takes the steps.
+    """Optimizer of a training.
 
     optimizer: sgd, adamw, or one of timm's: timm/lamb, timm/lion, timm/muon and so on, with
         `optimizer_options` of its own, such as {betas: [0.9, 0.95]}.
@@ -115,7 +115,7 @@ def _timms(
 ) -> torch.optim.Optimizer:
     # It knows its layers; the normalisation learns nothing.
     network = getattr(model, "net", model)
-    made: torch.optim.Optimizer = timms.create_optimizer_v2(
+    optimizer: torch.optim.Optimizer = timms.create_optimizer_v2(
         network,
         opt=recipe.optimizer.removeprefix("timm/"),
         lr=recipe.lr,
@@ -127,4 +127,4 @@ def _timms(
             for k, v in recipe.optimizer_options.items()
         },
     )
-    return made
+    return optimizer

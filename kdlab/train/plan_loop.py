@@ -1,6 +1,6 @@
-"""What the loops over a plan of batches have in common: the student's, and that of its blocks.
+"""Common base of the loops over a plan of batches: the student's, and that of its blocks.
 
-What they count and how they go on, what they say of themselves, and what they leave on disk.
+Counting and resuming, reports, and files on disk.
 """
 
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ _At = TypeVar("_At", bound=LoopFacts)
 
 
 class PlanLoop:
-    """One rank's part of a training; the numbers of `loss` can be changed while it goes on."""
+    """One rank's part of a training; the numbers of `loss` can be tuned while it trains."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class PlanLoop:
             job,
             loss,
             lambda: self.position.step,
-            before=self._keep_way_back,
+            before=self._save_revert_point,
             is_first=is_master,
         )
         self.logs = logging(_LOG_EVERY_S, job.recipe.log_every_steps)
@@ -65,30 +65,30 @@ class PlanLoop:
         )
 
     def planned_ids(self) -> NDArray[np.int64] | None:
-        """Ids of the epoch under way, where it does not show each training image once."""
+        """Return the ids of the current epoch, where it does not have each image once."""
         plan = self.job.samples.plan
         return None if plan.sampler is None else plan.order(self.position.epoch)
 
-    def _count_from(self, found: checkpoint.LoadedCheckpoint[_At] | None) -> None:
-        """Count from where this checkpoint was made; None is the start."""
-        if found is not None:
-            self.position = found.facts.restored(self.job.samples.plan.batch)
-            counts = found.tensors["lineage.counts"].numpy()
-            self.lineage.restore(counts, found.facts.lineage)
-        if not self.is_master:  # the accounts of all go on in the master's
+    def _count_from(self, newest: checkpoint.LoadedCheckpoint[_At] | None) -> None:
+        """Restore the counters from this checkpoint; None is the start."""
+        if newest is not None:
+            self.position = newest.facts.restored(self.job.samples.plan.batch)
+            counts = newest.tensors["lineage.counts"].numpy()
+            self.lineage.restore(counts, newest.facts.lineage)
+        if not self.is_master:  # the master continues the counts of all
             self.lineage.counts[:] = 0
             return
         undone = max(0, self.odometer.value - self.lineage.seen)
         self.lineage.rolled_back = self.odometer.roll_back(self.lineage.seen)
-        if found is None:
+        if newest is None:
             return
-        for note in found.notes:
+        for note in newest.notes:
             self.job.emit(Warned(message=note))
         at = self.position
         self.job.emit(Resumed(epoch=at.epoch, step=at.step, rolled_back=undone))
 
     def _log_step(self, loss: float, lr: float, **more: Any) -> None:
-        """`more` are fields of `StepLogged`."""
+        """Log a step; `more` are fields of `StepLogged`."""
         position, plan = self.position, self.job.samples.plan
         if self.is_master:
             self.job.emit(
@@ -108,31 +108,31 @@ class PlanLoop:
     def _is_last(self) -> bool:
         return self.position.epoch + 1 == self.job.recipe.epochs
 
-    def _is_looked_at(self) -> bool:
-        """Whether the epoch that ends is one of those whose student is validated."""
+    def _is_validated(self) -> bool:
+        """True where the student is validated after this epoch."""
         done = self.position.epoch + 1
         return done % self.job.recipe.evaluate_every == 0 or self._is_last()
 
     def _validated(self) -> Accuracy:
-        """How good the student is, and what it says of the images that are watched."""
+        """Validate the student, and classify the watched images."""
         results, position = self.results, self.position
         seen = results.validate(position, is_last=self._is_last())
         if len(self.job.watched):
             model = results.model
             device = next(model.parameters()).device
             with evaluating(model):
-                said = answers(
+                predictions = answers(
                     lambda views: model(views.to(device)),
                     results.data,
                     self.job.watched,
                     step=position.step,
                     epoch=position.epoch + 1,
                 )
-            self.job.emit(said)
+            self.job.emit(predictions)
         return seen
 
     def _next_epoch(self, seen: Accuracy | None) -> None:
-        """The accounts of this one are closed; `seen` is how good the student was after it."""
+        """Close the counts of this epoch; `seen` is the accuracy after it."""
         position, lineage = self.position, self.lineage
         position.epoch += 1
         position.first_sample = 0
@@ -152,16 +152,16 @@ class PlanLoop:
             )
         )
 
-    def _keep_way_back(self, now: TunedValues, then: TunedValues) -> None:
-        """To the newest checkpoint, from what somebody has set."""
+    def _save_revert_point(self, now: TunedValues, then: TunedValues) -> None:
+        """Save the newest checkpoint as the point to go back to from these values."""
         folder, best = self.job.folder / "checkpoints", self.position.best_epoch
         newest = checkpoint.newest_step(folder)
         RevertPoint.of(folder).changed(now, then, newest, best).write(folder)
 
     def _write_checkpoint(
-        self, kind: type[LoopFacts], tensors: dict[str, Tensor], **own: Any
+        self, kind: type[LoopFacts], tensors: dict[str, Tensor], **facts_of_kind: Any
     ) -> None:
-        """The master's work; `own` are the facts that `kind` has beside those of `LoopFacts`."""
+        """Write a checkpoint, on the master; the last are facts of `kind` beyond `LoopFacts`."""
         job, step = self.job, self.position.step
         facts = kind(
             position=self.position,
@@ -170,14 +170,14 @@ class PlanLoop:
             lineage=self.lineage.totals(),
             seed=job.seed,
             spec_hash=job.spec_hash,
-            **own,
+            **facts_of_kind,
         )
         folder = job.folder / "checkpoints"
         path = checkpoint.save(folder, step, tensors, facts, fence=job.fence)
         job.emit(CheckpointSaved(step=step, path=str(path)))
 
     def _finished(self, figures: dict[str, float]) -> MemberResult:
-        """Test the last and the best weights and export them; the master's work."""
+        """Test and export the last and the best weights, on the master."""
         result = self.results.finish(self.position, self.lineage, figures)
         self.odometer.close()
         return result

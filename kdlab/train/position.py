@@ -1,4 +1,4 @@
-"""Where a training stands."""
+"""Position of a training in its plan."""
 
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated
@@ -11,12 +11,12 @@ from kdlab.data.plan import BatchPlan
 from kdlab.train.lineage import LineageCounts
 
 Start = dict[str, int | list[int]]
-"""Where a source begins: {"epoch": number, "done": its batches that are finished}."""
+"""Start of a source: {"epoch": number, "done": its finished batches}."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedPlan:
-    """A `BatchPlan` as a checkpoint has it: without its ids."""
+    """Fields of a `BatchPlan` in a checkpoint: without its ids."""
 
     batch: Annotated[int, Meta(ge=1)]
     seed: int
@@ -27,27 +27,26 @@ class SavedPlan:
 
     @classmethod
     def of(cls, plan: BatchPlan) -> "SavedPlan":
-        return cls(**{own.name: getattr(plan, own.name) for own in fields(cls)})
+        return cls(**{f.name: getattr(plan, f.name) for f in fields(cls)})
 
 
 @dataclass(slots=True)
 class Position:
-    """All of it is in the checkpoint."""
+    """Position and best results of a training; all of it is in the checkpoint."""
 
     epoch: Count = 0
     step: Count = 0  # steps done in all epochs
     done: set[Count] = field(default_factory=set)  # batches of this epoch trained on
-    first_sample: Count = 0  # of this epoch: trained on in batches of another size before
+    first_sample: Count = 0  # samples of this epoch trained on with another batch size
     train_seconds: Amount = 0.0  # in the loop; evaluation and checkpoints not counted
     best_top1: float = -1.0  # on validation
     best_epoch: int = -1
-    # Percent on validation of each look, for the plateau schedule
-    looks: list[float] = field(default_factory=list)
+    looks: list[float] = field(default_factory=list)  # each validation, in percent
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopFacts:
-    """What the checkpoint of any loop over a plan says."""
+    """Facts in the checkpoint of any loop over a plan."""
 
     position: Position
     plan: SavedPlan
@@ -57,9 +56,9 @@ class LoopFacts:
     spec_hash: str
 
     def restored(self, batch: int) -> Position:
-        """The saved position, for batches of a size that may be another one now.
+        """Return the saved position, for a batch size that may have changed.
 
-        What was trained on of the epoch under way stays done; its rest is cut anew.
+        Samples of the current epoch that were trained on stay done; its rest is cut anew.
         """
         position = replace(
             self.position, done=set(self.position.done), looks=list(self.position.looks)
@@ -70,5 +69,5 @@ class LoopFacts:
                 raise ValueError("batches were done out of order; the rest has no start")
             sizes = before.sizes(position.epoch)
             position.first_sample += sum(sizes[: len(position.done)])
-            position.done = set()  # an epoch without a rest is closed by the loop
+            position.done = set()  # the loop closes an epoch without a rest
         return position

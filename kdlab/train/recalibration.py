@@ -1,9 +1,9 @@
-"""Batch-norm statistics taken again, of a network that was put together from parts.
+"""Recalibration of batch norms, for a network that was put together from parts.
 
-Blocks that were trained apart have seen their teacher's outputs, not each other's. What a batch
-norm remembers of them is of other inputs than it gets in the whole student; with statistics of
-these, the same weights are worth more. Images are shown as training shows them: a network that
-imitates a teacher, whose statistics are of augmented images, is worth less with those of others
+Blocks that were trained separately have seen their teacher's outputs, not each other's, so the
+statistics of their batch norms are of other inputs than in the whole student; with statistics of
+these the same weights are more accurate. Images are augmented as in training: a network that
+imitates a teacher is less accurate with statistics of plain images
 (a separable ResNet-20 of CIFAR-10 at 16 pixels: 62.5 % with those of augmented images, 55.5 %
 with those of plain ones).
 """
@@ -28,17 +28,17 @@ def take_statistics_again(
     batch: int,
     alive: Callable[[], None] = lambda: None,
 ) -> int:
-    """Replace what its batch norms remember by means over so many training images.
+    """Replace the statistics of its batch norms by means over training images.
 
     Args:
-        model: on its device; its weights stay as they are.
-        samples: whose training images are shown, each class in its share, as in epoch 0.
-        images: of them at most; 0 does nothing.
-        batch: images at a time.
+        model: on its device; its weights do not change.
+        samples: their training images are used, stratified by class, as in epoch 0.
+        images: largest number of them; 0 does nothing.
+        batch: images per pass.
         alive: called between batches.
 
     Returns:
-        Norms whose statistics were taken.
+        Number of norms that were recalibrated.
     """
     norms = [
         module
@@ -49,18 +49,18 @@ def take_statistics_again(
     if not norms or not images:
         return 0
     device = next(model.parameters()).device
-    # Classes mixed in each batch, however they lie in the data.
+    # Classes are mixed in each batch, whatever their order in the data.
     data = samples.data
     rows = permutation(0, 0, by_class(data.train, data.labels, images, 0)[0])
     momenta = [norm.momentum for norm in norms]
-    shared = [n for n in norms if isinstance(n, GroupBatchNorm) and not n.alone]
+    shared = [n for n in norms if isinstance(n, GroupBatchNorm) and not n.is_local]
     with evaluating(model):
         for norm in norms:
             norm.reset_running_stats()
             norm.momentum = None  # a plain average over all batches
             norm.train()
-        for norm in shared:  # the other devices are not asked
-            norm.alone = True
+        for norm in shared:  # without the other devices
+            norm.is_local = True
         for part in range(0, len(rows), batch):
             alive()
             views = torch.from_numpy(samples.views(rows[part : part + batch], 0))
@@ -69,5 +69,5 @@ def take_statistics_again(
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
         for norm in shared:
-            norm.alone = False
+            norm.is_local = False
     return len(norms)

@@ -1,4 +1,4 @@
-"""How a model is trained: everything about optimisation, nothing about teachers."""
+"""Recipe of a training: everything about optimisation, nothing about teachers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ _POSITIVE = Range(ge=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(OptimizerSettings):
-    """Optimiser, schedule, precision and cadence of one training.
+    """Optimizer, schedule, precision and cadence of one training.
 
-    hard_loss: of the true labels: cross entropy, or binary cross entropy of each class.
+    hard_loss: on the true labels: cross entropy, or binary cross entropy of each class.
     accumulate: parts of a batch that are computed one after the other; their gradients add up.
-    ema: decay of a running mean of the weights, which is then validated, kept and exported.
+    ema: decay of a running mean of the weights, which is then validated, saved and exported.
     clip_grad_norm: largest 2-norm of all gradients together; null is off.
     quantise_after: share of the epochs after which the student learns with weights and inputs
         rounded as int8 will round them (quantisation-aware training); null never.
     precision: fp32, or autocast to bf16 or fp16 (fp16 with a gradient scaler, GPU only).
     channels_last: layout of the weights on a GPU; it has no effect on the CPU.
-    threads: of PyTorch on the CPU; null leaves PyTorch's own choice.
-    evaluate_every: epochs between looks at the validation images; the last always looks.
+    threads: of PyTorch on the CPU; null leaves PyTorch's default.
+    evaluate_every: epochs between validations; the last epoch is always validated.
     checkpoint_every_s: seconds; checkpoint_every_steps adds a cadence in steps.
     log_every_steps: null logs five times a second.
     """
@@ -69,7 +69,7 @@ class Recipe(OptimizerSettings):
             )
 
     def rounds_at(self, epoch: float) -> bool:
-        """Whether steps at so many epochs are taken with eight bits."""
+        """True where steps at this epoch use eight bits (`quantise_after`)."""
         after = self.quantise_after
         return after is not None and epoch > after * self.epochs
 
@@ -80,14 +80,14 @@ class Recipe(OptimizerSettings):
 
 
 class OptimizerState(TypedDict):
-    """What `state_dict` of torch's optimisers has: by number of the parameter, and groups."""
+    """`state_dict` of an optimizer of torch: state by parameter number, and groups."""
 
     state: dict[int, dict[str, object]]
     param_groups: list[dict[str, object]]
 
 
 class Stepper(Protocol):
-    """What a loop asks of an optimiser; torch's are such."""
+    """Interface of an optimizer; torch's have it."""
 
     param_groups: list[dict[str, object]]
 

@@ -1,4 +1,4 @@
-"""What became of a training when it has ended: the loop, the method and the run each say a part."""
+"""Result of a finished training; the loop, the method and the run each fill in a part."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from kdlab.codec import Count, to_builtins
 from kdlab.config.home import find_as, write_json
 from kdlab.train.evaluate import Accuracy
 
-_KEPT = "result.json"
+_FILE = "result.json"
 Costs = dict[str, dict[str, float]]  # of student and teacher: parameters, latency and so on
 
 
@@ -36,24 +36,23 @@ class MemberResult:
     best_path: str
     parameters: Count  # of the student, how many
 
-    # Of its method; what is None it does not have
-    # Seconds from the loss of each rank to the next step
-    failovers: list[float] = field(default_factory=list)
-    # global_top1 and global_top5: percent, of an ensemble's global model
-    global_top1: float | None = None
+    # Of its method; None where it has none
+    failovers: list[float] = field(
+        default_factory=list
+    )  # s from a lost rank to the next step
+    global_top1: float | None = None  # of the global model of local models, in percent
     global_top5: float | None = None
     workers: int | None = None  # local models of an ensemble
-    # Mean error of the local models minus that of the global one, in points
-    diff_lg: float | None = None
-    architecture: str | None = None  # path of what a search found
-    # distilled and whole_seconds: where the whole student was trained after its blocks:
-    # what the blocks had left, and how long the training after them took
+    diff_lg: float | None = (
+        None  # Eq. 7 of EC-DNN: mean local minus global error, in points
+    )
+    architecture: str | None = None  # path of the architecture that a search found
+    # Where the whole student is trained after its blocks: the accuracy before that, and its time
     distilled: Accuracy | None = None
     whole_seconds: float | None = None
-    # What a method of one's own reports beside
-    more: dict[str, float] = field(default_factory=dict)
+    more: dict[str, float] = field(default_factory=dict)  # figures of a custom method
 
-    # Of its run: which training it was, and what was around it
+    # Of its run
     member: str = ""
     source: str = ""
     seed: int = 0
@@ -65,9 +64,9 @@ class MemberResult:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """What an earlier session kept; None where it did not come to the end."""
-        return find_as(cls, folder / _KEPT, "To train it again, delete it and resume.")
+        """Read the result of an earlier session; None where it did not finish."""
+        return find_as(cls, folder / _FILE, "To train it again, delete it and resume.")
 
     def write(self, folder: Path) -> None:
-        """Last of all: its presence means that the member has ended."""
-        write_json(folder / _KEPT, to_builtins(self))
+        """Write the result, last of all: its presence means that the member has finished."""
+        write_json(folder / _FILE, to_builtins(self))

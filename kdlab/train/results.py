@@ -1,4 +1,4 @@
-"""What becomes of the weights: looked at on validation, the best kept, tested, exported.
+"""Validation, test and export of a student's weights, of which the best are kept.
 
 Shared by all training loops; only the master rank has one.
 """
@@ -23,7 +23,7 @@ _KEEP_BEST = 4  # best weights kept during training: more than the checkpoints k
 
 @dataclass(slots=True)
 class Results:
-    """Evaluates and exports one student."""
+    """Evaluation and export of one student."""
 
     model: Normalised  # the student, as it is trained
     spec: ModelSpec  # of it, for the files that are written
@@ -34,16 +34,16 @@ class Results:
     last_validation: float = float("nan")
 
     def validate(self, position: Position, *, is_last: bool) -> Accuracy:
-        """At the end of an epoch, before it is counted; the best is kept."""
-        found = evaluate(
+        """Validate at the end of an epoch, before it is counted; save the best weights."""
+        accuracy = evaluate(
             self.model, self.data, self.data.validation, self.batch, self.alive
         )
-        self.last_validation = found.top1
-        if not found.samples and is_last:  # no validation images: last is best
+        self.last_validation = accuracy.top1
+        if not accuracy.samples and is_last:  # no validation images: last is best
             self._keep_best(position, float("nan"))
-        elif found.top1 > position.best_top1:
-            self._keep_best(position, found.top1)
-        return found
+        elif accuracy.top1 > position.best_top1:
+            self._keep_best(position, accuracy.top1)
+        return accuracy
 
     def _keep_best(self, position: Position, top1: float) -> None:
         position.best_top1, position.best_epoch = top1, position.epoch + 1
@@ -51,35 +51,36 @@ class Results:
         epoch = position.best_epoch
         export(self.model, self.spec, path, self.data, epoch=epoch, validation_top1=top1)
         every = sorted(self.folder.glob("best_*.safetensors"))
-        own, held = every.index(path) + 1, RevertPoint.of(self.folder / "checkpoints").best
-        # Too many, or of epochs that were undone.
-        for old in [*every[: max(0, own - _KEEP_BEST)], *every[own:]]:
-            if old != self._best_path(held):
+        number = every.index(path) + 1
+        to_revert = RevertPoint.of(self.folder / "checkpoints").best
+        # Beyond the newest, or of epochs that were undone.
+        for old in [*every[: max(0, number - _KEEP_BEST)], *every[number:]]:
+            if old != self._best_path(to_revert):
                 old.unlink()
                 old.with_suffix(".json").unlink(missing_ok=True)
 
     def _best_path(self, epoch: int) -> Path:
-        """By epoch, so that a resume from before finds the best of its own lineage."""
+        """Return the path by epoch, so that a resume from an earlier step finds its own best."""
         return self.folder / f"best_{epoch:05d}.safetensors"
 
     def finish(
         self, position: Position, lineage: Lineage, figures: dict[str, float]
     ) -> MemberResult:
-        """Test the last and the best weights and export them."""
+        """Test and export the last and the best weights."""
         last = self._test(self.model)
         best = last
         best_path = self.folder / "best.safetensors"
         for suffix in (".safetensors", ".json"):
-            own = self._best_path(position.best_epoch).with_suffix(suffix)
-            shutil.copyfile(own, best_path.with_suffix(suffix))
+            source = self._best_path(position.best_epoch).with_suffix(suffix)
+            shutil.copyfile(source, best_path.with_suffix(suffix))
         path, epoch = self.folder / "student.safetensors", position.epoch
         export(self.model, self.spec, path, self.data, epoch=epoch, test_top1=last.top1)
         if position.best_epoch != position.epoch:
             net = self.model.net
-            kept = {name: value.clone() for name, value in net.state_dict().items()}
+            newest = {name: value.clone() for name, value in net.state_dict().items()}
             net.load_state_dict(load_file(best_path))
             best = self._test(self.model)
-            net.load_state_dict(kept)
+            net.load_state_dict(newest)
         return MemberResult(
             last=last,
             best=best,

@@ -1,4 +1,4 @@
-"""Quantisation-aware training: a student that learns with the rounding it will be shipped with.
+"""Quantisation-aware training: a student learns with the rounding of its int8 export.
 
 Weights and inputs of convolutions and linear layers are rounded to eight bits as ONNX in int8
 rounds them (`kdlab export --to int8`): weights by output channel to -64..64, inputs by tensor
@@ -23,7 +23,7 @@ _LEAST = 1e-8  # of a scale: a weight or an input may be all zeros
 
 
 class EightBits(TorchFunctionMode):
-    """Inside it, layers compute with rounded weights and inputs."""
+    """Mode in which layers compute with rounded weights and inputs."""
 
     def __torch_function__(
         self,
@@ -34,13 +34,14 @@ class EightBits(TorchFunctionMode):
     ) -> Any:
         named = dict(kwargs or {})
         if func in _LAYERS:
-            given = [*args, *(named.pop(name) for name in _FIRST[len(args) :])]
-            args = (rounded_input(given[0]), rounded_weight(given[1]), *given[2:])
+            operands = [*args, *(named.pop(name) for name in _FIRST[len(args) :])]
+            inputs, weight, *rest = operands
+            args = (rounded_input(inputs), rounded_weight(weight), *rest)
         return func(*args, **named)
 
 
 def rounded_weight(weight: Tensor) -> Tensor:
-    """By output channel, its first dimension, to 129 values around 0."""
+    """Round by output channel, the first dimension, to 129 values around 0."""
     largest = weight.detach().flatten(1).abs().amax(1)
     scale = (largest / 64).clamp_min(_LEAST)
     zero = torch.zeros_like(scale, dtype=torch.int32)
@@ -51,7 +52,7 @@ def rounded_weight(weight: Tensor) -> Tensor:
 
 
 def rounded_input(inputs: Tensor) -> Tensor:
-    """As a whole, to 256 values of which one is 0."""
+    """Round by tensor, to 256 values of which one is 0."""
     low, high = torch.aminmax(inputs.detach())
     low, high = low.clamp_max(0.0), high.clamp_min(0.0)
     scale = ((high - low) / 255).clamp_min(_LEAST)

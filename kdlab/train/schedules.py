@@ -1,4 +1,4 @@
-"""Learning rates as pure functions of what was done, so that a resume is exact."""
+"""Learning rates as pure functions of the position, so that a resume is exact."""
 
 import json
 import math
@@ -15,14 +15,14 @@ from kdlab.errors import Fault
 _OWN = ("constant", "cosine", "step", "plateau")
 _TIMMS = ("timm/cosine", "timm/tanh", "timm/poly", "timm/step", "timm/multistep")
 _NEEDED = {"timm/step": "decay_epochs", "timm/multistep": "decay_milestones"}
-# Sets of them stand in kdlab's own fields, and all of this is counted in steps.
-_GIVEN = ("num_epochs", "warmup_epochs", "warmup_prefix", "step_on_epochs",
+# kdlab sets these itself, and counts in steps.
+_RESERVED = ("num_epochs", "warmup_epochs", "warmup_prefix", "step_on_epochs",
           "updates_per_epoch", "plateau_mode", "patience_epochs")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleSettings(Spec):
-    """How long a training takes, and its learning rate meanwhile.
+    """Epochs and learning rate of a training.
 
     lr: for this batch size; never scaled silently.
     warmup_epochs: linear from 0, on top of any schedule; with timm's it takes the schedule's place,
@@ -62,9 +62,9 @@ class ScheduleSettings(Spec):
                 f"is {self.warmup_epochs:g}, must be shorter than epochs ({self.epochs})",
             )
         elif name in _TIMMS:
-            given = [key for key in self.schedule_options if key in _GIVEN]
-            if given:
-                yield Fault(f"schedule_options.{given[0]}", "is set by kdlab")
+            reserved = [key for key in self.schedule_options if key in _RESERVED]
+            if reserved:
+                yield Fault(f"schedule_options.{reserved[0]}", "is set by kdlab")
                 return
             needed = _NEEDED.get(name)
             if needed is not None and needed not in self.schedule_options:
@@ -81,13 +81,13 @@ class ScheduleSettings(Spec):
 def lr_at(
     recipe: ScheduleSettings, epoch: float, steps_per_epoch: int, drops: int = 0
 ) -> float:
-    """Learning rate after so many epochs.
+    """Return the learning rate after `epoch` epochs.
 
     Args:
         recipe: of the training.
-        epoch: done, a fraction within one.
-        steps_per_epoch: in each.
-        drops: so often the plateau schedule has lowered it (`plateau_drops`).
+        epoch: epochs done, with a fraction within one.
+        steps_per_epoch: steps of each.
+        drops: of the plateau schedule so far (`plateau_drops`).
     """
     lr = recipe.lr
     if recipe.schedule == "cosine":
@@ -112,14 +112,14 @@ def lr_at(
 
 
 def plateau_drops(validations: Sequence[float], patience: int) -> int:
-    """How often the best accuracy was not beaten for `patience` looks, one after the other.
+    """Count the drops after more than `patience` validations in a row without a new best.
 
-    As ReduceLROnPlateau counts: after a drop the count begins anew.
+    As in ReduceLROnPlateau, the count restarts after a drop.
     """
     best, waited, drops = -math.inf, 0, 0
-    for found in validations:
-        if found > best:
-            best, waited = found, 0
+    for accuracy in validations:
+        if accuracy > best:
+            best, waited = accuracy, 0
         else:
             waited += 1
         if waited > patience:
@@ -152,7 +152,7 @@ class _TimmSchedule:
 
 
 def _first_cycle(epochs: int, options: Mapping[str, Any]) -> float:
-    """Epochs until the first restart, so that all cycles together are the training."""
+    """Return the epochs until the first restart, so that all cycles add up to the training."""
     cycles = int(options.get("cycle_limit", 1))
     longer = float(options.get("cycle_mul", 1.0))
     return epochs / sum(longer**k for k in range(max(1, cycles)))
@@ -161,11 +161,11 @@ def _first_cycle(epochs: int, options: Mapping[str, Any]) -> float:
 def _timms(recipe: ScheduleSettings, steps: int) -> _TimmSchedule:
     options = json.dumps(recipe.schedule_options, sort_keys=True)
     name, warm_up = recipe.schedule, recipe.warmup_epochs
-    return _made(name, recipe.lr, recipe.epochs, warm_up, steps, options)
+    return _make_schedule(name, recipe.lr, recipe.epochs, warm_up, steps, options)
 
 
 @lru_cache(maxsize=64)
-def _made(
+def _make_schedule(
     name: str, lr: float, epochs: int, warm_up: float, steps: int, options: str
 ) -> _TimmSchedule:
     return _TimmSchedule(name, lr, epochs, warm_up, steps, json.loads(options))

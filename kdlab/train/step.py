@@ -25,13 +25,13 @@ _KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def seed_by(*key: int) -> None:
-    """PyTorch's chances from here on, the same wherever and whenever this key comes up."""
+    """Seed PyTorch by a key: equal keys give equal random numbers, on every machine."""
     digest = blake2b(repr(key).encode(), digest_size=7).digest()
     torch.manual_seed(int.from_bytes(digest))
 
 
 def steps_per_second(step: Callable[[], object], *, least: int, seconds: float) -> float:
-    """Over so many steps at least, and as many as take so long."""
+    """Measure steps per second, over at least `least` steps and `seconds`."""
     done, begin = 0, time.perf_counter()
     while done < least or time.perf_counter() - begin < seconds:
         step()
@@ -43,32 +43,32 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def placed(model: M, recipe: Recipe, emit: Emit) -> M:
-    """On the recipe's device, in the layout that it asks for."""
-    # Not on the CPU: oneDNN brings what it wants into its own order, and that of torch
-    # 2.15 overwrites memory for 1x1 convolutions with stride in this one (AVX2, 4 channels).
+    """Move a model to the device and the memory layout of the recipe."""
+    # Not on the CPU: oneDNN chooses its own layout, and that of torch 2.15 overwrites memory
+    # for 1x1 convolutions with stride in this one (AVX2, 4 channels).
     device = recipe.chosen_device()
     last = recipe.channels_last and device == "cuda"
     if recipe.channels_last and not last:
-        emit(Note(message="channels_last is for GPUs; the CPU does without it"))
+        emit(Note(message="channels_last has no effect on the CPU"))
     layout = torch.channels_last if last else torch.contiguous_format
     return model.to(device, memory_format=layout)  # type: ignore[call-overload]  # stubs miss memory_format
 
 
 def compiled(model: nn.Module, recipe: Recipe) -> nn.Module:
-    """What is called of it."""
+    """Compile a model where the recipe has it."""
     return torch.compile(model) if recipe.compile else model  # type: ignore[return-value]
 
 
 class TrainStep:
-    """A model with its optimiser and, in fp16, its gradient scaler: one step of any training.
+    """A model with its optimizer and, in fp16, its gradient scaler: one step of any training.
 
     Args:
         recipe: precision, clipping, schedule.
-        model: whose parameters learn.
-        run_model: what is called, compiled or wrapped; None is the model itself.
+        model: its parameters are trained.
+        run_model: the compiled or wrapped model that is called; None is the model itself.
         device: of the model; None is the recipe's.
-        optimizer: None is the recipe's; of another one what it has in its groups is clipped.
-        beat: a sign of life of the process, during a first step that may compile for minutes.
+        optimizer: None is the recipe's; of another one the parameters in its groups are clipped.
+        beat: heartbeat of the process during the first step, which may compile for minutes.
     """
 
     def __init__(
@@ -84,20 +84,20 @@ class TrainStep:
         self.device = device or torch.device(recipe.chosen_device())
         self._kind = _KINDS.get(recipe.precision)  # None: float32
         self.optimizer: Stepper = optimizer or make_optimizer(recipe, model)
-        self._own = None if optimizer is None else _in_groups(optimizer)
-        self.others = list[nn.Parameter]()  # that are not the model's, and learn
+        self._clipped = None if optimizer is None else _in_groups(optimizer)
+        self.others = list[nn.Parameter]()  # trained, beside the model's
         self.scaler = torch.amp.GradScaler(enabled=recipe.precision == "fp16")
-        self.lr = recipe.lr  # of the next step; groups of parameters may have shares of it
-        self._rounds = False  # to eight bits
+        self.lr = recipe.lr  # of the next step; groups may scale it
+        self._rounds = False  # True where the next step uses eight bits
         self._beat = beat  # until the first step is done
 
     def state(self) -> tuple[dict[str, Tensor], OptimizerFacts]:
-        """All of it, and the state of chance, for a checkpoint."""
+        """Return its state and the random state, for a checkpoint."""
         tensors, facts = pack(self.model, self.optimizer)
         return tensors, replace(facts, scaler=self.scaler.state_dict())
 
     def restore(self, tensors: dict[str, Tensor], facts: OptimizerFacts, rank: int) -> None:
-        """The inverse; `rank` as in `unpack`."""
+        """Restore a `state`; `rank` as in `unpack`."""
         unpack(tensors, facts, self.model, self.optimizer, rank)
         if facts.scaler:
             self.scaler.load_state_dict(facts.scaler)
@@ -109,16 +109,16 @@ class TrainStep:
         self.others += module.parameters()
 
     def forget(self) -> None:
-        """Go on with an optimiser that remembers nothing."""
+        """Continue with a new optimizer, without momentum."""
         self.optimizer = make_optimizer(self.recipe, self.model)
 
     def at(self, epoch: float, batches: int, factor: float = 1.0, drops: int = 0) -> None:
-        """The next step is behind so many epochs of so many batches; see `lr_at`."""
+        """Set the position of the next step, in epochs of `batches`; see `lr_at`."""
         self.lr = factor * lr_at(self.recipe, epoch, batches, drops)
         self._rounds = self.recipe.rounds_at(epoch)
 
     def precision(self) -> ExitStack:
-        """Forward passes while it is open are in the numbers of the recipe."""
+        """Return a context for forward passes in the precision of the recipe."""
         stack = ExitStack()
         if self._kind is not None:
             stack.enter_context(torch.autocast(self.device.type, dtype=self._kind))
@@ -131,33 +131,33 @@ class TrainStep:
         return self.both_scores(views)[0]
 
     def both_scores(self, views: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, classes) that learn the true labels, and that learn a teacher's.
+        """Return the (N, classes) scores for the true labels, and those for a teacher's.
 
-        They are one and the same, but for a network with a distillation token in training
-        (DeiT, arXiv:2012.12877, section 4), which has a head for each.
+        They are equal, except for a network with a distillation token in training (DeiT,
+        arXiv:2012.12877, section 4), which has a head for each.
         """
         with self.precision():
             scores: Tensor | tuple[Tensor, Tensor] = self.run_model(views)
         if isinstance(scores, tuple):
             return scores[0].float(), scores[1].float()
-        found = scores.float()
-        return found, found
+        scores = scores.float()
+        return scores, scores
 
     def listen(self, *, taught: bool) -> None:
-        """Have a distillation token learn from the teacher; without one both tokens are one."""
+        """Set whether a distillation token learns from the teacher; else its heads are averaged."""
         net = getattr(self.model, "net", None)
         switch = getattr(net, "set_distilled_training", None)  # of timm's
         if switch is not None:
             switch(taught)
 
     def __call__(self, loss: Tensor, lr: float) -> None:
-        """Down the gradient of this loss."""
+        """Take a step on this loss."""
         self.lr = lr
         self.gradients(1, 1, lambda rows: loss)
         self.update()
 
     def parts(self, least: int) -> int:
-        """How many a batch is cut into, whose smallest share is so many rows: two rows each."""
+        """Return the parts of a batch whose smallest share has `least` rows: two rows each."""
         return max(1, min(self.recipe.accumulate, least // 2))
 
     def gradients(
@@ -167,13 +167,13 @@ class TrainStep:
         loss_of: Callable[[slice], Tensor],
         weigh: Callable[[Tensor], Tensor] = lambda loss: loss,
     ) -> Tensor:
-        """Those of a batch, and of nothing before it.
+        """Compute the gradients of a batch; earlier ones are cleared.
 
         Args:
             rows: of the batch.
-            parts: that are computed one after the other.
+            parts: number of parts, computed one after the other.
             loss_of: mean loss of some of the rows.
-            weigh: what of a loss is learned from, where ranks share the batch.
+            weigh: weights a loss before its gradient, where ranks share the batch.
 
         Returns:
             The mean loss of all rows, on the device.
@@ -183,43 +183,43 @@ class TrainStep:
         beat, self._beat = self._beat, None
         with nullcontext() if beat is None else alive(beat):
             for part in cut_rows(rows, parts):
-                with self._alone(last=part.stop == rows):
+                with self._no_sync(last=part.stop == rows):
                     loss = loss_of(part)
                     if parts > 1:
                         loss = loss * ((part.stop - part.start) / rows)
-                    own = weigh(loss)
-                    if own.requires_grad:  # a path of skips alone has nothing to learn
-                        self.scaler.scale(own).backward()
+                    weighted = weigh(loss)
+                    if weighted.requires_grad:  # a path of skips only has no parameters
+                        self.scaler.scale(weighted).backward()
                 losses.append(loss.detach())
         return losses[0] if parts == 1 else torch.stack(losses).sum()
 
-    def _alone(self, *, last: bool) -> AbstractContextManager[object]:
-        """Ranks average their gradients once, behind the last part."""
+    def _no_sync(self, *, last: bool) -> AbstractContextManager[object]:
+        """Return a context in which ranks average gradients only after the last part."""
         if last or not isinstance(self.run_model, DistributedDataParallel):
             return nullcontext()
         return self.run_model.no_sync()
 
     def update(self) -> None:
-        """Down the gradients that are there."""
+        """Update the parameters by the current gradients."""
         optimizer, scaler = self.optimizer, self.scaler
         for group in optimizer.param_groups:
             share = cast(float, group.get("lr_scale", 1.0))  # of a layer decay
             group["lr"] = self.lr * share
         if self.recipe.clip_grad_norm is not None:
             scaler.unscale_(cast(torch.optim.Optimizer, optimizer))
-            own = self.model.parameters() if self._own is None else self._own
-            nn.utils.clip_grad_norm_([*own, *self.others], self.recipe.clip_grad_norm)
+            clipped = self.model.parameters() if self._clipped is None else self._clipped
+            nn.utils.clip_grad_norm_([*clipped, *self.others], self.recipe.clip_grad_norm)
         scaler.step(cast(torch.optim.Optimizer, optimizer))
         scaler.update()
 
 
 def cut_rows(rows: int, parts: int) -> list[slice]:
-    """So many parts of about the same size, the larger ones first."""
+    """Cut rows into parts of about equal size, the larger ones first."""
     ends = [k * (rows // parts) + min(k, rows % parts) for k in range(parts + 1)]
     return [slice(*pair) for pair in pairwise(ends)]
 
 
 def _in_groups(optimizer: Stepper) -> list[Tensor]:
-    """Its parameters: in a search those that choose an architecture are no part of a norm."""
+    """List its parameters; in a search, those of the architecture are not clipped."""
     groups = [cast(list[Tensor], group["params"]) for group in optimizer.param_groups]
     return [parameter for group in groups for parameter in group]

@@ -1,4 +1,4 @@
-"""One student learns from a SoftLabelSource: Algorithm 2 of EDL-Dist, for one resource.
+"""Training loop of one student from a SoftLabelSource: Algorithm 2 of EDL-Dist, for one rank.
 
     1: while not converged do                                  -> epochs
     3:   y, input = get_training_sample()                      -> Batch.labels, .views
@@ -6,8 +6,8 @@
     5:   θ = θ - η ∇ { α φ(y, F(θ, input)) + β ψ(soft_labels, F'(θ, input)) }  -> student_step.py
     7:   θ = Σ θ_j / N                                         -> aggregation/ranks.py
 
-The loop knows no process and no teacher. The same loop trains the teachers themselves
-(without soft labels), the N-training and Online baselines, and served students.
+The loop knows neither processes nor teachers. It also trains the teachers themselves (without
+soft labels), the N-training and Online baselines, and served students.
 """
 
 import math
@@ -59,76 +59,76 @@ class StudentLoop(PlanLoop):
             beat=lambda: job.pulse(self.position.step),
         )
         self.step = BatchStep(job, self.train_step)
-        self.mean: ModelEmaV3 | None = None  # running one of the weights; the master's
+        self.mean: ModelEmaV3 | None = None  # running mean of the weights, on the master
         if recipe.ema is not None and self.is_master:
             self.mean = moving_average(self.model, recipe.ema)
             self.results.model = self.mean.module
-        self.source: SoftLabelSource | None = None  # that it trains from
-        # This rank's share of a batch.
+        self.source: SoftLabelSource | None = None  # of its batches
+        # Share of this rank in a batch
         self._part = job.samples.part.shares[job.samples.part.rank] / sum(
             job.samples.part.shares
         )
-        self._thresholds: dict[str, float] = {}  # that its source was given last
+        self._thresholds: dict[str, float] = {}  # last ones sent to its source
         self.saves = Cadence(recipe.checkpoint_every_s, recipe.checkpoint_every_steps)
         self._done_samples = 0  # of this epoch
-        self._clock = time.perf_counter()  # training time counts from there
-        self._last_loss = float("nan")  # mean of the steps before the last look
+        self._clock = time.perf_counter()  # start of the current training time
+        self._last_loss = float("nan")  # mean at the last read
 
     # Start and resume
 
     def resume(self) -> bool:
-        """Go to the newest checkpoint, if there is one."""
+        """Restore the newest checkpoint, if there is one."""
         folder = self.job.folder / "checkpoints"
         newest = checkpoint.load_newest(folder, self.job.spec_hash, StudentFacts)
         return self.go_to(newest)
 
-    def go_to(self, found: checkpoint.LoadedCheckpoint[StudentFacts] | None) -> bool:
-        """Go to a checkpoint that was loaded; False for None, which is the start."""
-        if found is not None:
+    def go_to(self, newest: checkpoint.LoadedCheckpoint[StudentFacts] | None) -> bool:
+        """Restore a loaded checkpoint; return False for None, which is the start."""
+        if newest is not None:
             rank = self.job.ranks.rank
-            self.train_step.restore(found.tensors, found.facts, rank)
+            self.train_step.restore(newest.tensors, newest.facts, rank)
             for prefix, module in self._beside().items():
-                kept = {
+                state = {
                     name.removeprefix(prefix): tensor
-                    for name, tensor in found.tensors.items()
+                    for name, tensor in newest.tensors.items()
                     if name.startswith(prefix)
                 }
-                module.load_state_dict(kept)
-        self._count_from(found)
+                module.load_state_dict(state)
+        self._count_from(newest)
         self._count_drops()
         self.saves.done(self.position.step)
-        return found is not None
+        return newest is not None
 
     def _beside(self) -> dict[str, nn.Module]:
-        """What a checkpoint has beside the model, by how its tensors' names begin."""
-        found: dict[str, nn.Module] = {}
+        """Return the modules saved beside the model, by prefix of their tensors' names."""
+        modules: dict[str, nn.Module] = {}
         if self.mean is not None:
-            found["ema."] = self.mean.module
+            modules["ema."] = self.mean.module
         if self.step.features is not None:
-            found["projectors."] = self.step.features.projectors
-        return found
+            modules["projectors."] = self.step.features.projectors
+        return modules
 
     def start(self) -> Start:
-        """What a source must know to begin: the epoch and its finished batches."""
+        """Return the start of a source: the epoch and its finished batches."""
         return {"epoch": self.position.epoch, "done": sorted(self.position.done)}
 
     def measure_rate(self, seconds: float = 0.5) -> float:
-        """t_s of EDL-Dist: samples/s when soft labels are free (section 3.2).
+        """Measure t_s of EDL-Dist: samples/s without waiting for soft labels (section 3.2).
 
-        Trains a copy on one batch with made-up soft labels; leaves no trace in the model,
-        the optimiser or the random state.
+        Trains a copy on one batch with artificial soft labels; model, optimizer and random
+        state do not change.
         """
         return self.step.measured_rate(seconds)
 
     # Training
 
     def run(self, source: SoftLabelSource) -> MemberResult:
-        """Train to the end; what the master reports.
+        """Train to the end; return the result, on the master.
 
         Raises:
-            RunStopped: the user asked; the state is saved.
-            GenerationEnds: a rank comes or goes; the state is saved.
-            KdlabError: the loss is no longer a number.
+            RunStopped: the user asked for it; the state is saved.
+            GenerationEnds: a rank joins or leaves; the state is saved.
+            KdlabError: the loss is not finite.
         """
         self.train(source)
         return self.finish()
@@ -149,9 +149,9 @@ class StudentLoop(PlanLoop):
             for batch in source.epoch(position.epoch, frozenset(position.done)):
                 self.one_batch(batch, sizes[batch.index])
             self._act(ranks.agreed(last=True))
-        except (RunStopped, ClusterError):  # here, or in the source while it waited
+        except (RunStopped, ClusterError):  # raised here or by a waiting source
             self._stop_clock()
-            if ranks.world == 1:  # the others cannot know of it: they would wait for ever
+            if ranks.world == 1:  # other ranks would wait for it for ever
                 self._save()
             raise
         self._stop_clock()
@@ -170,7 +170,7 @@ class StudentLoop(PlanLoop):
         self.logs.done(position.step)
 
     def one_batch(self, batch: Batch, of_rows: int) -> None:
-        """One step on this rank's rows of a batch of `of_rows`, and all that goes with it."""
+        """Train on this rank's rows of a batch of `of_rows`: step, count, report and save."""
         position, job = self.position, self.job
         loss = self._step(batch, of_rows)
         position.step += 1
@@ -193,7 +193,7 @@ class StudentLoop(PlanLoop):
         return request
 
     def _act(self, agreed: list[StepAgreement]) -> None:
-        """What all ranks do after the same step."""
+        """Carry out agreements, on all ranks after the same step."""
         wanted = [a.all for a in agreed]
         leave, stop = any(w.leave for w in wanted), any(w.stop for w in wanted)
         due = self.saves.steps_due(self.position.step)
@@ -214,24 +214,24 @@ class StudentLoop(PlanLoop):
             self._pause()
 
     def _set_thresholds(self, values: dict[str, float]) -> None:
-        """Each rank has a reader of its own."""
+        """Send thresholds to the source; each rank has its own reader."""
         source: object = self.source
         if values == self._thresholds or not isinstance(source, Steerable):
             return
         self._thresholds = values
         try:
             source.set_thresholds(**values)
-        except BadInput as error:  # in megabytes: known here only
+        except BadInput as error:  # in megabytes, which only the source can check
             self.job.changes.refuse_thresholds()
             self._thresholds = {}
-            self.job.emit(Warned(message=f"The thresholds stay as they are. {error}"))
+            self.job.emit(Warned(message=f"The thresholds were not changed. {error}"))
             return
         if self.is_master:
             named = {f"soft_labels.{k}": v for k, v in values.items()}
             self.job.emit(SettingsChanged(step=self.position.step, values=named))
 
     def _changes_first(self, agreed: ChangeRequest) -> bool:
-        """Whether numbers change, and what they were changed from is not saved yet."""
+        """True where values change and the state before that is not saved yet."""
         return bool(self.control.news(agreed)) and self.saves.step < self.position.step
 
     def _apply(self, agreed: ChangeRequest) -> None:
@@ -239,7 +239,7 @@ class StudentLoop(PlanLoop):
             self.step.loss = self.control.loss
 
     def _pause(self) -> None:
-        """It is no training time."""
+        """Pause; it does not count as training time."""
         ranks = self.job.ranks
 
         def act(now: ChangeRequest) -> None:
@@ -273,24 +273,24 @@ class StudentLoop(PlanLoop):
         self._log_step(loss, lr, figures=figures)
 
     def _refuse_bad_loss(self) -> float:
-        """The mean loss since the last log line.
+        """Return the mean loss since the last log line.
 
         Raises:
-            KdlabError: it is no number any more.
+            KdlabError: it is not finite.
         """
         since = self.job.ranks.losses()
-        if not since:  # looked at by a checkpoint a moment ago
+        if not since:  # a checkpoint has just read it
             return self._last_loss
         loss = self._last_loss = float(torch.stack(since).mean())
         if not math.isfinite(loss):
             lr = self.train_step.lr
             raise Diverged(
                 f"The loss is {loss} near step {self.position.step} (epoch "
-                f"{self.position.epoch}, lr {lr:g}). Training cannot go on from here. The "
-                "usual causes are a learning rate that is too high, or weights and "
-                "temperature of the loss that blow it up. A resumed run keeps its recipe: "
-                "start it anew with a lower train.lr, or with train.clip_grad_norm=5. What was "
-                "set while it went on is taken back by: kdlab control RUN back"
+                f"{self.position.epoch}, lr {lr:g}). Training cannot continue. The usual "
+                "causes are a learning rate that is too high, or weights and temperature of "
+                "the loss that amplify it. A resumed run keeps its recipe: start a new one "
+                "with a lower train.lr, or with train.clip_grad_norm=5. To undo values that "
+                "were set during training: kdlab control RUN back"
             )
         return loss
 
@@ -301,7 +301,7 @@ class StudentLoop(PlanLoop):
         counts = job.ranks.sum_counts(torch.from_numpy(self.lineage.counts))
         self.lineage.finish_epoch(counts.numpy(), self.planned_ids())
         seen: Accuracy | None = None
-        if self._is_looked_at():
+        if self._is_validated():
             job.ranks.average_buffers(self.model, self._part)
             if self.is_master:
                 seen = self._validated()
@@ -310,18 +310,18 @@ class StudentLoop(PlanLoop):
         self._next_epoch(seen)
 
     def _count_drops(self) -> None:
-        """Drops of the learning rate, where it falls when validation does not get better."""
+        """Count the drops of the learning rate, with the plateau schedule."""
         if self.job.recipe.schedule == "plateau":
             patience = self.job.recipe.patience
             self.step.drops = plateau_drops(self.position.looks, patience)
 
     def _save(self) -> None:
-        """All ranks take part; the master writes.
+        """Save a checkpoint: all ranks take part, and the master writes.
 
-        Only while it writes is there a sign of life: whoever waits for another rank must look
-        as silent as it, or a rank that hangs here would never be found.
+        Heartbeats come only during the write: a rank that waits for another must look as silent
+        as that one, or a rank that hangs here would never be detected.
         """
-        self._refuse_bad_loss()  # or both kept checkpoints could be of a ruined model
+        self._refuse_bad_loss()  # or both checkpoints could be of a ruined model
         job, ranks = self.job, self.job.ranks
         ranks.average_buffers(self.model, self._part)
         counts = ranks.sum_counts(torch.from_numpy(self.lineage.counts))
@@ -331,7 +331,7 @@ class StudentLoop(PlanLoop):
         self.saves.done(self.position.step)
         if not self.is_master:
             return
-        tensors, own = self.train_step.state()
+        tensors, optimizer_facts = self.train_step.state()
         tensors |= {f"random.rank.{r}": state for r, state in enumerate(random_states)}
         tensors |= {f"random.cuda.{r}": state for r, state in enumerate(cuda)}
         tensors["lineage.counts"] = counts
@@ -341,12 +341,12 @@ class StudentLoop(PlanLoop):
             self._write_checkpoint(
                 StudentFacts,
                 tensors,
-                **vars(own),
+                **vars(optimizer_facts),
                 shares=dict(zip(job.members, job.samples.part.shares, strict=True)),
                 fence=job.fence,
             )
 
     def finish(self) -> MemberResult:
-        """Test the last and the best weights and export them; the master's work."""
+        """Test and export the last and the best weights, on the master."""
         assert self.source is not None
         return self._finished(self.source.figures())

@@ -1,4 +1,4 @@
-"""What a student's training is told, and what its checkpoint says."""
+"""Job of a student's training, and the facts of its checkpoints."""
 
 from dataclasses import dataclass, field
 
@@ -15,19 +15,19 @@ from kdlab.train.position import LoopFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudentJob(LoopJob):
-    """The whole network, and the other ranks that train it."""
+    """Training of a whole network on one or several ranks."""
 
     model_spec: ModelSpec
     model: Normalised
-    loss: LossSpec | None  # None: true labels only, whatever the source says
+    loss: LossSpec | None  # None: true labels only
     ranks: Ranks = field(default_factory=Ranks)
-    head: nn.Linear | None = None  # makes logits of the hidden states that the source gives
-    features: FeatureJob | None = None  # inner outputs that are compared too
+    head: nn.Linear | None = None  # from hidden states of the source to logits
+    features: FeatureJob | None = None  # compared inner outputs
     members: tuple[str, ...] = ("alone",)  # names of the ranks, in their order
 
     @property
     def outputs(self) -> int | None:
-        """Numbers that the source gives of each sample; None: as many as classes."""
+        """Numbers per sample from the source; None: the number of classes."""
         if self.features is not None:
             return self.features.outputs
         return None if self.head is None else self.head.in_features
@@ -35,7 +35,7 @@ class StudentJob(LoopJob):
 
 @dataclass(frozen=True, kw_only=True)
 class StudentFacts(LoopFacts, OptimizerFacts):
-    """A checkpoint's facts."""
+    """Facts of a student's checkpoint."""
 
     shares: dict[str, float]  # of each rank in a batch, by its name
     fence: int  # of the generation of ranks that saved it

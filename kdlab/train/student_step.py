@@ -1,4 +1,4 @@
-"""Line 5 of Algorithm 2 of EDL-Dist: one step of a student on one batch."""
+"""One step of a student on one batch (EDL-Dist, Algorithm 2, line 5)."""
 
 import copy
 from dataclasses import replace
@@ -15,7 +15,7 @@ from kdlab.train.feature_teaching import FeatureTeaching
 from kdlab.train.hard_loss import hard_loss, hard_losses
 from kdlab.train.step import TrainStep, steps_per_second
 from kdlab.train.student_job import StudentJob
-from kdlab.train.sync_norm import leave_alone
+from kdlab.train.sync_norm import make_local
 
 
 class BatchStep:
@@ -29,20 +29,19 @@ class BatchStep:
             self.features = FeatureTeaching(job.features, train_step.model, job.seed)
             train_step.add(self.features.projectors)
         self.drops = 0  # of the learning rate, by the plateau schedule
-        self.loss = job.loss  # with the weights and the temperature that it has now
+        self.loss = job.loss  # with its current weights and temperature
 
     def __call__(
         self, batch: Batch, of_rows: int, *, epoch: float = 0.0, lr_factor: float = 1.0
     ) -> Tensor:
-        """This rank's mean loss on its rows of `of_rows` of all ranks, still on the device.
+        """Take a step; return this rank's mean loss on its rows of `of_rows`, on the device.
 
-        So many an `epoch` is over, this one's share included; `lr_factor` is on top of the
-        schedule.
+        `epoch` counts finished epochs, with a fraction; `lr_factor` multiplies the schedule.
         """
         ranks, train_step = self.job.ranks, self.train_step
         batch.refuse_nonsense()
-        given = [batch.views, batch.labels, *([] if batch.soft is None else [batch.soft])]
-        views, labels, *soft = self.feed.to_device(*given)
+        tensors = [batch.views, batch.labels, *([] if batch.soft is None else [batch.soft])]
+        views, labels, *soft = self.feed.moved(*tensors)
         rows, mixed = len(batch.ids), batch.mixed
         train_step.listen(taught=bool(soft))
         factor, batches = lr_factor * ranks.lr_scale, self.job.samples.plan.batches
@@ -51,8 +50,8 @@ class BatchStep:
         def loss_of(part: slice) -> Tensor:
             both = train_step.both_scores(views[part])
             taught = soft[0][part] if soft else None
-            own = mixed and MixedLabels(mixed.others[part], mixed.share[part])
-            return self._loss(both, labels[part], taught, own, epoch)
+            mix = mixed and MixedLabels(mixed.others[part], mixed.share[part])
+            return self._loss(both, labels[part], taught, mix, epoch)
 
         loss = train_step.gradients(
             rows,
@@ -63,11 +62,11 @@ class BatchStep:
         if self.features is not None:
             ranks.average_gradients(self.features.projectors)
         train_step.update()
-        self.feed.wait()  # the source may overwrite the batch from now on
+        self.feed.wait()  # the source may now overwrite the batch
         return loss
 
     def _parts(self, of_rows: int) -> int:
-        """Parts of a batch: the same on all ranks, whose norms meet in each."""
+        """Return the parts of a batch: equal on all ranks, whose norms synchronise in each."""
         if self.job.recipe.accumulate == 1:
             return 1
         return self.train_step.parts(
@@ -82,7 +81,7 @@ class BatchStep:
         mixed: MixedLabels | None,
         epoch: float,
     ) -> Tensor:
-        """α φ + β ψ, and what inner outputs add; plain φ without a teacher. In float32."""
+        """Return α φ + β ψ plus the losses of features; without a teacher φ. In float32."""
         scores, taught = both
         hard, labels = self._hard(scores, labels, mixed)
         spec = self.loss
@@ -94,7 +93,7 @@ class BatchStep:
         inner = scores.new_zeros(())
         if self.features is not None:
             inner, classes = self.features(teacher), self.features.job.classes
-            if not classes:  # of foundation models, which know none
+            if not classes:  # of foundation models, which have none
                 return spec.hard_weight * hard + inner
             teacher = teacher[:, :classes]
         soft = spec.soft(taught, teacher, labels)
@@ -105,9 +104,9 @@ class BatchStep:
     def _hard(
         self, scores: Tensor, labels: Tensor, mixed: MixedLabels | None
     ) -> tuple[Tensor, Tensor]:
-        """φ, and the label that counts for losses that treat the target class apart.
+        """Return φ, and the labels for losses that treat the target class separately.
 
-        Of two images in one view each label has its share of φ, and the larger one counts.
+        Of two mixed images each label has its share of φ; the label of the larger one is returned.
         """
         recipe = self.job.recipe
         if mixed is None and not self.unlabelled:
@@ -120,7 +119,7 @@ class BatchStep:
         return hard, torch.where(share >= 0.5, labels, others)
 
     def measured_rate(self, seconds: float) -> float:
-        """Samples/s of a copy, on one batch with made-up soft labels."""
+        """Measure samples/s of a copy, on one batch with artificial soft labels."""
         samples = self.job.samples
         ids = samples.batches(0)[0]
         views = torch.from_numpy(samples.views(ids, 0))
@@ -128,10 +127,10 @@ class BatchStep:
         soft = torch.zeros((len(ids), self.job.outputs or samples.classes))
         batch = Batch(0, ids, views, labels, soft)
         with torch.random.fork_rng():
-            model = leave_alone(copy.deepcopy(self.train_step.model)).train()
-            own = TrainStep(self.job.recipe, model, model, self.train_step.device)
-            # The others may be measuring nothing now.
-            twin = BatchStep(replace(self.job, ranks=Ranks()), own)
+            model = make_local(copy.deepcopy(self.train_step.model)).train()
+            train_step = TrainStep(self.job.recipe, model, model, self.train_step.device)
+            # Without the other ranks, which may not measure now.
+            twin = BatchStep(replace(self.job, ranks=Ranks()), train_step)
             twin.loss = self.loss
             for _ in range(3):
                 twin(batch, len(ids))

@@ -1,7 +1,7 @@
 """Batch norm over the rows of a whole group of devices, on any backend.
 
-torch's SyncBatchNorm takes CUDA tensors only; this one goes over whatever the process
-group speaks, so that a shared stage on CPUs trains as one device would.
+torch's SyncBatchNorm takes CUDA tensors only; this one uses any backend of the process
+group, so that a shared stage on CPUs trains as one device would.
 """
 
 from typing import Any, TypeGuard
@@ -17,39 +17,41 @@ from kdlab.errors import ModelError
 
 
 class GroupBatchNorm(nn.BatchNorm2d):
-    """As `nn.BatchNorm2d`, with the mean and variance of all the group's rows.
+    """`nn.BatchNorm2d` with the mean and variance of the rows of the whole group.
 
-    What follows the norm in timm's (`drop`, `act`) follows here too, under the same names,
-    so that a state goes into either.
+    timm's `drop` and `act` follow the norm here too, under the same names, so that either can load
+    the other's state.
     """
 
     group: dist.ProcessGroup | None = None
-    alone = False  # for a copy that only one device computes with
+    is_local = False  # True for a copy on one device: its own rows only
     drop: nn.Module
     act: nn.Module
 
     @classmethod
-    def of(cls, norm: nn.BatchNorm2d, group: dist.ProcessGroup | None) -> "GroupBatchNorm":
-        """The same parameters and buffers."""
-        made = cls(
+    def share(
+        cls, norm: nn.BatchNorm2d, group: dist.ProcessGroup | None
+    ) -> "GroupBatchNorm":
+        """Make a group norm that shares the parameters and buffers of `norm`."""
+        shared = cls(
             norm.num_features,
             norm.eps,
             norm.momentum,
             affine=norm.affine,
             track_running_stats=norm.track_running_stats,
         )
-        made.weight, made.bias = norm.weight, norm.bias
-        made.running_mean, made.running_var = norm.running_mean, norm.running_var
-        made.num_batches_tracked = norm.num_batches_tracked
-        made.group = group
-        made.drop = getattr(norm, "drop", nn.Identity())
-        made.act = getattr(norm, "act", nn.Identity())
-        made.train(norm.training)
-        return made
+        shared.weight, shared.bias = norm.weight, norm.bias
+        shared.running_mean, shared.running_var = norm.running_mean, norm.running_var
+        shared.num_batches_tracked = norm.num_batches_tracked
+        shared.group = group
+        shared.drop = getattr(norm, "drop", nn.Identity())
+        shared.act = getattr(norm, "act", nn.Identity())
+        shared.train(norm.training)
+        return shared
 
     def forward(self, input: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, C, H, W)."""
-        if self.training and not self.alone:
+        if self.training and not self.is_local:
             normal, mean, variance, total = _Normalised.apply(
                 input, self.weight, self.bias, self.eps, self.group
             )
@@ -73,12 +75,12 @@ class GroupBatchNorm(nn.BatchNorm2d):
 
 
 class _Normalised(Function):
-    """Normalised by all rows of a group, with the gradient written out.
+    """Normalisation over all rows of a group, with an explicit gradient.
 
     Each device's mean and variance are joined by counts (Chan et al. 1979), so no digits
-    are lost to a difference of squares, and one message goes round in each direction. The
-    gradient is that of torch's fused kernel for this device's rows alone, put right by what
-    the others' rows change in its two sums.
+    are lost to a difference of squares, with one message in each direction. The gradient is
+    that of torch's fused kernel for this device's rows, corrected by the other rows' part of its
+    two sums.
     """
 
     @staticmethod
@@ -92,9 +94,9 @@ class _Normalised(Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         channels = input.shape[1]
         mean, variance = torch.batch_norm_update_stats(input, None, None, 0.0)
-        own = torch.cat([mean, variance, mean.new_tensor([input.numel() / channels])])
-        everyone = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(everyone, own, group=group)
+        local = torch.cat([mean, variance, mean.new_tensor([input.numel() / channels])])
+        everyone = [torch.empty_like(local) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(everyone, local, group=group)
         means, variances, counts = torch.stack(everyone).split([channels, channels, 1], 1)
         total = counts.sum()
         mean = (counts * means).sum(0) / total
@@ -130,32 +132,32 @@ class _Normalised(Function):
         return inner, of_weight, of_bias, None, None
 
 
-def leave_alone(module: nn.Module) -> nn.Module:
-    """The module, whose batch norms look at this device's rows only from now on."""
+def make_local(module: nn.Module) -> nn.Module:
+    """Make the batch norms of a module use the rows of this device only; return the module."""
     for child in module.modules():
         if isinstance(child, GroupBatchNorm):
-            child.alone = True
+            child.is_local = True
     return module
 
 
 def synchronise(module: nn.Module, group: dist.ProcessGroup | None) -> nn.Module:
-    """The module with every batch norm taken over the group; parameters stay the same.
+    """Replace every batch norm by one over the group; parameters are shared.
 
     Raises:
-        ModelError: a batch norm of a kind that is not known here.
+        ModelError: a batch norm is of an unsupported kind.
     """
     check_norms(module)
     if dist.get_world_size(group) == 1 or isinstance(module, GroupBatchNorm):
         return module
     if type(module) is nn.BatchNorm2d or _is_timms(module):
-        return GroupBatchNorm.of(module, group)
+        return GroupBatchNorm.share(module, group)
     for name, child in module.named_children():
         setattr(module, name, synchronise(child, group))
     return module
 
 
 def _is_timms(module: nn.Module) -> TypeGuard[nn.BatchNorm2d]:
-    """Whether it is timm's BatchNormAct2d, without the seconds timm's import takes."""
+    """True for timm's BatchNormAct2d, without importing timm, which takes seconds."""
     return any(
         cls.__name__ == "BatchNormAct2d" and cls.__module__.startswith("timm.")
         for cls in type(module).__mro__
@@ -163,14 +165,14 @@ def _is_timms(module: nn.Module) -> TypeGuard[nn.BatchNorm2d]:
 
 
 def check_norms(module: nn.Module) -> None:
-    """Whether all its batch norms can be taken over a group.
+    """Check that all batch norms can be synchronised over a group.
 
     Raises:
-        ModelError: one of a kind that is not known here.
+        ModelError: one is of an unsupported kind.
     """
     for name, child in module.named_modules():
-        known = type(child) in (nn.BatchNorm2d, GroupBatchNorm) or _is_timms(child)
-        if isinstance(child, nn.modules.batchnorm._BatchNorm) and not known:
+        is_supported = type(child) in (nn.BatchNorm2d, GroupBatchNorm) or _is_timms(child)
+        if isinstance(child, nn.modules.batchnorm._BatchNorm) and not is_supported:
             raise ModelError(
                 f"{name} is a {type(child).__name__}, which cannot be taken over a group of "
                 "devices. Set method.bn=local (Pipe-BD) or aggregation.batch_norm=local (a "

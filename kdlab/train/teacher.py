@@ -1,7 +1,7 @@
-"""Teachers on demand: a card names model, data and recipe; the checkpoint is made once.
+"""Teachers on demand: a card names model, data and recipe; the weights are trained once.
 
-A teacher is kept under the hash of everything it depends on, so two cards that say the
-same share one file, and a changed recipe is another teacher.
+A teacher is stored under the hash of everything it depends on, so equal cards share one file, and
+a changed recipe is another teacher.
 """
 
 import hashlib
@@ -91,15 +91,15 @@ class TeacherSpec(Spec):
             object.__setattr__(self, "data", shown)
 
     @classmethod
-    def short_form(cls, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """A model alone is a teacher that the experiment's own recipe trains."""
-        own = {k: v for k, v in given.items() if k in cls.__dataclass_fields__}
-        model = {k: v for k, v in given.items() if k not in own}
-        return {"type": cls.component, "model": model} | own
+    def short_form(cls, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Read a model alone as a teacher that is trained by the experiment's recipe."""
+        own_fields = {k: v for k, v in config.items() if k in cls.__dataclass_fields__}
+        model = {k: v for k, v in config.items() if k not in own_fields}
+        return {"type": cls.component, "model": model} | own_fields
 
     @property
     def called(self) -> str:
-        """Its name, where features are of several teachers."""
+        """Name for `features`, where there are several teachers."""
         network = self.model
         while isinstance(network, ShrunkModel):
             network = network.model
@@ -107,7 +107,7 @@ class TeacherSpec(Spec):
 
     @property
     def trainable(self) -> bool:
-        """Whether it says how it comes by its weights."""
+        """True where its spec has weights, or data and a way to train."""
         if self.model.weights is not None or self.headless:
             return True
         return self.data is not None and (self.probe or self.recipe is not None)
@@ -123,7 +123,7 @@ class TeacherSpec(Spec):
                 yield Fault(name, "is set, and model.weights are taken as they are")
 
     def in_experiment(self, data: DataSpec, recipe: Recipe) -> "TeacherSpec":
-        """This teacher; what its training lacks is taken from the experiment's."""
+        """Return this teacher, with the experiment's data and recipe where it lacks them."""
         if self.trainable:
             return self
         return replace(self, data=self.data or data, recipe=self.recipe or recipe)
@@ -144,7 +144,7 @@ class PreparedTeacher:
         return network_key(self.spec.model, self.sha256)
 
     def build(self, num_classes: int, in_chans: int) -> Normalised:
-        """The frozen model in eval mode, on the CPU."""
+        """Build the frozen model in eval mode, on the CPU."""
         classes = 0 if self.spec.headless else num_classes
         model = self.spec.model.without_weights().build(classes, in_chans)
         load_weights(model.net, self.weights, self.sha256)
@@ -177,7 +177,7 @@ class PreparedTeachers:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is one teacher, or the mean of probabilities by the cards' weights."""
+        """True for one teacher, or the mean of probabilities by the cards' weights."""
         plainly = self.by == "probabilities" and self.validated is None
         return plainly or len(self.members) == 1
 
@@ -192,9 +192,9 @@ class PreparedTeachers:
         return hashlib.sha256("+".join(parts).encode()).hexdigest()[:16]
 
     def build(self, num_classes: int, in_chans: int) -> nn.Module:
-        """The frozen model in eval mode, on the CPU."""
-        made = [member.build(num_classes, in_chans) for member in self.members]
-        return frozen(combined(made, self.combination))
+        """Build the frozen model in eval mode, on the CPU."""
+        models = [member.build(num_classes, in_chans) for member in self.members]
+        return frozen(combined(models, self.combination))
 
     def load(self, data: ImageData, device: str) -> LoadedTeacher:
         model = self.build(len(data.classes), data.shape[0])
@@ -202,7 +202,7 @@ class PreparedTeachers:
 
 
 def loaded(model: nn.Module, fingerprint: str, device: str) -> LoadedTeacher:
-    """A frozen model as what a source asks in its own process."""
+    """Wrap a frozen model for a source in this process."""
     model = model.to(device)
 
     @torch.inference_mode()
@@ -222,17 +222,17 @@ def frozen(model: M) -> M:
 
 
 def recipe_hash(spec: TeacherSpec) -> str:
-    """Hash of all that the weights depend on; cadence of logs and checkpoints does not count."""
+    """Hash everything that the weights depend on; the cadence of logs and saves is excluded."""
     return hash_of(spec.to_dict(), spec.data.identity() if spec.data else "")
 
 
 def begin_with(
     spec: TeacherSpec, model: Normalised, data: ImageData, emit: Emit = discard_event
 ) -> None:
-    """Load the backbone, if there is one, into a model that was just built.
+    """Load the backbone, if there is one, into a new model.
 
     Raises:
-        WeightsError: missing, damaged, or of another network.
+        WeightsError: the file is missing, damaged, or of another network.
     """
     if spec.backbone is not None:
         views = torch.from_numpy(data.inputs[data.train[:2]])
@@ -243,7 +243,7 @@ def begin_with(
 
 
 def prepared(spec: TeacherSpec) -> PreparedTeacher | None:
-    """The teacher, if its weights are on this machine; it is not trained for that."""
+    """Return the teacher if its weights are on this machine; it is not trained here."""
     if spec.model.weights is not None and not spec.headless:
         path = spec.model.weights_path()
         return (
@@ -262,7 +262,7 @@ def _folder(spec: TeacherSpec) -> Path:
 def _fitted(
     spec: TeacherSpec, weights: Path, top1: float | None, data: ImageData | None
 ) -> PreparedTeacher:
-    """With the classes of this data, in its order; without data as it is."""
+    """Cut the teacher to the classes of this data, in its order; without data keep them."""
     if data is not None:
         names = named(spec.classes, names_beside(weights), data)
         if names is not None and names != data.classes:
@@ -276,17 +276,17 @@ def prepare(
     stop: Callable[[], bool] = lambda: False,
     data: ImageData | None = None,
 ) -> PreparedTeacher:
-    """The teacher with its weights on disk, trained now if it was not before.
+    """Return the teacher with its weights on disk; train it first if needed.
 
     Args:
         spec: of the teacher.
-        emit: gets what its training says.
-        stop: whether the user asked for that.
-        data: whose classes its outputs become; None leaves them as they are.
+        emit: for the events of its training.
+        stop: returns True once the user asked to stop.
+        data: its outputs are cut to the classes of this data; None keeps them.
 
     Raises:
-        TeacherRefused: trained, and below `min_top1`.
-        RunStopped: the user asked; training goes on from there the next time.
+        TeacherRefused: its accuracy is below `min_top1`.
+        RunStopped: the user asked for it; training continues from there the next time.
     """
     if spec.headless:
         path = bare_file(spec.model, 3 if data is None else data.shape[0])
@@ -307,7 +307,7 @@ def prepare(
         raise TeacherRefused(
             f"The teacher reached {known.validation_top1:.2f} % on validation, its card "
             f"demands {spec.min_top1:g} %. Train it longer (recipe.epochs) or lower "
-            f"min_top1. It is kept in {folder}."
+            f"min_top1. Its files are in {folder}."
         )
     weights = folder / "best.safetensors"
     emit(TeacherReady(folder=str(folder), **to_builtins(known)))
@@ -316,15 +316,15 @@ def prepare(
 
 @dataclass(frozen=True, slots=True)
 class _Trained:
-    """A teacher's facts.json; percent, of the weights that are kept."""
+    """Facts of a teacher in facts.json; accuracies in percent, of the saved weights."""
 
     validation_top1: float
     test_top1: float
     test_top5: float
-    epoch: int  # they are from
+    epoch: int  # of the weights
     train_seconds: Amount
     samples_per_second: Amount
-    test: Mapping[str, object]  # all that was counted on the test images
+    test: Mapping[str, object]  # accuracy on the test images
 
     @classmethod
     def read(cls, folder: Path) -> "_Trained | None":
@@ -332,7 +332,7 @@ class _Trained:
         return find_as(cls, folder / _FACTS, cure)
 
     def write(self, folder: Path) -> Self:
-        """Last: its presence means complete."""
+        """Write the facts, last: their presence means that the teacher is complete."""
         write_json(folder / _FACTS, to_builtins(self))
         return self
 
@@ -379,7 +379,7 @@ def _train(
 
 
 def _probe(spec: TeacherSpec, folder: Path, emit: Emit) -> _Trained:
-    """Learn the last layer alone."""
+    """Fit the last layer only."""
     assert spec.data is not None
     recipe = spec.recipe or Recipe()
     data = spec.data.load(lambda line: emit(Note(message=line)), verify=True)

@@ -1,7 +1,7 @@
 """A teacher's classes by name: its last layer is cut to the data's classes, in the data's order.
 
-What comes out is an ordinary network of the data's classes, kept as a file of its own. So whoever
-loads it, in any process, by hidden states or by features, needs to know nothing of this.
+The result is an ordinary network of the data's classes in its own file, so code that loads it, in
+any process, for logits, hidden states or features, needs no special case.
 """
 
 import hashlib
@@ -30,27 +30,27 @@ _HOW = (
 
 
 def named(
-    given: Classes | None, own: tuple[str, ...], data: ImageData
+    classes: Classes | None, outputs: tuple[str, ...], data: ImageData
 ) -> tuple[str, ...] | None:
-    """What each output is, by the data's names; None where nothing is said, or nothing known.
+    """Name each output by the data's classes; None where their names are unknown.
 
     Args:
-        given: `teacher.classes`.
-        own: what is known of its outputs' names; empty where nothing is.
-        data: what it is asked about.
+        classes: `teacher.classes`.
+        outputs: known names of its outputs; may be empty.
+        data: of the experiment.
 
     Raises:
-        ModelError: classes of the data that it does not have, or has twice; other names.
+        ModelError: classes of the data are missing or doubled, or a name is unknown.
     """
-    names = own or data.classes
-    if isinstance(given, Mapping):
-        for name in set(given) - set(names):
+    names = outputs or data.classes
+    if isinstance(classes, Mapping):
+        for name in set(classes) - set(names):
             raise ModelError(f"teacher.classes has {name!r}.{nearest(name, names)} {_HOW}")
-        names = tuple(given.get(name, name) for name in names)
-    elif given is not None:
-        names = _lines(given) if isinstance(given, str) else given
-    elif not set(data.classes) <= set(own):
-        return None  # the same may be words there and numbers here
+        names = tuple(classes.get(name, name) for name in names)
+    elif classes is not None:
+        names = _lines(classes) if isinstance(classes, str) else classes
+    elif not set(data.classes) <= set(outputs):
+        return None  # equal classes may be words there and numbers here
     lacking = [name for name in data.classes if names.count(name) != 1]
     for name in lacking:
         raise ModelError(
@@ -71,7 +71,7 @@ def _lines(path: str) -> tuple[str, ...]:
 
 
 def names_beside(weights: Path) -> tuple[str, ...]:
-    """Names of the outputs, where kdlab's card beside a weights file says them."""
+    """Read the names of the outputs from kdlab's card beside a weights file, if it has them."""
     try:
         return tuple(read_card(weights).get("classes", ()))
     except WeightsError:
@@ -79,7 +79,7 @@ def names_beside(weights: Path) -> tuple[str, ...]:
 
 
 def cut_to(model: Normalised, names: tuple[str, ...], data: ImageData) -> None:
-    """Give a network of these outputs the data's classes, in place.
+    """Cut the outputs of a network to the data's classes, in place.
 
     Raises:
         ModelError: its last layer is not linear.
@@ -97,13 +97,13 @@ def cut_to(model: Normalised, names: tuple[str, ...], data: ImageData) -> None:
 
 
 def cut(spec: ModelSpec, weights: Path, names: tuple[str, ...], data: ImageData) -> Path:
-    """The file of a teacher that is cut to the data's classes; made once.
+    """Return the file of a teacher that is cut to the data's classes; it is written once.
 
     Args:
-        spec: of the whole network.
+        spec: of the uncut network.
         weights: its file.
         names: of its outputs.
-        data: whose classes are wanted.
+        data: of the experiment.
     """
     parts = [spec.to_dict(), file_sha256(weights), names, data.classes, data.shape[0]]
     text = json.dumps(parts, sort_keys=True)

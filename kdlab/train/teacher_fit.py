@@ -1,4 +1,4 @@
-"""Whether a teacher can serve an experiment's data, found before anything is started."""
+"""Check that a teacher fits the data of an experiment."""
 
 from kdlab.data.images import ImageData
 from kdlab.errors import ModelError
@@ -9,33 +9,34 @@ from kdlab.train.teacher_classes import cut_to, named, names_beside
 
 
 def check(spec: TeacherSpec, data: ImageData) -> None:
-    """Whether the teacher can serve this data, before anything is started.
+    """Check before a start that the teacher fits this data.
 
     Raises:
-        ModelError: another number of classes, or images it cannot take.
-        WeightsError: a weights file that is missing, damaged or foreign.
+        ModelError: the number of classes or the shape of the images does not fit.
+        WeightsError: the weights file is missing, damaged, or of another network.
     """
     if spec.headless:
         check_fit(
             bare(spec.model, data.shape[0]), data.shape, 0, f"the teacher {spec.called}"
         )
         return
-    own = None if spec.data is None else spec.data.load()
-    known = () if own is None else own.classes
+    trained_on = None if spec.data is None else spec.data.load()
+    known = () if trained_on is None else trained_on.classes
     if spec.model.weights is not None:
         known = names_beside(spec.model.weights_path())
     names = named(spec.classes, known, data)
-    if own is not None:
-        if names is None and len(own.classes) != len(data.classes):
+    if trained_on is not None:
+        name = trained_on.name
+        if names is None and len(trained_on.classes) != len(data.classes):
             raise ModelError(
-                f"The teacher is trained on {own.name} with {len(own.classes)} classes, the "
+                f"The teacher is trained on {name} with {len(trained_on.classes)} classes, the "
                 f"student's data {data.name} has {len(data.classes)}: the number of classes "
                 "differs, so its soft labels mean nothing here. Choose a teacher of the "
                 "same data set, or say what its classes are (teacher.classes)."
             )
-        if own.shape[0] != data.shape[0]:
+        if trained_on.shape[0] != data.shape[0]:
             raise ModelError(
-                f"The teacher is trained on {own.name} with {own.shape[0]} channels, the "
+                f"The teacher is trained on {name} with {trained_on.shape[0]} channels, the "
                 f"student's data {data.name} has {data.shape[0]}. Give both the same channels."
             )
     count = len(names or data.classes)

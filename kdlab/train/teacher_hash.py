@@ -1,4 +1,4 @@
-"""What a teacher's weights depend on, as a hash: it names the folder that they are kept in."""
+"""Hash of everything a teacher's weights depend on; it names their folder."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from kdlab.errors import ModelError, NotFoundError
 from kdlab.models.model import ModelSpec
 from kdlab.models.published import file_at
 
-# Fields that were added, and what was done before.
+# Fields added since, with the value that leaves old hashes unchanged.
 _ADDED_TO_TEACHERS: Mapping[str, object] = {
     "backbone": None,
     "probe": False,
@@ -42,9 +42,9 @@ _ADDED_TO_RECIPES: Mapping[str, object] = {
 
 
 def network_key(model: ModelSpec, sha256: str) -> str:
-    """16 hex digits of weights and of the network that has them: a size, options of timm."""
-    told = json.dumps(model.without_weights().to_dict(), sort_keys=True)
-    return key_of(f"{sha256} {told}")
+    """Return 16 hex digits for weights and their network, such as its size or timm options."""
+    network = json.dumps(model.without_weights().to_dict(), sort_keys=True)
+    return key_of(f"{sha256} {network}")
 
 
 def _without(block: dict[str, Any], added: Mapping[str, object]) -> None:
@@ -53,8 +53,8 @@ def _without(block: dict[str, Any], added: Mapping[str, object]) -> None:
             del block[name]
 
 
-def _prepare_timm(tree: Any) -> None:
-    """Drop added fields of timm's models at any depth; hash the files that `pretrained` names."""
+def _without_drops(tree: Any) -> None:
+    """Remove unset fields of timm's models, at any depth."""
     if not isinstance(tree, dict):
         return
     kind = str(tree.get("type", ""))
@@ -69,12 +69,12 @@ def _prepare_timm(tree: Any) -> None:
 
 
 def hash_of(parts: dict[str, Any], identity: str) -> str:
-    """Hash of a teacher's spec as plain data, which is changed, and of its images."""
-    # They say nothing about the weights
+    """Hash a teacher's spec as plain data, which is modified, and the identity of its images."""
+    # The weights do not depend on these
     for name in ("min_top1", "weight", "classes", "name", "size"):
         parts.pop(name)
     recipe = parts["recipe"] or {}
-    # Teachers that were trained before stay what they are.
+    # Hashes of teachers that were trained earlier do not change.
     _without(recipe, _ADDED_TO_RECIPES)
     _without(parts, _ADDED_TO_TEACHERS)
     data = parts["data"] or {}
@@ -84,13 +84,12 @@ def hash_of(parts: dict[str, Any], identity: str) -> str:
     for name in list(recipe):
         if name.startswith(("log_", "checkpoint_", "threads", "device")):
             del recipe[name]
-    if (
-        backbone := parts.get("backbone")
-    ) is not None:  # the file counts, not where it lies
+    backbone = parts.get("backbone")
+    if backbone is not None:  # its content counts, not its path
         parts["backbone"] = file_sha256(Path(located(backbone)).expanduser())
     if parts.get("probe"):
         parts["recipe"] = None
-    # A component from a notebook cell is what its text says, not its name alone.
+    # A component from a notebook cell is identified by its source, not only by its name.
     cells = {name: registry.cell_source(name) for name in sorted(component_names(parts))}
     text = json.dumps([parts, identity, cells], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

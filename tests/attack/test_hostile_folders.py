@@ -114,7 +114,7 @@ def test_changes_are_of_their_types_and_ranges(tmp_path):
             file.write(json.dumps(line) + "\n")
     assert ChangeReader(path)() == [SetValues(time=1.0, member="m", set=good)]
     queue = ChangeQueue(path, "m")
-    queue.look(now=True)
+    queue.poll(now=True)
     assert queue.values == good
 
 
@@ -548,7 +548,7 @@ def test_odd_orders_are_orders_or_nothing(tmp_path):
         assert type(found) in Change.KINDS.values()
         assert isinstance(found.member, str)
     queue = ChangeQueue(path, "m")
-    queue.look(now=True)
+    queue.poll(now=True)
     assert all(isinstance(value, float | int) for value in queue.values.values())
 
 

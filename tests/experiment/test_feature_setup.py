@@ -42,10 +42,10 @@ def test_a_job_has_taps_and_shapes_of_both_networks(digits, networks):
     ]
     job = feature_job(losses, {"one": teacher}, student, data)
     assert job.classes == 10
-    assert len(job.taps) == len(job.own) == len(job.theirs) == 2
-    assert [shape[0] for shape in job.theirs] == [16, 8]  # channels
-    assert [shape[0] for shape in job.own] == [4 * 2, 4]
-    numbers = 10 + sum(int(np.prod(shape)) for shape in job.theirs)
+    assert len(job.taps) == len(job.student_shapes) == len(job.teacher_shapes) == 2
+    assert [shape[0] for shape in job.teacher_shapes] == [16, 8]  # channels
+    assert [shape[0] for shape in job.student_shapes] == [4 * 2, 4]
+    numbers = 10 + sum(int(np.prod(shape)) for shape in job.teacher_shapes)
     assert job.outputs == numbers
     taps = teacher_taps(losses, {"one": teacher}, data)
     assert row_length(taps, {"one": teacher}, data) == numbers
@@ -75,8 +75,8 @@ def test_of_several_teachers_the_losses_stand_in_the_order_of_their_row(digits, 
     ]
     job = feature_job(losses, teachers, student, data)
     assert [loss.of for loss in job.losses] == ["one", "two", "two"]
-    assert job.theirs[0] == (8, 8, 8)
-    assert job.theirs[1] == (12,)
+    assert job.teacher_shapes[0] == (8, 8, 8)
+    assert job.teacher_shapes[1] == (12,)
     taps = teacher_taps(losses, teachers, data)
     assert [len(own) for own in taps] == [1, 2]
     assert row_length(taps, teachers, data) == job.outputs

@@ -130,10 +130,10 @@ def test_orders_of_the_run_reach_the_member_they_are_for(spec, training):
     one, _ = training(spec("smoke/none"))
     append(one.run.path, Pause(time=one.run.since + 1, member="somebody/else"))
     changes = one.changes
-    changes.look(now=True)
+    changes.poll(now=True)
     assert not changes.paused
     append(one.run.path, Pause(time=one.run.since + 1, member=one.member.name))
-    changes.look(now=True)
+    changes.poll(now=True)
     assert changes.paused
     assert (one.run.path / CONTROL).exists()
 

@@ -206,7 +206,7 @@ def test_it_stops_when_it_was_told_to_or_the_user_asked(run_of):
 def test_orders_for_its_member_steer_it(rank):
     append(rank.run.path, Pause(time=rank.run.since + 1, member="none/seed0"))
     changes = rank.changes
-    changes.look(now=True)
+    changes.poll(now=True)
     assert changes.paused
 
 

@@ -51,7 +51,7 @@ def test_missing_classes_are_said(kdlab_home, elsewhere):
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status
     warnings = [e.message for e in select(run.folder.events, "warned")]
-    assert any("are not in the local data: worker" in text for text in warnings)
+    assert any("Local data lacks some of" in text for text in warnings)
 
 
 @pytest.mark.nightly

@@ -49,7 +49,7 @@ def played(aggregation, error=lambda weights: 0.0):
         made = [
             aggregation.merge(
                 MergeInputs(
-                    states=states, own=states[k], memory=memories[k],
+                    states=states, local=states[k], memory=memories[k],
                     parameters=frozenset(NAMES), round=number, rounds=ROUNDS, error=error,
                 )
             )
@@ -57,7 +57,7 @@ def played(aggregation, error=lambda weights: 0.0):
         ]  # fmt: skip
         memories = [m.memory for m in made]
         own = [numbers(m.weights) for m in made]
-        whole = [numbers(m.whole or m.weights) for m in made]
+        whole = [numbers(m.global_weights or m.weights) for m in made]
         assert all(np.array_equal(w, whole[0]) for w in whole)  # no server, and all agree
         assert all(int(m.weights["steps"]) == 7 for m in made)
         course.append((np.array(own), whole[0]))
@@ -165,7 +165,7 @@ def test_muloco_is_diloco_on_what_of_each_delta_travels(bits, feedback):
             made = spec.merge(
                 MergeInputs(
                     states=[spec.decode(sent, memory) for sent, _ in coded],
-                    own=states[k], memory=memory, parameters=trained,
+                    local=states[k], memory=memory, parameters=trained,
                     round=number, rounds=ROUNDS, error=lambda w: 0.0,
                 )
             )  # fmt: skip
@@ -240,7 +240,7 @@ def test_soups_take_all_or_those_that_help():
             Soup(recipe=recipe)
             .merge(
                 MergeInputs(
-                    states=states, own=states[0], memory={}, parameters=frozenset(NAMES),
+                    states=states, local=states[0], memory={}, parameters=frozenset(NAMES),
                     round=0, rounds=1, error=lambda w: abs(float(w["a"]) - 0.4),
                 )
             )

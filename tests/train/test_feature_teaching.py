@@ -46,7 +46,8 @@ def test_each_loss_has_its_part_of_a_row_and_logits_are_none_of_it():
     model = Normalised(net, (0.5,), (0.5,), 4)
     job = FeatureJob(
         losses=(Hint(projector="none"), Hint(projector="none", weight=3.0)),
-        taps=("1", "1"), own=((4,), (4,)), theirs=((4,), (4,)), classes=2,
+        taps=("1", "1"), student_shapes=((4,), (4,)),
+        teacher_shapes=((4,), (4,)), classes=2,
     )  # fmt: skip
     teaching = FeatureTeaching(job, model, seed=0)
     row = torch.randn(5, job.outputs)

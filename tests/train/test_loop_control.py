@@ -9,7 +9,7 @@ from kdlab.changes.change import LR_FACTOR, Change, ChangeReader, append
 from kdlab.changes.queue import ChangeQueue
 from kdlab.changes.request import ChangeRequest
 from kdlab.losses.hinton import Hinton
-from kdlab.train.loop_control import LoopControl, alone, in_each_step
+from kdlab.train.loop_control import LoopControl, agree_with_nobody, in_each_step
 
 LOSS = Hinton(temperature=4.0)
 VALUES = {one.name: one.value for one in in_each_step(LOSS)}
@@ -43,13 +43,13 @@ def control(folder, **options):
 def all_of(*requests):
     """What ranks agree on: the sum of their numbers."""
     sums = [sum(one) for one in zip(*(r.numbers() for r in requests), strict=True)]
-    return ChangeRequest.of_all(sums)
+    return ChangeRequest.from_sums(sums)
 
 
 def test_values_hold_from_the_next_step_on_and_are_told_once(tmp_path, give):
     loop, events = control(tmp_path)
     give("set", set={"loss.temperature": 2.0})
-    loop.changes.look(now=True)
+    loop.changes.poll(now=True)
     assert loop.apply(loop.request())
     assert loop.values == VALUES | {"loss.temperature": 2.0}
     assert loop.loss.temperature == 2.0
@@ -69,7 +69,7 @@ def test_what_was_set_before_holds_after_a_resume(tmp_path, give):
 def test_a_checkpoint_that_was_asked_for_is_wanted_once(tmp_path, give):
     loop, _ = control(tmp_path)
     give("checkpoint")
-    loop.changes.look(now=True)
+    loop.changes.poll(now=True)
     assert loop.request().save
     assert not loop.request().save
     assert loop.request(save=True).save
@@ -81,7 +81,7 @@ def test_the_first_rank_speaks_for_the_user_and_each_for_itself(tmp_path, give):
     first, told = control(tmp_path)
     second, silent = control(tmp_path, is_first=False, stop=lambda: True)
     for one in (first, second):
-        one.changes.look(now=True)
+        one.changes.poll(now=True)
     agreed = all_of(first.request(), second.request())
     assert agreed == ChangeRequest(
         stop=True, pause=True, values=tuple((VALUES | {LR_FACTOR: 0.5}).values())
@@ -108,7 +108,7 @@ def test_a_pause_ends_when_somebody_says_so(tmp_path, give, ends):
         tmp_path, stop=lambda: asked["stop"], leave=lambda: asked["leave"]
     )
     give("pause")
-    loop.changes.look(now=True)
+    loop.changes.poll(now=True)
     rounds = []
 
     def act(now):
@@ -119,7 +119,7 @@ def test_a_pause_ends_when_somebody_says_so(tmp_path, give, ends):
             else:
                 asked[ends] = True
 
-    loop.pause(agree=alone, act=act)
+    loop.pause(agree=agree_with_nobody, act=act)
     assert [event.KIND for event in events] == ["paused", "continued"]
     assert len(rounds) >= 3
     assert all(now.pause for now in rounds[:2])

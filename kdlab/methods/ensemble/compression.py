@@ -1,4 +1,4 @@
-"""What a worker does with the models of the others: their mean outputs, and Algorithm 2."""
+"""Mean outputs of several local models, and compression by them (Algorithm 2)."""
 
 import math
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ from kdlab.train.compression.kind import CompressionSpec
 
 @dataclass(frozen=True, slots=True)
 class MeanOutputs:
-    """Mean outputs of several models, and what they cost."""
+    """Mean outputs of several models, and their cost."""
 
-    made: Relabelled  # the outputs
-    seconds: float  # of this processor
-    fetched_bytes: int  # of others' models
+    outputs: Relabelled
+    seconds: float  # of this worker's processor
+    fetched_bytes: int  # of the models of others
 
 
 def mean_outputs(
@@ -38,20 +38,20 @@ def mean_outputs(
     samples: PlannedSamples,
     models: Sequence[ModelFile],
 ) -> MeanOutputs:
-    """What these models say on average.
+    """Average the outputs of these models on some batches.
 
     Raises:
-        Diverged: one of them says nothing that is a number.
+        Diverged: the loss of a model is not finite.
     """
     job = sgd.job
     busy, rows = sgd.cpu(), job.recipe.evaluate_batch
-    made = relabel(places, samples, models, job.scratch, rows, sgd.alive)
-    sgd.computed(made.computed)
+    outputs = relabel(places, samples, models, job.scratch, rows, sgd.alive)
+    sgd.charge_forward(outputs.computed)
     seconds = sgd.cpu() - busy
-    # A model whose last step broke it has not said so itself.
-    if not all(map(math.isfinite, made.model_losses)):
-        raise sgd.diverged(f"The losses of the local models are {made.model_losses}")
-    return MeanOutputs(made, seconds, others_bytes(job, models))
+    # A model that its last step broke has not raised this itself.
+    if not all(map(math.isfinite, outputs.model_losses)):
+        raise sgd.diverged(f"The losses of the local models are {outputs.model_losses}")
+    return MeanOutputs(outputs, seconds, others_bytes(job, models))
 
 
 def others_bytes(job: LocalJob, models: Sequence[ModelFile]) -> int:
@@ -61,7 +61,7 @@ def others_bytes(job: LocalJob, models: Sequence[ModelFile]) -> int:
 def planned_rows(
     plan: BatchPlan, table: RoundSchedule, aggregation: AggregationSpec
 ) -> int:
-    """Samples that a worker with these batches is to be trained on, compressing included."""
+    """Count the samples that a worker with these batches trains on, compressions included."""
     if aggregation.compresses_in_line:
         return _rows(plan, table.steps)
     apart = replace(plan, ids=plan.ids[: _count_apart(plan, aggregation)])
@@ -70,12 +70,12 @@ def planned_rows(
 
 
 def _rows(plan: BatchPlan, batches: int) -> int:
-    whole, rest = divmod(batches, len(sizes := plan.sizes(0)))
-    return whole * sum(sizes) + sum(sizes[:rest])
+    epochs, rest = divmod(batches, len(sizes := plan.sizes(0)))
+    return epochs * sum(sizes) + sum(sizes[:rest])
 
 
 def _count_apart(plan: BatchPlan, aggregation: AggregationSpec) -> int:
-    """Images to compress on; all where nothing is compressed."""
+    """Count the images to compress on: all of them where nothing is compressed."""
     spec = aggregation.compressing
     mu = 1.0 if spec is None else spec.mu
     return max(min(plan.batch, len(plan.ids)), round(mu * len(plan.ids)))
@@ -87,9 +87,9 @@ def compress(
     round_: Round,
     models: Sequence[ModelFile],
 ) -> WorkParts:
-    """Algorithm 2: relabel, then p iterations on Eq. 6 from the local weights.
+    """Relabel, then train p iterations on Eq. 6 from the local weights (Algorithm 2).
 
-    Some of the batches of `trained` are taken where compressing goes on in it.
+    With mu = 1 the batches are the next ones of `trained`, the stream of local training.
     """
     job, spec = sgd.job, sgd.job.aggregation.compressing
     if spec is None or not round_.compress_steps:
@@ -97,14 +97,14 @@ def compress(
     stream = trained if spec.in_line else _stream_apart(job, spec, round_)
     places = stream.ahead(round_.compress_steps)
     mean = mean_outputs(sgd, places, stream.samples, models)
-    made = mean.made
+    outputs = mean.outputs
     try:
-        check_ensemble(made.loss, made.model_losses)
+        check_ensemble(outputs.loss, outputs.model_losses)
     except ValueError as error:
         raise KdlabError(
-            f"Round {round_.number}, worker {job.worker}: {error}. Its pseudo labels "
-            "do not belong to its images; nothing was trained on them. This is a defect "
-            "of kdlab, or of a model that puts out no class scores."
+            f"Round {round_.number}, worker {job.worker}: {error}. The pseudo labels do not "
+            "belong to the images, so none was trained on. This is a defect of kdlab, or of "
+            "a model whose outputs are not class scores."
         ) from error
     busy, samples = sgd.cpu(), 0
     sgd.model.train()
@@ -112,7 +112,7 @@ def compress(
         ids = place.ids
         views = torch.from_numpy(job.samples.views(ids, place.epoch))
         labels = torch.from_numpy(job.samples.labels(ids))
-        pseudo = made.of(number, len(ids)).to(sgd.device)
+        pseudo = outputs.batch_rows(number, len(ids)).to(sgd.device)
 
         def loss(
             scores: Tensor, hard: Tensor, rows: slice, pseudo: Tensor = pseudo
@@ -120,7 +120,7 @@ def compress(
             beta = round_.compression_weight
             return accelerated_compression(scores, hard, pseudo[rows], beta)
 
-        sgd.one(Batch(place.index, ids, views, labels, None), loss)
+        sgd.step(Batch(place.index, ids, views, labels, None), loss)
         samples += len(ids)
         sgd.alive()
     spec.reduce(sgd.model)
@@ -131,30 +131,25 @@ def compress(
         relabel_s=mean.seconds,
         compress_s=sgd.cpu() - busy,
         fetched_bytes=mean.fetched_bytes,
-        ensemble_loss=made.loss,
-        model_losses=tuple(made.model_losses),
+        ensemble_loss=outputs.loss,
+        model_losses=tuple(outputs.model_losses),
     )
 
 
 def _stream_apart(job: LocalJob, spec: CompressionSpec, round_: Round) -> Stream:
-    """Batches to compress on, of a part of the local data.
-
-    With all of it they go on where training stopped: a compression is training with one
-    more term.
-    """
+    """Make a stream of batches from a share mu < 1 of the local data."""
     samples = job.samples
     number = round_.number if spec.subset == "drawn" else 0
-    own = samples.plan.ids
     count = _count_apart(samples.plan, job.aggregation)
     subset = Subset(job.seed + 7919 * (job.worker + 1), number, count)
     plan = BatchPlan(
-        subset.draw(own),
+        subset.of(samples.plan.ids),
         batch=samples.plan.batch,
         seed=job.seed + job.worker,
         epochs=round_.compress_steps,
         smallest=samples.plan.smallest,
     )
     apart = replace(samples, plan=plan, subset=subset)
-    # Views of its own: epochs that local training never comes to.
+    # Its own views: epochs that local training never reaches.
     first = (round_.number + 1) * 10**6
     return Stream(apart, first * plan.batches)

@@ -1,4 +1,4 @@
-"""One member of an ensemble experiment: what it needs before, around and after its workers."""
+"""One member of an ensemble experiment: checks, workers and their parts, and the result."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -50,7 +50,7 @@ class EnsembleRun:
     method: EnsembleSettings
     setup: TrainingSetup
     member: Member
-    prices: UnitCosts | None = None  # of its workers' work
+    prices: UnitCosts | None = None  # of the work of its workers
 
     @property
     def spec(self) -> ExperimentSpec:
@@ -71,7 +71,7 @@ class EnsembleRun:
         return recipe if variant.epochs is None else replace(recipe, epochs=variant.epochs)
 
     def samples(self, worker: int, epochs: int | None = None) -> PlannedSamples:
-        """A worker's local data."""
+        """Return the local data of a worker."""
         shard = Shard(self.method.shards, worker, self.workers, self.recipe.batch)
         return self.setup.samples(
             self.member,
@@ -82,25 +82,24 @@ class EnsembleRun:
 
     @property
     def timetable(self) -> RoundSchedule:
-        """The same for all workers: iterations of the smallest local data set."""
+        """Rounds of all workers, with the iterations of the smallest local data set."""
         batches = min(self.samples(k).plan.batches for k in range(self.workers))
         iterations = self.variant.iterations or self.recipe.epochs * batches
         return self.variant.aggregation.timetable(iterations, self.method.looks)
 
     def check(self) -> None:
-        """Workers, data and timetable, before a start.
+        """Check workers, data and timetable before a start.
 
         Raises:
-            BadInput: what is wrong with them.
+            BadInput: they do not fit together.
         """
         images = len(self.setup.data.validation)
         why = self.variant.aggregation.unfit(self.timetable, images)
-        # All do as many iterations as the smallest local data set allows.
         sizes = [len(self.samples(k).plan.ids) for k in range(self.workers)]
         if why is None and min(sizes) * 20 < max(sizes):
             why = (
-                f"The local data sets have {min(sizes)} to {max(sizes)} images; all workers do "
-                "as many iterations as the smallest allows, so nearly all data would go unused. "
+                f"The local data sets have {min(sizes)} to {max(sizes)} images. All workers do "
+                "the iterations of the smallest, so nearly all data would be unused. "
                 "Raise method.shards.concentration."
             )
         if why is not None:
@@ -109,7 +108,7 @@ class EnsembleRun:
             check_stackable(self.fresh(0), self.setup.data.shape)
 
     def warn_of_unseen_classes(self, emit: Emit) -> None:
-        """Which workers' local data lacks some classes, and how many."""
+        """Warn of workers whose local data lacks classes."""
         data, unseen = self.setup.data, list[str]()
         for worker in range(self.workers):
             seen = np.unique(data.labels[self.samples(worker).plan.ids])
@@ -118,9 +117,9 @@ class EnsembleRun:
         if unseen:
             emit(
                 Warned(
-                    message=f"Of {len(data.classes)} classes some are not in the local data: "
-                    f"{', '.join(unseen)}. Those models cannot know them by themselves; their "
-                    "ensemble can. Raise method.shards.concentration for more even shares."
+                    message=f"Local data lacks some of the {len(data.classes)} classes: "
+                    f"{', '.join(unseen)}. Those local models cannot learn them alone. "
+                    "Raise method.shards.concentration for more even shares."
                 )
             )
 
@@ -128,35 +127,38 @@ class EnsembleRun:
         models = self.method.models
         return models[worker] if models else self.spec.student
 
-    def _built(self, worker: int) -> Normalised:
+    def _build(self, worker: int) -> Normalised:
         data = self.setup.data
         return self.model_spec(worker).build(len(data.classes), data.shape[0], refit=True)
 
     def fresh(self, worker: int) -> Normalised:
-        """A worker's model with its first weights."""
+        """Build a worker's model with its initial weights."""
         equal = self.variant.aggregation.averages
         if self.method.start is not None:
             equal = self.method.start == "equal"
         with torch.random.fork_rng():
             torch.manual_seed(self.member.seed + (0 if equal else 1_000_003 * worker))
-            model = self._built(worker)
+            model = self._build(worker)
         data = self.setup.data
-        fit_pixel_mean(model, data.inputs, data.train)  # alike, whatever each one's data
+        fit_pixel_mean(model, data.inputs, data.train)  # equal for all workers
         return model
 
     def scratch(self, device: torch.device) -> Callable[[int], Normalised]:
-        """One place for models of others; made anew only when they are of another kind."""
-        held: dict[str, Normalised] = {}
+        """Return a function that gives a model for another worker's weights.
 
-        def give(worker: int) -> Normalised:
+        The last model is used again where the architecture is the same.
+        """
+        models: dict[str, Normalised] = {}
+
+        def model_for(worker: int) -> Normalised:
             name = repr(self.model_spec(worker))
-            if name not in held:
-                held.clear()
+            if name not in models:
+                models.clear()
                 with torch.random.fork_rng():
-                    held[name] = self._built(worker).to(device)
-            return held[name]
+                    models[name] = self._build(worker).to(device)
+            return models[name]
 
-        return give
+        return model_for
 
     def worker(
         self,
@@ -166,7 +168,7 @@ class EnsembleRun:
         changes: ChangeQueue | None = None,
         pulse: Callable[[int], None] = lambda step: None,
     ) -> LocalWorker:
-        """A worker as it begins; what it left in its folder is loaded with its first order."""
+        """Make a worker at its start; its first order restores what is in its folder."""
         recipe, table = self.recipe, self.timetable
         plan = self.samples(number).plan
         epochs = max(recipe.epochs, ceil(table.steps / plan.batches))
@@ -200,7 +202,7 @@ class EnsembleRun:
         pool: TeacherPool | None,
         stop: Callable[[], bool] | None = None,
     ) -> SoftLabelSource:
-        """The source of a worker's batches, from where it stands."""
+        """Build the source of a worker's batches, from its position on."""
         job = worker.job
         folder = own_folder(job.folder, job.worker)
         folder.mkdir(parents=True, exist_ok=True)
@@ -233,10 +235,10 @@ class EnsembleRun:
             looks=self.method.looks,
         )
 
-    # What became of it
+    # Results
 
     def result(self, outcome: TrainingOutcome, folder: Path) -> MemberResult:
-        """Test, export, and put together what a member reports."""
+        """Test and export the models, and return the result of the member."""
         data, recipe = self.setup.data, self.recipe
         by_worker = {file.worker: file for file in outcome.models}
         last = outcome.looks[-1]
@@ -245,19 +247,18 @@ class EnsembleRun:
         best = min(by_worker, key=lambda k: (validated.get(k, float("inf")), k))
         chosen = best if self.method.final == "validation" else smallest
 
-        def tested(worker: int) -> tuple[Normalised, Accuracy]:
-            model = self.loaded(by_worker[worker])
-            batch = recipe.evaluate_batch
-            return model, evaluate(model, data, data.test, batch)
+        def test(worker: int) -> tuple[Normalised, Accuracy]:
+            model = self.load(by_worker[worker])
+            return model, evaluate(model, data, data.test, recipe.evaluate_batch)
 
-        model, accuracy = tested(chosen)
+        model, accuracy = test(chosen)
         path, best_path = folder / "student.safetensors", folder / "best.safetensors"
         facts = {"worker": chosen, "test_top1": accuracy.top1}
         export(model, self.model_spec(chosen), path, data, **facts)
-        best_model, best_accuracy = tested(best)
+        best_model, best_accuracy = test(best)
         export(best_model, self.model_spec(best), best_path, data, worker=best)
-        whole = self._global(list(by_worker.values()), folder)
-        global_ = evaluate(whole, data, data.test, recipe.evaluate_batch)
+        global_model = self._global(list(by_worker.values()), folder)
+        global_ = evaluate(global_model, data, data.test, recipe.evaluate_batch)
         account, table = outcome.account, self.timetable
         planned = (
             planned_rows(self.samples(k).plan, table, self.variant.aggregation)
@@ -291,43 +292,47 @@ class EnsembleRun:
         )
 
     def _rolled_back(self, folder: Path, worker: int) -> int:
-        """Samples of the steps that a worker did and did again: what it had kept was older."""
+        """Count the samples of steps that a worker repeated after going back to a checkpoint."""
         with closing(Odometer(own_folder(folder, worker) / "odometer")) as odometer:
             return odometer.undone * self.samples(worker).plan.batch
 
-    def loaded(self, file: ModelFile, *, as_global: bool = False) -> Normalised:
-        """A local model with its final weights, or the global one where weights are averaged.
+    def load(self, file: ModelFile, *, as_global: bool = False) -> Normalised:
+        """Load a local model with its final weights, or the global one of averaged weights.
 
-        They are the same where every worker is reset to the average.
+        They are equal where every worker is reset to the average.
         """
-        whole, recipe = fetch(file, WHOLE), self.recipe
+        global_weights, recipe = fetch(file, WHOLE), self.recipe
         with torch.random.fork_rng():
-            model = self._built(file.worker)
-        model.net.load_state_dict(whole if as_global and whole else fetch(file))
+            model = self._build(file.worker)
+        model.net.load_state_dict(
+            global_weights if as_global and global_weights else fetch(file)
+        )
         model.to(recipe.chosen_device()).eval()
-        if self.variant.aggregation.averages and (as_global or not whole):
+        if self.variant.aggregation.averages and (as_global or not global_weights):
             images, batch = self.method.recalibrate, recipe.evaluate_batch
             take_statistics_again(model, self.samples(file.worker), images, batch)
         return model
 
     def _global(self, models: list[ModelFile], folder: Path) -> torch.nn.Module:
-        """The global model: exported as one network, or as a list of teachers."""
+        """Load and export the global model, as one network or as a card of teachers."""
         if self.variant.aggregation.averages:
-            only = self.loaded(models[0], as_global=True)  # all know it, or the first does
+            model = self.load(
+                models[0], as_global=True
+            )  # every worker has it, or the first
             path = folder / "global.safetensors"
-            export(only, self.model_spec(0), path, self.setup.data)
-            return only
+            export(model, self.model_spec(0), path, self.setup.data)
+            return model
         members = []
         for file in models:
             path = folder / "ensemble" / f"worker-{file.worker}.safetensors"
             path.parent.mkdir(exist_ok=True)
-            model, spec = self.loaded(file), self.model_spec(file.worker)
+            model, spec = self.load(file), self.model_spec(file.worker)
             export(model, spec, path, self.setup.data, worker=file.worker)
-            own = spec.without_weights().to_dict()
-            known = {k: v for k, v in own.items() if v is not None}
-            members.append({"model": known | {"weights": str(path)}})
+            fields = spec.without_weights().to_dict()
+            fields = {k: v for k, v in fields.items() if v is not None}
+            members.append({"model": fields | {"weights": str(path)}})
         card = {"teacher": members}
         (folder / "ensemble.yaml").write_text(yaml.safe_dump(card, sort_keys=False))
-        equal = Combination.from_weights([1.0] * len(models))
-        whole = combined([self.loaded(file) for file in models], equal)
-        return whole.to(self.recipe.chosen_device()).eval()
+        equal = Combination.of([1.0] * len(models))
+        ensemble = combined([self.load(file) for file in models], equal)
+        return ensemble.to(self.recipe.chosen_device()).eval()

@@ -1,7 +1,7 @@
-"""Models on their way from worker to worker: files by reference, with a hash.
+"""Exchange of models between workers: files by reference, with a hash.
 
-Only the name travels with the orders; whoever needs a model reads it from where its maker
-wrote it. A file that changed on the way is not used.
+Orders carry only the path; a worker reads a model from where its owner wrote it. A file that
+changed since is not used.
 """
 
 import json
@@ -22,14 +22,14 @@ from kdlab.errors import WeightsError
 from kdlab.train.checkpoint import OptimizerFacts
 from kdlab.train.step import TrainStep
 
-# Beside a model: what its aggregation remembers, and the global model where it is another.
-# What travels in its place, where that is encoded, too.
+# Prefixes of tensors beside a model: the memory of its aggregation, the global model where it
+# differs, and the code that travels where the aggregation encodes.
 MEMORY, WHOLE, SENT = "memory//", "whole//", "sent//"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A local model that can be fetched."""
+    """Reference to a published local model."""
 
     worker: int
     path: str
@@ -44,14 +44,15 @@ def publish(
     beside: Mapping[str, Tensor] | None = None,
     travelling: Collection[str] | None = None,
 ) -> ModelFile:
-    """Write weights and buffers, whole or not at all; with others `beside`, by their names.
+    """Write weights and buffers atomically, with the tensors `beside` them, by their names.
 
-    What is beside is for whoever comes back; all of the model travels, or what is `travelling`.
+    Tensors beside the model are for a worker that returns. The size counts the `travelling` names;
+    None counts all of the model.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {k: v.detach().contiguous().cpu() for k, v in net.state_dict().items()}
     names = list(state) if travelling is None else travelling
-    # Copies: what is remembered may be the same tensor as what is global.
+    # Copies, since a tensor of the memory may also be one of the global model.
     state |= {k: v.detach().cpu().contiguous().clone() for k, v in (beside or {}).items()}
     size = sum(state[name].nbytes for name in names)
     write_whole(path, lambda temporary: save_file(state, temporary))
@@ -59,10 +60,10 @@ def publish(
 
 
 def fetch(file: ModelFile, beside: str | None = None) -> dict[str, Tensor]:
-    """The tensors of the model, on the CPU; or those `beside` it under this name.
+    """Return the tensors of the model, on the CPU, or those `beside` it with this prefix.
 
     Raises:
-        WeightsError: the file is gone, or is not what was published.
+        WeightsError: the file is missing, or differs from what was published.
     """
     path = Path(file.path)
     try:
@@ -75,35 +76,35 @@ def fetch(file: ModelFile, beside: str | None = None) -> dict[str, Tensor]:
     digest = sha256(content).hexdigest()
     if digest != file.sha256:
         raise WeightsError(
-            f"The model of worker {file.worker} at {path} has sha256 {digest[:16]}, it was "
+            f"The model of worker {file.worker} at {path} has sha256 {digest[:16]} and was "
             f"published with {file.sha256[:16]}. It was not used."
         )
-    found = from_bytes(content)
+    tensors = from_bytes(content)
     if beside is None:
-        return {k: v for k, v in found.items() if not k.startswith((MEMORY, WHOLE, SENT))}
-    return {k.removeprefix(beside): v for k, v in found.items() if k.startswith(beside)}
+        return {k: v for k, v in tensors.items() if not k.startswith((MEMORY, WHOLE, SENT))}
+    return {k.removeprefix(beside): v for k, v in tensors.items() if k.startswith(beside)}
 
 
 def keep_momentum(file: ModelFile, train_step: TrainStep) -> None:
-    """What a published model does not hold, for a process that goes on in its worker's place."""
+    """Save the optimizer state of a published model, for a process that replaces its worker."""
     tensors, facts = train_step.state()
-    own = {
+    momentum = {
         name: tensor.detach().contiguous().cpu()
         for name, tensor in tensors.items()
         if not name.startswith("model.")
     }
-    said = {"facts": json.dumps(to_builtins(facts))}
-    write_whole(_momentum(file), lambda temporary: save_file(own, temporary, said))
+    metadata = {"facts": json.dumps(to_builtins(facts))}
+    write_whole(_momentum(file), lambda temporary: save_file(momentum, temporary, metadata))
 
 
 def take_momentum(file: ModelFile, train_step: TrainStep) -> None:
-    """The inverse, in place; nothing where nothing was kept."""
+    """Restore the state of `keep_momentum` in place, if there is any."""
     if _momentum(file).is_file():
-        with safe_open(_momentum(file), "pt") as found:
-            facts = from_json(OptimizerFacts, found.metadata()["facts"].encode())
-            tensors = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118
-        own = {f"model.{k}": v for k, v in train_step.model.state_dict().items()}
-        train_step.restore(tensors | own, facts, rank=-1)
+        with safe_open(_momentum(file), "pt") as content:
+            facts = from_json(OptimizerFacts, content.metadata()["facts"].encode())
+            tensors = {k: content.get_tensor(k) for k in content.keys()}  # noqa: SIM118
+        weights = {f"model.{k}": v for k, v in train_step.model.state_dict().items()}
+        train_step.restore(tensors | weights, facts, rank=-1)
 
 
 def _momentum(file: ModelFile) -> Path:

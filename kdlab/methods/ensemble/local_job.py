@@ -1,4 +1,4 @@
-"""What a worker of an ensemble is told, and what it says of its work."""
+"""Job of a worker of an ensemble, and the reports of its work."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,61 +15,58 @@ from kdlab.train.job import LoopJob
 
 @dataclass(frozen=True, slots=True)
 class UnitCosts:
-    """What work costs in seconds, measured beforehand with nothing beside it.
+    """Costs of work in seconds, measured beforehand on an idle machine.
 
-    With them the time of a training is what it did times what that costs (section 4.3), so its
-    workers may go on one after the other, or beside anything else. Reading the models of others and
-    averaging weights cost nothing, whatever the method.
+    The time of a training is then its work times these costs (section 4.3), so its workers may run
+    one after the other, or beside anything else. Fetching models and averaging weights cost
+    nothing in every method.
     """
 
-    step_s: float  # of one SGD step
-    row_s: float  # of one model on one image, forward
+    step_s: float  # one SGD step
+    row_s: float  # one forward pass of one model on one image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalJob(LoopJob):
-    """A local model, on its local data; models are written below the folder."""
+    """Training of a local model on its local data; models are written below the folder."""
 
     worker: int  # its number, from 0
     model: Normalised  # with its first weights
-    # Makes an empty model of any worker's kind, for the weights of others
+    # Makes a model of any worker's architecture, for weights of others
     scratch: Callable[[int], Normalised]
     timetable: RoundSchedule  # of all workers
     aggregation: AggregationSpec  # how the global model is made
-    loss: LossSpec | None  # of soft labels, where the local training has any
-    prices: UnitCosts | None = None  # of its work; None: its processor's time is taken
-    recalibrate: int = 0  # images that the batch norms of an average of weights are shown
+    loss: LossSpec | None  # on soft labels, where local training has any
+    prices: UnitCosts | None = None  # None: processor time is measured
+    recalibrate: int = 0  # images to recalibrate batch norms of averaged weights on
 
 
 def own_folder(folder: Path, worker: int) -> Path:
-    """What a worker keeps for itself, in the folder of its member."""
+    """Return the folder of a worker in that of its member."""
     return folder / f"worker-{worker}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkParts:
-    """What a part of a round was made of."""
+    """Work and results of a part of a round."""
 
-    samples: int = 0  # of SGD, in the model now; those before a restart are in it too
-    # relabel_s and compress_s: processor seconds of this process
-    relabel_s: float = 0.0
-    compress_s: float = 0.0
+    samples: int = 0  # of SGD steps in the model now, those before a restart included
+    relabel_s: float = 0.0  # processor seconds of this process
+    compress_s: float = 0.0  # likewise
     fetched_bytes: int = 0  # of models of others
-    # ensemble_loss and model_losses: on the relabelled rows, of the ensemble and of each
-    # model
-    ensemble_loss: float | None = None
-    model_losses: tuple[float, ...] = ()
+    ensemble_loss: float | None = None  # on the relabelled rows
+    model_losses: tuple[float, ...] = ()  # of each model, on the relabelled rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundWork(WorkParts):
-    """What a worker did in one part of a round."""
+    """Report of a worker on one part of a round."""
 
     round: int  # its number
-    model: ModelFile  # that can be fetched
+    model: ModelFile
     loss: float  # mean training loss of its steps (cross entropy with the true labels)
-    steps: int  # of SGD, those before a restart included
-    wall_s: float  # of the part, looks at validation and test not counted
+    steps: int  # SGD steps, those before a restart included
+    wall_s: float  # of the part, without evaluation on validation and test images
     train_s: float = 0.0  # processor seconds of this process
 
 
@@ -83,4 +80,4 @@ class LocalFacts(OptimizerFacts):
     round_steps: int
     round_samples: int
     spec_hash: str
-    losses: tuple[float, ...] = ()  # of its steps since the last word
+    losses: tuple[float, ...] = ()  # of steps since the last report

@@ -1,4 +1,4 @@
-"""SGD of one local model: its steps, and what happens between them."""
+"""SGD steps of one local model, and the work between them."""
 
 import copy
 import math
@@ -28,7 +28,7 @@ from kdlab.train.cadence import logging
 from kdlab.train.hard_loss import hard_loss
 from kdlab.train.job import begin_process
 from kdlab.train.lineage import Odometer
-from kdlab.train.loop_control import LoopControl, alone
+from kdlab.train.loop_control import LoopControl, agree_with_nobody
 from kdlab.train.recalibration import take_statistics_again
 from kdlab.train.step import TrainStep, compiled, placed, seed_by, steps_per_second
 
@@ -36,7 +36,7 @@ _LOG_EVERY_S = 0.5
 
 Save = Callable[[], None]
 LossOf = Callable[[Tensor, Tensor, slice], Tensor]
-"""Of the scores of these rows of a batch, and the loss of their true labels."""
+"""Loss of some rows of a batch, from their scores and their loss on the true labels."""
 
 
 def _of_processor() -> float:
@@ -44,7 +44,7 @@ def _of_processor() -> float:
 
 
 class LocalSgd:
-    """Steps count in all rounds; their losses are those since the last word."""
+    """Training state of one local model. Steps count over all rounds."""
 
     def __init__(self, job: LocalJob) -> None:
         begin_process(job.recipe)
@@ -60,21 +60,22 @@ class LocalSgd:
             beat=lambda: job.pulse(self.steps),
         )
         self.steps = 0  # compressing ones included
-        own = own_folder(job.folder, job.worker)
-        self.odometer = Odometer(own / "odometer")  # of steps
-        self._losses: list[Tensor] = []
-        self._stood_s = self._stood_cpu_s = 0.0  # in pauses
+        self.odometer = Odometer(
+            own_folder(job.folder, job.worker) / "odometer"
+        )  # of steps
+        self._losses: list[Tensor] = []  # of steps since the last `mean_loss`
+        self._paused_s = self._paused_cpu_s = 0.0  # off the clock
         self._is_off_the_clock = False
         self.companions: Sequence[LocalSgd] = ()  # local models that share its steps
-        self._priced_s = 0.0  # of all work so far, where it has prices
-        self.source: object = None  # of its batches, which rests in pauses
+        self._priced_s = 0.0  # cost of all work so far, where it has prices
+        self.source: object = None  # of its batches; it rests in pauses
         self.control = LoopControl(job, job.loss, lambda: self.steps, worker=job.worker)
         self.logs = logging(_LOG_EVERY_S, job.recipe.log_every_steps, self.clock)
 
-    def one(self, batch: Batch, loss_of: LossOf = lambda scores, hard, rows: hard) -> None:
-        """A step; without a loss of its own one of plain local training."""
+    def step(self, batch: Batch, loss_of: LossOf = lambda scores, hard, rows: hard) -> None:
+        """Take a step on a batch; the default loss is that on the true labels."""
         train_step, rows = self.train_step, len(batch.ids)
-        # Dropout depends on these alone.
+        # Dropout depends only on these.
         seed_by(self.job.seed, self.job.worker, self.steps)
         views, labels = batch.views.to(self.device), batch.labels.to(self.device)
         self.schedule()
@@ -89,7 +90,7 @@ class LocalSgd:
         self.update(torch.cat(seen), labels)
 
     def schedule(self) -> None:
-        """The rate of the next step."""
+        """Set the learning rate of the next step."""
         batches, factor = self.job.samples.plan.batches, self.control.lr_factor
         self.train_step.at(self.epoch, batches, factor)
 
@@ -97,7 +98,7 @@ class LocalSgd:
         return hard_loss(self.job.recipe, scores, labels)
 
     def update(self, scores: Tensor, labels: Tensor) -> None:
-        """Down the gradients that are there, of a batch that had these scores."""
+        """Update the weights by the current gradients, of a batch that had these scores."""
         self.train_step.update()
         self.steps += 1
         self.odometer.value = self.steps
@@ -108,17 +109,17 @@ class LocalSgd:
 
     @property
     def epoch(self) -> float:
-        """So many are over, by all steps, those of compressions included."""
+        """Epochs so far, from all steps, those of compressions included."""
         return self.steps / max(1, self.job.timetable.steps) * self.job.recipe.epochs
 
     def alive(self, save: Save | None = None) -> None:
-        """Between batches; with `save` the state may be kept now.
+        """Report life, apply changes, pause or stop, between batches; `save` keeps the state.
 
         Raises:
-            RunStopped: the user asked; the newest state is kept.
+            RunStopped: the user asked for it; the newest state is kept.
         """
         self.job.pulse(self.steps)
-        # For the next step on, whatever the other local models have come to.
+        # From the next step on, wherever the other local models are.
         self.control.apply(self.control.wanted_values())
         if self.job.changes.paused and not self.job.stop():
             self._pause(save)
@@ -128,25 +129,25 @@ class LocalSgd:
             raise RunStopped(f"stopped by the user after step {self.steps}")
 
     def clock(self) -> float:
-        """Seconds, those in pauses left out."""
-        return time.perf_counter() - self._stood_s
+        """Seconds without pauses."""
+        return time.perf_counter() - self._paused_s
 
     def cpu(self) -> float:
-        """Seconds its device has computed, those in pauses left out.
+        """Seconds that its device has computed, without pauses.
 
-        On a GPU those until it has done what it was told, other workers on it included; on a CPU
-        those of its threads together over their number, and no less than those of this one.
-        Where work has prices, what it did costs so much.
+        On a GPU: wall time until all its work is done, that of other workers included. On a CPU:
+        processor time over the number of threads, and at least that of this thread. Where work
+        has prices: their sum.
         """
         if self.job.prices is not None:
             return self._priced_s
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             return self.clock()
-        return _of_processor() - self._stood_cpu_s
+        return _of_processor() - self._paused_cpu_s
 
-    def computed(self, rows: int) -> None:
-        """So many images went through other models."""
+    def charge_forward(self, rows: int) -> None:
+        """Charge forward passes of `rows` images, where work has prices."""
         if self.job.prices is not None:
             self._priced_s += rows * self.job.prices.row_s
 
@@ -157,13 +158,13 @@ class LocalSgd:
             yield
             return
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # that was told before
+            torch.cuda.synchronize(self.device)  # earlier work counts
         begin, busy = time.perf_counter(), _of_processor()
         self._is_off_the_clock = True
         yield
         self._is_off_the_clock = False
-        self._stood_s += time.perf_counter() - begin
-        self._stood_cpu_s += _of_processor() - busy
+        self._paused_s += time.perf_counter() - begin
+        self._paused_cpu_s += _of_processor() - busy
 
     @contextmanager
     def companions_off_the_clock(self) -> Iterator[None]:
@@ -174,18 +175,18 @@ class LocalSgd:
             yield
 
     def _pause(self, save: Save | None) -> None:
-        """It is no training time."""
+        """Pause, off the clock."""
 
         def act(now: ChangeRequest) -> None:
             self.control.apply(now)
             if now.save and save is not None:
                 save()
                 self.job.emit(CheckpointSaved(step=self.steps, worker=self.job.worker))
-            elif now.save:  # when it may
+            elif now.save:  # as soon as the state may be kept
                 self.job.changes.wants_checkpoint = True
 
         with self.off_the_clock(), self.companions_off_the_clock():
-            self.control.pause(self.source, agree=alone, act=act)
+            self.control.pause(self.source, agree=agree_with_nobody, act=act)
 
     def log(self, round_: int) -> None:
         self.refuse_bad_loss()
@@ -216,7 +217,7 @@ class LocalSgd:
 
     @property
     def losses(self) -> tuple[float, ...]:
-        """Those of the steps since `mean_loss` was asked for, as a checkpoint has them."""
+        """Losses of the steps since the last `mean_loss`, for a checkpoint."""
         return tuple(torch.stack(self._losses).tolist()) if self._losses else ()
 
     @losses.setter
@@ -224,40 +225,38 @@ class LocalSgd:
         self._losses = list(torch.tensor(values, device=self.device))
 
     def mean_loss(self) -> float:
-        """Mean loss of the steps since the last call; of none it is no number.
+        """Average the losses of the steps since the last call; nan if there are none.
 
         Raises:
-            Diverged: that of the last step is none.
+            Diverged: the loss of the last step is not finite.
         """
         self.refuse_bad_loss()
         losses, self._losses = self._losses, []
         return float(torch.stack(losses).mean()) if losses else float("nan")
 
     def measure_rate(self, seconds: float = 0.3) -> float:
-        """Samples/s of local steps when nothing is waited for; leaves no trace."""
+        """Measure samples/s of local steps without waiting for labels; nothing is changed."""
         ids = self.job.samples.batches(0)[0]
         device = self.device
         views = torch.from_numpy(self.job.samples.views(ids, 0)).to(device)
         labels = torch.from_numpy(self.job.samples.labels(ids)).to(device)
         with torch.random.fork_rng():
             model = copy.deepcopy(self.model).train()
-            own = TrainStep(self.job.recipe, model, model, device)
+            train_step = TrainStep(self.job.recipe, model, model, device)
 
             def step() -> None:
-                own(hard_loss(self.job.recipe, own.scores(views), labels), 1e-3)
+                loss = hard_loss(self.job.recipe, train_step.scores(views), labels)
+                train_step(loss, 1e-3)
 
             return len(ids) * steps_per_second(step, least=3, seconds=seconds)
 
-    # What the model says
+    # Evaluation
 
     @torch.inference_mode()
     def probabilities(
         self, inputs: NDArray[np.uint8], model: Normalised | None = None
     ) -> Tensor:
-        """(n, C) of unaugmented images, by its own model or by another one.
-
-        For everybody who wants to know how good it is.
-        """
+        """Return (n, C) probabilities of unaugmented images, by `model` or the local model."""
         model = self.model if model is None else model
         model.eval()
         rows = self.job.recipe.evaluate_batch
@@ -265,9 +264,9 @@ class LocalSgd:
         return probabilities(model, pieces, lambda: self.job.pulse(self.steps))
 
     def train_loss(self, most: int = 5000) -> float:
-        """Mean cross entropy on its local data, unaugmented; of so many images at most.
+        """Average the cross entropy on the unaugmented local data, of at most `most` images.
 
-        Of more each class has its share: local data may lie class by class.
+        A larger set is sampled by class, since local data may be sorted by class.
         """
         data, ids = self.job.samples.data, self.job.samples.plan.ids
         if len(ids) > most:
@@ -277,7 +276,7 @@ class LocalSgd:
         )
 
     def average_of(self, weights: Weights) -> Normalised:
-        """A network with averaged weights, and with statistics that are of them."""
+        """Build a network with averaged weights, with its batch norms recalibrated."""
         job, scratch = self.job, self.job.scratch(self.job.worker)
         scratch.net.load_state_dict(dict(weights))
         alive, batch = partial(job.pulse, self.steps), job.recipe.evaluate_batch
@@ -285,8 +284,8 @@ class LocalSgd:
         return scratch
 
     def error_of(self, weights: Weights) -> float:
-        """Percent of the validation images that a network with these weights takes for others."""
+        """Return the error on validation images of a network with these weights, in percent."""
         data = self.job.samples.data
-        said = self.probabilities(data.inputs[data.validation], self.average_of(weights))
-        wrong = said.argmax(1).numpy() != data.labels[data.validation]
+        outputs = self.probabilities(data.inputs[data.validation], self.average_of(weights))
+        wrong = outputs.argmax(1).numpy() != data.labels[data.validation]
         return 100 * float(wrong.mean())

@@ -1,4 +1,4 @@
-"""`method: {type: methods/ensemble}`: several local models that become one."""
+"""`method: {type: methods/ensemble}`: parallel training of local models."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ from kdlab.train.result import MemberResult
 @register("methods/ensemble")
 @dataclass(frozen=True, kw_only=True)
 class Ensemble(EnsembleSettings, MethodSpec):
-    """Local models on local data, made one by `aggregation` (EC-DNN, MA-DNN, E-DNN, S-DNN)."""
+    """Parallel training of local models, joined by `aggregation` (EC-DNN, MA-DNN, E-DNN, S-DNN)."""
 
     files = (
         "direction.json",
@@ -50,9 +50,9 @@ class Ensemble(EnsembleSettings, MethodSpec):
                 check_fit(built, data.shape, len(data.classes), what)
 
     def train(self, training: MemberTraining) -> MemberResult:
-        """Several local models, in processes of their own or one after the other here."""
-        own = EnsembleRun(self, training.setup, training.member)
-        own.warn_of_unseen_classes(training.emit)
+        """Train the local models, each in its own process or one after the other here."""
+        member_run = EnsembleRun(self, training.setup, training.member)
+        member_run.warn_of_unseen_classes(training.emit)
         processes: ModelWorkers
         ranks: Victims = list
         if self.processes:
@@ -60,30 +60,32 @@ class Ensemble(EnsembleSettings, MethodSpec):
             ranks = processes.targets
         else:
             processes = InProcessWorkers(
-                lambda number: own.worker(
+                lambda number: member_run.worker(
                     number, training.folder, training.emit, training.changes
                 ),
-                lambda worker: own.source(worker, training.run.run_id, training.pool),
+                lambda worker: member_run.source(
+                    worker, training.run.run_id, training.pool
+                ),
                 stacked=self.stacked,
             )
         with training.chaos(training.pool, ranks):
-            job = own.training(training.folder, training.emit)
+            job = member_run.training(training.folder, training.emit)
             outcome = RoundDriver(job, processes).run()
-        result = own.result(outcome, training.folder)
-        data = own.setup.data
+        result = member_run.result(outcome, training.folder)
+        data = member_run.setup.data
         if len(watched := watched_rows(data)):
-            said = answers(load_exported(Path(result.model_path)), data, watched)
-            training.emit(said.but(step=result.steps, epoch=result.epochs))
+            predictions = answers(load_exported(Path(result.model_path)), data, watched)
+            training.emit(predictions.but(step=result.steps, epoch=result.epochs))
         local_curves(outcome.looks, training.folder, training.member.name)
         return result
 
     def summarise(self, spec: ExperimentSpec, run: RunFolder) -> list[Path]:
-        """comparison.png and comparison.md over the variants, if there are several."""
+        """Write comparison.png and comparison.md of the variants, if there are several."""
         courses: dict[str, list[ErrorCurve]] = {}
         for member in spec.members():
-            kept = RoundCheckpoint.read(run.member(member.name))
-            own = courses.setdefault(member.source_name, [])
-            own.append(ErrorCurve(kept.looks, kept.account))
+            checkpoint = RoundCheckpoint.read(run.member(member.name))
+            curves = courses.setdefault(member.source_name, [])
+            curves.append(ErrorCurve(checkpoint.looks, checkpoint.account))
         if len(courses) < 2:
             return []
         picture(courses, run.path / "comparison.png")

@@ -1,7 +1,7 @@
-"""The workers as whoever directs them sees them: told what to do, and heard.
+"""Workers of local models as a round driver uses them: orders in, reports out.
 
-`InProcessWorkers` has all of them in this process, one after the other; `processes.py` has each in
-a process of its own. The results are the same.
+`InProcessWorkers` runs all of them in this process, one after the other; `processes.py` runs each
+in its own process. The results are equal.
 """
 
 from collections import deque
@@ -26,32 +26,28 @@ from kdlab.supervision.supervisor import ChildLost, ChildReady
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOrder:
-    """What one worker is to do."""
+    """Order to one worker."""
 
-    # Train a round, or combine models
-    what: str  # "train" or "combine"
+    what: str  # "train" a round or "combine" models
     worker: int
     round: Round  # of the timetable
     models: tuple[ModelFile, ...]  # to be combined, or those whose mean is z-bar
-    # With the centre beside it, where workers exchange with one by their own clocks
-    centre: ModelFile | None = None
-    # Where to write what the model then says of validation and test images
-    look: str | None = None
-    final: bool = False  # measure the training loss of the local data too
-    keep: bool = True  # what the worker is reset to, on disk
-    spare: bool = False  # its momentum too, for a process that takes its place
-    # The pool that serves the experiment's soft labels, if they are served
-    labels: PoolAddress | None = None
+    centre: ModelFile | None = None  # file that has the centre beside it, if there is one
+    look: str | None = None  # file for the outputs on validation and test images
+    final: bool = False  # also measure the training loss on the local data
+    keep: bool = True  # save the reset point on disk
+    spare: bool = False  # save the momentum too, for a process that replaces the worker
+    labels: PoolAddress | None = None  # pool of the experiment's soft labels, if served
 
     @property
     def trained(self) -> int:
-        """Iterations of the round that are done before it."""
+        """Iterations of the round that precede this order."""
         return self.round.train_steps if self.what == "combine" else 0
 
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """An order was carried out."""
+    """Report that an order was carried out."""
 
     worker: int
     what: str
@@ -64,21 +60,21 @@ WorkerEvent = ChildReady[int] | RoundReport | ChildLost[int]
 
 class ModelWorkers(Protocol):
     def start(self, worker: int) -> None:
-        """Have a worker; `ChildReady` follows."""
+        """Start a worker; `ChildReady` follows."""
 
     def send(self, order: RoundOrder) -> None: ...
 
     def events(self) -> Iterator[WorkerEvent]:
-        """What has happened since; waits for something, or for a moment."""
+        """Yield the events since the last call; wait briefly if there are none."""
 
     def close(self) -> None: ...
 
 
 def execute(worker: LocalWorker, order: RoundOrder, source: SoftLabelSource) -> RoundReport:
-    """An order, in whatever process the worker is.
+    """Carry out an order in the process of the worker.
 
     Raises:
-        RunStopped, KdlabError: as the worker does.
+        RunStopped, KdlabError: from the worker.
     """
     if order.what == "train":
         done = worker.train(order.round, order.models, source)
@@ -90,31 +86,31 @@ def execute(worker: LocalWorker, order: RoundOrder, source: SoftLabelSource) -> 
 def _report(worker: LocalWorker, order: RoundOrder, done: RoundWork) -> RoundReport:
     if order.look is not None:
         model = worker.global_model() if order.what == "combine" else worker.model
-        look(worker, model, Path(order.look))
+        save_outputs(worker, model, Path(order.look))
     loss = worker.sgd.train_loss() if order.final else None
     if order.spare:
         keep_momentum(done.model, worker.sgd.train_step)
     return RoundReport(order.worker, order.what, done, loss)
 
 
-def look(worker: LocalWorker, model: Normalised, path: Path) -> None:
-    """Write what a worker's model says of all images that are looked at."""
+def save_outputs(worker: LocalWorker, model: Normalised, path: Path) -> None:
+    """Write the probabilities of a model on all images of `evaluation_ids`."""
     data = worker.job.samples.data
-    said = worker.sgd.probabilities(data.inputs[looked_at(data)], model).numpy()
+    outputs = worker.sgd.probabilities(data.inputs[evaluation_ids(data)], model).numpy()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".half")
     with temporary.open("wb") as file:
-        np.save(file, said.astype(np.float32))
+        np.save(file, outputs.astype(np.float32))
     temporary.rename(path)
 
 
-def looked_at(data: ImageData) -> NDArray[np.int64]:
-    """Validation images first, then test images."""
+def evaluation_ids(data: ImageData) -> NDArray[np.int64]:
+    """Return the ids of validation images, then those of test images."""
     return np.concatenate([data.validation, data.test])
 
 
 class InProcessWorkers:
-    """All workers here, one after the other, each with whatever it left in its folder.
+    """Workers in this process, one after the other; each resumes from its folder.
 
     With `stacked` they take the local steps of a round at once, on stacked weights.
     """
@@ -131,18 +127,18 @@ class InProcessWorkers:
         self.workers: dict[int, LocalWorker] = {}
         self._sources: dict[int, SoftLabelSource] = {}
         self._orders: deque[RoundOrder] = deque()
-        self._news: deque[WorkerEvent] = deque()
+        self._events: deque[WorkerEvent] = deque()
 
     def start(self, worker: int) -> None:
         self.workers[worker] = self._make(worker)
-        self._news.append(ChildReady(worker))
+        self._events.append(ChildReady(worker))
 
     def send(self, order: RoundOrder) -> None:
         self._orders.append(order)
 
     def events(self) -> Iterator[WorkerEvent]:
-        while self._news:
-            yield self._news.popleft()
+        while self._events:
+            yield self._events.popleft()
         first = self._orders[0] if self._orders else None
         alike = first is not None and all(
             (o.what, o.round) == ("train", first.round) for o in self._orders

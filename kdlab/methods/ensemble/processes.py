@@ -1,4 +1,4 @@
-"""Local models as processes, here or on a Dask cluster; see `model_workers`."""
+"""Workers of local models as processes, here or on a Dask cluster; see `model_workers`."""
 
 import time
 from collections.abc import Iterator
@@ -31,16 +31,16 @@ from kdlab.supervision.supervisor import (
 
 _TICK_S = 0.02
 _END_S = 5.0
-_START_S = 120.0  # for imports and data, on a machine with much to do
+_START_S = 120.0  # for imports and data, on a busy machine
 _MODULE = "kdlab.methods.ensemble.rank"
 
 
 class Processes:
-    """Each worker a process; a lost one is told of, and started again when asked for.
+    """One process for each worker; a lost one is reported, and restarted by `start`.
 
-    A busy worker that is silent for longer than `hang_s` is killed; one that has not shown
-    a first sign of life has two minutes. Where that did not reach it (its machine does not
-    answer), it is waited for as long again: until it goes on, or is lost, or is killed.
+    A busy worker that is silent for longer than `hang_s` is killed, or for two minutes before its
+    first sign of life. If its machine does not answer, the kill is repeated after the same time,
+    until the worker continues or is lost.
     """
 
     def __init__(self, training: MemberTraining, hang_s: float) -> None:
@@ -50,7 +50,7 @@ class Processes:
         self._started: dict[int, int] = {}
 
     def targets(self) -> list[Target]:
-        """Whom chaos can hit."""
+        """Return the processes that chaos can hit."""
         return [
             Target(f"worker-{k}", c.pid) for k, c in list(self.supervisor.children.items())
         ]
@@ -67,21 +67,21 @@ class Processes:
     def send(self, order: RoundOrder) -> None:
         self.supervisor.expect(order.worker)
         train = CarryOut(to_builtins(replace(order, labels=self.pool)))
-        # False would be: its loss is an event already.
+        # The result is ignored: where sending fails, a ChildLost follows.
         self.supervisor.send(order.worker, **to_builtins(train))
 
     def events(self) -> Iterator[WorkerEvent]:
-        """What happened since; waits for a moment when nothing has.
+        """Yield the events since the last call; wait briefly if there are none.
 
         Raises:
-            RunStopped, KdlabError: a worker says so.
+            RunStopped, KdlabError: reported by a worker.
         """
-        found = list(self._look())
-        if not found:
-            time.sleep(_TICK_S)  # between looks at pipes and processes
-        yield from found
+        events = list(self._poll())
+        if not events:
+            time.sleep(_TICK_S)  # between polls of pipes and processes
+        yield from events
 
-    def _look(self) -> Iterator[WorkerEvent]:
+    def _poll(self) -> Iterator[WorkerEvent]:
         for event in self.supervisor.events(self._patience):
             match event:
                 case ChildReady(worker):
@@ -113,13 +113,13 @@ class Processes:
                 raise error
 
     def close(self) -> None:
-        """Busy ones save their state first; then all end."""
+        """End all workers, after the busy ones have saved their state."""
         deadline = time.monotonic() + _END_S
         for worker in self.supervisor.busy:
             self.supervisor.send(worker, **to_builtins(StopTraining()))
         while self.supervisor.busy and time.monotonic() < deadline:
             for event in self.supervisor.events():
-                if isinstance(event, ChildMessage):  # saved; who is lost is busy no more
+                if isinstance(event, ChildMessage):  # saved; a lost one is no longer busy
                     self.supervisor.rest(event.name)
-            time.sleep(_TICK_S)  # between looks at pipes
+            time.sleep(_TICK_S)  # between polls of pipes
         self.supervisor.close(max(0.0, deadline - time.monotonic()))

@@ -9,7 +9,7 @@ from kdlab.soft_labels.source import SoftLabelSource
 
 
 class LocalModelRank(RankProcess[RoundOrder]):
-    """Carries out the orders of kdlab/methods/ensemble/processes.py."""
+    """Process that carries out the orders of kdlab/methods/ensemble/processes.py."""
 
     takes = RoundOrder
 
@@ -17,8 +17,8 @@ class LocalModelRank(RankProcess[RoundOrder]):
     _source: SoftLabelSource | None = None
 
     def generation(self, order: RoundOrder) -> RoundReport:
-        """One order, and what it came to."""
-        worker = self._of(order)
+        """Carry out one order."""
+        worker = self._worker_for(order)
         if self._source is None:
             self._source = self._ensemble_run.source(
                 worker, self.run.run_id, order.labels, self._waits
@@ -31,7 +31,7 @@ class LocalModelRank(RankProcess[RoundOrder]):
         assert isinstance(method, Ensemble)
         return EnsembleRun(method, self.setup, self.member)
 
-    def _of(self, order: RoundOrder) -> LocalWorker:
+    def _worker_for(self, order: RoundOrder) -> LocalWorker:
         if self._worker is None:
             self._worker = self._ensemble_run.worker(
                 order.worker,

@@ -1,10 +1,10 @@
-"""Algorithm 2, first half: the mean of several models' outputs on some views.
+"""Mean of several models' outputs on some views (Algorithm 2, first half).
 
-One model after another is loaded into the same place, so memory holds one foreign model
-and the sums, whatever their number (section 4.2).
+Models are loaded one after the other into the same place, so memory holds one other model and the
+sums, whatever their number (section 4.2).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import accumulate
@@ -23,21 +23,21 @@ from kdlab.models.model import Normalised
 
 @dataclass(slots=True)
 class Relabelled:
-    """Mean probabilities of some batches' rows."""
+    """Mean probabilities of the rows of some batches."""
 
-    mean: Tensor  # (n, C), row by row of the batches one after the other
+    mean: Tensor  # (n, C), the rows of the batches in order
     model_losses: list[float]  # mean cross entropy of each model with the true labels
     loss: float  # that of the mean
     starts: list[int] = field(default_factory=list)  # first row of each batch
-    computed: int = 0  # rows that went through models here, each model's counted
+    computed: int = 0  # forward passes of rows, over all models
 
-    def of(self, batch: int, size: int) -> Tensor:
-        """(size, C) of batch number `batch` of those that were relabelled."""
+    def batch_rows(self, batch: int, size: int) -> Tensor:
+        """Return the (size, C) rows of batch number `batch`."""
         start = self.starts[batch]
         return self.mean[start : start + size]
 
 
-@torch.no_grad()  # not inference_mode: what comes out is trained on
+@torch.no_grad()  # not inference_mode: the outputs are trained on
 def relabel(
     places: Sequence[BatchPlace],
     samples: PlannedSamples,
@@ -46,43 +46,47 @@ def relabel(
     batch: int,
     alive: Callable[[], None] = lambda: None,
 ) -> Relabelled:
-    """The mean of the models' probabilities on the views of these batches.
+    """Average the models' probabilities on the views of these batches.
 
-    A view that comes again is computed once. `scratch` gives a model on the device for a worker's
-    weights, to be overwritten; `batch` rows are computed together, and `alive` is called between.
+    A repeated view is computed once. `scratch` returns a model on the device, whose weights are
+    overwritten; `batch` rows are computed at once, and `alive` is called between them.
     """
     labels = torch.from_numpy(samples.labels(_ids(places)))
     total = torch.zeros((len(labels), samples.classes))
-    losses, (chunks, rows) = [], _distinct(places, samples, batch, alive)
+    losses, (chunks, rows) = [], _distinct_views(places, samples, batch, alive)
     for file in models:
         model = scratch(file.worker)
         model.net.load_state_dict(fetch(file))
         model.eval()
         views = (samples.views(ids, epoch) for epoch, ids in chunks)
-        own = probabilities(model, views, alive)
-        own = own if rows is None else own[rows]
-        losses.append(log_loss(own, labels))
-        total += own
+        outputs = probabilities(model, views, alive)
+        outputs = outputs if rows is None else outputs[rows]
+        losses.append(log_loss(outputs, labels))
+        total += outputs
     total /= max(1, len(models))
+    starts = list(accumulate((len(place.ids) for place in places[:-1]), initial=0))
     computed = len(models) * sum(len(ids) for _, ids in chunks)
-    return Relabelled(total, losses, log_loss(total, labels), _starts(places), computed)
+    return Relabelled(total, losses, log_loss(total, labels), starts, computed)
 
 
-def _distinct(
+def _distinct_views(
     places: Sequence[BatchPlace],
     samples: PlannedSamples,
     batch: int,
     alive: Callable[[], None],
 ) -> tuple[list[tuple[int, NDArray[np.int64]]], Tensor | None]:
-    """What is to be computed, and for each row which of it; None: each its own.
+    """Return chunks of distinct views, and the view of each row; None: each row is its own view.
 
-    Where each image is asked about once at most nothing can come again, so nothing is compared.
+    Views are compared only where there are more rows than images.
     """
-    chunks = _chunks(places, batch)
+    by_epoch: dict[int, list[int]] = {}  # an epoch's views differ from those of others
+    for place in places:
+        by_epoch.setdefault(place.epoch, []).extend(place.ids)
+    chunks = _chunks(by_epoch, batch)
     if sum(len(ids) for _, ids in chunks) <= len(samples.plan.ids):
         return chunks, None
     first: dict[bytes, int] = {}
-    by_epoch: dict[int, list[int]] = {}
+    distinct: dict[int, list[int]] = {}
     rows = []
     for epoch, ids in chunks:
         alive()
@@ -90,43 +94,33 @@ def _distinct(
             digest = blake2b(view.tobytes(), digest_size=16).digest()
             if digest not in first:
                 first[digest] = len(first)
-                by_epoch.setdefault(epoch, []).append(int(sample))
+                distinct.setdefault(epoch, []).append(int(sample))
             rows.append(first[digest])
-    found = [
-        (epoch, np.asarray(some[at : at + batch]))
-        for epoch, some in by_epoch.items()
-        for at in range(0, len(some), batch)
+    return _chunks(distinct, batch), torch.tensor(rows)
+
+
+def _chunks(
+    by_epoch: Mapping[int, Sequence[int]], batch: int
+) -> list[tuple[int, NDArray[np.int64]]]:
+    """Cut the ids of each epoch into arrays of at most `batch`."""
+    return [
+        (epoch, np.asarray(ids[at : at + batch], np.int64))
+        for epoch, ids in by_epoch.items()
+        for at in range(0, len(ids), batch)
     ]
-    return found, torch.tensor(rows)
 
 
 def _ids(places: Sequence[BatchPlace]) -> NDArray[np.int64]:
     return np.concatenate([place.ids for place in places])
 
 
-def _starts(places: Sequence[BatchPlace]) -> list[int]:
-    """First row of each batch."""
-    return list(accumulate((len(place.ids) for place in places[:-1]), initial=0))
-
-
-def _chunks(
-    places: Sequence[BatchPlace], batch: int
-) -> list[tuple[int, NDArray[np.int64]]]:
-    """Large pieces of one epoch each: views depend on it."""
-    found: list[tuple[int, NDArray[np.int64]]] = []
-    for epoch in dict.fromkeys(place.epoch for place in places):
-        ids = _ids([place for place in places if place.epoch == epoch])
-        found += [(epoch, ids[at : at + batch]) for at in range(0, len(ids), batch)]
-    return found
-
-
 def probabilities(
     model: Normalised, views: Iterable[NDArray[np.uint8]], alive: Callable[[], None]
 ) -> Tensor:
-    """(n, C) of all these views, one array after the other; `alive` is called between."""
+    """Return the (n, C) probabilities of all views; `alive` is called between the arrays."""
     device = next(model.parameters()).device
-    found = []
-    for some in views:
+    pieces = []
+    for array in views:
         alive()
-        found.append(model(torch.from_numpy(some).to(device)).float().softmax(1).cpu())
-    return torch.cat(found)
+        pieces.append(model(torch.from_numpy(array).to(device)).float().softmax(1).cpu())
+    return torch.cat(pieces)

@@ -1,9 +1,9 @@
-"""Algorithm 1 from above: tells the workers, hears them, and measures as the paper does.
+"""Driver of Algorithm 1: sends orders to the workers, and measures as the paper does.
 
-Carries out kdlab/papers/ec_dnn/rounds.py, or own_clocks.py where workers exchange with a centre,
-by workers here or in processes. A round of own clocks is counted, looked at and closed when the
-slowest has done it; a resume begins where each worker was. All time counts but for the looks at
-validation and test images, as section 5.3 has it, relabelling included.
+Carries out kdlab/papers/ec_dnn/rounds.py, or own_clocks.py where workers exchange with a centre. A
+round of own clocks is counted, evaluated and closed when the slowest worker has done it; a resume
+begins where each worker was. All time counts except evaluation on validation and test images;
+relabelling is included (section 5.3).
 """
 
 import shutil
@@ -50,78 +50,78 @@ from kdlab.papers.ec_dnn.rounds import (
 from kdlab.report.round_errors import CostTotals, RoundErrors
 from kdlab.supervision.supervisor import ChildLost, ChildReady
 
-_MAX_LOSSES = 3  # of one worker, without anything done in between
-_KEPT = "direction.json"
-_KEPT_ROUNDS = 2  # whose models stay on disk
+_MAX_LOSSES = 3  # of one worker in a row
+_CHECKPOINT = "direction.json"
+_KEPT_ROUNDS = 2  # rounds whose models stay on disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOutcome:
-    """The end of a training."""
+    """Models and figures at the end of a training."""
 
     models: list[ModelFile]  # local models, by worker
-    losses: dict[int, float]  # of each on its local data
+    losses: dict[int, float]  # of each worker on its local data
     looks: list[RoundErrors]
     account: CostTotals
 
 
 @dataclass(frozen=True, slots=True)
 class RoundCheckpoint:
-    """A training between two rounds, on disk."""
+    """Checkpoint of a training between two rounds."""
 
-    round: Count  # to go on with, of the slowest
-    latest: list[ModelFile]  # of each worker; the newest is the last
+    round: Count  # next round, of the slowest worker
+    latest: list[ModelFile]  # of each worker, the newest last
     account: CostTotals
     looks: list[RoundErrors]
-    # Where each worker has a clock of its own: what was done of rounds that not all have done,
-    # and the seconds of each worker in those that all have
+    # Where each worker has its own clock: reports of rounds that not all have done, and the
+    # seconds of each worker in those that all have
     reports: list[RoundReport] = field(default_factory=list)
     seconds: dict[int, float] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> "RoundCheckpoint":
-        """What a member keeps in its folder."""
-        return read_as(cls, folder / _KEPT, "Put it back, or start a new run.")
+        """Read the checkpoint in the folder of a member."""
+        return read_as(cls, folder / _CHECKPOINT, "Put it back, or start a new run.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """One member of a run."""
+    """Training of one member of a run."""
 
     workers: int  # K
     timetable: RoundSchedule  # of all
-    combining: Combining  # how the global model is made
+    combining: Combining
     data: ImageData  # with validation and test images
     folder: Path  # of the member
     emit: Emit  # events for people
-    stop: Callable[[], bool] = lambda: False  # whether the user asked to stop
-    waits: bool = False  # for a lost worker, in every round
-    # Between machines, for the time of a communication
-    network: Network = field(default_factory=Network)
-    looks: int = 20  # how often the models are looked at, spread over all rounds
-    keep_every_s: float = 5.0  # seconds between reset points that a resume can go back to
+    stop: Callable[[], bool] = lambda: False  # True once the user asked to stop
+    waits: bool = False  # wait for a lost worker in every round
+    network: Network = field(default_factory=Network)  # for the modelled communication time
+    looks: int = 20  # number of evaluations, spread over all rounds
+    keep_every_s: float = 5.0  # between saved reset points
 
 
 class RoundDriver:
-    """Has a training carried out by its workers; `run` it once."""
+    """Driver of one training; call `run` once."""
 
     def __init__(self, training: Training, workers: ModelWorkers) -> None:
         self.training, self.workers = training, workers
         self.timetable, self.emit = training.timetable, training.emit
         self.account, self.looks = CostTotals(), list[RoundErrors]()  # so far
         self.latest: dict[int, ModelFile] = {}  # newest model of each worker
-        self._look = RoundEvaluator(training.folder, training.data, training.combining)
-        self._kept = training.folder / _KEPT
+        self._evaluator = RoundEvaluator(training.folder, training.data, training.combining)
         self._rounds = defaultdict[int, RoundReports](RoundReports)  # not closed, by number
-        self._seconds = dict.fromkeys(range(training.workers), 0.0)  # of closed ones
-        self._centre = training.combining == "centre"  # each worker has a clock of its own
+        self._seconds = dict.fromkeys(range(training.workers), 0.0)  # of closed rounds
+        self._centre = training.combining == "centre"  # each worker has its own clock
         self._losses = dict.fromkeys(range(training.workers), 0)  # times lost in a row
-        self._final: dict[int, float] = {}  # loss of each on its local data, in the end
-        self._kept_at = time.monotonic()
-        self._keeps: set[int] = set()  # rounds after which all is kept
+        self._final: dict[
+            int, float
+        ] = {}  # loss of each worker on its local data, at the end
+        self._saved_at = time.monotonic()
+        self._saves: set[int] = set()  # rounds after which all is saved
         number = len(self.timetable.rounds)
         every = max(1, round(number / max(1, training.looks)))
-        self._looked_at = {r for r in range(number) if (number - 1 - r) % every == 0}
+        self._evaluated = {r for r in range(number) if (number - 1 - r) % every == 0}
         first, latest = self._resume(), tuple(sorted(self.latest))
         rounds, waits = self.timetable.rounds, training.waits
         self.machine: Rounds | OwnClocks
@@ -133,28 +133,30 @@ class RoundDriver:
             self.machine = OwnClocks(at, rounds, trained)
 
     def _resume(self) -> int:
-        """The round to go on with; what was counted before it is known again."""
-        if not self._kept.exists():
+        """Restore the checkpoint, if there is one, and return the next round."""
+        if not (self.training.folder / _CHECKPOINT).exists():
             return 0
-        kept = RoundCheckpoint.read(self.training.folder)
-        self.account, self.looks = kept.account, kept.looks
-        self.latest = {file.worker: file for file in kept.latest}
-        self._seconds |= kept.seconds
-        for report in kept.reports:
+        checkpoint = RoundCheckpoint.read(self.training.folder)
+        self.account, self.looks = checkpoint.account, checkpoint.looks
+        self.latest = {file.worker: file for file in checkpoint.latest}
+        self._seconds |= checkpoint.seconds
+        for report in checkpoint.reports:
             self._note(report)
-        self.emit(Resumed(epoch=kept.round, step=self.account.steps, rolled_back=0))
-        return kept.round
+        self.emit(Resumed(epoch=checkpoint.round, step=self.account.steps, rolled_back=0))
+        return checkpoint.round
 
     def run(self) -> TrainingOutcome:
-        """To the end.
+        """Train to the end.
 
         Raises:
-            RunStopped: the user asked; workers have kept their state.
-            ClusterError: a worker is lost again and again.
-            KdlabError: as a worker says.
+            RunStopped: the user asked for it; the workers have saved their state.
+            ClusterError: a worker was lost too often in a row.
+            KdlabError: reported by a worker.
         """
         if self.machine.first == len(self.timetable.rounds):
-            raise ClusterError("This training has ended already; its result is missing.")
+            raise ClusterError(
+                "This training has already ended, but its result is missing."
+            )
         try:
             for worker in range(self.training.workers):
                 self.workers.start(worker)
@@ -168,7 +170,7 @@ class RoundDriver:
                     finished = self._execute(self._next_instructions(event)) or finished
         except RunStopped:
             if self._centre:
-                self._keep(self.machine.first)
+                self._save(self.machine.first)
             raise
         finally:
             self.workers.close()
@@ -189,7 +191,7 @@ class RoundDriver:
                 if self._losses[worker] > _MAX_LOSSES:
                     raise ClusterError(
                         f"Worker {worker} was lost {self._losses[worker]} times in a row "
-                        f"without ending anything. The last time: {why}"
+                        f"without finishing a round. Last reason: {why}"
                     )
                 return self.machine.on_lost(worker)
             case RoundReport(worker, what):
@@ -204,8 +206,8 @@ class RoundDriver:
     def _note(self, did: RoundReport) -> None:
         if did.train_loss is not None:
             self._final[did.worker] = did.train_loss
-        own = self._rounds[did.done.round]
-        (own.trained if did.what == "train" else own.combined)[did.worker] = did
+        reports = self._rounds[did.done.round]
+        (reports.trained if did.what == "train" else reports.combined)[did.worker] = did
 
     def _count(self, did: RoundReport) -> None:
         done = did.done
@@ -227,7 +229,7 @@ class RoundDriver:
                 case Combine(worker, round_, members):
                     trained = self._rounds[round_.number].trained
                     models = tuple(trained[k].done.model for k in members)
-                    self._decide_to_keep(round_.number)
+                    self._decide_to_save(round_.number)
                     self._order("combine", worker, round_.number, models)
                 case Restart(worker):
                     self.workers.start(worker)
@@ -240,9 +242,11 @@ class RoundDriver:
                     self._close_round(len(self.timetable.rounds))
                     finished = instruction
         now = time.monotonic()
-        if self._centre and (finished or now - self._kept_at >= self.training.keep_every_s):
-            self._kept_at = now
-            self._keep(self.machine.first)
+        if self._centre and (
+            finished or now - self._saved_at >= self.training.keep_every_s
+        ):
+            self._saved_at = now
+            self._save(self.machine.first)
         return finished
 
     def _order(
@@ -252,8 +256,8 @@ class RoundDriver:
         round_ = self.timetable.rounds[number]
         ends = what == "combine" or not round_.combines
         look = None
-        if number in self._looked_at:
-            look = str(self._look.path(number, worker, what))
+        if number in self._evaluated:
+            look = str(self._evaluator.path(number, worker, what))
         self.workers.send(
             RoundOrder(
                 what=what,
@@ -263,110 +267,98 @@ class RoundDriver:
                 centre=next(reversed(self.latest.values()), None) if self._centre else None,
                 look=look,
                 final=last and ends,
-                keep=number in self._keeps or not round_.combines,
+                keep=number in self._saves or not round_.combines,
                 spare=(self.training.waits or self._centre) and round_.combines,
             )
         )
 
-    def _decide_to_keep(self, number: int) -> None:
-        """Once for a round, and for all: a resume goes back to where everybody was kept.
+    def _decide_to_save(self, number: int) -> None:
+        """Decide once for all workers whether they save this round, for a resume to go back to.
 
-        Often enough not to lose more than a moment; with a communication every few steps
-        writing everything each time would take longer than the steps.
+        With a communication every few steps, saving each would take longer than the steps.
         """
-        if self._centre or number in self._keeps:
+        if self._centre or number in self._saves:
             return
         last = number == len(self.timetable.rounds) - 1
-        if last or time.monotonic() - self._kept_at >= self.training.keep_every_s:
-            self._keeps.add(number)
-            self._kept_at = time.monotonic()
+        if last or time.monotonic() - self._saved_at >= self.training.keep_every_s:
+            self._saves.add(number)
+            self._saved_at = time.monotonic()
 
     # Between rounds
 
     def _close_round(self, following: int) -> None:
-        """Once, before the first order of the next round: count, look, keep."""
+        """Count, evaluate and save a round, before the first order of the next one."""
         number = following - 1
         if number not in self._rounds or not self._rounds[number].members:
             return
-        own = self._rounds.pop(number)
+        reports = self._rounds.pop(number)
         round_ = self.timetable.rounds[number]
-        seconds = self._time(own, round_)
+        seconds = self._time(reports, round_)
         self.account.iterations += round_.train_steps
-        made = own.combined or own.trained
+        ends = reports.combined or reports.trained
         if not self._centre:
-            self.latest = {k: did.done.model for k, did in made.items()}
+            self.latest = {k: did.done.model for k, did in ends.items()}
         self.emit(
             RoundClosed(
                 round=number,
                 of_rounds=len(self.timetable.rounds),
-                models=list(own.members),
+                models=list(reports.members),
                 iterations=self.account.iterations,
-                loss=fmean(did.done.loss for did in own.trained.values()),
+                loss=fmean(did.done.loss for did in reports.trained.values()),
                 parallel_s=self.account.parallel_s,
                 round_s=seconds,
             )
         )
-        if number in self._looked_at:
-            self._tell(self._look.look(number, own, self.account))
-        self._look.clear(number)
-        if number in self._keeps or not round_.combines:
-            self._keep(following)
+        if number in self._evaluated:
+            errors = self._evaluator.evaluate(number, reports, self.account)
+            self.looks.append(errors)
+            lg, lc = errors.diff_lg, errors.diff_lc
+            self.emit(ErrorsMeasured(**asdict(errors), diff_lg=lg, diff_lc=lc))
+        self._evaluator.clear(number)
+        if number in self._saves or not round_.combines:
+            self._save(following)
 
-    def _time(self, own: RoundReports, round_: Round) -> float:
-        """Seconds of this round, on machines side by side."""
+    def _time(self, reports: RoundReports, round_: Round) -> float:
+        """Add up the costs of a round, and return its seconds on parallel machines (4.3)."""
+        works = {k: did.done for k, did in reports.trained.items()}
         busy = []
-        for worker, did in own.trained.items():
-            after = own.combined.get(worker)
-            busy.append(
-                Busy(
-                    did.done.train_s + did.done.relabel_s,
-                    after.done.relabel_s if after else 0.0,
-                    after.done.compress_s if after else 0.0,
-                )
-            )
-        size = max(did.done.model.bytes for did in own.trained.values())
+        for worker, work in works.items():
+            after = reports.combined.get(worker)
+            parts = (after.done.relabel_s, after.done.compress_s) if after else (0.0, 0.0)
+            busy.append(Busy(work.train_s + work.relabel_s, *parts))
+        size = max(work.model.bytes for work in works.values())
         over, account = 0.0, self.account
         if round_.communicates:
             network, combining = self.training.network, self.training.combining
-            models, sent = len(own.members), round(round_.exchanged * size)
-            again = any(did.done.fetched_bytes for did in own.trained.values())
-            # z-bar, of other models than these
+            models, sent = len(reports.members), round(round_.exchanged * size)
+            again = any(work.fetched_bytes for work in works.values())
+            # z-bar needs the compressed models, beside those that are combined
             times = 2 if again and self.timetable.compresses else 1
             over = times * network.communication_s(combining, models, sent)
             taken_in = network.taken_in(combining, models, sent)
             account.exchanged_bytes += round(times * taken_in)
         account.communication_s += over
-        account.train_s += max(did.done.train_s for did in own.trained.values())
+        account.train_s += max(work.train_s for work in works.values())
         account.relabel_s += max(b.relabel for b in busy)
-        account.relabel_s += max(did.done.relabel_s for did in own.trained.values())
+        account.relabel_s += max(work.relabel_s for work in works.values())
         account.compress_s += max(b.compress for b in busy)
         seconds = round_s(busy, over)
         if self._centre:
-            for worker, alone in zip(own.trained, busy, strict=True):
-                self._seconds[worker] += round_s([alone], over)
+            for worker, seconds_busy in zip(works, busy, strict=True):
+                self._seconds[worker] += round_s([seconds_busy], over)
             seconds = max(self._seconds.values()) - account.parallel_s
         account.parallel_s += seconds
         return seconds
 
-    def _tell(self, found: RoundErrors) -> None:
-        self.looks.append(found)
-        self.emit(
-            ErrorsMeasured(
-                **asdict(found),
-                diff_lg=found.diff_lg,
-                diff_lc=found.diff_lc,
-            )
-        )
-
-    def _keep(self, following: int) -> None:
-        """What a resumed run needs; then models of long ago can go."""
+    def _save(self, following: int) -> None:
+        """Save what a resume needs, then delete the models of older rounds."""
         latest = list(self.latest.values())
         parts = [part for r in self._rounds.values() for part in (r.trained, r.combined)]
         reports = [did for part in parts for did in part.values()]
-        kept = RoundCheckpoint(
+        checkpoint = RoundCheckpoint(
             following, latest, self.account, self.looks, reports, self._seconds
         )
-        write_json(self._kept, to_builtins(kept))
+        write_json(self.training.folder / _CHECKPOINT, to_builtins(checkpoint))
         for old in sorted((self.training.folder / "rounds").glob("*")):
             if int(old.name) < following - _KEPT_ROUNDS:
                 shutil.rmtree(old)

@@ -1,4 +1,4 @@
-"""What an ensemble experiment can be told, and what is wrong with it by its spec alone."""
+"""Settings of an ensemble experiment, and their faults as far as the spec shows them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,35 +15,33 @@ from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.aggregation.kind import AggregationSpec
 
 _POSITIVE = Range(ge=1)
-_NOT_LOCAL = {"ema": "a local model is reset to weights that all have, and its mean is not"}
+_NOT_LOCAL = {"ema": "local models are reset to the global one, and their mean is not"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembleSettings(MethodSettings):
-    """Workers, what each of them has, and what is compared.
+    """Workers, their data and models, and the compared variants.
 
-    workers: K, each with an equal part of the training images unless `shards` says
-        otherwise.
-    compare: the same training once for each of these, by name; instead of `aggregation`.
-    start: first weights of all workers `equal`, or each its `own`; null is equal where
+    workers: K, each with an equal part of the training images unless `shards` differs.
+    compare: train once with each of these variants, by name; instead of `aggregation`.
+    start: initial weights of all workers are `equal`, or each has its `own`; null is equal where
         weights are averaged and own elsewhere (Algorithm 1).
     models: networks of the workers where they differ; as many as workers.
     final: the student is the local model with the smallest loss on its own training data
         (the paper), or the most accurate one on `validation`.
-    looks: how often local and global models are tested while they train, at communications.
-    recalibrate: training images that the batch norms of an average of weights are shown before it
-        is looked at or kept; 0 leaves the mean of its models' statistics. No model trains with
-        them.
-    processes: each worker in a process of its own; false trains them one after the other
-        in the run's process. Results are the same.
+    looks: number of evaluations of local and global models, at communications.
+    recalibrate: training images on which batch norms of averaged weights are recalibrated before
+        they are evaluated or exported; 0 averages the statistics. No model trains with them.
+    processes: each worker in its own process; false trains them one after the other in the
+        run's process, with equal results.
     stacked: workers in one process take their local steps at once, on stacked weights (vmap): for
-        a GPU, which small networks leave idle; slower on CPUs. Equal but for rounding, and dropout.
+        a GPU, which small networks leave idle; slower on CPUs. Equal but for rounding and dropout.
     gbit_per_s: between machines, for the modelled time of a communication.
-    hang_s: a worker without a sign of life for so long (two minutes while it starts) is
-        killed and started again.
-    wait_for_lost: the others wait for a worker that was lost, which does again what it was at:
-        nothing is lost. false has rounds go on without it until it is back (K' models), and
-        what it was not trained on is counted and said.
+    hang_s: a worker without a sign of life for this long (two minutes while it starts) is
+        killed and restarted.
+    wait_for_lost: the others wait for a lost worker, which repeats its round, so no samples are
+        lost. With false, rounds continue without it (K' models) until it is back, and the
+        samples it missed are counted and reported.
     """
 
     needs_labels = True
@@ -82,7 +80,7 @@ class EnsembleSettings(MethodSettings):
         if aggregation.remembers and self.start == "own":
             yield Fault(
                 "start",
-                f"is own, and {aggregation.component} remembers the weights that all begin with",
+                f"is own, and {aggregation.component} needs equal initial weights",
             )
         if workers < aggregation.least_workers:
             yield Fault(
@@ -93,37 +91,39 @@ class EnsembleSettings(MethodSettings):
             unlike = ", ".join(dict.fromkeys(str(m.component) for m in self.models))
             yield Fault(
                 f"{at}aggregation",
-                f"averages the weights of unlike networks ({unlike}); only the outputs of "
-                "these can be averaged: train/aggregation/ensemble",
+                f"averages weights, and the networks differ ({unlike}); average their outputs: "
+                "train/aggregation/ensemble",
             )
         if self.models and workers != self.workers:
-            yield Fault(f"{at}workers", f"is not that of models ({len(self.models)})")
+            yield Fault(
+                f"{at}workers", f"differs from the number of models ({len(self.models)})"
+            )
 
     def variants(self, aggregation: AggregationSpec) -> dict[str, Variant]:
-        """What is trained, by name; without `compare` the experiment's own aggregation."""
+        """Return the variants by name; without `compare`, the experiment's aggregation alone."""
         if self.compare:
             return dict(self.compare)
-        own = Variant(aggregation=aggregation)
-        return {own.called(self.workers): own}
+        variant = Variant(aggregation=aggregation)
+        return {variant.called(self.workers): variant}
 
-    # As kdlab/experiment/method.py wants it
+    # Interface of kdlab/experiment/method.py
 
     def faults(self, spec: ExperimentSpec) -> Iterator[Fault]:
         if self.compare and spec.aggregation.joins != "nothing":
             yield Fault(
-                "aggregation", "is of one method, and method.compare names its own for each"
+                "aggregation",
+                "has no effect with method.compare, whose variants each have one",
             )
         if not self.compare:
             yield from self.faults_of(Variant(aggregation=spec.aggregation))
         if spec.workers is not None and not self.processes:
-            yield Fault("method.processes", "is false, and workers are to be started")
+            yield Fault("method.processes", "is false, and workers asks for processes")
         if spec.data.augment.mixes:
-            yield Fault(
-                "data.augment", "mixes images, which local models are not trained on"
-            )
+            yield Fault("data.augment", "mixes images, which local models do not support")
         if spec.data.sampling.active:
             yield Fault(
-                "data.sampling", "is of one student; here method.shards deals images"
+                "data.sampling",
+                "is for one student; here method.shards deals out the images",
             )
         served = spec.soft_labels.needs_teacher == "served"
         for name, variant in self.variants(spec.aggregation).items():
@@ -140,7 +140,7 @@ class EnsembleSettings(MethodSettings):
     def _unstackable(self, spec: ExperimentSpec) -> Iterator[Fault]:
         if self.processes:
             yield Fault(
-                "method.stacked", "is true, and processes too: set processes: false"
+                "method.stacked", "is true, and so is processes; set processes: false"
             )
         if len(set(self.models)) > 1:
             yield Fault("method.stacked", "is true, and models differ")
@@ -152,9 +152,7 @@ class EnsembleSettings(MethodSettings):
         }
         for name, only in without.items():
             if (value := getattr(spec.train, name)) != only:
-                yield Fault(
-                    f"train.{name}", f"is {value}; with stacked weights it is {only}"
-                )
+                yield Fault(f"train.{name}", f"is {value}; stacked weights need {only}")
 
     def compared(self, spec: ExperimentSpec) -> dict[str, SourceSpec]:
         return dict.fromkeys(self.variants(spec.aggregation), spec.soft_labels)

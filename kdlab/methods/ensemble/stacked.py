@@ -1,10 +1,10 @@
-"""K local models as one: their steps on stacked weights, with torch.func's vmap.
+"""Steps of K local models at once, on stacked weights, with torch.func's vmap.
 
 A GPU waits for its next kernel while small networks train one after the other; stacked, K steps
 launch about as many kernels as one. Parameters and buffers of the models become views of the
-stacked ones, so optimisers, checkpoints and communications go on as they are. Batched products add
-in another order than those of one model, and dropout draws for all models at once: results
-are equal to rounding (without dropout), not bit for bit.
+stacked ones, so optimizers, checkpoints and communications need no change. Batched products add
+in another order than those of one model, and dropout draws for all models at once: without dropout
+results are equal up to rounding, not bit for bit.
 """
 
 import copy
@@ -24,11 +24,11 @@ from kdlab.soft_labels.source import Batch
 from kdlab.train.step import seed_by
 
 Steps = Generator[tuple[Batch, LossOf], None, RoundWork]
-"""Local steps that somebody is to take, and the report of them."""
+"""Batches of local steps, each with its loss, and then the report."""
 
 
 class StackedModels:
-    """Networks of one kind; each then has its weights in the stack of all."""
+    """Networks of one architecture, whose weights become views of one stack."""
 
     def __init__(self, models: Sequence[Normalised]) -> None:
         self._frame = copy.deepcopy(models[0]).to("meta").train()
@@ -39,41 +39,38 @@ class StackedModels:
 
     @staticmethod
     def _stack(each: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-        found = {}
+        stack = {}
         for name in each[0]:
-            found[name] = torch.stack([own[name].detach() for own in each])
-            for number, own in enumerate(each):
-                own[name].data = found[name][number]
-        return found
+            stack[name] = torch.stack([tensors[name].detach() for tensors in each])
+            for tensors, row in zip(each, stack[name], strict=True):
+                tensors[name].data = row
+        return stack
 
     def scores(self, views: Tensor) -> Tensor:
-        """(K, N, C, H, W) uint8 -> (K, N, classes), as each model sees its own."""
+        """(K, N, C, H, W) uint8 -> (K, N, classes): each model scores its own views."""
 
-        def one(
-            parameters: dict[str, Tensor], buffers: dict[str, Tensor], own: Tensor
-        ) -> Tensor:
-            found: Tensor = functional_call(self._frame, (parameters, buffers), (own,))
-            return found
+        def forward(state: tuple[dict[str, Tensor], ...], batch: Tensor) -> Tensor:
+            scores: Tensor = functional_call(self._frame, state, (batch,))
+            return scores
 
-        stacked = vmap(one, randomness="different")
-        found: Tensor = stacked(self.parameters, self._buffers, views)
-        return found
+        state = (self.parameters, self._buffers)
+        scores: Tensor = vmap(forward, randomness="different")(state, views)
+        return scores
 
 
 def check_stackable(model: Normalised, shape: tuple[int, ...]) -> None:
-    """A step of two such networks.
+    """Take a step of two such networks.
 
     Raises:
-        BadInput: vmap cannot do one of its layers.
+        BadInput: vmap does not support one of its layers.
     """
     with torch.random.fork_rng():
         pair = StackedModels([copy.deepcopy(model).cpu(), copy.deepcopy(model).cpu()])
         try:
-            found = pair.scores(torch.zeros(2, 2, *shape, dtype=torch.uint8))
-            found.sum().backward()
+            pair.scores(torch.zeros(2, 2, *shape, dtype=torch.uint8)).sum().backward()
         except (RuntimeError, ValueError, NotImplementedError) as error:
             raise BadInput(
-                f"method.stacked is true, and {type(model.net).__name__} cannot be trained as "
+                f"method.stacked is true, but {type(model.net).__name__} cannot be trained with "
                 f"stacked weights: {str(error).partition('. ')[0]}. Set method.stacked=false."
             ) from error
 
@@ -86,7 +83,7 @@ class StackedSgd:
         for sgd in self.sgds:
             sgd.companions = [other for other in self.sgds if other is not sgd]
         self._models = StackedModels([sgd.model for sgd in sgds])
-        self._own: list[dict[str, nn.Parameter]] = [
+        self._parameters: list[dict[str, nn.Parameter]] = [
             dict(sgd.model.named_parameters()) for sgd in sgds
         ]
 
@@ -117,13 +114,13 @@ class StackedSgd:
             alike = len({tuple(batch.views.shape) for batch, _ in asked.values()}) == 1
             if alike and len(asked) == len(each):
                 self._step(*zip(*asked.values(), strict=True))
-            else:  # the end of an epoch, or of what one still had to do after a resume
+            else:  # the end of an epoch, or workers that resumed at different steps
                 for number, (batch, loss_of) in asked.items():
-                    self.sgds[number].one(batch, loss_of)
-        found = [done[number] for number in range(len(each))]
+                    self.sgds[number].step(batch, loss_of)
+        works = [done[number] for number in range(len(each))]
         if self.sgds[0].job.prices is not None:
-            return found
-        return [replace(work, train_s=work.train_s / len(each)) for work in found]
+            return works
+        return [replace(work, train_s=work.train_s / len(each)) for work in works]
 
     def _step(self, batches: Sequence[Batch], losses: Sequence[LossOf]) -> None:
         first = self.sgds[0]
@@ -137,15 +134,15 @@ class StackedSgd:
         rows = slice(0, views.shape[1])
         total = torch.stack(
             [
-                loss_of(own, sgd.hard_loss(own, labels[k]), rows)
-                for k, (own, sgd, loss_of) in enumerate(
+                loss_of(s, sgd.hard_loss(s, labels[k]), rows)
+                for k, (s, sgd, loss_of) in enumerate(
                     zip(scores, self.sgds, losses, strict=True)
                 )
             ]
-        ).sum()  # the weights of one model have no part in the loss of another
+        ).sum()  # no model's loss depends on the weights of another
         stacked = self._models.parameters
-        made = torch.autograd.grad(total, list(stacked.values()), allow_unused=True)
+        gradients = torch.autograd.grad(total, list(stacked.values()), allow_unused=True)
         for k, sgd in enumerate(self.sgds):
-            for name, gradient in zip(stacked, made, strict=True):
-                self._own[k][name].grad = None if gradient is None else gradient[k]
+            for name, gradient in zip(stacked, gradients, strict=True):
+                self._parameters[k][name].grad = None if gradient is None else gradient[k]
             sgd.update(scores[k].detach(), labels[k])

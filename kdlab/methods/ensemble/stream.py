@@ -1,4 +1,4 @@
-"""A worker's batches: the same whether training, compressing or coming back."""
+"""Stream of a worker's batches: the same in training, in compressions and after a resume."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from kdlab.train.position import Start
 
 @dataclass(frozen=True, slots=True)
 class BatchPlace:
-    """A batch of the plan."""
+    """Position and ids of a batch in the plan."""
 
     epoch: int
     index: int
@@ -21,7 +21,7 @@ class BatchPlace:
 
 
 class Stream:
-    """Batch after batch, epoch after epoch, behind those that were `taken` before."""
+    """Batches of all epochs in order, after the first `taken` of them."""
 
     def __init__(self, samples: PlannedSamples, taken: int = 0) -> None:
         self.samples, self.taken = samples, taken
@@ -29,10 +29,10 @@ class Stream:
         self._batches: list[NDArray[np.int64]] = []
         self._source: SoftLabelSource | None = None
         self._from_source: Iterator[Batch] = iter(())
-        self._next = -1  # batch the source will give
+        self._next = -1  # number of the batch that the source yields next
 
     def ahead(self, count: int) -> list[BatchPlace]:
-        """The next batches, without taking them."""
+        """Return the next batches without taking them."""
         return [self._place(self.taken + k) for k in range(count)]
 
     def _place(self, number: int) -> BatchPlace:
@@ -42,12 +42,12 @@ class Stream:
         return BatchPlace(epoch, index, self._batches[index])
 
     def start(self) -> Start:
-        """What a source must know to begin here."""
+        """Return the position for a source that begins here."""
         epoch, index = divmod(self.taken, self.samples.plan.batches)
         return {"epoch": epoch, "done": list(range(index))}
 
     def take(self, source: SoftLabelSource, count: int) -> Iterator[Batch]:
-        """The next batches from a source that keeps the plan's order."""
+        """Take the next batches from a source, in the order of the plan."""
         if source is not self._source or self._next != self.taken:
             self._source, self._next = source, -1
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""One of the ways to make local models one: what is compared, by name."""
+"""Variant of parallel training that an ensemble experiment compares."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ _POSITIVE = Range(ge=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Variant(Spec):
-    """One of several methods that are compared.
+    """One of the compared ways of parallel training.
 
-    aggregation: how its global model is made.
+    aggregation: how the global model is made.
     workers: null takes method.workers; 1 is training on one machine.
-    epochs: over the local data; null takes train.epochs. So all can be given the same time.
+    epochs: over the local data; null takes train.epochs. It can give all variants the same time.
     iterations: of each worker, instead of whole epochs.
     """
 
@@ -31,5 +31,5 @@ class Variant(Spec):
             yield Fault("epochs", "has no effect with iterations")
 
     def called(self, workers: int) -> str:
-        """As the paper calls it, of so many workers where it does not say another number."""
+        """Return its name in the paper, with `workers` unless it sets their number."""
         return "s_dnn" if (self.workers or workers) == 1 else self.aggregation.called

@@ -1,12 +1,12 @@
-"""One worker of Algorithm 1 of EC-DNN, and of MA-DNN, E-DNN and S-DNN, which are parts of it.
+"""Worker of EC-DNN's Algorithm 1, and of MA-DNN, E-DNN and S-DNN, which are parts of it.
 
     w <- w - eta grad L(f(w; x), y)  (Eq. 5 with z-bar)      -> train
     w_bar <- {w_1, ..., w_K, 1/K}                            -> combine: compression.py, or `merged`
     w <- Compression(w, w_bar, D)  (Algorithm 2, Eq. 6)      -> combine: compression.py
     reset                                                    -> the checkpoint after it
 
-It knows neither processes nor the other workers, only files of models. Every chance comes
-from seed, worker and step, so it does not matter where it runs or whether it came back.
+It knows neither processes nor the other workers, only files of models. All random numbers come
+from seed, worker and step, so the result depends neither on where it runs nor on restarts.
 """
 
 from collections.abc import Collection, Generator, Sequence
@@ -58,17 +58,17 @@ class LocalWorker:
         self.job, self.sgd = job, LocalSgd(job)
         self.model = self.sgd.model
         self.stream = Stream(job.samples)  # of its batches
-        self.round = 0  # that is to be trained, or has been begun
-        self.round_steps = 0  # of its local iterations
+        self.round = 0  # current round, begun or not
+        self.round_steps = 0  # local iterations of it that are done
         self.round_samples = 0
-        self._keeps = True  # the reset point of this round, on disk
-        self._kept_round = 0  # whose beginning is kept
+        self._keeps = True  # save the reset point of this round
+        self._kept_round = 0  # round whose beginning is saved
         self.saves = Cadence(
             job.recipe.checkpoint_every_s, job.recipe.checkpoint_every_steps
         )
         start = {k: v.detach().cpu() for k, v in self.model.net.state_dict().items()}
         self.memory = job.aggregation.memory(start, self._trained_names())
-        self.whole: dict[str, Tensor] | None = None  # global weights, where it has others
+        self.global_weights: dict[str, Tensor] | None = None  # where its own weights differ
 
     # Start and resume
 
@@ -77,31 +77,31 @@ class LocalWorker:
         return own_folder(self.job.folder, self.job.worker) / "checkpoints"
 
     def go_to(self, number: int, trained: int = 0) -> None:
-        """To the newest state it has for this round, or to its newest before.
+        """Restore the newest checkpoint of this round or of an earlier one.
 
-        Its stream is behind so many `trained` iterations of the round, where a source begins.
+        The stream, and so its source, begins behind `trained` iterations of the round.
 
         Raises:
-            CheckpointError: of another spec.
+            CheckpointError: it is of another spec.
         """
         self._load_newest(number)
         taken = max(self.stream.taken, self._taken_before(number) + trained)
         self.stream = Stream(self.job.samples, taken)
 
     def _load_newest(self, number: int) -> None:
-        found = checkpoint.load_newest(
+        newest = checkpoint.load_newest(
             self.checkpoints,
             self.job.spec_hash,
             LocalFacts,
             fits=lambda facts: facts.round <= number,
         )
-        if found is None:
+        if newest is None:
             return
-        facts, sgd = found.facts, self.sgd
-        sgd.train_step.restore(found.tensors, facts, rank=-1)
+        facts, sgd = newest.facts, self.sgd
+        sgd.train_step.restore(newest.tensors, facts, rank=-1)
         remembered = {
             k.removeprefix(MEMORY): v
-            for k, v in found.tensors.items()
+            for k, v in newest.tensors.items()
             if k.startswith(MEMORY)
         }
         self.memory = remembered or self.memory
@@ -112,16 +112,16 @@ class LocalWorker:
         self._kept_round = self.round
         sgd.logs.done(sgd.steps)
         self.saves.done(sgd.steps)
-        for note in found.notes:
+        for note in newest.notes:
             self.job.emit(Warned(message=note))
         self.job.emit(WorkerResumed(worker=self.job.worker, step=sgd.steps))
 
     def _save(self) -> None:
         self.sgd.refuse_bad_loss()
-        tensors, own = self.sgd.train_step.state()
+        tensors, optimizer_facts = self.sgd.train_step.state()
         tensors |= {MEMORY + k: v for k, v in self.memory.items()}
         facts = LocalFacts(
-            **vars(own),
+            **vars(optimizer_facts),
             taken=self.stream.taken,
             steps=self.sgd.steps,
             round=self.round,
@@ -130,7 +130,7 @@ class LocalWorker:
             losses=self.sgd.losses,
             spec_hash=self.job.spec_hash,
         )
-        # Numbered by round first: a reset point is newer than all steps before it.
+        # Ordered by round first: a reset point is newer than all steps before it.
         number = self.round * 10**7 + self.round_steps
         checkpoint.save(self.checkpoints, number, tensors, facts)
         self.saves.done(self.sgd.steps)
@@ -140,55 +140,55 @@ class LocalWorker:
     def train(
         self, round_: Round, latest: Sequence[ModelFile], source: SoftLabelSource
     ) -> RoundWork:
-        """All of `steps`, one after the other."""
+        """Train a round; see `steps`."""
         steps = self.steps(round_, latest, source)
         while True:
             try:
-                self.sgd.one(*next(steps))
+                self.sgd.step(*next(steps))
             except StopIteration as end:
-                done: RoundWork = end.value
-                return done
+                work: RoundWork = end.value
+                return work
 
     def steps(
         self, round_: Round, latest: Sequence[ModelFile], source: SoftLabelSource
     ) -> Generator[tuple[Batch, LossOf], None, RoundWork]:
-        """The rest of a round's local iterations (Eq. 5); publishes the model.
+        """Yield the remaining batches of a round with their loss (Eq. 5); publish the model.
 
-        Whoever iterates takes the step of each batch, by itself or with those of others.
-        The mean of `latest`, the compressed models of the round before, is z-bar.
+        The caller takes the step of each batch, alone or with those of other workers. The mean
+        output of `latest`, the compressed models of the round before, is z-bar.
 
         Raises:
-            RunStopped: the user asked; the state is saved.
-            KdlabError: the loss is no number any more.
+            RunStopped: the user asked for it; the state is saved.
+            KdlabError: the loss is not finite.
         """
-        if self.round != round_.number:  # it was away, or not all reset points are kept
-            self._at_the_start_of(round_.number)
-            self._load_own(latest)
+        if self.round != round_.number:  # it was lost, or this reset point was not saved
+            self._set_start_of(round_.number)
+            self._load_published(latest)
         sgd = self.sgd
         sgd.odometer.roll_back(sgd.steps)
         begin, sgd.source = sgd.clock(), source
         steps = round_.train_steps - self.round_steps
-        away: MeanOutputs | None = None
+        mean: MeanOutputs | None = None
         if not self.job.aggregation.asks_itself:
             latest = [file for file in latest if file.worker != self.job.worker]
         if round_.diversity_weight and latest and steps:
             places = self.stream.ahead(steps)
             with sgd.companions_off_the_clock():
-                away = mean_outputs(sgd, places, self.job.samples, latest)
+                mean = mean_outputs(sgd, places, self.job.samples, latest)
         busy, before = sgd.cpu(), self.round_steps
         self.model.train()
         for number, batch in enumerate(self.stream.take(source, steps)):
-            z = None if away is None else away.made.of(number, len(batch.ids))
+            z = None if mean is None else mean.outputs.batch_rows(number, len(batch.ids))
             try:
                 yield batch, partial(self._local_loss, z, round_, batch)
-            except RunStopped:  # another one was, with which it takes its steps
+            except RunStopped:  # of a worker that shares its steps
                 self.stream.taken -= 1
                 self._save()
                 raise
             self.round_samples += len(batch.ids)
             self.round_steps = before + number + 1
-            self._between()
-        done = RoundWork(
+            self._after_step()
+        work = RoundWork(
             round=round_.number,
             model=publish(self.model.net, self.job.worker, *self._sent(round_, "local")),
             loss=sgd.mean_loss(),
@@ -196,22 +196,22 @@ class LocalWorker:
             samples=self.round_samples,
             wall_s=sgd.clock() - begin,
             train_s=sgd.cpu() - busy,
-            relabel_s=0.0 if away is None else away.seconds,
-            fetched_bytes=0 if away is None else away.fetched_bytes,
+            relabel_s=0.0 if mean is None else mean.seconds,
+            fetched_bytes=0 if mean is None else mean.fetched_bytes,
         )
-        if not round_.combines:  # nothing follows: the next round begins here
-            self._begins(round_.number + 1, keep=True)
-        return done
+        if not round_.combines:  # the next round begins here
+            self._begin(round_.number + 1, keep=True)
+        return work
 
-    def _begins(self, number: int, *, keep: bool) -> None:
-        """A round, from the weights it has now: its reset point."""
+    def _begin(self, number: int, *, keep: bool) -> None:
+        """Begin a round from the current weights, its reset point."""
         self.round, self.round_steps, self.round_samples = number, 0, 0
         if keep:
             self._kept_round = number
             self._save()
 
-    def _at_the_start_of(self, number: int) -> None:
-        """Where the timetable has it, whatever it has done of the rounds before.
+    def _set_start_of(self, number: int) -> None:
+        """Set the counters to the start of a round, whatever was done of the rounds before.
 
         So all workers have the same learning rate in a round, and none sees a batch twice.
         """
@@ -220,21 +220,19 @@ class LocalWorker:
         self.round, self.round_steps, self.round_samples = number, 0, 0
 
     def _taken_before(self, number: int) -> int:
-        """Batches of its stream, in all rounds before this one."""
+        """Count the batches of its stream in all rounds before this one."""
         local, compressing = self.job.timetable.before(number)
         return local + compressing * self.job.aggregation.compresses_in_line
 
-    def _load_own(self, models: Sequence[ModelFile]) -> None:
-        """Where it was itself; of weights that all have, else as another one begins."""
+    def _load_published(self, models: Sequence[ModelFile]) -> None:
+        """Load its own published model; where weights are averaged, else that of another."""
         mine = [file for file in models if file.worker == self.job.worker]
         for file in mine or models[: int(self.job.aggregation.averages)]:
             self.model.net.load_state_dict(fetch(file))
-            kept = {
-                k: v
-                for k, v in fetch(file, MEMORY).items()
-                if mine or not k.startswith(OWN)
-            }
-            self.memory = kept or self.memory
+            memory = fetch(file, MEMORY).items()
+            self.memory = {
+                k: v for k, v in memory if mine or not k.startswith(OWN)
+            } or self.memory
             if mine:
                 take_momentum(file, self.sgd.train_step)
 
@@ -247,7 +245,7 @@ class LocalWorker:
         hard: Tensor,
         rows: slice,
     ) -> Tensor:
-        """Eq. 5, and the soft loss of a teacher where there is one."""
+        """Loss of Eq. 5, plus the soft loss of a teacher where there is one."""
         device, spec = self.sgd.device, self.sgd.control.loss
         mean, alpha = None if z is None else z[rows].to(device), round_.diversity_weight
         loss = self.job.aggregation.local_loss(scores, hard, mean, alpha)
@@ -268,13 +266,13 @@ class LocalWorker:
         keep: bool = True,
         centre: ModelFile | None = None,
     ) -> RoundWork:
-        """Make the global model of these, and reset the local one by it.
+        """Make the global model of these, and reset the local model by it.
 
-        With `keep` the reset point is kept on disk: with a communication every few steps
-        not all are. What is remembered is taken from beside `centre`, if there is one.
+        With `keep` the reset point is saved; with a communication every few steps not all are.
+        The memory is that beside `centre`, if there is one.
 
         Raises:
-            WeightsError: a model changed on the way.
+            WeightsError: the file of a model has changed.
             KdlabError: the ensemble is worse than its models are on average (Eq. 3).
         """
         self._keeps = keep
@@ -288,9 +286,9 @@ class LocalWorker:
         return self._reset(round_, begin, parts)
 
     def _catch_up(self, round_: Round, models: Sequence[ModelFile]) -> None:
-        """After a restart in between: the local training is done, and was published."""
-        self._load_own(models)
-        self._at_the_start_of(round_.number)
+        """Restore the published model, after a restart between training and combining."""
+        self._load_published(models)
+        self._set_start_of(round_.number)
         self.sgd.steps += round_.train_steps
         self.stream.taken += round_.train_steps
         self.round_steps = round_.train_steps
@@ -302,17 +300,14 @@ class LocalWorker:
         models: Sequence[ModelFile],
         centre: ModelFile | None,
     ) -> RoundWork:
-        """The weights of all, made one as the aggregation does it."""
+        """Merge the weights of all by the aggregation."""
         begin, fetched = self.sgd.clock(), round_.exchanged * others_bytes(self.job, models)
         if centre is not None:
             self.memory, fetched = fetch(centre, MEMORY), fetched + centre.bytes
-        elif (
-            aggregation.encodes
-        ):  # as it was behind its code: a checkpoint may be of before
-            mine = [file for file in models if file.worker == self.job.worker]
-            for file in mine:
+        elif aggregation.encodes:  # a checkpoint may be older than its own code
+            for file in (file for file in models if file.worker == self.job.worker):
                 self.memory = fetch(file, MEMORY)
-        own = {k: v.detach().cpu() for k, v in self.model.net.state_dict().items()}
+        local = {k: v.detach().cpu() for k, v in self.model.net.state_dict().items()}
         merged = aggregation.merge(
             MergeInputs(
                 states=[
@@ -321,7 +316,7 @@ class LocalWorker:
                     else fetch(file)
                     for file in models
                 ],
-                own=own,
+                local=local,
                 memory=self.memory,
                 parameters=self._trained_names(),
                 round=round_.number,
@@ -330,15 +325,15 @@ class LocalWorker:
             )
         )
         self.model.net.load_state_dict(merged.weights)
-        self.memory, self.whole = merged.memory, merged.whole
+        self.memory, self.global_weights = merged.memory, merged.global_weights
         if aggregation.optimizer == "reset":
             self.sgd.train_step.forget()
         return self._reset(round_, begin, WorkParts(fetched_bytes=round(fetched)))
 
     def _sent(
-        self, round_: Round, what: str, whole: Weights | None = None
+        self, round_: Round, what: str, global_weights: Weights | None = None
     ) -> tuple[Path, dict[str, Tensor], Collection[str]]:
-        """Where its model goes, what is beside it for whoever comes back, and what travels."""
+        """Return the path of its model, the tensors beside it, and the names that travel."""
         name = f"worker-{self.job.worker}.{what}.safetensors"
         path = self.job.folder / "rounds" / f"{round_.number:05d}" / name
         state, trained = self.model.net.state_dict(), self._trained_names()
@@ -352,26 +347,28 @@ class LocalWorker:
             travelling = aggregation.travelling(round_.number, state, trained)
         beside = {MEMORY + k: v for k, v in self.memory.items()}
         beside |= {SENT + k: v for k, v in sent.items()}
-        beside |= {WHOLE + k: v for k, v in (whole or {}).items()}
+        beside |= {WHOLE + k: v for k, v in (global_weights or {}).items()}
         return path, beside, travelling
 
     def _trained_names(self) -> frozenset[str]:
         return frozenset(name for name, _ in self.model.net.named_parameters())
 
     def global_model(self) -> Normalised:
-        """What it has of the global model after a combination."""
+        """Return the global model after a combination; of an ensemble, the local one."""
         if not self.job.aggregation.averages:
             return self.model
-        return self.sgd.average_of(self.whole or self.model.net.state_dict())
+        return self.sgd.average_of(self.global_weights or self.model.net.state_dict())
 
     def _reset(self, round_: Round, begin: float, parts: WorkParts) -> RoundWork:
-        """The new starting point: kept, and published for z-bar."""
+        """Begin the next round, and publish its starting point for z-bar."""
         loss = self.sgd.mean_loss()
-        self._begins(round_.number + 1, keep=self._keeps)
+        self._begin(round_.number + 1, keep=self._keeps)
         return RoundWork(
             round=round_.number,
             model=publish(
-                self.model.net, self.job.worker, *self._sent(round_, "reset", self.whole)
+                self.model.net,
+                self.job.worker,
+                *self._sent(round_, "reset", self.global_weights),
             ),
             loss=loss,
             steps=round_.compress_steps,
@@ -379,14 +376,14 @@ class LocalWorker:
             **asdict(parts),
         )
 
-    def _between(self) -> None:
+    def _after_step(self) -> None:
         sgd = self.sgd
-        # Of another round it would push out the reset point that a resume goes back to.
-        may = self.round == self._kept_round
-        sgd.alive(self._save if may else None)
+        # A save in a later round would push out the reset point that a resume needs.
+        may_save = self.round == self._kept_round
+        sgd.alive(self._save if may_save else None)
         if sgd.logs.due(sgd.steps):
             sgd.log(self.round)
-        if not may:
+        if not may_save:
             return
         if self.job.changes.take_checkpoint():
             self._save()

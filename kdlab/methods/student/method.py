@@ -100,7 +100,7 @@ def _group(training: MemberTraining) -> StudentGroup:
     changes = training.changes
 
     def wanted() -> int | None:
-        return changes.look(now=True).ranks
+        return changes.poll(now=True).ranks
 
     machine = Generations(
         wanted=wanted() or ranks_before(training.run) or aggregation.ranks,

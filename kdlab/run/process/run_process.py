@@ -165,7 +165,7 @@ class RunProcess(Job):
         """Make the checkpoint that a change asks for the newest; the method resumes there."""
         place = kept.place(training.folder)
         path, since = self.run.path / CONTROL, kept.RevertPoint.of(place).gone
-        order = ChangeQueue(path, training.member.name, since).look(now=True).back
+        order = ChangeQueue(path, training.member.name, since).poll(now=True).back
         if order is not None:
             why, since = checkpoint.go_back(place, order), order.time
             text = f"No way back: the checkpoint of step {order.step} is damaged ({why})."

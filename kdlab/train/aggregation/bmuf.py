@@ -38,7 +38,7 @@ class Bmuf(WeightAggregation):
         mean, memory = mean_of(merging.states), dict(merging.memory)
         eta = self.block_momentum
         eta = 1 - 1 / len(merging.states) if eta is None else eta
-        weights, whole = dict(mean), dict(mean)
+        weights, global_weights = dict(mean), dict(mean)
         for name in sorted(merging.parameters):
             before = memory[f"global.{name}"]
             update = self.block_lr * (mean[name] - before)
@@ -48,5 +48,5 @@ class Bmuf(WeightAggregation):
                 update = eta * last + self.block_lr * (mean[name] - before - eta * last)
             after = before + update
             memory[f"global.{name}"], memory[f"update.{name}"] = after, update
-            whole[name], weights[name] = after, after + eta * update
-        return MergeResult(weights=weights, memory=memory, whole=whole)
+            global_weights[name], weights[name] = after, after + eta * update
+        return MergeResult(weights=weights, memory=memory, global_weights=global_weights)

@@ -32,7 +32,7 @@ class Dart(WeightAggregation):
     apart: Annotated[float, SHARE] = 0.5
 
     def is_apart(self, number: int, of: int) -> bool:
-        """Whether nothing is averaged yet after round `number`, from 0, of so many."""
+        """True while nothing is averaged after round `number` (from 0) of `of` rounds."""
         return number + 1 < self.apart * of
 
     def exchanged(self, number: int, of: int) -> float:
@@ -41,6 +41,6 @@ class Dart(WeightAggregation):
     def merge(self, merging: MergeInputs) -> MergeResult:
         mean = mean_of(merging.states)
         if self.is_apart(merging.round, merging.rounds):
-            own = {name: tensor.clone() for name, tensor in merging.own.items()}
-            return MergeResult(weights=own, whole=mean)
+            weights = {name: tensor.clone() for name, tensor in merging.local.items()}
+            return MergeResult(weights=weights, global_weights=mean)
         return MergeResult(weights=mean)

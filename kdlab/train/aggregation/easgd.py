@@ -35,14 +35,16 @@ class Easgd(WeightAggregation):
     remembers: ClassVar[str] = "centre"
 
     def merge(self, merging: MergeInputs) -> MergeResult:
-        mean, own, memory = mean_of(merging.states), merging.own, dict(merging.memory)
+        mean, local, memory = mean_of(merging.states), merging.local, dict(merging.memory)
         alpha = self.beta / len(merging.states)
-        weights, whole = dict[str, Tensor](), dict[str, Tensor]()
+        weights, centres = dict[str, Tensor](), dict[str, Tensor]()
         for name, tensor in mean.items():
             if name not in merging.parameters:
-                weights[name] = whole[name] = tensor
+                weights[name] = centres[name] = tensor
                 continue
             centre = memory[f"centre.{name}"]
-            weights[name] = own[name] - alpha * (own[name] - centre)
-            whole[name] = memory[f"centre.{name}"] = centre + self.beta * (tensor - centre)
-        return MergeResult(weights=weights, memory=memory, whole=whole)
+            weights[name] = local[name] - alpha * (local[name] - centre)
+            centres[name] = memory[f"centre.{name}"] = centre + self.beta * (
+                tensor - centre
+            )
+        return MergeResult(weights=weights, memory=memory, global_weights=centres)

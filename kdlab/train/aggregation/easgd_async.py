@@ -38,10 +38,10 @@ class EasgdAsync(WeightAggregation):
         return parameters  # the centre has no statistics of its own
 
     def merge(self, merging: MergeInputs) -> MergeResult:
-        weights, whole = dict(merging.own), dict(merging.own)
+        weights, centres = dict(merging.local), dict(merging.local)
         for name in merging.parameters:
             centre = merging.memory[f"centre.{name}"]
             way = self.alpha * (weights[name] - centre)
-            weights[name], whole[name] = weights[name] - way, centre + way
-        memory = {f"centre.{name}": whole[name] for name in sorted(merging.parameters)}
-        return MergeResult(weights=weights, memory=memory, whole=whole)
+            weights[name], centres[name] = weights[name] - way, centre + way
+        memory = {f"centre.{name}": centres[name] for name in sorted(merging.parameters)}
+        return MergeResult(weights=weights, memory=memory, global_weights=centres)

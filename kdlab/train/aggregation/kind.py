@@ -1,7 +1,7 @@
-"""The base of all aggregations: what one needs of a training, and what it does in it.
+"""The base of all aggregations: how local models become one.
 
-A method asks here and knows none of them by name. What stands here is an aggregation of local
-models' outputs as it is: one of one's own says what it does otherwise, in a file of its own.
+Methods use this interface and know no aggregation by name. The defaults are those of an ensemble of
+the local models' outputs; a custom aggregation overrides what differs.
 """
 
 from abc import ABC
@@ -24,50 +24,50 @@ class AggregationSpec(Spec, ABC):
     """How parallel students become one."""
 
     joins: ClassVar[Literal["nothing", "ranks", "models"]] = "models"  # what becomes one
-    # Whether local models go on with weights of all (`WeightAggregation`), not with their own
+    # True where local models continue with merged weights (`WeightAggregation`)
     averages: ClassVar[bool] = False
     least_workers: ClassVar[int] = 1
     # Settings to lower where a loss diverges
     diverges_by: ClassVar[tuple[str, ...]] = ("train.lr",)
-    asks_itself: ClassVar[bool] = True  # a worker learns from its own outputs, too
-    # Name under which it remembers the weights that all begin with; empty remembers none
+    asks_itself: ClassVar[bool] = True  # a worker learns from its own outputs too
+    # Name under which it remembers the initial weights; empty: it remembers none
     remembers: ClassVar[str] = ""
 
     @property
     def smallest_batch(self) -> int | None:
-        """Samples that a batch must have at least; None where it may have any number."""
+        """Smallest number of samples in a batch; None where any will do."""
         return None
 
     @property
     def called(self) -> str:
-        """What its paper, and a comparison, call a training with it."""
+        """Name of a training with it, in its paper and in comparisons."""
         return str(self.component).rpartition("/")[2]
 
     @property
     def combining(self) -> Combining:
-        """What travels in a communication."""
+        """Kind of communication, which decides what travels."""
         return "ensemble"
 
     @property
     def compressing(self) -> CompressionSpec | None:
-        """How its global model becomes as small as a local one; None leaves it."""
+        """Compression of the global model to the size of a local one; None: there is none."""
         return None
 
     @property
     def compresses_in_line(self) -> bool:
-        """Whether compressions take their batches from those of the training."""
+        """True where compressions take their batches from those of the training."""
         return self.compressing is not None and self.compressing.in_line
 
     def local_recipe(self, recipe: Recipe) -> Recipe:
-        """How local models are trained, where the experiment has this recipe."""
+        """Return the recipe of local models, from that of the experiment."""
         return recipe
 
     def timetable(self, iterations: int, looks: int) -> RoundSchedule:
-        """The rounds of so many local iterations; without communications, `looks` of them."""
+        """Return the rounds of `iterations`; without communications there are `looks` of them."""
         return RoundSchedule(iterations=iterations, tau=None, looks=looks)
 
     def unfit(self, table: RoundSchedule, validation: int) -> str | None:
-        """Why it cannot do this timetable with so many validation images; None if it can."""
+        """Return why this timetable and number of validation images do not fit; None if they do."""
         if table.tau is None or table.tau <= table.iterations:
             return None
         return (
@@ -78,11 +78,11 @@ class AggregationSpec(Spec, ABC):
     def travelling(
         self, number: int, state: Weights, parameters: frozenset[str]
     ) -> Collection[str]:
-        """Names of the tensors of a local model that travel after round `number`, if any do."""
+        """Return the names of a local model's tensors that travel after round `number`."""
         return state.keys()
 
     def memory(self, start: Weights, parameters: frozenset[str]) -> dict[str, Tensor]:
-        """What is remembered before anything was merged, of the weights that all begin with."""
+        """Return the memory before the first communication, from the initial weights."""
         return {
             f"{self.remembers}.{name}": start[name].clone()
             for name in sorted(parameters if self.remembers else ())
@@ -91,12 +91,12 @@ class AggregationSpec(Spec, ABC):
     def local_loss(
         self, scores: Tensor, hard: Tensor, mean: Tensor | None, weight: float
     ) -> Tensor:
-        """What a local step minimises.
+        """Return the loss that a local step minimises.
 
         Args:
             scores: (N, C) logits of the local model.
-            hard: its loss of the true labels.
-            mean: (N, C) mean probabilities of the newest models of all; None before they count.
-            weight: of them, as the timetable's round has it.
+            hard: its loss on the true labels.
+            mean: (N, C) mean probabilities of the latest models; None before they count.
+            weight: of `mean` in this round.
         """
         return diversity_regularised(scores, hard, mean, weight)

@@ -1,8 +1,8 @@
 """MuLoCo: DiLoCo with Muon as inner optimiser, and deltas of two bits with error feedback.
 
-Thérien et al., arXiv:2505.23725: Muon's orthogonalised steps make pseudo-gradients that tolerate
-quantisation; a worker adds what quantisation loses to its next delta. The levels of each tensor
-are statistical: means of equal parts of its sorted numbers, so that no delta grows by being
+Thérien et al., arXiv:2505.23725: Muon's orthogonalised steps make better pseudo-gradients, which
+tolerate quantisation; a worker adds what quantisation loses to its next delta. The levels of each
+tensor are statistical: means of equal parts of its sorted numbers, so that no delta grows by being
 quantised. Every worker fetches the codes of all others; the paper's all-reduce would quantise a
 second time, after the mean.
 """
@@ -30,8 +30,8 @@ class MuLoCo(DiLoCo):
     """DiLoCo whose workers train with Muon and send few bits of what they have learned.
 
     Local training takes timm's Muon in place of `train.optimizer`: Newton-Schulz for matrices and
-    convolutions (as matrices), AdamW for norms, biases, depthwise convolutions and matrices that
-    are thinner than 4 or longer than 128 times their width.
+    convolutions (as matrices), AdamW for norms, biases, convolutions of one channel, and
+    matrices that are thinner than 4 or longer than 128 times their width.
 
     tau: local iterations between communications (the paper: 30).
     optimizer: each worker keeps its momentum over a communication (the paper), or starts without.
@@ -80,13 +80,13 @@ class MuLoCo(DiLoCo):
         return sent, after
 
     def decode(self, sent: Weights, memory: Weights) -> dict[str, Tensor]:
-        found = {k: v for k, v in sent.items() if not k.endswith((_CODES, _LEVELS))}
+        state = {k: v for k, v in sent.items() if not k.endswith((_CODES, _LEVELS))}
         for coded in (name for name in sent if name.endswith(_CODES)):
             name = coded.removesuffix(_CODES)
             before = memory[f"global.{name}"]
             codes = unpacked(sent[coded], self.bits, before.numel())
-            found[name] = before - sent[name + _LEVELS][codes].view_as(before)
-        return found
+            state[name] = before - sent[name + _LEVELS][codes].view_as(before)
+        return state
 
 
 def quantised(delta: Tensor, bits: int) -> tuple[Tensor, Tensor]:

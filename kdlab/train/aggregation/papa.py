@@ -31,11 +31,11 @@ class Papa(WeightAggregation):
     keep: Annotated[float, Range(gt=0, lt=1)] = 0.99
 
     def merge(self, merging: MergeInputs) -> MergeResult:
-        mean, own = mean_of(merging.states), merging.own
+        mean, local = mean_of(merging.states), merging.local
         weights = {
-            name: self.keep * own[name] + (1 - self.keep) * tensor
+            name: self.keep * local[name] + (1 - self.keep) * tensor
             if tensor.is_floating_point()
-            else own[name].clone()
+            else local[name].clone()
             for name, tensor in mean.items()
         }
-        return MergeResult(weights=weights, whole=mean)
+        return MergeResult(weights=weights, global_weights=mean)

@@ -1,12 +1,11 @@
-"""What a training loop asks of the other ranks of its student, if it has any.
+"""Interface of a training loop to the other ranks of its student, if it has any.
 
-`Ranks` is a student that trains alone. `ProcessGroupRanks` is one rank of several under
-synchronous all-reduce (EDL-Dist, Algorithm 2 line 7: the average of θ_j, carried out on
-the gradients, which for plain SGD from equal weights is the same).
+`Ranks` is a student with one rank. `ProcessGroupRanks` is one rank of several under synchronous
+all-reduce (EDL-Dist, Algorithm 2 line 7: the average of θ_j, computed on the gradients, which is
+equal for plain SGD from equal weights).
 
-What all ranks must do at the same step (save, stop, pause) is agreed on beside the gradients:
-a vector of a few numbers goes round asynchronously and is read one step later, so nobody
-waits for it.
+Ranks agree on what all must do at the same step (save, stop, pause) beside the gradients: a vector
+of a few numbers is reduced asynchronously and read one step later, so no rank waits for it.
 """
 
 from collections import deque
@@ -23,18 +22,18 @@ from kdlab.train.sync_norm import synchronise
 
 @dataclass(frozen=True, slots=True)
 class StepAgreement:
-    """What came of one step over all ranks."""
+    """Result of one step over all ranks."""
 
     loss: Tensor  # mean over the whole batch
     all: ChangeRequest
 
 
 class GenerationEnds(Exception):
-    """A rank comes or goes gracefully: the state is saved, all begin again from there."""
+    """A rank joins or leaves: the state is saved, and all ranks resume from it."""
 
 
 class Ranks:
-    """The other ranks of a student: none, where a subclass has no others."""
+    """The ranks of a student; this base class has one."""
 
     rank, world, lr_scale = 0, 1, 1.0
 
@@ -43,52 +42,52 @@ class Ranks:
         self._losses: list[Tensor] = []
 
     def join_norms(self, model: nn.Module) -> None:
-        """Have its batch norms look at the rows of all ranks, where that was asked for."""
+        """Synchronise its batch norms over the rows of all ranks, where the spec has it."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
         return model
 
     def weigh(self, loss: Tensor, rows: int, of_rows: int) -> Tensor:
-        """A rank's mean loss, so that the averaged gradient is that of the whole batch."""
+        """Weight a rank's mean loss so that the averaged gradient is that of the whole batch."""
         return loss
 
     def average_gradients(self, beside: nn.Module) -> None:
-        """Have what is trained beside the wrapped model learn from all rows."""
+        """Average the gradients of a module that is trained beside the wrapped model."""
 
     def after_step(self, loss: Tensor, part: float, request: ChangeRequest) -> None:
-        """Tell the others of this step; `part` is this rank's share of its rows."""
+        """Share the loss and request of a step; `part` is this rank's share of its rows."""
         self._losses.append(loss)
         self._agreed.append(StepAgreement(loss, request))
 
     def agreed(self, *, last: bool = False) -> list[StepAgreement]:
-        """Steps on which all have spoken and that nobody has acted on yet.
+        """Return the steps on which all ranks agree and that are not acted on yet.
 
-        With `last` (after an epoch's last step) none is left out.
+        With `last` (after the last step of an epoch) pending ones are waited for.
         """
-        found, self._agreed = self._agreed, []
-        return found
+        agreements, self._agreed = self._agreed, []
+        return agreements
 
     def agree(self, request: ChangeRequest) -> ChangeRequest:
-        """At once, where all ranks stand at the same place: before training, in a pause."""
+        """Agree at once, where all ranks are at the same place: before training, in a pause."""
         return request
 
     def losses(self) -> list[Tensor]:
-        """Mean losses of the steps since the last call, the newest included."""
-        found, self._losses = self._losses, []
-        return found
+        """Return the mean losses of the steps since the last call, the newest included."""
+        losses, self._losses = self._losses, []
+        return losses
 
     def sum_counts(self, counts: Tensor) -> Tensor:
         return counts
 
     def average_buffers(self, model: nn.Module, part: float) -> None:
-        """Running statistics of batch norm, which each rank saw of its own rows."""
+        """Average the statistics of batch norms, which each rank has of its own rows."""
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         return [tensor]
 
 
 class ProcessGroupRanks(Ranks):
-    """A rank of the default process group of torch.distributed, which is up."""
+    """A rank of the initialised default process group of torch.distributed."""
 
     def __init__(
         self, device: torch.device, lr_scale: float = 1.0, *, sync_norms: bool = True
@@ -96,8 +95,8 @@ class ProcessGroupRanks(Ranks):
         super().__init__()
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.device, self.lr_scale, self.sync_norms = device, lr_scale, sync_norms
-        self._under_way: deque[tuple[dist.Work, Tensor]] = deque()
-        self._shown = 0  # of those under way: their losses were handed out already
+        self._pending: deque[tuple[dist.Work, Tensor]] = deque()
+        self._shown = 0  # of the pending ones, how many losses were returned already
 
     def join_norms(self, model: nn.Module) -> None:
         if self.sync_norms:
@@ -105,8 +104,8 @@ class ProcessGroupRanks(Ranks):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         devices = [self.device.index or 0] if self.device.type == "cuda" else None
-        # Buffers are averaged when they are looked at; broadcasting them every step would
-        # throw the other ranks' statistics away.
+        # Buffers are averaged before an evaluation; a broadcast in every step would discard the
+        # statistics of the other ranks.
         return DistributedDataParallel(model, device_ids=devices, broadcast_buffers=False)
 
     def weigh(self, loss: Tensor, rows: int, of_rows: int) -> Tensor:
@@ -129,32 +128,34 @@ class ProcessGroupRanks(Ranks):
     def after_step(self, loss: Tensor, part: float, request: ChangeRequest) -> None:
         rest = _tensor(request).to(loss.device)
         numbers = torch.cat([(loss.double() * part).reshape(1), rest])
-        self._under_way.append((dist.all_reduce(numbers, async_op=True), numbers))
+        self._pending.append((dist.all_reduce(numbers, async_op=True), numbers))
 
     def agree(self, request: ChangeRequest) -> ChangeRequest:
         return agreed_by_all(request, device=self.device)
 
     def agreed(self, *, last: bool = False) -> list[StepAgreement]:
-        found = []
-        while len(self._under_way) > (0 if last else 1):
-            work, numbers = self._under_way.popleft()
+        agreements = []
+        while len(self._pending) > (0 if last else 1):
+            work, numbers = self._pending.popleft()
             work.wait()
             loss = numbers[0].float()
             if self._shown:
                 self._shown -= 1
             else:
                 self._losses.append(loss)
-            found.append(StepAgreement(loss, ChangeRequest.of_all(numbers[1:].tolist())))
-        return found
+            agreements.append(
+                StepAgreement(loss, ChangeRequest.from_sums(numbers[1:].tolist()))
+            )
+        return agreements
 
     def losses(self) -> list[Tensor]:
-        found = super().losses()
-        # Read, not acted on: all ranks act one step later, whoever looks at the loss now.
-        for work, numbers in list(self._under_way)[self._shown :]:
+        losses = super().losses()
+        # Only read: all ranks act one step later, whichever reads the loss now.
+        for work, numbers in list(self._pending)[self._shown :]:
             work.wait()
-            found.append(numbers[0].float())
-        self._shown = len(self._under_way)
-        return found
+            losses.append(numbers[0].float())
+        self._shown = len(self._pending)
+        return losses
 
     def sum_counts(self, counts: Tensor) -> Tensor:
         moved = counts.to(self.device, copy=True)
@@ -166,9 +167,9 @@ class ProcessGroupRanks(Ranks):
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         moved = tensor.to(self.device)
-        found = [torch.empty_like(moved) for _ in range(self.world)]
-        dist.all_gather(found, moved)
-        return [t.cpu() for t in found]
+        tensors = [torch.empty_like(moved) for _ in range(self.world)]
+        dist.all_gather(tensors, moved)
+        return [t.cpu() for t in tensors]
 
 
 def agreed_by_all(
@@ -176,17 +177,17 @@ def agreed_by_all(
     group: dist.ProcessGroup | None = None,
     device: torch.device | None = None,
 ) -> ChangeRequest:
-    """What all want now; each waits for all others here."""
+    """Sum the requests of all ranks; each waits for the others."""
     numbers = _tensor(request).to(device)
     dist.all_reduce(numbers, group=group)
-    return ChangeRequest.of_all(numbers.tolist())
+    return ChangeRequest.from_sums(numbers.tolist())
 
 
 @torch.no_grad()
 def average_statistics(
     model: nn.Module, part: float, group: dist.ProcessGroup | None = None
 ) -> None:
-    """Average what batch norms know, where each device has seen its part of the rows."""
+    """Average the statistics of batch norms over devices, by their parts of the rows."""
     for buffer in model.buffers():
         if buffer.is_floating_point():
             buffer.mul_(part)
@@ -194,5 +195,5 @@ def average_statistics(
 
 
 def _tensor(request: ChangeRequest) -> Tensor:
-    """A vector whose sum over all ranks is what they agree on."""
+    """Return the vector whose sum over all ranks is their agreement."""
     return torch.tensor(request.numbers(), dtype=torch.float64)

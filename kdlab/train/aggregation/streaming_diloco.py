@@ -68,7 +68,7 @@ class StreamingDiLoCo(DiLoCo):
         turn = self.fragment(merging.round, {name: mean[name].numel() for name in every})
         moved = {name: mean[name] for name in turn}
         self.step(turn, moved, memory)
-        weights = {name: tensor.clone() for name, tensor in merging.own.items()}
+        weights = {name: tensor.clone() for name, tensor in merging.local.items()}
         for name, tensor in mean.items():
             if name not in merging.parameters:
                 weights[name] = tensor
@@ -76,5 +76,5 @@ class StreamingDiLoCo(DiLoCo):
                 weights[name] = (
                     self.mixing * weights[name] + (1 - self.mixing) * moved[name]
                 )
-        whole = mean | {name: memory[f"global.{name}"] for name in every}
-        return MergeResult(weights=weights, memory=memory, whole=whole)
+        global_weights = mean | {name: memory[f"global.{name}"] for name in every}
+        return MergeResult(weights=weights, memory=memory, global_weights=global_weights)

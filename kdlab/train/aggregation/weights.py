@@ -1,8 +1,8 @@
 """The base of all aggregations that make one model of the local models' weights.
 
-Every worker does it by itself, from the same models, and all come to the same: there is no server.
-What an aggregation must remember until the next time (the global weights, a momentum) lies with
-each worker, in its checkpoints and beside the weights that it publishes.
+There is no server: every worker merges the same models and gets the same result. Each keeps the
+memory of the aggregation (the global weights, a momentum) in its checkpoints and beside the weights
+that it publishes.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,17 +16,17 @@ from kdlab.papers.ec_dnn.parallel import Combining
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.train.aggregation.kind import AggregationSpec, Weights
 
-# Begins the names of what a worker remembers for itself; all else is alike with all.
+# Prefix of what a worker remembers for itself alone; all else is equal for all workers.
 OWN = "own."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeInputs:
-    """What there is to be merged; all tensors on the CPU, by name as in `state_dict`."""
+    """The models of one communication; tensors on the CPU, by their names in `state_dict`."""
 
     states: Sequence[Weights]  # of each worker that took part
-    own: Weights  # of the worker that is to go on
-    memory: Weights  # what was remembered; at first `WeightAggregation.memory`
+    local: Weights  # of the worker that merges
+    memory: Weights  # of the last communication; at first `AggregationSpec.memory`
     # Names that are trained; the rest are statistics and counters
     parameters: frozenset[str]
     round: int  # from 0
@@ -36,12 +36,12 @@ class MergeInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
-    """What comes of it."""
+    """The weights and the memory after one communication."""
 
-    weights: dict[str, Tensor]  # that the worker goes on with
+    weights: dict[str, Tensor]  # that the worker continues with
     memory: dict[str, Tensor] = field(default_factory=dict)
-    # The global model, where workers go on with something else
-    whole: dict[str, Tensor] | None = None
+    # The global model, where workers continue with other weights
+    global_weights: dict[str, Tensor] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +56,7 @@ class WeightAggregation(AggregationSpec):
     optimizer: Literal["keep", "reset"] = "keep"
 
     averages = True
-    encodes: ClassVar[bool] = (
-        False  # what travels is no tensors of the model, but `encode`d
-    )
+    encodes: ClassVar[bool] = False  # the model travels in the code of `encode`
 
     @property
     def combining(self) -> Combining:
@@ -66,20 +64,20 @@ class WeightAggregation(AggregationSpec):
 
     @property
     def needs_validation(self) -> bool:
-        """Whether it asks how good weights are on validation images."""
+        """True where it evaluates weights on validation images."""
         return False
 
     @property
     def parts(self) -> int:
-        """Parts of the weights that take turns: one is exchanged every tau / parts iterations."""
+        """Number of fragments that take turns, one every tau / parts iterations."""
         return 1
 
     def interval(self, iterations: int) -> int:
-        """Local iterations of a round, in a training of so many."""
+        """Return the local iterations of a round, in a training of `iterations`."""
         return max(1, self.tau // self.parts)
 
     def exchanged(self, number: int, of: int) -> float:
-        """1 where weights travel in communication `number` of so many; 0 where none do."""
+        """Return 1 where weights travel in communication `number` of `of`, and 0 where none do."""
         return 1.0
 
     def timetable(self, iterations: int, looks: int) -> RoundSchedule:
@@ -105,42 +103,42 @@ class WeightAggregation(AggregationSpec):
     def encode(
         self, state: Weights, memory: Weights, parameters: frozenset[str]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """What travels of a local model, where the aggregation `encodes`, and its memory then."""
+        """Return the code of a local model, where the aggregation `encodes`, and the new memory."""
         raise NotImplementedError
 
     def decode(self, sent: Weights, memory: Weights) -> dict[str, Tensor]:
-        """The local model as whoever took in its code sees it."""
+        """Return the local model that a receiver reads from its code."""
         raise NotImplementedError
 
     def merge(self, merging: MergeInputs) -> MergeResult:
-        """One communication.
+        """Merge the models of one communication.
 
-        An aggregation of one's own does this, or `merged` where nothing is remembered.
+        A custom aggregation overrides this, or `merged` where nothing is remembered.
         """
         return MergeResult(weights=self.merged(merging.states))
 
     def merged(self, states: Sequence[Weights]) -> dict[str, Tensor]:
-        """Weights and buffers of the global model.
+        """Average the weights and buffers of the local models.
 
         Args:
             states: of each worker that took part, on the CPU; by name as in `state_dict`.
 
         Returns:
-            The mean of all weights (EC-DNN, Eq. 1); counters as the first one has them.
+            The mean of all weights (EC-DNN, Eq. 1); counters are those of the first model.
         """
         return mean_of(states)
 
 
 def mean_of(states: Sequence[Weights]) -> dict[str, Tensor]:
-    """The mean of each tensor of floating point; counters as the first one has them."""
+    """Average each floating-point tensor; counters are those of the first model."""
     first, *others = states
-    found = {}
+    mean = {}
     for name, tensor in first.items():
         if not tensor.is_floating_point():
-            found[name] = tensor
+            mean[name] = tensor
             continue
         total = tensor.clone()
-        for other in others:
-            total += other[name]
-        found[name] = total / len(states)
-    return found
+        for state in others:
+            total += state[name]
+        mean[name] = total / len(states)
+    return mean

@@ -11,10 +11,10 @@ from kdlab.papers.ec_dnn.round_schedule import StepWeight
 
 
 class CompressionSpec(Spec, ABC):
-    """What every compression has: iterations, a weight that may rise, and data of the training's.
+    """Base of all compressions: iterations, a weight that may rise, and local training data.
 
     mu: share of the local data.
-    subset: the same part in all rounds, or another one in each.
+    subset: the same part in all rounds, or a new one in each.
     """
 
     p_iterations: Annotated[int, Range(ge=1)] | None
@@ -24,22 +24,22 @@ class CompressionSpec(Spec, ABC):
 
     @property
     def in_line(self) -> bool:
-        """Whether it takes its batches from those of the training: with all of the data."""
+        """True where its batches are those of local training: with all of the local data."""
         return self.mu == 1
 
     @abstractmethod
     def weights(self) -> StepWeight:
-        """Beta of Eq. 6 by compression."""
+        """Return beta of Eq. 6 by compression."""
 
     def reduce(self, net: nn.Module) -> None:
-        """Give a compressed model's weights their final form, in place; by default as they are.
+        """Give the weights of a compressed model their final form, in place; by default unchanged.
 
-        Called when its iterations are done; local training then goes on from there.
+        Called after its iterations; local training continues from the result.
         """
 
 
 def matrices(net: nn.Module) -> Iterator[Tensor]:
-    """Weights of convolutions and linear layers, as they are in the network: (out, ...)."""
+    """Yield the weights of convolutions and linear layers: (out, ...), not copied."""
     for module in net.modules():
         if isinstance(module, nn.modules.conv._ConvNd | nn.Linear):
             yield module.weight

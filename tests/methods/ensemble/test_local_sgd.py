@@ -75,7 +75,7 @@ def test_a_first_step_that_compiles_for_long_does_not_look_like_a_hang(case):
         assert beaten.wait(60)
         return hard
 
-    sgd.one(batches(sgd, 1)[0], compiling)
+    sgd.step(batches(sgd, 1)[0], compiling)
     assert sgd.steps == 1
 
 
@@ -83,7 +83,7 @@ def test_losses_are_those_since_the_last_word(case):
     sgd, loss = sgd_of(case), Lossy()
     assert math.isnan(sgd.mean_loss())
     for batch in batches(sgd, 3):
-        sgd.one(batch, loss)
+        sgd.step(batch, loss)
     assert sgd.steps == 3
     assert sgd.mean_loss() == pytest.approx(np.mean(loss.seen))
     assert math.isnan(sgd.mean_loss())
@@ -92,7 +92,7 @@ def test_losses_are_those_since_the_last_word(case):
 def test_the_objective_is_trained_on_and_the_task_loss_is_told(case):
     sgd = sgd_of(case)
     (batch,) = batches(sgd, 1)
-    sgd.one(batch, lambda scores, hard, rows: 0 * scores.sum() - 7.0)
+    sgd.step(batch, lambda scores, hard, rows: 0 * scores.sum() - 7.0)
     assert 0 < sgd.mean_loss() < 10
 
 
@@ -100,7 +100,7 @@ def test_the_rate_runs_over_all_steps_of_the_timetable(case):
     sgd, rates = sgd_of(case), []
     (batch,) = batches(sgd, 1)
     for _ in range(9):
-        sgd.one(batch)
+        sgd.step(batch)
         rates.append(sgd.train_step.lr)
     assert rates[0] == pytest.approx(0.1)
     assert rates == sorted(rates, reverse=True)
@@ -114,7 +114,7 @@ def test_a_batch_in_parts_has_the_gradient_of_all_of_it(case):
     for parts in (1, 3):
         case.recipe = replace(case.recipe, accumulate=parts)
         sgd = sgd_of(case)
-        sgd.one(batches(sgd, 1)[0])
+        sgd.step(batches(sgd, 1)[0])
         ends.append((sgd.mean_loss(), [p.detach().clone() for p in sgd.model.parameters()]))
     (loss, whole), (other, parted) = ends
     assert other == pytest.approx(loss)
@@ -138,7 +138,7 @@ def test_what_a_recipe_says_changes_what_is_learned(case, words):
         case.recipe = recipe
         sgd = sgd_of(case)
         for batch in batches(sgd, 3):
-            sgd.one(batch)
+            sgd.step(batch)
         assert math.isfinite(sgd.mean_loss())
         ends.append(sgd.model.net.state_dict())
     assert apart(*ends) > 0
@@ -154,7 +154,7 @@ def test_steps_of_two_workers_have_chances_of_their_own(case):
     for worker in (0, 0, 1):
         sgd = sgd_of(case, worker)
         for batch in batches(sgd, 2):
-            sgd.one(batch, draws)
+            sgd.step(batch, draws)
     assert drawn[:2] == drawn[2:4]  # whatever was drawn before
     assert len(set(drawn)) == 4
 
@@ -162,12 +162,12 @@ def test_steps_of_two_workers_have_chances_of_their_own(case):
 def test_work_that_has_a_price_costs_it(case):
     sgd = sgd_of(case, prices=UnitCosts(step_s=2.0, row_s=0.5))
     for batch in batches(sgd, 2):
-        sgd.one(batch)
-    sgd.computed(6)
+        sgd.step(batch)
+    sgd.charge_forward(6)
     assert sgd.cpu() == 7.0
     unpriced = sgd_of(case)
     before = unpriced.cpu()
-    unpriced.computed(10**9)
+    unpriced.charge_forward(10**9)
     assert unpriced.cpu() - before < 10**6  # it is its processor's time
 
 
@@ -212,13 +212,13 @@ def changed(case, tmp_path, monkeypatch):
 def test_values_that_are_set_hold_from_the_next_step_on(case, changed):
     sgd, ask = changed
     (batch,) = batches(sgd, 1)
-    sgd.one(batch)
+    sgd.step(batch)
     before = sgd.train_step.lr
     wanted = {"lr_factor": 0.5, "loss.soft_weight": 0.25}
     ask(SetValues(time=1.0, member="ec/seed0", set=wanted))
     sgd.alive()
     sgd.steps = 0
-    sgd.one(batch)
+    sgd.step(batch)
     assert sgd.train_step.lr == pytest.approx(before / 2)
     assert sgd.control.loss.soft_weight == 0.25
     assert sgd.job.loss.soft_weight != 0.25
@@ -252,7 +252,7 @@ def test_in_a_pause_it_stands_still_and_saves_when_it_is_told(case, changed, may
 def test_a_loss_that_is_no_number_is_refused_with_what_to_do(case):
     sgd = sgd_of(case, 1)
     (batch,) = batches(sgd, 1)
-    sgd.one(batch)
+    sgd.step(batch)
     sgd._losses[-1] = torch.tensor(float("nan"))
     for asks in (sgd.mean_loss, lambda: sgd.log(0)):
         with pytest.raises(
@@ -281,7 +281,7 @@ def test_a_line_of_the_log_has_the_newest_loss(case):
     sgd, loss = sgd_of(case), Lossy()
     sgd.log(0)
     for batch in batches(sgd, 2):
-        sgd.one(batch, loss)
+        sgd.step(batch, loss)
     sgd.log(1)
     first, second = case.events.of("local_step")
     assert first.loss is None
@@ -325,7 +325,7 @@ def test_one_that_is_resumed_counts_its_checkpoints_on(case):
     job = replace(job, recipe=replace(job.recipe, checkpoint_every_steps=4))
     worker = LocalWorker(job)
     for batch in batches(worker.sgd, 6):
-        worker.sgd.one(batch)
+        worker.sgd.step(batch)
     worker._save()
     again = LocalWorker(job)
     again.go_to(0)
@@ -345,7 +345,7 @@ def test_what_is_remembered_is_published_in_whatever_order_it_lies(tmp_path):
 
 def test_momentum_can_be_forgotten(case):
     sgd = sgd_of(case)
-    sgd.one(batches(sgd, 1)[0])
+    sgd.step(batches(sgd, 1)[0])
     assert sgd.train_step.optimizer.state
     sgd.train_step.forget()
     assert not sgd.train_step.optimizer.state
@@ -353,7 +353,7 @@ def test_momentum_can_be_forgotten(case):
 
 def test_momentum_goes_beside_a_published_model_to_who_takes_its_place(case, tmp_path):
     sgd, other = sgd_of(case), sgd_of(case)
-    sgd.one(batches(sgd, 1)[0])
+    sgd.step(batches(sgd, 1)[0])
     file = publish(sgd.model.net, 0, tmp_path / "published.safetensors")
     keep_momentum(file, sgd.train_step)
     before = {k: v.clone() for k, v in other.model.state_dict().items()}

@@ -46,17 +46,17 @@ FAULTS = {
     ),
     "aggregation_and_compare": (
         ("aggregation={type: train/aggregation/model_average}",),
-        "method.compare names its own",
+        "has no effect with method.compare",
     ),
     "unlike": (
         (
             "method.models=[{type: models/patch_net, patch: 8}, "
             "{type: models/patch_net, patch: 4}, {type: models/patch_net, patch: 8}]",
         ),
-        "unlike networks",
+        "networks differ",
     ),
     "few_models": (("method.models=[{type: models/patch_net}]",), "1 networks for 3"),
-    "ema": (("train.ema=0.9",), "a local model is reset to weights that all have"),
+    "ema": (("train.ema=0.9",), "local models are reset to the global one"),
     "skewed": (
         ("method.workers=11", "method.shards={kind: dirichlet, concentration: 0.0001}"),
         "No deal of 240 images",
@@ -94,7 +94,7 @@ def test_bad_input_is_found_before_anything_starts(kdlab_home, elsewhere, name):
     [
         (
             ("method.start=own", "aggregation={type: train/aggregation/diloco}"),
-            "remembers the weights that all begin with",
+            "needs equal initial weights",
         ),
         (
             ("method.workers=1", "aggregation={type: train/aggregation/codistillation}"),
@@ -108,7 +108,7 @@ def test_bad_input_is_found_before_anything_starts(kdlab_home, elsewhere, name):
         ),
         (
             ("method.start=own", "aggregation={type: train/aggregation/easgd_async}"),
-            "easgd_async remembers the weights that all begin with",
+            "easgd_async needs equal initial weights",
         ),
         (
             ("aggregation={type: train/aggregation/easgd_async, recipe: greedy}",),
@@ -120,7 +120,7 @@ def test_bad_input_is_found_before_anything_starts(kdlab_home, elsewhere, name):
                 "method.models=[{type: models/patch_net}, {type: models/patch_net}, "
                 "{type: models/nin}]",
             ),
-            "averages the weights of unlike networks",
+            "averages weights, and the networks differ",
         ),
     ],
 )

@@ -65,8 +65,8 @@ class AnyOrder(InProcessWorkers):
         self.lost = Counter()
 
     def events(self):
-        while self._news:
-            yield self._news.popleft()
+        while self._events:
+            yield self._events.popleft()
         if not self._orders:
             return
         self._orders.rotate(self.random.randrange(len(self._orders)))
@@ -150,7 +150,7 @@ def test_a_resume_begins_where_each_worker_was(digits, tmp_path):
     assert set(outcome.losses) == {0, 1, 2}
     assert [look.round for look in outcome.looks] == [0, 2, 4]
     ended = case_of(digits, tmp_path)
-    with pytest.raises(KdlabError, match="has ended already"):
+    with pytest.raises(KdlabError, match="has already ended"):
         ended.run()
 
 

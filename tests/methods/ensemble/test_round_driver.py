@@ -327,7 +327,7 @@ def test_where_the_others_wait_nothing_is_lost_with_a_worker(digits, tmp_path, k
 def test_a_worker_that_is_lost_again_and_again_ends_the_training(digits, tmp_path):
     class Never(InProcessWorkers):
         def send(self, order):
-            self._news.append(ChildLost(order.worker, None, "no memory", was_ready=True))
+            self._events.append(ChildLost(order.worker, None, "no memory", was_ready=True))
 
     spec, table = ec()
     case = Case(digits, tmp_path, spec, table, 1)

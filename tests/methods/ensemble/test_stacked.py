@@ -138,7 +138,7 @@ def experiment(*words):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "processes too"),
+        ((), "so is processes"),
         (("method.processes=false", "train.accumulate=2"), r"train\.accumulate: is 2"),
         (("method.processes=false", "train.compile=true"), r"train\.compile: is True"),
         (("method.processes=false", "train.quantise_after=0.5"), r"train\.quantise_after"),

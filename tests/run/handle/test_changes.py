@@ -252,7 +252,7 @@ GROUP = {"type": "train/aggregation/all_reduce", "ranks": 3, "least": 2}
 
 
 def wanted(run):
-    return ChangeQueue(run.path / CONTROL, "any/seed0", since=2.0**36).look().ranks
+    return ChangeQueue(run.path / CONTROL, "any/seed0", since=2.0**36).poll().ranks
 
 
 def run_with(folder, aggregation):

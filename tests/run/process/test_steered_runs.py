@@ -235,7 +235,7 @@ def test_thresholds_go_to_the_source_once_and_a_refusal_is_said(user, steerable)
     assert first.values == {"soft_labels.lt": 32.0, "soft_labels.ut": 700.0}
     assert second.values == {"soft_labels.lt": 16.0, "soft_labels.ut": 600.0}
     (warned,) = events(run, "warned")
-    assert warned.message == "The thresholds stay as they are. ut is more than memory has."
+    assert warned.message == "The thresholds were not changed. ut is more than memory has."
 
 
 # Going back
