@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -23,22 +23,13 @@ from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.compression.kind import CompressionSpec
 
 
-@dataclass(frozen=True, slots=True)
-class MeanOutputs:
-    """Mean outputs of several models, and their cost."""
-
-    outputs: Relabelled
-    seconds: float  # of this worker's processor
-    fetched_bytes: int  # of the models of others
-
-
 def mean_outputs(
     sgd: LocalSgd,
     places: Sequence[BatchPlace],
     samples: PlannedSamples,
     models: Sequence[ModelFile],
-) -> MeanOutputs:
-    """Average the outputs of these models on some batches.
+) -> tuple[Relabelled, float]:
+    """Average the outputs of these models on some batches; return the seconds of it too.
 
     Raises:
         Diverged: the loss of a model is not finite.
@@ -51,7 +42,7 @@ def mean_outputs(
     # A model that its last step broke has not raised this itself.
     if not all(map(math.isfinite, outputs.model_losses)):
         raise sgd.diverged(f"The losses of the local models are {outputs.model_losses}")
-    return MeanOutputs(outputs, seconds, others_bytes(job, models))
+    return outputs, seconds
 
 
 def others_bytes(job: LocalJob, models: Sequence[ModelFile]) -> int:
@@ -82,10 +73,7 @@ def _count_apart(plan: BatchPlan, aggregation: AggregationSpec) -> int:
 
 
 def compress(
-    sgd: LocalSgd,
-    trained: Stream,
-    round_: Round,
-    models: Sequence[ModelFile],
+    sgd: LocalSgd, trained: Stream, round_: Round, models: Sequence[ModelFile]
 ) -> WorkParts:
     """Relabel, then train p iterations on Eq. 6 from the local weights (Algorithm 2).
 
@@ -96,8 +84,7 @@ def compress(
         return WorkParts()
     stream = trained if spec.in_line else _stream_apart(job, spec, round_)
     places = stream.ahead(round_.compress_steps)
-    mean = mean_outputs(sgd, places, stream.samples, models)
-    outputs = mean.outputs
+    outputs, relabel_s = mean_outputs(sgd, places, stream.samples, models)
     try:
         check_ensemble(outputs.loss, outputs.model_losses)
     except ValueError as error:
@@ -128,9 +115,9 @@ def compress(
         trained.taken += len(places)
     return WorkParts(
         samples=samples,
-        relabel_s=mean.seconds,
+        relabel_s=relabel_s,
         compress_s=sgd.cpu() - busy,
-        fetched_bytes=mean.fetched_bytes,
+        fetched_bytes=others_bytes(job, models),
         ensemble_loss=outputs.loss,
         model_losses=tuple(outputs.model_losses),
     )

@@ -31,11 +31,7 @@ from kdlab.models.model import ModelSpec, Normalised, export, parameters
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.papers.ec_dnn.parallel import Network
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
-from kdlab.soft_labels.source import (
-    SoftLabelSource,
-    SourceContext,
-    TeacherPool,
-)
+from kdlab.soft_labels.source import SoftLabelSource, SourceContext, TeacherPool
 from kdlab.train.evaluate import Accuracy, evaluate
 from kdlab.train.lineage import Odometer
 from kdlab.train.recalibration import take_statistics_again

@@ -151,21 +151,18 @@ class InProcessWorkers:
             yield execute(worker, order, self._source_of(worker, order))
 
     def _train_at_once(self) -> Iterator[WorkerEvent]:
-        orders = list(self._orders)
+        pairs = [(self.workers[order.worker], order) for order in self._orders]
         self._orders.clear()
-        workers = [self.workers[order.worker] for order in orders]
-        sources = [self._source_of(*pair) for pair in zip(workers, orders, strict=True)]
-        sgds = [worker.sgd for worker in workers]
+        sources = [self._source_of(*pair) for pair in pairs]
+        sgds = [worker.sgd for worker, _ in pairs]
         if self._at_once is None or self._at_once.sgds != sgds:
             self._at_once = StackedSgd(sgds)
-        done = self._at_once.round(
-            [
-                worker.steps(order.round, order.models, source)
-                for worker, order, source in zip(workers, orders, sources, strict=True)
-            ]
-        )
-        for worker, order, work in zip(workers, orders, done, strict=True):
-            yield _report(worker, order, work)
+        each = [
+            worker.steps(order.round, order.models, source)
+            for (worker, order), source in zip(pairs, sources, strict=True)
+        ]
+        for pair, work in zip(pairs, self._at_once.round(each), strict=True):
+            yield _report(*pair, work)
 
     def _source_of(self, worker: LocalWorker, order: RoundOrder) -> SoftLabelSource:
         number = worker.job.worker

@@ -1,5 +1,7 @@
 """One worker with its local model, as a process: `python -m kdlab.methods.ensemble.rank`."""
 
+from functools import partial
+
 from kdlab.experiment.rank_process import RankProcess, main
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.method import Ensemble
@@ -18,30 +20,20 @@ class LocalModelRank(RankProcess[RoundOrder]):
 
     def generation(self, order: RoundOrder) -> RoundReport:
         """Carry out one order."""
-        worker = self._worker_for(order)
-        if self._source is None:
-            self._source = self._ensemble_run.source(
-                worker, self.run.run_id, order.labels, self._waits
-            )
-        return execute(worker, order, self._source)
+        if self._worker is None or self._source is None:
+            run, beat = self._ensemble_run, partial(self.beat, 1)
+            emit, changes = self.log.emit, self.changes
+            self._worker = run.worker(order.worker, self.folder, emit, changes, beat)
+            self._worker.go_to(order.round.number, order.trained)
+            pool, run_id = order.labels, self.run.run_id
+            self._source = run.source(self._worker, run_id, pool, self._waits)
+        return execute(self._worker, order, self._source)
 
     @property
     def _ensemble_run(self) -> EnsembleRun:
         method = self.spec.method
         assert isinstance(method, Ensemble)
         return EnsembleRun(method, self.setup, self.member)
-
-    def _worker_for(self, order: RoundOrder) -> LocalWorker:
-        if self._worker is None:
-            self._worker = self._ensemble_run.worker(
-                order.worker,
-                self.folder,
-                self.log.emit,
-                self.changes,
-                lambda step: self.beat(1, step),
-            )
-            self._worker.go_to(order.round.number, order.trained)
-        return self._worker
 
     def _waits(self) -> bool:
         self.beat(1, self._worker.sgd.steps if self._worker else 0)

@@ -51,7 +51,8 @@ def relabel(
     A repeated view is computed once. `scratch` returns a model on the device, whose weights are
     overwritten; `batch` rows are computed at once, and `alive` is called between them.
     """
-    labels = torch.from_numpy(samples.labels(_ids(places)))
+    ids = np.concatenate([place.ids for place in places])
+    labels = torch.from_numpy(samples.labels(ids))
     total = torch.zeros((len(labels), samples.classes))
     losses, (chunks, rows) = [], _distinct_views(places, samples, batch, alive)
     for file in models:
@@ -108,10 +109,6 @@ def _chunks(
         for epoch, ids in by_epoch.items()
         for at in range(0, len(ids), batch)
     ]
-
-
-def _ids(places: Sequence[BatchPlace]) -> NDArray[np.int64]:
-    return np.concatenate([place.ids for place in places])
 
 
 def probabilities(

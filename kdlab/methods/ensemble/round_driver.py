@@ -9,7 +9,7 @@ relabelling is included (section 5.3).
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -225,12 +225,12 @@ class RoundDriver:
                 case Train(worker, round_, latest):
                     self._close_round(round_.number)
                     models = tuple(self.latest[k] for k in latest if k in self.latest)
-                    self._order("train", worker, round_.number, models)
+                    self._order("train", worker, round_, models)
                 case Combine(worker, round_, members):
                     trained = self._rounds[round_.number].trained
                     models = tuple(trained[k].done.model for k in members)
                     self._decide_to_save(round_.number)
-                    self._order("combine", worker, round_.number, models)
+                    self._order("combine", worker, round_, models)
                 case Restart(worker):
                     self.workers.start(worker)
                 case Communicated(number, members):
@@ -250,12 +250,10 @@ class RoundDriver:
         return finished
 
     def _order(
-        self, what: str, worker: int, number: int, models: Sequence[ModelFile]
+        self, what: str, worker: int, round_: Round, models: tuple[ModelFile, ...]
     ) -> None:
-        last = number == len(self.timetable.rounds) - 1
-        round_ = self.timetable.rounds[number]
+        number, look = round_.number, None
         ends = what == "combine" or not round_.combines
-        look = None
         if number in self._evaluated:
             look = str(self._evaluator.path(number, worker, what))
         self.workers.send(
@@ -263,10 +261,10 @@ class RoundDriver:
                 what=what,
                 worker=worker,
                 round=round_,
-                models=tuple(models),
+                models=models,
                 centre=next(reversed(self.latest.values()), None) if self._centre else None,
                 look=look,
-                final=last and ends,
+                final=ends and number == len(self.timetable.rounds) - 1,
                 keep=number in self._saves or not round_.combines,
                 spare=(self.training.waits or self._centre) and round_.combines,
             )

@@ -45,8 +45,8 @@ class RoundEvaluator:
         self, number: int, reports: RoundReports, account: CostTotals
     ) -> RoundErrors:
         """Evaluate all models at the end of a round."""
-        before = {k: self._outputs(number, k, "train") for k in reports.members}
-        after = {k: self._outputs(number, k, "combine") for k in reports.combined}
+        before = {k: np.load(self.path(number, k, "train")) for k in reports.members}
+        after = {k: np.load(self.path(number, k, "combine")) for k in reports.combined}
         if self.combining in ("model_average", "all_models") and after:
             global_outputs = after[min(after)]
         elif self.combining == "centre":
@@ -80,10 +80,6 @@ class RoundEvaluator:
         folder = self.folder / "rounds" / f"{number:05d}"
         for path in folder.glob("*.npy"):
             path.unlink()
-
-    def _outputs(self, number: int, worker: int, what: str) -> NDArray[np.float32]:
-        outputs: NDArray[np.float32] = np.load(self.path(number, worker, what))
-        return outputs
 
     def _errors(self, probabilities: NDArray[np.float32]) -> tuple[float, float]:
         """Return the errors on validation and test images, in percent."""

@@ -79,8 +79,7 @@ class EnsembleSettings(MethodSettings):
             )
         if aggregation.remembers and self.start == "own":
             yield Fault(
-                "start",
-                f"is own, and {aggregation.component} needs equal initial weights",
+                "start", f"is own, and {aggregation.component} needs equal initial weights"
             )
         if workers < aggregation.least_workers:
             yield Fault(

@@ -20,12 +20,7 @@ from kdlab.errors import RunStopped
 from kdlab.events.ensemble import WorkerResumed
 from kdlab.events.general import Warned
 from kdlab.events.training import CheckpointSaved
-from kdlab.methods.ensemble.compression import (
-    MeanOutputs,
-    compress,
-    mean_outputs,
-    others_bytes,
-)
+from kdlab.methods.ensemble.compression import compress, mean_outputs, others_bytes
 from kdlab.methods.ensemble.exchange import (
     MEMORY,
     SENT,
@@ -168,17 +163,17 @@ class LocalWorker:
         sgd.odometer.roll_back(sgd.steps)
         begin, sgd.source = sgd.clock(), source
         steps = round_.train_steps - self.round_steps
-        mean: MeanOutputs | None = None
+        mean, relabel_s = None, 0.0
         if not self.job.aggregation.asks_itself:
             latest = [file for file in latest if file.worker != self.job.worker]
         if round_.diversity_weight and latest and steps:
             places = self.stream.ahead(steps)
             with sgd.companions_off_the_clock():
-                mean = mean_outputs(sgd, places, self.job.samples, latest)
+                mean, relabel_s = mean_outputs(sgd, places, self.job.samples, latest)
         busy, before = sgd.cpu(), self.round_steps
         self.model.train()
         for number, batch in enumerate(self.stream.take(source, steps)):
-            z = None if mean is None else mean.outputs.batch_rows(number, len(batch.ids))
+            z = None if mean is None else mean.batch_rows(number, len(batch.ids))
             try:
                 yield batch, partial(self._local_loss, z, round_, batch)
             except RunStopped:  # of a worker that shares its steps
@@ -196,8 +191,8 @@ class LocalWorker:
             samples=self.round_samples,
             wall_s=sgd.clock() - begin,
             train_s=sgd.cpu() - busy,
-            relabel_s=0.0 if mean is None else mean.seconds,
-            fetched_bytes=0 if mean is None else mean.fetched_bytes,
+            relabel_s=relabel_s,
+            fetched_bytes=0 if mean is None else others_bytes(self.job, latest),
         )
         if not round_.combines:  # the next round begins here
             self._begin(round_.number + 1, keep=True)

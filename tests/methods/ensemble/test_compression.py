@@ -109,8 +109,7 @@ def test_pseudo_labels_of_other_images_are_not_trained_on(case, monkeypatch):
     made = case(mu=0.5)
     worker = made.make(1)
     wrong = SimpleNamespace(loss=3.0, model_losses=[1.0, 2.0])
-    found = module.MeanOutputs(wrong, 0.0, 0)
-    monkeypatch.setattr(module, "mean_outputs", lambda *about: found)
+    monkeypatch.setattr(module, "mean_outputs", lambda *about: (wrong, 0.0))
     with pytest.raises(KdlabError, match=r"Round 0, worker 1: .*defect of kdlab"):
         compress(worker.sgd, worker.stream, made.table.rounds[0], [])
     assert worker.sgd.steps == 0
