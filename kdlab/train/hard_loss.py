@@ -1,4 +1,4 @@
-"""The loss of the true labels, as the recipe has it: cross entropy, or binary of each class."""
+"""Loss on the true labels: cross entropy, or binary cross entropy of each class."""
 
 from torch import Tensor, arange, full_like
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
@@ -8,14 +8,14 @@ from kdlab.train.recipe import Recipe
 
 
 def hard_loss(recipe: Recipe, scores: Tensor, labels: Tensor) -> Tensor:
-    """The mean over rows that all have labels; shapes as in `hard_losses`."""
+    """Average the loss over rows that all have labels; shapes as in `hard_losses`."""
     if recipe.hard_loss == "bce":
         return hard_losses(recipe, scores, labels).mean()
     return cross_entropy(scores, labels, label_smoothing=recipe.label_smoothing)
 
 
 def hard_losses(recipe: Recipe, scores: Tensor, labels: Tensor) -> Tensor:
-    """(N, C) logits, (N,) true classes -> (N,): 0 where there is no label, whatever rank has it."""
+    """(N, C) logits, (N,) true classes -> (N,) losses, 0 where there is no label."""
     smoothing = recipe.label_smoothing
     if recipe.hard_loss == "bce":
         return binary_cross_entropy(scores, labels, smoothing)
@@ -25,7 +25,7 @@ def hard_losses(recipe: Recipe, scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def binary_cross_entropy(scores: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """Each class by itself, as "ResNet strikes back" trains (arXiv:2110.00476, section 3).
+    """Binary cross entropy of each class, as in "ResNet strikes back" (arXiv:2110.00476, 3).
 
     Args:
         scores: (N, C) logits.

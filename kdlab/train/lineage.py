@@ -1,8 +1,8 @@
-"""Which samples the surviving weights were trained on, counted one by one.
+"""Counts of the samples that the surviving weights were trained on, one by one.
 
-Counts live in the checkpoint, so after a roll-back they are those of the lineage that
-goes on. What was trained and then undone is counted apart: a small memory-mapped file
-survives a SIGKILL and says how far training had come.
+Counts are in the checkpoint, so after a roll-back they are those of the lineage that continues.
+Steps that were undone are counted separately: a small memory-mapped file survives a SIGKILL and
+has the last position.
 """
 
 import struct
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from kdlab.codec import Count
 from kdlab.config.home import mapped
 
-_ONE = np.int32(1)  # of the counts' own kind: three times as fast as a Python integer
-# Batches that are counted at once: between two steps each call of NumPy takes 40 us, whatever it
-# does, since nothing of it is in the processor's caches any more.
-_TOGETHER = 64
+_ONE = np.int32(1)  # int32 as the counts: three times as fast as a Python integer
+# Batches counted at once: between two steps any call of NumPy takes 40 us, since nothing of it is
+# left in the processor's caches.
+_BATCHES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageCounts:
-    """Samples, as `Lineage` counts them."""
+    """Sample counts of a `Lineage`."""
 
     seen: Count
     lost: Count
@@ -33,25 +33,24 @@ class LineageCounts:
 
 @dataclass(slots=True)
 class Lineage:
-    """How often each training sample was used in this epoch, and sums of past epochs."""
+    """Uses of each training sample in this epoch, and sums over finished epochs."""
 
-    counted: NDArray[np.int32]  # uses by row of the data set, but for those in `_since`
+    counted: NDArray[np.int32]  # uses by row of the data set, without `_since`
     ids: NDArray[np.int64]  # the training ids
     seen: int = 0  # samples trained on, this epoch included
     lost: int = 0  # of finished epochs: never used
     repeated: int = 0  # of finished epochs: uses beyond the first
     rolled_back: int = 0  # trained on, then undone by a resume
-    # Ids of batches that are not counted yet
-    _since: list[bytes] = field(default_factory=list)
+    _since: list[bytes] = field(default_factory=list)  # ids that are not counted yet
 
     @classmethod
     def start(cls, rows: int, ids: NDArray[np.int64]) -> "Lineage":
         return cls(np.zeros(rows, np.int32), ids)
 
     def trained(self, ids: NDArray[np.int64], of_rows: int | None = None) -> None:
-        """Count own ids; `seen` counts the whole batch, of which a rank has a part."""
+        """Count the ids of this rank; `seen` counts the whole batch of `of_rows`."""
         self._since.append(ids.tobytes())
-        if len(self._since) >= _TOGETHER:
+        if len(self._since) >= _BATCHES:
             self._count()
         self.seen += len(ids) if of_rows is None else of_rows
 
@@ -73,15 +72,15 @@ class Lineage:
         counts: NDArray[np.int32] | None = None,
         planned: NDArray[np.int64] | None = None,
     ) -> None:
-        """Close the accounts of an epoch.
+        """Add up the lost and repeated samples of an epoch.
 
         Args:
-            counts: of all ranks together; None takes those of this one.
+            counts: over all ranks; None takes those of this rank.
             planned: ids of the epoch; None is each training id once.
         """
         counts = self.counts if counts is None else counts
         rows = self.ids if planned is None else planned % len(counts)
-        # A row that was not planned is a use that should not have been.
+        # A use of a row that was not planned counts as repeated.
         over = counts - np.bincount(rows, minlength=len(counts))
         self.lost -= int(np.minimum(over, 0).sum())
         self.repeated += int(np.maximum(over, 0).sum())
@@ -102,9 +101,9 @@ class Lineage:
 
 
 class Odometer:
-    """How far training came, and how much of it was undone, in a file that outlives it.
+    """Position of a training and the amount undone, in a file that outlives its process.
 
-    The page cache keeps it when the process is killed; writing costs no system call.
+    The page cache keeps it when the process is killed; writing needs no system call.
     """
 
     def __init__(self, path: Path) -> None:
@@ -112,7 +111,7 @@ class Odometer:
 
     @property
     def value(self) -> int:
-        """Samples trained on, along the lineage under way; of a local model steps."""
+        """Samples trained on in the current lineage; for a local model, steps."""
         return int(struct.unpack_from("<q", self._map, 0)[0])
 
     @value.setter
@@ -120,14 +119,14 @@ class Odometer:
         struct.pack_into("<q", self._map, 0, samples)
 
     def roll_back(self, samples: int) -> int:
-        """Training goes on from `samples`; all that was ever undone, this included."""
+        """Go back to `samples`; return the total ever undone, this included."""
         undone = self.undone + max(0, self.value - samples)
         struct.pack_into("<qq", self._map, 0, samples, undone)
         return undone
 
     @property
     def undone(self) -> int:
-        """All that was ever undone."""
+        """Total ever undone."""
         return int(struct.unpack_from("<q", self._map, 8)[0])
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A running mean of the weights, by timm: what is validated and exported in place of the newest."""
+"""Running mean of the weights (EMA, by timm), which is validated and exported instead of them."""
 
 from typing import TYPE_CHECKING
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def moving_average(model: Normalised, decay: float) -> "ModelEmaV3":
-    """A mean of weights and statistics; a function of its steps, so that a resume is exact.
+    """Make a running mean of weights and statistics; it depends on steps only, for exact resumes.
 
-    The decay grows from 0 to `decay` in the beginning (timm's warm-up): a mean over the first
-    steps would hold on to weights that have learned nothing.
+    The decay grows from 0 to `decay` at first (timm's warm-up), so that the mean does not keep
+    untrained weights.
     """
     from timm.utils import ModelEmaV3
 

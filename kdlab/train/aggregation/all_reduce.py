@@ -16,21 +16,21 @@ _POSITIVE = Range(ge=1)
 class AllReduce(AggregationSpec):
     """Synchronous training on several ranks that may be lost, replaced and added.
 
-    ranks: processes, each with its share of every batch and a reader of its own.
+    ranks: processes, each with its share of every batch and its own reader.
     on_size_change: `keep_global_batch` cuts the same batches over fewer or more ranks, so
         the training does not depend on their number; `scale_lr` keeps each rank's rows,
-        so batch and learning rate grow and shrink with the ranks.
+        so batch and learning rate scale with the ranks.
     batch_norm: `sync` takes mean and variance over the rows of all ranks, one message more
         in each direction for each norm: without it a network with batch norm does depend
         on the number of ranks. `local` is each rank's own rows, as plain DDP.
     shares: rows of a batch per rank: `equal`, or in proportion to the speed each rank
         measures at the start.
-    replace_lost: start another rank for a lost one; else go on with fewer.
+    replace_lost: start another rank for a lost one; else continue with fewer.
     least: the run fails with fewer ranks than this.
     standby: processes that have imported everything and wait to become a rank.
-    hang_s: a rank without a sign of life for so long is killed and replaced. Saving,
+    hang_s: a rank without a sign of life for this long is killed and replaced. Saving,
         evaluating and the first step, which may compile, are alive however long they take.
-    backend: of torch.distributed; auto is nccl where each rank has a GPU of its own.
+    backend: of torch.distributed; auto is nccl where each rank has its own GPU.
     """
 
     joins = "ranks"

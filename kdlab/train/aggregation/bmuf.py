@@ -1,8 +1,8 @@
-"""BMUF: an average that remembers which way the averages went.
+"""BMUF: averages of weights with a momentum over communications.
 
 Chen and Huo, ICASSP 2016 (blockwise model-update filtering): the update of a block of iterations is
 the mean of the workers minus the global weights; a momentum of such updates moves these. EC-DNN
-names it as a way of averaging that could be combined with (section 2).
+names it as a method that can be used together with its own (section 2).
 """
 
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from kdlab.train.aggregation.weights import (
 @register("train/aggregation/bmuf")
 @dataclass(frozen=True, kw_only=True)
 class Bmuf(WeightAggregation):
-    """Averages with a block momentum; workers begin where it leads next (Nesterov).
+    """Averages with a block momentum; workers continue from the look-ahead weights (Nesterov).
 
     tau: local iterations between communications.
     optimizer: each worker keeps its momentum over a communication, or starts without.
     block_momentum: null is 1 - 1 / workers, as the authors take it.
-    block_lr: of the update of a block.
+    block_lr: factor of the update of a block.
     """
 
     block_momentum: Annotated[float, Range(ge=0, lt=1)] | None = None
@@ -44,7 +44,7 @@ class Bmuf(WeightAggregation):
             update = self.block_lr * (mean[name] - before)
             last = memory.get(f"update.{name}")
             if last is not None:
-                # The workers began ahead of the global weights: their mean is from there.
+                # The workers started from the look-ahead weights: their mean is relative to these.
                 update = eta * last + self.block_lr * (mean[name] - before - eta * last)
             after = before + update
             memory[f"global.{name}"], memory[f"update.{name}"] = after, update

@@ -1,8 +1,8 @@
-"""Codistillation: each model learns from what the others said a while ago.
+"""Codistillation: each model learns from stale predictions of the others.
 
 Anil et al., arXiv:1804.03235, Algorithm 1: beside the true labels a worker learns the mean
-predictions of its neighbours, whose weights it fetches now and then; between, they are stale, and
-that does no harm. Nothing is averaged: the global model is the ensemble.
+predictions of its neighbours, whose weights it fetches from time to time; in between they are
+stale, which does no harm. Nothing is averaged: the global model is the ensemble.
 """
 
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ from kdlab.train.aggregation.kind import AggregationSpec
 class Codistillation(AggregationSpec):
     """Workers are each other's teachers.
 
-    tau: local iterations until the neighbours' models are fetched again.
+    tau: local iterations between fetches of the neighbours' models.
     weight: of the cross entropy to their mean predictions, beside that to the true labels.
-    begins: share of the iterations before it counts; the neighbours must know something.
+    begins: share of the iterations before it counts, since untrained neighbours teach nothing.
     """
 
     least_workers = 2
@@ -41,7 +41,7 @@ class Codistillation(AggregationSpec):
             tau=self.tau,
             diversity_weight=self.weight,
             begins=self.begins,
-            # Nobody fetches models before they count.
+            # Models are not fetched before they count.
             exchanged=lambda number, of: float((number + 1) / of >= self.begins),
         )
 

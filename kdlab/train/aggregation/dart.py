@@ -1,8 +1,8 @@
-"""DART: diverse at first, then averaged and trained on, again and again.
+"""DART: diverse models at first, which are then repeatedly averaged and trained.
 
-Jain et al., arXiv:2302.14685 (diversify, aggregate, repeat training): models train apart for about
-half of the epochs, then their weights are averaged every so often. The paper has each train on
-augmentations of its own; here they differ by their data, their order and their chances.
+Jain et al., arXiv:2302.14685 (diversify, aggregate, repeat training): models train independently
+for about half of the epochs, then their weights are averaged at intervals. In the paper each has
+its own augmentations; here they differ by data, order and random numbers.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from kdlab.train.aggregation.weights import (
 @register("train/aggregation/dart")
 @dataclass(frozen=True, kw_only=True)
 class Dart(WeightAggregation):
-    """Averages from some time on.
+    """Averages after an independent part.
 
     tau: local iterations between communications.
     optimizer: each worker keeps its momentum over an average, or starts without.

@@ -1,4 +1,4 @@
-"""DiLoCo: an optimiser of its own takes what the workers have learned as one gradient.
+"""DiLoCo: an outer optimizer takes the change of the workers' weights as a gradient.
 
 Douillard et al., arXiv:2311.08105, Algorithm 1: after H local steps the outer gradient is the
 mean of (global weights - a worker's weights), and Nesterov's momentum moves the global weights.
@@ -22,12 +22,12 @@ from kdlab.train.aggregation.weights import (
 @register("train/aggregation/diloco")
 @dataclass(frozen=True, kw_only=True)
 class DiLoCo(WeightAggregation):
-    """Averages through an outer optimiser: SGD with Nesterov's momentum.
+    """Averages through an outer optimizer: SGD with Nesterov's momentum.
 
     tau: local iterations between communications; hundreds.
     optimizer: each worker keeps its momentum over a communication (the paper), or starts without.
-    outer_lr: of the outer optimiser; 1 without momentum is a plain average.
-    outer_momentum: of the outer optimiser.
+    outer_lr: of the outer optimizer; 1 without momentum is a plain average.
+    outer_momentum: of the outer optimizer.
     """
 
     tau: Annotated[int, Range(ge=1)] = 500
@@ -44,7 +44,7 @@ class DiLoCo(WeightAggregation):
     def step(
         self, names: frozenset[str], weights: dict[str, Tensor], memory: dict[str, Tensor]
     ) -> None:
-        """The outer step for some parameters, from their means in `weights`; both are changed."""
+        """Take the outer step for `names`, from their means in `weights`; modify both dicts."""
         for name in sorted(names):
             before = memory[f"global.{name}"]
             gradient = before - weights[name]

@@ -1,8 +1,8 @@
-"""EASGD: workers are tied by springs to a centre that follows them.
+"""EASGD: an elastic force ties the workers to a centre that follows them.
 
 Zhang, Choromanska, LeCun, arXiv:1412.6651, equations 2 and 3 in the synchronous case: each worker
-moves a share of the way to the centre, and the centre by all of these moves the other way. EC-DNN
-names it as a way of averaging that could be combined with (section 2).
+moves a share of the way to the centre, and the centre moves by the sum of these the other way.
+EC-DNN names it as a method that can be used together with its own (section 2).
 """
 
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ class Easgd(WeightAggregation):
 
     tau: local iterations between communications.
     optimizer: each worker keeps its momentum over a communication, or starts without.
-    beta: share of the way that the centre goes to the workers' mean (the paper: 0.9); each worker
-        goes beta / workers of its way to the centre.
+    beta: share of the way that the centre moves to the workers' mean (the paper: 0.9); each worker
+        moves beta / workers of its way to the centre.
     """
 
     beta: Annotated[float, Range(gt=0, le=1)] = 0.9

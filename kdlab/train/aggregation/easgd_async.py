@@ -1,7 +1,7 @@
-"""Asynchronous EASGD: each worker exchanges with the centre by its own clock.
+"""Asynchronous EASGD: each worker exchanges with the centre on its own clock.
 
 Zhang, Choromanska, LeCun, arXiv:1412.6651, Algorithm 1: after every tau of its own steps a worker
-and the centre move towards each other, and no worker waits for another one.
+and the centre move towards each other, and no worker waits for another.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class EasgdAsync(WeightAggregation):
 
     tau: iterations of a worker between its exchanges with the centre.
     optimizer: each worker keeps its momentum over an exchange, or starts without.
-    alpha: share of the way to each other that a worker and the centre go in an exchange (the
-        paper: 0.9 / workers). Statistics and counters are those of whoever exchanged last.
+    alpha: share of the way to each other that a worker and the centre move in an exchange (the
+        paper: 0.9 / workers). Statistics and counters are those of the last worker to exchange.
     """
 
     alpha: Annotated[float, Range(gt=0, le=1)] = 0.225

@@ -9,7 +9,7 @@ from kdlab.train.aggregation.kind import AggregationSpec
 @register("train/aggregation/none")
 @dataclass(frozen=True, kw_only=True)
 class NoAggregation(AggregationSpec):
-    """One student trains alone; of several the outputs are averaged in the end (E-DNN)."""
+    """One student; the outputs of several are averaged at the end (E-DNN)."""
 
     joins = "nothing"
     called = "e_dnn"

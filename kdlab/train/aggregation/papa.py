@@ -1,8 +1,8 @@
-"""PAPA: a population that is pulled together a little, again and again.
+"""PAPA: a population whose weights are repeatedly pulled a little towards their mean.
 
 Jolicoeur-Martineau et al., arXiv:2304.03094, section 3.1 (PAPA-gradual): every few iterations each
-worker's weights move a share of the way to the mean of all. The population's mean, its soup, is
-the global model.
+worker's weights move a share of the way to the mean of all. The mean of the population, its soup,
+is the global model.
 """
 
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ from kdlab.train.aggregation.weights import (
 @register("train/aggregation/papa")
 @dataclass(frozen=True, kw_only=True)
 class Papa(WeightAggregation):
-    """Workers stay unlike and near each other.
+    """Workers whose weights differ but stay near each other.
 
     tau: local iterations between communications (the paper: 10).
     optimizer: each worker keeps its momentum over a communication (the paper), or starts without.
-    keep: share of its own weights that a worker keeps each time (the paper: 0.99).
+    keep: share of its own weights that a worker keeps in a communication (the paper: 0.99).
     """
 
     tau: Annotated[int, Range(ge=1)] = 10

@@ -1,7 +1,7 @@
-"""Model soups: independent trainings whose weights are averaged once, in the end.
+"""Model soups: independent trainings whose weights are averaged once, at the end.
 
-Wortsman et al., arXiv:2203.05482: uniform takes all; greedy (recipe 1) goes through them from the
-best on validation on, and keeps those that do not make it worse. They begin with the same weights:
+Wortsman et al., arXiv:2203.05482: uniform averages all; greedy (recipe 1) adds them in order of
+their accuracy on validation, and keeps those that do not lower it. All have equal initial weights:
 soups are for fine-tuning, where trainings end in one basin.
 """
 
@@ -24,10 +24,10 @@ from kdlab.train.aggregation.weights import (
 @register("train/aggregation/soup")
 @dataclass(frozen=True, kw_only=True)
 class Soup(WeightAggregation):
-    """Averages once, after all iterations.
+    """One average after all iterations.
 
     tau: has no effect: there is one communication.
-    optimizer: nothing is trained behind it.
+    optimizer: has no effect: nothing is trained after it.
     recipe: uniform, or greedy by validation images.
     """
 
@@ -39,7 +39,7 @@ class Soup(WeightAggregation):
 
     @property
     def combining(self) -> Combining:
-        """Each worker must have all of them to choose."""
+        """Greedy: each worker needs all models to choose."""
         return "all_models" if self.recipe == "greedy" else "model_average"
 
     def interval(self, iterations: int) -> int:
@@ -54,9 +54,9 @@ class Soup(WeightAggregation):
         soup: dict[str, Tensor] = dict(taken[0])
         best = errors[order[0]]
         for number in order[1:]:
-            tried = mean_of([*taken, merging.states[number]])
-            error = merging.error(tried)
+            candidate = mean_of([*taken, merging.states[number]])
+            error = merging.error(candidate)
             if error <= best:
                 taken.append(merging.states[number])
-                soup, best = tried, error
+                soup, best = candidate, error
         return MergeResult(weights=soup)

@@ -1,10 +1,9 @@
-"""Streaming DiLoCo: the weights take turns, so that less travels at a time.
+"""Streaming DiLoCo: fragments of the weights are exchanged in turn, so less travels at a time.
 
-Douillard et al., arXiv:2501.18512: the parameters are in fragments, and each is synchronised every
-tau iterations, one after the other; workers go on with what they have of all others. The paper's
-fragments are blocks of layers in strides; here whole layers are dealt out, the largest first, each
-to the fragment that has least. Overlap of communication with computing and four-bit gradients, the
-paper's other two parts, are not built.
+Douillard et al., arXiv:2501.18512: each fragment is synchronised every tau iterations, one after
+the other; workers keep their own weights of the others. The paper's fragments are strided blocks of
+layers; here whole layers are assigned, the largest first, each to the smallest fragment. Overlap of
+communication with computing and four-bit gradients, the paper's other two parts, are not built.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,13 +19,13 @@ from kdlab.train.aggregation.weights import MergeInputs, MergeResult, mean_of
 @register("train/aggregation/streaming_diloco")
 @dataclass(frozen=True, kw_only=True)
 class StreamingDiLoCo(DiLoCo):
-    """DiLoCo of one fragment of the weights at a time.
+    """DiLoCo with one fragment of the weights at a time.
 
-    tau: local iterations between two communications of the same fragment.
+    tau: local iterations between communications of the same fragment.
     optimizer: each worker keeps its momentum over a communication, or starts without.
     outer_lr, outer_momentum: of the outer optimiser.
-    fragments: of the weights; one is exchanged every tau / fragments iterations.
-    mixing: share of its own weights that a worker keeps of the fragment (the paper: 0.5).
+    fragments: their number; one is exchanged every tau / fragments iterations.
+    mixing: share of its own weights that a worker keeps in the fragment (the paper: 0.5).
     """
 
     fragments: Annotated[int, Range(ge=2, le=64)] = 4
@@ -44,17 +43,17 @@ class StreamingDiLoCo(DiLoCo):
             )
 
     def fragment(self, number: int, sizes: Mapping[str, int]) -> frozenset[str]:
-        """Parameters whose turn it is: of whole layers, about as many numbers in each fragment."""
+        """Return the parameters of the fragment in turn: whole layers, of about equal size."""
         layers: dict[str, list[str]] = {}
         for name in sizes:
             layers.setdefault(name.rpartition(".")[0] or name, []).append(name)
         weight = {layer: sum(sizes[n] for n in names) for layer, names in layers.items()}
-        held, loads = [set[str]() for _ in range(self.fragments)], [0] * self.fragments
+        fragments, loads = [set[str]() for _ in range(self.fragments)], [0] * self.fragments
         for layer in sorted(weight, key=lambda name: (-weight[name], name)):
             least = loads.index(min(loads))
-            held[least].update(layers[layer])
+            fragments[least].update(layers[layer])
             loads[least] += weight[layer]
-        return frozenset(held[number % self.fragments])
+        return frozenset(fragments[number % self.fragments])
 
     def travelling(
         self, number: int, state: Weights, parameters: frozenset[str]

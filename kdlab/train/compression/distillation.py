@@ -1,4 +1,4 @@
-"""Algorithm 2 of EC-DNN: the ensemble's outputs are learned beside the true labels."""
+"""Distillation of an ensemble into its local models (EC-DNN, Algorithm 2)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from kdlab.train.compression.kind import CompressionSpec
 @register("train/compression/distillation")
 @dataclass(frozen=True, kw_only=True)
 class Distillation(CompressionSpec):
-    """Relabel a share of the local data with the ensemble, and train p iterations on it.
+    """Relabel a share of the local data by the ensemble, and train p iterations on it.
 
     p_iterations: of each compression; null takes p_fraction.
     p_fraction: of all local iterations, for all compressions together (the paper: 0.1).
     weight: beta of Eq. 6, for the first share `rise_after` of the compressions.
     risen_weight: beta after that; the paper has 0.4 and 0.6 on CIFAR, 1 and 1 on ImageNet.
     mu: share of the local data that may be relabelled.
-    subset: the same part in all rounds, or another one in each.
+    subset: the same part in all rounds, or a new one in each.
     """
 
     p_iterations: Annotated[int, Range(ge=1)] | None = None

@@ -1,4 +1,4 @@
-"""A compression whose models have layers of low rank (EC-DNN, footnote 4)."""
+"""Compression to layers of low rank (EC-DNN, footnote 4)."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -16,8 +16,8 @@ from kdlab.train.compression.kind import matrices
 class LowRank(Distillation):
     """Distillation, then each layer becomes the nearest one of a lower rank.
 
-    A layer is a matrix of its outputs by all else; the largest singular values stay (Denton et
-    al. 2014, arXiv:1404.0736).
+    A layer is a matrix of outputs by all other dimensions; its largest singular values stay
+    (Denton et al. 2014, arXiv:1404.0736).
 
     share: of the rank that each convolution and linear layer could have; at least 1 is left.
     """

@@ -1,4 +1,4 @@
-"""A compression whose models are sparse: the smallest weights are none (EC-DNN, footnote 4)."""
+"""Compression to sparse models: the smallest weights become 0 (EC-DNN, footnote 4)."""
 
 from dataclasses import dataclass
 from typing import Annotated

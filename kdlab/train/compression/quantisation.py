@@ -1,4 +1,4 @@
-"""A compression whose models have weights of few bits (EC-DNN, footnote 4)."""
+"""Compression to weights of few bits (EC-DNN, footnote 4)."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -17,9 +17,9 @@ class Quantisation(Distillation):
     """Distillation, then the weights of each channel are rounded to levels of equal distance.
 
     Symmetric, the largest weight of a channel being the last level (Jacob et al. 2018,
-    arXiv:1712.05877, section 2.1). Norms and biases stay.
+    arXiv:1712.05877, section 2.1). Norms and biases are not rounded.
 
-    bits: of a weight, its sign among them.
+    bits: of a weight, sign included.
     """
 
     bits: Annotated[int, Range(ge=2, le=16)] = 8
