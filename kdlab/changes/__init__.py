@@ -1,1 +1,1 @@
-"""Changing a run while it goes on: what is asked of it, what can be tuned, and who hears it."""
+"""Changes to a running training: requests, tunables, and their queue."""

@@ -132,7 +132,7 @@ def save(
     _check_fence(folder, fence)  # as late as possible: another may have begun
     shutil.rmtree(final, ignore_errors=True)
     temporary.rename(final)
-    good = RevertPoint.of(folder).good
+    good = RevertPoint.read(folder).good
     for old in steps(folder)[:-KEEP]:
         if step_of(old) != good:
             shutil.rmtree(old, ignore_errors=True)
@@ -179,9 +179,9 @@ def load_newest(
         listed = "".join(f"\n  {path.name}: {why}" for path, why in damaged.items())
         raise CheckpointError(
             f"No checkpoint in {folder} can be used:{listed}\n"
-            f"Nothing was trained: to begin anew would lose all up to number "
-            f"{step_of(next(iter(damaged)))} without a word. If that is what you want: kdlab "
-            "resume RUN --anew, which keeps the damaged checkpoints beside the new ones."
+            f"Nothing was trained: a restart would lose all work up to number "
+            f"{step_of(next(iter(damaged)))}. To restart anyway: kdlab resume RUN --anew, which "
+            "keeps the damaged checkpoints beside the new ones."
         )
     return None
 
@@ -227,7 +227,7 @@ def go_back(folder: Path, order: Back) -> str | None:
     for path in [] if why else reversed(steps(folder)):
         if step_of(path) > order.step:
             path.rename(path.with_name(f".{path.name}.undone"))
-    way = RevertPoint.of(folder)
+    way = RevertPoint.read(folder)
     if not why and order.step <= way.good:
         way = RevertPoint(values={**way.values, **order.set})
     replace(way, gone=order.time).write(folder)

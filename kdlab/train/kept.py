@@ -27,7 +27,7 @@ class RevertPoint:
     gone: float = 0.0
 
     @classmethod
-    def of(cls, folder: Path) -> "RevertPoint":
+    def read(cls, folder: Path) -> "RevertPoint":
         return recall_as(cls, folder / _FILE, "What it says is forgotten.") or cls()
 
     def write(self, folder: Path) -> None:

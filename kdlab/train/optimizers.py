@@ -1,4 +1,4 @@
-"""Optimisers by name: two of torch's, and all of timm's that a resume can go on with exactly."""
+"""Optimizers by name: two of torch's, and all of timm's that resume exactly."""
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,15 +15,15 @@ from kdlab.train.schedules import ScheduleSettings
 
 timms = lazy("timm.optim")  # 3 s
 OWN = ("sgd", "adamw")
-# What they keep is no tensor and no number, or they need gradients of gradients, or a GPU.
+# Their state is neither tensors nor numbers, or they need second derivatives, or a GPU.
 _NOT_OFFERED = (
     *("adafactorbv", "cadafactorbv", "adahessian", "kron"),
     *("bnb", "fused"),  # of bitsandbytes and apex, for GPUs with these libraries
 )
 
 
-def known() -> list[str]:
-    """All names that `train.optimizer` may have."""
+def available_optimizers() -> list[str]:
+    """List all values of `train.optimizer`."""
     return [
         *OWN,
         *(
@@ -39,9 +39,9 @@ class OptimizerSettings(ScheduleSettings):
     """Optimizer of a training.
 
     optimizer: sgd, adamw, or one of timm's: timm/lamb, timm/lion, timm/muon and so on, with
-        `optimizer_options` of its own, such as {betas: [0.9, 0.95]}.
-    layer_decay: of timm's optimisers: each stage of a timm model learns so much slower than
-        the one behind it.
+        its `optimizer_options`, such as {betas: [0.9, 0.95]}.
+    layer_decay: of timm's optimizers: factor between the learning rates of a stage of a timm
+        model and of the one after it.
     """
 
     optimizer: str = "sgd"
@@ -52,7 +52,7 @@ class OptimizerSettings(ScheduleSettings):
     layer_decay: Annotated[float, Range(gt=0, le=1)] | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
-        """Imports timm only for timm's."""
+        """Check the fields; timm is imported only for its own."""
         yield from super().cross_faults()
         name = self.optimizer
         if name not in OWN:
@@ -61,13 +61,13 @@ class OptimizerSettings(ScheduleSettings):
                     "optimizer", f"is {name!r}; there is {', '.join(OWN)} and timm/NAME"
                 )
                 return
-            names = known()
+            names = available_optimizers()
             if name not in names:
                 yield Fault("optimizer", f"is {name!r}.{nearest(name, names)}")
                 return
             try:
                 _timms(self, nn.Linear(2, 2), None)
-            except Exception as error:  # whatever timm's optimisers say of their options
+            except Exception as error:  # any error of timm's optimizers about their options
                 yield Fault("optimizer_options", f"{name} does not take them: {error}")
             if self.nesterov:
                 yield Fault(
@@ -113,7 +113,7 @@ def make_optimizer(recipe: OptimizerSettings, model: nn.Module) -> torch.optim.O
 def _timms(
     recipe: OptimizerSettings, model: nn.Module, layer_decay: float | None
 ) -> torch.optim.Optimizer:
-    # It knows its layers; the normalisation learns nothing.
+    # The network has timm's layer groups; the normalisation has no parameters.
     network = getattr(model, "net", model)
     optimizer: torch.optim.Optimizer = timms.create_optimizer_v2(
         network,

@@ -156,7 +156,7 @@ class PlanLoop:
         """Save the newest checkpoint as the point to go back to from these values."""
         folder, best = self.job.folder / "checkpoints", self.position.best_epoch
         newest = checkpoint.newest_step(folder)
-        RevertPoint.of(folder).changed(now, then, newest, best).write(folder)
+        RevertPoint.read(folder).changed(now, then, newest, best).write(folder)
 
     def _write_checkpoint(
         self, kind: type[LoopFacts], tensors: dict[str, Tensor], **facts_of_kind: Any
@@ -165,7 +165,7 @@ class PlanLoop:
         job, step = self.job, self.position.step
         facts = kind(
             position=self.position,
-            plan=SavedPlan.of(job.samples.plan),
+            plan=SavedPlan.from_plan(job.samples.plan),
             samples=len(job.samples.plan.ids),
             lineage=self.lineage.totals(),
             seed=job.seed,

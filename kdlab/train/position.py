@@ -26,7 +26,7 @@ class SavedPlan:
     first_sample: Count
 
     @classmethod
-    def of(cls, plan: BatchPlan) -> "SavedPlan":
+    def from_plan(cls, plan: BatchPlan) -> "SavedPlan":
         return cls(**{f.name: getattr(plan, f.name) for f in fields(cls)})
 
 

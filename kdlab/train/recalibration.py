@@ -21,7 +21,7 @@ from kdlab.train.sync_norm import GroupBatchNorm
 
 
 @torch.no_grad()
-def take_statistics_again(
+def recalibrate(
     model: Normalised,
     samples: PlannedSamples,
     images: int,

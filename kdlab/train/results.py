@@ -52,7 +52,7 @@ class Results:
         export(self.model, self.spec, path, self.data, epoch=epoch, validation_top1=top1)
         every = sorted(self.folder.glob("best_*.safetensors"))
         number = every.index(path) + 1
-        to_revert = RevertPoint.of(self.folder / "checkpoints").best
+        to_revert = RevertPoint.read(self.folder / "checkpoints").best
         # Beyond the newest, or of epochs that were undone.
         for old in [*every[: max(0, number - _KEEP_BEST)], *every[number:]]:
             if old != self._best_path(to_revert):

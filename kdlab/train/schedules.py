@@ -30,7 +30,7 @@ class ScheduleSettings(Spec):
     schedule: constant, cosine, step, plateau, or timm/cosine, timm/tanh, timm/poly, timm/step,
         timm/multistep with `schedule_options` of timm's, such as {cycle_limit: 3} for restarts.
     drop_lr_at, drop_lr_factor: epochs of the step schedule, and the factor of step and plateau.
-    patience: looks at validation without a new best before the plateau schedule drops.
+    patience: validations without a new best before the plateau schedule drops.
     """
 
     epochs: Annotated[int, Range(gt=0, le=10**9)] = 10
@@ -43,7 +43,7 @@ class ScheduleSettings(Spec):
     patience: Annotated[int, Range(ge=0)] = 5
 
     def cross_faults(self) -> Iterator[Fault]:
-        """Imports timm only for timm's."""
+        """Check the fields; timm is imported only for its own."""
         name = self.schedule
         if name not in (*_OWN, *_TIMMS):
             yield Fault(
@@ -128,7 +128,7 @@ def plateau_drops(validations: Sequence[float], patience: int) -> int:
 
 
 class _TimmSchedule:
-    """timm's scheduler of an optimiser that trains nothing: asked for any step, in any order."""
+    """timm's scheduler on a dummy optimizer, for any step in any order."""
 
     def __init__(
         self, name: str, lr: float, epochs: int, warm_up: float, steps: int, options: Any

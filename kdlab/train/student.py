@@ -80,9 +80,9 @@ class StudentLoop(PlanLoop):
         """Restore the newest checkpoint, if there is one."""
         folder = self.job.folder / "checkpoints"
         newest = checkpoint.load_newest(folder, self.job.spec_hash, StudentFacts)
-        return self.go_to(newest)
+        return self.restore(newest)
 
-    def go_to(self, newest: checkpoint.LoadedCheckpoint[StudentFacts] | None) -> bool:
+    def restore(self, newest: checkpoint.LoadedCheckpoint[StudentFacts] | None) -> bool:
         """Restore a loaded checkpoint; return False for None, which is the start."""
         if newest is not None:
             rank = self.job.ranks.rank

@@ -50,22 +50,22 @@ _FACTS = "facts.json"
 class TeacherSpec(Spec):
     """A teacher: model, the data it is trained on, and the recipe that trains it.
 
-    model: with `weights` (and sha256) it is used as it is and nothing is trained.
-    data, recipe: needed to train it when it has no weights; null is the experiment's own.
+    model: with `weights` (and sha256) it is used unchanged and nothing is trained.
+    data, recipe: needed to train it when it has no weights; null is the experiment's.
     backbone: a weights file of the same network with another last layer, where training or
         probing begins: a foundation model, or one of other classes.
-    headless: a foundation model without a last layer: its weights are taken as they are, nothing is
-        learned, and its features alone teach (`features`).
-    probe: only the last layer is learned, by logistic regression on what the rest makes of the
-        training images: seconds. For `pretrained: true`, or a `backbone`.
-    min_top1: percent on validation; a teacher that stays below is refused.
+    headless: a foundation model without a last layer: its weights are used unchanged, and only its
+        features teach (`features`).
+    probe: only the last layer is trained, in seconds, by logistic regression on the hidden states
+        of the training images. For `pretrained: true`, or a `backbone`.
+    min_top1: percent on validation; a teacher below it is refused.
     weight: of this teacher's answers when it is one of several (an ensemble).
-    name: by which `features` say whose they are; null is the last part of its network's type.
-    size: pixels of a side that it looks at; views are brought to it (models/shrunk). null is as
-        they come.
-    classes: what its outputs are, where they are not the data's classes in the data's order: a list
-        of names, a file with a name a line, or a mapping of its names to the data's. More than
-        the data has are cut off.
+    name: for `features` of several teachers; null is the last part of its network's type.
+    size: pixels of a side of its input, to which views are resized (models/shrunk); null keeps
+        their size.
+    classes: names of its outputs, where they are not the data's classes in the data's order: a
+        list, a file with a name per line, or a mapping of its names to the data's. Classes that
+        the data lacks are cut off.
     """
 
     model: ModelSpec
@@ -84,8 +84,8 @@ class TeacherSpec(Spec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.size is not None:
-            object.__setattr__(self, "model", ShrunkModel.from_model(self.model, self.size))
-            object.__setattr__(self, "size", None)  # the network says it now
+            object.__setattr__(self, "model", ShrunkModel.of(self.model, self.size))
+            object.__setattr__(self, "size", None)  # now in the network
         if self.data is not None:
             shown = self.data.shown_as(self.model.evaluation)
             object.__setattr__(self, "data", shown)
@@ -157,12 +157,12 @@ class PreparedTeachers:
 
     members: tuple[PreparedTeacher, ...]
     by: CombinedBy = "probabilities"
-    # Of each member by class, as validation says; None is what their cards say
+    # Weights of each member by class, from validation; None: those of their cards
     validated: tuple[tuple[float, ...], ...] | None = None
 
     @property
     def knowing(self) -> Self:
-        """Those that know the data's classes."""
+        """The members that classify, without headless ones."""
         known = tuple(one for one in self.members if not one.spec.headless)
         return replace(self, members=known)
 

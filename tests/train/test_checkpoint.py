@@ -92,7 +92,7 @@ def test_the_one_to_go_back_to_is_kept_beside_the_newest_two(tmp_path):
     order = Back(time=9.0, member="m", step=3, set={"lr_factor": 1.0})
     assert checkpoint.go_back(tmp_path, order) is None
     assert newest(tmp_path)[:2] == (3, 3.0)
-    assert RevertPoint.of(tmp_path) == RevertPoint(values={"lr_factor": 1.0}, gone=9.0)
+    assert RevertPoint.read(tmp_path) == RevertPoint(values={"lr_factor": 1.0}, gone=9.0)
     save(tmp_path, 4)
     assert not list(tmp_path.glob(".step_*"))
 
@@ -208,7 +208,7 @@ def test_where_all_are_damaged_nothing_begins_anew_without_being_told(tmp_path):
         save(tmp_path, step)
         (tmp_path / f"step_000000{step}" / "state.json").write_text("{}")
     with pytest.raises(
-        CheckpointError, match=r"would lose all up to number 150(.|\n)*--anew"
+        CheckpointError, match=r"would lose all work up to number 150(.|\n)*--anew"
     ):
         newest(tmp_path)
     kept = checkpoint.set_aside(tmp_path)

@@ -11,7 +11,7 @@ from kdlab.data.images import DataSpec
 from kdlab.data.samples import planned
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.patch_net import PatchNet
-from kdlab.train.recalibration import take_statistics_again
+from kdlab.train.recalibration import recalibrate
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_they_are_plain_means_over_the_views_and_weights_stay(tiny):
         if "running" in name:
             buffer.fill_(17.0)
     before = {k: v.clone() for k, v in model.named_parameters()}
-    assert take_statistics_again(model, tiny, 10**6, 10**6) == 9
+    assert recalibrate(model, tiny, 10**6, 10**6) == 9
     first = next(m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d))
     seen = []
     first.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
@@ -49,7 +49,7 @@ def test_it_is_the_same_wherever_it_begins(tiny):
     other = copy.deepcopy(model)
     other.train()(torch.from_numpy(tiny.data.inputs[tiny.data.test]))
     for one in (model, other):
-        take_statistics_again(one, tiny, 64, 32)
+        recalibrate(one, tiny, 64, 32)
     pairs = zip(model.state_dict().values(), other.state_dict().values(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
 
@@ -57,6 +57,6 @@ def test_it_is_the_same_wherever_it_begins(tiny):
 def test_without_norms_or_images_nothing_is_done(tiny):
     model = CifarResNet(depth=8, width=(4, 4, 8, 8)).build(10, 1)
     kept = {k: v.clone() for k, v in model.state_dict().items()}
-    assert take_statistics_again(model, tiny, 0, 32) == 0
+    assert recalibrate(model, tiny, 0, 32) == 0
     assert all(torch.equal(v, kept[k]) for k, v in model.state_dict().items())
-    assert take_statistics_again(PatchNet(patch=8, width=8).build(10, 1), tiny, 64, 32) == 0
+    assert recalibrate(PatchNet(patch=8, width=8).build(10, 1), tiny, 64, 32) == 0

@@ -16,7 +16,7 @@ from kdlab.errors import RunStopped
 from kdlab.models.patch_net import PatchNet
 from kdlab.papers.shares import shared_rows
 from kdlab.train.hard_loss import binary_cross_entropy
-from kdlab.train.optimizers import known
+from kdlab.train.optimizers import available_optimizers
 from kdlab.train.step import TrainStep, cut_rows
 from kdlab.train.student_step import BatchStep
 
@@ -55,7 +55,7 @@ def test_a_resume_is_exact(samples, tmp_path, words, stop_after):
 @pytest.mark.long
 def test_every_optimiser_that_is_offered_can_be_gone_on_with(samples, tmp_path):
     """One step each, through a checkpoint's tensors and JSON."""
-    names = [name for name in known() if name.startswith("timm/")]
+    names = [name for name in available_optimizers() if name.startswith("timm/")]
     assert len(names) > 70
     for name in names[:: len(names) // examples(len(names))]:
         words = {"optimizer": name, "lr": 1e-3, "epochs": 1}

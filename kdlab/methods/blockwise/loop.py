@@ -33,7 +33,7 @@ from kdlab.train.aggregation.ranks import GenerationEnds, agreed_by_all
 from kdlab.train.cadence import Cadence
 from kdlab.train.evaluate import Accuracy
 from kdlab.train.plan_loop import PlanLoop
-from kdlab.train.recalibration import take_statistics_again
+from kdlab.train.recalibration import recalibrate
 from kdlab.train.result import MemberResult
 
 _NOTHING = ChangeRequest(values=(0.0,))

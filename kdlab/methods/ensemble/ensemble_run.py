@@ -20,7 +20,7 @@ from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.methods.ensemble.compression import planned_rows
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch
-from kdlab.methods.ensemble.local_job import LocalJob, UnitCosts, own_folder
+from kdlab.methods.ensemble.local_job import LocalJob, UnitCosts, worker_folder
 from kdlab.methods.ensemble.round_driver import Training, TrainingOutcome
 from kdlab.methods.ensemble.settings import EnsembleSettings
 from kdlab.methods.ensemble.stacked import check_stackable
@@ -34,7 +34,7 @@ from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.soft_labels.source import SoftLabelSource, SourceContext, TeacherPool
 from kdlab.train.evaluate import Accuracy, evaluate
 from kdlab.train.lineage import Odometer
-from kdlab.train.recalibration import take_statistics_again
+from kdlab.train.recalibration import recalibrate
 from kdlab.train.recipe import Recipe
 from kdlab.train.result import MemberResult
 
@@ -200,7 +200,7 @@ class EnsembleRun:
     ) -> SoftLabelSource:
         """Build the source of a worker's batches, from its position on."""
         job = worker.job
-        folder = own_folder(job.folder, job.worker)
+        folder = worker_folder(job.folder, job.worker)
         folder.mkdir(parents=True, exist_ok=True)
         return self.member.source.build(
             SourceContext(
@@ -289,7 +289,7 @@ class EnsembleRun:
 
     def _rolled_back(self, folder: Path, worker: int) -> int:
         """Count the samples of steps that a worker repeated after going back to a checkpoint."""
-        with closing(Odometer(own_folder(folder, worker) / "odometer")) as odometer:
+        with closing(Odometer(worker_folder(folder, worker) / "odometer")) as odometer:
             return odometer.undone * self.samples(worker).plan.batch
 
     def load(self, file: ModelFile, *, as_global: bool = False) -> Normalised:
@@ -306,7 +306,7 @@ class EnsembleRun:
         model.to(recipe.chosen_device()).eval()
         if self.variant.aggregation.averages and (as_global or not global_weights):
             images, batch = self.method.recalibrate, recipe.evaluate_batch
-            take_statistics_again(model, self.samples(file.worker), images, batch)
+            recalibrate(model, self.samples(file.worker), images, batch)
         return model
 
     def _global(self, models: list[ModelFile], folder: Path) -> torch.nn.Module:

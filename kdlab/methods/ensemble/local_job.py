@@ -41,7 +41,7 @@ class LocalJob(LoopJob):
     recalibrate: int = 0  # images to recalibrate batch norms of averaged weights on
 
 
-def own_folder(folder: Path, worker: int) -> Path:
+def worker_folder(folder: Path, worker: int) -> Path:
     """Return the folder of a worker in that of its member."""
     return folder / f"worker-{worker}"
 

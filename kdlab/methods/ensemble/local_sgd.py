@@ -19,7 +19,7 @@ from kdlab.errors import Diverged, RunStopped
 from kdlab.events.ensemble import LocalStep
 from kdlab.events.training import CheckpointSaved
 from kdlab.losses.local import log_loss
-from kdlab.methods.ensemble.local_job import LocalJob, own_folder
+from kdlab.methods.ensemble.local_job import LocalJob, worker_folder
 from kdlab.methods.ensemble.relabel import probabilities
 from kdlab.models.model import Normalised
 from kdlab.soft_labels.source import Batch
@@ -29,7 +29,7 @@ from kdlab.train.hard_loss import hard_loss
 from kdlab.train.job import begin_process
 from kdlab.train.lineage import Odometer
 from kdlab.train.loop_control import LoopControl, agree_with_nobody
-from kdlab.train.recalibration import take_statistics_again
+from kdlab.train.recalibration import recalibrate
 from kdlab.train.step import TrainStep, compiled, placed, seed_by, steps_per_second
 
 _LOG_EVERY_S = 0.5
@@ -39,7 +39,7 @@ LossOf = Callable[[Tensor, Tensor, slice], Tensor]
 """Loss of some rows of a batch, from their scores and their loss on the true labels."""
 
 
-def _of_processor() -> float:
+def _processor_s() -> float:
     return max(time.process_time() / torch.get_num_threads(), time.thread_time())
 
 
@@ -61,7 +61,7 @@ class LocalSgd:
         )
         self.steps = 0  # compressing ones included
         self.odometer = Odometer(
-            own_folder(job.folder, job.worker) / "odometer"
+            worker_folder(job.folder, job.worker) / "odometer"
         )  # of steps
         self._losses: list[Tensor] = []  # of steps since the last `mean_loss`
         self._paused_s = self._paused_cpu_s = 0.0  # off the clock
@@ -144,7 +144,7 @@ class LocalSgd:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             return self.clock()
-        return _of_processor() - self._paused_cpu_s
+        return _processor_s() - self._paused_cpu_s
 
     def charge_forward(self, rows: int) -> None:
         """Charge forward passes of `rows` images, where work has prices."""
@@ -159,12 +159,12 @@ class LocalSgd:
             return
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # earlier work counts
-        begin, busy = time.perf_counter(), _of_processor()
+        begin, busy = time.perf_counter(), _processor_s()
         self._is_off_the_clock = True
         yield
         self._is_off_the_clock = False
         self._paused_s += time.perf_counter() - begin
-        self._paused_cpu_s += _of_processor() - busy
+        self._paused_cpu_s += _processor_s() - busy
 
     @contextmanager
     def companions_off_the_clock(self) -> Iterator[None]:
@@ -280,7 +280,7 @@ class LocalSgd:
         job, scratch = self.job, self.job.scratch(self.job.worker)
         scratch.net.load_state_dict(dict(weights))
         alive, batch = partial(job.pulse, self.steps), job.recipe.evaluate_batch
-        take_statistics_again(scratch, job.samples, job.recalibrate, batch, alive)
+        recalibrate(scratch, job.samples, job.recalibrate, batch, alive)
         return scratch
 
     def error_of(self, weights: Weights) -> float:

@@ -52,7 +52,7 @@ class RoundReport:
     worker: int
     what: str
     done: RoundWork
-    train_loss: float | None = None  # mean cross entropy on the local data, if asked for
+    train_loss: float | None = None  # mean cross entropy on the local data, if requested
 
 
 WorkerEvent = ChildReady[int] | RoundReport | ChildLost[int]
@@ -167,7 +167,7 @@ class InProcessWorkers:
     def _source_of(self, worker: LocalWorker, order: RoundOrder) -> SoftLabelSource:
         number = worker.job.worker
         if number not in self._sources:
-            worker.go_to(order.round.number, order.trained)
+            worker.restore(order.round.number, order.trained)
             self._sources[number] = self._source(worker)
         return self._sources[number]
 

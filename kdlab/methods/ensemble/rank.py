@@ -24,7 +24,7 @@ class LocalModelRank(RankProcess[RoundOrder]):
             run, beat = self._ensemble_run, partial(self.beat, 1)
             emit, changes = self.log.emit, self.changes
             self._worker = run.worker(order.worker, self.folder, emit, changes, beat)
-            self._worker.go_to(order.round.number, order.trained)
+            self._worker.restore(order.round.number, order.trained)
             pool, run_id = order.labels, self.run.run_id
             self._source = run.source(self._worker, run_id, pool, self._waits)
         return execute(self._worker, order, self._source)

@@ -93,29 +93,29 @@ class StackedSgd:
         Relabelling before them is charged to the worker that does it.
 
         Raises:
-            RunStopped: the user asked; all have kept their state.
+            RunStopped: the user asked for it; all have saved their state.
         """
         done: dict[int, RoundWork] = {}
         while len(done) < len(each):
-            asked: dict[int, tuple[Batch, LossOf]] = {}
+            batches: dict[int, tuple[Batch, LossOf]] = {}
             stopped: RunStopped | None = None
             for number in (k for k in range(len(each)) if k not in done):
                 try:
-                    asked[number] = next(each[number])
+                    batches[number] = next(each[number])
                 except StopIteration as end:
                     done[number] = end.value
                 except RunStopped as error:
                     stopped = error
             if stopped is not None:
-                for number in asked:  # each saves its state from before its batch
+                for number in batches:  # each saves its state from before its batch
                     with suppress(RunStopped):
                         each[number].throw(stopped)
                 raise stopped
-            alike = len({tuple(batch.views.shape) for batch, _ in asked.values()}) == 1
-            if alike and len(asked) == len(each):
-                self._step(*zip(*asked.values(), strict=True))
+            alike = len({tuple(batch.views.shape) for batch, _ in batches.values()}) == 1
+            if alike and len(batches) == len(each):
+                self._step(*zip(*batches.values(), strict=True))
             else:  # the end of an epoch, or workers that resumed at different steps
-                for number, (batch, loss_of) in asked.items():
+                for number, (batch, loss_of) in batches.items():
                     self.sgds[number].step(batch, loss_of)
         works = [done[number] for number in range(len(each))]
         if self.sgds[0].job.prices is not None:

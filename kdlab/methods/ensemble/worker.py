@@ -35,7 +35,7 @@ from kdlab.methods.ensemble.local_job import (
     LocalJob,
     RoundWork,
     WorkParts,
-    own_folder,
+    worker_folder,
 )
 from kdlab.methods.ensemble.local_sgd import LocalSgd, LossOf
 from kdlab.methods.ensemble.stream import Stream
@@ -69,9 +69,9 @@ class LocalWorker:
 
     @property
     def checkpoints(self) -> Path:
-        return own_folder(self.job.folder, self.job.worker) / "checkpoints"
+        return worker_folder(self.job.folder, self.job.worker) / "checkpoints"
 
-    def go_to(self, number: int, trained: int = 0) -> None:
+    def restore(self, number: int, trained: int = 0) -> None:
         """Restore the newest checkpoint of this round or of an earlier one.
 
         The stream, and so its source, begins behind `trained` iterations of the round.

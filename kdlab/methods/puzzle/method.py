@@ -24,7 +24,7 @@ from kdlab.models.block_variants import variant_blocks
 from kdlab.models.chosen_blocks import ChosenBlocks
 from kdlab.models.model import export, parameters
 from kdlab.train.evaluate import evaluate
-from kdlab.train.recalibration import take_statistics_again
+from kdlab.train.recalibration import recalibrate
 
 _NOT_CHOSEN = {
     "student_cuts": "a library is cut as its network is",

@@ -164,7 +164,7 @@ class RunProcess(Job):
     def _go_back(self, training: MemberTraining) -> None:
         """Make the checkpoint that a change asks for the newest; the method resumes there."""
         place = kept.place(training.folder)
-        path, since = self.run.path / CONTROL, kept.RevertPoint.of(place).gone
+        path, since = self.run.path / CONTROL, kept.RevertPoint.read(place).gone
         order = ChangeQueue(path, training.member.name, since).poll(now=True).back
         if order is not None:
             why, since = checkpoint.go_back(place, order), order.time

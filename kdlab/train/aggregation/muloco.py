@@ -90,7 +90,7 @@ class MuLoCo(DiLoCo):
 
 
 def quantised(delta: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Code of each number, flat, and the level of each code: the mean of its numbers."""
+    """Return the code of each number, flat, and the level of each code: their mean."""
     flat, levels = delta.flatten(), 1 << bits
     codes = torch.empty(len(flat), dtype=torch.long)
     codes[flat.argsort(stable=True)] = torch.arange(len(flat)) * levels // len(flat)
@@ -99,13 +99,13 @@ def quantised(delta: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def packed(codes: Tensor, bits: int) -> Tensor:
-    """Bytes of codes one behind the other, the lowest bit first."""
+    """Pack codes into bytes, the lowest bit first."""
     rows = codes[:, None] >> torch.arange(bits) & 1
     line = torch.nn.functional.pad(rows.flatten(), (0, -rows.numel() % 8)).view(-1, 8)
     return (line << torch.arange(8)).sum(1).to(torch.uint8)
 
 
 def unpacked(line: Tensor, bits: int, count: int) -> Tensor:
-    """The inverse, of so many codes."""
+    """Unpack `count` codes; the inverse of `packed`."""
     rows = (line.long()[:, None] >> torch.arange(8) & 1).flatten()[: count * bits]
     return (rows.view(count, bits) << torch.arange(bits)).sum(1)

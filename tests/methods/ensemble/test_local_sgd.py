@@ -328,7 +328,7 @@ def test_one_that_is_resumed_counts_its_checkpoints_on(case):
         worker.sgd.step(batch)
     worker._save()
     again = LocalWorker(job)
-    again.go_to(0)
+    again.restore(0)
     assert again.sgd.steps == 6
     assert not again.saves.steps_due(7)  # the fourth is behind it
     assert again.saves.steps_due(8)

@@ -122,7 +122,7 @@ def test_each_worker_is_charged_its_own_relabelling(digits, tmp_path, monkeypatc
         clock[0] += 8.0
         return relabel(*arguments)
 
-    monkeypatch.setattr(local_sgd, "_of_processor", lambda: clock[0])
+    monkeypatch.setattr(local_sgd, "_processor_s", lambda: clock[0])
     monkeypatch.setattr(compression, "relabel", slow_relabel)
     spec, table = ec(4, 2, p_iterations=1, mu=0.5)
     case = Case(digits, tmp_path, spec, table, 3)

@@ -19,7 +19,7 @@ def test_a_worker_that_returns_while_combining_has_its_newest_error_feedback(
     files = [work.model for work in trained]
 
     returned = case.make(0)
-    returned.go_to(0, round_.train_steps)
+    returned.restore(0, round_.train_steps)
     assert (returned.round, returned.round_steps) == (0, round_.train_steps)
     assert not any(name.startswith("own.lost.") for name in returned.memory)
     workers[0].combine(round_, files)
