@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 def moving_average(model: Normalised, decay: float) -> "ModelEmaV3":
     """Make a running mean of weights and statistics; it depends on steps only, for exact resumes.
 
-    The decay grows from 0 to `decay` at first (timm's warm-up), so that the mean does not keep
-    untrained weights.
+    The decay grows from 0 to `decay` at first (timm's warm-up), to drop untrained weights.
     """
     from timm.utils import ModelEmaV3
 

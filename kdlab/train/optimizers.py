@@ -91,11 +91,8 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
         if parameter.requires_grad:
             decays = parameter.ndim > 1 and name.removeprefix("net.") not in exempt
             (decayed if decays else plain).append(parameter)
-    groups = [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": plain, "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+    groups = ((decayed, weight_decay), (plain, 0.0))
+    return [{"params": group, "weight_decay": decay} for group, decay in groups if group]
 
 
 def make_optimizer(recipe: OptimizerSettings, model: nn.Module) -> torch.optim.Optimizer:

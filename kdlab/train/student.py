@@ -64,10 +64,8 @@ class StudentLoop(PlanLoop):
             self.mean = moving_average(self.model, recipe.ema)
             self.results.model = self.mean.module
         self.source: SoftLabelSource | None = None  # of its batches
-        # Share of this rank in a batch
-        self._part = job.samples.part.shares[job.samples.part.rank] / sum(
-            job.samples.part.shares
-        )
+        part = job.samples.part
+        self._part = part.shares[part.rank] / sum(part.shares)  # of this rank in a batch
         self._thresholds: dict[str, float] = {}  # last ones sent to its source
         self.saves = Cadence(recipe.checkpoint_every_s, recipe.checkpoint_every_steps)
         self._done_samples = 0  # of this epoch

@@ -16,9 +16,8 @@ def check(spec: TeacherSpec, data: ImageData) -> None:
         WeightsError: the weights file is missing, damaged, or of another network.
     """
     if spec.headless:
-        check_fit(
-            bare(spec.model, data.shape[0]), data.shape, 0, f"the teacher {spec.called}"
-        )
+        network = bare(spec.model, data.shape[0])
+        check_fit(network, data.shape, 0, f"the teacher {spec.called}")
         return
     trained_on = None if spec.data is None else spec.data.load()
     known = () if trained_on is None else trained_on.classes

@@ -24,7 +24,6 @@ class EnsembleAggregation(AggregationSpec):
     """
 
     diverges_by = ("train.lr", "aggregation.diversity_weight")
-
     tau: Annotated[int, Range(ge=1)] | None = 2000
     diversity_weight: Annotated[float, NOT_NEGATIVE] = 0.6
     compression: CompressionSpec | None = field(default_factory=Distillation)

@@ -27,8 +27,7 @@ class AggregationSpec(Spec, ABC):
     # True where local models continue with merged weights (`WeightAggregation`)
     averages: ClassVar[bool] = False
     least_workers: ClassVar[int] = 1
-    # Settings to lower where a loss diverges
-    diverges_by: ClassVar[tuple[str, ...]] = ("train.lr",)
+    diverges_by: ClassVar[tuple[str, ...]] = ("train.lr",)  # settings to lower
     asks_itself: ClassVar[bool] = True  # a worker learns from its own outputs too
     # Name under which it remembers the initial weights; empty: it remembers none
     remembers: ClassVar[str] = ""

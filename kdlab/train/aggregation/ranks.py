@@ -118,11 +118,8 @@ class ProcessGroupRanks(Ranks):
             return
         flat = torch.cat([g.reshape(-1) for g in gradients])
         dist.all_reduce(flat)
-        for mean, gradient in zip(
-            (flat / self.world).split([g.numel() for g in gradients]),
-            gradients,
-            strict=True,
-        ):
+        means = (flat / self.world).split([g.numel() for g in gradients])
+        for mean, gradient in zip(means, gradients, strict=True):
             gradient.copy_(mean.view_as(gradient))
 
     def after_step(self, loss: Tensor, part: float, request: ChangeRequest) -> None:
