@@ -50,8 +50,7 @@ class OnCopies:
     @property
     def counted(self) -> int:
         """Number of timed steps after the warm-up, the same on all devices."""
-        paths = paths_of(self.cutting.student)
-        return max(_STEPS, paths.turn if paths else 1)
+        return max(_STEPS, paths_of(self.cutting.student).turn)
 
     @contextmanager
     def worker(self, plan: Plan) -> Iterator[Worker | None]:
@@ -67,8 +66,7 @@ class OnCopies:
 
         def before(step: int) -> None:
             self.alive()
-            if paths is not None:
-                paths.choose(step)
+            paths.choose(step)
 
         job = StageJob(
             pairs=copied,

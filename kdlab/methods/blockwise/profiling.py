@@ -37,20 +37,22 @@ def feasible_rows(batch: int, devices: int) -> list[int]:
 class Paths:
     """The paths of a network whose steps differ."""
 
-    choose: Callable[[int], None]  # called with the number of each step
-    # Steps of a full turn: as many warm up, and whole turns are timed.
-    turn: int = 1
+    choose: Callable[[int], None] = lambda step: None  # called with the number of each step
+    turn: int = 1  # steps of a full turn: as many warm up, and whole turns are timed
 
 
-def paths_of(student: nn.Module) -> Paths | None:
+_ONE_PATH = Paths()
+
+
+def paths_of(student: nn.Module) -> Paths:
     """Return paths that give each candidate of a supernet about as many steps.
 
-    So a few steps have the mean of many drawn ones. None for any other network.
+    So a few steps have the mean of many drawn ones. Other networks have one path.
     """
     mixed = mixed_blocks(student)
     if not mixed:
-        return None
-    return Paths(partial(cycle_paths, student), max(len(m.candidates) for m in mixed))
+        return Paths()
+    return Paths(partial(paths_in_turn, student), max(len(m.candidates) for m in mixed))
 
 
 def profiled(
@@ -62,7 +64,7 @@ def profiled(
     recipe: Recipe,
     max_s: float = 60.0,
     alive: Callable[[], None] = lambda: None,
-    paths: Paths | None = None,
+    paths: Paths = _ONE_PATH,
 ) -> list[Block]:
     """Measure the costs of each pair; the weights are restored afterwards.
 
@@ -71,7 +73,6 @@ def profiled(
     of a supernet the mean over a turn counts, of medians over all turns.
     """
     blocks = []
-    paths = paths or Paths(lambda step: None)
     for pair in pairs:
         with torch.no_grad():
             output = pair.teacher(views)
@@ -143,13 +144,13 @@ def unmeasured(
     pairs: Sequence[BlockPair],
     shapes: Sequence[Sequence[int]],
     batch: int,
-    paths: Paths | None = None,
+    paths: Paths = _ONE_PATH,
 ) -> list[Block]:
     """Return blocks with their sizes and invented times, to check whether plans fit.
 
     `shapes` are of one row of each pair's input.
     """
-    blocks, paths = [], paths or Paths(lambda step: None)
+    blocks = []
     for pair, shape in zip(pairs, shapes, strict=True):
         reference = next(pair.teacher.parameters(), torch.zeros(1))
         views = torch.zeros((1, *shape), dtype=reference.dtype, device=reference.device)
@@ -169,7 +170,7 @@ def _sized(
     student, teacher = pair.student, pair.teacher
     parameters = sum(p.numel() * p.element_size() for p in student.parameters())
     frozen = sum(p.numel() * p.element_size() for p in teacher.parameters())
-    learnt = 0 if pair.same else parameters
+    learnt, calls = 0 if pair.same else parameters, _calls(student, views[:1])
     return Block(
         **times,
         output_bytes=pair.relayed * output[0].numel() * output.element_size(),
@@ -178,7 +179,7 @@ def _sized(
         row_bytes=_row_bytes(pair, views[:1], paths)
         + (pair.relayed - 1)
         * sum(t[0].numel() * t.element_size() for t in (views, output)),
-        norms=0 if pair.same else _norms(student, views[:1]),
+        norms=0 if pair.same else sum(isinstance(m, nn.BatchNorm2d) for m, _ in calls),
     )
 
 
@@ -204,19 +205,20 @@ def _seconds(work: Callable[[], None], views: Tensor) -> float:
 
 
 @torch.no_grad()
-def _norms(student: nn.Module, views: Tensor) -> int:
-    """Count the batch norms of a forward pass; of a supernet those on one path."""
-    passed: list[nn.Module] = []
+def _calls(block: nn.Module, views: Tensor) -> list[tuple[nn.Module, object]]:
+    """Run a forward pass, of a supernet on one path; return its modules and their outputs."""
+    calls: list[tuple[nn.Module, object]] = []
     handles = [
-        m.register_forward_hook(lambda module, inputs, output: passed.append(module))
-        for m in student.modules()
-        if isinstance(m, nn.BatchNorm2d)
+        m.register_forward_hook(
+            lambda module, inputs, output: calls.append((module, output))
+        )
+        for m in block.modules()
     ]
-    with evaluating(student), all_answer(student):
-        student(views)
+    with evaluating(block), all_answer(block):
+        block(views)
     for handle in handles:
         handle.remove()
-    return len(passed)
+    return calls
 
 
 def _row_bytes(pair: BlockPair, views: Tensor, paths: Paths) -> float:
@@ -234,20 +236,9 @@ def _row_bytes(pair: BlockPair, views: Tensor, paths: Paths) -> float:
 def _activation_bytes(pair: BlockPair, views: Tensor) -> float:
     """Return the bytes of a row's activations; the student's count twice, for gradients."""
     total = float(views.numel() * views.element_size())
-
-    def count(factor: int) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            nonlocal total
-            if isinstance(output, Tensor) and next(module.children(), None) is None:
-                total += factor * output[0].numel() * output.element_size()
-
-        return hook
-
     counted = ((pair.teacher, 1), (pair.student, 2))
     for block, factor in counted[:1] if pair.same else counted:
-        handles = [m.register_forward_hook(count(factor)) for m in block.modules()]
-        with evaluating(block), all_answer(block), torch.no_grad():
-            block(views)
-        for handle in handles:
-            handle.remove()
+        for module, output in _calls(block, views):
+            if isinstance(output, Tensor) and next(module.children(), None) is None:
+                total += factor * output[0].numel() * output.element_size()
     return total

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import torch
 
@@ -52,6 +53,12 @@ _GAIN = 0.05  # tr must be better by more than steps differ
 _OFF = 0.2  # measured step time this far from the predicted one is worth a warning
 
 
+class _Generation(NamedTuple):
+    order: GenerationOrder
+    cutting: Cutting
+    device: torch.device
+
+
 class BlockRank(RankProcess[GenerationOrder]):
     """A rank that trains the blocks of its stages."""
 
@@ -76,23 +83,17 @@ class BlockRank(RankProcess[GenerationOrder]):
         cutting = cutting_of(
             self.method.cuts, self.spec, teacher, data, self.member.seed, device, fits=fits
         )
-        with self.process_group(order, device):
-            chosen = self._programme(order, cutting, device)
-            return self._train(order, cutting, device, chosen)
+        with self.meeting(order, device):
+            now = _Generation(order, cutting, device)
+            return self._train(now, self._programme(now))
 
-    def _train(
-        self,
-        order: GenerationOrder,
-        cutting: Cutting,
-        device: torch.device,
-        chosen: ExecutionPlan,
-    ) -> MemberResult | None:
+    def _train(self, now: _Generation, chosen: ExecutionPlan) -> MemberResult | None:
+        order, cutting, device = now
         number, rank = order.generation, order.rank
         self.beat(number, 0)
         report = self.report(rank)
-        loaded = checkpoint.load_newest(
-            self.folder / "checkpoints", self.hash, BlockwiseFacts
-        )
+        folder = self.folder / "checkpoints"
+        loaded = checkpoint.load_newest(folder, self.hash, BlockwiseFacts)
         samples = self.setup.samples(self.member, smallest=smallest_batch(chosen))
         loop = BlockwiseLoop(
             BlockwiseJob(
@@ -134,21 +135,19 @@ class BlockRank(RankProcess[GenerationOrder]):
 
     # The plan
 
-    def _programme(
-        self, order: GenerationOrder, cutting: Cutting, device: torch.device
-    ) -> ExecutionPlan:
+    def _programme(self, now: _Generation) -> ExecutionPlan:
         """Return this member's plan: the stored one, or one for a profile of all ranks."""
+        order, cutting, device = now
         costs = None
         kinds = from_all(planning.kind_of(device), str)
         # Of an earlier generation or session, for devices in this order
-        stored = recall_as(
-            planning.KeptPlan, self.folder / planning.PLAN, "The plan is made anew."
-        )
+        path = self.folder / planning.PLAN
+        stored = recall_as(planning.KeptPlan, path, "The plan is made anew.")
         if from_first(stored is None or list(stored.devices) != kinds, bool):
             memory_bytes = memory_of(self.method.memory_gb, device, order.local_world)
             # Each device reports its own memory, or what it is allowed.
             memory = tuple(from_all(memory_bytes, float))
-            profile = self._profile(order, cutting, device, memory)
+            profile = self._profile(now, memory)
             profile = planning.in_order_of(kinds, profile) or profile
             costs = StageCosts(
                 replace(profile, memory_bytes=memory),
@@ -162,9 +161,7 @@ class BlockRank(RankProcess[GenerationOrder]):
         plans, why = from_first(answer, tuple[list[ExecutionPlan], str])
         if not plans:
             raise BadInput(why)
-        chosen = plans[0]
-        if len(plans) > 1:
-            chosen = self._better(plans, order, cutting, device)
+        chosen = self._better(plans, now) if len(plans) > 1 else plans[0]
         if order.rank == 0 and costs is not None:
             self._report_plan(chosen, costs, cutting)
         return chosen
@@ -188,37 +185,28 @@ class BlockRank(RankProcess[GenerationOrder]):
                     plans.append(replace(relayed, name="ahd"))
         return plans, ""
 
-    def _better(
-        self,
-        plans: list[ExecutionPlan],
-        order: GenerationOrder,
-        cutting: Cutting,
-        device: torch.device,
-    ) -> ExecutionPlan:
+    def _better(self, plans: list[ExecutionPlan], now: _Generation) -> ExecutionPlan:
         """Return the first of two plans, unless some steps of the second take clearly less."""
-        loader = self._loader(cutting, device)
-        full_batches = sum(len(ids) == self.spec.train.batch for ids in loader.ids)
-        if not full_batches:
+        loader = self._loader(now)
+        full = sum(len(ids) == self.spec.train.batch for ids in loader.ids)  # batches
+        if not full:
             loader.close()
             return plans[0]
-        copies = self._copies(
-            order, cutting, lambda s, a, z: loader(s % full_batches, a, z)
-        )
+        copies = self._copies(now, lambda step, a, z: loader(step % full, a, z))
         first, second = (step_s(plan.plans[0], copies) for plan in plans)
         loader.close()
         chosen = plans[second < first * (1 - _GAIN)]
         why = f"{1e3 * first:.1f} ms a step for some steps, {1e3 * second:.1f} ms by tr"
         return replace(chosen, why=f"{chosen.why}; {why}")
 
-    def _copies(
-        self, order: GenerationOrder, cutting: Cutting, load: LoadViews
-    ) -> OnCopies:
-        alive = partial(self.beat, order.generation, 0)
-        return OnCopies(order.rank, cutting, self.spec.train, self.method.bn, load, alive)
+    def _copies(self, now: _Generation, load: LoadViews) -> OnCopies:
+        recipe, alive = self.spec.train, partial(self.beat, now.order.generation, 0)
+        return OnCopies(now.order.rank, now.cutting, recipe, self.method.bn, load, alive)
 
-    def _loader(self, cutting: Cutting, device: torch.device) -> Loader:
+    def _loader(self, now: _Generation) -> Loader:
         """Return a loader at the first batch of the first epoch."""
-        loader = Loader(self.setup.samples(self.member), cutting.student, device)
+        samples = self.setup.samples(self.member)
+        loader = Loader(samples, now.cutting.student, now.device)
         loader.begin(0, 0)
         return loader
 
@@ -240,26 +228,20 @@ class BlockRank(RankProcess[GenerationOrder]):
     def plan(self) -> PlanName:
         return next(p for p in self.method.plans() if p == self.member.source_name)
 
-    def _profile(
-        self,
-        order: GenerationOrder,
-        cutting: Cutting,
-        device: torch.device,
-        memory: tuple[float, ...],
-    ) -> Profile:
+    def _profile(self, now: _Generation, memory: tuple[float, ...]) -> Profile:
         """Return the named profile, that of this run, or a new one of all ranks."""
-        identity = identity_of(self.spec, cutting, self.setup.data)
+        identity = identity_of(self.spec, now.cutting, self.setup.data)
         identity = planning.joint_identity(identity, from_all(identity.machine, str))
         answer: tuple[Profile | None, str] = None, ""
-        if order.rank == 0:  # reads for all, since their machines may differ
+        if now.order.rank == 0:  # reads for all, since their machines may differ
             answer = self._stored_profile(identity)
         profile, why = from_first(answer, tuple[Profile | None, str])
         if why:
             raise BadInput(why)
         if profile is not None:
             return profile
-        profile = self._measured(order, cutting, device, memory)
-        if order.rank == 0:
+        profile = self._measured(now, memory)
+        if now.order.rank == 0:
             planning.write_profile(profile, identity, self.run.path / "profile.json")
         return profile
 
@@ -273,18 +255,12 @@ class BlockRank(RankProcess[GenerationOrder]):
         except BadInput as error:
             return None, str(error)
 
-    def _measured(
-        self,
-        order: GenerationOrder,
-        cutting: Cutting,
-        device: torch.device,
-        memory: tuple[float, ...],
-    ) -> Profile:
-        if order.rank == 0:
+    def _measured(self, now: _Generation, memory: tuple[float, ...]) -> Profile:
+        if now.order.rank == 0:
             self.log.emit(Note(message="measuring the blocks on all devices"))
-        loader = self._loader(cutting, device)
+        loader = self._loader(now)
         profile = profiled_together(
-            self._copies(order, cutting, loader),
+            self._copies(now, loader),
             [len(ids) for ids in loader.ids],
             steps=self.method.profile_steps,
             max_s=self.method.profile_s,
@@ -302,22 +278,16 @@ class BlockRank(RankProcess[GenerationOrder]):
             return
         measured = median(loop.step_s)
         ratio = chosen.predicted_s / measured
-        self.log.emit(
-            PlanMeasured(
-                predicted_s=chosen.predicted_s,
-                measured_s=measured,
-                predicted_over_measured=ratio,
-            )
-        )
+        seconds = {"predicted_s": chosen.predicted_s, "measured_s": measured}
+        self.log.emit(PlanMeasured(**seconds, predicted_over_measured=ratio))
         if abs(ratio - 1) > _OFF:
-            self.log.emit(
-                Warned(
-                    message=f"A step took {1e3 * measured:.1f} ms, {1e3 * chosen.predicted_s:.1f} "
-                    f"ms were predicted ({ratio:.2f} of it): the plan may not be the best one. "
-                    "Usual causes: other work on these devices, or an old profile. Delete "
-                    "profile.json to measure again."
-                )
+            message = (
+                f"A step took {1e3 * measured:.1f} ms, {1e3 * chosen.predicted_s:.1f} ms were "
+                f"predicted ({ratio:.2f} of it): the plan may not be the best one. Usual causes: "
+                "other work on these devices, or an old profile. Delete profile.json to measure "
+                "again."
             )
+            self.log.emit(Warned(message=message))
 
     def _write_trace(self, spans: list[Span]) -> None:
         """Emit the spans after every epoch; draw them after the first."""

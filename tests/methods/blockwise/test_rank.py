@@ -16,7 +16,7 @@ from kdlab.errors import BadInput
 from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder
 from kdlab.methods.blockwise import planning
-from kdlab.methods.blockwise.rank import BlockRank
+from kdlab.methods.blockwise.rank import BlockRank, _Generation
 from kdlab.methods.blockwise.setup import cutting_of, identity_of
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.exported import load_exported
@@ -220,7 +220,7 @@ def test_tr_trains_where_its_steps_take_clearly_less(
         return takes[len(plan.stages)]
 
     monkeypatch.setattr("kdlab.methods.blockwise.rank.step_s", step_s)
-    chosen = rank._better(plans, order(tmp_path), cut(rank), CPU)
+    chosen = rank._better(plans, _Generation(order(tmp_path), cut(rank), CPU))
     assert chosen.plans == plans[better].plans
     assert f"1000.0 ms a step for some steps, {1e3 * by_tr:.1f} ms by tr" in chosen.why
     assert set(loaded) == {48}  # whole batches, again and again
@@ -293,7 +293,7 @@ def test_a_loop_is_told_its_plan_and_when_to_leave(run, tmp_path, monkeypatch):
     rank = rank_of(run())
     chosen = ExecutionPlan("tr", (pipeline(48, [3], [1]),), 0.1, "")
     with pytest.raises(Told) as told:
-        rank._train(order(tmp_path), cut(rank), CPU, chosen)
+        rank._train(_Generation(order(tmp_path), cut(rank), CPU), chosen)
     (job,) = told.value.args
     assert job.programme is chosen
     assert not job.leave()
