@@ -64,14 +64,8 @@ def cut_both(
 ) -> Cutting:
     """Cut both networks and put the pairs on a device.
 
-    Args:
-        cuts: where to cut.
-        teacher: the trained network.
-        student: the network to train.
-        spec: of the student.
-        shape: (C, H, W) of an image.
-        device: of the pairs.
-        inherited: the student has tensors of the teacher's, so whole blocks may be equal.
+    `spec` is the student's, `shape` an image's (C, H, W). Where the student `inherited` tensors of
+    the teacher's, whole blocks may be equal.
 
     Raises:
         ModelError: a network cannot be cut there, or blocks do not fit together.
@@ -156,12 +150,8 @@ def _automatic(
     )
     teacher_blocks, student_cuts = teacher.blocks(teacher_cuts), student.distinct_cuts()
     student_blocks = student.blocks(student_cuts)
-    teacher_places = list(
-        zip(_sizes(teacher_blocks, views), _depths(teacher_blocks, views), strict=True)
-    )
-    student_places = list(
-        zip(_sizes(student_blocks, views), _depths(student_blocks, views), strict=True)
-    )
+    teacher_places = _places(teacher_blocks, views)
+    student_places = _places(student_blocks, views)
     indices = _nearest(teacher_places[:-1], student_places[:-1])
     if indices is None:
         sizes = ", ".join(_text(size) for size, _ in teacher_places[:-1])
@@ -196,20 +186,18 @@ def _nearest(wanted: Sequence[_Place], places: Sequence[_Place]) -> list[int] | 
     return min(best.values())[1] if best else None
 
 
-def _depths(blocks: Sequence[nn.Module], views: Tensor) -> list[float]:
-    """Return the share of all work that is done up to the end of each block."""
+def _places(blocks: Sequence[nn.Module], views: Tensor) -> list[_Place]:
+    """Return the size behind each block, and the share of work up to its end."""
+    shapes, form = (
+        _shapes([*blocks, nn.Identity()], views)[1:],
+        views.shape[2] / views.shape[3],
+    )
     done = list(accumulate(operations(blocks, views)))
-    return [work / done[-1] for work in done]
-
-
-def _sizes(blocks: Sequence[nn.Module], views: Tensor) -> list[_Size]:
-    """Return height and width behind each block, or the number of tokens; empty for vectors."""
-    shapes = _shapes([*blocks, nn.Identity()], views)[1:]
-    return [_size(shape, views.shape[2] / views.shape[3]) for shape in shapes]
+    return [(_size(s, form), work / done[-1]) for s, work in zip(shapes, done, strict=True)]
 
 
 def _size(shape: tuple[int, ...], form: float) -> _Size:
-    """Return the size of a row's output; a map has the image's `form` (H / W)."""
+    """Return a row's height and width, or tokens; a map has the image's `form` (H / W)."""
     if len(shape) == _OF_TOKENS:
         return shape[:1]
     if len(shape) != _OF_MAPS:

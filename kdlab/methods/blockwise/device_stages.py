@@ -162,11 +162,7 @@ def keep_own_blocks(
 ) -> None:
     """Move blocks that a device does not compute to host memory; profiling had them all.
 
-    Args:
-        pairs: all blocks of both networks.
-        students: numbers of the student blocks that the device trains.
-        teachers: numbers of the teacher blocks that it runs.
-        whole_student: it evaluates the whole student between epochs.
+    It trains `students`, runs `teachers`, and may evaluate the `whole_student` between epochs.
     """
     for block, pair in enumerate(pairs):
         if block not in students and not whole_student:

@@ -51,13 +51,8 @@ def block_loss(
 ) -> Tensor:
     """Compute the loss of a pair's student on these rows, in the recipe's precision.
 
-    Args:
-        train_step: of the student.
-        pair: teacher and student block.
-        source: (N, ...) inputs of the student.
-        target: (N, ...) outputs of the teacher.
-        rows: of `source` and `target`.
-        outputs: list that the student's detached outputs are appended to.
+    `source` (N, ...) are the student's inputs, `target` (N, ...) the teacher's outputs. The
+    student's detached outputs are appended to `outputs`.
     """
     with train_step.precision():
         output = _as_exact_as(target, pair.student(source[rows]))

@@ -34,15 +34,8 @@ def cutting_of(
 ) -> Cutting:
     """Cut both networks into pairs of blocks; the student is the same in every rank.
 
-    Args:
-        cuts: where to cut.
-        spec: of the experiment.
-        teacher: the trained network.
-        data: of the experiment.
-        seed: of the student's first weights.
-        device: of the pairs.
-        fits: fit stand-ins to the teacher's layers. False where a checkpoint replaces the
-            student's weights, or where only sizes count.
+    `seed` is of the student's first weights. With `fits` stand-ins are fitted to the teacher's
+    layers: not where a checkpoint replaces the student's weights, or where only sizes count.
 
     Raises:
         ModelError: the networks cannot be cut so.
@@ -114,9 +107,7 @@ def smallest_batch(chosen: ExecutionPlan) -> int:
 def write_architecture(network: ModelSpec, folder: Path) -> str:
     """Write a searched or chosen network as a model card; return its path."""
     path = folder / "architecture.yaml"
-    head = (
-        "about: Found by a search or a choice of kdlab; teacher and data are in its run.\n"
-    )
+    head = "about: Found by a search or a choice of kdlab; its run has teacher and data.\n"
     body = {k: v for k, v in network.to_dict().items() if v is not None}
     path.write_text(head + yaml.safe_dump(body, sort_keys=False), encoding="utf-8")
     return str(path)

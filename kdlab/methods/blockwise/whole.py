@@ -33,9 +33,8 @@ def train_whole(
         the accuracy of the blocks alone, in percent; a searched supernet has none, since its
         blocks are not in the student.
     """
-    training.emit(
-        WholeStudentStarted(epochs=recipe.epochs, distilled=to_builtins(distilled.last))
-    )
+    accuracy = to_builtins(distilled.last)
+    training.emit(WholeStudentStarted(epochs=recipe.epochs, distilled=accuracy))
     setup, member, folder = training.setup, training.member, training.folder / "whole"
     data, path = setup.data, Path(distilled.model_path)
     if not searched:

@@ -209,9 +209,8 @@ class StageCosts:
 
     def work_s(self, block: int, kind: str, rows: int) -> float:
         """Seconds of computing a block, a lower bound of its `turn`."""
-        return self.teacher_s(block, kind, rows) + at(
-            self.profile.types[kind][block].student_s, rows
-        )
+        student_s = self.profile.types[kind][block].student_s
+        return self.teacher_s(block, kind, rows) + at(student_s, rows)
 
     def teacher_s(self, block: int, kind: str, rows: int) -> float:
         return at(self.profile.types[kind][block].teacher_s, rows)

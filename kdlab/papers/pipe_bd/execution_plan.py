@@ -130,9 +130,8 @@ def _searched(name: PlanName, costs: StageCosts, *, decoupled: bool) -> tuple[Pl
         memory = f"{limits[0] / 1e9:.3g} GB"
         if limits[-1] > limits[0]:
             memory = f"{limits[0] / 1e9:.3g} to {limits[-1] / 1e9:.3g} GB"
-        needed = costs.fixed_bytes(0, costs.blocks) + costs.batch * costs.row_bytes(
-            0, costs.blocks
-        )
+        needed = costs.fixed_bytes(0, costs.blocks)
+        needed += costs.batch * costs.row_bytes(0, costs.blocks)
         fits = "fits" if search.bound_s == inf else "was found that fits"
         raise NoPlan(
             f"No plan of {costs.blocks} blocks and {costs.batch} rows {fits} into the memory of "
