@@ -330,7 +330,7 @@ def priced(by: TrainedBy) -> MeasuredSeconds:
         worker.model.train()
         for batch in worker.stream.take(source, _PRICED_STEPS):
             begin = worker.sgd.cpu()
-            worker.sgd.one(batch)
+            worker.sgd.step(batch)
             steps.append(worker.sgd.cpu() - begin)
     return MeasuredSeconds(
         prices=UnitCosts(step_s=median(steps[5:]), row_s=_forward_s(worker)),

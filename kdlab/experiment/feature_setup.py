@@ -59,8 +59,8 @@ def feature_job(
     return FeatureJob(
         losses=tuple(sorted_losses),
         taps=tuple(taps),
-        own=tuple(shapes),
-        theirs=tuple(targets),
+        student_shapes=tuple(shapes),
+        teacher_shapes=tuple(targets),
         classes=max(network.num_classes for network in teachers.values()),
     )
 

@@ -42,7 +42,7 @@ def _merge(
     merged = aggregation.merge(
         MergeInputs(
             states=states,
-            own=local or states[0],
+            local=local or states[0],
             memory=memory,
             parameters=_TRAINED,
             round=number,
@@ -52,7 +52,7 @@ def _merge(
     )
     assert _close(memory, before), "the memory was changed in place"
     _fits(merged.weights, states[0])
-    return merged.whole or merged.weights, merged.memory
+    return merged.global_weights or merged.weights, merged.memory
 
 
 def _state(seed: int) -> dict[str, Tensor]:

@@ -53,7 +53,7 @@ class FeatureHead(nn.Module):
         self.log_variance = None if start is None else nn.Parameter(start)
 
     def forward(self, student: Tensor, teacher: Tensor) -> Tensor:
-        student, teacher = meeting(self.project(student), self.balance(teacher))
+        student, teacher = match_resolution(self.project(student), self.balance(teacher))
         distance = self.loss.distance(student, teacher)
         if self.log_variance is None:
             return self.loss.weight * distance

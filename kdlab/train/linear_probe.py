@@ -90,7 +90,7 @@ def _hidden(
     device = next(model.parameters()).device
     for shown in data.shown_ahead(in_batches(rows, batch)):
         model(torch.from_numpy(shown).to(device))
-        states.append(taps.taken()[0].float().cpu().numpy())
+        states.append(taps.take()[0].float().cpu().numpy())
         alive()
     taps.close()
     joined: NDArray[np.float64] = np.concatenate(states).astype(np.float64)

@@ -41,7 +41,7 @@ class BatchStep:
         ranks, train_step = self.job.ranks, self.train_step
         batch.refuse_nonsense()
         tensors = [batch.views, batch.labels, *([] if batch.soft is None else [batch.soft])]
-        views, labels, *soft = self.feed.moved(*tensors)
+        views, labels, *soft = self.feed.to_device(*tensors)
         rows, mixed = len(batch.ids), batch.mixed
         train_step.listen(taught=bool(soft))
         factor, batches = lr_factor * ranks.lr_scale, self.job.samples.plan.batches

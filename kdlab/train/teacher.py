@@ -84,7 +84,7 @@ class TeacherSpec(Spec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.size is not None:
-            object.__setattr__(self, "model", ShrunkModel.of(self.model, self.size))
+            object.__setattr__(self, "model", ShrunkModel.from_model(self.model, self.size))
             object.__setattr__(self, "size", None)  # now in the network
         if self.data is not None:
             shown = self.data.shown_as(self.model.evaluation)

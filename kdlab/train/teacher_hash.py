@@ -53,8 +53,8 @@ def _without(block: dict[str, Any], added: Mapping[str, object]) -> None:
             del block[name]
 
 
-def _without_drops(tree: Any) -> None:
-    """Remove unset fields of timm's models, at any depth."""
+def _prepare_timm(tree: Any) -> None:
+    """Drop added fields of timm's models at any depth; hash the files that `pretrained` names."""
     if not isinstance(tree, dict):
         return
     kind = str(tree.get("type", ""))

@@ -43,4 +43,4 @@ class StepConsensus:
             step, work, numbers = self.under_way.popleft()
             work.wait()
             losses, request = numbers.tensor_split([self.blocks])
-            yield step, losses.tolist(), ChangeRequest.of_all(request.tolist())
+            yield step, losses.tolist(), ChangeRequest.from_sums(request.tolist())

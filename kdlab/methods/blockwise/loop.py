@@ -214,10 +214,10 @@ class BlockwiseLoop(PlanLoop):
         self.lineage.finish_epoch(counts.numpy().copy(), self.planned_ids())
         self.gathering.collect()
         seen: Accuracy | None = None
-        if self.is_master and self._is_looked_at():
+        if self.is_master and self._is_validated():
             job, model, alive = self.job, self.results.model, self.results.alive
             batch = job.recipe.evaluate_batch
-            take_statistics_again(model, job.samples, job.recalibrate, batch, alive)
+            recalibrate(model, job.samples, job.recalibrate, batch, alive)
             seen = self._validated()
         self._share_trace()
         self._next_epoch(seen)

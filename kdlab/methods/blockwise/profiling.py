@@ -52,7 +52,7 @@ def paths_of(student: nn.Module) -> Paths:
     mixed = mixed_blocks(student)
     if not mixed:
         return Paths()
-    return Paths(partial(paths_in_turn, student), max(len(m.candidates) for m in mixed))
+    return Paths(partial(cycle_paths, student), max(len(m.candidates) for m in mixed))
 
 
 def profiled(

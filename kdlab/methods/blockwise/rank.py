@@ -83,7 +83,7 @@ class BlockRank(RankProcess[GenerationOrder]):
         cutting = cutting_of(
             self.method.cuts, self.spec, teacher, data, self.member.seed, device, fits=fits
         )
-        with self.meeting(order, device):
+        with self.process_group(order, device):
             now = _Generation(order, cutting, device)
             return self._train(now, self._programme(now))
 
@@ -278,8 +278,12 @@ class BlockRank(RankProcess[GenerationOrder]):
             return
         measured = median(loop.step_s)
         ratio = chosen.predicted_s / measured
-        seconds = {"predicted_s": chosen.predicted_s, "measured_s": measured}
-        self.log.emit(PlanMeasured(**seconds, predicted_over_measured=ratio))
+        event = PlanMeasured(
+            predicted_s=chosen.predicted_s,
+            measured_s=measured,
+            predicted_over_measured=ratio,
+        )
+        self.log.emit(event)
         if abs(ratio - 1) > _OFF:
             message = (
                 f"A step took {1e3 * measured:.1f} ms, {1e3 * chosen.predicted_s:.1f} ms were "

@@ -130,7 +130,7 @@ def _stream_apart(job: LocalJob, spec: CompressionSpec, round_: Round) -> Stream
     count = _count_apart(samples.plan, job.aggregation)
     subset = Subset(job.seed + 7919 * (job.worker + 1), number, count)
     plan = BatchPlan(
-        subset.of(samples.plan.ids),
+        subset.draw(samples.plan.ids),
         batch=samples.plan.batch,
         seed=job.seed + job.worker,
         epochs=round_.compress_steps,

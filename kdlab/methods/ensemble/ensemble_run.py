@@ -329,6 +329,6 @@ class EnsembleRun:
             members.append({"model": fields | {"weights": str(path)}})
         card = {"teacher": members}
         (folder / "ensemble.yaml").write_text(yaml.safe_dump(card, sort_keys=False))
-        equal = Combination.of([1.0] * len(models))
+        equal = Combination.from_weights([1.0] * len(models))
         ensemble = combined([self.load(file) for file in models], equal)
         return ensemble.to(self.recipe.chosen_device()).eval()

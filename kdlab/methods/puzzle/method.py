@@ -118,7 +118,7 @@ class Puzzle(Blockwise, BlockChoice):
         model.net.load_state_dict(parts.network(choice.chosen).state_dict())
         model.to(recipe.chosen_device())
         samples = training.setup.samples(training.member)
-        take_statistics_again(model, samples, self.recalibrate, recipe.batch, alive)
+        recalibrate(model, samples, self.recalibrate, recipe.batch, alive)
         # Not a student before fine-tuning, so under a name that no export takes for one
         names = [folder / "chosen.safetensors"]
         if self.fine_tune is None:

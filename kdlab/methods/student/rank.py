@@ -108,7 +108,7 @@ class Rank(RankProcess[GenerationOrder]):
         )
         if ranks.rank:  # dropout and the like differ by rank
             torch.manual_seed(self.member.seed * 1009 + ranks.rank)
-        loop.go_to(loaded)
+        loop.restore(loaded)
         self.beat(number, loop.position.step)
         if self.rate is None:
             self.rate = loop.measure_rate()

@@ -76,7 +76,7 @@ def go_back(run: RunFolder, to: int | None = None) -> int:
     member = _member(run, (*UNDER_WAY, "stopped", "failed", "lost"))
     place = kept.place(run.member(member))
     way, steps = (
-        kept.RevertPoint.of(place),
+        kept.RevertPoint.read(place),
         [kept.step_of(path) for path in kept.steps(place)],
     )
     step = way.good if to is None else max([n for n in steps if n <= to], default=0)
@@ -141,7 +141,7 @@ def tunables(run: RunFolder, *, at_start: bool = False) -> list[Tunable]:
         return []
     member = training_now(run.events) or ""
     begin = by_member.get(member, next(iter(by_member.values()), []))
-    changed = {} if at_start else ChangeQueue(run.path / CONTROL, member).look().values
+    changed = {} if at_start else ChangeQueue(run.path / CONTROL, member).poll().values
     return [replace(one, value=changed.get(one.name, one.value)) for one in begin]
 
 

@@ -156,7 +156,7 @@ class RunProcess(Job):
                 try:
                     return method_of(self.spec).train(training)
                 except KdlabError:  # raised to go back, or caused by what is undone
-                    if self.stop() or self._changes.look(now=True).back is None:
+                    if self.stop() or self._changes.poll(now=True).back is None:
                         raise
         finally:
             self._changes = ChangeQueue()
@@ -175,7 +175,7 @@ class RunProcess(Job):
 
     def _should_stop(self) -> bool:
         """Return whether to stop; training loops ask between steps."""
-        if self._changes.look().back is not None:
+        if self._changes.poll().back is not None:
             raise KdlabError("It continues from an earlier checkpoint.")  # saves nothing
         if self.tracks:  # the trials of a sweep have one machine
             self._use.update()
