@@ -71,7 +71,7 @@ def notebooks() -> list[Path]:
 
 
 def notebook(path: Path) -> dict[str, str | bytes]:
-    """As Markdown, with what it shows; where it was run (make notebooks), that copy is taken."""
+    """Convert a notebook to Markdown with its outputs, from its executed copy if there is one."""
     executed = EXECUTED / path.name
     cells = nbformat.read(executed if executed.is_file() else path, as_version=4).cells
     pictures: dict[str, str | bytes] = {}
@@ -96,7 +96,7 @@ def notebook(path: Path) -> dict[str, str | bytes]:
 
 
 def _shown(output: NotebookNode, picture: str) -> str | None:
-    """What a page has of an output; None of a widget, whose picture follows it."""
+    """Convert an output to Markdown; None for a widget, whose picture follows it."""
     data = output.get("data", {})
     if WIDGET in data or data.get("text/html") == "":
         return None
@@ -112,11 +112,11 @@ def _fenced(text: str, language: str = "text") -> str:
 
 
 def _as_seen(printed: str) -> str:
-    """As a page shows it: a line that was written over is the last that was written."""
+    """Keep what a terminal shows in the end: of lines written over each other the last."""
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in printed.split("\n")]
     plain = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip() for line in lines]
-    kept = [line for k, line in enumerate(plain) if line or (k and plain[k - 1])]
-    return "\n".join(kept[:LINES]) + ("\n…" if len(kept) > LINES else "")
+    shown = [line for k, line in enumerate(plain) if line or (k and plain[k - 1])]
+    return "\n".join(shown[:LINES]) + ("\n…" if len(shown) > LINES else "")
 
 
 def registry() -> str:
@@ -184,8 +184,10 @@ def events() -> str:
     ):
         assert module.__doc__ is not None
         parts.append(f"\n## {module.__doc__.splitlines()[0].rstrip('.')}\n")
-        own = [k for k in Event.KINDS.values() if k.__module__ == module.__name__]
-        parts += [_event(kind) for kind in sorted(own, key=lambda k: getsourcelines(k)[1])]
+        kinds = [k for k in Event.KINDS.values() if k.__module__ == module.__name__]
+        parts += [
+            _event(kind) for kind in sorted(kinds, key=lambda k: getsourcelines(k)[1])
+        ]
     return "\n".join(parts)
 
 
@@ -206,8 +208,8 @@ A kind is the name of its class in small letters, `event.text()` the line that a
 
 
 def _event(kind: type[Event]) -> str:
-    own = [c for c in reversed(kind.__mro__) if issubclass(c, Event) and c is not Event]
-    source = "".join(map(getsource, own))
+    classes = [c for c in reversed(kind.__mro__) if issubclass(c, Event) and c is not Event]
+    source = "".join(map(getsource, classes))
     about = html.escape((kind.__doc__ or "").strip())
     parts = [f"### `{kind.KIND}`\n", about, ""]
     rows = []
@@ -215,8 +217,8 @@ def _event(kind: type[Event]) -> str:
         line = re.search(rf"^    {field.name}: .*$", source, re.MULTILINE)
         if line is None:  # of every event
             continue
-        told, _, comment = line[0].partition("  # ")
-        declared = told.partition(": ")[2].partition(" = ")[0]
+        code, _, comment = line[0].partition("  # ")
+        declared = code.partition(": ")[2].partition(" = ")[0]
         name = "others" if field.name == kind.SPREAD else f"`{field.name}`"
         shown = name if field.required or field.name == kind.SPREAD else f"{name}?"
         rows.append([shown, f"`{declared}`".replace("|", "\\|"), comment])
@@ -242,13 +244,13 @@ def rooms() -> str:
 
 def _imports(names: set[str]) -> set[tuple[str, str]]:
     graph = grimp.build_graph("kdlab", "benchmarks")
-    found = set()
+    pairs = set()
     for module in graph.modules:
-        for other in graph.find_modules_directly_imported_by(module):
-            pair = _room(module), _room(other)
+        for imported in graph.find_modules_directly_imported_by(module):
+            pair = _room(module), _room(imported)
             if pair[0] != pair[1] and set(pair) <= names:
-                found.add(pair)
-    return found
+                pairs.add(pair)
+    return pairs
 
 
 def _room(module: str) -> str:
@@ -266,8 +268,8 @@ def _drawn(rows: list[list[str]], imports: set[tuple[str, str]]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {height}" '
         'font-family="sans-serif" font-size="13">'
     ]
-    for one, other in sorted(imports):
-        (x0, y0), (x1, y1) = places[one], places[other]
+    for importer, imported in sorted(imports):
+        (x0, y0), (x1, y1) = places[importer], places[imported]
         middle = (y0 + y1) / 2
         parts.append(
             f'<path d="M{x0:.0f} {y0:.0f} C{x0:.0f} {middle:.0f} {x1:.0f} {middle:.0f} '

@@ -29,7 +29,7 @@ def do(arguments: argparse.Namespace) -> int:
     method = getattr(run, order.replace("-", "_"))
     if order == "set":
         if not values:
-            tunables = run.knobs()
+            tunables = run.tunables()
             lines = [f"{one.name} = {one.value:g}  ({one.range})" for one in tunables]
             now = {one.name: one.value for one in tunables}
             show("\n".join(lines), {"run_id": run.id, "now": now}, as_json=arguments.json)

@@ -141,7 +141,7 @@ class RunControls(Controls):
         """Read the tunables of the member that trains now."""
         try:
             tunables = changes.tunables(self.run.folder, at_start=True)
-            self._values = {tunable.name: tunable.value for tunable in self.run.knobs()}
+            self._values = {tunable.name: tunable.value for tunable in self.run.tunables()}
         except KdlabError as error:  # another version wrote its spec
             self.reply(str(error), "bad")
             tunables = []

@@ -1,4 +1,4 @@
-"""What a student takes over from a teacher of its family before it learns."""
+"""Initial weights of a student from a teacher of its family."""
 
 from math import prod
 

@@ -276,15 +276,15 @@ def test_orders_bring_teachers_lose_them_and_make_one_lie(monkeypatch):
             host.join(rate)
         await settled()
         assert [teacher.t_t for teacher in host.teachers.values()] == [100.0, 50.0, 25.0]
-        host.hear(EmulationOrder(lie=(1, 0.5)))
+        host.execute(EmulationOrder(lie=(1, 0.5)))
         assert [teacher.lies for teacher in host.teachers.values()] == [0.0, 0.5, 0.0]
-        host.hear(EmulationOrder(moves=(Move(lose=1, which="quickest"), Move(join=1))))
+        host.execute(EmulationOrder(moves=(Move(lose=1, which="quickest"), Move(join=1))))
         await settled()
         assert sorted(host.teachers) == [1, 2, 3]  # a name is given once
         assert host.teachers[3].t_t == TEACHERS.t_t
         RENEWALS.extend([0.3, 0.1])
-        host.hear(EmulationOrder(figures=True))
-        host.hear(EmulationOrder(figures=True))
+        host.execute(EmulationOrder(figures=True))
+        host.execute(EmulationOrder(figures=True))
         for task in host.tasks.values():
             task.cancel()
         return sorted(host.teachers)

@@ -297,7 +297,7 @@ def test_one_that_stands_still_is_killed_and_another_goes_on(case):
     replaced_within_hang_s(case)
     waits, said = case.events
     assert waits.KIND == "labels_awaited"
-    assert "no sign of life since 11 s" in waits.why
+    assert "no sign of life for 11 s" in waits.why
     assert said.why == "The reader hangs for 21 s"
     assert case.readers[0].child.stops == 1
 

@@ -197,7 +197,7 @@ def test_nonsense_is_answered_with_an_error_and_the_next_request_is_served(pool_
     ]
     *said, (right, answer) = asked(pool, pool.teachers[0], *nonsense, (GOOD, IDS))
     assert all("error" in header for header, _ in said)
-    assert "it serves teacher" in said[5][0]["error"]
+    assert "it now serves teacher" in said[5][0]["error"]
     assert "not served here" in said[6][0]["error"]
     assert "error" not in right
     assert answer["logits"].shape == (4, 10)

@@ -54,7 +54,7 @@ def test_hidden_states_teach_what_logits_teach(kdlab_home, elsewhere):
                 "smoke/served",
                 "teacher=[{use: teachers/digits_tiny}, {use: teachers/digits_resnet}]",
             ),
-            "2 teachers: whose",
+            "there are 2 teachers",
         ),
     ],
 )

@@ -43,7 +43,7 @@ def test_ctrl_c_leaves_a_run_that_is_watched(typed, found):
     names = found(ARun(wait=KeyboardInterrupt()))
     code, out, err = typed(attach)
     assert (code, out, names) == (0, "", ["last"])
-    assert "r1 goes on" in err
+    assert "r1 continues" in err
 
 
 def test_a_sweep_has_its_outcome(typed, found, monkeypatch):
@@ -70,7 +70,7 @@ def test_scale_says_how_many(typed, found):
     code, out, err = typed(scale, "r1", "3", "--json")
     assert (code, json.loads(out)) == (0, {"run_id": "r1", "ranks": 3})
     assert one.calls == [("scale", 3)]
-    assert "asked for 3 ranks" in err
+    assert "will resize to 3 ranks" in err
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_control_refuses_what_an_order_does_not_take(typed, found, words, fault)
 
 def test_set_without_values_shows_what_can_be_set(typed, found):
     knob = SimpleNamespace(name="lr", value=0.25, range="> 0")
-    found(ARun(knobs=[knob]))
+    found(ARun(tunables=[knob]))
     assert typed(control, "r1", "set")[1] == "lr = 0.25  (> 0)\n"
 
 

@@ -156,7 +156,7 @@ def test_a_loop_with_features_has_the_teachers_outputs_behind_its_logits(
     setup = TrainingSetup(spec("smoke/in_process", features=HINT))
     (member,) = setup.spec.members()
     loop = setup.loop(member, tmp_path, lambda event: None)
-    (theirs,) = loop.job.features.theirs
+    (theirs,) = loop.job.features.teacher_shapes
     row = 10 + theirs[0] * theirs[1] * theirs[2]
     assert loop.job.outputs == row
     views = two_images(setup.data)

@@ -116,7 +116,7 @@ def test_what_was_set_can_be_taken_back_step_by_step(monitor, run):
         monitor.after()
         assert monitor.page.controls["undo"] == left
     press(monitor, "undo")
-    assert "nothing to go back to" in shown(monitor)[2]
+    assert "Nothing to undo" in shown(monitor)[2]
 
 
 def test_another_training_has_its_own_numbers(monitor, run):

@@ -81,7 +81,7 @@ def test_numbers_change_from_the_next_step_on(kdlab_home, elsewhere):
         "train.lr=0.1",
     )
     until(lambda: steps(run))
-    names = {knob.name: knob for knob in run.knobs()}
+    names = {knob.name: knob for knob in run.tunables()}
     assert set(names) == {
         "lr_factor", "loss.hard_weight", "loss.soft_weight", "loss.temperature",
         "loss.warm_up_epochs"
@@ -96,7 +96,7 @@ def test_numbers_change_from_the_next_step_on(kdlab_home, elsewhere):
     earlier = [e.lr for e in own if e.step <= settings_changed.step]
     assert set(earlier) == {0.1}
     assert set(later) == {0.05}
-    assert {k.name: k.value for k in run.knobs()}["loss.temperature"] == 2.0
+    assert {k.name: k.value for k in run.tunables()}["loss.temperature"] == 2.0
     run.stop()
     run.wait(timeout_s=600)
 
@@ -241,7 +241,7 @@ def test_a_paused_pipeline_has_the_weights_of_a_quiet_one(kdlab_home, elsewhere,
     words = ("tracking.enabled=false", *long, f"method.plan={plan}")
     run = kdlab.load("smoke/blockwise", *words).start(lambda line: None)
     until(lambda: steps(run))
-    assert [knob.name for knob in run.knobs()] == ["lr_factor"]
+    assert [knob.name for knob in run.tunables()] == ["lr_factor"]
     run.pause()
     (paused,) = until(lambda: events(run, "paused"))
     time.sleep(0.5)  # what is looked at is that nothing happens meanwhile
@@ -310,7 +310,9 @@ def test_local_models_pause_turn_and_save(kdlab_home, elsewhere, processes):
     }
     run = kdlab.load("smoke/ensemble", own).start(lambda line: None)
     until(lambda: events(run, "round_closed"))
-    assert [knob.name for knob in run.knobs()] == ["lr_factor"]  # no teacher, no loss of it
+    assert [knob.name for knob in run.tunables()] == [
+        "lr_factor"
+    ]  # no teacher, no loss of it
     run.pause()
     until(lambda: events(run, "paused"))
     # Workers that are between two rounds end these; then nothing happens any more.

@@ -221,7 +221,7 @@ def test_another_configuration_is_refused(monkeypatch):
 def test_a_module_that_nobody_configures_says_so(monkeypatch):
     with inside(monkeypatch) as (pipe, *_):
         pipe.close()
-        with pytest.raises(SystemExit, match="is started by kdlab"):
+        with pytest.raises(SystemExit, match="needs a configuration"):
             configured(Config)
 
 

@@ -48,7 +48,7 @@ def test_the_best_of_an_earlier_sweep_is_tried_first(here):
     assert best.set == first["best"]["set"] | {"per_teacher": 2}  # the card's own
     assert again.result["trials"]["complete"] == 5
     narrow = SIMULATED["space"] | {"lt": {"low": 100, "high": 200}}
-    with pytest.raises(BadInput, match=r"(?s)Nothing of the sweep small.*lt is "):
+    with pytest.raises(BadInput, match=r"(?s)No setting of the sweep small.*lt is "):
         searched(SIMULATED, space=narrow, warm_start=warm).start("other")
     with pytest.raises(kdlab.KdlabError, match=r"no sweep .smalls..*Nearest: small"):
         searched(SIMULATED, warm_start={"study": "smalls"}).start("other")

@@ -187,7 +187,7 @@ def test_a_stop_ends_gracefully_and_the_same_command_goes_on(here):
     inside = SweepFromInside(TRAINED, until_told, stop=after(3), **changes)
     sweep = inside.sweep
     assert (inside.code, sweep.state) == (RunStopped.exit_code, "stopped")
-    with pytest.raises(RunStopped, match=r"goes on with"):
+    with pytest.raises(RunStopped, match=r"Continue with"):
         _ = sweep.result
     assert all(not child.alive() for child in inside.hosts.children)
     waiting = [t for t in sweep.study.trials if t.state == TrialState.WAITING]
@@ -228,7 +228,7 @@ def pool(monkeypatch):
             assert others  # answers are kept: trials ask for the same
             seen["folder"] = run.path
 
-        def whole(self):
+        def teacher_pool(self):
             seen["started"] += 1
             return PoolAddress(address="tcp://127.0.0.1:9", teacher="t", tls=None)
 

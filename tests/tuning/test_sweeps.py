@@ -71,7 +71,7 @@ def test_a_killed_worker_and_a_stop_lose_no_trial(sweeps):
     sweep.stop()
     sweep.wait(timeout_s=600)
     assert sweep.state == "stopped"
-    with pytest.raises(RunStopped, match=r"goes on with"):
+    with pytest.raises(RunStopped, match=r"Continue with"):
         _ = sweep.result
     assert not workers(sweep)
     sweep = sweeps(TRAINED, **small).wait(timeout_s=600)
@@ -113,7 +113,7 @@ def test_the_best_of_an_earlier_sweep_is_tried_first(sweeps):
     assert best.set == first["best"]["set"] | {"per_teacher": 2}  # the card's own
     assert again.result["trials"]["complete"] == 5
     narrow = SIMULATED["space"] | {"lt": {"low": 100, "high": 200}}
-    with pytest.raises(BadInput, match=r"(?s)Nothing of the sweep small.*lt is "):
+    with pytest.raises(BadInput, match=r"(?s)No setting of the sweep small.*lt is "):
         sweeps(SIMULATED, "other", space=narrow, warm_start=warm)
     with pytest.raises(kdlab.KdlabError, match=r"no sweep .smalls..*Nearest: small"):
         sweeps(SIMULATED, "other", warm_start={"study": "smalls"})
@@ -315,7 +315,7 @@ def test_ctrl_c_ends_gracefully_and_the_same_command_goes_on(sweeps):
     sweep.stop()
     sweep.wait(timeout_s=600)
     assert sweep.state == "stopped"
-    with pytest.raises(RunStopped, match=r"goes on with"):
+    with pytest.raises(RunStopped, match=r"Continue with"):
         _ = sweep.result
     assert not workers(sweep)
     sweep = sweeps(TRAINED, **long).wait(timeout_s=600)

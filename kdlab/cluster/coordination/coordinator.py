@@ -61,8 +61,7 @@ from kdlab.papers.edl_dist.reader_instructions import (
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 STUDENT_SILENT_S = 15.0  # a reader calls `watch` at least every 2 s
-_TICK_MS = 250
-_BATCHES_PER_TTL = 4  # two are queued at a teacher, and one may be slow
+_TICK_MS, _BATCHES_PER_TTL = 250, 4  # two batches are queued at a teacher, one may be slow
 _OTHER_RATE = 0.1  # a change of a teacher's t_t by more than this is reported
 
 
@@ -84,11 +83,10 @@ class Coordinator(SchedulerPlugin):
         self._publish(deployment)
         self.store_url, self.store_prefix = store_url, store_prefix
         self.journal = journal
-        self.expired = 0
+        self.expired = self.renewals = 0
         self.quarantine = Quarantine()
         self.students_seen: dict[str, float] = {}
         self.figures: dict[str, dict[str, float]] = {}  # numbers of readers, for metrics
-        self.renewals = 0
 
     async def start(self, scheduler: Scheduler) -> None:
         before = getattr(scheduler, "kdlab_coordinator", None)

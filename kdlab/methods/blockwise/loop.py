@@ -67,7 +67,7 @@ class BlockwiseLoop(PlanLoop):
 
     # Start and resume
 
-    def go_to(self, loaded: checkpoint.LoadedCheckpoint[BlockwiseFacts] | None) -> None:
+    def restore(self, loaded: checkpoint.LoadedCheckpoint[BlockwiseFacts] | None) -> None:
         """Go to a loaded checkpoint; None is the start."""
         tensors, blocks = (loaded.tensors, loaded.facts.blocks) if loaded else ({}, [])
         for block, facts in enumerate(blocks):

@@ -119,7 +119,7 @@ class BlockRank(RankProcess[GenerationOrder]):
                 on_trace=self._write_trace,
             )
         )
-        loop.go_to(loaded)
+        loop.restore(loaded)
         self.beat(number, loop.position.step)
         loop.train()
         if rank:

@@ -3,6 +3,7 @@
 import secrets
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -335,9 +336,17 @@ class Run(JobHandle):
         """
         return changes.go_back(self.folder, to)
 
-    def knobs(self) -> list[Tunable]:
-        """The tunables that `set` takes, with values and ranges."""
+    def tunables(self) -> list[Tunable]:
+        """Return the settings that `set` accepts, with values and ranges."""
         return changes.tunables(self.folder)
+
+    def knobs(self) -> list[Tunable]:
+        """Return `tunables()`; the old name goes with version 0.4."""
+        message = (
+            "Run.knobs() is called Run.tunables() now; the old name goes with version 0.4."
+        )
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return self.tunables()
 
     def add_teacher(self) -> None:
         """Start one more teacher in the pool of this run."""

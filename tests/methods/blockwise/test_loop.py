@@ -41,7 +41,7 @@ def trained(samples, folder, devices=1, recorders=None, begun=None, **more):
             job(cuts[rank], samples, folder, recorders[rank],
                 rank=rank, devices=devices, **more)
         )  # fmt: skip
-        loop.go_to(found)
+        loop.restore(found)
         if begun is not None:
             begun.append(loop)
         loop.train()

@@ -45,7 +45,7 @@ CUTS = "method.teacher_cuts=[blocks.0, blocks.1]"
             [CUTS, 'method.student_cuts=["0", "1"]', LIBRARY],
             "is models/block_library, which only methods/puzzle can train",
         ),
-        (["compare=[none]"], "what it compares is method.compare"),
+        (["compare=[none]"], "it compares method.compare"),
         (["soft_labels.type=soft_labels/in_process"], "only method.fine_tune or"),
         (["train.label_smoothing=0.1"], "blocks learn without labels"),
         (

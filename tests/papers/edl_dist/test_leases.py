@@ -57,7 +57,7 @@ def test_a_registered_teacher_is_alive_and_not_handed_out():
 
 def test_the_page_draws_every_move():
     page = Path(__file__).parents[3] / "docs" / "edl_dist.md"
-    table = page.read_text().partition("| state | what happens | state after it |\n")[2]
+    table = page.read_text().partition("| state | event | next state |\n")[2]
     rows = table.partition("\n\n")[0].splitlines()[1:]
     assert rows == [f"| {now} | {move} | {then} |" for (now, move), then in MOVES.items()]
 

@@ -111,7 +111,7 @@ def test_the_address_may_stand_in_the_file_of_secrets(monkeypatch, tmp_path):
     path.write_text("redis=x\nKDLAB_WEBHOOK = https://h/a=b\n")
     assert webhook() == "https://h/a=b"
     path.chmod(0o644)
-    with pytest.raises(BadInput, match="others may not read"):
+    with pytest.raises(BadInput, match="no other user may read"):
         webhook()
 
 

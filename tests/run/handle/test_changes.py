@@ -78,7 +78,9 @@ def test_what_was_set_is_shown_and_holds_for_its_member_alone(folder):
     ends(run, "in_process/seed0")
     begins(run, "in_process/seed1")
     assert values(run)["loss.temperature"] == 4.0
-    assert Run(run).knobs() == tunables(run)
+    assert Run(run).tunables() == tunables(run)
+    with pytest.warns(DeprecationWarning, match=r"called Run\.tunables"):
+        assert Run(run).knobs() == tunables(run)
 
 
 def test_before_it_has_begun_there_is_nothing_to_set(folder):

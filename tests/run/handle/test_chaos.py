@@ -48,7 +48,9 @@ def pools(monkeypatch):
         return known[address]
 
     monkeypatch.setattr(module, "by_pid", by_pid)
-    monkeypatch.setattr(module, "remembered", lambda address: FILES if address else None)
+    monkeypatch.setattr(
+        module, "load_credentials", lambda address: FILES if address else None
+    )
     return known
 
 

@@ -126,7 +126,7 @@ def test_numbers_change_from_the_next_step_on(user):
 
     def script(run):
         yield from until(lambda: last(run))
-        names = {knob.name: knob for knob in run.knobs()}
+        names = {knob.name: knob for knob in run.tunables()}
         assert set(names) == {
             "lr_factor", "loss.hard_weight", "loss.soft_weight", "loss.temperature",
                 "loss.warm_up_epochs",
@@ -136,7 +136,7 @@ def test_numbers_change_from_the_next_step_on(user):
         yield from until(lambda: events(run, "settings_changed"))
         (settings_changed,) = events(run, "settings_changed")
         yield from until(lambda: last(run) > settings_changed.step)
-        assert {k.name: k.value for k in run.knobs()}["loss.temperature"] == 2.0
+        assert {k.name: k.value for k in run.tunables()}["loss.temperature"] == 2.0
         yield True
 
     user(script)
@@ -273,7 +273,7 @@ def as_if_never_changed(run, quiet):
     assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
     assert result["samples_seen"] == quiet.result["samples_seen"]
     assert result["samples_rolled_back"] >= 3 * 32
-    assert {one.name: one.value for one in run.knobs()}["lr_factor"] == 1.0
+    assert {one.name: one.value for one in run.tunables()}["lr_factor"] == 1.0
 
 
 @pytest.mark.parametrize("source", ["none", "in_process"])
