@@ -47,7 +47,7 @@ def test_make_house_lowers_and_prints(elsewhere_in_a_copy, monkeypatch):
         printed.main()
     assert ended.value.code is None
     assert budgets.read(budgets.FILE.read_text()) == now
-    assert " events/                    900  What happened" in printed.PAGE.read_text()
+    assert " events/                    900  Events of" in printed.PAGE.read_text()
     assert "distil_reader.py` |" not in printed.PAGE.read_text()
 
 

@@ -28,7 +28,7 @@ PHRASES = {
     r"\bof one's own\b": "custom",
     r"\bnone any ?more\b": "no longer",
     r"\bas it is seen from outside\b": "from outside",
-    r"\bknobs?\b(?!\.json)": "setting",
+    r"\bknobs?\b(?!\.json|\()": "setting",
     r"\bby the hand of\b": "by",
 }
 
