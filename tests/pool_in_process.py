@@ -155,7 +155,7 @@ class PoolInProcess:
             if server.serving is not None:
                 server.serving.cancel()
             for reader in self.readers:
-                asker = reader.reader.wires._askers.get(server.address)
+                asker = reader.reader.wires._clients.get(server.address)
                 if asker is not None and asker.done():
                     asker.result().transport.abort()
             await worker.close()

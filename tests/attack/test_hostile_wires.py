@@ -53,7 +53,7 @@ def test_a_reader_opens_no_pickle_of_a_coordinator(tmp_path, who):
         check=False,
     )
     assert marker.exists() == (who == "anybody"), done.stderr
-    assert ("answered with a pickle" in done.stdout) == (who == "reader")
+    assert ("the coordinator sent a pickle" in done.stdout) == (who == "reader")
 
 
 def test_nobody_passes_the_proof_on_from_another_port(with_token):

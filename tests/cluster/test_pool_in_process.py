@@ -542,5 +542,5 @@ def test_answers_that_are_no_numbers_are_refused(pool_here, served_here, spoilt)
 def test_labels_of_another_teacher_than_asked_for_are_not_taken(pool_here, served_here):
     pool = pool_here(teachers=1)
     pool.teacher = "another"
-    with pytest.raises(NoTeacherLeft, match="it serves teacher"):
+    with pytest.raises(NoTeacherLeft, match="it now serves teacher"):
         served_here(pool, epochs=1, wait_s=0.5)

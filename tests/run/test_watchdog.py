@@ -22,7 +22,7 @@ from kdlab.run.handle.run import resume
 FORKING = """
 import os, signal, sys, time
 from pathlib import Path
-from kdlab.run.process.watchdog import Keeper, watched
+from kdlab.run.process.watchdog import WatchdogParent, watched
 
 heard = []
 for number in (signal.SIGINT, signal.SIGTERM):
@@ -37,7 +37,7 @@ def told(pid, number):
         sent.write(f"{number:d} ")
     os.kill(pid, number)
 
-watched(Keeper(Path("nowhere"), fork=interrupted, kill=told))
+watched(WatchdogParent(Path("nowhere"), fork=interrupted, kill=told))
 while not heard:
     time.sleep(0.01)
 """
@@ -55,9 +55,9 @@ def test_a_stop_while_it_forks_is_passed_on_once(tmp_path):
 WORKING = """
 import os, sys, time
 from pathlib import Path
-from kdlab.run.process.watchdog import Keeper, watched
+from kdlab.run.process.watchdog import WatchdogParent, watched
 
-watched(Keeper(Path("nowhere")))
+watched(WatchdogParent(Path("nowhere")))
 print(os.getpid(), flush=True)
 time.sleep(600)
 """

@@ -161,7 +161,7 @@ class Asked(ChangeQueue):
         super().__init__(None, "")
         self.left, self.given, self.save = looks, values or {}, save
 
-    def look(self, *, now=False):
+    def poll(self, *, now=False):
         if not now:
             self.left -= 1
             self.paused = -2 <= self.left < 0
