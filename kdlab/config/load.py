@@ -272,7 +272,7 @@ def _break(tree: Composed, key: str, message: str, origin: str) -> dict[str, Any
 
 
 def _merge(base: Any, over: Any) -> Any:
-    """Merge mappings recursively; a mapping of another type replaces."""
+    """Merge mappings recursively; replace one whose `type` changes."""
     if not (isinstance(base, dict) and isinstance(over, dict)):
         return over
     if "type" in over and over["type"] != base.get("type"):

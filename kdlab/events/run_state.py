@@ -71,7 +71,7 @@ class TrainingState:
         return {key: thinned(curve.over(column)) for key, curve in self.curves.items()}
 
     def see(self, event: Event, clock: float) -> None:
-        """Apply one of its events; `clock` is the time without the pauses between sessions."""
+        """Update the state by an event; `clock` is seconds without pauses between sessions."""
         self.ended = self.ended and not isinstance(event, MemberStarted)
         if not self.ended:
             self.seconds = self._at = clock - self.from_clock

@@ -1,4 +1,4 @@
-"""The state of a run's view, from its events; without clock or widget.
+"""Data of a run's views, from its events alone: no clock, no widget.
 
 The live view, the snapshot in a saved notebook and tests share it.
 """

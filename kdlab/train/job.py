@@ -1,4 +1,4 @@
-"""Job of every training loop, and the start of its process."""
+"""Inputs that all training loops share, and process setup."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

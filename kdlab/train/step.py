@@ -194,7 +194,7 @@ class TrainStep:
         return losses[0] if parts == 1 else torch.stack(losses).sum()
 
     def _no_sync(self, *, last: bool) -> AbstractContextManager[object]:
-        """Return a context in which ranks average gradients only after the last part."""
+        """Return a context that averages gradients over ranks for the last part only."""
         if last or not isinstance(self.run_model, DistributedDataParallel):
             return nullcontext()
         return self.run_model.no_sync()

@@ -35,7 +35,7 @@ _NEEDS = {"cmaes": "cmaes"}  # packages that Optuna does not install
 
 
 def check(spec: SweepSpec) -> None:
-    """Raise SpecError for unknown names or options, and for those that Optuna refuses."""
+    """Raise SpecError for a sampler or pruner that is unknown or that Optuna refuses."""
     faults = [*_faults("sampler", spec.sampler, _SAMPLERS)]
     faults += _faults("pruner", spec.pruner, _PRUNERS)
     name = spec.sampler.get("name")

@@ -498,8 +498,8 @@ BOMBS = {
     "prediction of a folder with a pipe": ("predict", lambda p: pipe(p, "0.png"), NO_FILE),
     "prediction of a bomb": (
         "predict", lambda p: class_folder(p, BIG, "png"), "169,000,000 pixels"),
-    "an answer without end": ("list", "/endless.csv", "bytes and more came"),
-    "a packed answer": ("list", "/packed.csv", "bytes and more came"),
+    "an answer without end": ("list", "/endless.csv", "bytes and more:"),
+    "a packed answer": ("list", "/packed.csv", "bytes and more:"),
     # Images of many frames, pages and words
     "png of 20 frames of 3,000": (
         "folder", lambda p: class_folder(p, apng(3_000, 20), "png"), "opened"),
@@ -527,7 +527,7 @@ BOMBS = {
         "is compressed: to read an image"),
     # Tables
     "csv of one line": (
-        "list", lambda p: holding(p, ".csv", b"path,", 2 * 10**9), "1,074 that are read"),
+        "list", lambda p: holding(p, ".csv", b"path,", 2 * 10**9), "at most 1,074 MB are read"),
     "csv of a field of 60 MB": (
         "list", lambda p: holding(p, ".csv", b"path\n", 60_000_000), "field larger"),
     "csv with a million columns": (

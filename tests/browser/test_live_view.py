@@ -157,7 +157,7 @@ def scene(name):
         return live_state.of_run(watch, "r"), curves({"": watch})
     if name == "several":
         both = {"one": trained(), "another": trained("finished")}
-        return live_state.of_several(both), curves(both)
+        return live_state.of_runs(both), curves(both)
     watch = Watch() if name == "waiting" else trained(None if name == "running" else name)
     return live_state.of_run(watch, "r"), curves({"": watch})
 
@@ -475,7 +475,7 @@ def test_what_is_added_is_drawn(view):
         ("failed", "failed", "Failed: <img"),
         ("failed", "failed", "kdlab resume r"),
         ("stopped", "stopped", "Continue: kdlab resume r"),
-        ("lost", "lost", "Its process is gone"),
+        ("lost", "lost", "The process ended"),
     ],
 )
 def test_each_state_of_a_run_is_said(view, ends, state, words):

@@ -109,7 +109,7 @@ def test_labels_of_another_teacher_are_never_given(scheduled, deployment, served
     add(address, tmp_path, "one")
     until(lambda: free(address))
     pool = PoolAddress(address=address, teacher="another", tls=None)
-    with pytest.raises(NoTeacherLeft, match="it serves teacher"):
+    with pytest.raises(NoTeacherLeft, match="it now serves teacher"):
         served(pool, epochs=1, wait_s=5.0)
 
 

@@ -67,7 +67,7 @@ def _facts(teacher: TeacherStatus) -> TeacherInfo:
 
 
 def metrics_available() -> bool:
-    """True where prometheus-client is installed, and Dask serves the page."""
+    """Check for prometheus-client, which Dask's metrics page needs."""
     return find_spec("prometheus_client") is not None
 
 

@@ -78,7 +78,7 @@ class _MemoryLimit:
 
     @contextmanager
     def reserve(self, raw: bytes, pixels: int) -> Iterator[None]:
-        """Wait until there is memory for this many pixels; a single image always gets it."""
+        """Hold memory for decoding an image; wait for it unless no other image has any."""
         share = _share(raw, pixels, len(raw))
         with self._changed:
             self._changed.wait_for(

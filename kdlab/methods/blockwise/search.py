@@ -83,7 +83,7 @@ class Alternating:
             block.keep_share(share)
 
     def state_dict(self) -> OptimizerState:
-        """Return the state of both, the weights' first."""
+        """Merge both optimisers' states, weights first."""
         weights = cast(OptimizerState, self._weights.state_dict())
         alphas = cast(OptimizerState, self._alphas.state_dict())
         shift = _count(weights["param_groups"])

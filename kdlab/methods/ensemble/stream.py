@@ -32,7 +32,7 @@ class Stream:
         self._next = -1  # number of the batch that the source yields next
 
     def ahead(self, count: int) -> list[BatchPlace]:
-        """Return the next batches without taking them."""
+        """Return the next batches' places; take none."""
         return [self._place(self.taken + k) for k in range(count)]
 
     def _place(self, number: int) -> BatchPlace:

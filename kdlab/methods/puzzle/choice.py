@@ -61,7 +61,7 @@ def best(
     latency_ms: float | None = None,
     parameters: float | None = None,
 ) -> list[Option] | None:
-    """Choose one option of each block with the least sum of scores within both budgets.
+    """Choose one option per block: the least sum of scores within both budgets.
 
     Args:
         options: at least one of each block.

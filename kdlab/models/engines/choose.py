@@ -58,7 +58,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class ChosenEngine:
-    """The chosen engine, its function, and all trials."""
+    """Chosen engine, how to call it, and all trials."""
 
     chosen: Trial
     ask: Predict

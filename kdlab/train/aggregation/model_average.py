@@ -12,7 +12,7 @@ class ModelAverage(WeightAggregation):
     """MA-DNN: average all weights every tau iterations.
 
     tau: local iterations between communications.
-    optimizer: each worker keeps its momentum over an average, or starts without.
+    optimizer: after an average each worker may `keep` or `reset` its momentum.
     """
 
     called = "ma_dnn"

@@ -49,7 +49,7 @@ class WeightAggregation(AggregationSpec):
     """An aggregation of weights.
 
     tau: local iterations between communications.
-    optimizer: each worker keeps its momentum over an average, or starts without.
+    optimizer: after an average each worker may `keep` or `reset` its momentum.
     """
 
     tau: Annotated[int, Range(ge=1)] = 16
