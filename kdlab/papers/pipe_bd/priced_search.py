@@ -48,6 +48,7 @@ class PricedSearch:
         self.tried = 0
         demand = self._prices.needed(limit_s)
         worth, blocks = self._prices.worth / LESS, self._blocks
+        # IV-C searches all plans; where all blocks cost more than all devices there is none
         if demand.behind[0] > worth:
             return None, True
         complete = self._all_groups
@@ -58,6 +59,7 @@ class PricedSearch:
             nonlocal complete
             options = []
             for stop in range(first + 1, blocks + 1):
+                # Blocks before and behind cost this at least, however they are cut
                 budget = worth - demand.before[first] - demand.behind[stop]
                 groups = list(self._sufficient(first, stop, limit_s, budget))
                 complete &= len(groups) < _MOST_OF_A_STAGE
@@ -71,14 +73,14 @@ class PricedSearch:
         visits = 0
         while stack:
             first, used, paid, plan = stack.pop()
-            if first == blocks:
+            if first == blocks:  # stages for all blocks; devices left stay idle
                 return plan, True
             # What can follow more devices can follow fewer
             if any(all(map(le, before, used)) for before in visited[first]):
                 continue
             visited[first].append(used)
             visits += 1
-            if visits > _MOST_VISITS:
+            if visits > _MOST_VISITS:  # gives up, so None proves nothing
                 return None, False
             for needed, price, stop, group in stages(first):
                 total = tuple(map(add, used, group))
@@ -90,7 +92,7 @@ class PricedSearch:
         self, first: int, stop: int, limit_s: float, budget: float
     ) -> Iterator[tuple[float, Counts]]:
         """Prices and groups that do a stage in time, none of them with a device too many."""
-        least = self._prices.stage(first, stop, limit_s) * LESS
+        least = self._prices.stage(first, stop, limit_s) * LESS  # no group is cheaper
         if not least <= budget:
             return
         batch, kinds = self._prices.costs.batch, self._groups.kinds
@@ -100,8 +102,10 @@ class PricedSearch:
         for price, group in self._by_price[begin:]:
             if price > budget or len(smaller) == _MOST_OF_A_STAGE:
                 return
+            # Without sharing, a device does the most rows; IV-C: rows are split over the group
             if sum(map(mul, group, rows)) < batch:
                 continue
+            # One device less already suffices
             if any(all(map(le, part, group)) for part in smaller):
                 continue
             self.tried += 1
