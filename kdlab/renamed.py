@@ -9,6 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
+def warn_renamed(old: str, new: str) -> None:
+    """Warn the caller of whoever answers for an old name, and name the new one."""
+    message = f"{old} is called {new} now; the old name goes with version 0.4."
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+
+
 def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """A module's `__getattr__` that answers for old names, with a DeprecationWarning.
 
@@ -21,10 +27,7 @@ def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
         new = names.get(name)
         if new is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        message = (
-            f"{module}.{name} is called {new} now; the old name goes with version 0.4."
-        )
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        warn_renamed(f"{module}.{name}", new)
         return getattr(sys.modules[module], new)
 
     return __getattr__

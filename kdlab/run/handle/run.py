@@ -3,7 +3,6 @@
 import secrets
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from kdlab.events.log import select
 from kdlab.events.runs import TeacherTraining
 from kdlab.experiment import folder as folders
 from kdlab.experiment.folder import RunFolder, RunStatus
+from kdlab.renamed import warn_renamed
 from kdlab.report.costs import cost_table
 from kdlab.report.table import result_table
 from kdlab.run.handle import changes
@@ -342,10 +342,7 @@ class Run(JobHandle):
 
     def knobs(self) -> list[Tunable]:
         """Return `tunables()`; the old name goes with version 0.4."""
-        message = (
-            "Run.knobs() is called Run.tunables() now; the old name goes with version 0.4."
-        )
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        warn_renamed("Run.knobs()", "Run.tunables()")
         return self.tunables()
 
     def add_teacher(self) -> None:
