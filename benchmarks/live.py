@@ -153,14 +153,14 @@ def _messages() -> tuple[list[dict[str, object]], int]:
     watch = Watch()
     widget = LiveWidget("bench", "", lambda: None)
     widget.send = lambda message, buffers: sent.append((message, buffers[0]))
-    watch.see(MemberStarted(member="served/seed0", source="served", seed=0))
+    watch.apply(MemberStarted(member="served/seed0", source="served", seed=0))
     for step in range(_STEPS):
-        watch.see(_step(step))
+        watch.apply(_step(step))
     watch.take_news()
     widget.reset({(*key, ""): curve for key, curve in watch.curves.items()})
     first = of_run(watch, "bench")
     for step in range(_STEPS, _STEPS + int(_HZ * (3 * _TICK_S + 20))):
-        watch.see(_step(step))
+        watch.apply(_step(step))
         widget.add([((panel, name, ""), x, y) for panel, name, x, y in watch.take_news()])
         if step % (_HZ // 2) == 0:  # as the monitor does, twice a second
             sent.append(({"kind": "state", "state": of_run(watch, "bench")}, b""))

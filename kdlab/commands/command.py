@@ -165,7 +165,7 @@ def start_run(
                 _hand_over(run, begin, as_json=arguments.json)
             block.enter_context(progress)
 
-        run, pressed = start_job(start, progress.see, arguments, begin, before)
+        run, pressed = start_job(start, progress.on_event, arguments, begin, before)
     if run is None:
         return 0
     if pressed > 1:

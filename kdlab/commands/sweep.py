@@ -44,7 +44,7 @@ def do(arguments: argparse.Namespace) -> int:
         check_name(arguments.save)
     wanted = search(arguments.sweep, *arguments.overrides, limits)
     sweep, pressed = start_job(
-        lambda: wanted.start(arguments.study, say), ProgressLines().see, arguments
+        lambda: wanted.start(arguments.study, say), ProgressLines().on_event, arguments
     )
     if sweep is None:
         return 0

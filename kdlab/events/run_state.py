@@ -70,13 +70,13 @@ class TrainingState:
         """Curves over SECONDS or COUNT, thinned for a small picture."""
         return {key: thinned(curve.over(column)) for key, curve in self.curves.items()}
 
-    def see(self, event: Event, clock: float) -> None:
+    def apply(self, event: Event, clock: float) -> None:
         """Update the state by an event; `clock` is seconds without pauses between sessions."""
         self.ended = self.ended and not isinstance(event, MemberStarted)
         if not self.ended:
             self.seconds = self._at = clock - self.from_clock
         self.new.clear()
-        self.teachers.see(event)
+        self.teachers.apply(event)
         match event:
             case MemberStarted():  # again, after a stop
                 self._before = (0, 0, 0.0)
@@ -201,7 +201,7 @@ class RunState:
     _others: dict[str, TrainingState] = field(default_factory=dict)  # trainings of teachers
     _between: float = 0.0  # seconds between sessions so far
 
-    def see(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """Apply one event of `events.jsonl`."""
         match event:
             case RunStarted():
@@ -215,7 +215,7 @@ class RunState:
                 self.now.teachers.end(event.time)
         self.time = event.time or self.time  # a damaged line has none
         self.newest = self._training(event.member or self.now.member)
-        self.newest.see(event, self.time - self._between)
+        self.newest.apply(event, self.time - self._between)
 
     @property
     def experiment(self) -> str:
@@ -251,5 +251,5 @@ def run_state(events: Iterable[Event]) -> RunState:
     """Return the state of a run after all of these events."""
     state = RunState()
     for event in events:
-        state.see(event)
+        state.apply(event)
     return state

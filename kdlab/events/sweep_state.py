@@ -53,7 +53,7 @@ class SweepState:
     trials: dict[int, TrialState] = field(default_factory=dict)
     best: TrialState | None = None
 
-    def see(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """Apply one event of `events.jsonl`."""
         self.time = event.time
         match event:

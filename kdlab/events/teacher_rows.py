@@ -34,7 +34,7 @@ class TeacherRow:
 class TeacherRows:
     rows: dict[str, TeacherRow] = field(default_factory=dict)  # by name
 
-    def see(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         match event:
             case TeacherJoined():
                 row = self.rows.setdefault(event.name, TeacherRow(event.name, ""))

@@ -154,7 +154,7 @@ class Builder:
         return self.page
 
     def __repr__(self) -> str:
-        state = "has faults" if self.draft.fault else "could run"
+        state = "has faults" if self.draft.fault else "ready to run"
         return f"Builder({self.draft.name!r}, {len(self.draft.changes)} changes, {state})"
 
     def set(self, key: str, value: object) -> None:

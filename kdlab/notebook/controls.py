@@ -81,7 +81,7 @@ class Controls:
             self._send()
 
     def _send(self) -> None:
-        self._page.controls = {**self._facts, "said": list(self._reply)}
+        self._page.controls = {**self._facts, "reply": list(self._reply)}
 
 
 class RunControls(Controls):

@@ -51,7 +51,7 @@ def of_runs(watches: Mapping[str, Watch]) -> LiveState:
     """Return the state of several runs, by label."""
     ended = sum(watch.state in ENDED for watch in watches.values())
     runs = [
-        {"label": label, "state": shown_state(watch), "said": progress_line(watch)}
+        {"label": label, "state": shown_state(watch), "progress": progress_line(watch)}
         for label, watch in watches.items()
     ]
     return {
@@ -191,7 +191,7 @@ def _bottleneck(watch: Watch) -> tuple[str, str]:
     if watch.state != "running" or slow is None or not serving:
         return "", ""
     rate = sum(row.t_t for row in serving)
-    rates = f" ({len(serving)} teachers give up to {rate:,.0f} samples/s together"
+    rates = f" ({len(serving)} teachers give up to {rate:,.0f} samples/s in total"
     level = watch.levels.get((SPEED, "without a teacher"))
     bare = f"; without a teacher the student takes {level[-1][1]:,.0f}" if level else ""
     if slow.side != "student" and watch.held:
@@ -209,7 +209,7 @@ def _film(watch: Watch) -> LiveState | None:
         "side": images.side,
         "labels": images.labels,
         "answers": [
-            {"who": who, "epoch": a.epoch, "said": a.said, "shares": a.shares}
+            {"who": who, "epoch": a.epoch, "classes": a.said, "shares": a.shares}
             for who in ("student at first", "student", "teacher")
             if (a := watch.answers.get(who)) is not None
         ],
@@ -233,7 +233,7 @@ def _teacher(row: TeacherRow) -> LiveState:
 
 
 def _round(event: ErrorsMeasured) -> LiveState:
-    facts = {"round": event.round, "locals": event.locals, "together": event.global_}
+    facts = {"round": event.round, "locals": event.locals, "global": event.global_}
     return facts | {"compressed": event.compressed}
 
 

@@ -83,7 +83,7 @@ class Monitor(LiveView):
     def update(self) -> None:
         with self._lock:
             for event in self._read():
-                self.watch.see(event)
+                self.watch.apply(event)
             news = [
                 ((panel, name, ""), x, y) for panel, name, x, y in self.watch.take_news()
             ]

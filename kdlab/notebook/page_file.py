@@ -29,7 +29,7 @@ def page_file(view: LiveView, title: str) -> str:
     data = json.dumps(snapshot).replace("<", "\\u003c")
     content = f'<h1 class="kd-hidden">{html.escape(title)}</h1><div id="view"></div>'
     scripts = (
-        f'<script type="application/json" id="kept">{data}</script>'
-        f'<script type="module">{script()}{read("kept.js")}</script>'
+        f'<script type="application/json" id="saved">{data}</script>'
+        f'<script type="module">{script()}{read("saved.js")}</script>'
     )
     return html_document(title, f"<style>{style()}</style>{content}", scripts)

@@ -70,11 +70,11 @@ def static(watch: Watch, run_id: str = "") -> str:
     head, *rows = live_state.results(watch) or [[]]
     curves = page.charts(panels({"": watch}))
     parts = {
-        "Devices, newest steps": page.image(timeline(watch.spans), "Gantt")
+        "Devices, latest steps": page.image(timeline(watch.spans), "Gantt")
         if watch.spans
         else "",
         "Teachers": _teachers(watch),
-        "What happened": _ticker(watch),
+        "Events": _ticker(watch),
     }
     cards = [
         *([Card("Test results", table(head, rows))] if rows else []),

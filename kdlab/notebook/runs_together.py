@@ -57,7 +57,7 @@ class RunsTogether(LiveView):
         with self._lock:
             for read, watch in zip(self._reads, self.watches.values(), strict=True):
                 for event in read():
-                    watch.see(event)
+                    watch.apply(event)
             news = [
                 ((panel, name, label), x, y)
                 for label, watch in self.watches.items()

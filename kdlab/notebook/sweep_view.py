@@ -45,7 +45,7 @@ class SweepView(LiveView):
     def update(self) -> None:
         with self._lock:
             for event in self._read():
-                self.watch.see(event)
+                self.watch.apply(event)
             self._update_importance()
             over = self._watched.state in ENDED
             self.controls.show([] if over else ["stop"])

@@ -30,10 +30,10 @@ class SweepWatch(SweepState):
     ticker: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_TICKER))
     marks: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MARKS))
 
-    def see(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """Update by an event of `events.jsonl`."""
         best = self.best
-        super().see(event)
+        super().apply(event)
         if isinstance(event, TrialDone):
             self._draw(self.trials[event.number], new=self.best is not best)
         if line := event.text():
@@ -158,7 +158,7 @@ class SweepWatch(SweepState):
                        last.share(t.value)],
                 "score": scores[t.number],
                 "pruned": t.state != "complete",
-                "said": self._line_text(t),
+                "text": self._line_text(t),
             }
             # The best are drawn last, on top.
             for t in sorted(shown.values(), key=lambda t: scores[t.number])

@@ -75,10 +75,10 @@ class Watch(RunState):
     ruined: bool = False  # possibly: values were set and not reverted
     _news: list[tuple[str, str, float, float]] = field(default_factory=list)
 
-    def see(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """Update by an event of `events.jsonl`."""
         before, chapter = self.now, self.chapter
-        super().see(event)
+        super().apply(event)
         if self.now is not before:
             self._start_member()
         if self.chapter != chapter:

@@ -1,10 +1,10 @@
-// Of a page of its own: light or dark as the system is, and tables that sort.
+// A saved page: light or dark as the system, with tables that sort.
 const dark = matchMedia("(prefers-color-scheme: dark)");
 dark.onchange = () => {
-  for (const one of document.querySelectorAll(".kd")) one.dataset.theme = dark.matches ? "dark" : "light";
+  for (const root of document.querySelectorAll(".kd")) root.dataset.theme = dark.matches ? "dark" : "light";
 };
 dark.onchange();
-// A click on the head of a column sorts by it; once more, the other way round.
+// A click on the head of a column sorts by it; a second click reverses the order.
 for (const head of document.querySelectorAll("thead th:not([scope])")) {
   head.tabIndex = 0;
   head.style.cursor = "pointer";
@@ -12,7 +12,7 @@ for (const head of document.querySelectorAll("thead th:not([scope])")) {
   const sort = () => {
     const body = head.closest("table").tBodies[0], place = head.cellIndex;
     const up = head.ariaSort === "descending";
-    for (const other of head.parentElement.children) other.ariaSort = null;
+    for (const cell of head.parentElement.children) cell.ariaSort = null;
     head.ariaSort = up ? "ascending" : "descending";
     const value = row => row.cells[place].textContent.trim();
     const compare = (a, b) => {

@@ -32,7 +32,7 @@ def stderr_console() -> Console:
 
 
 class Progress:
-    """Show progress: pass events to `see`. A live block in a terminal, else lines."""
+    """Show progress: pass events to `on_event`. A live block in a terminal, else lines."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or stderr_console()
@@ -50,8 +50,8 @@ class Progress:
             self.live.stop()
             sys.stderr.flush()
 
-    def see(self, event: Event) -> None:
-        self.run.see(event)
+    def on_event(self, event: Event) -> None:
+        self.run.apply(event)
         match event:
             case PoolStarting() | TeacherTraining() if self.live is not None:
                 self.live.update(Spinner("dots", event.text()))

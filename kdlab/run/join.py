@@ -118,4 +118,4 @@ def _weights_of(card: str) -> str:
             "which to keep. Omit --model: the teacher then serves what the pool serves."
         )
     with Progress() as progress:
-        return prepare(spec, lambda event: progress.see(event.but(member="teacher"))).sha256
+        return prepare(spec, lambda e: progress.on_event(e.but(member="teacher"))).sha256

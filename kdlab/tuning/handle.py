@@ -57,7 +57,7 @@ class Sweep(JobHandle):
 
     @contextmanager
     def lines(self) -> Iterator[Callable[[Event], None]]:
-        yield ProgressLines().see
+        yield ProgressLines().on_event
 
     @property
     def spec(self) -> SweepSpec:
@@ -194,15 +194,15 @@ class Sweep(JobHandle):
 
 
 class ProgressLines:
-    """Print a sweep's progress in a terminal; pass events to `see`."""
+    """Print a sweep's progress in a terminal; pass events to `on_event`."""
 
     def __init__(self) -> None:
         self.console = stderr_console()
         self.sweep = SweepState()
 
-    def see(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         best = self.sweep.best
-        self.sweep.see(event)
+        self.sweep.apply(event)
         if isinstance(event, TrialDone):
             new = self.sweep.best is not best
             quick = event.state != "failed" and (event.seconds or 0.0) < _QUICK_S

@@ -111,7 +111,7 @@ def test_a_spec_is_put_together_and_started_in_marimo(served, page, picture, els
     page.get_by_text("train.epochs: is 0, must be > 0").wait_for()
     picture("marimo_form")
     epochs.fill("1")
-    page.locator(".kd-state", has_text="could run").wait_for()
+    page.locator(".kd-state", has_text="ready to run").wait_for()
     page.get_by_label("save as configs/").fill("mine")
     page.get_by_role("button", name="save").click()
     page.get_by_text("kdlab run mine").wait_for()

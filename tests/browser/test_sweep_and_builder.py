@@ -81,7 +81,7 @@ def test_a_spec_is_put_together_with_the_messages_of_the_command_line(
     typed.press("End")  # it has the focus still
     picture("builder_fault")
     typed.fill("3")
-    page.locator(".kd-state", has_text="could run").wait_for()
+    page.locator(".kd-state", has_text="ready to run").wait_for()
     page.get_by_text("temperature: 3", exact=False).first.wait_for()  # the YAML follows
     picture("builder")
     button(page, "save").click()

@@ -118,8 +118,8 @@ def test_after_a_resume_terminal_live_view_and_comparison_agree():
     ]
     chapters = set()
     for one in past:
-        watch.see(one)
-        progress.see(one)
+        watch.apply(one)
+        progress.on_event(one)
         chapters.add(watch.chapter)
     own = run_state(past).now
     assert list(watch.curves[LOSS, "loss"]) == [(2.0, 3.0), (5.0, 1.0)]
@@ -245,8 +245,8 @@ def test_a_damaged_line_does_not_turn_time_back():
 def test_a_teacher_that_comes_and_goes_for_ever_costs_all_of_its_time():
     rows = TeacherRows()
     for k in range(500):
-        rows.see(event("teacher_joined", 2.0 * k, name="t0"))
-        rows.see(event("teacher_lost", 2.0 * k + 1, teacher="t0", why="killed", resent=2))
+        rows.apply(event("teacher_joined", 2.0 * k, name="t0"))
+        rows.apply(event("teacher_lost", 2.0 * k + 1, teacher="t0", why="killed", resent=2))
     assert rows.served_s == 500
     assert rows.rows["t0"].resends == 1000
     assert len(rows.rows["t0"].spans) == 60

@@ -10,10 +10,10 @@ TWO = {"objectives": ["top1", "ms"], "directions": ["maximize", "minimize"]}
 
 def seen(trials, **facts):
     state = SweepState()
-    state.see(event("sweep_started", **TWO | facts))
+    state.apply(event("sweep_started", **TWO | facts))
     for number, (top1, ms, feasible) in enumerate(trials):
         values = {"top1": top1, "ms": ms}
-        state.see(
+        state.apply(
             event("trial_done", number=number, state="complete", ended=number + 1, of_trials=9,
                   values_found=values, feasible=feasible)
         )  # fmt: skip
@@ -45,13 +45,13 @@ def test_what_is_smaller_is_better_where_the_sweep_says_so():
 def test_a_trial_whose_begin_nobody_saw_counts():
     state = seen([(50.0, 2.0, True)])
     assert state.trials[0].state == "complete"
-    state.see(event("sweep_done", state="failed", error="no space is left"))
+    state.apply(event("sweep_done", state="failed", error="no space is left"))
     assert (state.state, state.error) == ("failed", "no space is left")
 
 
 def test_a_trial_that_is_tried_again_does_not_run_any_more():
     state = seen([])
     for number in (0, 1):
-        state.see(event("trial_started", number=number, values={}, why="suggested"))
-    state.see(event("trial_requeued", number=0, why="signal 9", tries=1))
+        state.apply(event("trial_started", number=number, values={}, why="suggested"))
+    state.apply(event("trial_requeued", number=0, why="signal 9", tries=1))
     assert {t.number: t.state for t in state.trials.values()} == {1: "running"}

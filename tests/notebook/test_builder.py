@@ -91,7 +91,7 @@ def press(builder, do, name="my/experiment", **more):
     """As its page says it; the answer."""
     page = builder.page
     page._receive(page, {"kind": "order", "do": do, "name": name} | more, [])
-    return page.controls["said"][2]
+    return page.controls["reply"][2]
 
 
 def enter(builder, key, text):
@@ -156,7 +156,7 @@ def test_what_no_field_would_say_is_refused(elsewhere):
         ("train.lr", "1" * 200_000), ("train.lr", 1), ("soft_labels", {"use": "x"}),
     ):  # fmt: skip
         enter(builder, key, text)
-        assert builder.page.controls["said"][1] == "bad", key
+        assert builder.page.controls["reply"][1] == "bad", key
     assert builder.draft.yaml() == before
     assert builder.fault == ""
 

@@ -41,7 +41,7 @@ def test_an_order_is_carried_out_and_answered(page, orders):
     press(page, do="set", values={"lr_factor": 2})
     assert [order.do for order in orders] == ["stop", "set"]
     assert orders[1].values == {"lr_factor": 2.0}
-    assert page.controls["said"] == [2, "plain", "requested: set"]
+    assert page.controls["reply"] == [2, "plain", "requested: set"]
     assert page.controls["buttons"] == ["stop"]
 
 
@@ -59,13 +59,13 @@ def test_an_order_is_carried_out_and_answered(page, orders):
 def test_what_no_button_would_say_is_refused(page, orders, said):
     press(page, **said)
     assert orders == []
-    assert page.controls["said"][:2] == [1, "bad"]
+    assert page.controls["reply"][:2] == [1, "bad"]
 
 
 @pytest.mark.parametrize(("do", "words"), [("kill", "no <b>teacher"), ("save", "no space")])
 def test_what_cannot_be_done_is_said(page, orders, do, words):
     press(page, do=do)
-    assert words in page.controls["said"][2]
+    assert words in page.controls["reply"][2]
 
 
 def test_a_page_that_only_watches_takes_no_orders(page):

@@ -15,16 +15,16 @@ STEP = {"member": "served/seed0", "of_steps": 100, "samples_per_second": 500.0}
 def trained(starved_each=0.0, teachers=2, steps=20, wire_each=0.05, *, shares=False):
     """A run whose student waited so many seconds of each second."""
     watch = Watch()
-    watch.see(
+    watch.apply(
         event("run_started", 0.0, experiment="e", members=["none/seed0", "served/seed0"])
     )
     began = {"member": "served/seed0", "source": "served", "shares_cores": shares}
-    watch.see(event("member_started", 0.0, seed=0, **began))
-    watch.see(event("scheduled", 0.0, t_s=900.0, t_t=100.0, n=9, got=2))
+    watch.apply(event("member_started", 0.0, seed=0, **began))
+    watch.apply(event("scheduled", 0.0, t_s=900.0, t_t=100.0, n=9, got=2))
     for k in range(teachers):
-        watch.see(event("teacher_joined", 0.0, name=f"t{k}", t_t=100.0))
+        watch.apply(event("teacher_joined", 0.0, name=f"t{k}", t_t=100.0))
     for k in range(1, steps + 1):
-        watch.see(
+        watch.apply(
             event(
                 "step_logged",
                 float(k),
@@ -57,13 +57,13 @@ def test_who_is_the_bottleneck():
 
 def test_what_a_setting_holds_back_is_no_want_of_teachers():
     watch = trained(0.5)
-    watch.see(event("threshold_limits", 21.0, ut=64, enough=256))
+    watch.apply(event("threshold_limits", 21.0, ut=64, enough=256))
     assert "set soft_labels.ut=256" in live_state.verdict(watch, "r")["text"]
 
 
 def test_the_end_says_what_to_do():
     watch = trained()
-    watch.see(event("run_done", 30.0, state="failed", error="no space is left"))
+    watch.apply(event("run_done", 30.0, state="failed", error="no space is left"))
     said = live_state.verdict(watch, "r1")
     assert said["tone"] == "bad"
     assert "no space is left" in said["text"]
@@ -74,12 +74,12 @@ def test_the_end_says_what_to_do():
 def test_samples_that_were_not_trained_on_are_said_in_the_end():
     watch = trained()
     row = {"member": "ec/seed0", "samples_seen": 60, "samples_lost": 40}
-    watch.see(event("run_done", 30.0, state="finished", result={"runs": [row]}))
+    watch.apply(event("run_done", 30.0, state="finished", result={"runs": [row]}))
     said = live_state.verdict(watch, "r1")
     text = "40 of 100 samples of ec/seed0 were not trained on."
     assert said == {"tone": "bad", "text": text}
     row["without"] = "3 of 4 rounds went without worker 2"
-    watch.see(event("run_done", 30.0, state="finished", result={"runs": [row]}))
+    watch.apply(event("run_done", 30.0, state="finished", result={"runs": [row]}))
     text = f"3 of 4 rounds went without worker 2: {text}"
     assert live_state.verdict(watch, "r1") == {"tone": "bad", "text": text}
 
@@ -87,13 +87,13 @@ def test_samples_that_were_not_trained_on_are_said_in_the_end():
 def test_a_comparison_ends_with_its_verdict():
     watch = trained()
     judged = {"kind": "helped", "sentence": "the teacher helped by 18.1 points"}
-    watch.see(event("run_done", 30.0, state="finished", result={"verdict": judged}))
+    watch.apply(event("run_done", 30.0, state="finished", result={"verdict": judged}))
     said = live_state.verdict(watch, "r1")
     assert said == {"tone": "good", "text": judged["sentence"]}
     assert judged["sentence"] in picture.static(watch)
     row = {"member": "served/seed0", "samples_seen": 60, "samples_lost": 40}
     result = {"runs": [row], "verdict": judged}
-    watch.see(event("run_done", 31.0, state="finished", result=result))
+    watch.apply(event("run_done", 31.0, state="finished", result=result))
     lost = "40 of 100 samples of served/seed0 were not trained on."
     both = {"tone": "bad", "text": f"{lost}\n{judged['sentence']}"}
     assert live_state.verdict(watch, "r1") == both
@@ -115,7 +115,7 @@ def test_what_each_training_came_to_is_a_table(validated, taken):
             [("none", 0, 88.0), ("served", 0, 91.0), ("served", 1, 92.0)], validated, strict=True)
     ]  # fmt: skip
     result = {"runs": rows, "source": "served", "teacher_top1": 94.25}
-    watch.see(event("run_done", 30.0, state="finished", result=result))
+    watch.apply(event("run_done", 30.0, state="finished", result=result))
     head, *found = live_state.results(watch)
     assert [row[-1] for row in found] == taken
     assert [row[1:4] for row in found] == [
@@ -128,23 +128,23 @@ def test_what_each_training_came_to_is_a_table(validated, taken):
 
 def test_no_teacher_is_said_until_one_joins():
     watch = trained()
-    watch.see(
+    watch.apply(
         event("all_teachers_lost", 21.0, unplaced=64, wait_s=60.0, join="kdlab teacher x")
     )
     assert "kdlab teacher x" in live_state.verdict(watch, "r")["text"]
-    watch.see(event("teacher_joined", 22.0, name="t9", t_t=100.0))
+    watch.apply(event("teacher_joined", 22.0, name="t9", t_t=100.0))
     assert live_state.verdict(watch, "r")["tone"] == "good"
 
 
 def test_time_left_is_that_of_the_newest_pace_without_pauses():
     watch = trained()
     assert watch.seconds_left() == 80.0
-    watch.see(event("paused", 21.0, step=20))
+    watch.apply(event("paused", 21.0, step=20))
     assert watch.seconds_left() is None
-    watch.see(event("continued", 1000.0, step=20))
+    watch.apply(event("continued", 1000.0, step=20))
     for k in range(21, 30):  # at half the speed
         at = 1000.0 + 2 * (k - 20)
-        watch.see(
+        watch.apply(
             event("step_logged", at, step=k, epoch=0, loss=1.0, starved_s=0.0, **STEP)
         )
     assert watch.seconds_left() == 71 * 2.0
@@ -152,8 +152,8 @@ def test_time_left_is_that_of_the_newest_pace_without_pauses():
 
 def test_lanes_say_when_each_teacher_served():
     watch = trained()
-    watch.see(event("teacher_lost", 21.0, teacher="t0", why="killed", resent=3))
-    watch.see(event("teacher_joined", 25.0, name="t0", t_t=50.0))
+    watch.apply(event("teacher_lost", 21.0, teacher="t0", why="killed", resent=3))
+    watch.apply(event("teacher_joined", 25.0, name="t0", t_t=50.0))
     shown = live_state.of_run(watch, "r")
     (lane,) = [teacher for teacher in shown["teachers"] if teacher["name"] == "t0"]
     assert lane["spans"] == [
@@ -169,7 +169,9 @@ def test_lanes_say_when_each_teacher_served():
 def test_of_a_thousand_teachers_those_that_serve_are_shown():
     watch = trained(teachers=1000)
     for k in range(990):
-        watch.see(event("teacher_lost", 21.0 + k, teacher=f"t{k}", why="killed", resent=0))
+        watch.apply(
+            event("teacher_lost", 21.0 + k, teacher=f"t{k}", why="killed", resent=0)
+        )
     shown = live_state.of_run(watch, "r")["teachers"]
     assert len(shown) == 100
     assert {f"t{k}" for k in range(989, 1000)} <= {teacher["name"] for teacher in shown}
@@ -192,7 +194,7 @@ def test_several_runs_are_one_state():
     shown = live_state.of_runs({"a": trained(), "b": trained(steps=40)})
     assert (shown["done"], shown["of"]) == (60, 200)
     assert [run["label"] for run in shown["runs"]] == ["a", "b"]
-    assert "training 2 of 2" in shown["runs"][0]["said"]
+    assert "training 2 of 2" in shown["runs"][0]["progress"]
     json.dumps(shown)
 
 
@@ -200,7 +202,7 @@ def test_findings_of_checks_are_shown_the_worst_first():
     watch = trained()
     for code, result in (("KD-D08", "tip"), ("KD-R08", "issue"), ("KD-D01", "passed")):
         told = {"found": "what & why", "advice": "Do it"} if result != "passed" else {}
-        watch.see(event("check_made", 9.0, code=code, result=result, title="t", **told))
+        watch.apply(event("check_made", 9.0, code=code, result=result, title="t", **told))
     assert live_state.of_run(watch, "r1")["checks"] == [
         ["issue", "KD-R08", "what & why", "Do it"],
         ["tip", "KD-D08", "what & why", "Do it"],

@@ -63,7 +63,7 @@ def shown(monitor):
     """(words on its buttons, dials by name, newest answer)."""
     facts = monitor.page.controls
     dials = {one["name"]: one["value"] for one in facts.get("dials", ())}
-    return facts["buttons"], dials, facts["said"][2]
+    return facts["buttons"], dials, facts["reply"][2]
 
 
 @pytest.mark.usefixtures("filled_here")

@@ -16,7 +16,7 @@ EVIL = "</script><script>document.title='broken'</script>"
 
 def kept(page):
     """What the page was given, as a browser reads it."""
-    (text,) = re.findall(r'id="kept">(.*?)</script>', page, re.DOTALL)
+    (text,) = re.findall(r'id="saved">(.*?)</script>', page, re.DOTALL)
     return json.loads(text)
 
 

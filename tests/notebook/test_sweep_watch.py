@@ -17,7 +17,7 @@ BEFORE = "the experiment as it is"
 
 def started(direction="maximize"):
     watch = SweepWatch()
-    watch.see(
+    watch.apply(
         event(
             "sweep_started", 1.0, study="s", sweep="s", group="g", tracking_uri=None,
             spec={"space": SPACE, "trials": 8}, spec_hash="", optuna="4",
@@ -29,18 +29,18 @@ def started(direction="maximize"):
 
 def trial(watch, number, value, state="complete", why="suggested", lr=0.1, **more):
     values = {"train.lr": lr, "loss.weight": 0.25, "train.optimizer": "adamw"}
-    watch.see(
+    watch.apply(
         event(
             "trial_started", 2.0 + number, number=number, values=values, run=None,
             why=why, worker=0,
         )
     )  # fmt: skip
     if state == "pruned":
-        watch.see(
+        watch.apply(
             event("trial_stopping", 2.2 + number, number=number, epoch=2, value=value)
         )
     found = {"validation_top1": value} if state == "complete" else None
-    watch.see(
+    watch.apply(
         event(
             "trial_done", 2.5 + number, number=number, state=state, seconds=0.5,
             ended=number + 1, of_trials=8, run=None, set=values, values_found=found, **more,
@@ -96,7 +96,7 @@ def test_what_fresh_seeds_said_is_the_end():
     trial(watch, 0, 50.0, why=BEFORE)
     trial(watch, 1, 60.0)
     judged = {"kind": "did_not_help", "sentence": "the setting did not help"}
-    watch.see(event("sweep_done", 20.0, state="finished", result={"verdict": judged}))
+    watch.apply(event("sweep_done", 20.0, state="finished", result={"verdict": judged}))
     said = watch.page({})["verdict"]
     assert said["tone"] == "warn"
     assert said["text"].startswith("Best: trial 1 with")

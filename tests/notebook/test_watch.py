@@ -35,12 +35,12 @@ def served(watch, **teacher):
             "ut": 64,
         }
     }
-    watch.see(event("run_started", time=1.0, experiment="quickstart", spec=spec))
-    watch.see(
+    watch.apply(event("run_started", time=1.0, experiment="quickstart", spec=spec))
+    watch.apply(
         event("member_started", time=2.0, member="served/seed0", source="served", seed=0)
     )
-    watch.see(event("scheduled", time=3.0, t_s=900.0, t_t=100.0, n=9, got=2))
-    watch.see(
+    watch.apply(event("scheduled", time=3.0, t_s=900.0, t_t=100.0, n=9, got=2))
+    watch.apply(
         event(
             "teacher_joined",
             time=3.0,
@@ -49,7 +49,7 @@ def served(watch, **teacher):
     )
     step = {"of_steps": 10, "samples_per_second": 850.0}
     for number in range(1, 6):
-        watch.see(
+        watch.apply(
             event(
                 "step_logged",
                 3.0 + number,
@@ -73,10 +73,12 @@ def test_it_knows_curves_lines_and_teachers():
     }
     assert len(watch.take_news()) == 15
     assert watch.take_news() == []
-    watch.see(event("teacher_lost", time=9.0, teacher="teacher-0", why="killed", resent=3))
+    watch.apply(
+        event("teacher_lost", time=9.0, teacher="teacher-0", why="killed", resent=3)
+    )
     row = watch.now.teachers.rows["teacher-0"]
     assert (row.state, row.resends) == ("lost", 3)
-    watch.see(
+    watch.apply(
         event(
             "settings_changed",
             time=9.0,
@@ -88,15 +90,15 @@ def test_it_knows_curves_lines_and_teachers():
     # What was drawn before stays as it was.
     assert watch.levels["unused soft labels", "ut"] == [(0, 64.0), (5, 99.0)]
     assert [mark.kind for mark in watch.marks] == ["bad", "set"]
-    watch.see(event("paused", time=9.5, step=5))
+    watch.apply(event("paused", time=9.5, step=5))
     assert 'data-state="paused">paused<' in picture.static(watch)
-    watch.see(event("run_done", time=10.0, state="finished"))
+    watch.apply(event("run_done", time=10.0, state="finished"))
     assert 'data-state="finished">finished<' in picture.static(watch)
 
 
 def test_another_member_has_curves_of_its_own():
     watch = served(Watch())
-    watch.see(
+    watch.apply(
         event("member_started", time=20.0, member="none/seed0", source="none", seed=0)
     )
     assert watch.now.panels == []
@@ -105,7 +107,7 @@ def test_another_member_has_curves_of_its_own():
 
 def test_a_teachers_own_training_is_no_student():
     watch = served(Watch())
-    watch.see(
+    watch.apply(
         event(
             "step_logged",
             time=11.0,
@@ -123,8 +125,8 @@ def test_a_teachers_own_training_is_no_student():
 def test_whatever_names_say_is_text():
     evil = "<script>alert(1)</script><img src=x onerror=alert(2)>"
     watch = served(Watch(), name=evil, device=evil)
-    watch.see(event("warned", time=9.0, message=evil))
-    watch.see(event("local_step", time=9.0, worker=evil, step=6, of_steps=10, loss=0.3))
+    watch.apply(event("warned", time=9.0, message=evil))
+    watch.apply(event("local_step", time=9.0, worker=evil, step=6, of_steps=10, loss=0.3))
     pictures = chart.drawings(picture.panels({evil: watch}))
     for shown in (picture.static(watch), picture.several_runs({evil: watch}), *pictures):
         assert "<script" not in shown
@@ -157,7 +159,7 @@ def test_the_picture_of_a_run_that_has_shown_nothing():
 
 def test_numbers_that_are_none_do_not_break_the_picture():
     watch = served(Watch())
-    watch.see(
+    watch.apply(
         event(
             "step_logged",
             time=9.0,
@@ -176,11 +178,11 @@ def test_numbers_that_are_none_do_not_break_the_picture():
 
 def test_what_devices_did_is_drawn_as_it_came_last():
     watch = Watch()
-    watch.see(event("member_started", time=1.0, member="tr/seed0"))
+    watch.apply(event("member_started", time=1.0, member="tr/seed0"))
     assert "Gantt" not in picture.static(watch)
     for width in (0.5, 1.0):
         spans = [[0, "teacher", 7, 0.0, width], [1, "<b>", 7, width, 2 * width]]
-        watch.see(event("trace_recorded", time=2.0, member="tr/seed0", spans=spans))
+        watch.apply(event("trace_recorded", time=2.0, member="tr/seed0", spans=spans))
     drawn = timeline(watch.spans)
     assert drawn.count("<rect") == 2 + 1  # spans, and the part that has a colour
     ElementTree.fromstring(drawn)
@@ -189,16 +191,16 @@ def test_what_devices_did_is_drawn_as_it_came_last():
     assert "<b>" not in drawn
     assert "teacher 25%" in drawn  # one of two devices, half of the time
     assert 'alt="Gantt" src="data:image/svg+xml' in picture.static(watch)
-    watch.see(event("member_started", time=3.0, member="dp/seed0"))
+    watch.apply(event("member_started", time=3.0, member="dp/seed0"))
     assert "Gantt" not in picture.static(watch)
 
 
 def test_there_is_a_way_back_from_what_was_set_until_it_is_gone():
     watch = Watch()
-    watch.see(event("member_started", 0.0, source="none", seed=0))
-    watch.see(event("settings_changed", 1.0, step=4, values={"lr_factor": 9.0}))
+    watch.apply(event("member_started", 0.0, source="none", seed=0))
+    watch.apply(event("settings_changed", 1.0, step=4, values={"lr_factor": 9.0}))
     assert watch.ruined
-    watch.see(event("settings_reverted", 2.0, step=4, values={"lr_factor": 1.0}))
+    watch.apply(event("settings_reverted", 2.0, step=4, values={"lr_factor": 1.0}))
     assert not watch.ruined
     assert watch.values == {"lr_factor": 1.0}
     assert [mark.text for mark in watch.marks] == ["set: lr_factor = 9"]

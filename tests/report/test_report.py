@@ -86,7 +86,7 @@ def seen(events, terminal=False):
         Console(file=out, force_terminal=terminal, width=80, height=25)
     ) as progress:
         for event in events:
-            progress.see(event)
+            progress.on_event(event)
     return out.getvalue()
 
 
@@ -133,9 +133,9 @@ def test_while_a_pool_starts_the_bar_of_the_training_before_is_gone():
     out = io.StringIO()
     with Progress(Console(file=out, force_terminal=True, width=80)) as progress:
         for one in (START, MEMBER, STEP):
-            progress.see(one)
+            progress.on_event(one)
         out.truncate(0)
-        progress.see(event("pool_starting", pool="cluster/local_pool"))
+        progress.on_event(event("pool_starting", pool="cluster/local_pool"))
         progress.live.refresh()
     assert "teacher pool: cluster/local_pool" in out.getvalue()
     assert "steps  [" not in out.getvalue()

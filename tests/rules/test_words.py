@@ -5,7 +5,14 @@ import ast
 import pytest
 from rules import house, words
 
-PAGES = sorted([house.ROOT / "README.md", *(house.ROOT / "docs").glob("*.md")])
+PAGES = sorted(
+    [
+        house.ROOT / "README.md",
+        *(house.ROOT / "docs").glob("*.md"),
+        *(house.KDLAB / "checks" / "pages").glob("*.md"),
+        *house.KDLAB.rglob("*.js"),
+    ]
+)
 
 
 @pytest.mark.parametrize("path", house.FILES, ids=house.place)
@@ -43,6 +50,11 @@ def names(source):
 )
 def test_names_that_say_nothing_are_found_where_they_are_bound(source, bound):
     assert names(source) == bound
+
+
+def test_scripts_of_the_live_view_have_names_that_say_something():
+    source = "const made = 1;\nthis.kept = 2;\nif (this.kept === 2) f(made);\nlet maker;"
+    assert list(words.names_in_script(source)) == [(1, "made"), (2, "kept")]
 
 
 @pytest.mark.parametrize(

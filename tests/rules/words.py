@@ -59,6 +59,15 @@ def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield getattr(node, "lineno", 0), name
 
 
+def names_in_script(source: str) -> Iterator[tuple[int, str]]:
+    """Lines and names that a script of the live view declares, of those in `EMPTY`."""
+    declared = re.compile(r"\b(?:const|let|function|class)\s+(\w+)|\bthis\.(\w+)\s*=[^=]")
+    for number, line in enumerate(source.splitlines(), 1):
+        for hit in declared.finditer(line):
+            if (name := hit[1] or hit[2]) in EMPTY:
+                yield number, name
+
+
 def openings(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Lines and first lines of docstrings that open with a word of `OPENINGS`."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -103,6 +112,11 @@ def findings(path: Path) -> list[str]:
     """What is to be written otherwise in a module or a page, each as FILE:LINE: TEXT."""
     text = path.read_text(encoding="utf-8")
     hits = list(phrases(spoken(text) if path.suffix == ".py" else text))
+    if path.suffix == ".js":
+        hits += [
+            (line, f"a name that says nothing: {name}")
+            for line, name in names_in_script(text)
+        ]
     if path.suffix == ".py":
         tree = ast.parse(text)
         hits += renamed(tree)
@@ -126,7 +140,10 @@ def main() -> int:
     ]
     files = [f for b in below for f in ([b] if b.is_file() else sorted(b.rglob("*")))]
     hits = [
-        hit for file in files if file.suffix in (".py", ".md") for hit in findings(file)
+        hit
+        for file in files
+        if file.suffix in (".py", ".md", ".js")
+        for hit in findings(file)
     ]
     sys.stdout.write("\n".join([*hits, f"{len(hits)} findings\n"]))
     return bool(hits)

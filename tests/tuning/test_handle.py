@@ -207,9 +207,9 @@ def started(direction="maximize"):
 
 
 def test_quick_trials_are_lines_where_they_are_the_best_so_far(lines):
-    lines.see(started())
+    lines.on_event(started())
     for number, top1 in enumerate((50.0, 40.0, 60.0)):
-        lines.see(done(number, top1))
+        lines.on_event(done(number, top1))
     assert lines.console.said == [
         "sweep s: validation_top1",
         "  1/30  trial 0  validation_top1 50  0.1 s  best so far",
@@ -218,26 +218,26 @@ def test_quick_trials_are_lines_where_they_are_the_best_so_far(lines):
 
 
 def test_less_is_better_where_the_sweep_says_so(lines):
-    lines.see(started("minimize"))
+    lines.on_event(started("minimize"))
     for number, top1 in enumerate((50.0, 40.0, 60.0)):
-        lines.see(done(number, top1))
+        lines.on_event(done(number, top1))
     assert [line.split()[2] for line in lines.console.said[1:]] == ["0", "1"]
 
 
 def test_every_twentieth_and_each_slow_trial_is_a_line(lines):
-    lines.see(started())
+    lines.on_event(started())
     for number in range(21):
-        lines.see(done(number, 50.0 - number))
+        lines.on_event(done(number, 50.0 - number))
     assert [line.split()[0] for line in lines.console.said[1:]] == ["1/30", "20/30"]
-    lines.see(done(22, 1.0, seconds=3.0))
+    lines.on_event(done(22, 1.0, seconds=3.0))
     assert lines.console.said[-1].endswith("3.0 s")
 
 
 def test_failures_constraints_and_pruned_ones_are_said(lines):
-    lines.see(started())
-    lines.see(done(0, None, state="failed", error="no room\nat all", seconds=None))
-    lines.see(done(1, 99.0, feasible=False, seconds=2.0))
-    lines.see(done(2, None, state="pruned", epoch=4, seconds=2.0))
+    lines.on_event(started())
+    lines.on_event(done(0, None, state="failed", error="no room\nat all", seconds=None))
+    lines.on_event(done(1, 99.0, feasible=False, seconds=2.0))
+    lines.on_event(done(2, None, state="pruned", epoch=4, seconds=2.0))
     assert lines.console.said[1:] == [
         "  1/30  trial 0 failed: no room",
         "  2/30  trial 1  validation_top1 99  2.0 s  breaks a constraint",

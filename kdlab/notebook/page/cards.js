@@ -3,13 +3,13 @@
 const SVG = "http://www.w3.org/2000/svg";
 
 function shape(kind, attributes, text) {
-  const made = document.createElementNS(SVG, kind);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  if (text !== undefined) made.textContent = text;
-  return made;
+  const element = document.createElementNS(SVG, kind);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  if (text !== undefined) element.textContent = text;
+  return element;
 }
 
-// Of one list in the state, or of what `facts` finds there; `draw` is called when that has changed.
+// Shows one entry of the state, or what `facts` returns of it; `draw` runs only when that has changed.
 class Card {
   constructor(key, title, place = div(), note = tag("p", "kd-note")) {
     this.card = tag("section", `kd-card kd-${key}`, [tag("h3", "", title), place, note], { hidden: "" });
@@ -21,22 +21,22 @@ class Card {
   }
 
   show(state) {
-    const facts = this.facts(state), now = JSON.stringify(facts);
+    const facts = this.facts(state), text = JSON.stringify(facts);
     this.card.hidden = !facts;
-    if (facts && now !== this.drawn) this.draw(facts);
-    this.drawn = now;
+    if (facts && text !== this.drawn) this.draw(facts);
+    this.drawn = text;
   }
 }
 
-// It scrolls, by keyboard too.
-function scrolls(kind, className, label) {
+// An element that scrolls, by keyboard too.
+function scrollable(kind, className, label) {
   return tag(kind, className, [], { tabindex: 0, role: kind === "div" ? "group" : "list", "aria-label": label });
 }
 
-// Rows of cells; the first are names.
+// Rows of cells; the first row has the names of the columns.
 class Table extends Card {
   constructor(key, title) {
-    super(key, title, scrolls("div", "kd-scroll", title));
+    super(key, title, scrollable("div", "kd-scroll", title));
   }
 
   draw(rows) {
@@ -54,10 +54,10 @@ function duration(seconds) {
     : `${(seconds / 3600).toFixed(1)} h`;
 }
 
-// When each teacher served, and how it left: a row a teacher, the time of the run across.
+// A row for each teacher: when it served and how it left, over the time of the run.
 class Lanes extends Card {
   constructor() {
-    super("lanes", "Teachers over time", scrolls("div", "kd-rows", "Teachers"), div("kd-row"));
+    super("lanes", "Teachers over time", scrollable("div", "kd-rows", "Teachers"), div("kd-row"));
   }
 
   facts({ teachers, clock }) {
@@ -65,8 +65,8 @@ class Lanes extends Card {
   }
 
   draw({ teachers, clock }) {
-    const whole = max(1, clock.now - clock.start);
-    const share = (t) => 100 * min(1, max(0, (t - clock.start) / whole));
+    const total = max(1, clock.now - clock.start);
+    const share = (t) => 100 * min(1, max(0, (t - clock.start) / total));
     this.place.replaceChildren(...teachers.map((teacher) => {
       const bars = teacher.spans.map(([from, to, how]) => {
         const bar = tag("i", "", [], { "data-how": how,
@@ -81,20 +81,20 @@ class Lanes extends Card {
         span("kd-lane", bars),
         span("kd-how", state, { "data-how": state }),
         span("kd-number", `${exact(rate)}/s`,
-          { title: "samples/s it measured when it joined" }),
-        span("kd-number", resends ? `${resends} again` : "",
-          { title: "batches that had to be sent to another one" }),
+          { title: "samples/s, measured when it joined" }),
+        span("kd-number", resends ? `${resends} resent` : "",
+          { title: "batches that were sent again to another teacher" }),
       ]);
     }));
     this.note.replaceChildren(span(),
-      span("kd-lane-ends", ["begin", span("", duration(whole))]));
+      span("kd-lane-ends", ["begin", span("", duration(total))]));
   }
 }
 
-// What each device of a pipeline did in the last steps of an epoch.
+// Activity of each device of a pipeline in the last steps of an epoch.
 class Gantt extends Card {
   constructor() {
-    super("gantt", "Devices, newest steps");
+    super("gantt", "Devices, latest steps");
   }
 
   facts({ spans, parts }) {
@@ -133,7 +133,7 @@ class Gantt extends Card {
   }
 }
 
-// Errors of every round: local models, what they are together, and what it was compressed to.
+// Test errors of every round: local models, the global model, the compressed models.
 class Rounds extends Card {
   constructor() {
     super("rounds", "Rounds: test error, %");
@@ -141,39 +141,39 @@ class Rounds extends Card {
 
   draw(rounds) {
     const shown = rounds.slice(-14);
-    const all = shown.flatMap((r) => [...r.locals, ...r.compressed, r.together]);
+    const all = shown.flatMap((r) => [...r.locals, ...r.compressed, r.global]);
     const low = min(...all), high = max(...all);
     const wide = 720, tall = 190, left = 46;
     const y = (v) => 10 + (tall - 40) * (1 - (v - low) / (high - low || 1));
     const newest = rounds.at(-1);
-    const drawn = drawing(tall, `test errors of ${rounds.length} rounds; newest: together ` +
-      `${exact(newest.together)} %, local models ${newest.locals.map(exact).join(", ")} %`);
+    const drawn = drawing(tall, `test errors of ${rounds.length} rounds; newest: global model ` +
+      `${exact(newest.global)} %, local models ${newest.locals.map(exact).join(", ")} %`);
     for (const value of ticks(low, high, 4)) {
       drawn.append(shape("line", { x1: left, x2: wide, y1: y(value), y2: y(value), class: "kd-grid" }),
         shape("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, short(value)));
     }
     const each = (wide - left) / shown.length;
-    shown.forEach(({ round, locals, together, compressed }, k) => {
+    shown.forEach(({ round, locals, global, compressed }, k) => {
       const x = left + each * (k + 0.5);
       const dot = (v, by, name) => {
-        const made = shape("circle", { cx: x + by, cy: y(v), r: 4, class: `kd-${name.split(" ")[0]}` });
-        made.append(shape("title", {}, `${name}: ${exact(v)} %`));
-        drawn.append(made);
+        const circle = shape("circle", { cx: x + by, cy: y(v), r: 4, class: `kd-${name.split(" ")[0]}` });
+        circle.append(shape("title", {}, `${name}: ${exact(v)} %`));
+        drawn.append(circle);
       };
       locals.forEach((v, w) => dot(v, -12, `local model ${w}`));
-      dot(together, 0, "together");
+      dot(global, 0, "global model");
       compressed.forEach((v, w) => dot(v, 12, `compressed model ${w}`));
       drawn.append(shape("text", { x, y: tall - 8, "text-anchor": "middle" }, round));
     });
     this.place.replaceChildren(drawn);
-    this.note.replaceChildren(...["local", "together", "compressed"].slice(0, newest.compressed.length ? 3 : 2)
+    this.note.replaceChildren(...["local", "global", "compressed"].slice(0, newest.compressed.length ? 3 : 2)
       .map((name) => span("", [tag("i", `kd-${name}`), name])));
   }
 }
 
 class Events extends Card {
   constructor() {
-    super("ticker", "What happened", scrolls("ol", "kd-list", "Newest events first"));
+    super("ticker", "Events", scrollable("ol", "kd-list", "Newest events first"));
   }
 
   draw(ticker) {
@@ -185,13 +185,13 @@ class Events extends Card {
 // Findings, issues first.
 class Checks extends Card {
   constructor() {
-    super("checks", "Checks", scrolls("ol", "kd-list", "Findings, issues first"));
+    super("checks", "Checks", scrollable("ol", "kd-list", "Findings, issues first"));
   }
 
   draw(checks) {
-    const told = checks.filter(([result]) => result !== "passed");
-    this.place.replaceChildren(...told.map(([result, code, found, advice]) => tag("li", "", [
-      tag("b", "", `${result} ${code}`, { "data-tone": result === "tip" ? "warn" : "bad" }), tag("span", "", `${found}\n${advice}`)])));
-    this.note.textContent = `${checks.length - told.length} passed; kdlab show CODE is a page`;
+    const faults = checks.filter(([result]) => result !== "passed");
+    this.place.replaceChildren(...faults.map(([result, code, finding, advice]) => tag("li", "", [
+      tag("b", "", `${result} ${code}`, { "data-tone": result === "tip" ? "warn" : "bad" }), tag("span", "", `${finding}\n${advice}`)])));
+    this.note.textContent = `${checks.length - faults.length} passed; kdlab show CODE explains a check`;
   }
 }

@@ -1,30 +1,30 @@
-// One chart: curves on a canvas, and over it a second one for what follows the pointer.
+// A chart: curves on one canvas, and above it a second canvas for what follows the pointer.
 
 const LEFT = 50, RIGHT = 12, TOP = 8, BOTTOM = 34; // of the plot within its canvas
-const FLAGS = 12; // of what happened
+const FLAGS = 12; // the newest events, which get one
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
 
 // `inside`: text, a node, or several.
 function tag(kind, className = "", inside = [], attributes = {}) {
-  const made = document.createElement(kind);
-  if (className) made.className = className;
-  made.append(...[inside].flat());
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  return made;
+  const element = document.createElement(kind);
+  if (className) element.className = className;
+  element.append(...[inside].flat());
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
 }
 
 const div = (...rest) => tag("div", ...rest), span = (...rest) => tag("span", ...rest);
 
 function button(words, press, className = "", attributes = {}) {
-  const made = tag("button", className, words, { type: "button", ...attributes });
-  made.onclick = press;
-  return made;
+  const element = tag("button", className, words, { type: "button", ...attributes });
+  element.onclick = press;
+  return element;
 }
 
 function swatch(colour) {
-  const made = tag("i");
-  made.style.setProperty("--own", colour);
-  return made;
+  const mark = tag("i");
+  mark.style.setProperty("--own", colour);
+  return mark;
 }
 
 function dot(c, x, y, size, how = "fill") {
@@ -66,8 +66,8 @@ class Chart {
     this.base = tag("canvas", "kdlab-curves", [], unseen);
     this.over = tag("canvas", "", [], unseen);
     this.tip = div("kd-tip", [], { hidden: "" });
-    this.said = div("kd-hidden", [], { role: "status" });
-    this.plot = div("kd-plot", [this.base, this.over, this.tip, this.said],
+    this.speech = div("kd-hidden", [], { role: "status" });
+    this.plot = div("kd-plot", [this.base, this.over, this.tip, this.speech],
       { tabindex: 0, role: "group" });
     this.legend = div("kd-legend");
     const title = tag("h3", "", [panel.title, span("kd-unit", panel.unit)]);
@@ -90,27 +90,27 @@ class Chart {
     }));
   }
 
-  get shown() {
+  get visible() {
     return this.curves.filter((c) => c.series.n && !this.shared.hidden.has(c.key));
   }
 
   // Limits of x over all curves.
-  reach() {
+  extent() {
     const all = this.curves.map(({ series }) => series).filter(({ n }) => n);
     const low = min(...all.map(({ x }) => x[0])), high = max(...all.map(({ x, n }) => x[n - 1]));
     return low > high ? [0, 1] : low === high ? [low - 0.5, high + 0.5] : [low, high];
   }
 
   limits() {
-    return this.shared.view[this.panel.across] ?? this.reach();
+    return this.shared.view[this.panel.across] ?? this.extent();
   }
 
   size() {
     const width = this.plot.clientWidth, height = this.plot.clientHeight;
     const scale = min(2, window.devicePixelRatio || 1);
     for (const [side, size] of [["width", width], ["height", height]]) {
-      const wanted = round(size * scale); // to set it clears the canvas
-      for (const canvas of [this.base, this.over]) if (canvas[side] !== wanted) canvas[side] = wanted;
+      const pixels = round(size * scale); // setting it clears the canvas
+      for (const canvas of [this.base, this.over]) if (canvas[side] !== pixels) canvas[side] = pixels;
     }
     return { width, height, scale };
   }
@@ -124,7 +124,7 @@ class Chart {
     c.font = "11px system-ui, sans-serif";
     const [x0, x1] = this.limits();
     const wide = width - LEFT - RIGHT, tall = height - TOP - BOTTOM;
-    const drawn = this.shown.map((curve) => {
+    const drawn = this.visible.map((curve) => {
       const { series } = curve;
       const i = max(0, series.at(x0) - 1), j = min(series.n, series.at(x1) + 2);
       return { curve, points: series.thin(i, j, max(3, round(wide))) };
@@ -159,20 +159,20 @@ class Chart {
         if (x <= x1 && (points[k + 1]?.[0] ?? Infinity) >= x0) all.push(y);
       });
     }
-    const seen = Float64Array.from(all.filter(isNumber)).sort();
-    if (!seen.length) return [0, 1, false];
-    const at = (share) => seen[round(share * (seen.length - 1))];
+    const values = Float64Array.from(all.filter(isNumber)).sort();
+    if (!values.length) return [0, 1, false];
+    const at = (share) => values[round(share * (values.length - 1))];
     let low = at(0), high = at(1);
     const log = this.shared.log && low > 0;
     if (log) return high > low ? [low, high, true] : [low / 1.1, high * 1.1, true];
     const usual = at(0.98) - at(0.02);
-    if (usual && !this.panel.unit && !this.shared.whole) { // a few spikes do not flatten the rest
+    if (usual && !this.panel.unit && !this.shared.showAll) { // a few spikes do not flatten the rest
       const begins = drawn.map(({ curve, points }) => curve.series.y[points[0]]).filter(isNumber);
       high = min(high, max(at(0.98) + 1.5 * usual, ...begins));
       low = max(low, min(at(0.02) - 1.5 * usual, ...begins));
     }
     const room = 0.06 * (high - low) || 0.06 * abs(high) || 1;
-    // What cannot be negative shows no negative numbers.
+    // Without negative values the axis has no negative numbers.
     return [low >= 0 ? max(0, low - room) : low - room, high + room, false];
   }
 
@@ -198,7 +198,7 @@ class Chart {
     write(c, this.panel.across, LEFT + wide / 2, height - 13);
   }
 
-  // What happened: the newest with a line and a flag, all others as ticks at the foot.
+  // Events: the newest with a line and a flag, all others as ticks at the foot.
   drawMarks(c, ink) {
     const { px, tall, x0, x1 } = this.frame, foot = TOP + tall;
     const flags = this.marks.filter(({ kind }) => kind !== "faint").slice(-FLAGS);
@@ -213,7 +213,7 @@ class Chart {
     }
   }
 
-  // Where a curve leaves the axis.
+  // Marks where a curve leaves the axis.
   drawBeyond(c, ink, drawn, y0, y1) {
     const { px, tall, wide } = this.frame;
     let count = 0;
@@ -275,35 +275,35 @@ class Chart {
     }
     c.stroke();
     c.setLineDash([]);
-    if (points.length > 60) return; // few points are seen as such
+    if (points.length > 60) return; // few points are drawn as points
     for (const i of points) dot(c, px(x[i]), py(y[i]), points.length === 1 ? 3 : 2);
   }
 
   label(drawn) {
     const { title, unit, across } = this.panel;
-    const now = drawn.map(({ curve: { label, series } }) =>
+    const latest = drawn.map(({ curve: { label, series } }) =>
       `${label} ${exact(series.y[series.n - 1])}`);
-    const said = now.length ? `newest: ${now.join(", ")}` : "no point yet";
+    const summary = latest.length ? `newest: ${latest.join(", ")}` : "no point yet";
     this.plot.setAttribute("aria-label",
-      `${title}${unit ? ` in ${unit}` : ""} over ${across}; ${said}. ` +
+      `${title}${unit ? ` in ${unit}` : ""} over ${across}; ${summary}. ` +
       "Arrow keys point, plus and minus zoom, 0 shows all.");
   }
 
-  // What is below the pointer, of this chart or of another one over the same x.
+  // Values at the pointer, which is on this chart or on another one with the same x axis.
   point() {
     const { hover } = this.shared, f = this.frame;
     if (!f) return;
     const c = this.over.getContext("2d"), scale = this.over.width / f.width;
     c.setTransform(scale, 0, 0, scale, 0, 0);
     c.clearRect(0, 0, f.width, f.height);
-    const here = hover && hover.across === this.panel.across;
+    const applies = hover && hover.across === this.panel.across;
     if (this.drag && this.drag.from !== undefined && !this.drag.pan) {
       const { from, to } = this.drag;
       c.fillStyle = this.shared.ink().select;
       c.fillRect(from, TOP, to - from, f.tall);
     }
-    if (!here || !this.shown.length) { this.tip.hidden = true; return; }
-    const rows = this.shown.map((curve) => [curve, curve.series.nearest(hover.x)]);
+    if (!applies || !this.visible.length) { this.tip.hidden = true; return; }
+    const rows = this.visible.map((curve) => [curve, curve.series.nearest(hover.x)]);
     const x = rows[0][0].series.x[rows[0][1]], at = f.px(x);
     if (at < LEFT - 1 || at > f.width - RIGHT + 1) { this.tip.hidden = true; return; }
     c.strokeStyle = this.shared.ink().faint;
@@ -312,10 +312,10 @@ class Chart {
       c.fillStyle = curve.colour;
       dot(c, f.px(curve.series.x[i]), f.py(curve.series.y[i]), 3);
     }
-    this.tell(hover, x, at, rows, f);
+    this.showTip(hover, x, at, rows, f);
   }
 
-  tell(hover, x, at, rows, f) {
+  showTip(hover, x, at, rows, f) {
     const lines = rows.map(([curve, i]) => div("",
       [swatch(curve.colour), `${curve.label} ${exact(curve.series.y[i])}`]));
     const near = this.marks.filter((mark) => abs(f.px(mark.x) - at) < 6).slice(-4);
@@ -326,7 +326,7 @@ class Chart {
     this.tip.style.left = right ? "" : `${at + 10}px`;
     this.tip.style.right = right ? `${f.width - at + 10}px` : "";
     if (hover.spoken && hover.chart === this) {
-      this.said.textContent = lines.map((line) => line.textContent).join(", ");
+      this.speech.textContent = lines.map((line) => line.textContent).join(", ");
     }
   }
 
@@ -356,11 +356,11 @@ class Chart {
       const drag = this.drag;
       this.drag = null;
       if (drag && !drag.pan && abs(drag.to - drag.from) > 6) {
-        this.look([value(drag.from), value(drag.to)].sort((a, b) => a - b));
+        this.setView([value(drag.from), value(drag.to)].sort((a, b) => a - b));
       } else if (this.frame) this.point();
     });
     for (const away of ["pointerleave", "blur"]) plot.addEventListener(away, () => this.shared.point(null));
-    plot.addEventListener("dblclick", () => this.look(null));
+    plot.addEventListener("dblclick", () => this.setView(null));
     plot.addEventListener("wheel", (event) => {
       if (!event.ctrlKey && !event.metaKey) return; // the page scrolls
       event.preventDefault();
@@ -374,7 +374,7 @@ class Chart {
     const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (way && event.shiftKey) this.pan(0.2 * way, this.limits());
     else if (way) {
-      const curve = this.shown[0];
+      const curve = this.visible[0];
       if (!curve) return;
       const { hover } = this.shared, { series } = curve;
       const from = hover && hover.chart === this ? series.nearest(hover.x) : series.n - 1 - way;
@@ -383,26 +383,26 @@ class Chart {
       this.shared.point({ across: this.panel.across, x: series.x[i], chart: this, spoken: true });
     } else if (event.key === "+" || event.key === "=") this.zoom(0.7);
     else if (event.key === "-") this.zoom(1.4);
-    else if (event.key === "0" || event.key === "Escape") this.look(null);
+    else if (event.key === "0" || event.key === "Escape") this.setView(null);
     else return;
     event.preventDefault();
   }
 
-  look(view) {
+  setView(view) {
     this.shared.view[this.panel.across] = view ?? undefined;
-    this.shared.whole = !view;
+    this.shared.showAll = !view;
     this.shared.redraw();
   }
 
   pan(share, [x0, x1]) {
     const by = share * (x1 - x0);
-    this.look([x0 + by, x1 + by]);
+    this.setView([x0 + by, x1 + by]);
   }
 
   zoom(factor, around) {
     const [x0, x1] = this.limits(), at = around ?? (x0 + x1) / 2;
-    const [low, high] = this.reach();
+    const [low, high] = this.extent();
     const view = [at - (at - x0) * factor, at + (x1 - at) * factor];
-    this.look(view[1] - view[0] >= high - low ? null : view);
+    this.setView(view[1] - view[0] >= high - low ? null : view);
   }
 }

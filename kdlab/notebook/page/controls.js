@@ -1,16 +1,16 @@
-// Buttons and dials. Python says which there are, carries out what is pressed, and answers.
+// Buttons and dials. Python lists them, carries out orders, and replies.
 
 class Controls {
   constructor(send) {
     [this.row, this.pool, this.dials] = ["", "", "kd-dials"].map((name) => div(name));
-    this.asked = div("", [], { role: "alert" });
+    this.question = div("", [], { role: "alert" });
     this.answer = tag("p", "kd-note kd-answer", [], { role: "status" });
     this.card = tag("section", "kd-card kd-controls",
-      [this.row, this.pool, this.dials, this.answer, this.asked], { "aria-label": "Controls" });
-    this.made = new Map(); // dials by name
+      [this.row, this.pool, this.dials, this.answer, this.question], { "aria-label": "Controls" });
+    this.dialsByName = new Map(); // name: elements and latest state of a dial
     this.send = (order) => {
-      this.asked.replaceChildren();
-      this.answer.textContent = "…"; // a kernel that computes answers later
+      this.question.replaceChildren();
+      this.answer.textContent = "…"; // a busy kernel replies later
       send(order);
     };
     this.teacher = tag("select", "", [], { "aria-label": "Teacher" });
@@ -18,22 +18,22 @@ class Controls {
     this.pool.append(act("add teacher"), this.teacher, act("drain"), act("kill"));
   }
 
-  show({ buttons = [], off = false, undo, teachers, dials = [], said: [count, tone, text] = [0, "", ""] }) {
+  show({ buttons = [], off = false, undo, teachers, dials = [], reply: [count, tone, text] = [0, "", ""] }) {
     this.card.hidden = !buttons.length;
-    const wanted = undo ? [...buttons, "undo"] : buttons;
-    while (this.row.children.length > wanted.length) this.row.lastChild.remove();
-    wanted.forEach((order, k) => { // the same elements: one of them may have the focus
-      const own = this.row.children[k] ?? this.row.appendChild(button());
-      own.disabled = off;
-      own.textContent = order === "undo" ? `undo: ${undo}` : order;
-      own.onclick = () => this.send({ do: order });
+    const orders = undo ? [...buttons, "undo"] : buttons;
+    while (this.row.children.length > orders.length) this.row.lastChild.remove();
+    orders.forEach((order, k) => { // elements are reused: one may have the focus
+      const element = this.row.children[k] ?? this.row.appendChild(button());
+      element.disabled = off;
+      element.textContent = order === "undo" ? `undo: ${undo}` : order;
+      element.onclick = () => this.send({ do: order });
     });
     this.pool.hidden = !teachers;
     if (teachers) this.choose(teachers);
     this.dials.hidden = !dials.length;
     const names = dials.map(({ name }) => name);
-    for (const [name, { row }] of this.made) {
-      if (!names.includes(name)) { row.remove(); this.made.delete(name); }
+    for (const [name, { row }] of this.dialsByName) {
+      if (!names.includes(name)) { row.remove(); this.dialsByName.delete(name); }
     }
     for (const dial of dials) this.dial(dial, count);
     if (count === this.count) return;
@@ -42,25 +42,25 @@ class Controls {
     this.answer.dataset.tone = tone;
   }
 
-  // Nobody is chosen instead of one that has left: that one would be killed.
+  // When the chosen teacher has left, none is chosen: "kill" would hit another one.
   choose(names) {
-    const { teacher } = this, known = [...teacher.options].map(({ value }) => value);
-    if (names.join() === known.join()) return;
-    const kept = teacher.value;
+    const { teacher } = this, present = [...teacher.options].map(({ value }) => value);
+    if (names.join() === present.join()) return;
+    const chosen = teacher.value;
     teacher.replaceChildren(...names.map((name) => tag("option", "", name, { value: name })));
-    teacher.value = known.length ? kept : names[0];
+    teacher.value = present.length ? chosen : names[0];
   }
 
-  dial(now, count) {
-    const made = this.made.get(now.name) ?? this.make(now);
-    const { low, high, log, value } = made.now = now;
-    const shown = JSON.stringify([value, count]);
-    if (shown === made.shown) return; // what is being typed stays
-    made.shown = shown;
+  dial(state, count) {
+    const parts = this.dialsByName.get(state.name) ?? this.make(state);
+    const { low, high, log, value } = parts.state = state;
+    const text = JSON.stringify([value, count]);
+    if (text === parts.text) return; // keeps what is being typed
+    parts.text = text;
     const share = log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
-    made.slider.value = min(1, max(0, share));
-    made.slider.setAttribute("aria-valuetext", exact(value));
-    made.field.value = Number(value.toPrecision(6));
+    parts.slider.value = min(1, max(0, share));
+    parts.slider.setAttribute("aria-valuetext", exact(value));
+    parts.field.value = Number(value.toPrecision(6));
   }
 
   make({ name, log }) {
@@ -69,36 +69,36 @@ class Controls {
     const field = tag("input", "", [], { type: "number", step: "any", "aria-label": `${name}, number` });
     const row = div("kd-dial",
       [span("kd-name", name.split(".").pop(), { title: name }), slider, field]);
-    const made = { row, slider, field, now: {} };
+    const parts = { row, slider, field, state: {} };
     slider.oninput = () => {
-      const { low, high, log } = made.now, share = Number(slider.value);
+      const { low, high, log } = parts.state, share = Number(slider.value);
       const value = log ? low * (high / low) ** share : low + (high - low) * share;
       field.value = Number(value.toPrecision(3));
       slider.setAttribute("aria-valuetext", field.value);
     };
     slider.onchange = field.onchange = () => {
-      const { low, high, least, most } = made.now, typed = field.valueAsNumber;
-      made.shown = "";
-      if (!isNumber(typed)) this.dial(made.now, this.count);
+      const { low, high, least, most } = parts.state, typed = field.valueAsNumber;
+      parts.text = "";
+      if (!isNumber(typed)) this.dial(parts.state, this.count);
       else if ((typed < low && typed >= (least ?? -Infinity)) || (typed > high && typed <= (most ?? Infinity))) {
-        this.ask(made, typed);
-      } else this.send({ do: "set", values: { [name]: typed } }); // Python says why it is refused
+        this.confirm(parts, typed);
+      } else this.send({ do: "set", values: { [name]: typed } }); // Python replies why it is refused
     };
-    this.made.set(name, made);
+    this.dialsByName.set(name, parts);
     this.dials.append(row);
-    return made;
+    return parts;
   }
 
-  // Far from what it began with: a slip of the finger would ruin the training.
-  ask(made, value) {
-    const { name, low, high } = made.now;
-    const back = button("leave it", () => {
-      this.asked.replaceChildren();
-      this.dial(made.now, this.count);
-      made.field.focus();
+  // Asks before setting a value far from the first one: a slip would ruin the training.
+  confirm(parts, value) {
+    const { name, low, high } = parts.state;
+    const cancel = button("keep the old value", () => {
+      this.question.replaceChildren();
+      this.dial(parts.state, this.count);
+      parts.field.focus();
     });
-    this.asked.replaceChildren(`${name} = ${value} is beyond ${exact(low)} to ${exact(high)}.`,
-      button("set it", () => this.send({ do: "set", values: { [name]: value } })), back);
-    back.focus();
+    this.question.replaceChildren(`${name} = ${value} is outside ${exact(low)} to ${exact(high)}, the usual range.`,
+      button("set it anyway", () => this.send({ do: "set", values: { [name]: value } })), cancel);
+    cancel.focus();
   }
 }

@@ -1,12 +1,12 @@
-// A few test images, and what the student and its teacher take them for, newest answers.
+// A few test images with the latest predictions of the student and its teacher.
 
 class Film extends Card {
   constructor() {
-    super("film", "Test images: what each is taken for", scrolls("ul", "kd-frames", "Test images"));
+    super("film", "Test images: predictions", scrollable("ul", "kd-frames", "Test images"));
   }
 
   facts({ film, strip }) {
-    this.strip = strip; // too long to be compared
+    this.strip = strip; // too long to compare
     return film && { film, length: strip.length };
   }
 
@@ -15,9 +15,9 @@ class Film extends Card {
     this.place.replaceChildren(...film.labels.map((label, k) => this.frame(film, strip, label, k)));
     const student = film.answers.find(({ who }) => who === "student");
     const first = film.answers.find(({ who }) => who === "student at first");
-    const moved = student && first && student.epoch > first.epoch
+    const begin = student && first && student.epoch > first.epoch
       ? `, at first is epoch ${first.epoch}` : "";
-    this.note.textContent = student ? `student after epoch ${student.epoch}${moved}` : "";
+    this.note.textContent = student ? `student after epoch ${student.epoch}${begin}` : "";
   }
 
   frame({ side, answers }, strip, label, k) {
@@ -26,15 +26,15 @@ class Film extends Card {
     picture.style.backgroundImage = strip ? `url(${JSON.stringify(strip)})` : "none";
     picture.style.backgroundPosition = `${-k * side}px 0`;
     picture.style.width = picture.style.height = `${side}px`;
-    const made = tag("li", "", [picture, tag("b", "", label)]);
+    const frame = tag("li", "", [picture, tag("b", "", label)]);
     const newest = answers.find(({ who }) => who === "student");
-    for (const { who, epoch, said, shares } of answers) {
+    for (const { who, epoch, classes, shares } of answers) {
       if (who === "student at first" && newest && newest.epoch === epoch) continue;
-      made.append(span("kd-said", [
+      frame.append(span("kd-prediction", [
         tag("small", "", who === "student at first" ? "at first " : `${who} `),
-        `${said[k]} ${round(shares[k])} %`,
-      ], { "data-right": said[k] === label, title: `${who}: ${said[k]}, ${exact(shares[k])} %` }));
+        `${classes[k]} ${round(shares[k])} %`,
+      ], { "data-right": classes[k] === label, title: `${who}: ${classes[k]}, ${exact(shares[k])} %` }));
     }
-    return made;
+    return frame;
   }
 }

@@ -1,74 +1,74 @@
-// The form of an experiment. Python says its fields and what is wrong, and is told what was typed.
+// The form of an experiment. Python sends fields and faults; the form sends what was typed.
 
-const TYPED_MS = 400; // from the last key until what was typed is told
+const TYPED_MS = 400; // from the last key until the text is sent
 
 function labelled(name, value) {
   if (value === null) return "(none)";
   return value.use ? `${name}  (card)` : value.type ? `${name}  (component)` : name;
 }
 
-// One value: a text, a box to tick, or one of several. `take` is told what it was set to.
+// One value: a text, a checkbox, or a choice. `take` receives the value that was set.
 class Entry {
   constructor({ key, kind, options = [] }, name, take) {
     const type = kind === "yes_no" ? "checkbox" : "text";
     const id = `kd-${Math.random().toString(36).slice(2)}`;
-    this.own = options.length ? tag("select") : tag("input", "", [],
+    this.input = options.length ? tag("select") : tag("input", "", [],
       { type, autocomplete: "off", spellcheck: "false" });
     this.about = tag("p", "kd-note", [], { id: `${id}-about` });
     this.fault = tag("p", "kd-fault", [], { id: `${id}-fault` });
     for (const [attribute, value] of Object.entries({ id, title: key, "aria-label": key,
-      "aria-describedby": `${id}-fault ${id}-about` })) this.own.setAttribute(attribute, value);
+      "aria-describedby": `${id}-fault ${id}-about` })) this.input.setAttribute(attribute, value);
     this.row = div("kd-field",
-      [tag("label", "", name, { for: id, title: key }), this.own, this.fault, this.about]);
+      [tag("label", "", name, { for: id, title: key }), this.input, this.fault, this.about]);
     this.take = take;
-    this.own.onchange = () => this.tell();
-    this.own.oninput = () => {
+    this.input.onchange = () => this.send();
+    this.input.oninput = () => {
       clearTimeout(this.waits);
-      if (type === "text") this.waits = setTimeout(() => this.tell(), TYPED_MS);
+      if (type === "text") this.waits = setTimeout(() => this.send(), TYPED_MS);
     };
   }
 
   get text() {
-    return this.own.type === "checkbox" ? String(this.own.checked) : this.own.value;
+    return this.input.type === "checkbox" ? String(this.input.checked) : this.input.value;
   }
 
   set text(text) {
-    if (this.own.type === "checkbox") this.own.checked = text === "true";
-    else this.own.value = text;
-    this.told = this.text;
+    if (this.input.type === "checkbox") this.input.checked = text === "true";
+    else this.input.value = text;
+    this.sent = this.text;
   }
 
-  tell() {
+  send() {
     clearTimeout(this.waits);
-    if (this.text === this.told) return;
-    this.told = this.text;
+    if (this.text === this.sent) return;
+    this.sent = this.text;
     this.take(this.text);
   }
 
-  // What somebody is typing stays as it was typed. Returns whether there is a fault.
+  // Keeps a text that is being typed. Returns whether there is a fault.
   show({ text, options = [], about = "", fault = "" }) {
     const names = JSON.stringify(options);
     if (options.length && names !== this.names) {
-      this.own.replaceChildren(...options.map(([name, value]) =>
+      this.input.replaceChildren(...options.map(([name, value]) =>
         tag("option", "", labelled(name, value), { value: name })));
       this.shown = undefined;
     }
     this.names = names;
-    const typing = this.own.type === "text" && this.own.matches(":focus");
+    const typing = this.input.type === "text" && this.input.matches(":focus");
     if (text !== this.shown && !typing) this.text = text;
     this.shown = text;
     this.about.textContent = about;
     this.fault.textContent = fault.trim();
-    this.own.setAttribute("aria-invalid", Boolean(fault));
+    this.input.setAttribute("aria-invalid", Boolean(fault));
     return Boolean(fault);
   }
 }
 
-// What can be opened: a part with its dropdown and its own fields, or all the rest.
+// A section that opens: a component with its dropdown and fields, or all other fields.
 class Section {
   constructor(row, name, tell) {
     const { key, options = [] } = row;
-    this.summary = tag("summary", "", [name, this.said = span("kd-note")]);
+    this.summary = tag("summary", "", [name, this.summaryNote = span("kd-note")]);
     this.inside = new Fields(tell);
     this.about = tag("p", "kd-note");
     this.row = tag("details", "kd-section", [this.summary]);
@@ -76,13 +76,13 @@ class Section {
       this.choice = new Entry(row, name, (text) => this.pick(text, tell));
       this.variant = new Entry({ key: `${key}.*` }, "variant",
         (text) => text && tell(key, this.choice.text.replace("*", text)));
-      this.variant.own.placeholder = "which of the family, such as resnet18";
+      this.variant.input.placeholder = "which of the family, such as resnet18";
       this.row.append(this.choice.row, this.variant.row);
     }
     this.row.append(this.about, this.inside.place);
   }
 
-  // Which one of a family is typed next.
+  // A choice of a family asks for the variant.
   pick(text, tell) {
     if (!text.endsWith("/*")) tell(this.key, text);
     else this.variant.text = text === this.choice.shown ? this.variant.shown : "";
@@ -98,77 +98,76 @@ class Section {
   show({ key, text = "", options = [], about = "", fault = "", rows }) {
     this.key = key;
     if (this.choice) {
-      const known = options.some(([name]) => name === text), [family] = text.split("/", 1);
-      this.choice.show({ text: known ? text : `${family}/*`, options, fault });
-      this.variant.show({ text: known ? "" : text.slice(family.length + 1) });
+      const listed = options.some(([name]) => name === text), [family] = text.split("/", 1);
+      this.choice.show({ text: listed ? text : `${family}/*`, options, fault });
+      this.variant.show({ text: listed ? "" : text.slice(family.length + 1) });
       this.fold();
     }
     this.about.textContent = about;
     const wrong = this.inside.show(rows) || Boolean(fault);
-    this.said.textContent = [text === "null" ? "(none)" : text, wrong && "has a fault"].filter(Boolean).join(", ");
-    this.said.dataset.tone = wrong ? "bad" : "";
+    this.summaryNote.textContent = [text === "null" ? "(none)" : text, wrong && "has a fault"].filter(Boolean).join(", ");
+    this.summaryNote.dataset.tone = wrong ? "bad" : "";
     return wrong;
   }
 }
 
-// Fields one below the other. Those that stay are the same elements, where they were: one of them
-// may have the focus, others are open.
+// A column of fields. Elements are reused and stay in place: one may have the focus, some are open.
 class Fields {
   constructor(tell) {
     this.place = div("kd-fields");
-    this.made = new Map();
+    this.fieldsById = new Map();
     this.tell = tell;
   }
 
   show(rows) {
-    const before = this.made;
-    this.made = new Map(rows.map((row) => {
+    const before = this.fieldsById;
+    this.fieldsById = new Map(rows.map((row) => {
       const { key, kind, rows: inner, options = [] } = row, { tell } = this;
       const id = `${key} ${kind} ${options.length > 0}`, name = row.name ?? key.split(".").pop();
-      const own = before.get(id) ?? (inner ? new Section(row, name, tell)
+      const field = before.get(id) ?? (inner ? new Section(row, name, tell)
         : new Entry(row, name, (text) => tell(key, text)));
-      return [id, own];
+      return [id, field];
     }));
-    for (const [id, { row }] of before) if (!this.made.has(id)) row.remove();
-    [...this.made.values()].forEach(({ row }, k) => {
-      const there = this.place.children[k];
-      if (there !== row) this.place.insertBefore(row, there ?? null);
+    for (const [id, { row }] of before) if (!this.fieldsById.has(id)) row.remove();
+    [...this.fieldsById.values()].forEach(({ row }, k) => {
+      const present = this.place.children[k];
+      if (present !== row) this.place.insertBefore(row, present ?? null);
     });
-    const own = [...this.made.values()];
-    return rows.map((row, k) => own[k].show(row)).some(Boolean);
+    const fields = [...this.fieldsById.values()];
+    return rows.map((row, k) => fields[k].show(row)).some(Boolean);
   }
 }
 
 class Form extends View {
   build() {
-    const order = (said) => this.model.send({ kind: "order", ...said });
+    const order = (message) => this.model.send({ kind: "order", ...message });
     this.gone = tag("p", "kd-gone", [], { role: "status", hidden: "" });
     this.title = tag("strong");
     this.badge = span("kd-state", "", { role: "status" });
     this.fields = new Fields((name, text) => order({ do: "set", name, text }));
     this.verdict = tag("p", "kd-verdict", [], { role: "status" });
     this.as = tag("input", "", [], { type: "text", value: "my/experiment", spellcheck: "false" });
-    this.controls = new Controls((said) => order({ name: this.as.value, ...said }));
+    this.controls = new Controls((message) => order({ name: this.as.value, ...message }));
     this.controls.card.prepend(tag("label", "", ["save as configs/ ", this.as]));
     this.yaml = tag("pre", "kd-yaml", [], { tabindex: 0, role: "group", "aria-label": "YAML" });
-    const below = tag("section", "kd-card", [tag("h3", "", "As it would be saved"), this.yaml]);
+    const below = tag("section", "kd-card", [tag("h3", "", "The file to be saved"), this.yaml]);
     this.root.append(this.gone, tag("header", "kd-head", div("kd-title", [this.title, this.badge])),
       div("kd-cards kd-form", [this.fields.place, div("kd-side", [this.verdict, this.controls.card, below])]));
   }
 
   show({ form: { title, fault, rows, yaml } }) {
-    const rest = { key: "", name: "all else", rows: rows.filter((row) => !row.rows) };
+    const rest = { key: "", name: "other settings", rows: rows.filter((row) => !row.rows) };
     this.fields.show([...rows.filter((row) => row.rows), rest]);
     this.title.textContent = title;
-    this.badge.textContent = fault ? "has faults" : "could run";
+    this.badge.textContent = fault ? "has faults" : "ready to run";
     this.badge.dataset.tone = this.verdict.dataset.tone = fault ? "bad" : "good";
     this.verdict.hidden = !fault;
     this.verdict.textContent = fault;
     this.yaml.textContent = yaml;
-    this.ask();
+    this.schedule();
   }
 
-  name() {} // curves, of which it has none
+  setCurves() {} // a form has none
 
   hear(message, buffers) {
     super.hear(message, buffers);
@@ -178,7 +177,7 @@ class Form extends View {
   lost() {
     super.lost();
     this.gone.textContent = "The kernel of this form is gone. " +
-      `To go on with what was changed: ${this.model.get("again")}`;
+      `Continue with your changes: ${this.model.get("again")}`;
     this.fields.place.inert = true;
   }
 }

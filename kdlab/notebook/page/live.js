@@ -1,8 +1,8 @@
-// The live view: a head that says where the run stands, then cards in one or two columns.
+// The live view: a header with the state of the run, then cards in one or two columns.
 // Python sends `state` as a trait, and points as binary rows (curve, x, y).
 
-const ASIDE = ["machine", "memory"]; // panels of what is no part of learning
-const REDRAW_MS = 180; // between drawings while points come; what a person does is drawn at once
+const ASIDE = ["machine", "memory"]; // panels that do not concern learning
+const REDRAW_MS = 180; // between drawings while points arrive; actions of the user are drawn at once
 
 function badge(state) {
   return span("kd-state", state, { "data-state": state });
@@ -12,9 +12,9 @@ class View {
   constructor(model, el) {
     this.model = model;
     this.el = el;
-    this.root = div("kd", [], { "data-lm-suppress-shortcuts": true }); // of JupyterLab: keys
-    this.root.onkeydown = (event) => event.stopPropagation(); // are for the view alone
-    // The saved picture of the same is for pages on which this is not.
+    this.root = div("kd", [], { "data-lm-suppress-shortcuts": true }); // JupyterLab's shortcuts:
+    this.root.onkeydown = (event) => event.stopPropagation(); // keys belong to the view
+    // Hides the saved picture of this view, which is for pages without a kernel.
     const still = `.kd-still[data-of=${JSON.stringify(model.get("of") ?? "")}]`;
     el.append(tag("style", "", `${still} { display: none; }`), this.root);
     this.charts = new Map();
@@ -63,89 +63,89 @@ class View {
       this.draw();
     }, "", { "aria-pressed": "false" });
     const all = button("show all", () => {
-      Object.assign(this.shared, { view: {}, whole: true });
+      Object.assign(this.shared, { view: {}, showAll: true });
       this.draw();
     });
     return div("kd-tools", [tag("label", "", ["smoothing ", slider]), log, all,
       span("kd-note", "drag to zoom, shift-drag to move")]);
   }
 
-  // Light or dark as what is behind it is, whatever program shows it.
+  // Light or dark as the background behind the view, in any program.
   theme() {
     let at = this.el, colour = null;
     for (; at; at = at.parentElement) {
-      const found = getComputedStyle(at).backgroundColor.match(/[\d.]+/g);
-      if (found && (found.length < 4 || Number(found[3]) > 0.5)) { colour = found; break; }
+      const parts = getComputedStyle(at).backgroundColor.match(/[\d.]+/g);
+      if (parts && (parts.length < 4 || Number(parts[3]) > 0.5)) { colour = parts; break; }
     }
     const system = window.matchMedia("(prefers-color-scheme: dark)").matches;
-    // Outside of a page nothing has a colour yet; the first drawing asks again.
+    // Nothing has a colour before the view is in a page; the first drawing tries again.
     if (!getComputedStyle(this.root).getPropertyValue("--faint")) return;
     const dark = colour ? 0.3 * colour[0] + 0.59 * colour[1] + 0.11 * colour[2] < 128
       : system && getComputedStyle(document.documentElement).colorScheme.includes("dark");
     const name = dark ? "dark" : "light";
     if (this.palette.length && this.root.dataset.theme === name) return;
     this.root.dataset.theme = name;
-    const own = (key) => getComputedStyle(this.root).getPropertyValue(`--${key}`).trim();
-    this.palette = [1, 2, 3, 4, 5, 6, 7, 8].map((k) => own(`c${k}`));
-    this.ink = { set: own("accent") };
-    for (const key of ["faint", "grid", "select", "bad", "warn", "good"]) this.ink[key] = own(key);
-    this.name(this.curves);
+    const property = (key) => getComputedStyle(this.root).getPropertyValue(`--${key}`).trim();
+    this.palette = [1, 2, 3, 4, 5, 6, 7, 8].map((k) => property(`c${k}`));
+    this.ink = { set: property("accent") };
+    for (const key of ["faint", "grid", "select", "bad", "warn", "good"]) this.ink[key] = property(key);
+    this.setCurves(this.curves);
   }
 
-  // Which curves there are; those of one run have one colour, of one alone each its own.
-  name(curves) {
+  // Sets the curves. With several runs a colour is a run, otherwise a curve.
+  setCurves(curves) {
     this.curves = curves;
     const runs = [...new Set(curves.map(({ run }) => run))].filter(Boolean);
     const panels = new Map();
     curves.forEach(({ panel, name, run, dots }, k) => {
       const series = (this.series[k] ??= new Series());
       if (!panels.has(panel)) panels.set(panel, []);
-      const own = panels.get(panel), several = runs.length > 1;
-      const names = [...new Set(own.map((c) => c.name))];
+      const inPanel = panels.get(panel), several = runs.length > 1;
+      const names = [...new Set(inPanel.map((c) => c.name))];
       const place = names.includes(name) ? names.indexOf(name) : names.length;
-      own.push({
+      inPanel.push({
         name, run, series, key: `${panel}|${run}|${name}`, dots,
         label: name,
-        colour: this.palette[(several ? runs.indexOf(run) : own.length) % this.palette.length],
+        colour: this.palette[(several ? runs.indexOf(run) : inPanel.length) % this.palette.length],
         dash: several ? place : 0,
       });
     });
     if (runs.length > 1) {
-      for (const own of panels.values()) {
-        const one = new Set(own.map((c) => c.name)).size === 1;
-        for (const curve of own) curve.label = one ? curve.run : `${curve.run} · ${curve.name}`;
+      for (const inPanel of panels.values()) {
+        const single = new Set(inPanel.map((c) => c.name)).size === 1;
+        for (const curve of inPanel) curve.label = single ? curve.run : `${curve.run} · ${curve.name}`;
       }
     }
     this.panels = panels;
-    this.lay();
+    this.placeCharts();
   }
 
-  // Charts in the order of the state's panels, made once and moved.
-  lay() {
+  // Places charts in the order of the state's panels; each chart is created once.
+  placeCharts() {
     const state = this.state ?? {};
-    const wanted = (state.panels ?? []).filter(({ title }) => this.panels.has(title));
-    for (const panel of wanted) {
+    const panels = (state.panels ?? []).filter(({ title }) => this.panels.has(title));
+    for (const panel of panels) {
       if (!this.charts.has(panel.title)) {
         const chart = new Chart(panel, this.shared);
         this.charts.set(panel.title, chart);
-        this.seen?.observe(chart.card);
+        this.visibility?.observe(chart.card);
       }
       const chart = this.charts.get(panel.title);
       chart.setCurves(this.panels.get(panel.title));
-      this.dress(chart);
+      this.annotate(chart);
     }
-    const cards = (folded) => wanted.filter(({ title }) => ASIDE.includes(title) === folded)
+    const cards = (folded) => panels.filter(({ title }) => ASIDE.includes(title) === folded)
       .map(({ title }) => this.charts.get(title).card);
     this.cards.replaceChildren(...cards(false));
     this.aside.replaceChildren(...cards(true));
     this.folded.hidden = !this.aside.childElementCount;
     if (!this.cards.childElementCount) this.cards.append(this.waiting());
-    this.tools.hidden = !wanted.length;
+    this.tools.hidden = !panels.length;
     this.draw();
   }
 
-  // Bounds, and where something happened.
-  dress(chart) {
+  // Sets the levels and events that a chart draws.
+  annotate(chart) {
     const { levels = [], marks = [] } = this.state ?? {}, { title, across } = chart.panel;
     chart.levels = levels.filter(({ panel }) => panel === title);
     chart.marks = marks.map((mark) => ({ ...mark, x: mark[across === "epoch" ? "epoch" : "step"] }));
@@ -153,7 +153,7 @@ class View {
 
   waiting() {
     const { axes, waiting = "Waiting for the kernel…" } = this.state ?? {};
-    this.blank.hidden = Boolean(axes); // of a sweep
+    this.blank.hidden = Boolean(axes); // a sweep has them
     this.blank.textContent = waiting;
     return this.blank;
   }
@@ -165,15 +165,15 @@ class View {
     this.verdict.hidden = !verdict;
     this.verdict.textContent = verdict?.text;
     this.verdict.dataset.tone = verdict?.tone;
-    this.several(state.runs ?? []);
+    this.showRuns(state.runs ?? []);
     const strip = this.model.get("strip") ?? "";
     for (const part of this.parts) part.show({ ...state, strip });
     this.waiting();
-    for (const chart of this.charts.values()) this.dress(chart);
+    for (const chart of this.charts.values()) this.annotate(chart);
     const missing = (state.panels ?? []).some(({ title }) =>
       this.panels?.has(title) && !this.charts.has(title));
-    if (missing) this.lay();
-    this.ask();
+    if (missing) this.placeCharts();
+    this.schedule();
   }
 
   header({ title = "", detail = "", state = "", done = 0, of = 0, left = "", facts = [] }) {
@@ -190,20 +190,20 @@ class View {
       span("kd-detail", detail), badge(state)]), bar, div("kd-facts", below));
   }
 
-  several(runs) {
+  showRuns(runs) {
     this.runs.hidden = runs.length < 2;
     if (runs.length < 2) return;
-    this.runs.replaceChildren(...runs.map(({ label, state, said }, k) => div("kd-run",
+    this.runs.replaceChildren(...runs.map(({ label, state, progress }, k) => div("kd-run",
       [swatch(`var(--c${k % 8 + 1})`), tag("b", "", label), badge(state),
-        span("", said)])));
+        span("", progress)])));
   }
 
-  ask() {
-    if (this.asked) return;
-    this.asked = true;
+  schedule() {
+    if (this.scheduled) return;
+    this.scheduled = true;
     const wait = max(0, REDRAW_MS - (performance.now() - (this.drawnAt ?? 0)));
     setTimeout(() => requestAnimationFrame(() => {
-      this.asked = false;
+      this.scheduled = false;
       this.draw();
     }), wait);
   }
@@ -211,7 +211,7 @@ class View {
   draw() {
     if (!this.root.isConnected) return;
     if (!this.palette.length) this.theme();
-    if (!this.palette.length) { this.ask(); return; } // its style sheet is not there yet
+    if (!this.palette.length) { this.schedule(); return; } // the style sheet has not arrived
     this.drawnAt = performance.now();
     for (const chart of this.charts.values()) {
       if (chart.card.isConnected && chart.card.dataset.away !== "true") chart.draw();
@@ -230,16 +230,16 @@ class View {
       this.controls.card.inert = false;
       clearInterval(this.asking);
     }
-    if (message.curves) this.name(message.curves);
+    if (message.curves) this.setCurves(message.curves);
     const raw = buffers?.[0];
     if (!raw) return;
     const rows = new Float64Array(raw.buffer
       ? raw.buffer.slice(raw.byteOffset, raw.byteOffset + raw.byteLength) : raw);
     for (let k = 0; k + 2 < rows.length; k += 3) this.series[rows[k]]?.push(rows[k + 1], rows[k + 2]);
-    this.ask();
+    this.schedule();
   }
 
-  // While a reloaded page still finds its kernel a message can be lost, either way.
+  // While a reloaded page connects to its kernel, messages can be lost in both directions.
   greet() {
     let hellos = 0;
     const hello = () => {
@@ -251,9 +251,9 @@ class View {
     hello();
   }
 
-  // The connection was lost, or is back: a kernel that still lives answers with a reset.
+  // The connection was lost or is back: a living kernel answers with a reset.
   lost() {
-    this.gone.textContent = "The kernel that followed this run is gone; the run does not need it. " +
+    this.gone.textContent = "The kernel that showed this run is gone; the run continues. " +
       `To see it again: ${this.model.get("again")}`;
     this.gone.hidden = false;
     this.controls.card.inert = true;
@@ -265,14 +265,14 @@ function render({ model, el }) {
   const view = new (model.get("state")?.form ? Form : View)(model, el);
   const show = () => view.show(model.get("state") ?? {});
   const steer = () => view.controls.show(model.get("controls") ?? {});
-  const heard = Object.entries({
+  const listeners = Object.entries({
     "msg:custom": (message, buffers) => view.hear(message, buffers),
     "change:state": show, "change:strip": show, "change:controls": steer,
     comm_live_update: () => view.lost(),
   });
-  for (const one of heard) model.on(...one);
-  // A chart that is not in sight is not drawn.
-  view.seen = new IntersectionObserver((entries) => {
+  for (const listener of listeners) model.on(...listener);
+  // Charts out of sight are not drawn.
+  view.visibility = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
       target.dataset.away = String(!isIntersecting);
     }
@@ -289,8 +289,8 @@ function render({ model, el }) {
   view.greet();
   return () => {
     clearInterval(view.asking);
-    for (const watcher of [view.seen, sized, themed]) watcher.disconnect();
-    for (const one of heard) model.off(...one);
+    for (const watcher of [view.visibility, sized, themed]) watcher.disconnect();
+    for (const listener of listeners) model.off(...listener);
   };
 }
 

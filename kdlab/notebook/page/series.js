@@ -1,15 +1,15 @@
-// A curve of any length: it grows at its end, and is drawn with a few points per pixel.
+// A curve of any length: points are appended, and few are drawn per pixel.
 // Modules of this folder are joined in the order that live_widget.py names.
 
 const { abs, floor, max, min, round } = Math, { isFinite: isNumber } = Number;
-const BLOCKS = [16, 256, 4096]; // points whose smallest and largest are kept ready
+const BLOCKS = [16, 256, 4096]; // sizes of blocks whose minimum and maximum are stored
 
 class Series {
   constructor() {
     this.n = 0;
     this.x = new Float64Array(256);
     this.y = new Float64Array(256);
-    this.gaps = []; // where y is no number: the line breaks there
+    this.gaps = []; // indices where y is not a number: the line breaks
     this.blocks = BLOCKS.map((size) => ({ size, ends: [] })); // indices, two a block
     this.smooth = { weight: 0, n: 0, y: new Float64Array(0), last: 0, norm: 1 };
   }
@@ -43,7 +43,7 @@ class Series {
     block.ends.push(min(low, high), max(low, high));
   }
 
-  // The first index whose x is not below.
+  // The first index whose x is not smaller.
   at(x) {
     let low = 0, high = this.n;
     while (low < high) {
@@ -60,31 +60,31 @@ class Series {
     return i > 0 && x - this.x[i - 1] < this.x[i] - x ? i - 1 : i;
   }
 
-  // Indices between i and j among which the smallest and largest of every stretch are.
+  // Indices between i and j, with the minimum and maximum of every block among them.
   ends(i, j, width) {
-    const found = [];
+    const indices = [];
     const take = (from, to) => {
-      for (let k = from; k < to; k++) if (isNumber(this.y[k])) found.push(k);
+      for (let k = from; k < to; k++) if (isNumber(this.y[k])) indices.push(k);
     };
     const block = this.blocks.filter(({ size }) => (j - i) / size >= width).pop();
     if (!block || j - i <= 4 * width) {
       take(i, j);
-      return found;
+      return indices;
     }
     const first = floor(i / block.size);
     const last = min(floor(j / block.size), block.ends.length / 2);
     for (let b = first; b < last; b++) {
       const [low, high] = [block.ends[2 * b], block.ends[2 * b + 1]];
       if (low < 0) continue;
-      found.push(low);
-      if (high !== low) found.push(high);
+      indices.push(low);
+      if (high !== low) indices.push(high);
     }
     take(max(i, last * block.size), j);
-    return found;
+    return indices;
   }
 
-  // At most `width` of them, chosen so that the curve keeps its shape: Steinarsson's largest
-  // triangle three buckets, over what `ends` leaves.
+  // At most `width` indices that keep the shape of the curve: Steinarsson's largest triangle
+  // three buckets, over the result of `ends`.
   thin(i, j, width) {
     const all = this.ends(i, j, width);
     if (all.length <= width || width < 3) return all;
@@ -114,23 +114,23 @@ class Series {
     return chosen;
   }
 
-  // An exponential mean, as TensorBoard's: unbiased at its begin. Follows as points come.
+  // An exponential mean as in TensorBoard, without bias at the start; extended as points arrive.
   smoothed(weight) {
-    const own = this.smooth;
-    if (own.weight !== weight) Object.assign(own, { weight, n: 0, last: 0, norm: 1 });
-    if (own.y.length < this.n) {
+    const smooth = this.smooth;
+    if (smooth.weight !== weight) Object.assign(smooth, { weight, n: 0, last: 0, norm: 1 });
+    if (smooth.y.length < this.n) {
       const grown = new Float64Array(this.x.length);
-      grown.set(own.y);
-      own.y = grown;
+      grown.set(smooth.y);
+      smooth.y = grown;
     }
-    for (let i = own.n; i < this.n; i++) {
-      if (!isNumber(this.y[i])) { own.y[i] = NaN; continue; }
-      own.last = weight * own.last + (1 - weight) * this.y[i];
-      own.norm *= weight;
-      own.y[i] = own.last / (1 - own.norm);
+    for (let i = smooth.n; i < this.n; i++) {
+      if (!isNumber(this.y[i])) { smooth.y[i] = NaN; continue; }
+      smooth.last = weight * smooth.last + (1 - weight) * this.y[i];
+      smooth.norm *= weight;
+      smooth.y[i] = smooth.last / (1 - smooth.norm);
     }
-    own.n = this.n;
-    return own.y;
+    smooth.n = this.n;
+    return smooth.y;
   }
 }
 
@@ -140,28 +140,28 @@ function ticks(low, high, most) {
   if (!(span > 0) || !isNumber(span)) return [low];
   const least = span / max(1, most), power = 10 ** floor(Math.log10(least));
   const step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= least * (1 - 1e-9));
-  const found = [];
+  const values = [];
   for (let k = Math.ceil(low / step - 1e-6); k * step <= high + 1e-6 * step; k++) {
-    found.push(Number((k * step).toPrecision(12)));
+    values.push(Number((k * step).toPrecision(12)));
   }
-  return found;
+  return values;
 }
 
-// Powers of ten, and their halves where there are few.
+// Powers of ten; 2 and 5 times them where the range is small.
 function logTicks(low, high) {
-  const found = [];
+  const values = [];
   for (let p = floor(Math.log10(low)); p <= Math.ceil(Math.log10(high)); p++) {
     for (const k of high / low < 100 ? [1, 2, 5] : [1]) {
       const value = k * 10 ** p;
-      if (value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9)) found.push(value);
+      if (value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9)) values.push(value);
     }
   }
-  return found.length ? found : [low];
+  return values.length ? values : [low];
 }
 
 const UNITS = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
-// A number of an axis.
+// Format a number on an axis.
 function short(value) {
   const size = abs(value);
   for (const [least, sign] of UNITS) {
@@ -171,7 +171,7 @@ function short(value) {
   return `${Number(value.toPrecision(5))}`.replace("-", "−");
 }
 
-// A number where somebody points.
+// Format a number at the pointer.
 function exact(value) {
   if (!isNumber(value)) return "no number";
   const size = abs(value);

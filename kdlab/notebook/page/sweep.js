@@ -1,9 +1,9 @@
-// What a sweep adds: its settings side by side, what matters among them, and its best trials.
+// Cards of a sweep: settings side by side, their importance, the best trials.
 
 class Parallel extends Card {
   constructor() {
-    super("parallel", "Settings and what came of them");
-    this.note.append("One line a trial, the best strong; dashed: pruned.");
+    super("parallel", "Settings and results");
+    this.note.append("One line for each trial; the best is the strongest, pruned ones are dashed.");
   }
 
   facts({ axes, lines }) {
@@ -15,7 +15,7 @@ class Parallel extends Card {
     const x = (k) => 50 + (wide - 100) * k / (axes.length - 1);
     const y = (share) => top + (tall - top - low) * (1 - share);
     const drawn = drawing(tall, `${lines.length} trials over ${axes.map((a) => a.name).join(", ")}`);
-    lines.forEach(({ number, at, score, pruned, said }) => {
+    lines.forEach(({ number, at, score, pruned, text }) => {
       const steps = at.map((share, k) => (share === null ? null : `${x(k)},${y(share)}`));
       const line = shape("polyline", {
         points: steps.filter(Boolean).join(" "), fill: "none", class: "kd-trial",
@@ -23,7 +23,7 @@ class Parallel extends Card {
         "stroke-dasharray": pruned ? "3 4" : "none",
         "stroke-width": score > 0.99 ? 2.5 : 1.2,
       });
-      line.append(shape("title", {}, `trial ${number}: ${said}`));
+      line.append(shape("title", {}, `trial ${number}: ${text}`));
       drawn.append(line);
     });
     axes.forEach(({ name, marks }, k) => {

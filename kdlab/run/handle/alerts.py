@@ -97,7 +97,7 @@ class Alerts(JobHandle):
     def on_event(self, event: Event) -> None:
         """Take in an event; `update` notices the trouble that no event reports."""
         before, step = self.run.now, self.run.now.step
-        self.run.see(event)
+        self.run.apply(event)
         match event:
             case AllTeachersLost() if event.time >= self.since:
                 self.gone = event.time

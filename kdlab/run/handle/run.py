@@ -209,7 +209,7 @@ class Run(JobHandle):
         from kdlab.report.progress import Progress
 
         with Progress() as progress:
-            yield progress.see
+            yield progress.on_event
 
     def examine(
         self,
