@@ -48,7 +48,7 @@ class Deployment:
     """
 
     members: tuple[DeployedModel, ...]
-    teacher: str  # fingerprint of the weights alone: kept soft labels belong to it
+    teacher: str  # fingerprint of network and weights: kept soft labels belong to it
     num_classes: int
     shape: tuple[int, int, int]
     batch: int

@@ -44,7 +44,7 @@ class LabelMeta:
     data: str  # digest of the pixels
     augment: str  # fingerprint of the augmentation
     ids: str  # hash of the samples' ids
-    teacher: str  # fingerprint of the weights
+    teacher: str  # fingerprint of network and weights
     views: int  # of each sample
     top_k: int | None  # classes of each label; None is all
     format: int = 1

@@ -191,7 +191,7 @@ class TeacherPool(Protocol):
     """A pool of served teachers that is up (kdlab/cluster)."""
 
     address: str
-    teacher: str  # fingerprint of the weights it serves
+    teacher: str  # fingerprint of network and weights
     tls: dict[str, str] | None  # PEM files by role: ca, cert, key; None is no TLS
 
 
