@@ -50,7 +50,8 @@ def do(arguments: argparse.Namespace) -> int:
             "Name what to reproduce: kdlab reproduce NAME key=value. kdlab reproduce lists all."
         )
     if not names:
-        print(folded_table(list(command.known().items())))
+        known = command.known()
+        show(folded_table(list(known.items())), {"known": known}, as_json=arguments.json)
         return 0
     results = command.reproduce(
         names,
