@@ -67,6 +67,7 @@ def do(arguments: argparse.Namespace) -> int:
         for path in result.files:
             say(str(path))
         facts.append(result.facts() | {"figures": [str(p) for p in result.figures]})
-    one_or_all = facts[0] if len(facts) == 1 else {"reproductions": facts}
-    answer(one_or_all, as_json=arguments.json)
+    answer(
+        facts[0] if len(facts) == 1 else {"reproductions": facts}, as_json=arguments.json
+    )
     return 0

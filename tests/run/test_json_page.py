@@ -18,7 +18,10 @@ def names(dataclass):
     ("command", "keys"),
     [
         ("kdlab sweep NAME", names(SweepOutcome)),
-        ("kdlab run CONFIG --dry-run", names(Estimate) | names(StageEstimate) | {"seconds"}),
+        (
+            "kdlab run CONFIG --dry-run",
+            names(Estimate) | names(StageEstimate) | {"seconds"},
+        ),
         ("kdlab bench NAME", set(Report.__annotations__) | set(Figure.__annotations__)),
     ],
 )
