@@ -55,14 +55,14 @@ _QUIET = 0.1  # cores that other processes may have in a round that counts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicesOfRanks:
-    """What all devices are told alike: `rounds` of slices of so many `steps`."""
+    """Settings that are the same for all devices: `rounds` of slices of `steps` each."""
 
     workload: Name
     world: int
     meet_at: str = ""
     device: str
     batch: int
-    profile_s: float  # at most for the profile
+    profile_s: float  # of the profile, at most
     variants: tuple[Variant, ...] = VARIANTS  # to be timed
     rounds: int = 1  # that nobody disturbs, where there is time for them
     budget_s: float = math.inf  # of all rounds; two are made anyway
@@ -76,7 +76,7 @@ class SlicesOfRanks:
 
 @dataclass(frozen=True, slots=True)
 class SliceTimes:
-    """What one device found."""
+    """Times that one device measured."""
 
     seconds: dict[Variant, list[float]]  # of a step of each variant, in each round
     predicted: dict[Variant, list[float]]  # the same by the planner
@@ -113,7 +113,7 @@ _PLANS: dict[Variant, PlanName] = {
 
 
 def made(name: Variant, costs: StageCosts) -> ExecutionPlan:
-    """What a variant of Fig. 4 carries out."""
+    """Return the plan that a variant of Fig. 4 carries out."""
     if name != "ideal":
         return programme(_PLANS[name], costs, decoupled=name != "tr")
     # Every device by itself, all blocks: the work without waiting or sharing.
@@ -140,7 +140,7 @@ class _Cut:
         return loader
 
     def profile(self, batch: int, *, steps: int, max_s: float) -> Profile:
-        """Measured by all ranks at the same time, as a run does."""
+        """Measure the blocks on all ranks at the same time, as a run does."""
         loader, recipe = self.loader(), replace(self.of.recipe, batch=batch)
         on = OnCopies(self.rank, self.cutting, recipe, self.of.norm, loader)
         sizes = [len(ids) for ids in loader.ids]
@@ -149,42 +149,42 @@ class _Cut:
         return profile
 
 
-def running(what: ExecutionPlan, own: _Cut) -> Running:
-    """A variant that has not begun, with students of its own."""
-    cutting, rank = own.cutting, own.rank
+def running(programme: ExecutionPlan, cut: _Cut) -> Running:
+    """Return a variant that has not begun, with its own copies of the students."""
+    cutting, rank = cut.cutting, cut.rank
     pairs = [BlockPair(p.teacher, copy.deepcopy(p.student), p.loss) for p in cutting.pairs]
-    groups, relay = stage_groups(what.plans), group_of_all()
+    groups, relay = stage_groups(programme.plans), group_of_all()
     workers = []
-    for plan in what.plans_of(rank):
+    for plan in programme.plans_of(rank):
         stage = plan.stages[plan.stage_of(rank)]
-        loader = own.loader()
+        loader = cut.loader()
         loader.ids = loader.ids[:1] * _FOREVER  # references; every step is a whole batch
         taught = pairs[stage.first : stage.stop]
         job = StageJob(
             pairs=taught,
-            train_steps=[TrainStep(own.of.recipe, p.student) for p in taught],
+            train_steps=[TrainStep(cut.of.recipe, p.student) for p in taught],
             load=loader,
             prefix=[p.teacher for p in pairs[: stage.first]] if stage.from_data else (),
             schedule=partial(draw_paths, nn.ModuleList(pair.student for pair in taught)),
             relay=relay,
-            norm=own.of.norm,
+            norm=cut.of.norm,
         )
         workers.append(Worker(plan, rank, job, groups, cutting.shapes[stage.first]))
-    together = zip(*(w.advance(_FOREVER) for w in workers), strict=True)
-    stages = what.plans_of(rank)[0]
+    advances = zip(*(w.advance(_FOREVER) for w in workers), strict=True)
+    stages = programme.plans_of(rank)[0]
     behind = len(stages.stages) - 1 - stages.stage_of(rank) if stages.decoupled else 0
     behind *= max(1, stages.lead // 2)  # half full, as on average
-    return Running(workers, iter(together), behind)
+    return Running(workers, iter(advances), behind)
 
 
 @contextmanager
-def _joined(told: SlicesOfRanks, rank: int) -> Iterator[_Cut]:
-    """What a rank is about, with the others in one group."""
+def _joined(settings: SlicesOfRanks, rank: int) -> Iterator[_Cut]:
+    """Join the group of all ranks, and build the blocks and data of this one."""
     keep_freed_memory()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", told.meet_at, rank=rank, world_size=told.world)
-    of, device = workload(told.workload), torch.device(told.device)
-    yield _Cut(of, of.cutting(device), of.samples(told.batch), rank, device)
+    dist.init_process_group("gloo", settings.meet_at, rank=rank, world_size=settings.world)
+    of, device = workload(settings.workload), torch.device(settings.device)
+    yield _Cut(of, of.cutting(device), of.samples(settings.batch), rank, device)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -200,61 +200,59 @@ class _Round:
 
 
 def timed_slices(told: SlicesOfRanks, rank: int) -> SliceTimes:
-    """Seconds per step of every variant in every round, and what they are made of."""
-    with _joined(told, rank) as own:
+    """Measure seconds per step of every variant in every round, whole and by part."""
+    with _joined(told, rank) as cut:
         _does(rank, "profiling the blocks")
-        first = told.costs(own.profile(told.batch, steps=100, max_s=told.profile_s))
+        first = told.costs(cut.profile(told.batch, steps=100, max_s=told.profile_s))
         names = told.variants
         programmes = {name: made(name, first) for name in names}
         alike = same_plan(programmes)
         for line in plan_lines(programmes, alike):
             _say(rank, line)
         order = [name for name in names if alike[name] == name]  # that are timed
-        variants = {name: running(programmes[name], own) for name in order}
-        for name, one in variants.items():
+        variants = {name: running(programmes[name], cut) for name in order}
+        for name, variant in variants.items():
             _does(rank, f"filling {name}")
             # Each stage finds its next input there when a slice begins.
-            one.advance(told.warm_up + one.ahead)
-            for worker in one.workers:
+            variant.advance(told.warm_up + variant.ahead)
+            for worker in variant.workers:
                 worker.spans.clear()
         rounds: list[_Round] = []
         begin, spare = time.monotonic(), max(0, (psutil.cpu_count() or 1) - told.world)
         while from_first(_goes_on(told, rounds, time.monotonic() - begin, spare), bool):
-            rounds.append(_round(told, own, variants, programmes))
-        kept = quiet_rounds(rounds, spare)
+            rounds.append(_round(told, cut, variants, programmes))
+        counted = quiet_rounds(rounds, spare)
         return SliceTimes(
-            seconds={name: [r.seconds[alike[name]] for r in kept] for name in names},
-            predicted={
-                name: [r.predicted[name] for r in kept] for name in names if name != "ideal"
-            },
+            seconds={name: [r.seconds[alike[name]] for r in counted] for name in names},
+            predicted={n: [r.predicted[n] for r in counted] for n in names if n != "ideal"},
             parts={name: _parts(variants[alike[name]]) for name in names},
-            bound_over_dp=[r.bound_over_dp for r in kept],
+            bound_over_dp=[r.bound_over_dp for r in counted],
             programmes=programmes,
-            others=[r.others for r in kept],
+            others=[r.others for r in counted],
             disturbed=sum(r.others > _QUIET + spare for r in rounds),
         )
 
 
 def _goes_on(
-    told: SlicesOfRanks, rounds: Sequence[_Round], spent_s: float, spare: float
+    settings: SlicesOfRanks, rounds: Sequence[_Round], spent_s: float, spare: float
 ) -> bool:
-    """Whether there are too few rounds that nobody disturbed, and time for another one."""
+    """Return True while too few rounds were quiet and there is time for another one."""
     count = len(rounds)
-    if count < min(_FEWEST, told.rounds):
+    if count < min(_FEWEST, settings.rounds):
         return True
-    enough = sum(r.others <= _QUIET + spare for r in rounds) >= told.rounds
-    late = count == 2 * told.rounds or spent_s * (count + 1) / count > told.budget_s
+    enough = sum(r.others <= _QUIET + spare for r in rounds) >= settings.rounds
+    late = count == 2 * settings.rounds or spent_s * (count + 1) / count > settings.budget_s
     return not enough and not late
 
 
 def quiet_rounds(rounds: Sequence[_Round], spare: float) -> list[_Round]:
-    """Those in which other processes had next to nothing of these cores; at least two.
+    """Return the rounds in which other processes had almost none of these cores; at least two.
 
-    What others took says which, whatever the figures are.
+    The time of other processes alone decides, never the figures of a round.
 
     Args:
-        rounds: all that were made.
-        spare: cores that nobody here needs.
+        rounds: all that were measured.
+        spare: cores that this benchmark does not need.
     """
     quiet = [r for r in rounds if r.others <= _QUIET + spare]
     if len(quiet) >= min(_FEWEST, len(rounds)):
@@ -263,23 +261,25 @@ def quiet_rounds(rounds: Sequence[_Round], spare: float) -> list[_Round]:
 
 
 def _round(
-    told: SlicesOfRanks,
-    own: _Cut,
+    settings: SlicesOfRanks,
+    cut: _Cut,
     variants: Mapping[Variant, Running],
     programmes: Mapping[Variant, ExecutionPlan],
 ) -> _Round:
     begin, busy, used = time.monotonic(), _busy_s(), time.process_time()
-    _does(own.rank, "profiling beside the steps")
-    # Beside the steps it speaks of: a host drifts by tens of percent within minutes.
-    now = told.costs(own.profile(told.batch, steps=_AGAIN, max_s=math.inf))
-    works = {n: partial(_slice, n, v, told.steps, own.rank) for n, v in variants.items()}
-    turns = in_turns(works, 2, partial(_say, own.rank), "s per step")
+    _does(cut.rank, "profiling beside the steps")
+    # In the same round as the steps: a host drifts by tens of percent within minutes.
+    now = settings.costs(cut.profile(settings.batch, steps=_AGAIN, max_s=math.inf))
+    works = {
+        n: partial(_slice, n, v, settings.steps, cut.rank) for n, v in variants.items()
+    }
+    turns = in_turns(works, 2, partial(_say, cut.rank), "s per step")
     means = {name: fmean(seconds) for name, seconds in turns.items()}
     each = from_all(means, dict[Variant, float])
     busy, wall = _busy_s() - busy, time.monotonic() - begin
     ours = sum(from_all(time.process_time() - used, float))
     return _Round(
-        {name: max(one[name] for one in each) for name in means},
+        {name: max(device[name] for device in each) for name in means},
         {n: predicted_s(p, now) for n, p in programmes.items() if n != "ideal"},
         now.data_parallel_s() / now.ideal_s(),
         from_first(max(0.0, busy - ours) / wall, float),
@@ -302,17 +302,17 @@ def _does(rank: int, what: str) -> None:
         announce(doing=what)
 
 
-def _slice(name: str, one: Running, steps: int, rank: int) -> float:
-    """Seconds of a step of this device, from a barrier until its own part is done.
+def _slice(name: str, variant: Running, steps: int, rank: int) -> float:
+    """Measure seconds of a step of this device, from a barrier until its own part is done.
 
-    A device waits for inputs in there, and at the end for nobody: in a run it would go on. The
-    slower one of a round decides.
+    Waiting for inputs counts, waiting for slower devices at the end does not: in a run this one
+    would continue. The slowest device of a round decides.
     """
     dist.barrier()
     _does(rank, f"{steps} steps of {name}")
 
     def work() -> None:
-        one.advance(steps)
+        variant.advance(steps)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 
@@ -322,10 +322,10 @@ def _slice(name: str, one: Running, steps: int, rank: int) -> float:
 
 
 def same_plan(programmes: Mapping[Variant, ExecutionPlan]) -> dict[Variant, Variant]:
-    """The first variant of the same plan for each: two of one plan are one thing to time."""
+    """Return for each variant the first one with the same plan: only that is timed."""
     return {
-        name: next(n for n, other in programmes.items() if other.plans == what.plans)
-        for name, what in programmes.items()
+        name: next(n for n, other in programmes.items() if other.plans == plan.plans)
+        for name, plan in programmes.items()
     }
 
 
@@ -333,43 +333,43 @@ def plan_lines(
     programmes: Mapping[Variant, ExecutionPlan], alike: Mapping[Variant, Variant]
 ) -> Iterator[str]:
     """A line for each pipeline: its stages, or whose plan it is."""
-    for name, what in programmes.items():
-        if what.name not in RELAYED or name == "ideal":
+    for name, plan in programmes.items():
+        if plan.name not in RELAYED or name == "ideal":
             continue
         stages = (
             f"{_in_words(s.blocks)} on {', '.join(map(str, s.devices))}"
-            for s in what.plans[0].stages
+            for s in plan.plans[0].stages
         )
         same = f"the plan of {alike[name]}, timed once: " if alike[name] != name else ""
         yield f"{name}: {same}{'; '.join(stages)}"
 
 
 def _in_words(blocks: range) -> str:
-    one = len(blocks) == 1
-    return f"block {blocks[0]}" if one else f"blocks {blocks[0]} to {blocks[-1]}"
+    single = len(blocks) == 1
+    return f"block {blocks[0]}" if single else f"blocks {blocks[0]} to {blocks[-1]}"
 
 
-def _parts(one: Running) -> dict[str, float]:
-    """Seconds per step of this device by part, waiting included."""
-    spans = [span for worker in one.workers for span in worker.spans]
+def _parts(variant: Running) -> dict[str, float]:
+    """Sum up the seconds per step of this device by part, waiting included."""
+    spans = [span for worker in variant.workers for span in worker.spans]
     steps = max(1, len({span.step for span in spans}))
-    own: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for span in spans:
-        own[span.part] = own.get(span.part, 0.0) + (span.end - span.begin) / steps
-    return own
+        seconds[span.part] = seconds.get(span.part, 0.0) + (span.end - span.begin) / steps
+    return seconds
 
 
 def memory_mb(told: SlicesOfRanks, rank: int, programme: ExecutionPlan) -> float:
-    """Megabytes that this device needs in some steps of one variant.
+    """Measure the megabytes that this device needs in some steps of one variant.
 
     Its own blocks' weights, and what the steps add to a process that has built the models:
     optimiser, gradients, activations, buffers.
     """
-    with _joined(told, rank) as own:
-        one = running(programme, own)
+    with _joined(told, rank) as cut:
+        variant = running(programme, cut)
         weights = {
             id(p): p.numel() * p.element_size()
-            for worker in one.workers
+            for worker in variant.workers
             for module in (
                 *worker.job.prefix,
                 *(pair.teacher for pair in worker.job.pairs),
@@ -379,9 +379,9 @@ def memory_mb(told: SlicesOfRanks, rank: int, programme: ExecutionPlan) -> float
         }
         before = psutil.Process().memory_info().rss
         _does(rank, "taking some steps")
-        one.advance(told.steps)
+        variant.advance(told.steps)
         dist.barrier()
-        if own.device.type == "cuda":
+        if cut.device.type == "cuda":
             return torch.cuda.max_memory_allocated() / 1e6
         peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return (peak - before + sum(weights.values())) / 1e6

@@ -1,6 +1,6 @@
-"""A process of a bench: calls one of its functions, and says what that returned.
+"""A process of a bench: calls one of its functions, and announces the result as `done`.
 
-The function may announce more before, such as `say`; one that never returns goes on until the
+The function may announce more before, such as `say`. One that never returns runs until the
 process that started it (`harness.Scratch.calling`) ends it.
 """
 
@@ -26,8 +26,8 @@ def main() -> None:
     module, _, name = call.function.partition(":")
     function = getattr(import_module(module), name)
     kinds = get_type_hints(function)
-    told = {key: from_builtins(kinds[key], value) for key, value in call.arguments.items()}
-    announce(done=to_builtins(function(**told)))
+    arguments = {k: from_builtins(kinds[k], v) for k, v in call.arguments.items()}
+    announce(done=to_builtins(function(**arguments)))
 
 
 if __name__ == "__main__":

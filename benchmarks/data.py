@@ -115,13 +115,13 @@ def _over_limit(root: str, size: int, repeats: int, say: EmitLine) -> list[Figur
         "augmented": partial(_ours, random, count()),
     }
     say(f"photos_{size}")
-    found = in_turns(works, repeats, say, "views/s", warm_up=1)
-    bare = found["bare"]
+    rates = in_turns(works, repeats, say, "views/s", warm_up=1)
+    bare = rates["bare"]
     return at(
         f"photos_{size}",
-        figure("views_per_s_over_limit", over(found["ours"], bare), "ratio"),
-        figure("rand_augment_over_limit", over(found["augmented"], bare), "ratio"),
-        figure("views_per_core_s", found["ours"], "views/s"),
+        figure("views_per_s_over_limit", over(rates["ours"], bare), "ratio"),
+        figure("rand_augment_over_limit", over(rates["augmented"], bare), "ratio"),
+        figure("views_per_core_s", rates["ours"], "views/s"),
     )
 
 
@@ -143,13 +143,13 @@ def _over_originals(
         works[name] = partial(_ours, _with_threads(data, 1), count())
     say(f"store of {size} pixels: {written}")
     rates = in_turns(works, repeats, say, "views/s", warm_up=1)
-    found = [
+    figures = [
         figure("views_over_originals", over(rates["store"], rates["originals"]), "ratio"),
         figure("bytes_over_originals", written.bytes_after / written.bytes_before, "ratio"),
     ]
     if written.psnr_db is not None:
-        found.append(figure("psnr_db", written.psnr_db, "dB"))
-    return at(f"store_{size}", *found)
+        figures.append(figure("psnr_db", written.psnr_db, "dB"))
+    return at(f"store_{size}", *figures)
 
 
 def _ours(
@@ -157,7 +157,7 @@ def _ours(
     epochs: Iterator[int],
     clock: Callable[[], float] = time.process_time,
 ) -> float:
-    """Views a second of another epoch each time."""
+    """Measure views a second, of another epoch each time."""
     ids, epoch, start = data.train[:_VIEWS], next(epochs), clock()
     for begin in range(0, len(ids), _BATCH):
         data.views(ids[begin : begin + _BATCH], epoch)
@@ -165,7 +165,7 @@ def _ours(
 
 
 def _bare(raws: list[bytes], parts: list[Box], size: int) -> float:
-    """What nobody does without: decode, cut, resize, flip every second, put in place."""
+    """Measure the least work of a view: decode, cut, resize, flip every second, copy."""
     out = np.empty((_BATCH, 3, size, size), np.uint8)
     begin = time.process_time()
     for i, (raw, (left, top, width, height)) in enumerate(zip(raws, parts, strict=True)):
@@ -188,10 +188,10 @@ def _over_peers(root: str, folder: Path, repeats: int, say: EmitLine) -> list[Fi
         "torch_dataloader_timm": _timm_loader(files),
         "torchvision_v2": _torchvision_loader(files),
     }
-    one, wall = _with_threads(data, 1), time.perf_counter
+    single, wall = _with_threads(data, 1), time.perf_counter
     works = {
         "ours": partial(_ours, data, count(), wall),
-        "one": partial(_ours, one, count(), wall),
+        "one": partial(_ours, single, count(), wall),
         **{name: partial(_loader_rate, loader) for name, loader in loaders.items()},
     }
     unit = f"views/s of {_WORKERS} workers"
@@ -208,7 +208,7 @@ def _over_peers(root: str, folder: Path, repeats: int, say: EmitLine) -> list[Fi
 
 
 def _waits(root: str, repeats: int, say: EmitLine) -> list[Figure]:
-    """A student on an accelerator, which leaves the processor alone while it computes."""
+    """Measure how long a student waits for views; its own steps leave the processor idle."""
     data, epochs = _with_threads(_opened(root, 224), _WORKERS), count()
     batches = [data.train[at : at + _BATCH] for at in range(0, _VIEWS, _BATCH)]
 
@@ -227,7 +227,7 @@ def _waits(root: str, repeats: int, say: EmitLine) -> list[Figure]:
 
 
 def _loader_rate(loader: "torch.utils.data.DataLoader[object]") -> float:
-    """Views a second from the first batch on: its workers are there by then, and end with it."""
+    """Measure views a second from the first batch on, when all workers have started."""
     batches = iter(loader)
     first = next(batches)
     assert isinstance(first, list | tuple)
@@ -274,25 +274,25 @@ def _loader(dataset: object) -> "torch.utils.data.DataLoader[object]":
 
 
 def _many_files(folder: Path, files: int, say: EmitLine) -> list[Figure]:
-    """Indexed by a process of its own, opened by another."""
+    """Index many files in one process, and open them in others."""
     say(f"making {files:,} small JPEGs")
     shards = [str(path) for path in _shards(folder, files)]
     few = [str(path) for path in _shards(folder / "few", _FEW)]
-    told = {"shards": shards, "home": str(folder / "home")}
+    arguments = {"shards": shards, "home": str(folder / "home")}
     with Scratch(folder) as scratch:
         all_of = partial(scratch.results, opened, patience_s=_PATIENCE_S)
-        index_s = timed(lambda: all_of([told]))
-        found = all_of([told] * 3)
+        index_s = timed(lambda: all_of([arguments]))
+        openings = all_of([arguments] * 3)
         say(f"training {_STEPS} steps on them")
-        fewer = told | {"shards": few, "home": str(folder / "few")}
-        small, trained = all_of([one | {"steps": _STEPS} for one in (fewer, told)])
+        fewer = arguments | {"shards": few, "home": str(folder / "few")}
+        small, trained = all_of([each | {"steps": _STEPS} for each in (fewer, arguments)])
     name = f"{files // 1000}k_files" if files != _FILES else "1M_files"
     more = trained.rss_mb - small.rss_mb
     return at(
         name,
-        figure("open_s", [f.open_s for f in found], "s"),
-        figure("rss_mb", [f.rss_mb for f in found], "MB"),
-        figure("rss_mb_of_the_set", [f.mb for f in found], "MB"),
+        figure("open_s", [f.open_s for f in openings], "s"),
+        figure("rss_mb", [f.rss_mb for f in openings], "MB"),
+        figure("rss_mb_of_the_set", [f.mb for f in openings], "MB"),
         figure("index_s", index_s, "s"),
         figure("plan_s", trained.trained["plan_s"], "s"),
         figure("rss_mb_of_training", trained.rss_mb, "MB"),
@@ -303,7 +303,7 @@ def _many_files(folder: Path, files: int, say: EmitLine) -> list[Figure]:
 
 
 def _shards(folder: Path, files: int) -> Iterator[Path]:
-    """Zips of class folders with one small JPEG, again and again."""
+    """Write zips of class folders, all of whose files are the same small JPEG."""
     raw, pixels = io.BytesIO(), np.arange(3072, dtype=np.uint32).astype(np.uint8)
     Image.fromarray(pixels.reshape(32, 32, 3)).save(raw, "JPEG")
     names = (f"train/{k % _CLASSES:04}/{k:07}.jpg" for k in range(files))

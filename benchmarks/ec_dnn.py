@@ -42,9 +42,9 @@ BUDGET_S = 20.0
 BUDGETS = (0.25, 0.5, 1.0)  # shares of it
 MA_TAUS = (8, 16, 32, 64, 128, 256)
 
-# What EC-DNN is tried with: communications, alpha, p, and beta of Eq. 6 (the paper: 0.4, then
-# 0.6): the paper's, and without the term of Eq. 5, which costs a relabelling of every batch. tau is
-# large: a compression of a step or two says nothing.
+# Settings of EC-DNN to choose from: communications, alpha, p, and beta of Eq. 6 (the paper: 0.4,
+# then 0.6). Most are without the term of Eq. 5, which costs a relabelling of every batch. tau is
+# large: a compression of a step or two shows nothing.
 EC_TRIED = (
     (10, 0.0, 0.05, (0.4, 0.6)),
     (10, 0.0, 0.1, (0.4, 0.6)),
@@ -59,14 +59,14 @@ _PRICED_STEPS, _PRICED_ROWS = 40, 2048  # that say what a step and a row cost
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSeconds:
-    """Measured, with nothing beside it."""
+    """Seconds of a step and of a row, measured with nothing beside them."""
 
     prices: UnitCosts
     batch: int
     workers: int
 
     def iterations(self, budget_s: float, *, diversity: float = 0.0, p: float = 0.0) -> int:
-        """As many as fit into the budget."""
+        """Return how many iterations fit into the budget."""
         rows = self.batch * self.workers * self.prices.row_s
         each = self.prices.step_s * (1 + p) + p * rows + (rows if diversity else 0.0)
         return max(1, int(budget_s / each))
@@ -86,7 +86,7 @@ class BenchedMethod:
     beta: tuple[float, float] = (0.0, 0.0)  # of Eq. 6, at the start and later
 
     def variant(self) -> dict[str, object]:
-        """What `method.compare` has of it."""
+        """Return this method as a variant of `method.compare`."""
         aggregation: dict[str, object] = {"type": f"train/aggregation/{self.aggregation}"}
         if self.tau is not None:
             aggregation["tau"] = self.tau
@@ -99,11 +99,11 @@ class BenchedMethod:
                 "weight": self.beta[0],
                 "risen_weight": self.beta[1],
             }
-        found: dict[str, object] = {
+        variant: dict[str, object] = {
             "aggregation": aggregation,
             "iterations": self.iterations,
         }
-        return found if self.workers is None else found | {"workers": self.workers}
+        return variant if self.workers is None else variant | {"workers": self.workers}
 
 
 Cases = Sequence[tuple[BenchedMethod, int]]  # each with its seed
@@ -111,7 +111,7 @@ Cases = Sequence[tuple[BenchedMethod, int]]  # each with its seed
 
 @dataclass(frozen=True, slots=True)
 class TrainedBy:
-    """What all trainings have in common."""
+    """Settings that all trainings share."""
 
     experiment: str
     overrides: list[str]
@@ -120,8 +120,8 @@ class TrainedBy:
     def run(
         self, method: BenchedMethod, seed: int, prices: UnitCosts | None = None
     ) -> EnsembleRun:
-        own = {"method.compare": {"own": method.variant()}, "method.processes": False}
-        spec = load(self.experiment, *self.overrides, own).spec
+        settings = {"method.compare": {"own": method.variant()}, "method.processes": False}
+        spec = load(self.experiment, *self.overrides, settings).spec
         member = next(m for m in spec.members() if m.source_name == "own")
         assert isinstance(spec.method, Ensemble)
         named = replace(member, source_name="own", seed=seed)
@@ -135,7 +135,7 @@ def measure(
     experiment: str = EXPERIMENT,
     budget_s: float = BUDGET_S,
 ) -> Report:
-    """All figures, with so many seeds.
+    """Measure all figures, with `repeats` seeds.
 
     overrides: of this experiment, a config of `methods/ensemble`.
     budget_s: overall time of each training, on machines side by side.
@@ -163,20 +163,20 @@ def measure(
                 for name, share, seed in asked
             ]
         )
-    found = dict(zip(asked, others, strict=True))
-    found |= {(name, 1.0, 0): first[number] for name, number in best.items()}
+    curves = dict(zip(asked, others, strict=True))
+    curves |= {(name, 1.0, 0): first[number] for name, number in best.items()}
     settings = _settings({name: every[number][1] for name, number in best.items()})
-    return _report(found, repeats, settings, say)
+    return _report(curves, repeats, settings, say)
 
 
 def _train_all(
     scratch: Scratch, by: TrainedBy, prices: UnitCosts, say: EmitLine, cases: Cases
 ) -> list[ErrorCurve]:
-    """As many side by side as there are cores."""
-    own = {"by": by, "prices": prices}
+    """Train all cases, as many side by side as there are cores."""
+    arguments = {"by": by, "prices": prices}
     return scratch.results(
         trained,
-        [own | {"method": method, "seed": seed} for method, seed in cases],
+        [arguments | {"method": method, "seed": seed} for method, seed in cases],
         at_once=os.cpu_count() or 1,
         patience_s=_PATIENCE_S * max(1, len(cases)),
         say=say,
@@ -184,28 +184,28 @@ def _train_all(
 
 
 def _report(
-    found: Mapping[tuple[str, float, int], ErrorCurve],
+    curves: Mapping[tuple[str, float, int], ErrorCurve],
     repeats: int,
     settings: list[Figure],
     say: EmitLine,
 ) -> Report:
     """All figures, from trainings by name, share of the budget and seed."""
-    lost = {seed for (_, _, seed), training in found.items() if not training.looks}
+    lost = {seed for (_, _, seed), training in curves.items() if not training.looks}
     seeds = [seed for seed in range(repeats) if seed not in lost]
     if lost:
         say(f"{len(seeds)} of {repeats} seeds count: with the others a method diverged")
     if not seeds:
         raise Diverged("With no seed all methods came to their end. Lower train.lr.")
-    whole = {
-        name: [found[name, 1.0, seed] for seed in seeds] for name in ("s", "e", "ma", "ec")
+    trainings = {
+        name: [curves[name, 1.0, seed] for seed in seeds] for name in ("s", "e", "ma", "ec")
     }
     ends = {
-        name: [[found[name, share, seed].end for share in BUDGETS] for seed in seeds]
+        name: [[curves[name, share, seed].end for share in BUDGETS] for seed in seeds]
         for name in ("e", "ma", "ec")
     }
-    read = compared(whole, ends)
-    result = report("ec_dnn", errors_and_costs(whole) + settings + read.figures)
-    result["undefined"], result["curves"] = read.undefined, points_of(whole)
+    read = compared(trainings, ends)
+    result = report("ec_dnn", errors_and_costs(trainings) + settings + read.figures)
+    result["undefined"], result["curves"] = read.undefined, points_of(trainings)
     return result
 
 
@@ -226,21 +226,21 @@ def candidates(costs: MeasuredSeconds, budget_s: float) -> list[tuple[str, Bench
 
 def chosen(
     cases: Sequence[tuple[str, BenchedMethod]],
-    found: Sequence[ErrorCurve],
+    curves: Sequence[ErrorCurve],
     say: EmitLine = quiet,
 ) -> dict[str, int]:
     """The number of the setting with the smallest validation error, of each name.
 
     Args:
         cases: names and settings.
-        found: the training of each; one that diverged has no looks.
+        curves: the training of each; one that diverged has no looks.
         say: gets a line for each.
 
     Raises:
-        Diverged: all of one name did.
+        Diverged: all trainings of one name diverged.
     """
     best: dict[str, int] = {}
-    for number, ((name, case), result) in enumerate(zip(cases, found, strict=True)):
+    for number, ((name, case), result) in enumerate(zip(cases, curves, strict=True)):
         if not result.looks:
             continue
         last = result.last
@@ -249,7 +249,7 @@ def chosen(
             f"{last.global_:.2f} % (_G) {last.chosen:.2f} % (_L), "
             f"{last.iterations} iterations, {last.parallel_s:.1f} s"
         )
-        before = found[best[name]].last.validation_global if name in best else 100.0
+        before = curves[best[name]].last.validation_global if name in best else 100.0
         if name not in best or last.validation_global < before:
             best[name] = number
     if lost := sorted({name for name, _ in cases} - set(best)):
@@ -269,7 +269,7 @@ def _ec(
     beta: tuple[float, float],
 ) -> BenchedMethod:
     iterations = costs.iterations(budget_s, diversity=alpha, p=p)
-    # Rounded up: down it would leave some iterations to a round of their own, one too many.
+    # Rounded up: rounded down, the iterations left over would need one round more.
     tau = ceil(iterations / communications)
     return BenchedMethod(
         name=f"ec tau {tau} alpha {alpha:g} p {p:g} beta {beta[0]:g}, {beta[1]:g}",
@@ -283,7 +283,7 @@ def _ec(
 
 
 def _settings(best: Mapping[str, BenchedMethod]) -> list[Figure]:
-    """What was chosen on validation."""
+    """Return figures of the settings that were chosen on validation."""
     ma, ec = best["ma"], best["ec"]
     assert ma.tau is not None
     assert ec.tau is not None
@@ -304,7 +304,7 @@ def _settings(best: Mapping[str, BenchedMethod]) -> list[Figure]:
 def trained(
     by: TrainedBy, method: BenchedMethod, seed: int, prices: UnitCosts
 ) -> ErrorCurve:
-    """What a training came to; one that diverged has no looks."""
+    """Run a training and return its curve; one that diverged has no looks."""
     run = by.run(method, seed, prices)
     folder = Path(mkdtemp(dir=by.folder))
     processes = InProcessWorkers(
@@ -322,7 +322,7 @@ def trained(
 
 
 def priced(by: TrainedBy) -> MeasuredSeconds:
-    """Medians of the seconds its device is busy, on the images themselves."""
+    """Measure how long the device is busy with a step and with a row: medians, on the images."""
     run = by.run(BenchedMethod(name="costs"), seed=0)
     worker = run.worker(0, Path(mkdtemp(dir=by.folder)), discard_event)
     with closing(run.source(worker, "bench", None)) as source:

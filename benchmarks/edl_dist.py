@@ -1,4 +1,4 @@
-"""What it costs a student to be served, what faults cost, and how far one machine goes.
+"""Costs of serving a student, costs of faults, and the limits of one machine.
 
 Its parts, all of them unless `--only` names some:
 
@@ -60,7 +60,7 @@ def measure(repeats: int = 8, say: EmitLine = quiet, only: Collection[str] = ())
 
 
 def served(rounds: int, say: EmitLine) -> list[Figure]:
-    """The four cases; for each size of image the worse step counts."""
+    """Measure the four cases; for each size of image the worse step counts."""
     each: list[Figure] = []
     for case in CASES:
         each += _case(case, rounds, say)
@@ -95,19 +95,19 @@ def _case(case: ImageCase, rounds: int, say: EmitLine) -> list[Figure]:
         over = {"memory": {w: ratios(variants[w], variants["memory"]) for w in WAYS}}
         step_by_step(every, rounds=rounds, steps=2 * steps)
         over["n_training"] = {w: ratios(variants[w], variants["n_training"]) for w in WAYS}
-        made = list[Figure]()
+        figures = list[Figure]()
         for way in WAYS:
-            own = variants[way]
-            per_step_ms = 1000 / own.steps
-            volume = own.source.figures()["volume_max"] / ut
-            made += at(
+            run = variants[way]
+            per_step_ms = 1000 / run.steps
+            volume = run.source.figures()["volume_max"] / ut
+            figures += at(
                 f"{way}/{case.name}",
                 *(
                     figure(f"served_over_{base}", o[way], "ratio")
                     for base, o in over.items()
                 ),
-                figure("student_cpu_ms_per_batch", per_step_ms * own.source_cpu_s, "ms"),
-                figure("reader_cpu_ms_per_batch", per_step_ms * own.helper_cpu_s, "ms"),
+                figure("student_cpu_ms_per_batch", per_step_ms * run.source_cpu_s, "ms"),
+                figure("reader_cpu_ms_per_batch", per_step_ms * run.helper_cpu_s, "ms"),
                 figure("volume_over_ut_max", volume, "ratio"),
             )
-        return made
+        return figures

@@ -26,16 +26,16 @@ _SLOW = 0.25  # of what one teacher could give it
 
 
 def elastic(repeats: int, say: EmitLine) -> list[Figure]:
-    """Seconds until teachers are there and gone; how many came that were not needed."""
-    found = [_grown_and_gone(say) for _ in range(repeats)]
+    """Measure seconds until teachers are there and gone, and count those not needed."""
+    measurements = [_grown_and_gone(say) for _ in range(repeats)]
     return at(
         "elastic",
-        figure("one_to_four_s", [f["four"] for f in found], "s"),
-        figure("load_s", [f["load"] for f in found], "s"),
-        # 10 s for what is no loading: seeing that it starves, asking, being leased.
-        figure("four_beyond_load_s", [f["four"] - f["load"] for f in found], "s"),
-        figure("added_for_slow_student", [f["added"] for f in found], "teachers"),
-        figure("to_none_beyond_idle_s", [f["none"] - _IDLE_S for f in found], "s"),
+        figure("one_to_four_s", [m["four"] for m in measurements], "s"),
+        figure("load_s", [m["load"] for m in measurements], "s"),
+        # 10 s for all but loading: noticing that the student starves, asking, being leased.
+        figure("four_beyond_load_s", [m["four"] - m["load"] for m in measurements], "s"),
+        figure("added_for_slow_student", [m["added"] for m in measurements], "teachers"),
+        figure("to_none_beyond_idle_s", [m["none"] - _IDLE_S for m in measurements], "s"),
     )
 
 
@@ -75,7 +75,7 @@ def _rate_of_one(pool: RunningPool) -> float:
 
 
 def _at_pace(batches: Iterator[Batch], step_s: float) -> None:
-    """A student that takes so long for a step, for a while."""
+    """Train for a while, with `step_s` seconds for each step."""
     end = time.monotonic() + _SLOW_S
     while time.monotonic() < end:
         next(batches)

@@ -1,7 +1,7 @@
-"""What faults cost, on real processes: seconds until work goes on, and samples lost.
+"""Costs of faults on real processes: seconds until training continues, and samples lost.
 
-Times are the machine's monotonic clock, read here when the signal is sent and by the
-reader when it acts (its recorded events); all processes of one machine share it.
+Times are of the machine's monotonic clock, which all its processes share: the benchmark reads
+it when it sends a signal, the reader when it reacts (its recorded events).
 """
 
 import os
@@ -49,11 +49,11 @@ def measure(say: EmitLine) -> list[Figure]:
 def resends(say: EmitLine) -> list[Figure]:
     samples = samples_of(ImageCase(8, 32, 1))
     each = [_one_of_each(samples) for _ in range(_REPEATS)]
-    found = {name: [one[name] for one in each] for name in each[0]}
-    say(f"faults: {', '.join(f'{n} {median(own):.2f}' for n, own in found.items())}")
+    costs = {name: [run[name] for run in each] for name in each[0]}
+    say(f"faults: {', '.join(f'{n} {median(values):.2f}' for n, values in costs.items())}")
     return [
         figure(name, values, "parts" if name == "resend_s/sigterm" else "s")
-        for name, values in found.items()
+        for name, values in costs.items()
     ]
 
 
@@ -65,25 +65,25 @@ def _one_of_each(samples: PlannedSamples) -> dict[str, float]:
         until(lambda: len(ready_times(journal)) == 4)
         source = scene.served("faults", Served(lt=256, ut=1024, record=True))
         batches = endless(source)
-        found: dict[str, float] = {}
+        costs: dict[str, float] = {}
         for name, number in (("sigkill", signal.SIGKILL), ("sigstop", signal.SIGSTOP)):
-            child = pool.machines.children[len(found)]
+            child = pool.machines.children[len(costs)]
             take(batches, 50)
             at = time.monotonic()
             os.kill(child.pid, number)
-            found[f"resend_s/{name}"] = _resent_after(source, batches, at)
+            costs[f"resend_s/{name}"] = _resent_after(source, batches, at)
             if number == signal.SIGSTOP:
                 child.process.kill()
-        # A hedge came first: what else the stopped one had is sent again when it is lost.
-        until(lambda: _losses(source) >= len(found), lambda: take(batches, 5))
+        # A hedge came first: other parts of the stopped teacher are sent again when it is lost.
+        until(lambda: _losses(source) >= len(costs), lambda: take(batches, 5))
         time.sleep(0.2)  # figures follow with the reader's next look
         before = source.figures()["resends"]
         pool.machines.children[2].process.terminate()
         until(lambda: not pool.machines.children[2].alive(), lambda: take(batches, 5))
-        found["resend_s/sigterm"] = source.figures()["resends"] - before
+        costs["resend_s/sigterm"] = source.figures()["resends"] - before
         pool.machines.add()
-        found["join_to_used_s"] = _used_after(journal, source, batches)
-        return found
+        costs["join_to_used_s"] = _used_after(journal, source, batches)
+        return costs
 
 
 def endless(source: ServedSource) -> Iterator[Batch]:
@@ -104,16 +104,16 @@ def _resent_after(source: ServedSource, batches: Iterator[Batch], at: float) -> 
         return figures["resends"] + figures["hedges"] > before
 
     until(resent, lambda: take(batches, 5))
-    for one in _recorded(source):
+    for reaction in _recorded(source):
         # A loss that leads to sends at once, or a look that sends (a hedge).
-        again = bool(one.sent_to) if one.on == "on_tick" else one.loses
-        if one.time >= at and again:
-            return one.time - at
+        again = bool(reaction.sent_to) if reaction.on == "on_tick" else reaction.loses
+        if reaction.time >= at and again:
+            return reaction.time - at
     raise RuntimeError("the reader's record shows no part that was sent again")
 
 
 def _losses(source: ServedSource) -> int:
-    return sum(one.loses for one in _recorded(source))
+    return sum(reaction.loses for reaction in _recorded(source))
 
 
 def _used_after(journal: Path, source: ServedSource, batches: Iterator[Batch]) -> float:
@@ -123,7 +123,7 @@ def _used_after(journal: Path, source: ServedSource, batches: Iterator[Batch]) -
     address, ready_at = ready_times(journal)[-1]
 
     def sends() -> list[float]:
-        return [one.time for one in _recorded(source) if address in one.sent_to]
+        return [r.time for r in _recorded(source) if address in r.sent_to]
 
     until(lambda: bool(sends()), lambda: take(batches, 20))
     return sends()[0] - ready_at
@@ -135,7 +135,7 @@ def ready_times(journal: Path) -> list[tuple[str, float]]:
 
 
 class _Recorded(NamedTuple):
-    """What the reader did at an event: the teachers it sent to, and whether it lost one."""
+    """Reaction of the reader to an event: the teachers it sent to, and whether it lost one."""
 
     on: str
     time: float
@@ -144,16 +144,16 @@ class _Recorded(NamedTuple):
 
 
 def _recorded(source: ServedSource) -> list[_Recorded]:
-    found = []
+    records = []
     entries = LineReader(source.log.with_suffix(".jsonl"))()
-    for entry in (one for one in entries if "on" in one):
-        told = entry["told"] or []
-        said = [i["event"]["event"] for i in told if i["kind"] == "EmitLine"]
+    for entry in (line for line in entries if "on" in line):
+        instructions = entry["told"] or []
+        events = [i["event"]["event"] for i in instructions if i["kind"] == "EmitLine"]
         # Every event's time is its last argument, or the keyword.
         at = entry["kwargs"].get("time", entry["args"][-1] if entry["args"] else -1.0)
-        sent_to = [i["teacher"] for i in told if i["kind"] == "Send"]
-        found.append(_Recorded(entry["on"], float(at), sent_to, "teacher_lost" in said))
-    return found
+        sent_to = [i["teacher"] for i in instructions if i["kind"] == "Send"]
+        records.append(_Recorded(entry["on"], float(at), sent_to, "teacher_lost" in events))
+    return records
 
 
 # Memory
@@ -205,7 +205,7 @@ def failover(say: EmitLine) -> Figure:
 
 
 def _failover(run: Run, before: int) -> float:
-    """Kill the master and the other one in turn; the group's own account of the time."""
+    """Kill the master and the other rank in turn; return the seconds that the group logged."""
 
     def again() -> list[float]:
         return [e.seconds for e in select(run.folder.events, GroupRecovered)]
@@ -227,20 +227,20 @@ def _trains(run: Run, generation: int) -> bool:
 
 
 def _standby_is_ready(run: Run, used: int) -> bool:
-    """Two ranks, and one process more for each that was used up."""
+    """Return True with two ranks, a standby, and one more process for each that was used up."""
     pulses = list(run.path.glob("members/*/*/group/pulse/*"))
     return len(pulses) >= 3 + used
 
 
 def lineage_of(run: Run) -> LineageCounts:
-    """Which samples the newest checkpoint of its only student has learned from."""
+    """Return which samples the newest checkpoint of the only student has learned from."""
     folders = list(run.path.glob("members/*/*/checkpoints"))
     if not folders:
         raise RunFailed(f"Run {run.id} made no checkpoint: the machine is too busy for it.")
     (folder,) = folders
-    found = checkpoint.load_newest(folder, str(run.folder.origin().spec_hash), StudentFacts)
-    assert found is not None
-    return found.facts.lineage
+    saved = checkpoint.load_newest(folder, str(run.folder.origin().spec_hash), StudentFacts)
+    assert saved is not None
+    return saved.facts.lineage
 
 
 def chaos(say: EmitLine, events: int = _CHAOS_EVENTS) -> list[Figure]:

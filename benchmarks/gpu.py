@@ -1,4 +1,4 @@
-"""What a GPU makes of students and teachers: precisions, engines, copies beside the work.
+"""Speed of students and teachers on a GPU: precisions, engines, copies beside the work.
 
 Variants take turns on the same views; each time ends when the device is done. `make gpu` runs it
 after the tests that need a GPU.
@@ -34,7 +34,7 @@ _STEPS, _TURNS = 20, 5  # of a slice, and slices of each variant
 _LABELS = 256  # at once, by a teacher's engine
 _COMPILED = ("resnet50_224", "mobilenetv3_224")  # half a minute each, in bf16
 _ENGINES_S = 45.0  # for each network
-_TAUGHT = 80  # steps of a network that has to be sure of what it says
+_TAUGHT = 80  # steps of a network whose answers have to be sure
 _UNDER_WAY = 2  # batches, in a teacher
 _DEVICE = "cuda"
 # Networks whose images/s timm publishes, how they are taught here, and views at once.
@@ -90,8 +90,8 @@ def _feed(repeats: int, say: EmitLine) -> list[Figure]:
     feed, labels = DeviceFeed(train_step.device), torch.arange(_BATCH) % 10
     views = _photos()
 
-    def fed(given: Tensor) -> None:
-        _step(train_step, *feed.to_device(given, labels))
+    def fed(host_views: Tensor) -> None:
+        _step(train_step, *feed.to_device(host_views, labels))
         feed.wait()
 
     steps = {
@@ -120,7 +120,7 @@ def _tried(engine: Engine, network: str) -> bool:
 
 
 def _served(repeats: int, say: EmitLine) -> list[Figure]:
-    """A teacher's whole way from views in the host's memory to labels there, over its engine."""
+    """Compare a teacher, from views in the host's memory to labels there, with its engine."""
     steps = _ways({"type": "timm/resnet50"}, 1e-3, _BATCH, say)
     return _compared("teacher_over_engine", steps, "bare", "ratio", repeats, say)
 
@@ -130,15 +130,15 @@ def _labels_per_s(
     say: EmitLine,
     published: Mapping[str, tuple[str, float, int]] = PUBLISHED,
 ) -> list[Figure]:
-    """In absolute numbers: by the engine alone, and served."""
+    """Measure labels/s, not a ratio: by the engine alone, and served."""
     figures = []
     for name, (variant, rate, batch) in published.items():
         steps = _ways({"type": variant}, rate, batch, say)
         steps = {"bare": steps["bare"], "served": steps["pipelined"]}
-        found = _rates(f"labels_per_s/{name}", steps, batch, repeats, say)
+        rates = _rates(f"labels_per_s/{name}", steps, batch, repeats, say)
         figures += [
-            figure(f"labels_per_s/{name}/{label}", own, "labels/s")
-            for label, own in found.items()
+            figure(f"labels_per_s/{name}/{label}", values, "labels/s")
+            for label, values in rates.items()
         ]
     return figures
 
@@ -146,7 +146,7 @@ def _labels_per_s(
 def _ways(
     block: Mapping[str, object], rate: float, batch: int, say: EmitLine
 ) -> Mapping[str, Callable[[], object]]:
-    """A batch by the engine that a teacher of this network takes, and by the teacher itself."""
+    """Return functions that label a batch: by a teacher's engine alone, and by the teacher."""
     on_device, labels = _kinds(batch)
     model = _taught(_network(block), on_device, labels, rate)
     views = on_device.cpu()
@@ -170,8 +170,8 @@ def _ways(
     inference = Made(deployment, [], 1, _DEVICE)
     inference.choose_engine(say)
     assert inference.engines is not None
-    ask, here, given = inference.engines.in_use.predict_unobserved, on_device, views.numpy()
-    asked = partial(Request, 0, None, given, lambda answer: None, inference)
+    predict, images = inference.engines.in_use.predict_unobserved, views.numpy()
+    asked = partial(Request, 0, None, images, lambda answer: None, inference)
     under_way = list[UnderWay]()
 
     def request() -> None:
@@ -182,7 +182,7 @@ def _ways(
     def in_turn() -> None:
         inference.finish(*inference.begin([asked()]))
 
-    bare: Callable[[], object] = partial(ask, here)
+    bare: Callable[[], object] = partial(predict, on_device)
     return {"bare": bare, "pipelined": request, "in_turn": in_turn}
 
 
@@ -193,7 +193,7 @@ def _network(block: Mapping[str, object]) -> Normalised:
 
 
 def _kinds(count: int, side: int = _SIDE) -> tuple[Tensor, Tensor]:
-    """Views of ten kinds, and which each is of, on the device."""
+    """Make views of ten kinds, labelled with their kinds, on the device."""
     labels = torch.arange(count, device=_DEVICE) % 10
     coarse = torch.rand((10, 3, 4, 4), device=_DEVICE)[labels]
     kinds = interpolate(coarse, size=(side, side), mode="bilinear")
@@ -203,7 +203,7 @@ def _kinds(count: int, side: int = _SIDE) -> tuple[Tensor, Tensor]:
 def _taught(
     model: Normalised, views: Tensor, labels: Tensor, rate: float = 1e-3
 ) -> Normalised:
-    """Sure of its answers, as teachers are: made-up weights tie classes, and bf16 decides."""
+    """Train until a model is sure of its answers, as teachers are: bf16 changes unsure ones."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     for step in range(_TAUGHT):
         some = torch.arange(step, step + 64, device=_DEVICE) % len(views)
@@ -242,10 +242,10 @@ def _compared(
     say: EmitLine,
 ) -> list[Figure]:
     """`name/STEP`, the rate of each over that of `base`, in turns."""
-    found = _rates(name, steps, _BATCH, repeats, say)
+    rates = _rates(name, steps, _BATCH, repeats, say)
     return [
-        figure(f"{name}/{label}", over(own, found[base]), unit)
-        for label, own in found.items()
+        figure(f"{name}/{label}", over(values, rates[base]), unit)
+        for label, values in rates.items()
         if label != base
     ]
 
@@ -273,13 +273,13 @@ def _rates(
         return timed(work)
 
     works = {label: partial(seconds, step) for label, step in steps.items()}
-    found: dict[str, list[float]] = {label: [] for label in steps}
+    rates: dict[str, list[float]] = {label: [] for label in steps}
     for _ in range(repeats):
         for label, each in in_turns(works, _TURNS).items():
-            found[label].append(_STEPS * batch / median(each))
-    rates = (f"{label} {median(own):,.0f}" for label, own in found.items())
-    say(f"{name}: {', '.join(rates)} rows/s")
-    return found
+            rates[label].append(_STEPS * batch / median(each))
+    medians = (f"{label} {median(values):,.0f}" for label, values in rates.items())
+    say(f"{name}: {', '.join(medians)} rows/s")
+    return rates
 
 
 def _finish() -> None:

@@ -1,4 +1,4 @@
-"""What all benches have in common: turns, parts, processes, runs apart, and a report with goals.
+"""Tools of all benches: turns, parts, processes, runs apart, and a report with goals.
 
 A bench says what to measure. Values come in turns, forth and back, so that a drift of the machine
 meets all alike; a figure is their median with the smallest and the largest. What is promised of it
@@ -40,20 +40,20 @@ _END_S = 20.0  # so long what a run started has, to end with it
 
 
 def quiet(line: str) -> None:
-    """For who wants to hear nothing."""
+    """Drop a line of progress."""
 
 
 # Figures
 
 
-def report(name: str, found: Sequence[Figure]) -> Report:
-    """With what is promised of each figure."""
+def report(name: str, measured: Sequence[Figure]) -> Report:
+    """Make the report of a bench, with the goal of each figure."""
     promised = _goals(name)
-    for one in found:
-        goals = (goal for pattern, goal in promised if _fits(one["name"], pattern))
+    for entry in measured:
+        goals = (goal for pattern, goal in promised if _fits(entry["name"], pattern))
         if goal := next(goals, None):
-            one["goal"], one["holds"] = goal, figures.meets(one["value"], goal)
-    return figures.report(name, list(found))
+            entry["goal"], entry["holds"] = goal, figures.meets(entry["value"], goal)
+    return figures.report(name, list(measured))
 
 
 def _goals(bench: str) -> list[tuple[str, str]]:
@@ -77,18 +77,18 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 def of_parts(name: str, parts: Parts, only: Collection[str]) -> Report:
-    """The figures of all parts of a benchmark, or of those in `only`, in their order.
+    """Report the figures of all parts of a bench, or of those in `only`, in their order.
 
     Raises:
         BadInput: it has no such part.
     """
     check_parts(name, parts, only)
     chosen = [part for label, part in parts.items() if not only or label in only]
-    return report(name, [found for part in chosen for found in part()])
+    return report(name, [entry for part in chosen for entry in part()])
 
 
 def check_parts(name: str, parts: Collection[str], only: Collection[str]) -> None:
-    """Refuse what is no part of it.
+    """Refuse names that are no part of a bench.
 
     Raises:
         BadInput: it has no such part.
@@ -111,22 +111,22 @@ def in_turns(
     *,
     warm_up: int = 0,
 ) -> dict[Name, list[float]]:
-    """What each gives in each round, forth in one and back in the next; `warm_up` do not count."""
-    found: dict[Name, list[float]] = {name: [] for name in works}
+    """Return what each work measures in each round after `warm_up`; the order alternates."""
+    series: dict[Name, list[float]] = {name: [] for name in works}
     order = list(works)
     for number in range(-warm_up, rounds):
         now = {name: works[name]() for name in order}
         order.reverse()
         if number >= 0:
-            for name, values in found.items():
+            for name, values in series.items():
                 values.append(now[name])
-            shown = ", ".join(f"{name} {now[name]:.4g}" for name in found)
+            shown = ", ".join(f"{name} {now[name]:.4g}" for name in series)
             say(f"{number + 1}/{rounds}: {shown} {unit}".rstrip())
-    return found
+    return series
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds that it takes."""
+    """Measure the seconds that a work takes."""
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin
@@ -140,10 +140,10 @@ def until(
     missing: str = "what the benchmark waits for did not happen",
     tick_s: float = 0.01,
 ) -> None:
-    """Until it holds.
+    """Wait until a condition holds.
 
     Raises:
-        ClusterError: with `missing`, when it did not within the time.
+        ClusterError: with `missing`, when it does not within the time.
     """
     deadline = time.monotonic() + patience_s
     while not condition():
@@ -154,7 +154,7 @@ def until(
 
 
 class Pulse:
-    """Says what goes on, and again where nothing was said for a while."""
+    """Reports progress, and repeats what is under way after a long silence."""
 
     def __init__(self, say: EmitLine, now: Callable[[], float] = time.monotonic) -> None:
         self._say, self._now = say, now
@@ -166,7 +166,7 @@ class Pulse:
         self._say(line)
 
     def does(self, doing: str) -> None:
-        """From now on; it is said if it takes long."""
+        """Set what is under way from now on; it is reported if it takes long."""
         self._doing, self._since = doing, self._now()
 
     def beat(self) -> None:
@@ -178,17 +178,17 @@ class Pulse:
 
 
 class Scratch(ExitStack):
-    """A folder, and the processes that write there; without one it makes one, for a while."""
+    """A folder, and the processes that write there; without a folder, a temporary one."""
 
     def __init__(self, folder: Path | None = None) -> None:
         super().__init__()
         self.folder = folder or Path(self.enter_context(tempfile.TemporaryDirectory()))
 
     def child(self, module: str, config: object, log: str, **options: Any) -> Child:
-        """A process of one core with this main; `options` are those of `Child`."""
-        alone = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        """Start a process of one core that runs a module; `options` are those of `Child`."""
+        variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         log_path = self.folder / f"{log}.log"
-        child = Child(module, config, log_path, environment=alone, **options)
+        child = Child(module, config, log_path, environment=variables, **options)
         self.callback(child.stop)
         return child
 
@@ -200,7 +200,7 @@ class Scratch(ExitStack):
         number: int = 0,
         **options: Any,
     ) -> Child:
-        """A process that calls a function of a bench and announces as `done` what it returns."""
+        """Start a process that calls a function of a bench and announces its result as `done`."""
         call = Call(f"{function.__module__}:{function.__qualname__}", arguments)
         log = f"{function.__name__}{number}"
         return self.child("benchmarks.child", call, log, **options)
@@ -214,20 +214,20 @@ class Scratch(ExitStack):
         patience_s: float,
         say: EmitLine = quiet,
     ) -> list[T]:
-        """Results of a function, called in a process for each of these arguments, in their order.
+        """Call a function in a process for each of these arguments; results are in their order.
 
         Args:
             function: of a bench.
             each: arguments of one process.
-            at_once: so many are there at a time.
+            at_once: number of processes at a time.
             patience_s: for all together.
-            say: told what one announces as `say`, and in long silences what it is `doing`.
+            say: gets what a process announces as `say`, and in long silences as `doing`.
 
         Raises:
             ClusterError: one ended before it was done, or they take too long.
         """
         kind: type[T] = get_type_hints(function)["return"]
-        found: dict[int, T] = {}
+        results: dict[int, T] = {}
         going: dict[int, Child] = {}
         waiting = list(enumerate(each))
         missing = f"processes of {function.__name__} are not done"
@@ -238,15 +238,15 @@ class Scratch(ExitStack):
                 number, arguments = waiting.pop(0)
                 going[number] = self.calling(function, arguments, number=number)
             for number, child in list(going.items()):
-                ended = not child.alive()  # first: what it said before its end counts
+                ended = not child.alive()  # first: messages from before its end count
                 for message in child.messages():
                     if "done" in message:
-                        found[number] = from_builtins(kind, message["done"])
+                        results[number] = from_builtins(kind, message["done"])
                     elif "say" in message:
                         pulse.say(str(message["say"]))
                     elif "doing" in message:
                         pulse.does(str(message["doing"]))
-                if ended and number not in found:
+                if ended and number not in results:
                     raise ClusterError(child.exit_report("ended before it was done"))
                 if ended:
                     going.pop(number).stop()
@@ -254,7 +254,7 @@ class Scratch(ExitStack):
             return not waiting and not going
 
         until(done, patience_s=patience_s, missing=missing, tick_s=_TICK_S)
-        return [found[number] for number in range(len(each))]
+        return [results[number] for number in range(len(each))]
 
 
 # Runs
@@ -276,20 +276,20 @@ def runs_apart() -> Iterator[None]:
 
 @contextmanager
 def going(experiment: Experiment) -> Iterator[Run]:
-    """A run under way; in the end it is gone with all that it started."""
+    """Start a run; in the end it is killed with all processes that it started."""
     run = experiment.start(quiet)
     try:
         yield run
     finally:
-        own = run.folder.family()
+        processes = run.folder.family()
         run.kill()
-        for process in psutil.wait_procs(own, timeout=_END_S)[1]:
+        for process in psutil.wait_procs(processes, timeout=_END_S)[1]:
             with suppress(psutil.Error):
                 process.kill()
 
 
 def check_goes_on(run: Run) -> None:
-    """Nothing, of one that does.
+    """Refuse a run that has ended.
 
     Raises:
         RunFailed: it has ended; says why.
@@ -301,6 +301,6 @@ def check_goes_on(run: Run) -> None:
 
 
 def steps_of(run: Run) -> list[StepLogged]:
-    """Logged so far, of its student; RunFailed where it does not go on."""
+    """Return the logged steps of the student; RunFailed where the run has ended."""
     check_goes_on(run)
     return [e for e in select(run.folder.events, StepLogged) if e.member != "teacher"]

@@ -42,7 +42,7 @@ _UT = BUFFER * _CASE.batch
 
 @dataclass(frozen=True, slots=True)
 class OverLink:
-    """What one way of inputs has over a link: a value for each repeat."""
+    """Measurements of one way of inputs over a link: a value for each repeat."""
 
     ratios: list[float] = field(default_factory=list)  # of the rate with true labels alone
     bytes: list[float] = field(default_factory=list)  # of a sample
@@ -63,39 +63,39 @@ def measure(repeats: int = 3, say: EmitLine = quiet) -> Report:
     else:
         say(f"20 ms of the delayed links: {how}")
     for link in LINKS + DELAYED if how else LINKS:
-        found = _over(link, repeats)
+        by_way = _over(link, repeats)
         for way in WAYS:
-            own = found[way]
+            measured = by_way[way]
             label = f"{way}/{link.name}"
             figures += at(
                 label,
-                figure("of_n_training", own.ratios, "ratio"),
-                figure("bytes_per_sample", own.bytes, "bytes"),
-                figure("mbit_per_s", own.mbit_per_s, "Mbit/s"),
+                figure("of_n_training", measured.ratios, "ratio"),
+                figure("bytes_per_sample", measured.bytes, "bytes"),
+                figure("mbit_per_s", measured.mbit_per_s, "Mbit/s"),
             )
-            say(f"{label}: {own.ratios[0]:.3f} of N-training")
+            say(f"{label}: {measured.ratios[0]:.3f} of N-training")
     return report("links", figures)
 
 
 def _over(link: MachineLink, repeats: int) -> dict[Inputs, OverLink]:
     with linked(link) as (near, far), Scratch() as scratch:
-        told = {"host": NEAR, "ways": WAYS, "repeats": repeats, "folder": scratch.folder}
-        student = scratch.calling(near_side, told, within=near)
-        own = EmulatedTeachersConfig(
+        args = {"host": NEAR, "ways": WAYS, "repeats": repeats, "folder": scratch.folder}
+        student = scratch.calling(near_side, args, within=near)
+        config = EmulatedTeachersConfig(
             host=FAR,
             tls=None,
             scratch=str(scratch.folder / "scratch"),
             **student.answer(_PATIENCE_S),
         )
-        scratch.child("kdlab.testing.emulated_teachers", own, "teachers", within=far)
-        found = student.answer(_PATIENCE_S)["done"]
-        return from_builtins(dict[Inputs, OverLink], found)
+        scratch.child("kdlab.testing.emulated_teachers", config, "teachers", within=far)
+        answer = student.answer(_PATIENCE_S)["done"]
+        return from_builtins(dict[Inputs, OverLink], answer)
 
 
 def near_side(
     host: str, ways: tuple[Inputs, ...], repeats: int, folder: Path
 ) -> dict[Inputs, OverLink]:
-    """Results of a student in a network namespace of its own, which listens at `host`."""
+    """Measure a student in a network namespace of its own; its scheduler listens at `host`."""
     torch.set_num_threads(1)
     samples = samples_of(_CASE)
     spec, rate = calibrated(_CASE, samples)
@@ -108,34 +108,34 @@ def near_side(
         announce(scheduler=address, teachers=_TEACHERS, t_t=rate)
         until(lambda: len(status_of(address, None).ready) >= _TEACHERS)
         scene.pool = PoolAddress(address=address, teacher="emulated", tls=None)
-        alone = scene.training("alone", spec, NoTeacher())
-        alone.advance(_WARM_UP)
-        found = {way: OverLink() for way in ways}
-        for way, own in found.items():
+        n_training = scene.training("alone", spec, NoTeacher())
+        n_training.advance(_WARM_UP)
+        by_way = {way: OverLink() for way in ways}
+        for way, measured in by_way.items():
             source = Served(lt=_UT / 2, ut=_UT, inputs=way)
             for repeat in range(repeats):
                 name = f"{way}{repeat}"
-                served = partial(_served, scene, name, spec, source, rate, own)
-                own.ratios.append(share_of(alone, _ALONE, served))
-        return found
+                served = partial(_served, scene, name, spec, source, rate, measured)
+                measured.ratios.append(share_of(n_training, _ALONE, served))
+        return by_way
 
 
 def _served(
-    scene: Scene, name: str, spec: PatchNet, source: Served, rate: float, own: OverLink
+    scene: Scene, name: str, spec: PatchNet, source: Served, rate: float, measured: OverLink
 ) -> float:
-    """Seconds of a step; what the link carries meanwhile joins `own`."""
+    """Return the seconds of a step; add what the link carried meanwhile to `measured`."""
     served = scene.training(name, spec, source, rate)
     with closing(served.source):
         served.advance(_WARM_UP)
         before = _carried()
         took = seconds_of(served, _SERVED)
         carried = _carried() - before
-    own.bytes.append(carried / (_SERVED * _CASE.batch))
-    own.mbit_per_s.append(8e-6 * carried / (took * _SERVED))
+    measured.bytes.append(carried / (_SERVED * _CASE.batch))
+    measured.mbit_per_s.append(8e-6 * carried / (took * _SERVED))
     return took
 
 
 def _carried() -> int:
-    """Bytes both ways over the link, whatever is in them."""
+    """Count all bytes both ways over the link."""
     counters = psutil.net_io_counters(pernic=True)
     return sum(c.bytes_sent + c.bytes_recv for n, c in counters.items() if n != "lo")

@@ -1,4 +1,4 @@
-"""What watching a run costs: the run its samples/s, the page its main thread.
+"""Costs of watching a run: in samples/s of the run, and in time of the page's main thread.
 
 The same run is watched and left alone in turns; the monitor is that of a notebook, its page is
 left out, since on a cluster it is on another machine. The page is measured by itself: Chromium
@@ -73,7 +73,7 @@ def _watched(repeats: int, say: EmitLine) -> tuple[list[float], list[float]]:
 
 
 def _slice(run: Run, read: EventReader, sizes: list[float] | None) -> float:
-    """samples/s over a few seconds."""
+    """Measure samples/s over a few seconds."""
     monitor = None
     if sizes is not None:
         monitor = Monitor(run, hz=_HZ)
@@ -121,7 +121,7 @@ def _page(say: EmitLine) -> list[Figure]:
         page.set_content("<div id=here></div>")
         page.add_style_tag(content=style())
         page.evaluate(_HARNESS, script())
-        messages, kept = _messages()
+        messages, history_bytes = _messages()
         page.evaluate("messages => window.play(messages)", messages)
         page.wait_for_timeout(1000)
         tools = page.context.new_cdp_session(page)
@@ -138,17 +138,17 @@ def _page(say: EmitLine) -> list[Figure]:
     say(f"the page was busy {median(busy):.1f} ms of a second, {drawn} updates were drawn")
     return [
         figure("browser_ms_per_s", busy, "ms"),
-        figure("bytes_of_whole_history", float(kept), "bytes"),
+        figure("bytes_of_whole_history", float(history_bytes), "bytes"),
     ]
 
 
 def _metrics(tools: "CDPSession") -> dict[str, float]:
-    found = tools.send("Performance.getMetrics")["metrics"]
-    return {one["name"]: float(one["value"]) for one in found}
+    metrics = tools.send("Performance.getMetrics")["metrics"]
+    return {metric["name"]: float(metric["value"]) for metric in metrics}
 
 
 def _messages() -> tuple[list[dict[str, object]], int]:
-    """What the widget sends: the whole history of a long run, then updates."""
+    """Return messages of the widget, the whole history of a long run first, and its bytes."""
     sent: list[tuple[Mapping[str, object], bytes]] = []
     watch = Watch()
     widget = LiveWidget("bench", "", lambda: None)
