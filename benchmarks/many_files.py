@@ -11,7 +11,7 @@ from kdlab.data.image_folder import ImageFolder
 
 @dataclass(slots=True)
 class ManyFiles:
-    """What a process measured of a set."""
+    """Time and memory that a process needed for a set."""
 
     open_s: float
     mb: float  # of the opened set
@@ -25,7 +25,7 @@ def opened(shards: list[str], home: str, steps: int = 0) -> ManyFiles:
     spec = ImageFolder(root=tuple(shards), size=32, kept="encoded")
     before, begin = _rss_mb(), time.perf_counter()
     data = spec.load(verify=False)
-    found = ManyFiles(time.perf_counter() - begin, _rss_mb() - before)
+    usage = ManyFiles(time.perf_counter() - begin, _rss_mb() - before)
     data.views(data.train[::5000], 0)
     if steps:
         import torch
@@ -36,20 +36,20 @@ def opened(shards: list[str], home: str, steps: int = 0) -> ManyFiles:
         torch.set_num_threads(1)
         samples = planned(data, {}, batch=64, seed=0, epochs=1)
         begin = time.perf_counter()
-        some = samples.batches(0)[:steps]
-        found.trained["plan_s"] = time.perf_counter() - begin
+        batches = samples.batches(0)[:steps]
+        usage.trained["plan_s"] = time.perf_counter() - begin
         model = PatchNet(patch=8, depth=1, width=16).build(len(data.classes), 3).train()
         descent = torch.optim.SGD(model.parameters(), lr=0.01)
         begin = time.perf_counter()
-        for ids, views in zip(some, samples.views_ahead(some, 0), strict=False):
+        for ids, views in zip(batches, samples.views_ahead(batches, 0), strict=False):
             scores = model(torch.from_numpy(views))
             labels = torch.from_numpy(samples.labels(ids))
             torch.nn.functional.cross_entropy(scores, labels).backward()
             descent.step()
             descent.zero_grad()
-        found.trained["samples_per_s"] = 64 * steps / (time.perf_counter() - begin)
-    found.rss_mb = _rss_mb()
-    return found
+        usage.trained["samples_per_s"] = 64 * steps / (time.perf_counter() - begin)
+    usage.rss_mb = _rss_mb()
+    return usage
 
 
 def _rss_mb() -> float:

@@ -1,9 +1,9 @@
-"""Two hosts that are none: network namespaces with a link of a given rate between them.
+"""Two network namespaces in place of two hosts, with a link of a given rate between them.
 
-The kernel's own token bucket limits the link. Its netem delays it; where that is not built in,
-a process relays the packets and lets them wait: it opens two TUN devices, whoever starts it puts
-them into the namespaces, and it ends with whoever started it. Nothing outside the two namespaces
-is touched, and both are gone afterwards.
+The kernel's token bucket limits the link, and its netem delays it. Where netem is not built in, a
+process relays the packets and delays them: it opens two TUN devices, its parent moves them into
+the namespaces, and it ends with its parent. Nothing outside the two namespaces is touched, and
+both are deleted afterwards.
 """
 
 import fcntl
@@ -28,7 +28,7 @@ from kdlab.errors import BadInput, ClusterError
 from kdlab.supervision.children import announce
 
 TUN = "/dev/net/tun"
-MTU = 9000  # bytes: few packets are work for a process that is no kernel
+MTU = 9000  # bytes: larger packets are fewer, and less work for a relaying process
 _MAX = 10_000  # packets under way in each direction, as netem's usual limit
 _AT_ONCE = 64
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
@@ -39,7 +39,7 @@ _PATIENCE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class MachineLink:
-    """Between two machines."""
+    """Rate and delay of a link between two machines."""
 
     mbit_per_s: float | None = None  # in each direction; None leaves it as fast as it is
     delay_ms: float = 0.0  # one way
@@ -53,7 +53,7 @@ class MachineLink:
 
 
 def why_not() -> str | None:
-    """What is missing to make networks here; None when nothing is."""
+    """Return what is missing to make networks here, or None."""
     if os.geteuid() != 0:
         return "needs root, to make network namespaces"
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
@@ -65,10 +65,10 @@ def why_not() -> str | None:
 
 
 def require() -> None:
-    """Whether networks can be made here.
+    """Check that networks can be made here.
 
     Raises:
-        BadInput: they cannot, and what is missing.
+        BadInput: they cannot; says what is missing.
     """
     missing = why_not()
     if missing is not None:
@@ -76,14 +76,14 @@ def require() -> None:
 
 
 def has_netem() -> bool:
-    """Whether the kernel itself can delay a link; there must be nothing in the way (why_not)."""
+    """Return whether the kernel can delay a link; False too where `why_not` has a reason."""
     delay = "qdisc add dev lo root netem delay 1ms"
     return _why_no_namespace(*delay.split()) is None
 
 
 @cache
 def _why_no_namespace(*words: str) -> str | None:
-    """Why none can be made, or tc refuses these words in it; None where all is well."""
+    """Make a namespace, and run tc in it if given words; return the error, or None."""
     name = f"kdlab-{os.getpid()}-{'netem' if words else 'try'}"
     try:
         _call("ip", "netns", "add", name)
@@ -97,7 +97,7 @@ def _why_no_namespace(*words: str) -> str | None:
 
 
 def delayed_by() -> str | None:
-    """What would let packets wait here: netem, a relaying process (TUN), or nothing."""
+    """Return what can delay packets here: netem, a relaying process (TUN), or None."""
     if has_netem():
         return "netem"
     return "a relaying process" if os.access(TUN, os.R_OK | os.W_OK) else None
@@ -105,17 +105,17 @@ def delayed_by() -> str | None:
 
 @contextmanager
 def linked(link: MachineLink) -> Iterator[tuple[list[str], list[str]]]:
-    """The words that enter each of the two hosts, which have addresses NEAR and FAR.
+    """Yield the command prefixes that enter the two hosts, with addresses NEAR and FAR.
 
     Raises:
         BadInput: networks cannot be made here.
         ClusterError: the kernel refused.
     """
     require()
-    # Names of their own: the kernel takes the links of a namespace away some time after it.
-    own = f"{os.getpid()}-{next(_NUMBERS)}"
-    names = [f"kdlab-{own}-{side}" for side in ("near", "far")]
-    ends = [f"kd{own}{side}" for side in ("n", "f")]
+    # New names each time: the kernel deletes the links of a namespace some time after it.
+    key = f"{os.getpid()}-{next(_NUMBERS)}"
+    names = [f"kdlab-{key}-{side}" for side in ("near", "far")]
+    ends = [f"kd{key}{side}" for side in ("n", "f")]
     _take_away_orphans()
     waits = link.delay_ms > 0 and not has_netem()
     with Scratch() as open_:
@@ -123,8 +123,8 @@ def linked(link: MachineLink) -> Iterator[tuple[list[str], list[str]]]:
         for name in names:
             _call("ip", "netns", "add", name)
         if waits:
-            told = {"devices": ends, "delay_ms": link.delay_ms}
-            open_.calling(relayed, told).answer(_PATIENCE_S)
+            arguments = {"devices": ends, "delay_ms": link.delay_ms}
+            open_.calling(relayed, arguments).answer(_PATIENCE_S)
         else:
             _call("ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
         for name, end, address in zip(names, ends, (NEAR, FAR), strict=True):
@@ -141,11 +141,11 @@ def linked(link: MachineLink) -> Iterator[tuple[list[str], list[str]]]:
 def _take_away(names: list[str], end: str) -> None:
     for name in names:  # the link goes with them
         _tried("ip", "netns", "del", name)
-    _tried("ip", "link", "del", end)  # one that was made and never moved
+    _tried("ip", "link", "del", end)  # still here if it was never moved
 
 
 def _take_away_orphans() -> None:
-    """Networks of a process that was killed before it could."""
+    """Delete networks of processes that were killed before they could."""
     known = _tried("ip", "netns", "list").stdout
     for name, pid in re.findall(r"^(kdlab-(\d+)-\S+)", known, re.MULTILINE):
         if not psutil.pid_exists(int(pid)):
@@ -188,7 +188,7 @@ class _End:
 
 
 def relayed(devices: tuple[str, str], delay_ms: float) -> None:
-    """Open two TUN devices and pass packets from each to the other after a while, for ever."""
+    """Open two TUN devices and pass packets from each to the other after a delay, for ever."""
     near, far = (_End(_opened(name)) for name in devices)
     announce(up=True)
     while True:
@@ -197,9 +197,9 @@ def relayed(devices: tuple[str, str], delay_ms: float) -> None:
         waiting = [end.arriving[0][0] for end in (near, far) if end.arriving]
         left = max(0.0, min(waiting) - time.monotonic()) if waiting else None
         ready, _, _ = select.select([near.file, far.file], [], [], left)
-        for end, other in ((near, far), (far, near)):
-            if end.file in ready:
-                _take(end.file, other.arriving, delay_ms / 1e3)
+        for source, target in ((near, far), (far, near)):
+            if source.file in ready:
+                _take(source.file, target.arriving, delay_ms / 1e3)
 
 
 def _opened(name: str) -> int:
@@ -209,7 +209,7 @@ def _opened(name: str) -> int:
 
 
 def _arrive(end: _End) -> None:
-    """What has waited long enough."""
+    """Write the packets that have waited long enough."""
     now = time.monotonic()
     while end.arriving and end.arriving[0][0] <= now:
         try:

@@ -1,4 +1,4 @@
-"""What kdlab costs over a bare PyTorch loop that does the same work, and at import.
+"""Overhead of kdlab over a bare PyTorch loop that does the same work, and at import.
 
 Both loops train the same student on the same views in the same order with the same
 optimiser, schedule and weight decay; only the bookkeeping differs. They take turns step by
@@ -48,7 +48,7 @@ _SMALL = {
     "unknown_sweep": ("sweep", "quickstartt"),
     "reproduce": ("reproduce",),
 }
-_ORDERS = {  # to a run that goes on
+_ORDERS = {  # to an active run
     "control": ("control", "last", "checkpoint"),
     "control_set": ("control", "last", "set", "loss.temperature=3"),
     "control_refused": ("control", "last", "set", "soft_labels.lt=1e9"),
@@ -82,7 +82,7 @@ def measure(repeats: int = 15, say: EmitLine = quiet) -> Report:
 
 
 def _small_commands(say: EmitLine) -> list[Figure]:
-    """CPU seconds of what should answer at once, the second time it is asked."""
+    """CPU seconds of commands that should answer at once, after a call that is not counted."""
     with runs_apart(), tempfile.TemporaryDirectory() as folder:
         env = os.environ | {"KDLAB_HOME": folder}
 
@@ -92,11 +92,11 @@ def _small_commands(say: EmitLine) -> list[Figure]:
                 say(f"{name}: {median(spent):.2f} s of CPU")
                 yield figure(f"cpu_s/{name}", spent, "s")
 
-        found = [*asked(_SMALL)]
+        figures = [*asked(_SMALL)]
         begins = ("control", "last", "set", "lr_factor=1")
         with going(load("smoke/served", *_RUN)):
             until(lambda: _kdlab(begins, env).returncode == 0, tick_s=0.2)
-            return [*found, *asked(_ORDERS)]
+            return [*figures, *asked(_ORDERS)]
 
 
 def _kdlab(words: Sequence[str], env: Mapping[str, str]) -> "CompletedProcess[bytes]":
@@ -132,7 +132,7 @@ def _rates(
 
 
 class _BareLoop:
-    """What one writes by hand: no events, counts, checkpoints or stop requests."""
+    """The loop that a user writes by hand: no events, counts, checkpoints or stop requests."""
 
     def __init__(self, recipe: Recipe, spec: CifarResNet, samples: PlannedSamples) -> None:
         self.recipe, self.samples, self.steps = recipe, samples, 0
@@ -154,7 +154,7 @@ class _BareLoop:
 
 
 class _InTurns(NoTeacherSource):
-    """After each batch of kdlab's loop the bare one has the same."""
+    """A source that trains the bare loop on each batch, after kdlab's loop."""
 
     def __init__(self, samples: PlannedSamples, bare: _BareLoop) -> None:
         super().__init__(samples)

@@ -33,7 +33,7 @@ train: {epochs: 10, batch: 64, lr: 0.05}
 
 
 def bare_loop(teacher: Normalised, student: Normalised) -> Step:
-    """By hand."""
+    """A plain PyTorch loop, written by hand."""
     # begin
     optimizer = torch.optim.SGD(
         student.parameters(), lr=LR, momentum=MOMENTUM, nesterov=True, weight_decay=DECAY
@@ -64,7 +64,7 @@ def with_timm(teacher: Normalised, student: Normalised) -> Step:
     """Timm's LogitDistillationTask."""
     from timm.task import LogitDistillationTask
 
-    for model in (teacher, student):  # they normalise by themselves
+    for model in (teacher, student):  # kdlab's models normalise their inputs
         channels = model.mean.numel()
         facts = {"mean": (0.0,) * channels, "std": (1.0,) * channels}
         # What timm's own models have, and its tasks read.
@@ -99,10 +99,10 @@ def with_timm(teacher: Normalised, student: Normalised) -> Step:
 
 
 def _find_torchdistill() -> None:
-    """Refuse with advice where it is missing.
+    """Check that torchdistill is installed.
 
     Raises:
-        BadInput: it is not installed.
+        BadInput: it is not; says how to install it.
     """
     if find_spec("torchdistill") is None:
         raise BadInput(
@@ -182,11 +182,11 @@ PEERS: dict[str, Callable[[Normalised, Normalised], Step]] = {
 def written() -> dict[str, int]:
     """Lines that a user writes with each, comments and empty ones left out."""
     sources = {name: inspect.getsource(function) for name, function in PEERS.items()}
-    found = {
+    counts = {
         name: _count(text.split("# begin")[1].split("# end")[0])
         for name, text in sources.items()
     }
-    return found | {"kdlab": _count(KDLAB) + 1}  # one line of Python starts it
+    return counts | {"kdlab": _count(KDLAB) + 1}  # one line of Python starts it
 
 
 def _count(text: str) -> int:

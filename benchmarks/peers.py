@@ -29,7 +29,7 @@ from benchmarks.peer_loops import (
     Step,
     written,
 )
-from benchmarks.scene import Scene, here
+from benchmarks.scene import Scene, infer_with
 from benchmarks.slices import BUFFER, Turn, compare, ratios
 from benchmarks.students import ENDLESS, EPOCHS, loop_of
 from kdlab.cluster.served import Served
@@ -55,7 +55,7 @@ _RECIPE = replace(ENDLESS, lr=LR, momentum=MOMENTUM, nesterov=True, weight_decay
 
 @dataclass(slots=True, kw_only=True)
 class Peer(Turn):
-    """A loop of somebody else's on kdlab's batches."""
+    """A training loop without kdlab, on kdlab's batches."""
 
     step: Step
     samples: PlannedSamples
@@ -82,7 +82,7 @@ class PeerScene(Scene):
         self.models: dict[str, Normalised] = {}
 
     def student(self, name: str) -> Normalised:
-        """All begin alike."""
+        """Build a student; all have the same initial weights."""
         torch.manual_seed(0)
         model = STUDENT.build(self.samples.classes, self.samples.data.shape[0])
         self.models[name] = model
@@ -90,13 +90,13 @@ class PeerScene(Scene):
 
     def peer(self, name: str, threads: int = 1) -> Peer:
         label = name if threads == 1 else f"{name}_{threads}_threads"
-        # One of its own: torchdistill leaves hooks in it.
+        # A copy of the teacher: torchdistill leaves hooks in it.
         step = PEERS[name](copy.deepcopy(self.teacher), self.student(label))
         beside = nullcontext if threads == 1 else lambda: _threads(threads)
         return Peer(name=label, step=step, samples=self.samples, beside=beside)
 
     def plain(self) -> Peer:
-        """By hand, without a teacher; nothing of it is kdlab's."""
+        """Build a loop written by hand, without a teacher; nothing of it is kdlab's."""
         model = self.student("bare_n_training")
         optimizer = torch.optim.SGD(
             model.parameters(), lr=LR, momentum=MOMENTUM, nesterov=True, weight_decay=DECAY
@@ -125,17 +125,17 @@ class PeerScene(Scene):
             probe = loop_of(STUDENT, self.samples, self.folder / "probe", loss, _RECIPE)
             rate = probe.measure_rate(0.3)
             self.local(TEACHER, self.teacher, teachers=1)
-        made = self.training(
+        training = self.training(
             name,
             STUDENT,
             sources[name],
             rate,
-            infer=here(self.teacher),
+            infer=infer_with(self.teacher),
             loss=loss,
             recipe=_RECIPE,
         )
-        self.models[name] = made.loop.model
-        return made
+        self.models[name] = training.loop.model
+        return training
 
     @torch.inference_mode()
     def loss_of(self, name: str) -> float:
@@ -161,7 +161,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def measure(repeats: int = 6, say: EmitLine = quiet) -> Report:
-    """Samples/s of all, loss after as many steps, memory, and lines one writes."""
+    """Measure samples/s, loss after equal steps, memory, and lines that a user writes."""
     with PeerScene() as scene:
         variants = [scene.kdlab(name) for name in KDLAB]
         variants += [scene.plain(), *(scene.peer(name) for name in PEERS)]
@@ -186,41 +186,41 @@ def measure(repeats: int = 6, say: EmitLine = quiet) -> Report:
 
 
 def _figures(variants: dict[str, Turn], scene: PeerScene, steps: int) -> list[Figure]:
-    found = []
+    figures = []
     for name, v in variants.items():
         rates = [BATCH * rate for rate in v.rates]
-        found.append(figure(f"samples_per_second/{name}", rates, "samples/s"))
+        figures.append(figure(f"samples_per_second/{name}", rates, "samples/s"))
     for name in [*PEERS, *(f"{name}_2_threads" for name in PEERS), "kdlab_online"]:
         values = ratios(variants["kdlab_served"], variants[name])
-        found.append(figure(f"served_over/{name}", values, "times"))
+        figures.append(figure(f"served_over/{name}", values, "times"))
     bare = scene.loss_of("bare_loop")
     for name, v in variants.items():
         if "n_training" in name:
             continue
         loss = scene.loss_of(name)
-        found.append(figure(f"loss_over_bare_loop/{name}", loss / bare, "ratio"))
+        figures.append(figure(f"loss_over_bare_loop/{name}", loss / bare, "ratio"))
         seconds = steps / median(v.rates)
-        found.append(figure(f"seconds_to_equal_loss/{name}", seconds, "s"))
-    return found
+        figures.append(figure(f"seconds_to_equal_loss/{name}", seconds, "s"))
+    return figures
 
 
 def _overhead(variants: dict[str, Turn], repeats: int, say: EmitLine) -> Figure:
-    """Rate without a teacher, measured alone: a few percent are looked for."""
-    own, bare = variants["kdlab_n_training"], variants["bare_n_training"]
+    """Compare the loops without a teacher by themselves: they differ by a few percent."""
+    ours, bare = variants["kdlab_n_training"], variants["bare_n_training"]
     rounds = 4 * repeats
-    compare([own, bare], rounds=rounds, steps=STEPS, warm_up=2, say=say)
-    close = ratios(own, bare)[-rounds:]
+    compare([ours, bare], rounds=rounds, steps=STEPS, warm_up=2, say=say)
+    close = ratios(ours, bare)[-rounds:]
     return figure("n_training_over_bare_loop", close, "ratio")
 
 
 def memory_mb(variant: str) -> float:
     """Peak megabytes of this process, and of those it starts, with one variant."""
-    own, most = psutil.Process(), 0.0
+    process, most = psutil.Process(), 0.0
     with PeerScene() as scene:
         turn = scene.peer(variant) if variant in PEERS else scene.kdlab(variant)
-        for _ in range((2 * BUFFER + 8) // 4):  # all buffers are full then
+        for _ in range((2 * BUFFER + 8) // 4):  # then all buffers are full
             turn.advance(4)
-            every = [own, *own.children(recursive=True)]
+            every = [process, *process.children(recursive=True)]
             # Pages that several share are divided among them.
             most = max(most, sum(p.memory_full_info().pss for p in every) / 1e6)
     return most

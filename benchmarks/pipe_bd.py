@@ -7,10 +7,10 @@
     memory     what a device needs in each variant (Fig. 7)
     planner    seconds for 64 blocks on 64 devices
 
-*Ideal* is measured too: every device does all blocks by itself, with the whole batch, while
-the others do; that divided by their number is a step without waiting or sharing. Variants whose
-plan is the same are timed once, and said to be. Each part has so many seconds for its rounds that
-all take less than ten minutes on two quiet cores.
+*Ideal* is measured too: every device runs all blocks with the whole batch, while the others do
+the same; that time divided by the number of devices is a step without waiting or sharing.
+Variants with the same plan are timed once, and a line says so. The rounds of each part have a time
+limit, so that all take less than ten minutes on two quiet cores.
 """
 
 import random
@@ -45,8 +45,8 @@ DEVICES = 2
 BATCH = 32
 BATCHES = (8, 16, 32, 64)
 PROFILE_S = 12.0
-# Steps of a slice: as many as the lead at least. A supernet's steps differ by their paths, and in
-# short slices one device always has drawn more work.
+# Steps of a slice: at least as many as the lead. A supernet's steps differ by their paths, and in
+# short slices one device always has more work than the other.
 SLICES: dict[Name, int] = {"compression": 2, "nas": 8, "stages": 4}
 ROUNDS_S: dict[Name, float] = {"compression": 60.0, "nas": 90.0, "stages": 40.0}
 _BATCH_S = 10.0  # for the rounds of a batch size
@@ -68,8 +68,8 @@ def measure(repeats: int = 6, say: EmitLine = quiet, only: Collection[str] = ())
 
 
 def speed(workload: Name, rounds: int, say: EmitLine, known: Known) -> list[Figure]:
-    told = replace(_told(workload), rounds=rounds, warm_up=2, budget_s=ROUNDS_S[workload])
-    times = _ranks(timed_slices, told, say)
+    job = replace(_job(workload), rounds=rounds, warm_up=2, budget_s=ROUNDS_S[workload])
+    times = _ranks(timed_slices, job, say)
     known[workload] = times[0]
     return _speed_figures(workload, times)
 
@@ -80,9 +80,9 @@ def _speed_figures(workload: str, times: list[SliceTimes]) -> list[Figure]:
     ideal = [s / DEVICES for s in seconds["ideal"]]
 
     over_dp = over(seconds["dp"], pipe)
-    # Over tr_dpu: as good as what it could have chosen, within what is to be gained by another
-    # plan; where a pipeline cannot be balanced it must share.
-    found = at(
+    # Over tr_dpu, a plan that the search could have chosen: about as fast at least. Where a
+    # pipeline cannot be balanced, the search must share blocks.
+    figures = at(
         workload,
         figure("of_ideal", over(ideal, pipe), "ratio"),
         figure("over_tr_dpu", over(seconds["tr_dpu"], pipe), "times"),
@@ -93,29 +93,29 @@ def _speed_figures(workload: str, times: list[SliceTimes]) -> list[Figure]:
         figure("over_dp_of_bound", over(over_dp, times[0].bound_over_dp), "ratio"),
     )
     for name in ("tr_dpu_ahd", "dp", "ls", "tr", "tr_dpu", "tr_ir"):
-        # The planner's step time over the measured one; 1 is right, whichever side it is off. By
-        # a short profile of the same round: what is tested is the cost model, not the host.
+        # The planner's step time over the measured one: 1 is right. It has a short profile of
+        # the same round, so this tests the cost model and not the host.
         predicted = over(times[0].predicted[name], seconds[name])
         label = workload if name == "tr_dpu_ahd" else f"{workload}/{name}"
-        found.append(figure(f"predicted_over_measured/{label}", predicted, "ratio"))
+        figures.append(figure(f"predicted_over_measured/{label}", predicted, "ratio"))
     for name in VARIANTS:
-        own = seconds[name] if name != "ideal" else ideal
-        found.append(figure(f"step_ms/{workload}/{name}", [1e3 * s for s in own], "ms"))
+        took = seconds[name] if name != "ideal" else ideal
+        figures.append(figure(f"step_ms/{workload}/{name}", [1e3 * s for s in took], "ms"))
         if name not in ("dp", "ideal"):
             label = f"speed_over_dp/{workload}/{name}"
-            found.append(figure(label, over(seconds["dp"], own), "times"))
+            figures.append(figure(label, over(seconds["dp"], took), "times"))
         for part in sorted({part for one in times for part in one.parts[name]}):
             each = [1e3 * one.parts[name].get(part, 0.0) for one in times]
-            found.append(figure(f"part_ms/{workload}/{name}/{part}", each, "ms"))
-    return found
+            figures.append(figure(f"part_ms/{workload}/{name}/{part}", each, "ms"))
+    return figures
 
 
 def batches(rounds: int, say: EmitLine, known: Known) -> list[Figure]:
-    found = []
+    figures = []
     for workload in WORKLOADS:
         for batch in BATCHES:
-            told = replace(
-                _told(workload),
+            job = replace(
+                _job(workload),
                 variants=("dp", "tr_dpu_ahd"),
                 batch=batch,
                 warm_up=1,
@@ -124,37 +124,37 @@ def batches(rounds: int, say: EmitLine, known: Known) -> list[Figure]:
                 profile_s=PROFILE_S / 3,
             )
             before = known.get(workload) if batch == BATCH else None
-            seconds = (before or _ranks(timed_slices, told, say)[0]).seconds
+            seconds = (before or _ranks(timed_slices, job, say)[0]).seconds
             times = over(seconds["dp"], seconds["tr_dpu_ahd"])
             label = f"speed_over_dp_at_batch/{workload}/tr_dpu_ahd/{batch}"
-            found.append(figure(label, times, "times"))
-    return found
+            figures.append(figure(label, times, "times"))
+    return figures
 
 
 def memory(say: EmitLine, known: Known) -> list[Figure]:
-    """Each variant in processes of its own, since a process does not give memory back."""
-    found: list[Figure] = []
+    """Measure each variant in new processes, since a process does not give memory back."""
+    figures: list[Figure] = []
     for workload in WORKLOADS:
-        told = replace(_told(workload), variants=("dp", "tr_dpu_ahd"), steps=1)
-        times = known.get(workload) or _ranks(timed_slices, told, say)[0]
+        job = replace(_job(workload), variants=("dp", "tr_dpu_ahd"), steps=1)
+        times = known.get(workload) or _ranks(timed_slices, job, say)[0]
         largest: dict[Variant, float] = {}
         mean: dict[Variant, float] = {}
-        for name in told.variants:
+        for name in job.variants:
             each = _ranks(
-                memory_mb, replace(told, steps=4), say, programme=times.programmes[name]
+                memory_mb, replace(job, steps=4), say, programme=times.programmes[name]
             )
             largest[name], mean[name] = max(each), fmean(each)
-            found.append(figure(f"memory_mb/{workload}/{name}", each, "MB"))
+            figures.append(figure(f"memory_mb/{workload}/{name}", each, "MB"))
             say(f"memory {workload} {name}: {', '.join(f'{mb:.0f} MB' for mb in each)}")
         for label, of in (("memory_over_dp", largest), ("mean_memory_over_dp", mean)):
             ratio = of["tr_dpu_ahd"] / of["dp"]
-            found.append(figure(f"{label}/{workload}", ratio, "ratio"))
-    return found
+            figures.append(figure(f"{label}/{workload}", ratio, "ratio"))
+    return figures
 
 
 def planner(say: EmitLine) -> list[Figure]:
-    """64 blocks of random costs on 64 devices; with and without transfers that show."""
-    found = []
+    """64 blocks of random costs on 64 devices; with hidden and with exposed transfers."""
+    figures = []
     for label, overlap in (("64x64", 1.0), ("64x64/exposed", 0.5)):
         took = []
         for seed in range(5):
@@ -162,24 +162,26 @@ def planner(say: EmitLine) -> list[Figure]:
             rows = (1, 16, 64, 128, 256)
             blocks = []
             for _ in range(64):
-                whole = chance.uniform(1.0, 10.0)
-                times = {r: whole * (0.1 + 0.9 * r / 256) for r in rows}
-                own = {r: 2 * s for r, s in times.items()}
+                batch_s = chance.uniform(1.0, 10.0)
+                times = {r: batch_s * (0.1 + 0.9 * r / 256) for r in rows}
                 blocks.append(
                     Block(
-                        teacher_s=times, student_s=own, output_bytes=4e3, gradient_bytes=1e6
+                        teacher_s=times,
+                        student_s={r: 2 * s for r, s in times.items()},
+                        output_bytes=4e3,
+                        gradient_bytes=1e6,
                     )
                 )
             link = DeviceLink(bytes_per_s=1e9, overlap=overlap)
             profile = Profile(types={"gpu": blocks}, devices=("gpu",) * 64, link=link)
             took.append(timed(partial(best_plan, StageCosts(profile, 256))))
         say(f"planner {label}: {', '.join(f'{s:.2f}' for s in took)} s")
-        found.append(figure(f"plan_seconds/{label}", took, "s"))
-    return found
+        figures.append(figure(f"plan_seconds/{label}", took, "s"))
+    return figures
 
 
-def _told(workload: Name) -> SlicesOfRanks:
-    """What all ranks are told alike."""
+def _job(workload: Name) -> SlicesOfRanks:
+    """Return the job that all ranks share."""
     return SlicesOfRanks(
         workload=workload,
         world=DEVICES,
@@ -191,16 +193,16 @@ def _told(workload: Name) -> SlicesOfRanks:
 
 
 def _ranks(
-    function: Callable[..., T], told: SlicesOfRanks, say: EmitLine, **more: object
+    function: Callable[..., T], job: SlicesOfRanks, say: EmitLine, **more: object
 ) -> list[T]:
-    """What each of the ranks found; they are processes of their own."""
+    """Call a function in a process for each rank and return their results."""
     with Scratch() as scratch:
-        own = replace(told, meet_at=f"file://{scratch.folder}/meet")
-        each = [{"told": own, "rank": rank, **more} for rank in range(DEVICES)]
+        job = replace(job, meet_at=f"file://{scratch.folder}/meet")
+        each = [{"told": job, "rank": rank, **more} for rank in range(DEVICES)]
         return scratch.results(
             function,
             each,
             at_once=DEVICES,
             patience_s=_PATIENCE_S,
-            say=lambda line: say(f"{told.workload} {line}"),
+            say=lambda line: say(f"{job.workload} {line}"),
         )

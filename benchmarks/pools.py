@@ -1,10 +1,11 @@
-"""Teachers by the dozen: flow control and elasticity with the shipped defaults, real and simulated.
+"""Flow control and elasticity of dozens of teachers with the defaults, real and simulated.
 
-Students train by waiting, teachers compute by waiting; readers' decisions, coordinator, leases
-and wires are real, over real sockets. Each pool stands beside its simulation, which runs the same
-machines; where these are unlike, near and far, become slow, hang and are lost, from one trace.
-What a student trained on is set beside what it could have had: its demand or, where that is less,
-the rates of all that were well. Longest time: about a minute for each pool and part.
+Students and teachers wait in place of computing; readers' decisions, coordinator, leases and
+connections are real, over real sockets. Each pool is also simulated, with the same state machines.
+In some pools teachers have unlike speeds and distances, or become slow, hang and are lost; the
+pool and its simulation then have the same trace. A student's rate is compared with what it could
+have had: its demand or, where that is less, the rates of all teachers that were well. Each pool
+and part takes about a minute at most.
 """
 
 import time
@@ -39,7 +40,7 @@ from kdlab.supervision.children import Child
 
 _CALM = Behaviour(jitter=0.1)
 _IMAGES, _PHOTOS = ImageCase(8, 64, 1), ImageCase(32, 64, 1)
-_WARM_UP_S, _MEASURE_S, _AFTER_S = 15.0, 25.0, 15.0  # the last behind all that happens
+_WARM_UP_S, _MEASURE_S, _AFTER_S = 15.0, 25.0, 15.0  # the last: after all mishaps
 _UNLIKE_S = 45.0  # at least
 _SIMULATED_S = 90.0
 _UP_S = 0.5  # the leases that a scheduler brings back count from its start
@@ -101,16 +102,16 @@ UNLIKE = (
 
 def measure(say: EmitLine) -> list[Figure]:
     figures = [f for setting in CALM for f in calm(setting, say)]
-    figures += [f for one in (*UNLIKE, from_card("unlike")) for f in unlike(one, say)]
+    figures += [f for case in (*UNLIKE, from_card("unlike")) for f in unlike(case, say)]
     return [*figures, *churn(say), *restart(say), real_teachers(say)]
 
 
 def calm(setting: Setting, say: EmitLine) -> list[Figure]:
-    """A pool that nothing happens to, simulated and with real processes."""
-    alone, found = simulated(setting), watched(setting, _MEASURE_S)
-    say(f"{found.line}; simulated {alone.samples_per_second / setting.demand:.3f}")
-    held = sum(found.seen.held) / setting.demand
-    vain = sum(map(in_vain, found.seen.released, found.seen.asked))
+    """Measure a pool without mishaps, simulated and with real processes."""
+    outcome, observed = simulated(setting), watched(setting, _MEASURE_S)
+    say(f"{observed.line}; simulated {outcome.samples_per_second / setting.demand:.3f}")
+    held = sum(observed.seen.held) / setting.demand
+    vain = sum(map(in_vain, observed.seen.released, observed.seen.asked))
     names = {
         "rate_over_demand": "ratio",
         "teachers_held_over_needed": "ratio",
@@ -119,16 +120,16 @@ def calm(setting: Setting, say: EmitLine) -> list[Figure]:
     }
     of_each = {
         "scale/simulated": (
-            alone.samples_per_second / setting.demand,
-            alone.held_over_needed,
-            alone.settle_s,
-            alone.released_in_vain,
+            outcome.samples_per_second / setting.demand,
+            outcome.held_over_needed,
+            outcome.settle_s,
+            outcome.released_in_vain,
         ),
-        "scale": (found.share, held, found.settled, vain),
+        "scale": (observed.share, held, observed.settled, vain),
     }
     counted = {
-        "scale/simulated": (alone.lost + alone.repeated, "samples"),
-        "scale": (found.seen.lost_or_repeated, "batches"),
+        "scale/simulated": (outcome.lost + outcome.repeated, "samples"),
+        "scale": (observed.seen.lost_or_repeated, "batches"),
     }
     figures = [
         figure(f"{where}/{name}/{setting.name}", value, unit)
@@ -142,22 +143,22 @@ def calm(setting: Setting, say: EmitLine) -> list[Figure]:
 
 
 def unlike(setting: Setting, say: EmitLine) -> list[Figure]:
-    """A pool of unlike teachers, or one that something happens to, likewise."""
+    """Measure a pool of unlike teachers or with mishaps, simulated and with real processes."""
     outcome = simulated(setting)
-    alone = outcome.samples_per_second / outcome.to_be_had
+    simulated_share = outcome.samples_per_second / outcome.to_be_had
     last = max((move.at_s for move in setting.how.moves), default=0.0)
-    found = watched(setting, max(_UNLIKE_S, last + _AFTER_S - _WARM_UP_S))
-    say(f"{found.line}; simulated {alone:.3f}")
+    observed = watched(setting, max(_UNLIKE_S, last + _AFTER_S - _WARM_UP_S))
+    say(f"{observed.line}; simulated {simulated_share:.3f}")
     return at(
         setting.name,
-        figure("scale/unlike", found.share, "ratio"),
-        figure("scale/unlike_simulated", alone, "ratio"),
-        figure("scale/unlike_lost_or_repeated", found.seen.lost_or_repeated, "batches"),
+        figure("scale/unlike", observed.share, "ratio"),
+        figure("scale/unlike_simulated", simulated_share, "ratio"),
+        figure("scale/unlike_lost_or_repeated", observed.seen.lost_or_repeated, "batches"),
     )
 
 
 def from_card(name: str) -> Setting:
-    """The pool and the trace of a simulation."""
+    """Return the pool and the trace of a simulation's card."""
     spec = construct(EdlDist, compose_card(f"simulations/edl_dist/{name}"))
     (case,) = spec.cases
     kinds = [(case.teachers, case.teacher), *((f.count, f.teacher) for f in case.more)]
@@ -202,7 +203,7 @@ class Pair:
         return asked_of(self.students, StudentsSeen)
 
     def rate(self, seconds: float) -> tuple[float, StudentsSeen]:
-        """Samples/s trained on in so long, and what was seen last."""
+        """Return samples/s of the next seconds, and the students' figures after them."""
         before = self.looked()
         time.sleep(seconds)  # the time of the measurement
         after = self.looked()
@@ -233,7 +234,7 @@ def up(setting: Setting, **rules: float) -> Iterator[Pair]:
 
 @dataclass(frozen=True, slots=True)
 class SeenOutcome:
-    """What real processes made of a setting."""
+    """Outcome of a setting with real processes."""
 
     share: float  # trained on, of what could be had after the warm-up
     settled: float  # seconds
@@ -242,7 +243,7 @@ class SeenOutcome:
 
 
 def watched(setting: Setting, seconds: float) -> SeenOutcome:
-    """Once it is up and has warmed up, for so long."""
+    """Start a setting with real processes, let it warm up, and measure it for so long."""
     with up(setting) as pair:
         time.sleep(_WARM_UP_S)
         before = pair.looked()
@@ -262,7 +263,7 @@ def watched(setting: Setting, seconds: float) -> SeenOutcome:
 
 
 def churn(say: EmitLine, seconds: float = 60.0) -> list[Figure]:
-    """One teacher ends without a word and one joins, each second."""
+    """Each second one teacher ends without notice and another one joins."""
     setting = CALM[0]
     with up(setting) as pair:
         time.sleep(_WARM_UP_S)
@@ -323,7 +324,7 @@ def restart(say: EmitLine) -> list[Figure]:
 
 
 def _renewed(pool: RunningPool, up_s: float) -> int:
-    """Teachers that a student holds and that were heard of since the scheduler is back."""
+    """Count teachers that a student holds and that have reported to the new scheduler."""
     try:
         status = ask(pool.address, "kdlab_status", tls=pool.tls)
     except SchedulerUnreachable:
@@ -335,43 +336,42 @@ def _renewed(pool: RunningPool, up_s: float) -> int:
 
 
 def real_teachers(say: EmitLine) -> Figure:
-    """Two that compute on a thread each; the kernel lets one run for a part of the time."""
+    """Two teachers that compute, on a thread each; one of them runs for part of the time."""
     with Scene(samples_of(_PHOTOS)) as scene:
         pool = scene.local(PatchNet(patch=4, depth=24, width=128), teachers=2, threads=1)
 
-        def said() -> list[float]:
+        def poll() -> list[float]:
             return sorted(t.t_t for t in status_of(pool.address, pool.tls).teachers)
 
-        until(lambda: len(said()) == 2 and said()[0] > 0)
+        until(lambda: len(poll()) == 2 and poll()[0] > 0)
         with held_back(lambda: pool.machines.children[1].pid, _SHARE, _PERIOD_S):
             with closing(scene.served("greedy", Served(), _ENDLESS)) as source:
-                _trained(
-                    endless(source), _ENDLESS, _WARM_UP_S, said
-                )  # then they know their rates
-            slow, quick = said()
+                # Then they know their rates.
+                _trained(endless(source), _ENDLESS, _WARM_UP_S, poll)
+            slow, quick = poll()
             demand = _WANTED * (slow + quick)
             source = scene.served("student", Served(order="strict"), demand)
             batches = endless(source)
-            _trained(batches, demand, _WARM_UP_S, said)
-            rate, could = _trained(batches, demand, _UNLIKE_S, said)
-        found = source.figures()
+            _trained(batches, demand, _WARM_UP_S, poll)
+            rate, could = _trained(batches, demand, _UNLIKE_S, poll)
+        stats = source.figures()
     say(
         f"real teachers of {quick:.0f} and {slow:.0f} samples/s: {rate / could:.3f} of "
-        f"{could:.0f} samples/s; starved {found['starved_s']:.1f} s, {found['hedges']:.0f} parts "
-        f"hedged, {found['resends']:.0f} sent again"
+        f"{could:.0f} samples/s; starved {stats['starved_s']:.1f} s, {stats['hedges']:.0f} parts "
+        f"hedged, {stats['resends']:.0f} sent again"
     )
     return figure("scale/unlike/real_teachers", rate / could, "ratio")
 
 
 def _trained(
-    batches: Iterator[Batch], demand: float, seconds: float, said: Callable[[], list[float]]
+    batches: Iterator[Batch], demand: float, seconds: float, poll: Callable[[], list[float]]
 ) -> tuple[float, float]:
     """Samples/s of a student that trains by waiting, and what it could have had meanwhile."""
     begin = due = time.monotonic()
-    trained, could = 0, [min(demand, sum(said()))]
+    trained, could = 0, [min(demand, sum(poll()))]
     for batch in batches:
         if time.monotonic() > begin + len(could):  # once a second
-            could.append(min(demand, sum(said())))
+            could.append(min(demand, sum(poll())))
         now = time.monotonic()
         if now > begin + seconds:
             break

@@ -18,7 +18,7 @@ from statistics import median
 import psutil
 import torch
 
-from benchmarks.scene import Scene, here
+from benchmarks.scene import Scene, infer_with
 from benchmarks.slices import (
     BUFFER,
     SLICE_MS,
@@ -74,7 +74,7 @@ def _case(case: ImageCase, rounds: int, say: EmitLine) -> list[Figure]:
             scene.training("busy", spec, NoTeacher(), beside=beside),
             scene.training("memory", spec, Remembered(), beside=beside),
             served,
-            scene.training("online", spec, InProcess(), infer=here(model)),
+            scene.training("online", spec, InProcess(), infer=infer_with(model)),
         ]
         compare(
             every,
@@ -126,7 +126,7 @@ def _helpers_spend(
 
 @contextmanager
 def going(pid: int) -> Iterator[None]:
-    """Let a stopped process go on for a while."""
+    """Continue a stopped process, for the time of the block."""
     os.kill(pid, signal.SIGCONT)
     try:
         yield
@@ -135,7 +135,7 @@ def going(pid: int) -> Iterator[None]:
 
 
 def _neighbour(scene: Scene, spec: PatchNet, share: float) -> Child:
-    """Stopped, until somebody lets it go on."""
+    """Start a process that keeps a core busy; it is stopped until `going` continues it."""
     samples = scene.samples
     of_batch = {"shape": samples.data.shape, "batch": samples.plan.batch}
     of_model = {"patch": spec.patch, "depth": spec.depth, "classes": samples.classes}
@@ -176,9 +176,9 @@ def kept_busy(
 def _seconds(model: Normalised, samples: PlannedSamples) -> float:
     """Processor seconds of one batch, in this process: the median of some."""
     views = torch.from_numpy(samples.views(samples.batches(0)[0], 0))
-    found = list[float]()
-    while len(found) < 4 or (len(found) < 30 and sum(found) < 2 * SLICE_MS / 1000):
+    seconds = list[float]()
+    while len(seconds) < 4 or (len(seconds) < 30 and sum(seconds) < 2 * SLICE_MS / 1000):
         begin = time.process_time()
         model(views)
-        found.append(time.process_time() - begin)
-    return median(found)
+        seconds.append(time.process_time() - begin)
+    return median(seconds)

@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudentsSeen:
-    """What emulated students say of themselves (kdlab/testing/emulated_students.py).
+    """Figures that emulated students report (kdlab/testing/emulated_students.py).
 
-    Lists have a value for each of them, but for `failed`: the words of those that did.
+    Lists have a value for each student, except `failed`: the errors of those that failed.
     """
 
     time: float
@@ -52,11 +52,11 @@ class StudentsSeen:
 
     @property
     def lost_or_repeated(self) -> int:
-        """Batches."""
+        """Batches that were lost or repeated."""
         return self.lost + self.repeated
 
     def steps_per_second(self, before: "StudentsSeen") -> float:
-        """Rate of all together, since then.
+        """Return the steps/s of all students since `before`.
 
         Raises:
             RuntimeError: some failed.
@@ -68,10 +68,10 @@ class StudentsSeen:
 
 @dataclass(frozen=True, slots=True)
 class TeachersSeen:
-    """What emulated teachers say of themselves.
+    """Figures that emulated teachers report.
 
-    Seconds that renewals of leases took since the last question, sorted; (time, samples/s) of
-    all that were well since then.
+    Seconds that renewals of leases took since the last request, sorted; (time, samples/s) of
+    all teachers that were well since then.
     """
 
     renewals: list[float]
@@ -110,7 +110,7 @@ def emulated_students(
     rules: Mapping[str, object],
     students: int = 1,
 ) -> Child:
-    """A process of them, on a pool that is up; `rules` are those that are not the defaults."""
+    """Start a process of them on a pool that is up; `rules` replace defaults."""
     lt, ut = default_thresholds(batch)
     config = EmulatedStudentsConfig(
         student="emulated-student",
@@ -133,7 +133,7 @@ def emulated_students(
 def _measured(pool: RunningPool, students: Child, say: EmitLine) -> list[Figure]:
     assert pool.scheduler is not None
     scheduler = psutil.Process(pool.scheduler.pid)
-    asked_of(pool.machines.children[0], TeachersSeen)  # what was before does not count
+    asked_of(pool.machines.children[0], TeachersSeen)  # drops the renewals before now
     before, cpu = asked_of(students, StudentsSeen), cpu_seconds(scheduler)
     time.sleep(_MEASURE_S)  # the time of the measurement
     after, spent = asked_of(students, StudentsSeen), (cpu_seconds(scheduler) - cpu)

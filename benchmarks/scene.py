@@ -1,4 +1,4 @@
-"""Where a benchmark trains: samples, a folder, a pool and students, gone with their block."""
+"""The scene of a benchmark: samples, a folder, a pool and students, for the time of a block."""
 
 import time
 from collections.abc import Callable
@@ -43,13 +43,13 @@ class Scene(Scratch):
         self.samples = samples
 
     def model(self, spec: ModelSpec) -> Normalised:
-        """A teacher for these samples; it has learned nothing."""
+        """Build an untrained teacher for these samples."""
         return frozen(spec.build(self.samples.classes, self.samples.data.shape[0]))
 
     def emulated(self, batch: int | None = None, **options: Any) -> RunningPool:
         """Emulated teachers that are up; `options` are those of `EmulatedPool`."""
-        own = deployment_for(self.samples)
-        deployment = own if batch is None else replace(own, batch=batch)
+        default = deployment_for(self.samples)
+        deployment = default if batch is None else replace(default, batch=batch)
         return self._up(EmulatedPool(**options), deployment)
 
     def local(
@@ -87,7 +87,7 @@ class Scene(Scratch):
     def place(
         self, name: str, rate: float = 1e9, infer: Infer | None = None
     ) -> SourceContext:
-        """What a student of so many samples/s is told; `infer` is a teacher in its process."""
+        """Return the context of a source; `infer` is a teacher in the student's process."""
         return SourceContext(
             samples=self.samples,
             student=name,
@@ -130,8 +130,8 @@ class Scene(Scratch):
         )
 
 
-def here(model: Normalised) -> Infer:
-    """Its answers, on the device where it is."""
+def infer_with(model: Normalised) -> Infer:
+    """Return a function that computes the model's logits on its device."""
 
     @torch.inference_mode()
     def infer(views: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""What a whole served run gains by its teacher: by its engine, and by answers that are shared.
+"""Gain of a whole served run by its teacher: by its engine, and by answers that are shared.
 
-One teacher on one core, a student that is several times as quick on the other: the teacher is what
-it waits for. The data are the bundled photos. The teacher has learned them, in two minutes when it
-is first needed, and is kept: made-up weights tie classes, and a rounding in bf16 decides.
+A teacher has one core, and a student that is several times as fast has the other: the student
+waits for the teacher. The data are the bundled photos. The teacher learns them in two minutes when
+it is first needed, and is cached: random weights tie classes, and a rounding in bf16 decides.
 """
 
 import json
@@ -47,14 +47,14 @@ _TEACHER = {
 _BASE: Mapping[str, object] = {
     "data": _PHOTOS,
     "teacher": _TEACHER,
-    # So light that it never is what is waited for: a ResNet-8 of 4 to 8 channels was.
+    # So light that it is never the bottleneck; a ResNet-8 of 4 to 8 channels was.
     "student": {"type": "models/patch_net", "patch": 16, "width": 16},
     "loss": {"type": "losses/hinton"},
     "soft_labels": {"type": "cluster/served"},
     "tracking": {"enabled": False},
 }
 _TRAIN = {"batch": 64, "threads": 1, "lr": 0.05}
-# The first ones begin before engines were compared; with eager there is nothing to wait for.
+# Timed epochs: earlier ones begin before engines are compared; eager compares none.
 _FROM, _UNTIL = {"auto": 16, "eager": 1}, {"auto": 24, "eager": 4}
 _TRIALS = 8
 
@@ -63,7 +63,7 @@ def gains(repeats: int, say: EmitLine) -> list[Figure]:
     """`gain_end_to_end` and `served_over_engine`: samples/s of runs, in turns."""
     shares: dict[str, list[float]] = {"auto": [], "eager": []}
     with _teacher() as samples:
-        works = {e: partial(_run, e, samples, own) for e, own in shares.items()}
+        works = {e: partial(_run, e, samples, ratios) for e, ratios in shares.items()}
         rates = in_turns(works, repeats, say, "samples/s")
     return [
         figure("gain_end_to_end", over(rates["auto"], rates["eager"]), "times"),
@@ -76,13 +76,13 @@ def shared(repeats: int, say: EmitLine) -> list[Figure]:
     with _teacher():
         each, number = {"alone": False, "shared": True}, count()
         works = {name: partial(_sweep, number, share) for name, share in each.items()}
-        found = in_turns(works, repeats, say, f"s of {_TRIALS} trials")
-    return [figure("shared_over_alone", over(found["alone"], found["shared"]), "times")]
+        seconds = in_turns(works, repeats, say, f"s of {_TRIALS} trials")
+    return [figure("shared_over_alone", over(seconds["alone"], seconds["shared"]), "times")]
 
 
 @contextmanager
 def _teacher() -> Iterator[int]:
-    """While it has learned these photos: the samples of an epoch."""
+    """Train the teacher unless it is cached; yield the number of samples of an epoch."""
     with runs_apart():
         data = construct(DataSpec, from_dict(_PHOTOS, "data")).load()
         prepare(construct(TeacherSpec, from_dict(_TEACHER, "teacher")), discard_event)

@@ -27,7 +27,7 @@ BUFFER = 16  # batches of ut: a slice's warm-up uses up more than that and the s
 
 @dataclass(slots=True, kw_only=True)
 class Turn(ABC):
-    """What takes part in a comparison: a training that can be advanced by some steps.
+    """One side of a comparison: a training that can be advanced by some steps.
 
     beside: entered for each of its slices, such as a busy neighbour that runs meanwhile.
     """
@@ -45,7 +45,7 @@ class Turn(ABC):
 
     @abstractmethod
     def train(self) -> Iterator[None]:
-        """A step each time, without end."""
+        """Train a step for each value taken, without end."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,9 +97,9 @@ def compare(
     for variant in variants:
         variant.advance(warm_up)
     works = {v.name: partial(_slice_ms, v, steps, warm_up) for v in variants}
-    found = in_turns(works, 2 * rounds, say, "ms per step")
+    times = in_turns(works, 2 * rounds, say, "ms per step")
     for variant in variants:
-        ms = found[variant.name]
+        ms = times[variant.name]
         variant.rates += [2000 / sum(ms[i : i + 2]) for i in range(0, 2 * rounds, 2)]
 
 
@@ -130,30 +130,30 @@ def step_by_step(variants: Sequence[Turn], *, rounds: int, steps: int) -> None:
 
 
 def seconds_of(variant: Turn, steps: int) -> float:
-    """For each of so many steps, now."""
+    """Advance by so many steps and return the seconds per step."""
     return timed(partial(variant.advance, steps)) / steps
 
 
-def share_of(alone: Turn, steps: int, seconds: Callable[[], float]) -> float:
-    """What takes so many seconds a step has of `alone`'s rate, which is measured on both sides."""
-    before, took = seconds_of(alone, steps), seconds()
-    return 0.5 * (before + seconds_of(alone, steps)) / took
+def share_of(baseline: Turn, steps: int, seconds: Callable[[], float]) -> float:
+    """Return the rate at so many seconds per step over `baseline`'s, measured before and after."""
+    before, took = seconds_of(baseline, steps), seconds()
+    return 0.5 * (before + seconds_of(baseline, steps)) / took
 
 
-def ratios(one: Turn, other: Turn) -> list[float]:
-    """Speed of `one` over that of `other`, round by round."""
-    return over(one.rates, other.rates)
+def ratios(variant: Turn, reference: Turn) -> list[float]:
+    """Return the speed of `variant` over that of `reference`, round by round."""
+    return over(variant.rates, reference.rates)
 
 
 def worst_of(figures: list[Figure], name: str, worst: Callable[..., Figure]) -> Figure:
     """The worst of all figures below that name."""
     below = (f for f in figures if f["name"].startswith(f"{name}/"))
-    found = worst(below, key=lambda f: f["value"])
-    return figure(name, [found["low"], found["value"], found["high"]], found["unit"])
+    row = worst(below, key=lambda f: f["value"])
+    return figure(name, [row["low"], row["value"], row["high"]], row["unit"])
 
 
 def cpu_seconds(process: psutil.Process | None) -> float:
-    """Processor time a process has used so far; nothing for none."""
+    """Processor time a process has used so far; 0 for None."""
     if process is None:
         return 0.0
     times = process.cpu_times()

@@ -1,4 +1,4 @@
-"""`kdlab bench soak`: whether a served run that goes on for long stays as large as it is.
+"""`kdlab bench soak`: whether the processes of a long served run keep their size.
 
 A student learns from real small teachers in processes of their own, with tracking and
 checkpoints as every run has them. After a fifth of the time, in which pools and caches fill,
@@ -46,7 +46,7 @@ _EXPERIMENT: Mapping[str, object] = {
 
 @dataclass(slots=True)
 class SeenOfProcess:
-    """What was seen of one process: hours since the begin, MB, descriptors, threads each time."""
+    """Samples of one process: hours since the begin, MB, descriptors and threads."""
 
     program: str
     looks: list[tuple[float, float, int, int]] = field(default_factory=list)
@@ -59,7 +59,7 @@ class SeenOfProcess:
 
 
 def measure(overrides: Iterable[str] = (), say: EmitLine = quiet) -> Report:
-    """`mb_per_hour/PROGRAM` and what it has more of at the end; `minutes=5` is shorter.
+    """`mb_per_hour/PROGRAM`, and descriptors and threads gained; `minutes=5` is shorter.
 
     Raises:
         BadInput: an override that is none of its settings.
@@ -78,39 +78,40 @@ def measure(overrides: Iterable[str] = (), say: EmitLine = quiet) -> Report:
 
 
 def _watched(run: Run, seconds: float, say: EmitLine) -> dict[int, SeenOfProcess]:
-    """By process, of those that lived to the end."""
+    """Samples by pid, of the processes that lived to the end."""
     until(lambda: run.state != "starting", tick_s=0.2)
     seen: dict[int, SeenOfProcess] = {}
-    begin = said = time.monotonic()
+    begin = last_line = time.monotonic()
     while (passed := time.monotonic() - begin) < seconds:
         check_goes_on(run)
         for process in run.folder.family() if passed >= _WARM_UP * seconds else ():
             with suppress(psutil.Error):
                 program = program_of(process.cmdline())
-                own = seen.setdefault(process.pid, SeenOfProcess(program))
-                own.look(process, passed / 3600)
-        if begin + passed - said >= _SAY_S:
-            said = begin + passed
-            total = sum(own.looks[-1][1] for own in seen.values())
+                record = seen.setdefault(process.pid, SeenOfProcess(program))
+                record.look(process, passed / 3600)
+        if begin + passed - last_line >= _SAY_S:
+            last_line = begin + passed
+            total = sum(record.looks[-1][1] for record in seen.values())
             say(f"{passed / 60:.0f} of {seconds / 60:g} min: {total:.0f} MB in all")
         time.sleep(seconds / _LOOKS)
     alive = {process.pid for process in run.folder.family()}
-    return {pid: own for pid, own in seen.items() if pid in alive}
+    return {pid: record for pid, record in seen.items() if pid in alive}
 
 
 def _figures(seen: Iterable[SeenOfProcess]) -> Iterator[Figure]:
     """Figures of each program; of several processes of one the worst counts."""
     by_program: dict[str, list[np.ndarray]] = defaultdict(list)
-    for own in seen:
-        if len(own.looks) > 2:
-            by_program[own.program.removeprefix("kdlab.")].append(np.array(own.looks).T)
+    for process in seen:
+        if len(process.looks) > 2:
+            name = process.program.removeprefix("kdlab.")
+            by_program[name].append(np.array(process.looks).T)
     for program, processes in sorted(by_program.items()):
         slopes = [slope(hours, memory) for hours, memory, _, _ in processes]
         yield figure(f"mb_per_hour/{program}", max(slopes), "MB/h")
         for row, what in ((2, "descriptors"), (3, "threads")):
-            more = [_more(own[row]) for own in processes]
+            more = [_more(columns[row]) for columns in processes]
             yield figure(f"more_{what}/{program}", max(more), what)
-        yield figure(f"rss/{program}", max(own[1][-1] for own in processes), "MB")
+        yield figure(f"rss/{program}", max(columns[1][-1] for columns in processes), "MB")
 
 
 def slope(at: Sequence[float], values: Sequence[float]) -> float:
@@ -121,6 +122,6 @@ def slope(at: Sequence[float], values: Sequence[float]) -> float:
 
 
 def _more(counts: Sequence[float]) -> float:
-    """Median of the last fifth over that of the first."""
+    """Median of the last fifth minus that of the first."""
     fifth = max(1, len(counts) // 5)
     return float(np.median(counts[-fifth:]) - np.median(counts[:fifth]))

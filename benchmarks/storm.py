@@ -60,9 +60,9 @@ BATCH = 32  # over both ranks
 _EVERY_S = (0.0, 45.0, 15.0)  # between two failures; 0 is none
 _CHECKPOINT_STEPS = 50
 _PATIENCE_S = 300.0  # to the first steps
-_MOST_S = 900.0  # who needs longer is not waited for
+_MOST_S = 900.0  # a run that needs longer is ended
 _MOST_FAILURES = 200
-_CORES = 16  # so many, and all train side by side
+_CORES = 16  # with so many, all train side by side
 _TICK_MS = 5  # of a lighthouse, for steps of some milliseconds; its own default is 100
 _JOIN_MS = 1000  # it waits so long for a replica group that lives and is late
 _RUN = {
@@ -89,14 +89,14 @@ _RUN = {
 @dataclass(frozen=True, slots=True)
 class _Outcome:
     seconds: float  # from the tenth step to the last
-    steps: int  # 3,000, or what there was of them when patience was over
+    steps: int  # 3,000, or as many as were done when the time was over
     failures: int
     samples_lost: int  # of the plan, that the final weights never saw
     samples_repeated: int  # that they saw twice
-    samples_undone: int  # that were trained on, and once more since that was undone
+    samples_undone: int  # that were trained on again, since the first time was undone
 
 
-Drill = tuple[str, float]  # a way, and seconds between two failures
+Drill = tuple[str, float]  # a system, and seconds between two failures
 _UNITS = {
     "seconds": "s",
     "steps": "steps",
@@ -108,7 +108,7 @@ _UNITS = {
 
 
 def measure(repeats: int = 1, say: EmitLine = quiet, only: Collection[str] = ()) -> Report:
-    """Seconds, and samples lost, repeated and undone, of each way in each weather.
+    """Seconds, and samples lost, repeated and undone, of each system at each rate of failures.
 
     Raises:
         BadInput: torchft is to be measured and is not installed; or a part has no such name.
@@ -131,22 +131,22 @@ def measure(repeats: int = 1, say: EmitLine = quiet, only: Collection[str] = ())
         for name in ways
         if (not only or name in only) and (name != "ranks" or every_s == min(_EVERY_S[1:]))
     ]
-    found: dict[Drill, list[_Outcome]] = {}
+    outcomes: dict[Drill, list[_Outcome]] = {}
 
-    def one_after_the_other(own: Sequence[Drill]) -> None:
-        for name, every_s in own:
-            found[name, every_s] = [ways[name](every_s, seed) for seed in range(repeats)]
-            for outcome in found[name, every_s]:
+    def run_lane(lane: Sequence[Drill]) -> None:
+        for name, every_s in lane:
+            outcomes[name, every_s] = [ways[name](every_s, seed) for seed in range(repeats)]
+            for outcome in outcomes[name, every_s]:
                 say(f"{name}, {_weather(every_s)}: {outcome}")
 
     # Where there are cores for all, each peer beside kdlab's runs.
     lanes = [jobs]
     if (os.cpu_count() or 1) >= _CORES:
-        own = [job for job in jobs if job[0] in ("kdlab", "ranks")]
-        lanes = [own, *([job] for job in jobs if job not in own)]
+        ours = [job for job in jobs if job[0] in ("kdlab", "ranks")]
+        lanes = [ours, *([job] for job in jobs if job not in ours)]
     with runs_apart(), ThreadPoolExecutor(len(lanes)) as pool:
-        list(pool.map(one_after_the_other, lanes))
-    return report("storm", [it for job in jobs for it in _figures(*job, found)])
+        list(pool.map(run_lane, lanes))
+    return report("storm", [it for job in jobs for it in _figures(*job, outcomes)])
 
 
 def _weather(every_s: float) -> str:
@@ -154,16 +154,16 @@ def _weather(every_s: float) -> str:
 
 
 def _figures(
-    name: str, every_s: float, found: Mapping[Drill, Sequence[_Outcome]]
+    name: str, every_s: float, outcomes: Mapping[Drill, Sequence[_Outcome]]
 ) -> list[Figure]:
-    own = found[name, every_s]
+    runs = outcomes[name, every_s]
     figures = [
-        figure(label, [float(getattr(one, label)) for one in own], unit)
+        figure(label, [float(getattr(run, label)) for run in runs], unit)
         for label, unit in _UNITS.items()
     ]
-    calm = found.get(("kdlab" if name == "ranks" else name, _EVERY_S[0]))
+    calm = outcomes.get(("kdlab" if name == "ranks" else name, _EVERY_S[0]))
     if calm and every_s:
-        times = over([one.seconds for one in own], [one.seconds for one in calm])
+        times = over([run.seconds for run in runs], [run.seconds for run in calm])
         figures.append(figure("times_calm", times, "times"))
     return at(f"{name}/{_weather(every_s)}", *figures)
 
@@ -173,7 +173,7 @@ def _storm(
 ) -> int:
     """Failures until all steps are done, the first one `every_s` after the beginning.
 
-    After so many it clears up: where a start takes longer than `every_s`, none would ever end.
+    There is a maximum: where a start takes longer than `every_s`, a storm would never end.
     """
     due, failures = every_s, 0
     while (passed := time.time() - begin) < _MOST_S and steps() < STEPS:
@@ -208,12 +208,12 @@ def _served(kinds: tuple[str, ...], every_s: float, seed: int) -> _Outcome:
 
 
 def _logged(run: Run, step: int) -> float:
-    """When it had trained so many steps."""
+    """Time at which a run had trained so many steps."""
     return next(e.time for e in select(run.folder.events, StepLogged) if e.step >= step)
 
 
 def _kill(run: Run, kind: str) -> bool:
-    """The newest rank, or the teacher that joined last; another one comes for it."""
+    """Kill the newest rank, or the teacher that joined last; another one replaces it."""
     if kind == "rank":
         *_, generation = select(run.folder.events, GenerationStarted)
         pids = list(generation.pids().values())
@@ -223,7 +223,7 @@ def _kill(run: Run, kind: str) -> bool:
 
 
 def _killed(pid: int) -> bool:
-    """Whether it was there to be killed; what is dead and not yet reaped was not."""
+    """Kill a process; return False if it is dead already, reaped or not."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         if process.status() != psutil.STATUS_ZOMBIE:
@@ -253,9 +253,9 @@ def _torchft(every_s: float, seed: int) -> _Outcome:
         started.callback(house.shutdown)
         port = house.address().rpartition(":")[2]
         more = {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}"}
-        one = ("--nproc-per-node=1",)
+        options = ("--nproc-per-node=1",)
         groups = [
-            started.enter_context(_agent(peer, group, one, more)) for group in range(2)
+            started.enter_context(_agent(peer, group, options, more)) for group in range(2)
         ]
         return _watched(peer, groups, every_s, seed)
 
@@ -283,19 +283,19 @@ def _peer(system: str) -> Iterator[StormPeer]:
 def _agent(
     peer: StormPeer, group: int, options: tuple[str, ...], more: dict[str, str]
 ) -> "Iterator[Popen[bytes]]":
-    """`torchrun` with a rank or two under it, gone with them in the end."""
+    """Start `torchrun` with one or two ranks; kill all of them in the end."""
     launched = (
         *("torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"),
         *("--max-restarts=1000", *options),
     )
     path = os.pathsep.join(filter(None, (_CHECKOUT, os.environ.get("PYTHONPATH"))))
-    # Whatever the current folder has: what torchrun starts is no `Child`, which finds it.
-    found = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-    own = {"OMP_NUM_THREADS": "1", "REPLICA": str(group)}
+    # Torchrun's processes find this checkout from any folder; a `Child` does by itself.
+    imports = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    settings = {"OMP_NUM_THREADS": "1", "REPLICA": str(group)}
     with (Path(peer.folder) / f"agent{group}.log").open("wb") as log:
         agent = Popen(
             (sys.executable, "-m", *launched, "-m", "benchmarks.storm_peer", peer.folder),
-            env=os.environ | more | found | own,
+            env=os.environ | more | imports | settings,
             stdin=DEVNULL,
             stdout=log,
             stderr=STDOUT,
@@ -305,8 +305,8 @@ def _agent(
         yield agent
     finally:
         with suppress(psutil.Error):
-            own_family = psutil.Process(agent.pid)
-            for process in [*own_family.children(recursive=True), own_family]:
+            root = psutil.Process(agent.pid)
+            for process in [*root.children(recursive=True), root]:
                 with suppress(psutil.Error):
                     process.kill()
         agent.wait()
@@ -356,19 +356,19 @@ class _Line(NamedTuple):
 
 
 def _lines(folder: Path) -> list[_Line]:
-    """What the ranks wrote; the last line of a killed one may be half there."""
-    found = []
+    """Read the lines of both ranks, without the half line of a killed one."""
+    lines = []
     for rank in range(2):
         path = steps_file(folder, rank)
         for line in path.read_text().splitlines() if path.exists() else ():
             if len(words := line.split()) == len(_Line._fields) - 1:
                 at, *counts = words
-                found.append(_Line(rank, float(at), *map(int, counts)))
-    return found
+                lines.append(_Line(rank, float(at), *map(int, counts)))
+    return lines
 
 
 def _last(folder: Path) -> int:
-    """Steps that are over."""
+    """Return the number of steps that are done."""
     ends = []
     for rank in range(2):
         with suppress(FileNotFoundError, ValueError):  # nothing yet

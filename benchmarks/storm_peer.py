@@ -41,7 +41,7 @@ _VIEWS = Augment(flip=True, crop_padding=4)
 
 @dataclass(frozen=True, slots=True)
 class StormPeer:
-    """What is to be trained, and where."""
+    """Settings of a rank that trains without kdlab, and its folder."""
 
     system: str
     folder: str
@@ -85,9 +85,9 @@ class _Rank:
         )
 
     def part(self, step: int) -> NDArray[np.int64]:
-        """Rows of this rank in this step: the same whatever became of the last one."""
-        whole = len(self.photos) // self.peer.batch
-        epoch, at = divmod(step, whole)
+        """Rows of this rank in a step, whatever happened in the steps before."""
+        batches = len(self.photos) // self.peer.batch
+        epoch, at = divmod(step, batches)
         drawn = np.random.default_rng((0, epoch)).permutation(len(self.photos))
         batch = drawn[at * self.peer.batch : (at + 1) * self.peer.batch]
         return batch[self.number :: _RANKS]
@@ -112,7 +112,7 @@ class _Rank:
 
 
 def _torchrun(rank: _Rank) -> None:
-    """DDP; who dies takes all with him, and all go on from the newest checkpoint."""
+    """DDP: if a rank dies, all end, and all continue from the newest checkpoint."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     network, optimizer = DistributedDataParallel(rank.student), rank.optimizer()
     newest, step = Path(rank.peer.folder) / "checkpoint.pt", 0
@@ -172,11 +172,11 @@ def _torchft(rank: _Rank) -> None:
         elastic.zero_grad()  # asks who takes part
         rank.loss(network, step).backward()
         elastic.step()  # if all agree
-        own = rank.peer.batch // _RANKS
+        rows = rank.peer.batch // _RANKS
         if manager.current_step() > step:
-            rank.say(step + 1, own * manager.num_participants())
+            rank.say(step + 1, rows * manager.num_participants())
         else:
-            rank.say(step, 0, own)
+            rank.say(step, 0, rows)
 
 
 def main() -> None:

@@ -64,7 +64,7 @@ def loop_of(
     recipe: Recipe = ENDLESS,
     emit: Emit = discard_event,
 ) -> StudentLoop:
-    """A loop with batches of the samples' plan; without end, if the recipe says no other."""
+    """Build a loop on batches of the samples' plan; with the default recipe it never ends."""
     torch.manual_seed(0)
     return StudentLoop(
         StudentJob(
@@ -111,7 +111,7 @@ def depth_for(step_ms: float, measure: Callable[[int], float]) -> int:
 
 
 def deployment_for(samples: PlannedSamples) -> Deployment:
-    """What emulated teachers are told."""
+    """Return the deployment of emulated teachers for these samples."""
     return Deployment(
         members=(),
         teacher="emulated",

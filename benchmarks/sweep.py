@@ -1,4 +1,4 @@
-"""What a sweep's driver costs, how well two workers share the trials, how soon a teacher is free.
+"""Cost of a sweep's driver, how well two workers share trials, how soon a teacher is free.
 
 Trials are short and real but for their teachers, which are emulated: each student holds one
 of them and waits for it most of the time, so that two trials do not slow each other down by
@@ -44,10 +44,10 @@ _SWEEP: dict[str, object] = {
 
 
 def measure(repeats: int = 3, say: EmitLine = quiet, trials: int = _TRIALS) -> Report:
-    """Driver time per trial, and the speed-up by a second worker over two.
+    """Measure driver time per trial, and half the speed-up of two workers over one.
 
     Raises:
-        RunFailed: a sweep did.
+        RunFailed: a sweep failed.
     """
     driver_ms, freed = list[float](), list[float]()
 
@@ -59,16 +59,16 @@ def measure(repeats: int = 3, say: EmitLine = quiet, trials: int = _TRIALS) -> R
 
     works = {"two workers": partial(executed, 2), "one": partial(executed, 1)}
     with runs_apart():
-        found = in_turns(works, repeats, say, f"s of {trials} trials")
+        times = in_turns(works, repeats, say, f"s of {trials} trials")
         for number in range(repeats):
             freed += _freed(f"pruned{number}")
-    shares = [share / 2 for share in over(found["one"], found["two workers"])]
+    shares = [share / 2 for share in over(times["one"], times["two workers"])]
     return report(
         "sweep",
         [
             figure("driver_ms_per_trial", driver_ms, "ms"),
             figure("parallel_efficiency", shares, "share"),
-            figure("seconds_per_trial", [s / trials for s in found["one"]], "s"),
+            figure("seconds_per_trial", [s / trials for s in times["one"]], "s"),
             figure("seconds_until_a_pruned_trial_has_no_teacher", freed, "s"),
         ],
     )
@@ -78,11 +78,11 @@ def carried_out(tree: Mapping[str, object], study: str) -> tuple[float, dict[str
     """Seconds from the first trial's beginning to the last one's end, and the result.
 
     Args:
-        tree: of a sweep all of whose trials end well.
+        tree: spec of a sweep whose trials all end well.
         study: its name.
 
     Raises:
-        ClusterError: some did not.
+        ClusterError: some trials did not end well.
     """
     sweep = CheckedSweep(from_dict(tree, "bench")).start(study)
     sweep.wait()
@@ -96,7 +96,7 @@ def carried_out(tree: Mapping[str, object], study: str) -> tuple[float, dict[str
 
 
 def _freed(study: str) -> list[float]:
-    """From the driver's word that a trial is pruned until the pool has it as no student."""
+    """Seconds from the event that a trial is pruned until the pool has dropped its student."""
     tree = _SWEEP | {
         "jobs": 1,
         "trials": 3,
@@ -105,20 +105,20 @@ def _freed(study: str) -> list[float]:
         "pruner": {"name": "threshold", "lower": 101.0, "n_warmup_steps": 1},
     }
     sweep = CheckedSweep(from_dict(tree, "bench")).start(study)
-    found, pruned, address = list[float](), "", ""
+    seconds, pruned, address = list[float](), "", ""
     for event in sweep.events(follow=True):
         if isinstance(event, PoolReady):
             address = event.address
         elif isinstance(event, TrialStopping):
             pruned = f"{study}-{event.number:04d}/served/seed0"
-            found.append(_until_gone(address, pruned) - event.time)
-    if not found:
+            seconds.append(_until_gone(address, pruned) - event.time)
+    if not seconds:
         raise ClusterError(f"No trial was pruned; see {sweep.path}.")
-    return found
+    return seconds
 
 
 def _until_gone(address: str, student: str) -> float:
-    """When the pool has no such student any more; seconds since 1970."""
+    """Wait until the pool has no such student; return the time, in seconds since 1970."""
     tls = load_credentials(address)
 
     def gone() -> bool:

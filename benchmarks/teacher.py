@@ -1,11 +1,11 @@
-"""What a teacher gains by its engine: labels/s over those of PyTorch as it is, on one core.
+"""Gain of a teacher by its engine: labels/s over those of eager PyTorch, on one core.
 
 Then bytes of a label on the wire, what whole served runs gain (bench/served_teacher), and how
 teachers follow the demand (bench/elasticity).
 
-Engines take turns on the same views, and are held to the network as it is (models/engines). What
-the guard refuses does not count: `clothes` is trained and sees photos, the other networks are not.
-`torch_only` leaves out the libraries of kdlab[onnx] and kdlab[openvino].
+Engines take turns on the same views. One whose answers differ too much from the network's own is
+refused (models/engines) and does not count. `clothes` is trained and sees photos, the others are
+untrained and see noise. `torch_only` leaves out kdlab[onnx] and kdlab[openvino].
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -56,9 +56,9 @@ def measure(repeats: int = 1, only: Collection[str] = (), say: EmitLine = quiet)
 def _gains(name: str, repeats: int, say: EmitLine) -> list[Figure]:
     model, views = _clothes() if name == "clothes" else _untrained(name)
     # All but those that take a minute or more to be ready; int8 takes its ranges of every third.
-    here = available_engines("cpu", lambda: views[::3] if name == "clothes" else views)
-    engines = [engine for engine in here if engine.name != "compiled"]
-    return by_engine(name, model, views, engines, repeats, say, _SECONDS, alone=True)
+    available = available_engines("cpu", lambda: views[::3] if name == "clothes" else views)
+    engines = [engine for engine in available if engine.name != "compiled"]
+    return by_engine(name, model, views, engines, repeats, say, _SECONDS, torch_only=True)
 
 
 def by_engine(
@@ -70,20 +70,20 @@ def by_engine(
     say: EmitLine,
     seconds: float,
     *,
-    alone: bool = False,
+    torch_only: bool = False,
 ) -> list[Figure]:
-    """`labels_per_s_over_eager`, `alone` of torch's own too; `times_eager` of each engine."""
-    found = []
+    """`labels_per_s_over_eager`, also of torch's engines only; `times_eager` of each engine."""
+    choices = []
     for _ in range(repeats):
-        found.append(choose(model, views, engines, threads=1, seconds=seconds))
-        say(f"{name}: {found[-1]}")
+        choices.append(choose(model, views, engines, threads=1, seconds=seconds))
+        say(f"{name}: {choices[-1]}")
     named = "labels_per_s_over_eager"
-    figures = [figure(f"{named}/{name}", list(map(gain, found)), "ratio")]
-    if alone:
-        own = [gain(choice, lambda trial: trial.engine not in _OTHERS) for choice in found]
-        figures.append(figure(f"{named}/torch_only/{name}", own, "ratio"))
-    for label in (trial.label for trial in found[0].trials):
-        times = [gain(choice, partial(_is, label)) for choice in found]
+    figures = [figure(f"{named}/{name}", list(map(gain, choices)), "ratio")]
+    if torch_only:
+        gains = [gain(c, lambda trial: trial.engine not in _OTHERS) for c in choices]
+        figures.append(figure(f"{named}/torch_only/{name}", gains, "ratio"))
+    for label in (trial.label for trial in choices[0].trials):
+        times = [gain(choice, partial(_is, label)) for choice in choices]
         if all(times):  # one that was refused, or not tried, has no rate
             named = f"times_eager/{name}/{label.replace(' ', '_')}"
             figures.append(figure(named, times, "ratio"))
@@ -109,7 +109,7 @@ def _untrained(name: str) -> tuple[Normalised, torch.Tensor]:
 
 
 def _bytes_per_label(say: EmitLine) -> list[Figure]:
-    """How many an answer of 64 labels takes on the wire, with all that is around them."""
+    """Bytes per label of an answer of 64 labels on the wire, with all that is around them."""
     chance = np.random.default_rng(0)
     figures = []
     for classes in (100, 1000):

@@ -50,8 +50,8 @@ def measure(repeats: int = 2, say: EmitLine = quiet) -> Report:
     for source, more in (("n_training", {}), ("served", _SERVED)):
         rows: dict[str, list[float]] = {name: [] for name in ("alone", "equal", "measured")}
         works = {
-            name: partial(_trained, name, {**_BASE, **more}, own)
-            for name, own in rows.items()
+            name: partial(_trained, name, {**_BASE, **more}, slow_rows)
+            for name, slow_rows in rows.items()
         }
         say(source)
         rates = in_turns(works, repeats, say, "samples/s")
@@ -69,39 +69,39 @@ def measure(repeats: int = 2, say: EmitLine = quiet) -> Report:
 
 def _trained(shares: str, overrides: dict[str, object], slow_rows: list[float]) -> float:
     """Samples/s of a run, once it trains; the second rank's part of a batch joins `slow_rows`."""
-    alone = shares == "alone"
-    if not alone:
+    single = shares == "alone"
+    if not single:
         ranks = {"type": "train/aggregation/all_reduce", "ranks": 2, "shares": shares}
         overrides["aggregation"] = ranks | {"standby": 0, "hang_s": 60}
     with runs_apart(), going(load("smoke/none", overrides)) as run:
-        with nullcontext() if alone else _slowed(run):
+        with nullcontext() if single else _slowed(run):
             rate = _steady(run)
-        if not alone:
+        if not single:
             *_, shared = select(run.folder.events, BatchShared)
             slow_rows.append(shared.rows[1] / sum(shared.rows))
     return rate
 
 
 def _steady(run: Run) -> float:
-    """After the first steps, over so many."""
-    found = list[float]()
+    """Median samples/s of `_TIMED_STEPS` steps after the first ones."""
+    rates = list[float]()
 
     def enough() -> bool:
         steps = steps_of(run)
         first = next((e.step for e in steps if e.step >= _FIRST), math.inf)
-        found[:] = [e.samples_per_second for e in steps if e.step > first]
+        rates[:] = [e.samples_per_second for e in steps if e.step > first]
         return bool(steps) and steps[-1].step - first >= _TIMED_STEPS
 
     missing = f"run {run.id} has not trained {_TIMED_STEPS} steps. Log: {run.folder.log}"
     until(enough, missing=missing, tick_s=0.2)
-    return median(found)
+    return median(rates)
 
 
 def _slowed(run: Run) -> AbstractContextManager[None]:
     """Rank 1 has the processor for its share of the time, as soon as there is a group."""
 
     def second() -> int | None:
-        # Said before the ranks measure how fast they are.
+        # Logged before the ranks measure how fast they are.
         first = next(select(run.folder.events, GenerationStarted), None)
         return None if first is None else list(first.pids().values())[1]
 
@@ -112,7 +112,7 @@ def _slowed(run: Run) -> AbstractContextManager[None]:
 def held_back(
     find: Callable[[], int | None], share: float, period_s: float
 ) -> Iterator[None]:
-    """The process of the pid that `find` gives, once it does, runs for a share of the time."""
+    """Let a process run for a share of the time only, once `find` gives its pid."""
     over = threading.Event()
 
     def hold() -> None:
