@@ -1,4 +1,4 @@
-"""Curves by hand: where they are steep, and what they say at a time."""
+"""Where error curves are steep, and their error at a time."""
 
 import pytest
 
@@ -19,9 +19,9 @@ def test_a_target_is_steep_where_a_point_less_takes_at_most_a_quarter_longer():
     assert not is_steep(curve, 48.0)  # nobody comes to 47 %
     assert not is_steep(curve, 65.0)  # nobody has seen it pass
     assert steep_target([curve]) == 55
-    other = points((10, 62.0), (20, 57.0), (30, 56.0))
-    assert steep_target([other]) == 60  # 14 s, and 16 s
-    assert steep_target([curve, other]) == 60
+    later = points((10, 62.0), (20, 57.0), (30, 56.0))
+    assert steep_target([later]) == 60  # 14 s, and 16 s
+    assert steep_target([curve, later]) == 60
     assert steep_target([curve, points((10, 54.0), (20, 40.0))]) is None
 
 
@@ -42,14 +42,14 @@ def test_a_figure_has_a_value_for_each_seed():
     fast = points((5, 62.0), (10, 50.0), (20, 44.0), (40, 40.0))
     slow = points((10, 61.0), (30, 50.0), (40, 42.0))
     read.compare("ec_g", [fast, slow], [MA, MA])
-    found = {one["name"]: one["values"] for one in read.figures}
-    assert found["speed/ec_g"] == pytest.approx([40 / 20, 40 / 37.5])
+    values = {figure["name"]: figure["values"] for figure in read.figures}
+    assert values["speed/ec_g"] == pytest.approx([40 / 20, 40 / 37.5])
     # MA-DNN_G has 45 % at 35 s and 44 % at 40 s, and nobody comes to 39 %.
-    assert found["steep_target_pct/ec_g"] == [45]
-    assert found["times_at_target/ec_g"] == pytest.approx([35 / (55 / 3), 35 / 36.25])
-    assert found["points_better_at_50_pct/ec_g"] == pytest.approx([50 - 44, 50 - 55.5])
-    assert found["points_better_at_100_pct/ec_g"] == pytest.approx([4, 2])
-    assert found["points_better_at_25_pct/ec_g"] == pytest.approx([60 - 50, 60 - 61])
+    assert values["steep_target_pct/ec_g"] == [45]
+    assert values["times_at_target/ec_g"] == pytest.approx([35 / (55 / 3), 35 / 36.25])
+    assert values["points_better_at_50_pct/ec_g"] == pytest.approx([50 - 44, 50 - 55.5])
+    assert values["points_better_at_100_pct/ec_g"] == pytest.approx([4, 2])
+    assert values["points_better_at_25_pct/ec_g"] == pytest.approx([60 - 50, 60 - 61])
     assert read.undefined == {}
 
 
@@ -57,15 +57,15 @@ def test_what_is_undefined_for_one_seed_is_said_with_its_reason():
     read = Readings()
     read.compare("ec_g", [MA, MA], [MA, FLAT])
     read.compare_budgets("ec_g", [MA], [points((10, 60.0), (20, 50.0), (40, 44.0))])
-    names = [one["name"] for one in read.figures]
+    names = [figure["name"] for figure in read.figures]
     assert "speed/ec_g" not in names
     assert "budget_ratio/ec_g" in names
     why = (
         "in 1 of 2 seeds MA-DNN_G is within a point of its end after 25% to 25% of its time"
     )
     assert read.undefined["speed/ec_g"] == why
-    made = report("ec_dnn", read.figures)
-    made["undefined"] = read.undefined
-    (line,) = [one for one in printed(made).splitlines() if one.startswith("speed/ec_g")]
+    summary = report("ec_dnn", read.figures)
+    summary["undefined"] = read.undefined
+    (line,) = [s for s in printed(summary).splitlines() if s.startswith("speed/ec_g")]
     assert "undefined" in line
     assert line.rstrip().endswith(why)

@@ -1,4 +1,4 @@
-"""The data bench has its figures, of photos that are made here."""
+"""The data bench has all its figures, of generated photos."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def test_all_figures(tmp_path, kdlab_home):
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.kron(coarse, np.ones((7, 7, 1), np.uint8))).save(path)
     settings = [f"root={tmp_path / 'photos'}", "files=3000"]
-    found = {f["name"]: f for f in data.measure(settings, repeats=1)["figures"]}
+    figures = {f["name"]: f for f in data.measure(settings, repeats=1)["figures"]}
     assert {
         "views_per_s_over_limit/photos_224",
         "rand_augment_over_limit/photos_128",
@@ -31,9 +31,9 @@ def test_all_figures(tmp_path, kdlab_home):
         "views_over_originals/store_96",
         "bytes_over_originals/store_224",
         "samples_per_s_of_training/3k_files",
-    } <= set(found)
+    } <= set(figures)
     differences = {"more_rss_mb_of_training/3k_files"}  # of two processes: any sign
-    assert all(f["value"] > 0 for name, f in found.items() if name not in differences)
+    assert all(f["value"] > 0 for name, f in figures.items() if name not in differences)
 
 
 @pytest.mark.parametrize("settings", [[], ["root=x", "sizes=3"], ["root=x", "files=many"]])

@@ -1,4 +1,4 @@
-"""The benchmark of EC-DNN, small: it measures what its page says."""
+"""The benchmark of EC-DNN: its candidates, its choice among them, and all its figures."""
 
 import pytest
 
@@ -35,23 +35,21 @@ def test_ten_communications_are_not_eleven(budget_s):
     asked = [10, 10, 25, 10, 10, 10]
     cases = [case for name, case in candidates(COSTS, budget_s) if name == "ec"]
     rounds = [-(-case.iterations // case.tau) for case in cases]
-    assert rounds == [min(most, made) for most, made in zip(asked, rounds, strict=True)]
-    assert [made for made, most in zip(rounds, asked, strict=True) if most == 10] == [
-        10
-    ] * 5
+    assert rounds == [min(most, n) for most, n in zip(asked, rounds, strict=True)]
+    assert [n for n, most in zip(rounds, asked, strict=True) if most == 10] == [10] * 5
 
 
 def test_a_shorter_time_has_the_same_settings():
-    for (name, whole), (short, half) in zip(
+    for (name, full), (short, half) in zip(
         candidates(COSTS, 20.0), candidates(COSTS, 10.0), strict=True
     ):
         assert name == short
-        assert (whole.p, whole.alpha, whole.beta) == (half.p, half.alpha, half.beta)
-        assert half.iterations == pytest.approx(whole.iterations / 2, abs=1)
+        assert (full.p, full.alpha, full.beta) == (half.p, half.alpha, half.beta)
+        assert half.iterations == pytest.approx(full.iterations / 2, abs=1)
 
 
 def curve(validation):
-    """A training that ended there; None diverged."""
+    """Curve of a training with this validation error at its end; None: it diverged."""
     if validation is None:
         return ErrorCurve([], CostTotals())
     last = RoundErrors(
@@ -74,8 +72,8 @@ def curve(validation):
 def test_the_best_on_validation_is_chosen_and_what_diverged_is_not():
     cases = [("s", BenchedMethod(name="s"))]
     cases += [("ma", BenchedMethod(name=f"ma {tau}", tau=tau)) for tau in (4, 8, 16)]
-    found = chosen(cases, [curve(30), curve(None), curve(21), curve(22)])
-    assert found == {"s": 0, "ma": 2}
+    best = chosen(cases, [curve(30), curve(None), curve(21), curve(22)])
+    assert best == {"s": 0, "ma": 2}
     with pytest.raises(Diverged, match=r"No training of ma came to its end.*train\.lr"):
         chosen(cases, [curve(30), curve(None), curve(None), curve(None)])
 
@@ -83,10 +81,10 @@ def test_the_best_on_validation_is_chosen_and_what_diverged_is_not():
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_all_figures(kdlab_home, elsewhere):
-    said = []
+    lines = []
     report = measure(
         repeats=1,
-        say=said.append,
+        say=lines.append,
         overrides=[
             "data={use: data/digits_tiny}",
             "student={type: models/patch_net, patch: 8, width: 32}",
@@ -100,11 +98,11 @@ def test_all_figures(kdlab_home, elsewhere):
     assert figures["larger_loss_than_locals_share/ensemble"]["value"] == 0
     read = set(figures) | set(report["undefined"])
     for name in ("speed", "times_at_target", "points_better_at_50_pct"):
-        assert {f"{name}/{one}" for one in ("ec_g", "ec_l", "e_g")} <= read
+        assert {f"{name}/{member}" for member in ("ec_g", "ec_l", "e_g")} <= read
     assert {"budget_ratio/ec_g", "budget_ratio/e_g"} <= read
     assert all(report["undefined"].values())
     assert {"tau/ma", "tau/ec", "p/ec", "beta/ec", "beta_later/ec"} <= set(figures)
-    assert {name: len(own) for name, own in report["curves"].items()}["ec_g"] == 1
+    assert {name: len(curves) for name, curves in report["curves"].items()}["ec_g"] == 1
     for name in ("s", "e", "ma", "ec"):  # so short a time is not equal, but it was measured
         assert figures[f"parallel_s/{name}"]["value"] > 0
-    assert any("validation error" in line for line in said)
+    assert any("validation error" in line for line in lines)

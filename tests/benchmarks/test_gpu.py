@@ -1,4 +1,4 @@
-"""The GPU bench's absolute numbers, tried where there is none: tiny networks on the CPU."""
+"""The GPU bench's absolute numbers, tested without a GPU: tiny networks on the CPU."""
 
 import pytest
 
@@ -13,13 +13,13 @@ def test_labels_a_second_are_absolute_bare_and_served(kdlab_home, monkeypatch):
         monkeypatch.setattr(gpu, name, value)
     lines = []
     tiny = {"tiny": ("timm/test_resnet", 1e-3, 8)}
-    found = gpu._labels_per_s(1, lines.append, tiny)
-    names = [(f["name"], f["unit"]) for f in found]
+    figures = gpu._labels_per_s(1, lines.append, tiny)
+    names = [(f["name"], f["unit"]) for f in figures]
     assert names == [
         ("labels_per_s/tiny/bare", "labels/s"),
         ("labels_per_s/tiny/served", "labels/s"),
     ]
-    assert all(f["value"] > 0 for f in found)
+    assert all(f["value"] > 0 for f in figures)
     assert "labels_per_s/tiny: bare" in lines[-1]
 
 

@@ -1,4 +1,4 @@
-"""What all benches have in common: turns, goals, processes that say what they found."""
+"""The harness of all benches: turns, goals, and processes that return results."""
 
 import csv
 import importlib
@@ -23,19 +23,19 @@ def ten_times(number: int) -> int:
 
 
 def test_turns_go_forth_and_back_and_the_first_may_be_for_warming_up():
-    order, said = [], []
+    order, lines = [], []
     works = {
         name: lambda name=name: float(order.append(name) or len(order)) for name in "abc"
     }
-    found = in_turns(works, 2, said.append, "ms", warm_up=1)
+    values = in_turns(works, 2, lines.append, "ms", warm_up=1)
     assert "".join(order) == "abccbaabc"
-    assert found == {"a": [6.0, 7.0], "b": [5.0, 8.0], "c": [4.0, 9.0]}
-    assert said == ["1/2: a 6, b 5, c 4 ms", "2/2: a 7, b 8, c 9 ms"]
+    assert values == {"a": [6.0, 7.0], "b": [5.0, 8.0], "c": [4.0, 9.0]}
+    assert lines == ["1/2: a 6, b 5, c 4 ms", "2/2: a 7, b 8, c 9 ms"]
 
 
 def test_where_nothing_is_said_for_long_what_goes_on_is():
-    said, now = [], [0.0]
-    pulse = Pulse(said.append, lambda: now[0])
+    lines, now = [], [0.0]
+    pulse = Pulse(lines.append, lambda: now[0])
     for second in range(20):
         now[0] = float(second)
         if second == 1:
@@ -43,10 +43,10 @@ def test_where_nothing_is_said_for_long_what_goes_on_is():
         if second == 12:
             pulse.say("done")
         pulse.beat()
-    assert said == ["8 steps of dp, for 7 s", "done"]
+    assert lines == ["8 steps of dp, for 7 s", "done"]
     now[0] = 20.0
     pulse.beat()
-    assert said[-1] == "8 steps of dp, for 19 s"
+    assert lines[-1] == "8 steps of dp, for 19 s"
 
 
 def goals(name, *names):
@@ -56,13 +56,13 @@ def goals(name, *names):
 
 
 def test_a_figure_has_the_goal_of_its_bench_or_its_claim():
-    found = goals(
+    promised = goals(
         "edl_dist",
         figure("served_over_memory/reference/32", 0.96, "ratio"),
-        figure("served_over_memory/reference/32/5ms", 0.96, "ratio"),  # of one case: none
+        figure("served_over_memory/reference/32/5ms", 0.96, "ratio"),  # no goal: one case
         figure("volume_over_ut_max", [0.5, 0.9, 3.0], "ratio"),
     )
-    assert found == {
+    assert promised == {
         "served_over_memory/reference/32": (">= 0.97", False),
         "served_over_memory/reference/32/5ms": (None, None),
         "volume_over_ut_max": ("<= 1", True),  # the median
@@ -87,36 +87,36 @@ def test_every_goal_is_of_a_bench_that_there_is():
 
 def test_parts_are_measured_in_their_order():
     parts = {name: lambda name=name: [figure(name, 1.0, "s")] for name in ("one", "two")}
-    found = of_parts("data", parts, ["two", "one"])
-    assert [f["name"] for f in found["figures"]] == ["one", "two"]
+    measured = of_parts("data", parts, ["two", "one"])
+    assert [f["name"] for f in measured["figures"]] == ["one", "two"]
     with pytest.raises(BadInput, match="bench data has no part three; it has one, two"):
         check_parts("data", parts, ["three"])
 
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
-    """Results of processes that are told these numbers."""
+    """Call a function in a process for each number; return results and lines."""
     (tmp_path / "told_numbers.py").write_text(CHILD)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     monkeypatch.syspath_prepend(tmp_path)
-    ten_times, said = importlib.import_module("told_numbers").ten_times, []
+    ten_times, lines = importlib.import_module("told_numbers").ten_times, []
 
     def ask(*numbers):
         with Scratch() as scratch:
             each = [{"number": number} for number in numbers]
-            found = scratch.results(
-                ten_times, each, at_once=2, patience_s=60, say=said.append
+            results = scratch.results(
+                ten_times, each, at_once=2, patience_s=60, say=lines.append
             )
-            return found, sorted(said)
+            return results, sorted(lines)
 
     return ask
 
 
 @pytest.mark.processes
 def test_processes_say_what_they_found(asked):
-    found, said = asked(1, 3, 5)
-    assert found == [10, 30, 50]
-    assert said == ["1 began", "3 began", "5 began"]
+    results, lines = asked(1, 3, 5)
+    assert results == [10, 30, 50]
+    assert lines == ["1 began", "3 began", "5 began"]
 
 
 @pytest.mark.processes

@@ -38,7 +38,7 @@ print(min(times), got == sent)
 
 
 def namespaces(pid=None):
-    """Of this process: other tests run beside this one."""
+    """Namespaces of a process, by default this one: other tests run at the same time."""
     done = subprocess.run(
         ["ip", "netns", "list"], capture_output=True, text=True, check=True
     )
@@ -121,16 +121,15 @@ def test_without_root_it_says_what_is_missing(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_by_value_starves_on_a_slow_link_and_by_reference_does_not(monkeypatch):
-    monkeypatch.setattr(
-        links, "LINKS", (MachineLink(30.0),)
-    )  # much less than any machine needs
+    # Much less than any machine needs.
+    monkeypatch.setattr(links, "LINKS", (MachineLink(30.0),))
     monkeypatch.setattr(links, "DELAYED", ())
     before = namespaces()
-    found = {f["name"]: f["value"] for f in links.measure(repeats=1)["figures"]}
+    values = {f["name"]: f["value"] for f in links.measure(repeats=1)["figures"]}
     assert namespaces() == before
-    assert found["of_n_training/value_uint8/30mbit"] < 0.7
-    share = found["of_n_training/reference/30mbit"]
-    assert share > found["of_n_training/value_uint8/30mbit"]
-    assert found["mbit_per_s/value_uint8/30mbit"] < 36
-    each = found["bytes_per_sample/reference/30mbit"]
-    assert each * 300 < found["bytes_per_sample/value_uint8/30mbit"]
+    assert values["of_n_training/value_uint8/30mbit"] < 0.7
+    share = values["of_n_training/reference/30mbit"]
+    assert share > values["of_n_training/value_uint8/30mbit"]
+    assert values["mbit_per_s/value_uint8/30mbit"] < 36
+    each = values["bytes_per_sample/reference/30mbit"]
+    assert each * 300 < values["bytes_per_sample/value_uint8/30mbit"]

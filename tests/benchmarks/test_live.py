@@ -8,9 +8,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def test_the_live_bench_has_its_figures(kdlab_home, elsewhere):
-    said = []
-    found = live.measure(1, said.append)
-    figures = {f["name"]: f for f in found["figures"]}
+    lines = []
+    report = live.measure(1, lines.append)
+    figures = {f["name"]: f for f in report["figures"]}
     assert figures["bytes_per_update"]["high"] <= 2000
     assert 0.2 < figures["samples_per_second_with_over_without"]["value"] < 5
     if shutil.which("chromium"):

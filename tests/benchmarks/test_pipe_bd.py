@@ -1,4 +1,4 @@
-"""What the benchmark of Pipe-BD times, and with which lead."""
+"""Variants, slices and rounds that the benchmark of Pipe-BD times."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ from kdlab.papers.pipe_bd.stages import LEAD
 
 
 def programmes(*work):
-    """Of all variants, for two like devices and blocks of so much work."""
+    """Programmes of all variants, for two equal devices and blocks of so much work."""
     rows = (16, 32)
     blocks = [
         Block(
@@ -34,19 +34,19 @@ def programmes(*work):
 
 
 def test_variants_of_the_same_plan_are_timed_once():
-    found = same_plan(programmes(1.0, 1.0))
-    assert found["tr_dpu_ahd"] == "tr_dpu"
-    # With a barrier it is another plan, and a plan of its own the ideal is too.
-    assert all(found[name] == name for name in VARIANTS if name != "tr_dpu_ahd")
+    timed = same_plan(programmes(1.0, 1.0))
+    assert timed["tr_dpu_ahd"] == "tr_dpu"
+    # A variant with a barrier has another plan, and so has the ideal.
+    assert all(timed[name] == name for name in VARIANTS if name != "tr_dpu_ahd")
 
 
 def test_variants_of_other_plans_are_timed_each():
     """A first block that has most of the work is shared."""
     every = programmes(9.0, 1.0)
-    found = same_plan(every)
+    timed = same_plan(every)
     assert len(every["tr_dpu_ahd"].plans[0].stages[0].devices) == 2
-    assert found["tr_dpu"] == "tr_dpu"
-    assert found["tr_dpu_ahd"] in ("tr_dpu_ahd", "tr_ir")
+    assert timed["tr_dpu"] == "tr_dpu"
+    assert timed["tr_dpu_ahd"] in ("tr_dpu_ahd", "tr_ir")
 
 
 def test_plans_are_told_in_words():
@@ -74,12 +74,12 @@ def test_workloads_are_cut_into_the_blocks_of_the_paper():
 
 
 def rounds(*others):
-    """In which other processes had so many cores."""
+    """Rounds in which other processes used so many cores."""
     return [_Round({"tr": float(k)}, {}, 1.0, had) for k, had in enumerate(others)]
 
 
 def test_rounds_that_others_disturbed_do_not_count():
-    """By what others took, whatever the figures are; with cores to spare others may have these."""
+    """Only the cores that others used decide, not the figures; spare cores may be used."""
     assert quiet_rounds(every := rounds(0.02, 0.9, 0.05, 0.3), 0) == [every[0], every[2]]
     assert quiet_rounds(every, 1) == every
     assert quiet_rounds(every := rounds(0.8, 0.9, 0.3), 0) == [every[2], every[0]]
@@ -101,8 +101,8 @@ def test_rounds_that_others_disturbed_do_not_count():
 def test_rounds_go_on_until_enough_are_quiet_or_their_time_is_over(
     others, spent_s, goes_on
 ):
-    told = SlicesOfRanks(
+    job = SlicesOfRanks(
         workload="stages", world=2, device="cpu", batch=8, profile_s=1.0, rounds=3, steps=2,
         budget_s=60.0,
     )  # fmt: skip
-    assert _goes_on(told, rounds(*others), spent_s, 0) == goes_on
+    assert _goes_on(job, rounds(*others), spent_s, 0) == goes_on

@@ -1,4 +1,4 @@
-"""The soak bench: a leak is seen, noise is not, and a short one has figures of every process."""
+"""The soak bench sees a leak and no noise, and a short one has figures of every process."""
 
 import numpy as np
 import pytest
@@ -24,8 +24,8 @@ def test_other_settings_are_refused(override):
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_every_process_of_a_served_run_is_looked_at(kdlab_home, elsewhere):
-    found = {f["name"]: f["value"] for f in soak.measure(["minutes=0.5"])["figures"]}
-    seen = {name.partition("/")[2] for name in found if name.startswith("mb_per_hour/")}
+    values = {f["name"]: f["value"] for f in soak.measure(["minutes=0.5"])["figures"]}
+    seen = {name.partition("/")[2] for name in values if name.startswith("mb_per_hour/")}
     assert {
         "run.process.child",
         "cluster.teachers.teacher_server",
@@ -33,4 +33,4 @@ def test_every_process_of_a_served_run_is_looked_at(kdlab_home, elsewhere):
         "cluster.coordination.scheduler_process",
         "tracking.follow",
     } <= seen
-    assert found["steps"] > 0
+    assert values["steps"] > 0

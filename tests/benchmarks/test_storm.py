@@ -1,4 +1,4 @@
-"""The storm as it is measured, and shorter: kdlab's runs and torchrun's."""
+"""The storm bench, shorter: kdlab's runs and torchrun's."""
 
 import pytest
 
@@ -15,13 +15,13 @@ def test_a_storm_takes_no_sample_away_and_brings_none_twice(monkeypatch, kdlab_h
     monkeypatch.setattr(storm, "_EVERY_S", (0.0, 6.0))
     monkeypatch.setattr(storm, "_MOST_FAILURES", 4)
     report = storm.measure(only=["kdlab", "ranks", "torchrun"])
-    found = {figure["name"]: figure["value"] for figure in report["figures"]}
+    values = {figure["name"]: figure["value"] for figure in report["figures"]}
     for way in ("kdlab", "ranks", "torchrun"):
-        assert found[f"steps/{way}/each_6_s"] == 200
-        assert found[f"failures/{way}/each_6_s"] > 0
-        assert found[f"samples_lost/{way}/each_6_s"] == 0
-        assert found[f"samples_repeated/{way}/each_6_s"] == 0
-    assert found["samples_undone/torchrun/calm"] == 0
+        assert values[f"steps/{way}/each_6_s"] == 200
+        assert values[f"failures/{way}/each_6_s"] > 0
+        assert values[f"samples_lost/{way}/each_6_s"] == 0
+        assert values[f"samples_repeated/{way}/each_6_s"] == 0
+    assert values["samples_undone/torchrun/calm"] == 0
 
 
 def test_an_unknown_part_is_named_before_anything_starts():

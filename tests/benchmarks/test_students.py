@@ -16,14 +16,14 @@ def test_a_step_takes_as_long_as_it_should(step_ms, depth):
 
 
 def test_a_disturbed_probe_never_makes_thousands_of_layers():
-    """The defect D9: where more layers seemed quicker, tens of thousands were taken."""
+    """Defect D9: where more layers seemed faster, a student had tens of thousands of them."""
     noise = iter([4.9, 1.0, 1.5, 3.0, 6.0, 9.0])
     assert depth_for(5.0, lambda layers: next(noise)) == 9
     assert depth_for(5.0, lambda layers: 1.0) == students._MAX_LAYERS
 
 
 def test_the_bare_loop_learns_at_the_rates_of_its_recipe(monkeypatch):
-    """The defect D5: steps were taken for epochs, and the rate was 0 from step 4 on."""
+    """Defect D5: steps were counted as epochs, and the rate was 0 from step 4 on."""
     rates = []
 
     def seen(recipe, epoch, steps_per_epoch):
@@ -43,7 +43,7 @@ def test_the_bare_loop_learns_at_the_rates_of_its_recipe(monkeypatch):
 
 @pytest.mark.nightly
 def test_what_kdlab_costs_is_measured_of_commands_too():
-    found = {f["name"]: f["value"] for f in overhead.measure(repeats=1)["figures"]}
+    values = {f["name"]: f["value"] for f in overhead.measure(repeats=1)["figures"]}
     asked = {f"cpu_s/{name}" for name in (*overhead._SMALL, *overhead._ORDERS)}
-    assert {"n_training_over_bare_loop", "import_s", *asked} <= set(found)
-    assert all(value > 0 for value in found.values())
+    assert {"n_training_over_bare_loop", "import_s", *asked} <= set(values)
+    assert all(value > 0 for value in values.values())

@@ -1,4 +1,4 @@
-"""The smallest bench as it is asked for: `kdlab bench transport`."""
+"""The smallest bench, by its command: `kdlab bench transport`."""
 
 import json
 
@@ -8,13 +8,13 @@ from dask import config as dask_config
 
 @pytest.mark.processes("a pool with a teacher for each way and size")
 def test_the_transport_bench_measures_each_way_at_each_size(kdlab_cli, kdlab_home):
-    """It asked the pool without its certificates once, and nothing could be measured."""
+    """It once called the pool without its certificates, and could measure nothing."""
     code, out, err = kdlab_cli("bench", "transport", "--repeats", "1", "--json")
     assert code == 0, err
-    found = json.loads(out.splitlines()[-1])
-    assert found["name"] == "transport"
-    assert {"cores", "system"} <= found["machine"].keys()
-    figures = {f["name"]: f["value"] for f in found["figures"]}
+    report = json.loads(out.splitlines()[-1])
+    assert report["name"] == "transport"
+    assert {"cores", "system"} <= report["machine"].keys()
+    figures = {f["name"]: f["value"] for f in report["figures"]}
     for size, pixels in ((32, 3 * 32 * 32), (224, 3 * 224 * 224)):
         assert figures[f"bytes_per_sample/reference/{size}"] < 1000
         assert figures[f"bytes_per_sample/value_uint8/{size}"] > pixels
