@@ -1,4 +1,4 @@
-"""Measured by a benchmark of kdlab's, side by side in one run."""
+"""Rows that a benchmark of kdlab measures, with all variants side by side in one run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ from kdlab.report.figures import EmitLine, Report
 class Bench(MeasurementSpec):
     """`kdlab bench NAME`: a row takes one of its figures by name.
 
-    only: parts of it; none are all.
-    repeats: of each ratio, or seeds; null takes the benchmark's own.
-    runs: of all of it, one after the other; a row of several has the median of each.
+    only: names of the parts to run; empty runs all.
+    repeats: of each ratio, or seeds; null takes the benchmark's default.
+    runs: of the whole benchmark, one after another; with several, a row has each run's median.
     images: class folders or zips of CIFAR-10, for a benchmark that trains on images.
-    without_images: its settings where there are none.
-    experiment: of bench ec_dnn, the config that it trains by; null takes its own.
+    without_images: settings, key=value, where `images` is empty.
+    experiment: of bench ec_dnn, the config that it trains by; null takes its default.
     settings: of that config, key=value.
-    budget_s: of bench ec_dnn, overall time of each training, s; null takes its own.
+    budget_s: of bench ec_dnn, overall time of each training, s; null takes its default.
     """
 
     name: Literal[
@@ -80,12 +80,12 @@ class Bench(MeasurementSpec):
         # The name is one of the literals above.
         measure = import_module(f"benchmarks.{self.name}").measure
         reports: list[Report] = [measure(**options, say=say) for _ in range(self.runs)]
-        found, values = reports[-1], dict[str, list[float]]()
-        for figure in (f for one in reports for f in one["figures"]):
-            own = figure["values"] if self.runs == 1 else [figure["value"]]
-            values.setdefault(figure["name"], []).extend(own)
+        newest, values = reports[-1], dict[str, list[float]]()
+        for figure in (f for report in reports for f in report["figures"]):
+            numbers = figure["values"] if self.runs == 1 else [figure["value"]]
+            values.setdefault(figure["name"], []).extend(numbers)
         return Measured(
             values=values,
-            undefined=found.get("undefined", {}),
-            seen=found.get("curves", {}),
+            undefined=newest.get("undefined", {}),
+            seen=newest.get("curves", {}),
         )

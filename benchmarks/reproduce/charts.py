@@ -20,18 +20,18 @@ from kdlab.simulate.kind import SimulationSpec
 from kdlab.simulate.pipe_bd import PipeBd, simulate_case
 from kdlab.simulate.pool_simulation import Simulation
 
-# What one would use with several devices, and what the picture calls it.
+# Plans for several devices, each with its name in the picture.
 _PLANS = {"LS": "layer by layer (LS)", "TR+IR": "all on all (IR)", "TR+DPU+AHD": "Pipe-BD"}
 
 _GLOBAL, _LOCAL = "top-1 of the global model, %", "top-1 of a local model, %"
 _TAKEN_IN = "MB taken in by each worker"
-_LEFT, _PER_POINT, _STEP = 150, 7, 21  # pixels; of a point of accuracy; from bar to bar
+_LEFT, _PER_POINT, _STEP = 150, 7, 21  # pixels: left of bars, per point, from bar to bar
 
 _STORM_LEFT, _STORM_WIDE = 220, 330  # pixels
 _PLACING, _PLACING_S = "simulations/edl_dist/placing", 5.0
 _HUES = ("#2f6fb3", "#c0632b", "#3d8b57", "#8a4fa3", "#b0892c", "#4b5d73")  # of batches
 
-# Of the card of the storm: words above the bars, and how its rows end.
+# Titles above the bars of the storm, and how the names of the rows end in its card.
 _WEATHERS = {
     "no failure": ", no failure",
     "a failure each 45 s": ", a failure each 45 s",
@@ -42,13 +42,13 @@ _WAYS = {
     "torchrun": "torchrun, from checkpoints",
     "torchft": "torchft, two replicas",
 }
-# Of engines, pixels: of the names, of once eager's speed, from bar to bar.
+# Pixels of engines: left of the bars, of a bar as fast as eager, from bar to bar.
 _ENGINES_LEFT, _SCALE, _ENGINES_STEP = 190, 150, 19
 _TIMES_EAGER = "times eager"
 
 
 def picture(note: str, parts: str, tall: int, *results: str) -> str:
-    """A svg_document SVG of this height, with a note below its parts.
+    """Return an SVG of this height, with a note below its parts.
 
     Parts that show kept `results` whose code has changed since are pale, and the note says so.
     """
@@ -60,14 +60,14 @@ def picture(note: str, parts: str, tall: int, *results: str) -> str:
 
 def _numbers(name: str, field: str = "measured") -> dict[str, dict[str, Any]]:
     """Numbers of a kept result, by quantity and by row."""
-    found: dict[str, dict[str, Any]] = {}
+    numbers: dict[str, dict[str, Any]] = {}
     for row in kept(name)["rows"]:
-        found.setdefault(row["quantity"], {})[row["row"]] = row[field]
-    return found
+        numbers.setdefault(row["quantity"], {})[row["row"]] = row[field]
+    return numbers
 
 
 def headline() -> str:
-    """SVG: a student by its labels alone, with its teacher, and the teacher itself."""
+    """SVG: top-1 of a student without its teacher, with it, and of the teacher."""
     top1 = _numbers("demo", "mean")["top-1, %"]
     drawn, tall = three_bars(
         "Right answers on 641 test photos, 20 labels a class",
@@ -97,14 +97,14 @@ def engines() -> str:
 
 
 def pipelines() -> str:
-    """SVG: what devices bring blockwise distillation, over data parallel, by simulation."""
+    """SVG: simulated speed of blockwise distillation over data parallel, by number of devices."""
     card = loader.compose_card("simulations/pipe_bd/scale64", [])
     spec = construct(SimulationSpec, card)
     assert isinstance(spec, PipeBd)
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for case in spec.cases:
         outcome = simulate_case(spec, case)
-        panel = found.setdefault(case.name.partition(" ")[2], {})
+        panel = panels.setdefault(case.name.partition(" ")[2], {})
         for variant, words in _PLANS.items():
             times = outcome.over_dp(variant)
             if times is not None:
@@ -112,21 +112,21 @@ def pipelines() -> str:
     return svg(
         [
             Panel(title=f"times data parallel, {where}", curves=curves, across="devices")
-            for where, curves in found.items()
+            for where, curves in panels.items()
         ]
     )
 
 
 def rivals() -> str:
-    """SVG: accuracy of ways of parallel training, best first, and what each takes in."""
-    found = _numbers("ec_dnn/rivals")
+    """SVG: accuracy of methods of parallel training, best first, and the MB each receives."""
+    numbers = _numbers("ec_dnn/rivals")
     parts, y = "", 8
-    for name, right in sorted(found[_GLOBAL].items(), key=lambda named: -named[1]):
-        said = (
-            f"{right:.1f} %, one local model {found[_LOCAL][name]:.1f} %, "
-            f"{found[_TAKEN_IN][name]:.1f} MB"
+    for name, right in sorted(numbers[_GLOBAL].items(), key=lambda named: -named[1]):
+        label = (
+            f"{right:.1f} %, one local model {numbers[_LOCAL][name]:.1f} %, "
+            f"{numbers[_TAKEN_IN][name]:.1f} MB"
         )
-        parts += bar(name, said, _LEFT, y, _PER_POINT * right, ours=name == "EC-DNN")
+        parts += bar(name, label, _LEFT, y, _PER_POINT * right, ours=name == "EC-DNN")
         y += _STEP
     note = (
         "Medians: top-1 of the global model; of one local model; what each worker takes in"
@@ -136,21 +136,21 @@ def rivals() -> str:
 
 def storm() -> str:
     """SVG: seconds to 3,000 steps without and with failures, and the samples they cost."""
-    found = _numbers("storm")
-    seconds = found["seconds to 3000 steps"]
+    numbers = _numbers("storm")
+    seconds = numbers["seconds to 3000 steps"]
     parts, y = "", 0
     for words, end in _WEATHERS.items():
         parts += title(words, 0, y + 20)
         y += 32
         for way, name in _WAYS.items():
             took = seconds[way + end]
-            said = f"{took:,.0f} s"
-            if lost := found["samples lost"].get(way + end):
-                said += f", {lost:,.0f} samples lost"
-            if twice := found["samples trained on twice"].get(way + end):
-                said += f", {twice:,.0f} trained on twice"
+            label = f"{took:,.0f} s"
+            if lost := numbers["samples lost"].get(way + end):
+                label += f", {lost:,.0f} samples lost"
+            if twice := numbers["samples trained on twice"].get(way + end):
+                label += f", {twice:,.0f} trained on twice"
             wide = _STORM_WIDE * took / max(seconds.values())
-            parts += bar(name, said, _STORM_LEFT, y, wide, ours=way == "kdlab")
+            parts += bar(name, label, _STORM_LEFT, y, wide, ours=way == "kdlab")
             y += _STEP
         y += 8
     note = "Seconds to 3,000 steps. Half of kdlab's failures are teachers, all others are ranks."
@@ -158,10 +158,10 @@ def storm() -> str:
 
 
 class _RecordedSimulation(Simulation):
-    """Keeps when each teacher computes which batch."""
+    """Records when each teacher computes which batch."""
 
-    def __init__(self, *of: Any) -> None:
-        super().__init__(*of)
+    def __init__(self, *inputs: Any) -> None:
+        super().__init__(*inputs)
         self.work: list[tuple[str, int, float, float]] = []
 
     def _ask(

@@ -14,15 +14,15 @@ from pathlib import Path
 from PIL import Image, ImageOps
 
 SIDE, QUALITY = 64, 60
-_WHEN = (2026, 1, 1, 0, 0, 0)  # of every member: the zip depends on the photos alone
+_WHEN = (2026, 1, 1, 0, 0, 0)  # of every member: the zip depends only on the photos
 
 
 def shrink(photos: Path, out: Path) -> int:
-    """Write the small photos; how many bytes they take."""
+    """Write a zip of the small photos and return its size in bytes."""
     counts: Counter[str] = Counter()
     with (
         zipfile.ZipFile(photos) as source,
-        zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as made,
+        zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive,
     ):
         for name in sorted(source.namelist()):
             folder = name.rpartition("/")[0]
@@ -33,7 +33,7 @@ def shrink(photos: Path, out: Path) -> int:
             written = io.BytesIO()
             small.save(written, "JPEG", quality=QUALITY, optimize=True)
             entry = zipfile.ZipInfo(f"{folder}/{counts[folder]:03}.jpg", _WHEN)
-            made.writestr(entry, written.getvalue())
+            archive.writestr(entry, written.getvalue())
             counts[folder] += 1
     return out.stat().st_size
 

@@ -1,4 +1,4 @@
-"""`kdlab reproduce NAME`: from a card of benchmarks/claims to a result."""
+"""`kdlab reproduce NAME`: makes a result from a card of benchmarks/claims."""
 
 import re
 import shlex
@@ -33,32 +33,32 @@ _HEAD = ("", "", "published", "simulated", "which is", "off", "measured here", "
 
 
 def known() -> dict[str, str]:
-    """What can be reproduced, by name, and what it is."""
-    found = {}
+    """Return source and minutes of each reproduction, by name."""
+    summaries = {}
     for name, path in folders.names("registry").items():
         if name.startswith(_SHELF):
             head = _written_in(path)
-            said = f"{head.get('source', 'a fault')} ({head.get('minutes', '?')} min)"
-            found[name.removeprefix(_SHELF)] = said
-    return found
+            summary = f"{head.get('source', 'a fault')} ({head.get('minutes', '?')} min)"
+            summaries[name.removeprefix(_SHELF)] = summary
+    return summaries
 
 
 def card(name: str, overrides: Sequence[str] = ()) -> tuple[str, Table]:
-    """First line and spec of a reproduction.
+    """Return first line and spec of a reproduction.
 
     Raises:
-        NotFoundError: there is none of this name; names the nearest.
-        SpecError: with every fault.
+        NotFoundError: no card has this name; the message names the nearest.
+        SpecError: the card has faults; the message lists all of them.
     """
-    clean = _whole(name)
+    clean = _full_name(name)
     composed = loader.compose_card(f"{_SHELF}{clean}", overrides)
     composed.data.setdefault("rows", results.claimed(clean))
     about = _written_in(folders.find("registry", f"{_SHELF}{clean}")).get("about", "")
     return str(about), construct(Table, composed)
 
 
-def _whole(name: str) -> str:
-    """The name of a card; its last part is enough where one card alone has it."""
+def _full_name(name: str) -> str:
+    """Return a card's full name from that name, or from a last part that only one card has."""
     clean = name.removeprefix(_SHELF)
     cards = (one for one in folders.names("registry") if one.startswith(_SHELF))
     names = [one.removeprefix(_SHELF) for one in cards]
@@ -86,70 +86,70 @@ def reproduce(
     keeps: bool = False,
     say: EmitLine = lambda line: None,
 ) -> list[Reproduction]:
-    """Tables or figures. Writes result.json, table.md and pictures of each.
+    """Reproduce tables or figures; write result.json, table.md and pictures of each.
 
-    Several that are measured alike are measured once.
+    Several with equal measurements are measured once.
 
     Args:
         names: of cards under benchmarks/claims, such as edl_dist/table3, or a last part
             that only one has, such as rivals.
         overrides: of the cards, such as `measurement.repeats=5`.
-        to: folder; each has one of its name there. None is reproductions in the current one.
+        to: folder, with a subfolder for each; None is `reproductions` in the current one.
         measures: False simulates only.
-        keeps: also where `keep` says.
-        say: told how it goes.
+        keeps: also write each result into the tables, as `keep` does.
+        say: called with lines of progress.
 
     Raises:
         NotFoundError, SpecError: as `card` does, before anything is measured.
         BadInput: the folder cannot be written.
     """
-    own = [names] if isinstance(names, str) else list(names)
-    cards = {name: card(name, overrides) for name in map(_whole, own)}
+    requested = [names] if isinstance(names, str) else list(names)
+    cards = {name: card(name, overrides) for name in map(_full_name, requested)}
     root = Path("reproductions" if to is None else to)
     words = [] if measures else ["--simulate-only"]
-    # Where somebody's images are is nobody's business.
+    # The kept command must not show where a user's images are.
     words += [
         "measurement.images=[...]" if re.search(r"\bimages\b *[=:]", word) else word
         for word in overrides
     ]
-    made: dict[str, Measured] = {}
-    found = []
-    for name, (about, told) in cards.items():
-        spec = told if measures else _without_measurement(told)
+    measurements: dict[str, Measured] = {}
+    reproductions = []
+    for name, (about, table) in cards.items():
+        spec = table if measures else _without_measurement(table)
         folder = root / name
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput(f"Nothing can be written to {folder}: {error}") from error
         begin = time.perf_counter()
-        result = _reproduced(name, spec, folder, made, say)
+        result = _reproduced(name, spec, folder, measurements, say)
         done = replace(
             result,
             about=about,
             command=shlex.join(["kdlab", "reproduce", name, *words]),
             seconds=time.perf_counter() - begin,
         )
-        found.append(_written(done, folder, keeps=keeps))
-    return found
+        reproductions.append(_written(done, folder, keeps=keeps))
+    return reproductions
 
 
 def _reproduced(
-    name: str, spec: Table, folder: Path, made: dict[str, Measured], say: EmitLine
+    name: str, spec: Table, folder: Path, measurements: dict[str, Measured], say: EmitLine
 ) -> Reproduction:
-    """Simulate, measure (what is in `made` was already), compare, draw."""
+    """Simulate, measure (unless `measurements` has it already), compare and draw."""
     simulated: dict[str, float] = {}
     if spec.simulation is not None:
-        from kdlab.run.simulations import simulate  # all simulators, which a list needs not
+        from kdlab.run.simulations import simulate  # imports all simulators: slow
 
         report, _ = simulate(spec.simulation, (), say)
         simulated = {f["name"]: f["value"] for f in report["figures"]}
     measured = Measured(values={})
     if spec.measurement is not None:
-        alike = repr(spec.measurement)
-        if alike not in made:
-            made[alike] = spec.measurement.measure(folder, say)
-        measured = made[alike]
-    rows = tuple(_found(row, simulated, measured) for row in spec.rows)
+        key = repr(spec.measurement)
+        if key not in measurements:
+            measurements[key] = spec.measurement.measure(folder, say)
+        measured = measurements[key]
+    rows = tuple(_fill_row(row, simulated, measured) for row in spec.rows)
     for row in rows:
         if row.spec.measured is not None and not (row.measured or row.undefined):
             say(f"warning: nothing was measured of {row.spec.measured} ({row.spec.row})")
@@ -166,16 +166,16 @@ def _reproduced(
     )
 
 
-def _found(row: Row, simulated: Mapping[str, float], measured: Measured) -> MeasuredRow:
+def _fill_row(row: Row, simulated: Mapping[str, float], measured: Measured) -> MeasuredRow:
     value = None
     if row.simulated is not None and row.simulated in simulated:
         value = simulated[row.simulated] / row.over
         if row.of is not None:
             value = row.of / value
-    own, why = measured.values.get(row.measured or "", ()), ""
+    numbers, why = measured.values.get(row.measured or "", ()), ""
     if row.measured is not None:
         why = measured.undefined.get(row.measured, "")
-    return MeasuredRow(row, value, tuple(own), why)
+    return MeasuredRow(row, value, tuple(numbers), why)
 
 
 def _written(result: Reproduction, folder: Path, *, keeps: bool) -> Reproduction:
@@ -193,42 +193,42 @@ def _without_measurement(spec: Table) -> Table:
 
 
 def as_markdown(facts: Facts) -> str:
-    """The table of a result with what must be known of it, for docs."""
+    """Return the table of a result with its source, origin and notes, for docs."""
     where = facts["machine"]
     command = str(facts["command"]).replace("`", "'")
-    made = (
+    origin = (
         f"`{command}`: {facts['seconds']:.0f} s on {where['cores']} cores, "
         f"{where['gpu'] or 'no GPU'}, torch {facts['versions'].get('torch', '?')}."
     )
-    said = [f"**{markdown(facts['source'])}.** {made}"]
+    sentences = [f"**{markdown(facts['source'])}.** {origin}"]
     if facts.get("published_of"):
-        said.append(f"Published: {markdown(facts['published_of'])}.")
+        sentences.append(f"Published: {markdown(facts['published_of'])}.")
     if commit := str(facts.get("commit", "")):
         changed = ", ".join(changed_since(facts))
-        said.append(
+        sentences.append(
             f"Measured at {commit[:12]}{changed and f'; changed since: {changed}'}."
         )
     if chosen := facts.get("measurement", {}).get("chosen"):
-        said.append(f"Chosen on validation: {markdown(chosen)}.")
+        sentences.append(f"Chosen on validation: {markdown(chosen)}.")
     if facts["scaled"]:
-        said.append(f"Scaled: {markdown(facts['scaled'])}")
-    said += [markdown(note) for note in facts["notes"]]
-    return "\n".join([markdown_rows(facts), "", " ".join(said), ""])
+        sentences.append(f"Scaled: {markdown(facts['scaled'])}")
+    sentences += [markdown(note) for note in facts["notes"]]
+    return "\n".join([markdown_rows(facts), "", " ".join(sentences), ""])
 
 
 def markdown_rows(facts: Facts, quantities: Collection[str] = ()) -> str:
-    """The rows of a result, or those of `quantities`, as Markdown without empty columns.
+    """Return the rows of a result, or those of `quantities`, in Markdown without empty columns.
 
-    A row that its claim has gained since, and of which nothing is known, is left out.
+    A row that was added to the claim later, and so has no numbers, is left out.
     """
     lines = [
         [markdown(cell) for cell in line]
         for line in cells(facts)
         if any(line[2:]) and (not quantities or line[1] in quantities)
     ]
-    kept = [k for k in range(len(_HEAD)) if any(line[k] for line in lines)]
-    rows = [[line[k] for k in kept] for line in lines]
-    head = [_HEAD[k] for k in kept]
+    columns = [k for k in range(len(_HEAD)) if any(line[k] for line in lines)]
+    rows = [[line[k] for k in columns] for line in lines]
+    head = [_HEAD[k] for k in columns]
     plainer = {"published": _published(facts), "measured here": _measured(facts)}
     return markdown_table([plainer.get(name, name) for name in head], rows)
 
@@ -243,9 +243,9 @@ def _measured(facts: Facts) -> str:
 
 
 def keep(result: Reproduction) -> Path:
-    """In benchmarks/results of the checkout, or the current folder's registry/results.
+    """Write a result into benchmarks/results in a checkout, else ./registry/results.
 
-    What was only simulated leaves the measured numbers that are kept there as they are.
+    A result that was only simulated leaves the measured numbers there unchanged.
     """
     shelf = "benchmarks" if Path.cwd().resolve() == _CHECKOUT else "registry"
     rows = card(result.name)[1].rows
@@ -253,38 +253,38 @@ def keep(result: Reproduction) -> Path:
 
 
 def kept(name: str) -> Facts:
-    """A result that is kept, with the words of its claim.
+    """Return a kept result, with the words of its claim.
 
     Raises:
-        NotFoundError: there is none; names the nearest.
+        NotFoundError: no result has this name; the message names the nearest.
     """
     folder = results.names().get(name)
     if folder is None:
         near = folders.nearest(name, results.names())
         raise NotFoundError(f"No result {name!r} is kept.{near}")
     _, spec = card(name)
-    found, why = results.found_in(folder, name), results.undefined_in(folder, name)
+    numbers, why = results.found_in(folder, name), results.undefined_in(folder, name)
     words = {key: getattr(spec, key) for key in ("source", "published_of", "scaled")}
-    none = dict.fromkeys(results.FOUND)  # of a row that its claim has gained since
+    none = dict.fromkeys(results.FOUND)  # of a row that was added to the claim later
     keyed = [(row, (row.row, row.quantity)) for row in spec.rows]
-    rows = [facts_of(row, found.get(key, none), why.get(key, "")) for row, key in keyed]
+    rows = [facts_of(row, numbers.get(key, none), why.get(key, "")) for row, key in keyed]
     return results.made_of(folder, name) | words | {"notes": spec.notes, "rows": rows}
 
 
 def stale() -> list[dict[str, Any]]:
-    """Name, command, seconds and commit of each kept result that is older than its code.
+    """Return name, command, seconds and commit of each kept result that is older than its code.
 
-    `changed` has the parts of the package that are not what they were.
+    `changed` has the parts of the package that changed since.
     """
-    found = []
+    older = []
     for name in results.names():
         facts = kept(name)
         if changed := changed_since(facts):
-            told = {key: facts[key] for key in ("name", "command", "seconds", "commit")}
-            found.append(told | {"changed": list(changed)})
-    return found
+            origin = {key: facts[key] for key in ("name", "command", "seconds", "commit")}
+            older.append(origin | {"changed": list(changed)})
+    return older
 
 
 def kept_table(name: str) -> str:
-    """The same as Markdown, for docs and README."""
+    """Return a kept result in Markdown, for docs and README."""
     return as_markdown(kept(name))

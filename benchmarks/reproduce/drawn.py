@@ -22,25 +22,25 @@ _COLOURS = {"published": "#5d6d7e", "simulated": "#2471a3", "measured": "#c0392b
 def draw(
     title: str, kind: str, rows: Sequence[MeasuredRow], measured: Measured, folder: Path
 ) -> list[Path]:
-    """Writes figure.png, and curves.png where there are any."""
-    # What is only an input has nothing to be compared with.
-    told = [row for row in rows if row.simulated is not None or row.measured]
-    quantities = list(dict.fromkeys(row.spec.quantity for row in told or rows))
+    """Write figure.png, and curves.png if there are curves."""
+    # Rows that are only inputs have nothing to be compared with.
+    compared = [row for row in rows if row.simulated is not None or row.measured]
+    quantities = list(dict.fromkeys(row.spec.quantity for row in compared or rows))
     panels = {q: [row for row in rows if row.spec.quantity == q] for q in quantities}
-    lined = {q for q, own in panels.items() if kind == "lines" and _numbered(own)}
-    # A bar is as thick everywhere.
-    high = [2.4 if q in lined else 0.55 + 0.2 * _bars_of(own) for q, own in panels.items()]
+    lined = {q for q, group in panels.items() if kind == "lines" and _numbered(group)}
+    # Bars are equally thick in all panels.
+    high = [2.4 if q in lined else 0.55 + 0.2 * _bars_of(panels[q]) for q in panels]
     figure = Figure(figsize=(8, sum(high) + 0.7), layout="constrained")
     figure.suptitle(title)
     every = figure.subplots(
         len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": high}
     )[:, 0]
-    for axes, (quantity, own) in zip(every, panels.items(), strict=True):
-        drawn = _lines if quantity in lined else _bars
-        drawn(axes, own)
+    for axes, (quantity, group) in zip(every, panels.items(), strict=True):
+        draw_rows = _lines if quantity in lined else _bars
+        draw_rows(axes, group)
         axes.set_title(quantity, loc="left", fontsize="medium")
         axes.spines[["top", "right"]].set_visible(False)
-    drawn_rows = [_values(row) for own in panels.values() for row in own]
+    drawn_rows = [_values(row) for group in panels.values() for row in group]
     shown = [
         Patch(color=colour, label=name)
         for name, colour in _COLOURS.items()
@@ -63,12 +63,12 @@ def _values(row: MeasuredRow) -> dict[str, float | None]:
 
 
 def _bars_of(rows: Sequence[MeasuredRow]) -> int:
-    """How many will be drawn, with the room between rows."""
+    """Return how many bars will be drawn, plus one for the gap after each row."""
     return sum(1 + sum(v is not None for v in _values(row).values()) for row in rows)
 
 
 def _bars(axes: "Axes", rows: Sequence[MeasuredRow]) -> None:
-    """Lying, so that rows may have long names; the first on top, measured with its range."""
+    """Draw horizontal bars, for long names; first row on top, measured ones with their range."""
     at, names, places = 0.0, [], []
     for row in rows:
         begin = at

@@ -1,9 +1,10 @@
-"""Measured by an experiment: accuracies of its trainings, over its seeds."""
+"""Rows that an experiment measures: accuracies of its trainings, over its seeds."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import permutations
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Literal
@@ -39,33 +40,32 @@ from kdlab.train.linear_probe import fit_last_layer
 class Trained(MeasurementSpec):
     """A row takes `top1/SOURCE`, `best/`, `top5/`, `ece/`, or `top1/SOURCE-OTHER`.
 
-    top1 and top5 are of the last epoch on test images, best of the epoch that was best on
-    validation, ece the calibration error; a difference is taken seed by seed. `global/` is that of
-    several local models' global one, `seconds/` and `exchanged_mb/` what they took side by side
-    and each took in from the others, `wall/` seconds with all that belongs to a training.
-    `beyond/SOURCE-OTHER` is the difference of the means, less the sum of both standard
-    deviations; `kept_pct/` is top1 in percent of the
-    teacher's, `over_teacher/` the difference. With
-    curves `time/SOURCE-OTHER` is the share of OTHER's time after which SOURCE is as good on
-    validation as OTHER ends. What a method reports beside has its own name, such as
-    `faster_than_teacher/SOURCE`.
-    `cost/student/latency_ms` and the like is what a model costs, `smaller/latency_ms` the
-    teacher's over the student's; `apart/onnx` how far the scores of an export are from the
-    student's on real images, `same_top1/onnx` on how many its top-1 is the same, in percent.
+    `top1/` and `top5/` are of the last epoch on test images, `best/` is of the epoch that was best
+    on validation, `ece/` is the calibration error; a difference is taken seed by seed. Of several
+    local models, `global/` is top-1 of the global model, `seconds/` the time of their training in
+    parallel, `exchanged_mb/` what each received from the others; `wall/` is the time of a training
+    with all that belongs to it. `beyond/SOURCE-OTHER` is the difference of the means, less the sum
+    of both standard deviations; `kept_pct/` is top1 in percent of the teacher's, `over_teacher/`
+    the difference to it. With curves, `time/SOURCE-OTHER` is the share of OTHER's time after which
+    SOURCE is as good on validation as OTHER at its end. Other numbers that a method reports have
+    their own names, such as `faster_than_teacher/SOURCE`. `cost/student/latency_ms` and the like
+    are costs of a model, `smaller/latency_ms` is the teacher's over the student's. `apart/onnx` is
+    how far the scores of an export are from the student's on real images, `same_top1/onnx` the
+    percentage of images with the same top-1.
 
-    experiment: on the images of `images`.
-    without_images: an experiment on embedded data, where there are none.
+    experiment: its config, which trains on `images`.
+    without_images: config of an experiment on embedded data, where `images` is empty.
     images: class folders or zips, with a folder test/ among them.
     curves: draw top-1 on validation over seconds.
-    pictures: of the run's folder that belong to the result.
-    exports: forms the last student is exported to, and checked in.
+    pictures: names of pictures in the run's folder that belong to the result.
+    exports: formats that the last student is exported to and checked in.
     best_of: names of methods. Of the sources that begin with one, the one whose global model is
-        best on validation in the mean of the seeds is `KIND/best of NAME`; that is followed by
-        ` at equal bytes` for the best of those that take in no more than the source `within`.
-    by_linear_layer: top1 and top5 are of a linear layer that is learned of the labelled training
-        images on the student's features (train/linear_probe), which stay as they are.
-    variants: runs of the experiment that differ in these; a row names one instead of a source,
-        and has the teacher's accuracy as `top1/teacher of VARIANT`.
+        best on validation, by the mean over seeds, is `KIND/best of NAME`. The same name with
+        ` at equal bytes` is the best of those that receive no more than the source `within`.
+    by_linear_layer: top1 and top5 are of a linear layer on the student's features, which are
+        frozen; it is trained on the labelled training images (train/linear_probe).
+    variants: settings by name, each for a run of the experiment; a row has a variant's name in
+        place of a source, and the teacher's accuracy as `top1/teacher of VARIANT`.
     """
 
     experiment: str
@@ -96,37 +96,36 @@ class Trained(MeasurementSpec):
         variants: list[tuple[str | None, Any]] = [(None, {})]
         if self.variants is not None:
             variants = [*self.variants.items()]
-        found = [self._trained(changes, folder, say, name) for name, changes in variants]
+        runs = [self._trained(changes, folder, say, name) for name, changes in variants]
         values: dict[str, Sequence[float]] = {}
         curves: dict[str, dict[str, Points]] = {}
         seen: dict[str, Sequence[Points]] = {}
-        for one in found:
-            values |= one.values
-            seen |= one.seen
-            for panel, lines in one.curves.items():
+        for run in runs:
+            values |= run.values
+            seen |= run.seen
+            for panel, lines in run.curves.items():
                 curves.setdefault(panel, {}).update(lines)
-        facts = {"seeds": found[0].facts["seeds"]}
+        facts = {"seeds": runs[0].facts["seeds"]}
         shares, undefined = shares_of_time(seen)
         values |= shares
-        if puzzles := [one.facts["chosen"] for one in found if "chosen" in one.facts]:
+        if puzzles := [run.facts["chosen"] for run in runs if "chosen" in run.facts]:
             facts["chosen"] = "; ".join(puzzles)
         if self.best_of:
             chosen = best_candidates(values, self.best_of, self.within)
-            facts["chosen"] = "; ".join(f"{name} {one}" for name, one in chosen.items())
+            facts["chosen"] = "; ".join(f"{name} {best}" for name, best in chosen.items())
             say(f"chosen on validation: {facts['chosen']}")
             values |= _of_the_best(values, chosen)
-            some = self.best_of if self.within else ()
-            dear = [one for one in some if f"{one}{_AT_EQUAL_BYTES}" not in chosen]
+            labels = [f"{name}{_AT_EQUAL_BYTES}" for name in self.best_of if self.within]
             why = f"all its candidates take in more than {self.within}"
-            undefined |= {f"global/best of {one}{_AT_EQUAL_BYTES}": why for one in dear}
+            undefined |= {f"global/best of {k}": why for k in labels if k not in chosen}
         for name in ("run", "spec_hash"):
-            several = [one.facts[name] for one in found]
+            several = [run.facts[name] for run in runs]
             facts[name] = several[0] if len(several) == 1 else several
         return Measured(
             values=values | _differences(values),
             undefined=undefined,
             seen=seen,
-            pictures=[picture for one in found for picture in one.pictures],
+            pictures=[picture for run in runs for picture in run.pictures],
             curves=curves,
             facts=facts,
         )
@@ -134,7 +133,7 @@ class Trained(MeasurementSpec):
     def _trained(
         self, changes: Mapping[str, Any], folder: Path, say: EmitLine, variant: str | None
     ) -> Measured:
-        """One run; with a variant its sources go by that name."""
+        """Measure one run; a variant's name replaces that of the source."""
         experiment = load(*self._named(changes))
         if variant is not None:
             if len(experiment.spec.sources()) > 1:
@@ -194,7 +193,7 @@ class Trained(MeasurementSpec):
             try:
                 path = folder / f"student.{form}"
                 done = ship(beside.student, beside.images(), form, path)
-            except ModelError as error:  # the rest of the table is not lost for it
+            except ModelError as error:  # the rest of the table is measured all the same
                 say(str(error))
                 continue
             values[f"apart/{form}"] = [done.apart]
@@ -202,28 +201,27 @@ class Trained(MeasurementSpec):
         return values
 
     def _named(self, changes: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The experiment and what is different about it."""
-        own = dict(self.overrides or {}) | dict(changes)
+        """Return the experiment's config and its overrides."""
+        overrides = dict(self.overrides or {}) | dict(changes)
         if not self.images:
-            return self.without_images, own
-        known = load(self.experiment, own).resolved
-        own |= {"data": self._of_images(known["data"])}
+            return self.without_images, overrides
+        known = load(self.experiment, overrides).resolved
+        overrides |= {"data": self._of_images(known["data"])}
         teacher = known.get("teacher")
         if isinstance(teacher, list):
-            own["teacher"] = [
-                one | {"data": self._of_images(one["data"])} if one["data"] else one
-                for one in teacher
+            overrides["teacher"] = [
+                spec | {"data": self._of_images(spec["data"])} if spec["data"] else spec
+                for spec in teacher
             ]
-        elif teacher is not None and teacher["data"] is not None:  # else it has its weights
-            own["teacher.data"] = self._of_images(teacher["data"])
-        return self.experiment, own
+        elif teacher is not None and teacher["data"] is not None:  # else it has weights
+            overrides["teacher.data"] = self._of_images(teacher["data"])
+        return self.experiment, overrides
 
-    def _of_images(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """The same part of other data, with the same augmentation."""
+    def _of_images(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return data of `images` with the split and augmentation of other data."""
         counts = ("train_samples", "test_samples", "validation_share", "labels_per_class")
-        kept = ("augment", "size", *counts)
-        told = {key: own[key] for key in kept if key in own}
-        return {"type": "data/image_folder", "root": roots_of(self.images)} | told
+        settings = {key: data[key] for key in ("augment", "size", *counts) if key in data}
+        return {"type": "data/image_folder", "root": roots_of(self.images)} | settings
 
 
 _VALIDATED = "global_validation_top1/"  # as methods/ensemble reports it
@@ -253,21 +251,21 @@ def _by_linear_layer(path: str, spec: ExperimentSpec) -> dict[str, float]:
     data, batch = spec.data.load(), spec.train.evaluate_batch
     student = load_exported(path)
     fit_last_layer(student, data, "cpu", batch)
-    found = evaluate(student, data, data.test, batch)
-    return {"top1": found.top1, "top5": found.top5}
+    accuracy = evaluate(student, data, data.test, batch)
+    return {"top1": accuracy.top1, "top5": accuracy.top5}
 
 
 def best_candidates(
     values: Mapping[str, Sequence[float]], names: Sequence[str], within: str | None
 ) -> dict[str, str]:
-    """The source that is best on validation of each name, and with `within` at equal bytes.
+    """Return the source of each name that is best on validation; with `within`, at equal bytes too.
 
     Raises:
-        BadInput: there is no source `within`.
+        BadInput: the source `within` was not trained.
     """
     score = {
-        name.removeprefix(_VALIDATED): mean(own)
-        for name, own in values.items()
+        name.removeprefix(_VALIDATED): mean(top1)
+        for name, top1 in values.items()
         if name.startswith(_VALIDATED)
     }
     taken_in = {source: mean(values[f"exchanged_mb/{source}"]) for source in score}
@@ -277,11 +275,11 @@ def best_candidates(
         )
     chosen = {}
     for name in names:
-        own = [one for one in score if one == name or one.startswith(f"{name}_")]
-        few = [one for one in own if within and taken_in[one] <= taken_in[within]]
-        for label, those in ((name, own), (f"{name}{_AT_EQUAL_BYTES}", few)):
-            if those:
-                chosen[label] = max(those, key=lambda one: score[one])
+        every = [s for s in score if s == name or s.startswith(f"{name}_")]
+        cheap = [s for s in every if within and taken_in[s] <= taken_in[within]]
+        for label, candidates in ((name, every), (f"{name}{_AT_EQUAL_BYTES}", cheap)):
+            if candidates:
+                chosen[label] = max(candidates, key=lambda source: score[source])
     return chosen
 
 
@@ -289,43 +287,43 @@ def _of_the_best(
     values: Mapping[str, Sequence[float]], chosen: Mapping[str, str]
 ) -> dict[str, Sequence[float]]:
     return {
-        f"{kind}/best of {label}": own
-        for label, one in chosen.items()
+        f"{kind}/best of {label}": numbers
+        for label, source in chosen.items()
         for kind in ("global", "exchanged_mb", "seconds")
-        if (own := values.get(f"{kind}/{one}"))
+        if (numbers := values.get(f"{kind}/{source}"))
     }
 
 
 def _beside(
     teacher: float, label: str, values: Mapping[str, Sequence[float]]
 ) -> dict[str, list[float]]:
-    """The teacher's top-1 under its label; what others keep of it in percent, and are ahead."""
-    kept = {
-        name.replace("top1", "kept_pct", 1): [100 * own / teacher for own in every]
+    """Return the teacher's top-1 by its label; that of others in percent of it, and over it."""
+    shares = {
+        name.replace("top1", "kept_pct", 1): [100 * top1 / teacher for top1 in every]
         for name, every in values.items()
         if name.startswith("top1/") and teacher > 0
     }
     ahead = {
-        name.replace("top1", "over_teacher", 1): [own - teacher for own in every]
+        name.replace("top1", "over_teacher", 1): [top1 - teacher for top1 in every]
         for name, every in values.items()
         if name.startswith(("top1/", "blocks_top1/"))
     }
-    return kept | ahead | {f"top1/{label}": [teacher]}
+    return shares | ahead | {f"top1/{label}": [teacher]}
 
 
 def _choices(run: Run) -> dict[str, str]:
-    """The stand-ins that a Puzzle chose, by its trainings."""
+    """Return the stand-ins that each training of a Puzzle chose, as one sentence."""
     every = select(run.folder.events, BlocksChosen)
-    said = [f"{event.member} {', '.join(event.choices)}" for event in every]
-    return {"chosen": "; ".join(said)} if said else {}
+    choices = [f"{event.member} {', '.join(event.choices)}" for event in every]
+    return {"chosen": "; ".join(choices)} if choices else {}
 
 
 def _costs(costs: CostOfEach, variant: str | None = None) -> dict[str, list[float]]:
     """Costs by name; a variant's are `cost/VARIANT/latency_ms`, `smaller/VARIANT/latency_ms`."""
-    own = {variant or who if who != TEACHER else who: cost for who, cost in costs.items()}
+    named = {variant or who if who != TEACHER else who: cost for who, cost in costs.items()}
     each = {
         f"cost/{who}/{name}": [float(value)]
-        for who, cost in own.items()
+        for who, cost in named.items()
         for name, value in cost.items()
     }
     where = f"smaller/{variant}" if variant else "smaller"
@@ -336,16 +334,16 @@ def _costs(costs: CostOfEach, variant: str | None = None) -> dict[str, list[floa
 def _differences(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     """`top1/served-none`: of each seed; `beyond/served-none`: of the means, beyond both spreads."""
     names = [n.removeprefix("top1/") for n in values if n.startswith("top1/")]
-    found = {}
-    for one in names:
-        for other in names:
-            a, b = values[f"top1/{one}"], values[f"top1/{other}"]
-            if one != other and len(a) == len(b):
-                found[f"top1/{one}-{other}"] = [x - y for x, y in zip(a, b, strict=True)]
-                if len(a) > 1:
-                    beyond = mean(a) - mean(b) - stdev(a) - stdev(b)
-                    found[f"beyond/{one}-{other}"] = [beyond]
-    return found
+    differences = {}
+    for name, rival in permutations(names, 2):
+        a, b = values[f"top1/{name}"], values[f"top1/{rival}"]
+        if len(a) == len(b):
+            each = [x - y for x, y in zip(a, b, strict=True)]
+            differences[f"top1/{name}-{rival}"] = each
+            if len(a) > 1:
+                beyond = mean(a) - mean(b) - stdev(a) - stdev(b)
+                differences[f"beyond/{name}-{rival}"] = [beyond]
+    return differences
 
 
 def _say_epoch(event: Event, say: EmitLine) -> None:

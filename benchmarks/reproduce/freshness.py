@@ -1,7 +1,7 @@
-"""Whether a measured result is of the code as it is now.
+"""Check whether the code has changed since a result was measured.
 
-A result keeps a hash of each part of the package that it speaks of. Only what runs is hashed: a
-comment, a docstring or an empty line makes no result older.
+A result has a hash of each part of the package that it measures. Only what runs is hashed: a
+change of comments, docstrings or empty lines makes no result older.
 """
 
 import ast
@@ -19,7 +19,7 @@ _BODIES = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def code_of(parts: Iterable[str]) -> dict[str, str]:
-    """Hashes of folders and files of the package, such as `cluster/reader`, by name.
+    """Return hashes of folders and files of the package, such as `cluster/reader`, by name.
 
     Raises:
         FileNotFoundError: the package has no such part.
@@ -28,10 +28,10 @@ def code_of(parts: Iterable[str]) -> dict[str, str]:
 
 
 def changed_since(result: Facts) -> tuple[str, ...]:
-    """Parts whose code is another one than the measured rows of a kept result are of.
+    """Return the parts whose code has changed since a kept result was measured.
 
-    Empty where nothing was measured. A result that does not say what code it is of is as old as
-    can be: the answer is `("kdlab",)`.
+    Empty if nothing was measured. A result that has no hashes of its code counts as older than
+    all of the package: `("kdlab",)`.
     """
     if all(row["measured"] is None for row in result["rows"]):
         return ()
@@ -60,7 +60,7 @@ def _hash_of(part: str) -> str:
 
 
 def what_runs(source: str) -> str:
-    """Lines of a module without docstrings, whole-line comments and empty lines."""
+    """Return the lines of a module without docstrings, whole-line comments and empty lines."""
     spoken = {
         number
         for node in ast.walk(ast.parse(source))

@@ -1,4 +1,4 @@
-"""Curves of trainings over seconds, and when one is as good as another ends."""
+"""Curves of trainings over seconds, and the time until one is as good as another at its end."""
 
 from collections.abc import Mapping, Sequence
 from itertools import permutations
@@ -13,7 +13,7 @@ from kdlab.run.handle.run import Run
 
 
 def curves_of(run: Run, variant: str | None) -> dict[str, list[Points]]:
-    """Top-1 on validation over seconds, with all that belongs to a training, of each seed."""
+    """Return top-1 on validation over seconds since a training started, of each seed."""
     curves: dict[str, list[tuple[float, float]]] = {}
     began: dict[str, float] = {}
     kinds = (MemberStarted.KIND, EpochDone.KIND, BlocksChosen.KIND)
@@ -21,49 +21,49 @@ def curves_of(run: Run, variant: str | None) -> dict[str, list[Points]]:
         member = event.member or ""
         if isinstance(event, MemberStarted):
             began.setdefault(member, event.time)
-        elif isinstance(event, BlocksChosen):  # until now there was no student yet
+        elif isinstance(event, BlocksChosen):  # the student starts only now
             curves.pop(member, None)
         elif not isinstance(event, EpochDone) or member not in began:
             continue  # a teacher's
         elif event.validation_top1 is not None:
             point = event.time - began[member], event.validation_top1
             curves.setdefault(member, []).append(point)
-    found: dict[str, list[Points]] = {}
+    by_name: dict[str, list[Points]] = {}
     for member in sorted(curves, key=lambda name: int(name.rpartition("seed")[2])):
         name = variant or member.split("/")[0]
-        found.setdefault(name, []).append(curves[member])
-    return found
+        by_name.setdefault(name, []).append(curves[member])
+    return by_name
 
 
 def shares_of_time(
     seen: Mapping[str, Sequence[Points]],
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """`time/A-B`: share of B's time after which A is as good as B ends, of each seed.
+    """Return `time/A-B`: share of B's time until A is as good as B at its end, of each seed.
 
     Args:
         seen: (seconds, top-1 in percent) of each seed, by source.
 
     Returns:
-        The shares, and why there are none where A does not get there with a seed.
+        The shares, and the reasons for those that are undefined: A never gets as good with a seed.
     """
     courses = {
         name: [[Point(at, 100 - top1) for at, top1 in curve] for curve in of_seeds]
         for name, of_seeds in seen.items()
     }
-    found, undefined = dict[str, list[float]](), dict[str, str]()
-    for one, other in permutations(courses, 2):
-        if len(courses[one]) != len(courses[other]):
-            continue  # of other seeds
+    shares, undefined = dict[str, list[float]](), dict[str, str]()
+    for source, rival in permutations(courses, 2):
+        if len(courses[source]) != len(courses[rival]):
+            continue  # their seeds differ
         times = [
             (time_to(curve, theirs[-1].error), theirs[-1].seconds)
-            for curve, theirs in zip(courses[one], courses[other], strict=True)
+            for curve, theirs in zip(courses[source], courses[rival], strict=True)
         ]
-        shares = [None if own is None else own / whole for own, whole in times]
-        name, known = f"time/{one}-{other}", [s for s in shares if s is not None]
-        if len(known) == len(shares):
-            found[name] = known
+        ratios = [None if took is None else took / total for took, total in times]
+        name, known = f"time/{source}-{rival}", [r for r in ratios if r is not None]
+        if len(known) == len(ratios):
+            shares[name] = known
         else:
             undefined[name] = (
-                f"{len(shares) - len(known)} of {len(shares)} seeds do not get there"
+                f"{len(ratios) - len(known)} of {len(ratios)} seeds do not get there"
             )
-    return found, undefined
+    return shares, undefined

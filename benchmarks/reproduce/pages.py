@@ -2,7 +2,7 @@
 
 A table stands between `<!-- results: NAME "quantity" ... -->` and `<!-- end of results -->`. A
 number in a sentence is followed by `<!-- NAME "row" "quantity" -->`, with `mean`, `low`, `high` or
-`simulated` at its end where it is not what was measured.
+`simulated` at its end if the number is another one than the measured.
 
     python -m benchmarks.reproduce.pages README.md docs/*.md   # prints the tables again
 """
@@ -27,49 +27,49 @@ _MARK = re.compile(r"<!-- (?!results:)\S+ \"[^\"]+\" \"[^\"]+\"(?: \w+)? -->")
 
 
 def tables(text: str) -> list[str]:
-    """Names of the results whose tables a page has."""
-    return [found[2] for found in _TABLE.finditer(text)]
+    """Return the names of the results whose tables a page has."""
+    return [table[2] for table in _TABLE.finditer(text)]
 
 
 def printed_again(text: str) -> str:
-    """The page with each table as its result has it now."""
+    """Return the page with each table printed from its result as it is now."""
 
-    def rows(found: re.Match[str]) -> str:
-        quantities = re.findall(r'"([^"]+)"', found[3])
-        return f"{found[1]}{markdown_rows(kept(found[2]), quantities)}\n{found[5]}"
+    def rows(table: re.Match[str]) -> str:
+        quantities = re.findall(r'"([^"]+)"', table[3])
+        return f"{table[1]}{markdown_rows(kept(table[2]), quantities)}\n{table[5]}"
 
     return _TABLE.sub(rows, text)
 
 
 def wrong_numbers(text: str) -> Iterator[str]:
-    """Sentences whose number is not that of the result that they name, in words.
+    """Yield a message for each sentence whose number is not that of the result that it names.
 
     A number agrees if it is the kept one, rounded to as many digits.
     """
     checked = 0
-    for found in _NUMBER.finditer(text):
+    for mark in _NUMBER.finditer(text):
         checked += 1
-        said, name, row, quantity, field = found.groups()
+        number, name, row, quantity, field = mark.groups()
         values = [
-            one[field or "measured"]
-            for one in kept(name)["rows"]
-            if (one["row"], one["quantity"]) == (row, quantity)
+            line[field or "measured"]
+            for line in kept(name)["rows"]
+            if (line["row"], line["quantity"]) == (row, quantity)
         ]
-        digits = len(said.partition(".")[2])
+        digits = len(number.partition(".")[2])
         kept_as = [f"{value:.{digits}f}" for value in values if value is not None]
-        if said.replace(",", "") not in kept_as:
-            yield f"{said} is said of {name} {row!r} {quantity!r}, which has {kept_as}"
+        if number.replace(",", "") not in kept_as:
+            yield f"{number} is said of {name} {row!r} {quantity!r}, which has {kept_as}"
     if (marks := len(_MARK.findall(text))) > checked:
         yield f"{marks - checked} of {marks} marks of results stand behind no number"
 
 
 def greyed(text: str) -> str:
-    """The page with its tables of older code in a block that is shown grey."""
+    """Return the page with tables of older code in a block that is shown grey."""
 
-    def grey(found: re.Match[str]) -> str:
-        if not changed_since(kept(found[2])):
-            return found[0]
-        return f'<div class="kd-older" markdown>\n\n{found[0]}\n\n</div>'
+    def grey(table: re.Match[str]) -> str:
+        if not changed_since(kept(table[2])):
+            return table[0]
+        return f'<div class="kd-older" markdown>\n\n{table[0]}\n\n</div>'
 
     return _TABLE.sub(grey, text)
 

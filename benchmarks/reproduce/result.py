@@ -1,9 +1,9 @@
-"""What is claimed of each number and what came of it: two tables of a folder `results`.
+"""Claims and results in the tables of a folder `results`: rows.csv, made.csv and curves.csv.
 
 `rows.csv` has a line for each number of a claim: what is published, the figures that simulate and
-measure it, its goal, and what these came to, or why that is undefined. `made.csv` has a line for
-each result that is kept: command, machine, versions, seeds, commit and code. All words are those of
-the claim's card. `curves.csv` has those that were read, a line each: "x y; x y; ..." of each seed.
+measure it, its goal, the simulated and measured numbers, or why these are undefined. `made.csv` has
+a line for each kept result: command, machine, versions, seeds, commit and code. Texts on a result
+are in its claim's card. `curves.csv` has a line for each recorded curve: "x y; x y; ..." per seed.
 """
 
 import csv
@@ -27,16 +27,16 @@ FoundNumbers = Mapping[str, float | None]  # of FOUND
 
 
 def names() -> dict[str, Path]:
-    """The folder of every result that is kept, by name; the current folder's win."""
-    found: dict[str, Path] = {}
+    """Return the folder of every kept result, by name; that of the current folder wins."""
+    places: dict[str, Path] = {}
     for shelf in folders.shelves("registry"):
         for line in _read(shelf / "results" / "made.csv"):
-            found.setdefault(line["name"], shelf / "results")
-    return dict(sorted(found.items()))
+            places.setdefault(line["name"], shelf / "results")
+    return dict(sorted(places.items()))
 
 
 def claimed(name: str) -> list[dict[str, Any]]:
-    """Rows of a claim, as a `Table` takes them."""
+    """Return the rows of a claim, as a `Table` takes them."""
     columns = ("row", "quantity", *_NUMBERS, *_GIVES.values(), "marked", "goal")
     fields = {column: field for field, column in _GIVES.items()}
     return [
@@ -53,11 +53,11 @@ def claimed(name: str) -> list[dict[str, Any]]:
 
 
 def made_of(folder: Path, name: str) -> dict[str, Any]:
-    """How, where and of which code a kept result was made."""
+    """Return how, where and with which code a kept result was made."""
     (line,) = (one for one in _read(folder / "made.csv") if one["name"] == name)
     chosen = {"chosen": line["chosen"]} if line.get("chosen") else {}
     run = {key: line[key].split() for key in ("run", "spec_hash") if line[key]}
-    measurement = {key: own[0] if len(own) == 1 else own for key, own in run.items()}
+    measurement = {key: ids[0] if len(ids) == 1 else ids for key, ids in run.items()}
     seeds = {"seeds": [int(seed) for seed in line["seeds"].split()]} if run else {}
     return {
         "name": name,
@@ -72,7 +72,7 @@ def made_of(folder: Path, name: str) -> dict[str, Any]:
 
 
 def found_in(folder: Path, name: str) -> dict[RowKey, FoundNumbers]:
-    """What was found, by row and quantity."""
+    """Return the numbers of a kept result, by row and quantity."""
     return {
         (line["row"], line["quantity"]): {
             key: float(line[key]) if line[key] else None for key in FOUND
@@ -83,7 +83,7 @@ def found_in(folder: Path, name: str) -> dict[RowKey, FoundNumbers]:
 
 
 def undefined_in(folder: Path, name: str) -> dict[RowKey, str]:
-    """Why there is nothing to measure, by row and quantity."""
+    """Return the reasons why there is nothing to measure, by row and quantity."""
     return {
         (line["row"], line["quantity"]): why
         for line in _read(folder / "rows.csv")
@@ -94,52 +94,52 @@ def undefined_in(folder: Path, name: str) -> dict[RowKey, str]:
 def keep(folder: Path, facts: Facts, rows: Sequence[Spec]) -> Path:
     """Write a result of these claimed rows into the tables of a folder, in place of an older one.
 
-    What was only simulated leaves the measured numbers there as they are, and their origin.
+    A result that was only simulated leaves the measured numbers there and their origin unchanged.
     """
     name, folder = facts["name"], folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    found: dict[RowKey, FoundNumbers] = {
+    numbers: dict[RowKey, FoundNumbers] = {
         (one["row"], one["quantity"]): one for one in facts["rows"]
     }
     nothing: FoundNumbers = dict.fromkeys(FOUND)  # of a row that was left out this time
-    old, made = {}, _made_line(facts)
+    old, origin = {}, _made_line(facts)
     why: dict[RowKey, str] = {
         (one["row"], one["quantity"]): one["undefined"]
         for one in facts["rows"]
         if one.get("undefined")
     }
-    if all(one["measured"] is None for one in found.values()):
+    if all(one["measured"] is None for one in numbers.values()):
         old, why = found_in(folder, name), undefined_in(folder, name)
     if any(one["measured"] is not None for one in old.values()):
-        (made,) = (one for one in _read(folder / "made.csv") if one["name"] == name)
+        (origin,) = (one for one in _read(folder / "made.csv") if one["name"] == name)
     lines = []
     for row in rows:
-        own = row.fields()
-        key = own["row"], own["quantity"]
+        fields = row.fields()
+        key = fields["row"], fields["quantity"]
         before = {k: v for k, v in old.get(key, {}).items() if k != "simulated"}
-        own = {_GIVES.get(k, k): v for k, v in own.items() if (k, v) != ("over", 1.0)}
-        own |= {k: found.get(key, nothing)[k] for k in FOUND} | before
-        own |= {"undefined": why[key]} if key in why else {}
-        lines.append({"name": name} | {k: _text(v) for k, v in own.items()})
+        cells = {_GIVES.get(k, k): v for k, v in fields.items() if (k, v) != ("over", 1.0)}
+        cells |= {k: numbers.get(key, nothing)[k] for k in FOUND} | before
+        cells |= {"undefined": why[key]} if key in why else {}
+        lines.append({"name": name} | {k: _text(v) for k, v in cells.items()})
     if curves := facts.get("curves"):
         drawn = [(curve, " | ".join(map(_points, each))) for curve, each in curves.items()]
-        kept = [{"name": name, "curve": curve, "points": own} for curve, own in drawn]
-        _write(folder / "curves.csv", name, kept)
-    _write(folder / "made.csv", name, [made])
+        courses = [{"name": name, "curve": curve, "points": text} for curve, text in drawn]
+        _write(folder / "curves.csv", name, courses)
+    _write(folder / "made.csv", name, [origin])
     return _write(folder / "rows.csv", name, lines)
 
 
 def _made_line(facts: Facts) -> Line:
     run = facts["measurement"]
-    told = {key: facts[key] for key in ("name", "command", "seconds", "commit")}
-    told |= {key: facts["machine"][key] for key in _MACHINE}
+    line = {key: facts[key] for key in ("name", "command", "seconds", "commit")}
+    line |= {key: facts["machine"][key] for key in _MACHINE}
     for key in ("versions", "code"):
-        told[key] = "; ".join(f"{part} {what}" for part, what in facts[key].items())
+        line[key] = "; ".join(f"{part} {what}" for part, what in facts[key].items())
     for key in ("seeds", "run", "spec_hash"):
-        own = run.get(key, "")
-        told[key] = own if isinstance(own, str) else " ".join(map(str, own))
-    told |= {"chosen": run["chosen"]} if "chosen" in run else {}
-    return {key: _text(value) for key, value in told.items()}
+        ids = run.get(key, "")
+        line[key] = ids if isinstance(ids, str) else " ".join(map(str, ids))
+    line |= {"chosen": run["chosen"]} if "chosen" in run else {}
+    return {key: _text(value) for key, value in line.items()}
 
 
 def _points(points: Points) -> str:
@@ -165,7 +165,7 @@ def _read(path: Path) -> list[Line]:
 
 
 def _write(path: Path, name: str, lines: Iterable[Line]) -> Path:
-    """With these lines of one result, all in the order of their names."""
+    """Replace the lines of a result in a table, and sort all lines by name."""
     every = [line for line in _read(path) if line["name"] != name] + list(lines)
     columns = dict.fromkeys(key for line in every for key in line)
     with path.open("w", encoding="utf-8", newline="") as file:

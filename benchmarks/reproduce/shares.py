@@ -1,7 +1,7 @@
-"""A table's ratio of rates, on this machine: a real student, emulated teachers.
+"""Ratios of a table's rates on this machine, with a real student and emulated teachers.
 
-The papers' machines are not here, but what Table 2 and 3 are about is: how much of its own
-rate a student keeps when so many teachers, each so much slower or faster than it is, feed it.
+Without the papers' machines one can still measure what Tables 2 and 3 are about: the share of
+its rate without a teacher that a student keeps, by number and speed of the teachers that serve it.
 An emulated teacher answers after the time that a real one would take, and takes no processor
 time; everything between it and the student is real.
 """
@@ -32,9 +32,9 @@ _WARM_UP, _ALONE, _SERVED = 6, 80, 240  # steps
 
 @dataclass(frozen=True, kw_only=True)
 class Teachers(Spec):
-    """So many for one student.
+    """Teachers of one student.
 
-    each: samples/s of one, of the student's own without a teacher.
+    each: rate of one teacher, over the student's rate without a teacher.
     """
 
     teachers: Annotated[int, Range(ge=1, le=24)]
@@ -44,10 +44,10 @@ class Teachers(Spec):
 @register("reproduce/shares")
 @dataclass(frozen=True, kw_only=True)
 class Shares(MeasurementSpec):
-    """What of its N-training rate a served student has, by case.
+    """Rate of a served student over its rate in N-training, by case.
 
-    cases: by the names of the rows.
-    repeats: of each, N-training before and after it.
+    cases: teachers, by the names of the rows.
+    repeats: of each case, with N-training before and after it.
     """
 
     cases: Mapping[str, Teachers]
@@ -57,34 +57,34 @@ class Shares(MeasurementSpec):
         torch.set_num_threads(1)
         samples = samples_of(_CASE)
         spec, _ = calibrated(_CASE, samples)
-        found: dict[str, list[float]] = {}
+        ratios: dict[str, list[float]] = {}
         with Scene(samples) as beside:
-            alone = beside.training("alone", spec, NoTeacher())
-            alone.advance(_WARM_UP)
+            baseline = beside.training("alone", spec, NoTeacher())
+            baseline.advance(_WARM_UP)
             for name, case in self.cases.items():
-                rate = _CASE.batch / seconds_of(alone, _ALONE)
+                rate = _CASE.batch / seconds_of(baseline, _ALONE)
                 with Scene(samples) as scene:
                     scene.emulated(teachers=case.teachers, t_t=case.each * rate)
-                    found[name] = [
+                    ratios[name] = [
                         share_of(
-                            alone,
+                            baseline,
                             _ALONE,
                             partial(_served, case, scene, spec, f"{name}/{k}", rate),
                         )
                         for k in range(self.repeats)
                     ]
-                shown = ", ".join(f"{ratio:.3f}" for ratio in found[name])
+                shown = ", ".join(f"{ratio:.3f}" for ratio in ratios[name])
                 say(f"{name}: {case.teachers} teachers of {case.each:.3g} each: {shown}")
-        return Measured(values=found)
+        return Measured(values=ratios)
 
 
 def _served(case: Teachers, scene: Scene, spec: PatchNet, name: str, rate: float) -> float:
-    """Seconds of a step.
+    """Return the seconds of a step.
 
-    The reader is a new one and has nothing gathered: what teachers that are a little
-    too slow are ahead with would last for a thousand steps.
+    The reader is new and its buffer empty: labels that were buffered before would last for a
+    thousand steps with teachers that are only a little too slow.
     """
-    # What is in flight counts, and every teacher needs some batches there.
+    # Samples in flight count to `ut`, and each teacher needs some batches in flight.
     ut = max(BUFFER, 4 * case.teachers) * _CASE.batch
     served = scene.training(name, spec, Served(lt=ut * 3 // 4, ut=ut), rate)
     with closing(served.source):

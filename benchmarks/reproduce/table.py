@@ -1,7 +1,7 @@
 """A table or figure of a paper: what is published, what is simulated, what is measured.
 
-Only numbers that were predicted count as agreement. What the paper gives and a simulation
-takes as it is, is an input; what a rate was fitted to, is no evidence for it.
+Only predicted numbers count as evidence. A number of the paper that a simulation takes as it is
+is an input; one that a rate was fitted to is no evidence for that rate.
 """
 
 import re
@@ -31,14 +31,14 @@ _HEAD = ("", "", "published", "simulated", "is", "off", "measured", "")
 class Row(Spec):
     """One number of a table.
 
-    row, quantity: what it is of, and what it is.
+    row, quantity: what was measured (such as a system or model), and which quantity of it.
     published: in the paper; null where it gives none.
     simulated: name of a figure of the simulation. An input of the paper may divide it (`over`)
         or be divided by it (`of`).
-    marked: what the simulated number is, or the published one where nothing is simulated.
+    marked: origin of the simulated number, or of the published one where nothing is simulated.
     measured: name of a value of the measurement.
-    within_pct: promised of a predicted one.
-    goal: promised of the measured one, such as ">= 0.95" or "0.9 to 1.1".
+    within_pct: largest deviation that is promised of a predicted number, percent.
+    goal: range that is promised of the measured number, such as ">= 0.95" or "0.9 to 1.1".
     """
 
     row: str
@@ -71,12 +71,12 @@ class Table(Spec):
 
     source: paper, and where in it.
     published_of: models, data and machines that the published numbers are of, in a few words.
-    code: parts of the package that what is measured speaks of, such as `cluster/reader`.
-    minutes: it takes on two cores.
-    rows: its numbers; none are those of `results/rows.csv` that have its name.
+    code: parts of the package that are measured, such as `cluster/reader`.
+    minutes: that it takes on two cores.
+    rows: its numbers; empty takes those of `results/rows.csv` that have its name.
     simulation: a card of `registry/simulations`; null simulates nothing.
     measurement: null measures nothing.
-    scaled: how what is measured differs from what the paper did.
+    scaled: how the measurement differs from that of the paper.
     notes: what is known to be wrong or contradictory in print, and other things to know.
     picture: bars of all rows, or lines over the number that a row's name begins with.
     """
@@ -115,7 +115,7 @@ class MeasuredRow:
 
     def facts(self) -> dict[str, Any]:
         values = self.measured
-        found = {
+        numbers = {
             "simulated": self.simulated,
             "measured": median(values) if values else None,
             "mean": fmean(values) if values else None,
@@ -123,21 +123,21 @@ class MeasuredRow:
             "low": min(values, default=None),
             "high": max(values, default=None),
         }
-        rounded = {key: _rounded(value) for key, value in found.items()}
+        rounded = {key: _rounded(value) for key, value in numbers.items()}
         return facts_of(self.spec, rounded, self.undefined)
 
 
-def facts_of(spec: Row, found: FoundNumbers, undefined: str = "") -> dict[str, Any]:
-    """A row of a result, as `result.json` has it."""
+def facts_of(spec: Row, numbers: FoundNumbers, undefined: str = "") -> dict[str, Any]:
+    """Return a row of a result, as `result.json` has it."""
     return {
         "row": spec.row,
         "quantity": spec.quantity,
         "published": spec.published,
         "is": spec.marked,
-        "off_pct": _rounded(off_pct(spec, found["simulated"])),
-        "holds": holds(spec, found),
+        "off_pct": _rounded(off_pct(spec, numbers["simulated"])),
+        "holds": holds(spec, numbers),
         "undefined": undefined,
-        **found,
+        **numbers,
     }
 
 
@@ -148,24 +148,24 @@ def off_pct(spec: Row, simulated: float | None) -> float | None:
     return 100 * (simulated / spec.published - 1)
 
 
-def holds(spec: Row, found: FoundNumbers) -> bool | None:
-    """What is promised of it; None where nothing is, or nothing was measured.
+def holds(spec: Row, numbers: FoundNumbers) -> bool | None:
+    """Check the promises of a row; None if it has none, or nothing was measured.
 
     A goal of seeds must hold for the worst of them, one of rates for their median.
     """
-    off, within, goal = off_pct(spec, found["simulated"]), spec.within_pct, spec.goal
+    off, within, goal = off_pct(spec, numbers["simulated"]), spec.within_pct, spec.goal
     if within is not None and off is not None and abs(off) > within:
         return False
-    if goal is None or found["measured"] is None:
+    if goal is None or numbers["measured"] is None:
         return None if within is None or off is None else True
     ends = {">=": ("low",), "<=": ("high",)}.get(goal[:2], ("low", "high"))
-    judged = [found[end] for end in (ends if is_mean(spec.quantity) else ("measured",))]
+    judged = [numbers[end] for end in (ends if is_mean(spec.quantity) else ("measured",))]
     return all(each is not None and meets(each, goal) for each in judged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """What came of it. `facts()` is what a result card holds."""
+    """Result of a table or figure. `facts()` is what a result card holds."""
 
     name: str
     spec: Table
@@ -174,8 +174,8 @@ class Reproduction:
     measurement: Mapping[str, Any] = field(default_factory=dict)  # seeds, hash of the spec
     curves: Mapping[str, Sequence[Points]] = field(default_factory=dict)  # of each seed
     about: str = ""  # first line of the card
-    command: str = ""  # that this is the result of
-    seconds: float = 0.0  # it took
+    command: str = ""  # that made this
+    seconds: float = 0.0  # that it took
     files: tuple[Path, ...] = ()  # all that was written
 
     def facts(self) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class Reproduction:
         }
 
     def table(self) -> str:
-        """For a terminal."""
+        """Return the table for a terminal."""
         return printed(self.facts())
 
 
@@ -230,7 +230,7 @@ def cells(facts: Facts) -> list[list[str]]:
 
 
 def _spread(row: Facts) -> str:
-    """As `typical` has it: mean ± std over seeds, or the median and its range."""
+    """Write the measured numbers: mean ± std over seeds, or the median and its range."""
     if row["measured"] is None:
         return f"undefined: {why}" if (why := row.get("undefined")) else ""
     if row["std"] is not None and is_mean(row["quantity"]):
@@ -251,7 +251,7 @@ def is_mean(quantity: str) -> bool:
 
 
 def in_digits(value: float | None) -> str:
-    """In four digits, or all of them before the point; None is nothing."""
+    """Write four digits, or all before the point; None is an empty text."""
     if value is None:
         return ""
     return f"{value:.0f}" if abs(value) >= 10_000 else f"{value:.4g}"

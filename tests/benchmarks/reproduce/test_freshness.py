@@ -1,4 +1,4 @@
-"""A result is as old as the code that it speaks of."""
+"""A result is as old as the code that it measures."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def one(x):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package of two rooms in place of kdlab."""
+    """Return a package with two parts, `train` and `losses`, in place of kdlab."""
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "loop.py").write_text(SOURCE)
     (tmp_path / "losses.py").write_text("HARD = 1\n")
@@ -47,8 +47,8 @@ def measured(value, code):
 
 def test_only_what_runs_counts():
     assert what_runs(SOURCE) == "def one(x):\n    return x + 1  # here"
-    told = SOURCE.replace("Says.", "Adds one.").replace("# why", "# since")
-    assert what_runs(told) == what_runs(SOURCE)
+    reworded = SOURCE.replace("Says.", "Adds one.").replace("# why", "# since")
+    assert what_runs(reworded) == what_runs(SOURCE)
     assert what_runs(SOURCE.replace("+ 1", "+ 2")) != what_runs(SOURCE)
 
 
@@ -87,7 +87,7 @@ def test_a_kept_result_says_its_commit():
 
 
 def test_an_older_result_is_said_to_be(kdlab_cli):
-    older = {one["name"] for one in stale()}
+    older = {facts["name"] for facts in stale()}
     for name in older:
         text = as_markdown(kept(name))
         assert "| measured before the code changed |" in text
@@ -106,12 +106,12 @@ def test_simulating_again_leaves_what_was_measured(elsewhere, monkeypatch):
     result.keep(place, facts | {"seconds": 77.0}, rows)
     assert keep(simulated) == place / "rows.csv"
     again = kept("edl_dist/table3")
-    found = next(r for r in again["rows"] if r["measured"] is not None)
-    assert (found["measured"], found["low"], found["high"]) == (2.0, 1.0, 3.0)
-    assert found["simulated"] != 0.0
+    row = next(r for r in again["rows"] if r["measured"] is not None)
+    assert (row["measured"], row["low"], row["high"]) == (2.0, 1.0, 3.0)
+    assert row["simulated"] != 0.0
     assert (again["commit"], again["seconds"]) == ("a" * 40, 77.0)
     assert changed_since(again) == ("train",)
-    # In the checkout it is kept beside its claim.
+    # In a checkout a result is kept in benchmarks/results.
     monkeypatch.setattr("benchmarks.reproduce.command._CHECKOUT", elsewhere.resolve())
     assert keep(simulated) == elsewhere.resolve() / "benchmarks/results/rows.csv"
 

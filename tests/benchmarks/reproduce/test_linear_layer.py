@@ -1,4 +1,4 @@
-"""A student of features alone is judged by a linear layer on them, learned of what has labels."""
+"""A student that learned only features is judged by a linear layer that labelled images train."""
 
 import pytest
 import torch
@@ -17,9 +17,9 @@ def test_the_layer_is_learned_anew_and_the_file_stays(tmp_path, kdlab_home, else
     network, path = model.build(10, 1), tmp_path / "student.safetensors"
     export(network, model, path, data)
     before = path.read_bytes()
-    found = _by_linear_layer(str(path), spec)
+    accuracy = _by_linear_layer(str(path), spec)
     untrained = evaluate(network, data, data.test).top1
-    assert found["top1"] > untrained + 10
-    assert found["top5"] >= found["top1"]
+    assert accuracy["top1"] > untrained + 10
+    assert accuracy["top5"] >= accuracy["top1"]
     assert path.read_bytes() == before
-    assert found == pytest.approx(_by_linear_layer(str(path), spec))
+    assert accuracy == pytest.approx(_by_linear_layer(str(path), spec))

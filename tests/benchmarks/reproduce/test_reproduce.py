@@ -1,4 +1,4 @@
-"""The papers' tables: cards that fit, numbers that hold, and the same ones every time."""
+"""The papers' tables: cards are valid, promises hold, and simulations repeat their numbers."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_what_is_promised_of_a_simulation_holds(name, elsewhere):
 
 
 def assert_kept_as_simulated(name, result):
-    """`kdlab reproduce NAME --simulate-only --keep` keeps them again."""
+    """Check kept numbers; `kdlab reproduce NAME --simulate-only --keep` renews them."""
     if name not in results.names():
         return
     now = {(row.spec.row, row.spec.quantity): row.facts() for row in result.rows}
@@ -71,7 +71,7 @@ def assert_kept_as_simulated(name, result):
 
 
 def test_only_predictions_count():
-    """Consistent rows within 5 %: EDL-Dist Tables 2, 3; of Pipe-BD's Table II one search."""
+    """Rows that promise 5 %: those of EDL-Dist Tables 2 and 3, and one of Pipe-BD's Table II."""
     for name, count, within in (
         ("edl_dist/table2", 5, 5),
         ("edl_dist/table3", 2, 5),
@@ -88,11 +88,11 @@ def test_only_predictions_count():
 
 
 def test_what_cannot_be_is_found_before_anything_is_measured():
-    for row, said in (
+    for row, message in (
         ({"goal": "> 2"}, "must be such as"),
         ({"goal": "2"}, "must be such as"),
     ):
-        with pytest.raises(SpecError, match=said):
+        with pytest.raises(SpecError, match=message):
             Row(row="a", quantity="b", **row)
     with pytest.raises(SpecError, match="has none"):
         Bench(name="peers", only=("served",))
@@ -102,25 +102,25 @@ def test_what_cannot_be_is_found_before_anything_is_measured():
         Bench(name="ec_dnn", images=("x.zip",))
 
 
-def told(row, simulated, measured):
+def row_facts(row, simulated, measured):
     return MeasuredRow(row, simulated, measured).facts()
 
 
 def test_the_median_of_rates_and_the_mean_of_accuracies_count():
     rate = Row(row="a", quantity="ratio", measured="m", goal=">= 0.97")
-    assert told(rate, None, (0.90, 0.98, 1.0))["holds"] is True
+    assert row_facts(rate, None, (0.90, 0.98, 1.0))["holds"] is True
     gain = Row(row="a", quantity="gained, points", measured="m", goal=">= 0")
-    assert told(gain, None, (-3.0, 0.5, 1.0))["holds"] is False
+    assert row_facts(gain, None, (-3.0, 0.5, 1.0))["holds"] is False
 
 
 def test_a_goal_of_seeds_holds_for_the_worst_of_them():
     gain = Row(row="a", quantity="gained, points", measured="m", goal=">= 0")
-    assert told(gain, None, (4.7, 1.9, -0.8))["holds"] is False
-    assert told(gain, None, (4.7, 1.9, 0.8))["holds"] is True
+    assert row_facts(gain, None, (4.7, 1.9, -0.8))["holds"] is False
+    assert row_facts(gain, None, (4.7, 1.9, 0.8))["holds"] is True
     error = Row(row="a", quantity="error, %", measured="m", goal="<= 5")
-    assert told(error, None, (4.0, 4.0, 5.5))["holds"] is False
+    assert row_facts(error, None, (4.0, 4.0, 5.5))["holds"] is False
     rate = Row(row="a", quantity="ratio", measured="m", goal=">= 1")
-    assert told(rate, None, (0.9, 1.1, 1.2))["holds"] is True  # rounds, not seeds
+    assert row_facts(rate, None, (0.9, 1.1, 1.2))["holds"] is True  # rounds, not seeds
 
 
 def test_off_and_holds():
@@ -128,14 +128,14 @@ def test_off_and_holds():
         row="a", quantity="b", published=10.0, simulated="s", marked="predicted",
         within_pct=5, measured="m", goal=">= 2",
     )  # fmt: skip
-    assert told(row, 10.4, (3.0,))["off_pct"] == pytest.approx(4)
-    assert told(row, 10.4, (3.0,))["holds"] is True
-    assert told(row, 10.6, (3.0,))["holds"] is False
-    assert told(row, 10.4, (1.0, 2.0))["holds"] is False
-    assert told(row, 10.4, ())["holds"] is True
+    assert row_facts(row, 10.4, (3.0,))["off_pct"] == pytest.approx(4)
+    assert row_facts(row, 10.4, (3.0,))["holds"] is True
+    assert row_facts(row, 10.6, (3.0,))["holds"] is False
+    assert row_facts(row, 10.4, (1.0, 2.0))["holds"] is False
+    assert row_facts(row, 10.4, ())["holds"] is True
     fitted = Row(row="a", quantity="b", published=10.0, simulated="s", marked="fitted")
-    assert told(fitted, 10.0, ())["off_pct"] is None  # no evidence, however near
-    assert told(fitted, 10.0, ())["holds"] is None
+    assert row_facts(fitted, 10.0, ())["off_pct"] is None  # no evidence, however near
+    assert row_facts(fitted, 10.0, ())["holds"] is None
 
 
 def test_shares_have_the_names_of_their_rows():
@@ -163,23 +163,23 @@ def test_a_kept_result_has_the_numbers_of_its_claim(name):
 def test_the_tables_are_of_the_claims_and_say_nothing_of_whoever_measured():
     texts = [path.read_text() for path in sorted(results.HERE.iterdir())]
     of_rows = {line["name"] for line in results._read(results.HERE / "rows.csv")}
-    # Beside them what benches promise that no table has.
+    # Rows of benches are promises that no table has.
     assert {name for name in of_rows if not name.startswith("bench/")} == set(NAMES)
-    assert not any(".zip" in text for text in texts)  # where somebody's images are
+    assert not any(".zip" in text for text in texts)  # paths of a user's images
     claims = results.HERE.with_name("claims").rglob("*.yaml")
     lines = sum(text.count("\n") for text in [*texts, *(c.read_text() for c in claims)])
     assert lines <= 1800, "what is claimed and what came of it, a line a number"
 
 
 def test_a_row_that_was_left_out_is_kept_without_numbers(tmp_path, monkeypatch):
-    """A claim gains a row, or one asks for some of its rows: what was measured is not lost."""
+    """A row without numbers, as a new one of a claim is, does not lose those of other rows."""
     name = "edl_dist/table3"
     facts, rows = kept(name), card(name)[1].rows
     first = facts["rows"][0]
     results.keep(tmp_path, facts | {"rows": facts["rows"][1:]}, rows)
-    found = results.found_in(tmp_path, name)
-    assert set(found[first["row"], first["quantity"]].values()) == {None}
-    assert len(found) == len(rows)
+    numbers = results.found_in(tmp_path, name)
+    assert set(numbers[first["row"], first["quantity"]].values()) == {None}
+    assert len(numbers) == len(rows)
     monkeypatch.setattr(results, "found_in", lambda folder, of: {})
     assert {row["measured"] for row in kept(name)["rows"]} == {None}
 
@@ -201,7 +201,7 @@ def test_the_best_candidate_is_that_of_validation_and_of_equal_bytes():
         "easgd": [50, 52],
         "easgd_a": [51, 50],
     }
-    values = {f"global_validation_top1/{name}": own for name, own in validated.items()}
+    values = {f"global_validation_top1/{name}": top1 for name, top1 in validated.items()}
     sent = {"ma_10": 5.0, "ma_50": 1.0, "easgd": 1.0, "easgd_a": 0.5}
     values |= {f"exchanged_mb/{name}": [mb, mb] for name, mb in sent.items()}
     assert best_candidates(values, ["ma", "easgd", "soup"], "ma_50") == {
@@ -214,7 +214,7 @@ def test_the_best_candidate_is_that_of_validation_and_of_equal_bytes():
 
 
 def test_a_share_of_time_is_to_where_the_other_ends():
-    """Between looks along a line, of the best so far; both seeds or none."""
+    """Between evaluations the best top-1 so far is interpolated; all seeds have a share or none."""
     seen = {
         "blocks": [
             [(10.0, 40.0), (20.0, 60.0), (30.0, 55.0)],
@@ -237,7 +237,7 @@ def test_what_is_undefined_is_kept_with_its_reason(tmp_path):
     assert results.undefined_in(tmp_path, name) == {
         ("E-DNN_G", "speed"): "it is flat, early"
     }
-    (line,) = [one for one in as_markdown(facts).splitlines() if "E-DNN\\_G | speed" in one]
+    (line,) = [k for k in as_markdown(facts).splitlines() if "E-DNN\\_G | speed" in k]
     assert "1.58 | undefined: it is flat, early |" in line
     seen = (tmp_path / "curves.csv").read_text().splitlines()
     assert seen == ["name,curve,points", f"{name},ma_g,0.5 60.25; 20 44 | 0.5 61"]
@@ -252,13 +252,13 @@ def test_from_the_command_line(kdlab_cli, elsewhere):
     words = ("reproduce", "edl_dist/table3", "--simulate-only", "--keep", "--json")
     code, out, err = kdlab_cli(*words)
     assert code == 0, err
-    told = json.loads(out.strip().split("\n")[-1])
-    assert {"name", "rows", "figures", "machine", "versions", "command"} <= told.keys()
-    row = next(r for r in told["rows"] if r["row"] == "12 cores")
+    answer = json.loads(out.strip().split("\n")[-1])
+    assert {"name", "rows", "figures", "machine", "versions", "command"} <= answer.keys()
+    row = next(r for r in answer["rows"] if r["row"] == "12 cores")
     assert row["is"] == "predicted"
     assert abs(row["off_pct"]) <= 5
     assert results.names()["edl_dist/table3"] == Path("registry/results").resolve()
-    assert kept("edl_dist/table3")["rows"] == told["rows"]
+    assert kept("edl_dist/table3")["rows"] == answer["rows"]
     code, _, err = kdlab_cli("reproduce", "measurement.repeats=5")
     assert code == 2
     code, _, err = kdlab_cli("reproduce", "edl_dist/table9")
@@ -301,10 +301,10 @@ def test_the_last_part_of_a_name_is_enough_where_one_has_it():
 @pytest.mark.slow("a student and its teachers, at a set speed")
 @pytest.mark.nightly
 def test_a_share_is_measured(elsewhere):
-    """A tenth of what the student needs: a busy machine cannot make that a half."""
+    """Teachers supply a tenth of what the student needs: even on a busy machine it has < half."""
     spec = Shares(cases={"tenth": Teachers(teachers=2, each=0.05)}, repeats=1)
-    (found,) = spec.measure(elsewhere, lambda line: None).values.values()
-    assert 0 < found[0] < 0.5
+    (shares,) = spec.measure(elsewhere, lambda line: None).values.values()
+    assert 0 < shares[0] < 0.5
 
 
 @pytest.mark.slow("two runs, one of them served")
@@ -316,7 +316,8 @@ def test_accuracies_are_measured_and_drawn(elsewhere, kdlab_home):
 
 
 @pytest.mark.long
-def test_a_variant_stands_where_a_source_does(here, elsewhere, kdlab_home):
+@pytest.mark.usefixtures("here")
+def test_a_variant_stands_where_a_source_does(elsewhere, kdlab_home):
     spec = Trained(
         experiment="smoke/in_process",
         without_images="smoke/in_process",
@@ -324,10 +325,10 @@ def test_a_variant_stands_where_a_source_does(here, elsewhere, kdlab_home):
         variants={"cool": {"loss.temperature": 1}, "hot": {"loss.temperature": 8}},
         curves=True,
     )
-    found = spec.measure(elsewhere, lambda line: None)
-    cool, hot = found.values["top1/cool"][0], found.values["top1/hot"][0]
-    assert found.values["top1/cool-hot"] == [cool - hot]
-    assert found.values["top1/teacher of hot"] == found.values["top1/teacher of cool"]
-    assert {"ece/cool", "ece/hot", "ece/teacher of cool"} <= found.values.keys()
-    assert set(found.curves["top-1 on validation, %"]) == {"cool", "hot"}
-    assert len(set(found.facts["spec_hash"])) == 2
+    measured = spec.measure(elsewhere, lambda line: None)
+    cool, hot = measured.values["top1/cool"][0], measured.values["top1/hot"][0]
+    assert measured.values["top1/cool-hot"] == [cool - hot]
+    assert measured.values["top1/teacher of hot"] == measured.values["top1/teacher of cool"]
+    assert {"ece/cool", "ece/hot", "ece/teacher of cool"} <= measured.values.keys()
+    assert set(measured.curves["top-1 on validation, %"]) == {"cool", "hot"}
+    assert len(set(measured.facts["spec_hash"])) == 2
