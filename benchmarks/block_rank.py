@@ -112,7 +112,7 @@ _PLANS: dict[Variant, PlanName] = {
 }
 
 
-def made(name: Variant, costs: StageCosts) -> ExecutionPlan:
+def plan_of(name: Variant, costs: StageCosts) -> ExecutionPlan:
     """Return the plan that a variant of Fig. 4 carries out."""
     if name != "ideal":
         return programme(_PLANS[name], costs, decoupled=name != "tr")
@@ -199,13 +199,13 @@ class _Round:
     others: float  # cores that processes of others had
 
 
-def timed_slices(told: SlicesOfRanks, rank: int) -> SliceTimes:
+def timed_slices(job: SlicesOfRanks, rank: int) -> SliceTimes:
     """Measure seconds per step of every variant in every round, whole and by part."""
-    with _joined(told, rank) as cut:
+    with _joined(job, rank) as cut:
         _does(rank, "profiling the blocks")
-        first = told.costs(cut.profile(told.batch, steps=100, max_s=told.profile_s))
-        names = told.variants
-        programmes = {name: made(name, first) for name in names}
+        first = job.costs(cut.profile(job.batch, steps=100, max_s=job.profile_s))
+        names = job.variants
+        programmes = {name: plan_of(name, first) for name in names}
         alike = same_plan(programmes)
         for line in plan_lines(programmes, alike):
             _say(rank, line)
@@ -214,13 +214,13 @@ def timed_slices(told: SlicesOfRanks, rank: int) -> SliceTimes:
         for name, variant in variants.items():
             _does(rank, f"filling {name}")
             # Each stage finds its next input there when a slice begins.
-            variant.advance(told.warm_up + variant.ahead)
+            variant.advance(job.warm_up + variant.ahead)
             for worker in variant.workers:
                 worker.spans.clear()
         rounds: list[_Round] = []
-        begin, spare = time.monotonic(), max(0, (psutil.cpu_count() or 1) - told.world)
-        while from_first(_goes_on(told, rounds, time.monotonic() - begin, spare), bool):
-            rounds.append(_round(told, cut, variants, programmes))
+        begin, spare = time.monotonic(), max(0, (psutil.cpu_count() or 1) - job.world)
+        while from_first(_goes_on(job, rounds, time.monotonic() - begin, spare), bool):
+            rounds.append(_round(job, cut, variants, programmes))
         counted = quiet_rounds(rounds, spare)
         return SliceTimes(
             seconds={name: [r.seconds[alike[name]] for r in counted] for name in names},
@@ -359,13 +359,13 @@ def _parts(variant: Running) -> dict[str, float]:
     return seconds
 
 
-def memory_mb(told: SlicesOfRanks, rank: int, programme: ExecutionPlan) -> float:
+def memory_mb(job: SlicesOfRanks, rank: int, programme: ExecutionPlan) -> float:
     """Measure the megabytes that this device needs in some steps of one variant.
 
     Its own blocks' weights, and what the steps add to a process that has built the models:
     optimiser, gradients, activations, buffers.
     """
-    with _joined(told, rank) as cut:
+    with _joined(job, rank) as cut:
         variant = running(programme, cut)
         weights = {
             id(p): p.numel() * p.element_size()
@@ -379,7 +379,7 @@ def memory_mb(told: SlicesOfRanks, rank: int, programme: ExecutionPlan) -> float
         }
         before = psutil.Process().memory_info().rss
         _does(rank, "taking some steps")
-        variant.advance(told.steps)
+        variant.advance(job.steps)
         dist.barrier()
         if cut.device.type == "cuda":
             return torch.cuda.max_memory_allocated() / 1e6

@@ -27,6 +27,7 @@ from kdlab.events.ranks import GenerationStarted, GroupRecovered
 from kdlab.events.teachers import ChaosCaused
 from kdlab.events.training import StepLogged
 from kdlab.models.patch_net import PatchNet
+from kdlab.papers.edl_dist.reader_instructions import EmitEvent, Send
 from kdlab.report.figures import EmitLine, Figure, at, figure
 from kdlab.run import Run, load
 from kdlab.soft_labels.source import Batch
@@ -148,10 +149,10 @@ def _recorded(source: ServedSource) -> list[_Recorded]:
     entries = LineReader(source.log.with_suffix(".jsonl"))()
     for entry in (line for line in entries if "on" in line):
         instructions = entry["told"] or []
-        events = [i["event"]["event"] for i in instructions if i["kind"] == "EmitLine"]
+        events = [i["event"]["event"] for i in instructions if i["kind"] == EmitEvent.KIND]
         # Every event's time is its last argument, or the keyword.
         at = entry["kwargs"].get("time", entry["args"][-1] if entry["args"] else -1.0)
-        sent_to = [i["teacher"] for i in instructions if i["kind"] == "Send"]
+        sent_to = [i["teacher"] for i in instructions if i["kind"] == Send.KIND]
         records.append(_Recorded(entry["on"], float(at), sent_to, "teacher_lost" in events))
     return records
 

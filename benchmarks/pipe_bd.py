@@ -198,7 +198,7 @@ def _ranks(
     """Call a function in a process for each rank and return their results."""
     with Scratch() as scratch:
         job = replace(job, meet_at=f"file://{scratch.folder}/meet")
-        each = [{"told": job, "rank": rank, **more} for rank in range(DEVICES)]
+        each = [{"job": job, "rank": rank, **more} for rank in range(DEVICES)]
         return scratch.results(
             function,
             each,

@@ -9,8 +9,8 @@ from benchmarks.block_rank import (
     SlicesOfRanks,
     _goes_on,
     _Round,
-    made,
     plan_lines,
+    plan_of,
     quiet_rounds,
     same_plan,
 )
@@ -30,7 +30,7 @@ def programmes(*work):
         for w in work
     ]
     costs = StageCosts(Profile(types={"cpu": blocks}, devices=["cpu"] * 2), 32)
-    return {name: made(name, costs) for name in VARIANTS}
+    return {name: plan_of(name, costs) for name in VARIANTS}
 
 
 def test_variants_of_the_same_plan_are_timed_once():
