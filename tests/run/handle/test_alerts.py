@@ -1,4 +1,4 @@
-"""Who is told what of a run, once, and where it goes: over logs that are written by hand."""
+"""Alerts of a run: what is sent, once, and to which host; from logs written by hand."""
 
 import contextlib
 import json
@@ -23,25 +23,25 @@ SECRET = "/services/T0/B0/secret"
 
 @pytest.fixture
 def site(monkeypatch):
-    found = Site()
-    monkeypatch.setenv("KDLAB_WEBHOOK", found.url(SECRET))
-    yield found
-    found.close()
+    server = Site()
+    monkeypatch.setenv("KDLAB_WEBHOOK", server.url(SECRET))
+    yield server
+    server.close()
 
 
 @pytest.fixture
 def folder(tmp_path):
-    found = RunFolder(tmp_path / "runs" / "r1")
-    found.path.mkdir(parents=True)
-    found.write_origin("edl/mine", "abc")
-    found.write_status(state="running", created=1000.0)
-    EventLog(found.events).close()
-    return found
+    run = RunFolder(tmp_path / "runs" / "r1")
+    run.path.mkdir(parents=True)
+    run.write_origin("edl/mine", "abc")
+    run.write_status(state="running", created=1000.0)
+    EventLog(run.events).close()
+    return run
 
 
 @pytest.fixture
-def told(folder, monkeypatch):
-    """Alerts of the folder, and what they send."""
+def recorded(folder, monkeypatch):
+    """The alerts of the folder, and a list of what they send."""
     sent = []
     monkeypatch.setattr(module, "send", lambda address, *words: sent.append(words))
     return Alerts(folder, "https://h/x"), sent
@@ -55,20 +55,19 @@ def started(**facts):
 
 
 def step(time, number, starved_s, **waits):
-    """A step of a served student, which waited so long so far."""
+    """A step of a served student that has waited for `starved_s` seconds so far."""
     waits = {"queued_s": 1.0 * number, "views_s": 0.0, "computed_s": 9.0 * number} | waits
     figures = {"starved_s": starved_s, "wire_s": 0.0} | waits
     return event("step_logged", time, step=number, of_steps=99, loss=1.0, **figures)
 
 
 def epochs(*top1):
-    for number, one in enumerate(top1, 1):
-        yield event(
-            "epoch_done", 1000.0 + number, epoch=number, of_epochs=9, validation_top1=one
-        )
+    for number, percent in enumerate(top1, 1):
+        facts = {"epoch": number, "of_epochs": 9, "validation_top1": percent}
+        yield event("epoch_done", 1000.0 + number, **facts)
 
 
-# What it goes as
+# The message for each host
 
 
 def test_each_host_gets_what_it_takes():
@@ -83,9 +82,9 @@ def test_each_host_gets_what_it_takes():
     }  # fmt: skip
     ntfy = request("https://ntfy.sh/topic", "größe: failed", text)
     assert (ntfy.data.decode(), ntfy.get_header("Title")) == (text, "gr??e: failed")
-    other = request("https://example.org/hook", title, text)
-    assert json.loads(other.data) == {"title": title, "text": text}
-    assert {one.get_method() for one in (slack, discord, ntfy, other)} == {"POST"}
+    plain = request("https://example.org/hook", title, text)
+    assert json.loads(plain.data) == {"title": title, "text": text}
+    assert {posted.get_method() for posted in (slack, discord, ntfy, plain)} == {"POST"}
 
 
 @pytest.mark.parametrize(
@@ -95,9 +94,9 @@ def test_each_host_gets_what_it_takes():
 )  # fmt: skip
 def test_only_https_is_an_address_or_this_machine(monkeypatch, address):
     monkeypatch.setenv("KDLAB_WEBHOOK", address)
-    with pytest.raises(BadInput, match="KDLAB_WEBHOOK is no https:// address") as found:
+    with pytest.raises(BadInput, match="KDLAB_WEBHOOK is no https:// address") as refused:
         webhook()
-    assert address == "https://" or address not in str(found.value)
+    assert address == "https://" or address not in str(refused.value)
 
 
 def test_the_address_may_stand_in_the_file_of_secrets(monkeypatch, tmp_path):
@@ -139,16 +138,16 @@ def test_it_is_posted_and_a_redirect_is_not_followed(site):
     ],
 )
 def test_why_it_was_not_taken_never_has_the_address(address):
-    with pytest.raises(ClusterError, match="did not take an alert") as found:
+    with pytest.raises(ClusterError, match="did not take an alert") as refused:
         send(address, "a", "b")
-    assert "secret" not in str(found.value)
+    assert "secret" not in str(refused.value)
 
 
-# What is told
+# Which events send an alert
 
 
-def test_a_starving_student_is_told_once_an_hour(told):
-    alerts, sent = told
+def test_a_starving_student_is_told_once_an_hour(recorded):
+    alerts, sent = recorded
     alerts.on_event(started())
     alerts.on_event(event("member_started", 1000.0, source="served"))
     for number in range(60):  # it waits for half of its time, and 10 % in the first minutes
@@ -162,19 +161,17 @@ def test_a_starving_student_is_told_once_an_hour(told):
     assert "One more teacher would help" in sent[0][1]
 
 
-def test_a_student_that_is_the_slow_side_is_told_to_nobody(told):
-    alerts, sent = told
+def test_a_student_that_is_the_slow_side_is_told_to_nobody(recorded):
+    alerts, sent = recorded
     alerts.on_event(started())
     for number in range(30):
         alerts.on_event(step(1000.0 + 100 * number, number, 20.0 * number))
-    alerts.on_event(
-        step(5000.0, 2, 4000.0)
-    )  # gone back to a checkpoint: nothing to compare with
+    alerts.on_event(step(5000.0, 2, 4000.0))  # back at a checkpoint: nothing to compare
     assert sent == []
 
 
-def test_a_student_whose_teachers_are_gone_starves_though_nothing_happens(told):
-    alerts, sent = told
+def test_a_student_whose_teachers_are_gone_starves_though_nothing_happens(recorded):
+    alerts, sent = recorded
     alerts.on_event(started())
     alerts.on_event(event("all_teachers_lost", 2000.0))
     alerts.update(2299.0)
@@ -200,45 +197,45 @@ def test_a_student_whose_teachers_are_gone_starves_though_nothing_happens(told):
         ([None] * 9, False),
     ],
 )
-def test_who_learns_nothing_or_forgets_is_told_once(told, top1, is_told):
-    alerts, sent = told
+def test_who_learns_nothing_or_forgets_is_told_once(recorded, top1, is_told):
+    alerts, sent = recorded
     alerts.on_event(started())
     alerts.on_event(event("member_started", 1000.0, source="none"))
-    for one in epochs(*top1, *top1[-1:] * 3 * is_told):
-        alerts.on_event(one)
+    for epoch in epochs(*top1, *top1[-1:] * 3 * is_told):
+        alerts.on_event(epoch)
     assert [title for title, _ in sent] == ["mine: stops learning"] * is_told
     assert all("a guess is right in 10.0 %" in text for _, text in sent)
 
 
-def test_a_log_that_says_odd_things_tells_nothing(told):
-    alerts, sent = told
-    alerts.since = 9999.0  # before it is gone on with
+def test_a_log_that_says_odd_things_tells_nothing(recorded):
+    alerts, sent = recorded
+    alerts.since = 9999.0  # this session's start: the events are older
     for odd in ({"classes": "ten"}, {"validation": None}):
         alerts.on_event(started(**odd))
-        for one in epochs(*[10.0] * 6):
-            alerts.on_event(one)
+        for epoch in epochs(*[10.0] * 6):
+            alerts.on_event(epoch)
     alerts.since = 1000.0
     alerts.on_event(started(classes=0, validation=0))
-    for one in epochs(*[10.0] * 6):
-        alerts.on_event(one)
+    for epoch in epochs(*[10.0] * 6):
+        alerts.on_event(epoch)
     assert sent == []
 
 
-def test_terminal_and_notebook_show_it_too(told, folder):
-    alerts, _ = told
+def test_terminal_and_notebook_show_it_too(recorded, folder):
+    alerts, _ = recorded
     alerts.alert("starves", "No teacher is left.", 2000.0)
     (warned,) = read_all(folder.events)
     assert warned.text() == "warning: starves: No teacher is left."
 
 
-def test_what_an_earlier_session_did_is_told_to_nobody(told):
-    alerts, sent = told
+def test_what_an_earlier_session_did_is_told_to_nobody(recorded):
+    alerts, sent = recorded
     alerts.alert("starves", "No teacher is left.", 999.0)
     assert sent == []
 
 
-def test_teachers_that_were_gone_before_a_resume_are_no_news(told):
-    alerts, sent = told
+def test_teachers_that_were_gone_before_a_resume_are_no_news(recorded):
+    alerts, sent = recorded
     alerts.on_event(started())
     alerts.on_event(event("all_teachers_lost", 900.0))
     alerts.update(5000.0)
@@ -283,8 +280,8 @@ def test_an_end_has_its_figures_or_why_and_no_paths(status, words):
 
 
 @pytest.mark.parametrize("state", ["finished", "failed", "stopped"])
-def test_an_end_is_told_and_then_its_process_ends(told, folder, state):
-    alerts, sent = told
+def test_an_end_is_told_and_then_its_process_ends(recorded, folder, state):
+    alerts, sent = recorded
     result = {"student_top1": 91.25} if state == "finished" else None
     folder.write_status(state=state, error=None if result else "no", result=result)
     alerts.follow()
@@ -292,9 +289,9 @@ def test_an_end_is_told_and_then_its_process_ends(told, folder, state):
 
 
 def test_one_that_was_killed_is_told_and_who_killed_it_may_say_so(
-    told, folder, monkeypatch
+    recorded, folder, monkeypatch
 ):
-    alerts, sent = told
+    alerts, sent = recorded
     hold(folder)()  # its process came and went
     monkeypatch.setattr(module.time, "sleep", lambda _: None)
     alerts.follow()
@@ -323,10 +320,10 @@ def test_the_end_of_a_run_is_told_and_so_is_that_of_one_killed_with_all_its_proc
     spec = {"tracking.enabled": False, "train.epochs": 2}
     run = kdlab.load("smoke/none", spec).start(lambda line: None).wait(timeout_s=600)
     until(lambda: site.posted)
-    said = json.loads(site.posted.pop()[2])
-    assert said["title"] == "none: finished"
+    message = json.loads(site.posted.pop()[2])
+    assert message["title"] == "none: finished"
     top1 = f"{run.result['student_top1']:.4g}"
-    assert said["text"].startswith(f"{run.id}: student_top1 {top1}, seconds ")
+    assert message["text"].startswith(f"{run.id}: student_top1 {top1}, seconds ")
     long = kdlab.load("smoke/none", spec | {"train.epochs": 5000}).start(lambda line: None)
     until(lambda: any(e.KIND == "step_logged" for e in long.events()))
     os.killpg(long.folder.process().pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What can be set of a run, and what is refused: from what its folder says."""
+"""Changes of a run: what can be set and what is refused, judged by its folder."""
 
 import json
 
@@ -25,7 +25,7 @@ DEPLOYED = (
 
 @pytest.fixture
 def folder(elsewhere):
-    """Makes one of a run under way, as its process leaves it while it trains."""
+    """Make the folder of a run that trains, as its process leaves it meanwhile."""
 
     def make(name, *overrides, trains=True):
         experiment = kdlab.load(f"smoke/{name}", *overrides)
@@ -94,9 +94,10 @@ def test_what_the_run_wrote_down_may_be_damaged_or_of_another_kdlab(folder):
     run = folder("none")
     run.tunables.write_text("{")
     with pytest.raises(
-        MessageError, match=r"knobs\.json cannot be read: .* The run itself goes on"
-    ):
+        MessageError, match=r"cannot be read: .* The run itself goes on"
+    ) as refused:
         tunables(run)
+    assert "knobs.json cannot be read: " in str(refused.value)
     run.tunables.write_text(
         json.dumps({"none/seed0": [{"name": "lr_factor", "colour": 1}]})
     )
@@ -105,7 +106,7 @@ def test_what_the_run_wrote_down_may_be_damaged_or_of_another_kdlab(folder):
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "words"),
     [
         ({"loss.temperature": 0.0}, "must be > 0"),
         (
@@ -122,11 +123,11 @@ def test_what_the_run_wrote_down_may_be_damaged_or_of_another_kdlab(folder):
         ({"soft_labels.ut": 64}, "is 64 and soft_labels.ut 64; it must be less"),
     ],
 )
-def test_bad_values_are_refused_before_they_are_sent(folder, asked, said):
+def test_bad_values_are_refused_before_they_are_sent(folder, asked, words):
     run = folder("served")
     with pytest.raises((BadInput, SpecError)) as refused:
         Run(run).set(**asked)
-    assert said in str(refused.value)
+    assert words in str(refused.value)
     assert not (run.path / CONTROL).exists()
 
 
@@ -153,7 +154,7 @@ def test_a_loss_with_rules_of_its_own_is_asked(folder):
 # What is sent
 
 
-def given(run):
+def read_changes(run):
     return ChangeReader(run.path / CONTROL)()
 
 
@@ -166,12 +167,12 @@ def test_changes_are_for_the_member_that_trains_now(folder):
     handle.go_on()
     handle.checkpoint()
     handle.set(lr_factor=0.5)
-    found = given(run)
-    assert [(o.KIND, o.member) for o in found] == [
+    changes = read_changes(run)
+    assert [(change.KIND, change.member) for change in changes] == [
         ("pause", "none/seed0"), ("go_on", "none/seed1"),
         ("checkpoint", "none/seed1"), ("set", "none/seed1"),
     ]  # fmt: skip
-    assert found[-1].set == {"lr_factor": 0.5}
+    assert changes[-1].set == {"lr_factor": 0.5}
 
 
 def test_between_two_trainings_it_cannot_be_changed(folder):
@@ -182,7 +183,7 @@ def test_between_two_trainings_it_cannot_be_changed(folder):
     ends(run, "none/seed0")
     with pytest.raises(BadInput, match="at the moment"):
         Run(run).set(lr_factor=0.5)
-    assert given(run) == []
+    assert read_changes(run) == []
 
 
 @pytest.mark.parametrize("state", ["finished", "failed", "stopped", "lost"])
@@ -206,7 +207,7 @@ def test_teachers_come_and_go_where_the_run_has_started_them(folder, pool):
     handle.kill_teacher("teacher-1")
     with pytest.raises(BadInput, match="drain_teacher needs the name of a teacher"):
         handle.drain_teacher("")
-    add, drain, kill = given(run)
+    add, drain, kill = read_changes(run)
     assert (add.KIND, drain.KIND, drain.name) == (
         "add_teacher",
         "drain_teacher",
@@ -224,7 +225,7 @@ def test_teachers_of_others_are_left_alone(folder, pool):
     for ask in (Run(run).add_teacher, lambda: Run(run).kill_teacher("teacher-0")):
         with pytest.raises(BadInput, match="no teachers of its own"):
             ask()
-    assert given(run) == []
+    assert read_changes(run) == []
 
 
 def test_a_run_of_another_format_cannot_be_changed(folder):
@@ -245,7 +246,7 @@ def test_without_a_checkpoint_of_the_training_there_is_no_way_back(folder, name)
     run.write_status(state="finished", result={})
     with pytest.raises(BadInput, match="is finished; only a running one"):
         Run(run).back()
-    assert given(run) == []
+    assert read_changes(run) == []
 
 
 # Another number of ranks

@@ -1,4 +1,4 @@
-"""Whom chaos finds in a run that goes on elsewhere: from its events and its processes."""
+"""Targets of chaos in a run of another process: from its events and its processes."""
 
 import os
 import sys
@@ -40,7 +40,7 @@ def happens(run):
 
 @pytest.fixture
 def pools(monkeypatch):
-    """Teachers of pools by address, for who has the files that let one in."""
+    """Teachers of pools by address, for callers with the credentials of the pool."""
     known = {}
 
     def by_pid(address, files):
@@ -86,7 +86,7 @@ def test_ranks_on_other_machines_are_left_alone(run, happens):
 
 
 class AProcess:
-    """As so much of psutil's."""
+    """The part of `psutil.Process` that chaos reads."""
 
     def __init__(self, pid, words, children=()):
         self.pid, self.words, self._children = pid, words, children
@@ -169,16 +169,16 @@ def test_the_newest_checkpoint_is_damaged_if_another_is_whole(run):
 
 @pytest.fixture
 def trouble(monkeypatch):
-    """What it begins with, instead of a thread that hits somebody."""
+    """Record the arguments of each `ChaosRunner` in place of starting its thread."""
     asked = []
     monkeypatch.setattr(
-        module, "ChaosRunner", lambda *given: asked.append(given) or SimpleNamespace()
+        module, "ChaosRunner", lambda *args: asked.append(args) or SimpleNamespace()
     )
     return asked
 
 
 def test_it_is_given_what_the_pool_of_this_run_lets_in(run, happens, pools, trouble):
-    """The certificates are the run's own; whoever may read them may do harm."""
+    """Chaos uses the certificates of the pool: who can read them may kill its teachers."""
     happens("pool_ready", address="tls://a:1", teachers=[])
     heard = []
     kdlab.chaos(run, report=heard.append, kill_teacher=1, every_s=2.0, events=3)

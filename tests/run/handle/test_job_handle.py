@@ -1,4 +1,4 @@
-"""What is seen of a run from outside: over folders that are written by hand."""
+"""A run from outside: state, result, events and signals, from folders written by hand."""
 
 import os
 import shutil
@@ -25,17 +25,17 @@ from kdlab.tracking import PENDING
 
 @pytest.fixture
 def folder(tmp_path):
-    """Of a run that goes on: in this process, which lives."""
-    found = RunFolder(tmp_path / "runs" / "a-run")
-    found.path.mkdir(parents=True)
-    found.write_origin("mine", "abc")
-    found.write_status(state="running")
-    return found
+    """The folder of a running run whose process is this one."""
+    run = RunFolder(tmp_path / "runs" / "a-run")
+    run.path.mkdir(parents=True)
+    run.write_origin("mine", "abc")
+    run.write_status(state="running")
+    return run
 
 
 @pytest.fixture(autouse=True)
 def let_go(folder):
-    """Its process is gone, once this is called."""
+    """End the run's process, as far as its folder says: release its lock."""
     done = hold(folder)
     yield done
     done()
@@ -43,7 +43,7 @@ def let_go(folder):
 
 @pytest.fixture
 def time_passes(monkeypatch):
-    """Calls what a test gives instead of waiting; each look is a second later."""
+    """Replace sleeping by the calls that a test passes; each takes one second."""
 
     def install(*happens):
         rest, now = list(happens), [0.0]
@@ -98,28 +98,28 @@ def test_a_stopped_run_says_how_it_goes_on(folder):
     folder.write_status(state="stopped", exit_code=130)
     with pytest.raises(
         RunStopped, match="stopped by the user; its checkpoints are kept"
-    ) as said:
+    ) as caught:
         _ = Run(folder).result
-    assert str(said.value).endswith("kdlab resume a-run")
+    assert str(caught.value).endswith("kdlab resume a-run")
 
 
 @pytest.mark.parametrize(("code", "expected"), [(2, 2), (1, 1), (None, 1)])
 def test_a_failed_run_says_why_where_and_what_to_do(folder, code, expected):
     folder.write_status(state="failed", exit_code=code, error="The loss is nan.")
-    with pytest.raises(RunFailed, match=r"Run a-run failed: The loss is nan\.") as said:
+    with pytest.raises(RunFailed, match=r"Run a-run failed: The loss is nan\.") as caught:
         _ = Run(folder).result
-    assert str(folder.log) in str(said.value)
-    assert str(said.value).endswith("kdlab resume a-run")
-    assert said.value.exit_code == expected  # 2: its input was wrong
+    assert str(folder.log) in str(caught.value)
+    assert str(caught.value).endswith("kdlab resume a-run")
+    assert caught.value.exit_code == expected  # 2: its input was wrong
 
 
 def test_a_reason_that_says_how_it_goes_on_is_enough(folder):
     folder.write_status(
         state="failed", error="No room. Make some, then\n    kdlab resume a-run"
     )
-    with pytest.raises(RunFailed) as said:
+    with pytest.raises(RunFailed) as caught:
         _ = Run(folder).result
-    assert str(said.value).count("kdlab resume a-run") == 1
+    assert str(caught.value).count("kdlab resume a-run") == 1
 
 
 def test_a_failure_without_a_reason_is_no_riddle(folder):
@@ -145,7 +145,7 @@ def test_one_that_has_not_ended_has_no_result_yet(folder, state):
 
 
 def test_last_words_that_come_while_it_is_looked_at_count(folder, let_go, monkeypatch):
-    """It was running when its status was read, and gone when it was asked whether it lives."""
+    """The run may end between the read of its status and the check of its process."""
     alive = RunFolder.alive
 
     def ends(folder):
@@ -274,12 +274,12 @@ def test_what_every_kind_says_for_itself_is_asked_of_it(folder):
 
 @pytest.fixture
 def sent(monkeypatch):
-    """What goes out instead of a signal, to this process as if it filled the folder."""
-    found = []
+    """Record signals in place of sending them; this process counts as the run's."""
+    signals = []
     monkeypatch.setattr(module, "_fills", lambda process, folder: True)
-    monkeypatch.setattr(os, "kill", lambda *asked: found.append(("one", *asked)))
-    monkeypatch.setattr(os, "killpg", lambda *asked: found.append(("group", *asked)))
-    return found
+    monkeypatch.setattr(os, "kill", lambda *asked: signals.append(("one", *asked)))
+    monkeypatch.setattr(os, "killpg", lambda *asked: signals.append(("group", *asked)))
+    return signals
 
 
 def test_a_stop_asks_its_process_and_a_kill_ends_the_group(folder, sent, monkeypatch):
@@ -304,7 +304,7 @@ def test_what_was_killed_by_its_user_is_stopped_and_keeps_its_checkpoints(
 
 @pytest.mark.parametrize("state", ["finished", "failed", "stopped"])
 def test_what_has_ended_is_sent_nothing(folder, let_go, sent, state):
-    """Its number may be somebody else's by now."""
+    """Its pid may belong to another process by now."""
     folder.write_status(state=state, result={})
     run = Run(folder)
     run.stop()
@@ -327,7 +327,7 @@ def test_what_ends_meanwhile_is_no_error(folder, let_go, monkeypatch):
 
 
 def test_a_process_that_is_none_of_its_own_gets_no_signal(folder, monkeypatch):
-    """A folder may come from somebody else: `kdlab stop` interrupted whatever it named."""
+    """A folder of another user may name any pid: `kdlab stop` interrupted its process."""
     monkeypatch.setattr(os, "kill", lambda *asked: pytest.fail("a stranger was signalled"))
     monkeypatch.setattr(os, "killpg", lambda *asked: pytest.fail("a stranger was killed"))
     for send in (Run(folder).stop, Run(folder).kill):
@@ -338,7 +338,7 @@ def test_a_process_that_is_none_of_its_own_gets_no_signal(folder, monkeypatch):
 @pytest.mark.processes
 @pytest.mark.parametrize("folders", ["a-run", "another-run"])
 def test_the_process_of_a_folder_was_started_for_it(tmp_path, folders):
-    """The words of its command say so."""
+    """The command line of the process names the folder."""
     words = [sys.executable, "-c", "input()", "kdlab.run.process.child", tmp_path / "a-run"]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as started:
         process = psutil.Process(started.pid)
@@ -381,7 +381,7 @@ def test_what_has_no_process_yet_is_sent_nothing(tmp_path, sent):
 
 
 def test_who_asks_keeps_nobody_from_taking_it(folder, let_go):
-    """All who ask have the lock at once, each for a moment."""
+    """Each caller of `alive` takes a shared lock for a moment."""
     let_go()
     asks = threading.Thread(target=lambda: [folder.alive() for _ in range(2000)])
     asks.start()
@@ -401,7 +401,7 @@ def test_another_one_is_told_who_has_it(folder, monkeypatch):
 
 
 def test_a_lock_is_no_link_and_no_pipe(folder, let_go, tmp_path):
-    """A folder of somebody else's would have a file emptied, or a command waiting."""
+    """A folder from another user could have a file emptied, or block a command for ever."""
     let_go()
     (tmp_path / "letter").write_text("dear friend")
     lock = folder.path / "lock"
@@ -435,7 +435,7 @@ sys.stdin.read()
 
 @pytest.mark.processes
 def test_a_lock_that_was_handed_on_goes_with_its_process_alone(folder, let_go):
-    """Whoever it has forked may live on, and does not hold the folder."""
+    """A process that it forked may live on, and does not hold the folder."""
     let_go()
     with folder.held() as lock:
         started = subprocess.Popen(
@@ -447,10 +447,10 @@ def test_a_lock_that_was_handed_on_goes_with_its_process_alone(folder, let_go):
     started.kill()
     started.wait()
     until(lambda: not folder.alive())
-    (other,) = pids - {started.pid}
-    assert psutil.pid_exists(other)
+    (forked,) = pids - {started.pid}
+    assert psutil.pid_exists(forked)
     started.stdin.close()
-    until(lambda: not psutil.pid_exists(other))
+    until(lambda: not psutil.pid_exists(forked))
     started.stdout.close()
 
 

@@ -1,4 +1,4 @@
-"""Tags, notes, runs out of sight and runs that are gone: over folders that are written by hand."""
+"""Tags, notes, archived and deleted runs: from folders written by hand."""
 
 import json
 import os
@@ -20,8 +20,8 @@ DELETED = r"^deleted: r1 \(finished\): 1\.0 MB, \d files, students: 1"
 
 
 @pytest.fixture
-def made(tmp_path, monkeypatch):
-    """Makes a run's folder among all runs; the names sort by their age."""
+def add_run(tmp_path, monkeypatch):
+    """Add the folder of a run; the number in its name is also its time of creation."""
     monkeypatch.setenv("KDLAB_RUNS", str(tmp_path / "runs"))
 
     def make(name="r1", state="finished"):
@@ -38,8 +38,8 @@ def made(tmp_path, monkeypatch):
     return make
 
 
-def test_tags_and_a_note_are_kept_and_shown(made):
-    run = made()
+def test_tags_and_a_note_are_kept_and_shown(add_run):
+    run = add_run()
     run.tag("good", "lr:0.1", "good")
     run.tag(drop=["lr:0.1", "never"])
     run.note("try again\nwith <b>more</b> epochs")
@@ -51,8 +51,8 @@ def test_tags_and_a_note_are_kept_and_shown(made):
     assert (row["tags"], row["archived"]) == (("good",), False)
 
 
-def test_archived_runs_are_out_of_sight_and_counted(made):
-    old, new = made("r1"), made("r2")
+def test_archived_runs_are_out_of_sight_and_counted(add_run):
+    old, new = add_run("r1"), add_run("r2")
     old.archive()
     assert [run.id for run in runs()] == ["r2"]
     assert repr(runs()).endswith("1 archived: kdlab runs --all")
@@ -76,16 +76,16 @@ def test_archived_runs_are_out_of_sight_and_counted(made):
         {"note": "\ud800"},
     ],
 )
-def test_what_is_no_mark_is_refused_and_those_that_were_stay(made, change):
-    run = made()
+def test_what_is_no_mark_is_refused_and_those_that_were_stay(add_run, change):
+    run = add_run()
     run.tag("good")
     with pytest.raises(BadInput, match="Run r1 is not marked: "):
         marks.mark(run.folder, **change)
     assert run.marks.tags == ("good",)
 
 
-def test_damaged_marks_are_none_with_a_line_and_can_be_made_anew(made, caplog):
-    run = made()
+def test_damaged_marks_are_none_with_a_line_and_can_be_made_anew(add_run, caplog):
+    run = add_run()
     (run.path / "marks.json").write_text('{"note": "\\ud800"}')
     assert run.id in repr(runs())
     assert "marks.json cannot be read" in caplog.text
@@ -93,25 +93,25 @@ def test_damaged_marks_are_none_with_a_line_and_can_be_made_anew(made, caplog):
     assert run.marks == marks.Marks(tags=("good",))
 
 
-def test_nothing_of_a_run_that_was_deleted_meanwhile_comes_back(made):
-    run = made()
+def test_nothing_of_a_run_that_was_deleted_meanwhile_comes_back(add_run):
+    run = add_run()
     shutil.rmtree(run.path)
     with pytest.raises(BadInput, match="was deleted meanwhile"):
         run.tag("good")
     assert not run.path.exists()
 
 
-def test_a_deleted_run_is_gone_with_what_is_said_of_it(made):
-    run, other = made("r1"), made("r2")
+def test_a_deleted_run_is_gone_with_what_is_said_of_it(add_run):
+    run, newer = add_run("r1"), add_run("r2")
     assert re.match(DELETED, run.delete())
-    assert [one.id for one in runs()] == [other.id]
-    assert sorted(run.path.parent.iterdir()) == [other.path]
+    assert [listed.id for listed in runs()] == [newer.id]
+    assert sorted(run.path.parent.iterdir()) == [newer.path]
     with pytest.raises(kdlab.KdlabError):
         attach("r1")
 
 
-def test_one_that_goes_on_is_not_deleted(made):
-    run = made(state="running")
+def test_one_that_goes_on_is_not_deleted(add_run):
+    run = add_run(state="running")
     let_go = hold(run.folder)
     with pytest.raises(BadInput, match=r"r1 is running; stop it first: kdlab stop r1"):
         run.delete()
@@ -121,9 +121,9 @@ def test_one_that_goes_on_is_not_deleted(made):
     assert "deleted: r1 (lost)" in run.delete()
 
 
-def test_one_that_somebody_goes_on_with_at_that_moment_is_not_deleted(made, monkeypatch):
+def test_one_that_somebody_goes_on_with_at_that_moment_is_not_deleted(add_run, monkeypatch):
     monkeypatch.setattr("kdlab.experiment.folder.PATIENCE_S", 0.0)
-    run = made()
+    run = add_run()
     let_go = hold(run.folder)  # its status is still that of before
     with pytest.raises(BadInput, match="already running"):
         run.delete()
@@ -131,8 +131,8 @@ def test_one_that_somebody_goes_on_with_at_that_moment_is_not_deleted(made, monk
     assert run.path.is_dir()
 
 
-def test_an_interrupted_deletion_leaves_no_half_of_a_run(made, monkeypatch):
-    run, other = made("r1"), made("r2")
+def test_an_interrupted_deletion_leaves_no_half_of_a_run(add_run, monkeypatch):
+    run, newer = add_run("r1"), add_run("r2")
 
     def interrupted(path):
         os.unlink(next(path.rglob("student.safetensors")))
@@ -142,14 +142,14 @@ def test_an_interrupted_deletion_leaves_no_half_of_a_run(made, monkeypatch):
         patch.setattr(marks.shutil, "rmtree", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run.delete()
-    assert [one.id for one in runs()] == ["r2"]
+    assert [listed.id for listed in runs()] == ["r2"]
     assert not run.path.exists()
-    other.delete()  # clears up what was left
+    newer.delete()  # clears up what was left
     assert list(run.path.parent.iterdir()) == []
 
 
-def test_a_link_to_a_folder_elsewhere_is_deleted_and_that_folder_is_not(made, tmp_path):
-    run = made()
+def test_a_link_to_a_folder_elsewhere_is_deleted_and_that_folder_is_not(add_run, tmp_path):
+    run = add_run()
     elsewhere = run.path.rename(tmp_path / "elsewhere")
     run.path.symlink_to(elsewhere)
     run.delete()
@@ -157,20 +157,20 @@ def test_a_link_to_a_folder_elsewhere_is_deleted_and_that_folder_is_not(made, tm
     assert (elsewhere / "experiment.json").is_file()
 
 
-def test_an_mlflow_that_does_not_answer_keeps_its_runs_and_it_is_said(made, monkeypatch):
+def test_an_mlflow_that_does_not_answer_keeps_its_runs_and_it_is_said(add_run, monkeypatch):
     def refused(uri):
         raise OSError("refused")
 
     monkeypatch.setattr("kdlab.tracking.store.client", refused)
-    run = made()
+    run = add_run()
     write_json(run.path / "tracking.json", {"uri": "http://h", "runs": {"": "x"}})
     assert run.delete().endswith("; MLflow still has it (refused)")
     assert not run.path.exists()
 
 
 @pytest.mark.long
-def test_commands_mark_and_delete(made, kdlab_cli):
-    made("r1"), made("r2")
+def test_commands_mark_and_delete(add_run, kdlab_cli):
+    add_run("r1"), add_run("r2")
     asked = ("mark", "r1", "--tag", "good", "--note", "mine", "--archive")
     assert kdlab_cli(*asked)[:2] == (0, "r1: good · mine · archived\n")
     assert "r1" not in kdlab_cli("runs")[1]
@@ -186,8 +186,8 @@ def test_commands_mark_and_delete(made, kdlab_cli):
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y", []), ("n", ["r1"]), ("", ["r1"])])
-def test_who_is_asked_says_yes_or_keeps_it(made, kdlab_cli, monkeypatch, answer, left):
-    made()
+def test_who_is_asked_says_yes_or_keeps_it(add_run, kdlab_cli, monkeypatch, answer, left):
+    add_run()
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda: answer)
     kdlab_cli("delete", "r1")

@@ -1,4 +1,4 @@
-"""Results, plans and lists of runs, as people see them: over folders written by hand."""
+"""Results, plans and lists of runs, as users see them: from folders written by hand."""
 
 import time
 
@@ -76,14 +76,14 @@ def test_plans_are_those_of_all_members(tmp_path):
     folder = RunFolder(tmp_path)
     planned(folder, "tr/seed1", "0: a & b")
     planned(folder, "tr/seed0", "0: c", drawn=True)
-    found = plans(folder)
-    assert [(p.member, p.table, p.gantt is None) for p in found] == [
+    sheets = plans(folder)
+    assert [(p.member, p.table, p.gantt is None) for p in sheets] == [
         ("tr/seed0", "0: c", False), ("tr/seed1", "0: a & b", True)
     ]  # fmt: skip
-    shown = found._repr_html_()
+    shown = sheets._repr_html_()
     assert "a &amp; b" in shown
     assert shown.count("<img") == 1
-    assert Run(folder).plans() == found
+    assert Run(folder).plans() == sheets
 
 
 def test_a_plan_is_its_table_in_a_terminal():
@@ -119,24 +119,24 @@ def test_what_mlflow_lacks_and_what_cannot_be_read_stands_below(tmp_path):
     odd = run(tmp_path, "odd", state="running")
     (odd.path / "status.json").write_text("{")
     (odd.path / "experiment.json").write_text("[")
-    found = RunList([late, odd])
-    lines = repr(found).splitlines()
+    run_list = RunList([late, odd])
+    lines = repr(run_list).splitlines()
     assert lines[-2] == "late: <MLflow> is slow"
     assert lines[-1].startswith("odd: status.json in")
     assert "unreadable" in lines[-3]
-    assert "&lt;MLflow&gt; is slow" in found._repr_html_()
+    assert "&lt;MLflow&gt; is slow" in run_list._repr_html_()
 
 
 def test_a_list_as_json_has_what_scripts_ask_for(tmp_path):
-    one = run(
+    finished = run(
         tmp_path, "one", state="finished",
         result={"student_top1": 91.2, "wall_seconds": 12.6},
     )  # fmt: skip
-    two = run(tmp_path, "two", state="failed")
-    first, second = RunList([one, two]).to_json()
+    failed = run(tmp_path, "two", state="failed")
+    first, second = RunList([finished, failed]).to_json()
     assert first == {
         "run_id": "one", "experiment": "mine", "state": "finished",
-        "created": 1_700_000_000.0, "run_dir": str(one.path), "student_top1": 91.2,
+        "created": 1_700_000_000.0, "run_dir": str(finished.path), "student_top1": 91.2,
         "wall_seconds": 12.6, "tags": (), "note": "", "archived": False,
     }  # fmt: skip
     assert (second["state"], second["student_top1"]) == ("failed", None)
@@ -149,11 +149,11 @@ def test_an_empty_list_says_how_to_get_a_run():
 
 
 def test_a_run_shows_itself(tmp_path):
-    one = run(
+    finished = run(
         tmp_path, "one", state="finished", result={"student_top1": 91.2, "runs": [ROW]}
     )
-    assert repr(one) == "Run(one, mine, finished)"
-    shown = one._repr_html_()
+    assert repr(finished) == "Run(one, mine, finished)"
+    shown = finished._repr_html_()
     assert "<strong>Run one</strong>" in shown
     assert ">finished<" in shown
     assert "mine, spec abc" in shown

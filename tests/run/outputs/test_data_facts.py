@@ -1,4 +1,4 @@
-"""Doubles are found by their bytes, at no more reading than is allowed."""
+"""Duplicate images are found by their bytes, within a limit on how much is read."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from kdlab.run.outputs.data_facts import facts_of
 
 @pytest.fixture
 def photos(tmp_path, kdlab_home):
-    """An image of train in test, and one in two classes."""
+    """A folder with a training image in test, and an image in two classes."""
     chance = np.random.default_rng(0)
     for part in ("train", "test"):
         for name in ("cat", "dog"):
@@ -25,13 +25,13 @@ def photos(tmp_path, kdlab_home):
     return root
 
 
-@pytest.mark.parametrize("kept", ["encoded", "decoded"])
-def test_what_is_there_twice_is_found(photos, kept):
-    data = ImageFolder(root=str(photos), size=16, kept=kept, validation_share=0).load()
+@pytest.mark.parametrize("form", ["encoded", "decoded"])
+def test_what_is_there_twice_is_found(photos, form):
+    data = ImageFolder(root=str(photos), size=16, kept=form, validation_share=0).load()
     facts = facts_of(data)
     assert len(facts.leaks) == 1
     assert len(facts.contradictions) == 1
-    if kept == "encoded":
+    if form == "encoded":
         assert facts.side == 20
         names = {str(photos / "test" / "cat" / "leak.png"), str(photos / "train/cat/0.png")}
         assert set(facts.leaks[0]) == names

@@ -1,4 +1,4 @@
-"""What a run writes about itself, and runs side by side, from logs that are written here."""
+"""Documents of a run and comparisons of runs, from logs that the tests write."""
 
 import html
 import json
@@ -60,25 +60,26 @@ def student(folder, data, width=8):
     return folder / "student.safetensors"
 
 
-# What it says of itself
+# Documents of one run
 
 
 def test_the_first_event_says_what_is_trained_on_what_and_by_what():
     setup = setup_of("seeds=[0, 1]")
-    said = announcement(setup, "smoke/in_process", "r1", "sqlite:///x")
-    assert (said.run_id, said.experiment, said.group) == ("r1", "smoke/in_process", "smoke")
-    assert said.members == ["in_process/seed0", "in_process/seed1"]
-    assert said.spec == setup.spec.to_dict()
-    assert said.spec_hash == setup.spec_hash
-    assert said.tracking_uri == "sqlite:///x"
+    started = announcement(setup, "smoke/in_process", "r1", "sqlite:///x")
+    assert (started.run_id, started.experiment) == ("r1", "smoke/in_process")
+    assert started.group == "smoke"
+    assert started.members == ["in_process/seed0", "in_process/seed1"]
+    assert started.spec == setup.spec.to_dict()
+    assert started.spec_hash == setup.spec_hash
+    assert started.tracking_uri == "sqlite:///x"
     data = setup.data
-    assert said.dataset["digest"] == data.digest
-    assert (said.dataset["classes"], said.dataset["shape"]) == (10, [1, 8, 8])
-    assert said.dataset["train"] == len(data.train)
-    assert said.versions["kdlab"]
-    assert len(said.thresholds) == 2
-    other = setup_of({"tracking.experiment": None})
-    assert announcement(other, "mine", "r1", None).group == "mine"
+    assert started.dataset["digest"] == data.digest
+    assert (started.dataset["classes"], started.dataset["shape"]) == (10, [1, 8, 8])
+    assert started.dataset["train"] == len(data.train)
+    assert started.versions["kdlab"]
+    assert len(started.thresholds) == 2
+    ungrouped = setup_of({"tracking.experiment": None})
+    assert announcement(ungrouped, "mine", "r1", None).group == "mine"
 
 
 def test_costs_are_measured_once_for_students_of_one_kind(digits, tmp_path, monkeypatch):
@@ -92,23 +93,23 @@ def test_costs_are_measured_once_for_students_of_one_kind(digits, tmp_path, monk
     setup = setup_of()
     setup.__dict__["teacher"] = "the teacher"
     data, _ = digits
-    one, same = student(tmp_path / "a", data), student(tmp_path / "b", data)
+    small, same = student(tmp_path / "a", data), student(tmp_path / "b", data)
     wider = student(tmp_path / "c", data, width=16)
-    costs, said = StudentCosts(setup), []
-    assert costs(one, said.append, taught=True) == costs(same, said.append, taught=True)
+    costs, log = StudentCosts(setup), []
+    assert costs(small, log.append, taught=True) == costs(same, log.append, taught=True)
     assert measured == [("the teacher", 10, (1, 8, 8))]
-    assert costs(one, said.append, taught=False) == {"student": {"parameters": 2.0}}
+    assert costs(small, log.append, taught=False) == {"student": {"parameters": 2.0}}
     assert measured[1][0] is None
-    costs(wider, said.append, taught=True)
+    costs(wider, log.append, taught=True)
     assert len(measured) == 3
-    assert said == []
+    assert log == []
 
 
 def test_a_student_that_cannot_be_measured_is_a_warning_and_no_end(tmp_path):
-    said = []
-    found = StudentCosts(setup_of())(tmp_path / "no.safetensors", said.append, taught=False)
-    assert found == {}
-    (warned,) = said
+    log = []
+    costs = StudentCosts(setup_of())(tmp_path / "no.safetensors", log.append, taught=False)
+    assert costs == {}
+    (warned,) = log
     assert isinstance(warned, Warned)
     assert warned.message.startswith("The costs of the student are unknown")
 
@@ -144,9 +145,9 @@ def test_adapters_around_its_blocks_are_not_the_network(tmp_path):
 
 @pytest.fixture
 def finished(elsewhere):
-    """The folder of a run whose log and results are written here."""
+    """Write the folder of a run that has ended: its log and its results."""
 
-    def make(*settings, members=("none/seed0",), top1=(60.0, 70.0), kept=True):
+    def make(*settings, members=("none/seed0",), top1=(60.0, 70.0), with_result=True):
         run, _ = create_folder(kdlab.load("smoke/none", *settings), "starting")
         log, now = EventLog(run.events), 100.0
         rows = []
@@ -154,18 +155,18 @@ def finished(elsewhere):
             folder = run.member(member)
             folder.mkdir(parents=True)
             source = member.partition("/")[0]
-            told = [
+            events = [
                 event("member_started", member=member, source=source, seed=0),
                 event("step_logged", member=member, step=8, loss=2.0, samples_seen=240),
                 event("step_logged", member=member, step=16, loss=1.0, samples_seen=480),
                 event("epoch_done", member=member, epoch=1, step=16, validation_top1=55.0),
                 event("member_done", member=member),
             ]
-            for one in told:
-                log.emit(one)
+            for logged in events:
+                log.emit(logged)
                 now += 1
-            whole = report(folder, member, right)
-            whole.write(folder)
+            result = report(folder, member, right)
+            result.write(folder)
             rows.append({
                 "member": member, "source": source, "student_top1": right,
                 "samples_lost": 1, "samples_repeated": 0, "samples_per_second": 565.0,
@@ -173,7 +174,7 @@ def finished(elsewhere):
             })  # fmt: skip
         log.emit(event("run_done", state="finished"))
         log.close()
-        if kept:
+        if with_result:
             (run.path / "result.json").write_text(
                 json.dumps({"runs": rows, "teacher_top1": 80.0})
             )
@@ -186,18 +187,18 @@ SEEDS = ("none/seed0", "none/seed1")
 
 
 def test_what_differs_is_told_and_what_it_is_about_is_not(finished):
-    one = finished("about=mine", "seeds=[0, 1]", members=SEEDS)
-    other = finished("train.lr=0.2")
-    found = kdlab.compare(one, other)
-    assert dict(found.differences()) == {"train.lr": [0.05, 0.2], "seeds": [[0, 1], [0]]}
-    first, second = found.outcomes()
+    left = finished("about=mine", "seeds=[0, 1]", members=SEEDS)
+    right = finished("train.lr=0.2")
+    compared = kdlab.compare(left, right)
+    assert dict(compared.differences()) == {"train.lr": [0.05, 0.2], "seeds": [[0, 1], [0]]}
+    first, second = compared.outcomes()
     assert first["top-1 %"].startswith("65.00 ±")
     assert second["top-1 %"] == "60.00"
     assert first["lost/repeated"] == "2/0"
-    assert first["training"] == f"{one.id[-4:]} N-training (no teacher)"
+    assert first["training"] == f"{left.id[-4:]} N-training (no teacher)"
     assert first["global top-1 %"] == "-"
-    assert "global top-1 %" not in found.head()
-    across = {(panel.title, panel.across): panel for panel in found.curves()}
+    assert "global top-1 %" not in compared.head()
+    across = {(panel.title, panel.across): panel for panel in compared.curves()}
     assert list(across) == [
         (title, over)
         for title in ("top-1 on validation", "loss on labels")
@@ -206,20 +207,20 @@ def test_what_differs_is_told_and_what_it_is_about_is_not(finished):
     curves = across["loss on labels", "samples"].curves
     assert len(curves) == 3
     assert all(points == [(240.0, 2.0), (480.0, 1.0)] for points in curves.values())
-    assert "train.lr" in str(found)
-    assert "Differences between the specs" in found._repr_html_()
-    assert found.to_json()["runs"] == [one.id, other.id]
-    assert one.id in found.save(one.path / "page.html").read_text()
+    assert "train.lr" in str(compared)
+    assert "Differences between the specs" in compared._repr_html_()
+    assert compared.to_json()["runs"] == [left.id, right.id]
+    assert left.id in compared.save(left.path / "page.html").read_text()
 
 
 def test_what_decides_stands_first_and_the_gain_is_over_the_plain_student(finished):
     both = finished(members=("none/seed0", "served/seed0"))
-    found = Comparison([both])
-    assert found.head()[:4] == ["training", "top-1 %", "gain", "teacher %"]
-    assert [(row["gain"], row["teacher %"]) for row in found.outcomes()] == [
+    compared = Comparison([both])
+    assert compared.head()[:4] == ["training", "top-1 %", "gain", "teacher %"]
+    assert [(row["gain"], row["teacher %"]) for row in compared.outcomes()] == [
         ("-", "-"), ("+10.00", "80.00")
     ]  # fmt: skip
-    titles = {panel.title: len(panel.curves) for panel in found.curves()}
+    titles = {panel.title: len(panel.curves) for panel in compared.curves()}
     assert titles["loss on labels"] == titles["loss, hinton"] == 1
     assert titles["top-1 on validation"] == 2
     plain, taught = finished(), finished("loss.temperature=2.0", members=("served/seed0",))
@@ -227,40 +228,38 @@ def test_what_decides_stands_first_and_the_gain_is_over_the_plain_student(finish
         "-",
         "+0.00",
     ]
-    other = finished(
-        "train.lr=0.2", members=("served/seed0",)
-    )  # it has more than a teacher
-    assert [row["gain"] for row in kdlab.compare(plain, other).outcomes()] == ["-", "-"]
+    changed = finished("train.lr=0.2", members=("served/seed0",))  # its lr differs too
+    assert [row["gain"] for row in kdlab.compare(plain, changed).outcomes()] == ["-", "-"]
 
 
 def test_a_student_whose_teachers_had_its_cores_has_no_speed_beside_one_without(finished):
-    found = kdlab.compare(finished(), finished(members=("served/seed0",)))
-    assert {row["samples/s"] for row in found.outcomes()} == {"-"}
-    assert "samples/s" not in found.head()
-    assert NO_SPEEDS in str(found)
-    assert html.escape(NO_SPEEDS) in found.page()
+    compared = kdlab.compare(finished(), finished(members=("served/seed0",)))
+    assert {row["samples/s"] for row in compared.outcomes()} == {"-"}
+    assert "samples/s" not in compared.head()
+    assert NO_SPEEDS in str(compared)
+    assert html.escape(NO_SPEEDS) in compared.page()
     of_one = finished(members=("none/seed0", "served/seed0"))
     assert page.markdown(NO_SPEEDS) in overview(of_one)["note.md"]
-    alone = kdlab.compare(finished(), finished())
-    assert {row["samples/s"] for row in alone.outcomes()} == {"565"}
-    assert NO_SPEEDS not in str(alone)
+    untaught = kdlab.compare(finished(), finished())
+    assert {row["samples/s"] for row in untaught.outcomes()} == {"565"}
+    assert NO_SPEEDS not in str(untaught)
 
 
 def test_the_same_spec_twice_does_not_differ(finished):
-    found = kdlab.compare(finished(), finished())
-    assert found.differences() == []
-    assert "The specs do not differ." in str(found)
-    assert "The specs do not differ." in found._repr_html_()
+    compared = kdlab.compare(finished(), finished())
+    assert compared.differences() == []
+    assert "The specs do not differ." in str(compared)
+    assert "The specs do not differ." in compared._repr_html_()
 
 
 def test_what_has_ended_is_compared_before_the_run_has(finished):
-    run = finished("seeds=[0, 1]", members=SEEDS, kept=False)
+    run = finished("seeds=[0, 1]", members=SEEDS, with_result=False)
     (row,) = compare(run).outcomes()
     assert row["top-1 %"].startswith("65.00 ±")
 
 
 def test_a_run_of_which_nothing_ended_is_a_row_of_dashes(finished):
-    run = finished(members=(), kept=False)
+    run = finished(members=(), with_result=False)
     row = Comparison([run, finished()]).outcomes()[0]
     assert set(row.values()) == {"-", run.id[-4:]}
 
@@ -279,28 +278,28 @@ def tracked(run, uri, **runs):
 
 
 def test_links_are_one_for_each_store_and_show_members_where_there_are_several(finished):
-    one, other, third = finished(), finished(), finished()
-    tracked(one, "sqlite:///x", **{"": "a", "none/seed0": "b", "none/seed1": "c"})
-    tracked(other, "sqlite:///x", **{"": "d"})
+    first, second, third = finished(), finished(), finished()
+    tracked(first, "sqlite:///x", **{"": "a", "none/seed0": "b", "none/seed1": "c"})
+    tracked(second, "sqlite:///x", **{"": "d"})
     tracked(third, "http://far:5000/", **{"": "e"})
-    here, far = kdlab.compare(one, other, third).links()
-    assert here == (
+    local, remote = kdlab.compare(first, second, third).links()
+    assert local == (
         'http://127.0.0.1:5000/#/compare-runs?runs=["b", "c", "d"]&experiments=["7"]'
     )
-    assert far.startswith("http://far:5000/#/compare-runs?")
-    assert "(kdlab ui)" in kdlab.compare(one, other)._repr_html_()
+    assert remote.startswith("http://far:5000/#/compare-runs?")
+    assert "(kdlab ui)" in kdlab.compare(first, second)._repr_html_()
 
 
 def test_what_is_in_mlflow_gets_the_page_and_what_is_in_none_is_refused(
     finished, monkeypatch
 ):
-    one, other = finished(), finished("train.lr=0.2")
+    first, second = finished(), finished("train.lr=0.2")
     with pytest.raises(BadInput, match="in MLflow yet"):
-        kdlab.compare(one, other).log()
-    tracked(one, "sqlite:///x", **{"": "a"})
+        kdlab.compare(first, second).log()
+    tracked(first, "sqlite:///x", **{"": "a"})
     logged = []
-    monkeypatch.setattr(comparison, "log_page", lambda *told: logged.append(told) or ["a"])
-    assert kdlab.compare(one, other).log() == ["a"]
+    monkeypatch.setattr(comparison, "log_page", lambda *args: logged.append(args) or ["a"])
+    assert kdlab.compare(first, second).log() == ["a"]
     ((states, name, text),) = logged
     assert [state.runs for state in states] == [{"": "a"}]
     assert name == "comparison.html"
@@ -319,27 +318,27 @@ def test_a_run_for_mlflow_is_a_page_curves_and_a_note_with_words_as_words(finish
 
 
 def test_the_overview_is_written_and_told(finished, monkeypatch):
-    run, said = finished("seeds=[0, 1]", members=SEEDS), []
+    run, events = finished("seeds=[0, 1]", members=SEEDS), []
     finding = CheckMade(code="KD-R07", result="passed", title="each says each")
     page = SimpleNamespace(page=lambda: "looked at", findings=lambda: [finding])
-    monkeypatch.setattr(documents, "examine", lambda *told: page)
-    draw_overview(run.folder, None, said.append)
-    seen, told = said
+    monkeypatch.setattr(documents, "examine", lambda *args: page)
+    draw_overview(run.folder, None, events.append)
+    seen, written = events
     assert seen is finding
-    assert isinstance(told, OverviewWritten)
+    assert isinstance(written, OverviewWritten)
     assert (run.path / "examination.html").read_text() == "looked at"
-    assert sorted(told.files) == sorted(
+    assert sorted(written.files) == sorted(
         str(run.path / name)
         for name in ("overview.html", "overview.svg", "note.md", "examination.html")
     )
 
 
 def test_a_picture_that_fails_is_a_warning_and_the_result_stays(finished, capsys):
-    run, said = finished(), []
-    draw_overview(RunFolder(run.path / "nothing"), None, said.append)
-    (told,) = said
-    assert isinstance(told, Warned)
-    assert told.message.startswith("No overview was drawn")
+    run, events = finished(), []
+    draw_overview(RunFolder(run.path / "nothing"), None, events.append)
+    (warned,) = events
+    assert isinstance(warned, Warned)
+    assert warned.message.startswith("No overview was drawn")
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -348,15 +347,15 @@ def test_a_picture_that_fails_is_a_warning_and_the_result_stays(finished, capsys
 
 @pytest.fixture
 def synced(monkeypatch):
-    """Events that MLflow had to be told, by run; an error is raised."""
+    """Counts of events that MLflow lacks, by run; an error among them is raised."""
     missing, asked = {}, []
 
     def sync(folder):
         asked.append(folder)
-        found = missing.get(folder, 0)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        count = missing.get(folder, 0)
+        if isinstance(count, Exception):
+            raise count
+        return count
 
     monkeypatch.setattr(tracking_sync, "sync", sync)
     return missing, asked
@@ -385,7 +384,7 @@ def test_each_run_and_sweep_is_told_of_newest_first(finished, synced, elsewhere)
 def test_only_a_run_that_has_not_said_its_end_is_told_to_have_been_killed(
     finished, synced, last, ends
 ):
-    """What MLflow complains of comes after the end of a run that stopped as it should."""
+    """A warning about MLflow may follow the `run_done` of a run that was stopped."""
     run = finished()
     run.folder.write_status(state="stopped", exit_code=130)
     log = EventLog(run.folder.events)
@@ -405,8 +404,8 @@ def test_what_is_under_way_is_left_to_its_own_tracker(finished, synced):
     assert synced[1] == []
 
 
-@pytest.mark.parametrize(("written", "told"), [("running", "lost"), ("stopped", "stopped")])
-def test_of_a_run_that_was_killed_the_end_is_told_once(finished, synced, written, told):
+@pytest.mark.parametrize(("written", "end"), [("running", "lost"), ("stopped", "stopped")])
+def test_of_a_run_that_was_killed_the_end_is_told_once(finished, synced, written, end):
     run = finished()
     log = EventLog(run.folder.events)
     log.emit(event("run_started"))
@@ -417,5 +416,5 @@ def test_of_a_run_that_was_killed_the_end_is_told_once(finished, synced, written
     for _ in range(2):
         sync_all()
         *_, before, last = read_all(run.folder.events)
-        assert (last.KIND, last.state) == ("run_done", told)
+        assert (last.KIND, last.state) == ("run_done", end)
         assert before.message == "still at work"

@@ -1,4 +1,4 @@
-"""The bundled teacher finds what looks alike among real photos, and labels that are wrong."""
+"""The bundled teacher finds copies and wrong labels among real photos."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from kdlab.train.teacher import TeacherSpec, prepared
 
 
 def changed_photo(photo, how):
-    """(C, H, W) uint8, as somebody would have it a second time."""
+    """A slightly changed copy of a photo, (C, H, W) uint8."""
     if how == "mirror":
         return photo[:, :, ::-1]
     if how == "bright":
@@ -52,6 +52,6 @@ def test_copies_and_wrong_labels_among_real_photos(kdlab_home):
     named = {line.split(" is ")[0] for line in facts.suspects}
     assert len(named & {f"image {k}" for k in wrong}) >= 6
     others = named - {f"image {k}" for k in wrong}
-    # Some of these are as doubtful: half of the wrong ones are named, and few of all others.
+    # Few images with right labels are named; some of these are doubtful, too.
     assert len(others) <= 0.04 * 1100
     assert all("nearest images, teacher" in line for line in facts.suspects)

@@ -1,4 +1,4 @@
-"""An ONNX file alone: pixels as kdlab shows them, its card inside, and asked as a run is."""
+"""An exported ONNX file prepares pixels as kdlab does and answers as its run does."""
 
 import json
 
@@ -22,11 +22,11 @@ SIZES = [(90, 61), (33, 32), (32, 500), (17, 29), (1200, 40), (32, 32), (31, 700
 
 
 def session(graph):
-    made = onnx.helper.make_model(
+    model = onnx.helper.make_model(
         graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10
     )
-    onnx.checker.check_model(made, full_check=True)
-    return onnxruntime.InferenceSession(made.SerializeToString())
+    onnx.checker.check_model(model, full_check=True)
+    return onnxruntime.InferenceSession(model.SerializeToString())
 
 
 def photo(height, width, channels=3):
@@ -39,7 +39,7 @@ def photo(height, width, channels=3):
 
 
 def shown(image, size, crop_pct, interpolation, mode):
-    """timm's rule by torch's resizing: resized whole, then its middle."""
+    """timm's rule with torch's resizing: resize the image, then cut out its middle."""
     height, width, _ = image.shape
     side, short = int(size / crop_pct), min(height, width)
     if mode == "center" and max(height, width) > 16 * short:
@@ -64,10 +64,10 @@ def test_pixels_are_within_one_of_those_that_kdlab_shows(mode, interpolation, cr
     run = session(front(how | {"interpolation": interpolation, "crop_mode": mode}))
     for height, width in SIZES:
         image = photo(height, width)
-        (made,) = run.run(None, {"pixels": image.transpose(2, 0, 1)[None]})
+        (pixels,) = run.run(None, {"pixels": image.transpose(2, 0, 1)[None]})
         expected = shown(image, 32, crop_pct, interpolation, mode)
-        apart = np.abs(made[0].astype(int) - expected)
-        # Enlarged, what is rounded twice may be two apart, in one pixel of thousands.
+        apart = np.abs(pixels[0].astype(int) - expected)
+        # Where an image is enlarged, rounding twice may change a pixel in thousands by two.
         assert apart.max() <= (1 if min(height, width) >= 40 else 2), (height, width)
         assert (apart > 1).mean() < 1e-3
 
@@ -76,8 +76,8 @@ def test_one_that_is_shown_already_is_taken_as_it_is():
     how = {"size": 32, "channels": 3, "crop_pct": 0.875, "interpolation": "bicubic"}
     run = session(front(how | {"crop_mode": "center"}))
     image = photo(32, 32).transpose(2, 0, 1)[None]
-    (made,) = run.run(None, {"pixels": image, "is_shown": np.array(True)})
-    assert np.array_equal(made, image)
+    (pixels,) = run.run(None, {"pixels": image, "is_shown": np.array(True)})
+    assert np.array_equal(pixels, image)
 
 
 def test_what_no_operator_shows_so_is_left_out():
@@ -86,7 +86,7 @@ def test_what_no_operator_shows_so_is_left_out():
 
 
 class Photos:
-    """As a data set says how it shows images."""
+    """The part of a data set that an export reads: its classes and input size."""
 
     classes = ("cat", "dog", "<b>")
     shown = InputSpec(size=16)
@@ -94,7 +94,7 @@ class Photos:
 
 @pytest.fixture
 def exported(tmp_path):
-    """A student of three classes in ONNX and as a run leaves it, and its card."""
+    """A student of three classes: its ONNX file, its file in the run, and its model."""
     torch.manual_seed(0)
     spec = PatchNet(patch=4, depth=1, width=8)
     model = spec.build(3, 3).eval()
@@ -103,8 +103,8 @@ def exported(tmp_path):
     card = json.loads(student.with_suffix(".json").read_text())
     images = np.random.default_rng(0).integers(0, 256, (9, 3, 16, 16), np.uint8)
     path = tmp_path / "own.onnx"
-    said = ship(model, images, "onnx", path, card | {"run": "r1", "test_top1": 51.5})
-    assert said.same_top1 == 1.0
+    shipped = ship(model, images, "onnx", path, card | {"run": "r1", "test_top1": 51.5})
+    assert shipped.same_top1 == 1.0
     return path, student, model
 
 
@@ -123,9 +123,9 @@ def test_it_is_asked_as_a_run_is_and_says_the_same(exported, tmp_path):
     files += [tmp_path / "turned.jpg", tmp_path / "few.gif"]
     by_onnx, by_run = answers(str(path), files, 2), answers(str(student), files, 2)
     assert (by_onnx.pixels == by_run.pixels).all()
-    for one, other in zip(by_onnx, by_run, strict=True):
-        assert one.classes == other.classes
-        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
+    for of_onnx, of_run in zip(by_onnx, by_run, strict=True):
+        assert of_onnx.classes == of_run.classes
+        assert of_onnx.probabilities == pytest.approx(of_run.probabilities, abs=1e-5)
     folder = answers(str(tmp_path), files, 2)  # student.safetensors lies in it
     assert folder.to_json() == by_run.to_json()
 

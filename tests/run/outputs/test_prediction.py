@@ -1,4 +1,4 @@
-"""A table of what a student says of many images: whole, in order, and harmless to a spreadsheet."""
+"""The table of a student's answers: complete, in order, and safe in a spreadsheet."""
 
 import csv
 import io
@@ -45,36 +45,35 @@ def test_each_image_has_the_answer_of_the_student_the_least_sure_first(
     student, photos, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(prediction, "_BATCH", 3)
-    out, said = tmp_path / "labels.csv", []
-    label(student, photos, out, say=said.append)
-    own = {
-        os.path.relpath(one.image, photos): one
-        for one in StudentAtWork(Path(student))(photos)
-    }
+    out, lines = tmp_path / "labels.csv", []
+    label(student, photos, out, say=lines.append)
+    asked = StudentAtWork(Path(student))(photos)
+    answers = {os.path.relpath(answer.image, photos): answer for answer in asked}
     rows = table(out)
-    assert {row["file"] for row in rows} == set(own) == {f"more/{k}.png" for k in range(7)}
+    files = {f"more/{k}.png" for k in range(7)}
+    assert {row["file"] for row in rows} == set(answers) == files
     for row in rows:
-        one = own[row["file"]]
-        assert (row["class"], row["second"]) == one.classes[:2]
-        assert float(row["confidence"]) == pytest.approx(one.probabilities[0], abs=1e-4)
-        margin = one.probabilities[0] - one.probabilities[1]
+        answer = answers[row["file"]]
+        assert (row["class"], row["second"]) == answer.classes[:2]
+        assert float(row["confidence"]) == pytest.approx(answer.probabilities[0], abs=1e-4)
+        margin = answer.probabilities[0] - answer.probabilities[1]
         assert float(row["margin"]) == pytest.approx(margin, abs=1e-4)
     margins = [float(row["margin"]) for row in rows]
     assert margins == sorted(margins)
-    assert said == ["7 images labelled; 0 cannot be read"]
+    assert lines == ["7 images labelled; 0 cannot be read"]
 
 
 def test_what_cannot_be_read_is_a_row_that_says_why(student, photos, tmp_path):
     (photos / "broken.jpg").write_bytes(b"\xff\xd8nothing")
     (photos / "empty.png").touch()
-    out, said = tmp_path / "labels.csv", []
-    label(student, photos, out, say=said.append)
+    out, lines = tmp_path / "labels.csv", []
+    label(student, photos, out, say=lines.append)
     first, second, *others = table(out)
     assert [first["file"], second["file"]] == ["broken.jpg", "empty.png"]
     assert "is not an image" in first["unreadable"]
     assert first["class"] == first["margin"] == ""
     assert not any(row["unreadable"] for row in others)
-    assert said == ["9 images labelled; 2 cannot be read"]
+    assert lines == ["9 images labelled; 2 cannot be read"]
 
 
 def test_a_zip_is_read_in_place_and_rows_may_be_in_the_order_of_names(
@@ -121,8 +120,8 @@ def test_names_of_classes_are_as_harmless(digits, photos, tmp_path):
     data = replace(digits[0], classes=tuple(f"=HYPERLINK({k})" for k in range(10)))
     export(spec.build(10, 1), spec, path, data)
     label(str(path), photos, out)
-    found = {row[name][:12] for row in table(out) for name in ("class", "second")}
-    assert found == {"'=HYPERLINK("}
+    cells = {row[name][:12] for row in table(out) for name in ("class", "second")}
+    assert cells == {"'=HYPERLINK("}
 
 
 def test_a_file_that_is_there_stays_unless_it_is_forced(student, photos, tmp_path):
@@ -159,18 +158,18 @@ def test_what_cannot_be_written_is_said_before_the_work(
 
 
 def test_without_a_file_the_table_goes_to_standard_output(student, photos, capsys):
-    said = []
-    label(student, photos, None, say=said.append)
+    lines = []
+    label(student, photos, None, say=lines.append)
     head, *rows = csv.reader(io.StringIO(capsys.readouterr().out))
-    assert (tuple(head), len(rows), len(said)) == (LABELS, 7, 1)
+    assert (tuple(head), len(rows), len(lines)) == (LABELS, 7, 1)
 
 
 def test_it_says_where_it_stands(student, photos, tmp_path, monkeypatch):
     monkeypatch.setattr(prediction, "_BATCH", 3)
     monkeypatch.setattr(prediction, "_SAY_S", 0.0)
-    said = []
-    label(student, photos, tmp_path / "labels.csv", say=said.append)
-    assert [line.partition(" after")[0] for line in said] == [
+    lines = []
+    label(student, photos, tmp_path / "labels.csv", say=lines.append)
+    assert [line.partition(" after")[0] for line in lines] == [
         *(f"{done} of 7 images" for done in (3, 6, 7)),
         "7 images labelled; 0 cannot be read",
     ]

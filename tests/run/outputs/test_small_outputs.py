@@ -1,4 +1,4 @@
-"""Files of students, the first batch, a confusion matrix, and the student that MLflow loads."""
+"""Files of students, the first batch, confusion matrices, and the student in MLflow."""
 
 import base64
 import io
@@ -69,12 +69,12 @@ def validated(run, name, last, best=None, teacher=None):
 
 def test_of_several_the_best_on_validation_is_taken_and_it_is_said(run):
     validated(run, "none/seed0", 66.0, best=75.0)
-    none, other = run.member("none/seed0"), run.member("in_process/seed0")
+    none, taught = run.member("none/seed0"), run.member("in_process/seed0")
     assert student_file(run, None, best=False) == (none / "student.safetensors", "")
     assert better_of(run) == ""  # there is one
     validated(run, "in_process/seed0", 70.1, teacher=80.0)
     words = "in_process/seed0, 70.1 % on validation; none/seed0 has 66.0"
-    taken = (other / "student.safetensors", f"taken: {words}")
+    taken = (taught / "student.safetensors", f"taken: {words}")
     assert student_file(run, None, best=False) == taken
     assert better_of(run) == f"kdlab export takes {words}."
     # It was better once.
@@ -103,11 +103,11 @@ def test_what_has_not_ended_is_said_with_what_has(run):
 def test_the_whole_student_is_newer_than_its_blocks(run):
     blocks = write(run, "tr/seed0")
     assert newest_of(blocks) == blocks
-    whole = write(run, "tr/seed0/whole", best=True)
-    assert newest_of(blocks) == whole
-    assert member_folder(run, None) == whole
-    assert student_file(run, None, best=False)[0] == whole / "student.safetensors"
-    assert student_file(run, "tr/seed0", best=True)[0] == whole / "best.safetensors"
+    chosen = write(run, "tr/seed0/whole", best=True)
+    assert newest_of(blocks) == chosen
+    assert member_folder(run, None) == chosen
+    assert student_file(run, None, best=False)[0] == chosen / "student.safetensors"
+    assert student_file(run, "tr/seed0", best=True)[0] == chosen / "best.safetensors"
 
 
 def test_a_student_of_the_best_epoch_may_not_be_there_yet(run):
@@ -126,7 +126,7 @@ def test_a_library_of_blocks_is_no_student(run):
     assert is_student(library)
 
 
-# What the student sees first
+# The first batch
 
 
 def spec(*settings):
@@ -134,14 +134,14 @@ def spec(*settings):
 
 
 def test_the_first_batch_is_of_the_plan_and_named(elsewhere):
-    said = []
-    shown = show_batch(spec(), 5, teacher=False, say=said.append)
-    own = setup_of(spec(), said.append)
-    ids = own.samples(spec().members()[0]).batches(0)[0][:5]
-    assert np.array_equal(shown.images, own.data.views(ids, 0))
-    names = [own.data.label_name(int(k)) for k in own.data.rows(ids)]
+    lines = []
+    shown = show_batch(spec(), 5, teacher=False, say=lines.append)
+    setup = setup_of(spec(), lines.append)
+    ids = setup.samples(spec().members()[0]).batches(0)[0][:5]
+    assert np.array_equal(shown.images, setup.data.views(ids, 0))
+    names = [setup.data.label_name(int(k)) for k in setup.data.rows(ids)]
     assert shown.lines == [[name] for name in names]
-    assert not any("training the teacher" in line for line in said)
+    assert not any("training the teacher" in line for line in lines)
 
 
 def test_a_teacher_says_its_three_likeliest_surest_first(elsewhere, monkeypatch):
@@ -152,15 +152,15 @@ def test_a_teacher_says_its_three_likeliest_surest_first(elsewhere, monkeypatch)
     class Teacher:
         infer = None
 
-    def said(infer, views):
+    def fixed_probabilities(infer, views):
         return np.tile(np.array([0.05, 0.6, 0.25] + [0.1 / 7] * 7, np.float32), (2, 1))
 
-    monkeypatch.setattr(first_batch, "probabilities", said)
+    monkeypatch.setattr(first_batch, "probabilities", fixed_probabilities)
     lines = show_batch(spec(), 2, teacher=True, say=print).lines
     assert [line[1:] for line in lines] == [["1 60%", "2 25%", "0 5%"]] * 2
-    alone = kdlab.load("smoke/none", "teacher=null").spec
-    assert alone.teachers() == ()
-    assert len(show_batch(alone, 2, teacher=True, say=print).lines[0]) == 1
+    without_teacher = kdlab.load("smoke/none", "teacher=null").spec
+    assert without_teacher.teachers() == ()
+    assert len(show_batch(without_teacher, 2, teacher=True, say=print).lines[0]) == 1
 
 
 @pytest.mark.parametrize("count", [0, -3])
@@ -170,12 +170,12 @@ def test_no_image_is_no_batch(count):
 
 
 def test_who_looks_hears_of_data_and_teachers_and_nothing_else():
-    said = []
-    setup = setup_of(spec(), said.append)
+    lines = []
+    setup = setup_of(spec(), lines.append)
     setup._emit(Note(message="decoding"))
     setup._emit_teacher(TeacherTraining(folder="there", epochs=2))
     setup._emit(Warned(message="of a run alone"))
-    assert said == [
+    assert lines == [
         "decoding", "training the teacher (2 epochs); later runs reuse it",
     ]  # fmt: skip
 
@@ -185,24 +185,24 @@ def test_who_looks_hears_of_data_and_teachers_and_nothing_else():
 
 @pytest.fixture
 def matrix(digits):
-    """Made of (true, said, how sure) of each image."""
+    """Make a matrix of (true class, predicted class, probability) for each image."""
 
     def of(pairs, classes=("cat", "<dog>", "cow")):
         labels = np.array([true for true, _, _ in pairs])
-        said = np.zeros((len(pairs), len(classes)))
+        probabilities = np.zeros((len(pairs), len(classes)))
         for row, (_, chosen, sure) in enumerate(pairs):
-            said[row] = (1 - sure) / (len(classes) - 1)
-            said[row, chosen] = sure
+            probabilities[row] = (1 - sure) / (len(classes) - 1)
+            probabilities[row, chosen] = sure
         data = replace(digits[0], classes=classes, labels=labels)
-        return ConfusionMatrix(data, np.arange(len(pairs)), said, "student")
+        return ConfusionMatrix(data, np.arange(len(pairs)), probabilities, "student")
 
     return of
 
 
 def test_counts_are_by_class_and_what_it_was_taken_for(matrix):
-    found = matrix([(0, 0, 0.9), (0, 1, 0.8), (0, 1, 0.7), (2, 0, 0.6)])
-    assert found.confusion.counts.tolist() == [[1, 2, 0], [0, 0, 0], [1, 0, 0]]
-    lines = repr(found).splitlines()
+    counted = matrix([(0, 0, 0.9), (0, 1, 0.8), (0, 1, 0.7), (2, 0, 0.6)])
+    assert counted.confusion.counts.tolist() == [[1, 2, 0], [0, 0, 0], [1, 0, 0]]
+    lines = repr(counted).splitlines()
     assert lines[0].startswith("student: is, taken for")
     assert [line.split() for line in lines if line.startswith("cat")] == [
         ["cat", "1", "2", "0"]
@@ -210,8 +210,8 @@ def test_counts_are_by_class_and_what_it_was_taken_for(matrix):
 
 
 def test_a_cell_opens_its_images_the_surest_first_and_says_how_many_more(matrix):
-    found = matrix([(0, 1, 0.5 + k / 20) for k in range(9)])
-    inside = found._images((0, 1))
+    counted = matrix([(0, 1, 0.5 + k / 20) for k in range(9)])
+    inside = counted._images((0, 1))
     shares = [0.9, 0.85, 0.8, 0.75, 0.7, 0.65]
     assert inside.count("<figure") == 6
     places = [inside.index(f"<figcaption>{share:.0%}") for share in shares]
@@ -221,15 +221,15 @@ def test_a_cell_opens_its_images_the_surest_first_and_says_how_many_more(matrix)
 
 
 def test_the_page_names_classes_as_text_and_cells_by_what_was_said(matrix):
-    one, other = matrix([(0, 1, 0.9)]), matrix([(0, 2, 0.9)])
-    shown = one._repr_html_()
+    first, second = matrix([(0, 1, 0.9)]), matrix([(0, 2, 0.9)])
+    shown = first._repr_html_()
     assert "&lt;dog&gt;" in shown
     assert "<dog>" not in shown
     assert shown == matrix([(0, 1, 0.9)])._repr_html_()
     name = shown.partition('popovertarget="')[2].partition('"')[0]
     assert name.startswith("kd-")
     assert name.endswith("-0-1")
-    assert name not in other._repr_html_()  # two of them may be on one page
+    assert name not in second._repr_html_()  # two of them may be on one page
 
 
 # A student in MLflow
@@ -247,12 +247,12 @@ def student(digits, tmp_path):
 @pytest.fixture
 def pictures(digits):
     data, _ = digits
-    found = []
+    encoded = []
     for pixels in data.inputs[data.test[:4]]:
         written = io.BytesIO()
         Image.fromarray(pixels.squeeze()).save(written, "PNG")
-        found.append(written.getvalue())
-    return found
+        encoded.append(written.getvalue())
+    return encoded
 
 
 def test_mlflow_asks_with_bytes_base64_paths_or_a_table(student, pictures, tmp_path):
@@ -260,21 +260,21 @@ def test_mlflow_asks_with_bytes_base64_paths_or_a_table(student, pictures, tmp_p
 
     model = _load_pyfunc(str(student.parent))
     assert isinstance(model, PyfuncStudent)
-    own = StudentAtWork(student)(pictures, top=10)
+    answers = StudentAtWork(student)(pictures, top=10)
     (tmp_path / "one.png").write_bytes(pictures[0])
     texts = [base64.b64encode(one).decode() for one in pictures]
     asked = [pictures, pd.DataFrame({"image": pictures}), pd.DataFrame({"any": texts})]
     for images in asked:
-        found = model.predict(images)
-        assert list(found["class"]) == [one.top for one in own]
-        assert list(found["probability"]) == [one.probabilities[0] for one in own]
-    assert model.predict([str(tmp_path / "one.png")])["class"][0] == own[0].top
+        predicted = model.predict(images)
+        assert list(predicted["class"]) == [one.top for one in answers]
+        assert list(predicted["probability"]) == [one.probabilities[0] for one in answers]
+    assert model.predict([str(tmp_path / "one.png")])["class"][0] == answers[0].top
 
 
 def test_probabilities_are_in_the_order_of_the_classes(student, pictures):
-    found = _load_pyfunc(str(student.parent)).predict(pictures)
+    predicted = _load_pyfunc(str(student.parent)).predict(pictures)
     classes = StudentAtWork(student).classes
-    for _, row in found.iterrows():
+    for _, row in predicted.iterrows():
         assert len(row["probabilities"]) == len(classes) == 10
         assert sum(row["probabilities"]) == pytest.approx(1, abs=1e-5)
         assert row["probabilities"][classes.index(row["class"])] == row["probability"]

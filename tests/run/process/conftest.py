@@ -3,8 +3,8 @@ from runs_here import RunsHere
 
 
 @pytest.fixture
-def here(elsewhere, monkeypatch):
-    """Runs are done in this process; `here.stop` is asked whether one is to end."""
-    made = RunsHere(monkeypatch)
-    monkeypatch.setattr("kdlab.run.handle.run.spawn", made)
-    return made
+def runs(elsewhere, monkeypatch):
+    """Execute runs in this process; each asks `runs.stop` whether it is to end."""
+    spawn = RunsHere(monkeypatch)
+    monkeypatch.setattr("kdlab.run.handle.run.spawn", spawn)
+    return spawn

@@ -1,4 +1,4 @@
-"""What a run's process does once its watchdog has forked it."""
+"""A run's process once its watchdog has forked it."""
 
 import os
 import runpy
@@ -18,8 +18,8 @@ from kdlab.tuning import process
 @pytest.fixture
 def folder(elsewhere):
     small = {"student": {"type": "models/patch_net", "patch": 8, "width": 8}}
-    found, _ = create_folder(kdlab.load("smoke/none", small, "train.epochs=1"), "starting")
-    return found
+    run, _ = create_folder(kdlab.load("smoke/none", small, "train.epochs=1"), "starting")
+    return run
 
 
 @pytest.mark.long
@@ -33,12 +33,12 @@ def test_a_stop_that_came_while_it_imported_is_a_stop(folder):
     assert folder.raw_status().state == "stopped"
 
 
-# A sweep's process hears a stop before it imports what takes seconds
+# A sweep's process hears a stop before its slow imports
 
 
 @pytest.fixture
 def handlers():
-    """Signals are put back, whatever was set."""
+    """Restore the handlers of signals afterwards."""
     known = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in known.items():
@@ -58,7 +58,7 @@ def test_a_sweeps_ends_as_the_sweep_does_and_hands_on_that_it_is_to_stop(
 
     monkeypatch.setattr(process, "main", main)
     watched = []
-    monkeypatch.setattr(stop_request, "end_with", lambda *given: watched.extend(given))
+    monkeypatch.setattr(stop_request, "end_with", lambda *args: watched.extend(args))
     monkeypatch.setattr(home, "keep_private", lambda: watched.append("private"))
     folder = RunFolder(tmp_path)
     with folder.held() as lock:
@@ -67,8 +67,8 @@ def test_a_sweeps_ends_as_the_sweep_does_and_hands_on_that_it_is_to_stop(
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(child.__file__, run_name="__main__")
         assert (tmp_path / "lock").read_text() == str(os.getpid())
-        assert not folder.alive()  # all is said: its end may take its time
+        assert not folder.alive()  # released, though the process may take time to end
     home.never_anew.discard(tmp_path)
     assert ended.value.code == 130
-    assert watched == ["private", tmp_path, lock]  # it ends with its folder
+    assert watched == ["private", tmp_path, lock]  # it ends if its folder is deleted
     assert seen == [str(tmp_path), False, True]

@@ -1,4 +1,4 @@
-"""How a run ends, and what its folder says of it: the work is a stub, its disk may be full."""
+"""The end of a run and its record in the folder: stub work, and disks that may be full."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ class Outcome:
 
 
 class Little(Job):
-    """One event, one file, one number."""
+    """A job of one event, one file and one number."""
 
     done, late = RunDone, "too slow"
 
@@ -54,11 +54,11 @@ class Little(Job):
 
 @pytest.fixture
 def folder(tmp_path):
-    found = RunFolder(tmp_path / "a-run")
-    found.path.mkdir()
-    found.write_origin("little", "abc")
-    found.write_status(state="starting", created=5.0, seconds=100.0)
-    return found
+    run = RunFolder(tmp_path / "a-run")
+    run.path.mkdir()
+    run.write_origin("little", "abc")
+    run.write_status(state="starting", created=5.0, seconds=100.0)
+    return run
 
 
 def executed(folder, error=None, **options):
@@ -173,7 +173,7 @@ def test_trouble_with_mlflow_is_kept_beside_the_result(folder):
 
 
 class Silent:
-    """A tracker whose MLflow does not answer; `meanwhile` is what happens to who waits."""
+    """A tracker whose MLflow does not answer; `meanwhile` is called in place of waiting."""
 
     so_far, trouble = PENDING, None
 
@@ -333,7 +333,7 @@ def test_a_log_that_takes_no_traceback_changes_nothing(folder, monkeypatch):
 
 @pytest.mark.parametrize(("free", "named"), [(1 << 10, True), (1 << 30, False)])
 def test_a_child_that_met_the_full_disk_is_understood(folder, monkeypatch, free, named):
-    """It has ended without a word; what is left on the disk says why."""
+    """The child ends without a reason; the little room left on the disk tells it."""
     usage = namedtuple("Usage", "free")(free)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     executed(folder, ClusterError("rank 1 has ended"))

@@ -1,4 +1,4 @@
-"""What a run takes of its machine: how often it is looked at, and what is said."""
+"""CPU, memory and GPUs that a run uses: how often they are measured and reported."""
 
 from itertools import pairwise
 
@@ -9,7 +9,7 @@ from kdlab.run.process.machine_use import MachineUse
 
 
 class Clock:
-    """Goes on when it is told, and a little by itself at each look."""
+    """A clock that a test sets; each reading takes `look_s` seconds."""
 
     def __init__(self, look_s=0.001):
         self.now, self.look_s = 100.0, look_s
@@ -20,21 +20,21 @@ class Clock:
 
 
 def looks(clock, seconds, every=1.0):
-    """Times of what was said while somebody looked every so many seconds, and all of it."""
-    said, at = [], []
-    use = MachineUse(lambda one: (said.append(one), at.append(clock.now)), clock)
+    """Update every so many seconds; return the times of the reports, and the reports."""
+    reports, at = [], []
+    use = MachineUse(lambda event: (reports.append(event), at.append(clock.now)), clock)
     for _ in range(int(seconds / every)):
         use.update()
         clock.now += every
-    return at, said
+    return at, reports
 
 
 def test_every_few_seconds_it_says_what_the_run_takes():
-    at, said = looks(Clock(), 20)
-    assert len(said) == 3
+    at, reports = looks(Clock(), 20)
+    assert len(reports) == 3
     assert all(5 <= b - a < 7 for a, b in pairwise(at))
-    assert all(one.memory > 0.01 and one.cpu >= 0 for one in said)
-    assert said[0].gpus == []
+    assert all(report.memory > 0.01 and report.cpu >= 0 for report in reports)
+    assert reports[0].gpus == []
 
 
 def test_where_a_look_takes_long_there_are_few():
@@ -52,8 +52,8 @@ def test_the_gpus_are_said_where_torch_knows(monkeypatch):
     monkeypatch.setattr(machine_use.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(machine_use.cuda, "utilization", lambda k: 10 * k)
     monkeypatch.setattr(machine_use.cuda, "device_memory_used", lambda k: 2**30 * (k + 1))
-    _, said = looks(Clock(), 7)
-    assert said[0].gpus == [(0.0, 1.0), (10.0, 2.0)]
+    _, reports = looks(Clock(), 7)
+    assert reports[0].gpus == [(0.0, 1.0), (10.0, 2.0)]
 
 
 @pytest.mark.parametrize("error", [ModuleNotFoundError, RuntimeError])
@@ -63,5 +63,5 @@ def test_without_a_way_to_ask_them_there_are_none(monkeypatch, error):
 
     monkeypatch.setattr(machine_use.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(machine_use.cuda, "utilization", refuse)
-    _, said = looks(Clock(), 7)
-    assert said[0].gpus == []
+    _, reports = looks(Clock(), 7)
+    assert reports[0].gpus == []

@@ -1,4 +1,4 @@
-"""A run from its folder to its result: stopped, killed, failed and resumed, in this process."""
+"""A run from its folder to its result: stopped, killed, failed and resumed."""
 
 import hashlib
 import math
@@ -36,59 +36,59 @@ def started(*overrides, source="none"):
 
 
 def students(run):
-    found = sorted(run.path.glob("members/**/student.safetensors"))
-    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in found]
+    paths = sorted(run.path.glob("members/**/student.safetensors"))
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
 
 
-def limited(here, patch, writes):
-    """From where its work begins, the disk takes so many writes; the disks that were made."""
+def limited(runs, patch, writes):
+    """Limit the disk to so many writes from the start of a run's work; return the disks."""
     disks = []
 
     def make(folder, stop):
         disks.append(SmallDisk(patch, writes))
         return RunProcess(folder, stop)
 
-    here.make = make
+    runs.make = make
     return disks
 
 
 @pytest.fixture(scope="module")
-def whole(kdlab_home, tmp_path_factory):
-    """A quiet run, to compare with."""
+def quiet_run(kdlab_home, tmp_path_factory):
+    """A run that nothing interrupts, to compare with."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("whole"))
-        here = RunsHere(patch)
-        patch.setattr("kdlab.run.handle.run.spawn", here)
-        disks = limited(here, patch, math.inf)
+        runs = RunsHere(patch)
+        patch.setattr("kdlab.run.handle.run.spawn", runs)
+        disks = limited(runs, patch, math.inf)
         run = started()
         run.writes = disks[0].taken
     assert run.state == "finished", run.folder.log.read_text()
     return run
 
 
-def same(run, whole):
-    """As if nothing had happened."""
+def same(run, quiet_run):
+    """Assert that a run has ended as one that nothing interrupted."""
     assert run.state == "finished", run.folder.log.read_text()
-    assert losses(run.folder) == losses(whole.folder)
-    assert list(losses(whole.folder)) == list(range(1, 3 * EPOCH + 1))
-    assert students(run) == students(whole) != []
+    assert losses(run.folder) == losses(quiet_run.folder)
+    assert list(losses(quiet_run.folder)) == list(range(1, 3 * EPOCH + 1))
+    assert students(run) == students(quiet_run) != []
     result = run.result
     assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
     assert result["samples_seen"] == 3 * 240
-    assert result["student_top1"] == whole.result["student_top1"]
+    assert result["student_top1"] == quiet_run.result["student_top1"]
 
 
 @pytest.mark.parametrize("step", [1, EPOCH, 12])
 @pytest.mark.long
-def test_a_soft_stop_saves_and_a_resume_is_exact(here, whole, step):
-    here.stop = after(step)
+def test_a_soft_stop_saves_and_a_resume_is_exact(runs, quiet_run, step):
+    runs.stop = after(step)
     run = started()
     assert (run.state, run.status.exit_code) == ("stopped", 130)
     assert run.status.error == f"stopped by the user after step {step + 1}"
     with pytest.raises(RunStopped, match=f"kdlab resume {run.id}"):
         _ = run.result
     assert resume(run.id).id == run.id
-    same(run, whole)
+    same(run, quiet_run)
     assert run.result["samples_rolled_back"] == 0
     assert [e.step for e in steps(run.folder)] == list(range(1, 3 * EPOCH + 1))
 
@@ -96,22 +96,22 @@ def test_a_soft_stop_saves_and_a_resume_is_exact(here, whole, step):
 @pytest.mark.parametrize(("step", "saved"), [(2, 0), (7, 5), (EPOCH + 5, 10)])
 @pytest.mark.long
 def test_a_killed_run_goes_on_from_its_checkpoint_and_ends_the_same(
-    here, whole, step, saved
+    runs, quiet_run, step, saved
 ):
-    here.stop = after(step, killed)
+    runs.stop = after(step, killed)
     run = started()
     assert run.state == "lost"
     with pytest.raises(RunFailed, match="killed from outside"):
         _ = run.result
     resume(run.id)
-    same(run, whole)
+    same(run, quiet_run)
     done = [e.step for e in steps(run.folder)]
     assert [n for n in set(done) if done.count(n) == 2] == list(range(saved + 1, step + 1))
 
 
 @pytest.mark.long
 def test_killed_while_it_writes_a_checkpoint_it_goes_on_from_the_one_before(
-    here, whole, monkeypatch
+    runs, quiet_run, monkeypatch
 ):
     renamed = Path.rename
 
@@ -127,25 +127,25 @@ def test_killed_while_it_writes_a_checkpoint_it_goes_on_from_the_one_before(
     assert run.state == "lost"
     assert len(list(run.path.rglob(".step_*"))) == 1
     resume(run.id)
-    same(run, whole)
+    same(run, quiet_run)
     assert not list(run.path.rglob(".step_*"))
     (resumed,) = select(run.folder.events, "resumed")
     assert resumed.step == 5
 
 
 @pytest.mark.long
-def test_a_stop_between_two_trainings_keeps_the_first(here):
-    here.stop = lambda folder: any(select(folder.events, "member_done"))
+def test_a_stop_between_two_trainings_keeps_the_first(runs):
+    runs.stop = lambda folder: any(select(folder.events, "member_done"))
     run = started("compare=[none, in_process]", source="in_process")
     assert run.status.error == "stopped by the user between two trainings"
-    here.stop = lambda folder: False
+    runs.stop = lambda folder: False
     resume(run.id)
     begun = [e.member for e in select(run.folder.events, "member_started")]
     assert begun == ["none/seed0", "in_process/seed0"]  # each trained once
     assert [row["source"] for row in run.result["runs"]] == ["none", "in_process"]
 
 
-def test_a_loss_that_is_no_number_ends_it_with_the_remedy(here):
+def test_a_loss_that_is_no_number_ends_it_with_the_remedy(runs):
     run = started({"train.lr": 1e30})
     assert (run.state, run.status.exit_code) == ("failed", 1)
     with pytest.raises(RunFailed, match=r"lower train\.lr") as caught:
@@ -157,25 +157,25 @@ def test_a_loss_that_is_no_number_ends_it_with_the_remedy(here):
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.4, 0.6, 0.8, 0.95])
 @pytest.mark.long
 def test_wherever_it_is_full_the_run_says_so_and_goes_on_exactly(
-    here, whole, monkeypatch, share
+    runs, quiet_run, monkeypatch, share
 ):
     with monkeypatch.context() as patch:
-        limited(here, patch, int(share * whole.writes))
+        limited(runs, patch, int(share * quiet_run.writes))
         run = started()
-    here.make = RunProcess
+    runs.make = RunProcess
     assert run.state == "failed"
     assert "The disk did not take what was written" in run.status.error
     assert f"kdlab resume {run.id}" in run.status.error
     resume(run.id)
-    same(run, whole)
+    same(run, quiet_run)
 
 
 @pytest.mark.long
 def test_a_teacher_of_which_all_checkpoints_are_damaged_is_begun_anew_when_told(
-    here, kdlab_home
+    runs, kdlab_home
 ):
-    """Its training is no run's own."""
-    own = {
+    """Runs share the training of a teacher."""
+    settings = {
         "teacher.recipe": {
             "epochs": 3,
             "checkpoint_every_steps": 2,
@@ -188,13 +188,13 @@ def test_a_teacher_of_which_all_checkpoints_are_damaged_is_begun_anew_when_told(
         return set(kdlab_home.glob("teachers/*/checkpoints/step_*"))
 
     before = saved()
-    here.stop = lambda folder: len(saved() - before) > 1
-    run = started(own, source="in_process")
+    runs.stop = lambda folder: len(saved() - before) > 1
+    run = started(settings, source="in_process")
     assert run.state == "stopped"
     damaged = saved() - before
     for path in damaged:
         (path / "state.safetensors").write_bytes(b"rubbish")
-    here.stop = lambda folder: False
+    runs.stop = lambda folder: False
     resume(run.id)
     assert run.state == "failed"
     assert "--anew" in run.status.error
@@ -205,25 +205,25 @@ def test_a_teacher_of_which_all_checkpoints_are_damaged_is_begun_anew_when_told(
     assert len(aside) == len(damaged)
 
 
-def test_a_cost_that_cannot_be_measured_does_not_lose_the_training(here, monkeypatch):
-    """A student that takes no single image."""
+def test_a_cost_that_cannot_be_measured_does_not_lose_the_training(runs, monkeypatch):
+    """Costs are measured with one image; this student takes no batch of one."""
     monkeypatch.setattr(registry, "_registered", dict(registry._registered))
 
     @kdlab.register("models/picky")
     @dataclass(frozen=True, kw_only=True)
     class Picky(ModelSpec):
         def architecture(self, num_classes, in_chans):
-            return ProcessGroupRanks(64 * in_chans, num_classes)
+            return PickyLinear(64 * in_chans, num_classes)
 
     run = kdlab.load("smoke/none", {"student": {"type": "models/picky"}}).start()
     assert run.state == "finished", run.folder.log.read_text()
     assert run.result["costs"] == {}
-    *_, said = select(run.folder.events, "warned")
-    assert said.message == "The costs of the student are unknown: one is not enough"
+    *_, warned = select(run.folder.events, "warned")
+    assert warned.message == "The costs of the student are unknown: one is not enough"
     assert "N-training" in run.table()
 
 
-class ProcessGroupRanks(nn.Linear):
+class PickyLinear(nn.Linear):
     def forward(self, views):
         if len(views) == 1:
             raise RuntimeError("one is not enough")
@@ -234,27 +234,27 @@ class ProcessGroupRanks(nn.Linear):
 
 
 class Follower:
-    """A child that has written everything as soon as it is asked."""
+    """A writer for MLflow that has written everything at once."""
 
-    def __init__(self, said):
-        self.process, self.said = self, said
+    def __init__(self, calls):
+        self.process, self.calls = self, calls
 
     def wait(self):
         return 0
 
     def stop(self):
-        self.said.append("stopped")
+        self.calls.append("stopped")
 
 
 @pytest.fixture
-def tracked(here, monkeypatch):
-    """What happens, in order: of the tracker, the pictures, and the last event."""
-    said = []
+def tracked(runs, monkeypatch):
+    """Record in order: start and stop of the tracker, the drawing, the state at the end."""
+    calls = []
 
     def start(module, followed, log):
-        said.append("follows")
+        calls.append("follows")
         assert (followed.folder / "events.jsonl").is_file()
-        return Follower(said)
+        return Follower(calls)
 
     class Tracked(RunProcess):
         def __init__(self, run, stop):
@@ -263,15 +263,15 @@ def tracked(here, monkeypatch):
 
         def end(self, state, result=None, error=None):
             super().end(state, result, error)
-            said.append(read_all(self.run.events)[-1].state)
+            calls.append(read_all(self.run.events)[-1].state)
 
-    here.make = Tracked
-    monkeypatch.setattr(run_process, "draw_overview", lambda *_: said.append("drawn"))
-    return said
+    runs.make = Tracked
+    monkeypatch.setattr(run_process, "draw_overview", lambda *_: calls.append("drawn"))
+    return calls
 
 
 @pytest.mark.long
-def test_mlflow_follows_from_the_first_event_to_the_last(tracked, here):
+def test_mlflow_follows_from_the_first_event_to_the_last(tracked, runs):
     run = started("tracking.enabled=true", "train.epochs=1")
     assert run.state == "finished"
     assert tracked == ["follows", "drawn", "finished", "stopped"]
@@ -281,15 +281,15 @@ def test_mlflow_follows_from_the_first_event_to_the_last(tracked, here):
     assert run.result["tracking_uri"] == begun.tracking_uri
 
 
-def test_of_a_run_that_is_stopped_nothing_is_drawn(tracked, here):
-    here.stop = after(1)
+def test_of_a_run_that_is_stopped_nothing_is_drawn(tracked, runs):
+    runs.stop = after(1)
     run = started("tracking.enabled=true")
     assert tracked == ["follows", "stopped", "stopped"]
     assert run.state == "stopped"
 
 
 @pytest.mark.long
-def test_without_tracking_nobody_follows(tracked, here):
+def test_without_tracking_nobody_follows(tracked, runs):
     run = started("train.epochs=1")
     assert tracked == ["finished"]
     assert run.result["tracking_uri"] is None

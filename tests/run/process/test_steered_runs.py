@@ -1,4 +1,4 @@
-"""A run that goes on is paused, saved and changed: by a user who is asked after each step."""
+"""A running run is paused, saved and changed by a script that acts after each step."""
 
 import time
 
@@ -26,10 +26,10 @@ SMALL = {
 
 
 @pytest.fixture
-def user(here, monkeypatch):
-    """Installs a script of what somebody does: a generator, gone on with at each look.
+def user(runs, monkeypatch):
+    """Install a script of a user's acts: a generator, continued at each look of the run.
 
-    What it yields is whether the run is to end; that is not taken back.
+    It yields whether the run is to stop; once it has yielded True, the run stops.
     """
     monkeypatch.setattr(queue, "_EVERY_S", 0.0)
     monkeypatch.setattr(loop_control, "_PAUSED_S", 0.0)
@@ -44,7 +44,7 @@ def user(here, monkeypatch):
                 stops.append(True)
             return bool(stops)
 
-        here.stop = look
+        runs.stop = look
 
     return does
 
@@ -58,7 +58,7 @@ def last(run):
 
 
 def until(condition):
-    """Looks on until this is so, and not for ever: no step comes in a pause."""
+    """Yield False until the condition holds, at most 1000 times."""
     for _ in range(1000):
         if condition():
             return
@@ -152,7 +152,7 @@ def test_numbers_change_from_the_next_step_on(user):
 @pytest.mark.parametrize("temperature", [4.0, 1.0])
 @pytest.mark.long
 def test_the_loss_itself_turns(user, temperature):
-    """Setting what holds already changes no step; another value changes the next."""
+    """Setting the present value changes no step; another value changes the next one."""
     quiet = started("train.epochs=1", source="in_process")
 
     def script(run):
@@ -162,13 +162,13 @@ def test_the_loss_itself_turns(user, temperature):
     user(script)
     run = started("train.epochs=1", source="in_process")
     assert run.state == "finished", run.folder.log.read_text()
-    found, expected = ([e.loss for e in steps(r.folder)] for r in (run, quiet))
-    assert found[:3] == expected[:3]
-    assert (found == expected) == (temperature == 4.0)
+    actual, expected = ([e.loss for e in steps(r.folder)] for r in (run, quiet))
+    assert actual[:3] == expected[:3]
+    assert (actual == expected) == (temperature == 4.0)
     assert len(events(run, "settings_changed")) == (0 if temperature == 4.0 else 1)
 
 
-def test_what_was_set_still_holds_after_a_resume_and_a_pause_does_not(user, here):
+def test_what_was_set_still_holds_after_a_resume_and_a_pause_does_not(user, runs):
     def script(run):
         yield from until(lambda: last(run))
         run.set(lr_factor=0.25)
@@ -180,7 +180,7 @@ def test_what_was_set_still_holds_after_a_resume_and_a_pause_does_not(user, here
     run = started()
     assert run.state == "stopped", run.folder.log.read_text()
     count = len(steps(run.folder))
-    here.stop = lambda folder: len(steps(folder)) > count + 3
+    runs.stop = lambda folder: len(steps(folder)) > count + 3
     resume(run.id)
     assert run.state == "stopped", run.folder.log.read_text()
     assert {e.lr for e in steps(run.folder)[count:]} == {0.025}  # from its first step
@@ -189,21 +189,21 @@ def test_what_was_set_still_holds_after_a_resume_and_a_pause_does_not(user, here
 
 @pytest.fixture
 def steerable(monkeypatch):
-    """Labels from this process, from a source that takes thresholds as a reader does."""
-    told = []
+    """Make the local source take thresholds as a reader does; record its calls."""
+    calls = []
 
     def set_thresholds(self, **values):
         if values["ut"] > 1000:
             raise BadInput("ut is more than memory has.")
-        told.append(values)
+        calls.append(values)
 
     for name, does in {
         "set_thresholds": set_thresholds,
-        "pause": lambda self, *, paused: told.append(paused),
+        "pause": lambda self, *, paused: calls.append(paused),
         "look": lambda self: None,
     }.items():
         monkeypatch.setattr(LocalSource, name, does, raising=False)
-    return told
+    return calls
 
 
 def test_thresholds_go_to_the_source_once_and_a_refusal_is_said(user, steerable):
@@ -245,7 +245,7 @@ LEFT = {"train.epochs": 3, "train.evaluate_every": 1}
 
 
 def ruined(run, at=10, factor=50.0):
-    """It is changed so that it learns nothing any more, and trains on for a while."""
+    """Raise the learning rate so that the run learns nothing, and train on for a while."""
     yield from until(lambda: last(run) >= at)
     run.set(lr_factor=factor)
     yield from until(lambda: events(run, "settings_changed"))
@@ -258,7 +258,7 @@ def weights(run):
 
 
 def as_if_never_changed(run, quiet):
-    """Same weights, same losses, and each sample once along the lineage that goes on."""
+    """Assert the weights and losses of a quiet run, with each sample counted once."""
     assert run.state == "finished", run.folder.log.read_text()
     assert weights(run) == weights(quiet)
     assert losses(run.folder) == losses(quiet.folder)
@@ -291,8 +291,8 @@ def test_taken_back_it_ends_as_one_that_was_never_changed(user, source):
 
 @pytest.mark.parametrize("at", ["asked", "renamed", "noted", "resumed"])
 @pytest.mark.long
-def test_killed_while_it_goes_back_it_is_resumed_and_does(user, here, monkeypatch, at):
-    """Wherever: what is done by then is done once, what is not when it is resumed."""
+def test_killed_while_it_goes_back_it_is_resumed_and_does(user, runs, monkeypatch, at):
+    """A resume completes the way back wherever it was interrupted, and repeats no part."""
     quiet = started(LEFT)
 
     def script(run):
@@ -316,17 +316,17 @@ def test_killed_while_it_goes_back_it_is_resumed_and_does(user, here, monkeypatc
             patch.setattr("kdlab.run.process.run_process.SettingsReverted", killed)
         run = started(LEFT)
     assert run.state == "lost"
-    here.stop = lambda folder: False
+    runs.stop = lambda folder: False
     resume(run.id)
-    if at == "noted":  # only the word of it is missing
-        told = SettingsReverted(member="none/seed0", step=events(run, "settings_changed")[0].step,
-                         values={"lr_factor": 1.0})  # fmt: skip
-        EventLog(run.folder.events).emit(told)
+    if at == "noted":  # only its event is missing
+        step = events(run, "settings_changed")[0].step
+        event = SettingsReverted(member="none/seed0", step=step, values={"lr_factor": 1.0})
+        EventLog(run.folder.events).emit(event)
     as_if_never_changed(run, quiet)
 
 
 def kept_until(write):
-    """Writes what a change leaves; killed where it is noted that the run went back."""
+    """Write as `write` does, but raise `Killed` where the run notes that it went back."""
 
     def until_gone(way, folder):
         if way.gone:
@@ -337,7 +337,7 @@ def kept_until(write):
 
 
 @pytest.mark.long
-def test_one_that_has_failed_goes_back_when_it_is_resumed(user, here):
+def test_one_that_has_failed_goes_back_when_it_is_resumed(user, runs):
     quiet = started(LEFT)
 
     def script(run):
@@ -349,7 +349,7 @@ def test_one_that_has_failed_goes_back_when_it_is_resumed(user, here):
     assert run.state == "failed"
     run.back()
     assert not events(run, "settings_reverted")
-    here.stop = lambda folder: False
+    runs.stop = lambda folder: False
     resume(run.id)
     as_if_never_changed(run, quiet)
 

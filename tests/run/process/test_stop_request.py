@@ -1,4 +1,4 @@
-"""Ctrl-C as a run's process hears it."""
+"""Ctrl-C and SIGTERM in the process of a run."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from kdlab.run.process.stop_request import StopRequest
 
 @pytest.fixture
 def request_(monkeypatch):
-    """One, and what is killed; the handlers of this process come back."""
+    """A stop request and a list of what it kills; restores signal handlers afterwards."""
     killed = []
     monkeypatch.setattr(os, "killpg", lambda *asked: killed.append(asked))
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
@@ -40,7 +40,7 @@ def nobody_looks():
 
 
 def test_what_does_not_look_is_interrupted(request_, monkeypatch):
-    """A teacher's measuring, an evaluation: SIGTERM was heard when they were done."""
+    """SIGTERM was heard only after an evaluation, or after a teacher had been measured."""
     monkeypatch.setattr(stop_request, "_HEARD_S", 0.05)
     stop, _ = request_
     assert not stop()  # somebody takes it for a stop

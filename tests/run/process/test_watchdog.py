@@ -1,4 +1,4 @@
-"""What the watchdog decides when its child ends: forks, waits and the clock are a script's."""
+"""Decisions of the watchdog when its child ends, with scripted forks, waits and clock."""
 
 import fcntl
 import signal
@@ -16,13 +16,13 @@ KILLED, CRASHED = -signal.SIGKILL, -signal.SIGSEGV
 
 @pytest.fixture
 def folder(tmp_path):
-    """Of a run that trains, and may be started again twice within a minute."""
-    found = RunFolder(tmp_path / "a-run")
-    found.path.mkdir()
+    """The folder of a run that trains, with two restarts allowed within a minute."""
+    run = RunFolder(tmp_path / "a-run")
+    run.path.mkdir()
     spec = {"restart": {"most": 2, "within_s": 60.0}}
-    (found.path / "spec.yaml").write_text(yaml_text.dump(spec))
-    found.write_status(state="running")
-    return found
+    (run.path / "spec.yaml").write_text(yaml_text.dump(spec))
+    run.write_status(state="running")
+    return run
 
 
 @pytest.fixture
@@ -35,13 +35,13 @@ def keeper(folder, clock):
     return WatchdogParent(folder.path, now=clock)
 
 
-def said(folder):
+def read_texts(folder):
     return [event.text() for event in read_all(folder.events)]
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 130])
 def test_what_a_run_says_of_itself_is_the_last_word(keeper, folder, code):
-    """It would come again; and the watchdog ends with the code of its child."""
+    """A restart would end the same way; the watchdog exits with the code of its child."""
     assert not keeper.starts_again(code)
     assert keeper.code == code
     assert not folder.events.exists()
@@ -59,7 +59,7 @@ def test_a_killed_child_is_started_again_and_the_log_says_why(keeper, folder):
     assert folder.raw_status().state == "starting"
     folder.write_status(state="running")
     assert keeper.starts_again(CRASHED)
-    assert said(folder) == [
+    assert read_texts(folder) == [
         "the run's process was killed by SIGKILL; it restarts from its newest checkpoint (1 of 2)",
         "the run's process was killed by SIGSEGV; it restarts from its newest checkpoint (2 of 2)",
     ]
@@ -113,12 +113,12 @@ def test_a_child_that_let_go_of_a_run_which_somebody_resumed_is_not_started_agai
 ):
     folder.write_status(state="running")  # the word of the one who has it now
     path = folder.path / "lock"
-    with path.open("w") as own, path.open("r+") as other:
-        keeper = WatchdogParent(folder.path, own.fileno(), now=clock)
-        fcntl.flock(other, fcntl.LOCK_EX)
+    with path.open("w") as watchdog_lock, path.open("r+") as resumer_lock:
+        keeper = WatchdogParent(folder.path, watchdog_lock.fileno(), now=clock)
+        fcntl.flock(resumer_lock, fcntl.LOCK_EX)
         assert not keeper.starts_again(-signal.SIGSEGV)
         assert folder.raw_status().state == "running"
-        fcntl.flock(other, fcntl.LOCK_UN)
+        fcntl.flock(resumer_lock, fcntl.LOCK_UN)
         assert keeper.starts_again(-signal.SIGSEGV)
 
 
@@ -136,11 +136,11 @@ def test_on_a_full_disk_it_starts_again_and_leaves_the_words_to_the_child(
 
 
 class Ended(Exception):
-    """What `os._exit` is here: the process is gone."""
+    """Raised in place of `os._exit`: the process is gone."""
 
 
 class Processes:
-    """Children that end as a script says: a code each, or what comes while one lives."""
+    """Children that end as scripted: each with a code, or with what a function returns."""
 
     def __init__(self, *ends):
         self.ends, self.forked, self.sent = list(ends), 0, []
@@ -165,7 +165,7 @@ class Processes:
 
 @pytest.fixture
 def signals():
-    """The handlers of this process, put back afterwards."""
+    """Restore the signal handlers of this process afterwards."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.getsignal(number) for number in numbers}
     yield
@@ -174,8 +174,8 @@ def signals():
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 
-def kept(folder, processes, **others):
-    """A keeper of these processes, and the code with which it left."""
+def run_watchdog(folder, processes, **others):
+    """Watch these processes; return the watchdog and its exit code."""
     parts = {
         name: getattr(processes, name) for name in ("fork", "waitpid", "kill", "leave")
     }
@@ -187,13 +187,13 @@ def kept(folder, processes, **others):
 
 def test_it_forks_until_a_child_comes_to_its_end(folder, signals):
     processes = Processes(KILLED, CRASHED, 0)
-    _, code = kept(folder, processes)
+    _, code = run_watchdog(folder, processes)
     assert (code, processes.forked) == (0, 3)
 
 
 def test_it_leaves_with_one_when_it_gives_up(folder, signals):
     processes = Processes(KILLED, KILLED, KILLED)
-    _, code = kept(folder, processes)
+    _, code = run_watchdog(folder, processes)
     assert (code, processes.forked) == (1, 3)
 
 
@@ -203,7 +203,7 @@ def test_a_signal_is_passed_on_and_the_child_has_the_last_word(folder, signals):
         return 130
 
     processes = Processes(KILLED, interrupted)
-    keeper, code = kept(folder, processes)
+    keeper, code = run_watchdog(folder, processes)
     assert processes.sent == [(1002, signal.SIGTERM)]
     assert (code, processes.forked, keeper.stopping) == (130, 2, True)
 
@@ -214,12 +214,12 @@ def test_a_child_that_is_killed_while_it_stops_is_not_started_again(folder, sign
         return KILLED
 
     processes = Processes(killed_in_the_end)
-    _, code = kept(folder, processes)
+    _, code = run_watchdog(folder, processes)
     assert (code, processes.forked) == (128 + signal.SIGKILL, 1)
 
 
 def test_a_stop_between_two_children_reaches_the_next_once(folder, signals):
-    """It comes while the watchdog decides: the first child is gone, and there is no other."""
+    """The stop comes while the watchdog decides: one child is gone, the next not there."""
     sent = []
 
     def kill(pid, number):
@@ -232,12 +232,12 @@ def test_a_stop_between_two_children_reaches_the_next_once(folder, signals):
         return 0.0
 
     processes = Processes(KILLED, 130)
-    _, code = kept(folder, processes, kill=kill, now=interrupted)
+    _, code = run_watchdog(folder, processes, kill=kill, now=interrupted)
     assert (code, sent) == (130, [(1001, signal.SIGINT), (1002, signal.SIGINT)])
 
 
 def test_a_stop_while_it_forks_is_passed_on_once(folder, signals):
-    """Twice is the order to end everything at once."""
+    """A second SIGINT would order the child to end everything at once."""
     signal.signal(signal.SIGINT, lambda *_: pytest.fail("the wrong one heard it"))
     processes = Processes(130)
 
@@ -245,5 +245,5 @@ def test_a_stop_while_it_forks_is_passed_on_once(folder, signals):
         signal.raise_signal(signal.SIGINT)  # blocked until both know who is who
         return processes.fork()
 
-    _, code = kept(folder, processes, fork=interrupted)
+    _, code = run_watchdog(folder, processes, fork=interrupted)
     assert (code, processes.sent) == (130, [(1001, signal.SIGINT)])
