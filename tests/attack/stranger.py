@@ -1,10 +1,9 @@
-"""What somebody on the same machine tries, knowing no secret. Standard library only.
+"""Attacks by somebody on the same machine who knows no secret. Standard library only.
 
 Started with `python -I -S -c SOURCE [UID]`; becomes that user at once. Reads one JSON per
 line: {"port", "pid", "dask", "cert"}; answers each with {"port", "attempts", "breaches"}. A
-breach is
-anything that a server said which tells or does something, or a file or process that could be
-touched.
+breach is an answer of a server that tells or does something, or a file or process that could
+be touched.
 """
 
 import contextlib
@@ -45,7 +44,7 @@ def opened(port):
 
 
 def heard(wire, words, limit=4096):
-    """What comes back after these words."""
+    """Send these words, and return what comes back."""
     with contextlib.suppress(OSError):
         wire.sendall(words)
         return wire.recv(limit)
@@ -81,7 +80,7 @@ def dask_calls(port, order):
 
 
 def dask_with_tls(port, order):
-    """The same inside TLS: without a certificate, and with one of another authority."""
+    """Dask's calls inside TLS: without a certificate, and with one of another authority."""
     for certificate in (None, order["cert"]):
         for words in map(bytes.fromhex, order["dask"]):
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -91,12 +90,12 @@ def dask_with_tls(port, order):
                     file.write(certificate)
                     file.flush()
                     context.load_cert_chain(file.name)
-            said = b""
+            answer = b""
             with contextlib.suppress(OSError), opened(port) as wire:
                 wire.settimeout(2)
                 with context.wrap_socket(wire) as inside:
-                    said = heard(inside, words)
-            yield f"Dask in TLS, certificate: {bool(certificate)}", said
+                    answer = heard(inside, words)
+            yield f"Dask in TLS, certificate: {bool(certificate)}", answer
 
 
 def label_frames(port, order):
@@ -107,9 +106,9 @@ def label_frames(port, order):
     request = struct.pack("<4sIQ", b"kdl1", len(ids), 8) + ids + bytes(8)
     for words in (frame, large, request, b"kdlA" + bytes(16) + bytes(32) + request):
         with opened(port) as wire:
-            said = heard(wire, words)
+            answer = heard(wire, words)
             # A nonce and a proof are what a greeting gets; a request must get nothing.
-            more = heard(wire, request) if len(said) == 48 else said
+            more = heard(wire, request) if len(answer) == 48 else answer
             yield "label wire", more
 
 
@@ -174,14 +173,14 @@ def main():
         for way in (webpages, dask_calls, dask_with_tls, label_frames, sequence_numbers,
                     floods) if port else ():  # fmt: skip
             try:
-                for what, said in way(port, order):
+                for what, answer in way(port, order):
                     attempts += 1
-                    if said and not REFUSED.match(said):
-                        breaches.append(f"{what}: {said[:80]!r}")
+                    if answer and not REFUSED.match(answer):
+                        breaches.append(f"{what}: {answer[:80]!r}")
             except OSError:
                 attempts += 1  # shut in our face
-        found = {"port": port, "attempts": attempts, "breaches": breaches}
-        sys.stdout.write(json.dumps(found) + "\n")
+        report = {"port": port, "attempts": attempts, "breaches": breaches}
+        sys.stdout.write(json.dumps(report) + "\n")
         sys.stdout.flush()
 
 

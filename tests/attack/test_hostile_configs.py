@@ -36,7 +36,7 @@ def somebody():
 
 
 def configs(address):
-    """What names it."""
+    """Configs that name this address."""
     pool = {"type": "cluster/remote_pool", "address": address, "insecure": True}
     yield kdlab.load("smoke/served").resolved | {"teacher_pool": pool}
     workers = {"address": address, "insecure": True}
@@ -53,9 +53,9 @@ def test_nobody_that_a_config_names_is_spoken_to(
     path.write_text(yaml.safe_dump(list(configs(address))[number]))
     experiment = kdlab.load(path)
     for tried in (experiment.check, experiment.start):
-        with pytest.raises(BadInput, match="which you have not named yet") as found:
+        with pytest.raises(BadInput, match="which you have not named yet") as refused:
             tried()
-    assert f"KDLAB_ADDRESSES={address}" in str(found.value)
+    assert f"KDLAB_ADDRESSES={address}" in str(refused.value)
     assert came == []
     monkeypatch.setenv("KDLAB_ADDRESSES", f"tls://other:1 {address}")
     require_known("teacher_pool", address)
@@ -141,6 +141,6 @@ def test_no_config_learns_where_alerts_go(kind, tmp_path, monkeypatch):
     monkeypatch.setenv("KDLAB_SECRETS", str(path))
     monkeypatch.setenv("KDLAB_WEBHOOK", "https://h/token")
     uri = f"https://me:<{kind}:KDLAB_WEBHOOK>@elsewhere.org"
-    with pytest.raises(BadInput, match="KDLAB_WEBHOOK> is refused") as found:
+    with pytest.raises(BadInput, match="KDLAB_WEBHOOK> is refused") as refused:
         _ = kdlab.load("smoke/none", {"tracking.enabled": True, "tracking.uri": uri}).spec
-    assert "token" not in str(found.value)
+    assert "token" not in str(refused.value)

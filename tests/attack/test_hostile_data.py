@@ -167,7 +167,7 @@ def tiff(side, tile):
     packed = zlib.compress(bytes(tile * tile), 9)
     tags = {256: side, 257: side, 258: 8, 259: 8, 262: 1, 277: 1, 322: tile, 323: tile}
     tags |= {324: 8, 325: len(packed)}
-    entries = b"".join(struct.pack("<HHII", tag, 4, 1, said) for tag, said in tags.items())
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, n) for tag, n in tags.items())
     begin = b"II*\0" + struct.pack("<I", 8 + len(packed)) + packed
     return begin + struct.pack("<H", len(tags)) + entries + bytes(4)
 
@@ -177,22 +177,22 @@ def frames(kind, side, count=50):
     raw = io.BytesIO()
     small = [Image.new("RGB", (16, 16), (k, 0, 0)) for k in range(count)]
     small[0].save(raw, kind, save_all=True, append_images=small[1:])
-    made = bytearray(raw.getvalue())
+    data = bytearray(raw.getvalue())
     if kind == "GIF":
-        made[6:10] = struct.pack("<HH", side, side)
+        data[6:10] = struct.pack("<HH", side, side)
     else:  # WebP: its canvas, in the first chunk
-        made[24:30] = (side - 1).to_bytes(3, "little") * 2
-    return bytes(made)
+        data[24:30] = (side - 1).to_bytes(3, "little") * 2
+    return bytes(data)
 
 
 def jpeg(side):
     """A small one whose header says another size."""
     raw = io.BytesIO()
     Image.new("RGB", (16, 16)).save(raw, "JPEG")
-    made = bytearray(raw.getvalue())
-    at = made.index(b"\xff\xc0")
-    made[at + 5 : at + 9] = struct.pack(">HH", side, side)
-    return bytes(made)
+    data = bytearray(raw.getvalue())
+    at = data.index(b"\xff\xc0")
+    data[at + 5 : at + 9] = struct.pack(">HH", side, side)
+    return bytes(data)
 
 
 def zipped(path, images, **options):
@@ -215,14 +215,14 @@ def shared_members(path):
     return str(path)
 
 
-def said_to_be(kind, side, said):
-    """Of one colour, with another size where readers look first."""
+def said_to_be(kind, side, claimed):
+    """Return an image of one colour, with another size where readers look first."""
     raw = io.BytesIO()
     Image.new("RGB", (side, side), (120, 3, 9)).save(raw, kind)
     name = b"ispe\0\0\0\0" if kind == "AVIF" else b"ihdr"
-    own, other = (name + struct.pack(">II", n, n) for n in (side, said))
-    assert own in raw.getvalue()
-    return raw.getvalue().replace(own, other)
+    actual, changed = (name + struct.pack(">II", n, n) for n in (side, claimed))
+    assert actual in raw.getvalue()
+    return raw.getvalue().replace(actual, changed)
 
 
 def class_folder(path, raw, suffix):
@@ -330,30 +330,30 @@ def holding(path, suffix, data, size=None):
 def apng(side, count):
     """So many frames in a picture of a square's size."""
     raw = io.BytesIO()
-    one = [Image.new("1", (side, side), k % 2) for k in range(count)]
-    one[0].save(raw, "PNG", save_all=True, append_images=one[1:])
+    images = [Image.new("1", (side, side), k % 2) for k in range(count)]
+    images[0].save(raw, "PNG", save_all=True, append_images=images[1:])
     return raw.getvalue()
 
 
 def text_png(kind):
     """A small one with 300 MB of words, or of a profile of colours, packed."""
     packed = zlib.compress(bytes(300_000_000), 1)
-    made, at = png(16), 33  # behind IHDR
-    return made[:at] + chunk(kind, b"a\0\0" + packed) + made[at:]
+    image, at = png(16), 33  # behind IHDR
+    return image[:at] + chunk(kind, b"a\0\0" + packed) + image[at:]
 
 
 def pages(count):
     """A TIFF of so many pages; 0 is one that follows itself for ever."""
     raw = io.BytesIO()
-    one = Image.new("L", (8, 8))
-    one.save(raw, "TIFF", save_all=True, append_images=[one] * (count - 1))
-    made = bytearray(raw.getvalue())
+    image = Image.new("L", (8, 8))
+    image.save(raw, "TIFF", save_all=True, append_images=[image] * (count - 1))
+    data = bytearray(raw.getvalue())
     if not count:
-        at = struct.unpack_from("<I", made, 4)[0]
+        at = struct.unpack_from("<I", data, 4)[0]
         struct.pack_into(
-            "<I", made, at + 2 + 12 * struct.unpack_from("<H", made, at)[0], at
+            "<I", data, at + 2 + 12 * struct.unpack_from("<H", data, at)[0], at
         )
-    return bytes(made)
+    return bytes(data)
 
 
 def bmp(side):
@@ -375,10 +375,10 @@ def within(archive):
 def larger_than_said(path):
     """A zip whose directory says 100 bytes of what unpacks to 100 MB."""
     at = zipped(path, [bytes(100_000_000)])
-    made = bytearray(Path(at).read_bytes())
-    entry = made.rindex(b"PK\1\2")
-    struct.pack_into("<I", made, entry + 24, 100)
-    Path(at).write_bytes(made)
+    data = bytearray(Path(at).read_bytes())
+    entry = data.rindex(b"PK\1\2")
+    struct.pack_into("<I", data, entry + 24, 100)
+    Path(at).write_bytes(data)
     return at
 
 
@@ -618,19 +618,19 @@ WAYS["predict"] = ("once", "again")
 
 @pytest.fixture(scope="module")
 def answers(site, tmp_path_factory):
-    """Of each bomb: what was said, bytes of memory and of disk, bytes of disk that are left."""
+    """Answers to the bombs: words, bytes of memory and disk, bytes that are left on the disk."""
     folder = tmp_path_factory.mktemp("bombs")
-    made = {}
+    bombs = {}
     for number, (name, (kind, make, _)) in enumerate(BOMBS.items()):
         url = f"http://127.0.0.1:{site.server_port}"
         place = url + make if isinstance(make, str) else make(folder / f"{number}")
-        for kept in WAYS.get(kind, ("",)):
-            made[f"{name} {kept}"] = kind, place, kept
+        for way in WAYS.get(kind, ("",)):
+            bombs[f"{name} {way}"] = kind, place, way
     home = str(folder / "home")
     done = subprocess.run(
         [sys.executable, "-c", OPEN, home],
         env={**os.environ, "KDLAB_HOME": home},
-        input=json.dumps(made),
+        input=json.dumps(bombs),
         capture_output=True,
         text=True,
         check=False,
@@ -643,19 +643,19 @@ def answers(site, tmp_path_factory):
 @pytest.mark.slow("a Python with torch, and 77 bombs opened once or twice")
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_refused_or_held(answers, name):
-    said_of_it = {
-        key: found for key, found in answers.items() if key.startswith(f"{name} ")
+    measured = {
+        key: figures for key, figures in answers.items() if key.startswith(f"{name} ")
     }
-    assert said_of_it
-    for said, memory, disk, left in said_of_it.values():
-        assert BOMBS[name][2] in said
+    assert measured
+    for answer, memory, disk, left in measured.values():
+        assert BOMBS[name][2] in answer
         assert memory < MEMORY, f"{memory / 1e6:,.0f} MB of memory"
         assert max(disk, left) < DISK, f"{disk / 1e6:,.0f} MB of disk"
 
 
 @pytest.fixture
 def asked(site, tmp_path, monkeypatch):
-    """What the server was asked for in this test."""
+    """Requests that the server got in this test."""
     monkeypatch.setenv("KDLAB_HOME", str(tmp_path))
     monkeypatch.setattr(remote, "_WAITS_S", ())
     fsspec.filesystem("http").clear_instance_cache()
@@ -692,12 +692,12 @@ def test_images_wait_for_room_and_one_always_has_some():
     room, begun = decode._MemoryLimit(), threading.Event()
     raw, pixels = b"\x89P", decode._TOGETHER // decode._PIXEL
 
-    def other():
+    def wait_for_room():
         with room.reserve(raw, pixels):
             begun.set()
 
     with room.reserve(raw, pixels):
-        waits = threading.Thread(target=other)
+        waits = threading.Thread(target=wait_for_room)
         waits.start()
         assert not begun.wait(0.05)
     waits.join()

@@ -109,8 +109,8 @@ def test_changes_are_of_their_types_and_ranges(tmp_path):
               {"set": {"lr_factor": "1"}}, {"set": good, "time": NAN}, {"set": good}]  # fmt: skip
     with path.open("w") as file:
         file.write(DEEP + "\n" + "null\n")
-        for one in lines:
-            line = {"time": 1.0, "event": "set", "member": "m"} | one
+        for change in lines:
+            line = {"time": 1.0, "event": "set", "member": "m"} | change
             file.write(json.dumps(line) + "\n")
     assert ChangeReader(path)() == [SetValues(time=1.0, member="m", set=good)]
     queue = ChangeQueue(path, "m")
@@ -193,9 +193,9 @@ def test_of_two_resumes_one_trains_and_is_within_reach(kdlab_home, elsewhere):
     assert run.wait().state == "stopped"
     command = [sys.executable, "-m", "kdlab", "resume", run.id, "--detach"]
     both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate()[1] for process in both]
+    errors = [process.communicate()[1] for process in both]
     codes = sorted(process.returncode for process in both)
-    assert codes == [0, 2], said
+    assert codes == [0, 2], errors
     until(lambda: run.state == "running")
     until(lambda: len([e for e in run.events() if e.KIND == "resumed"]) == 1)
     run.stop()
@@ -203,21 +203,21 @@ def test_of_two_resumes_one_trains_and_is_within_reach(kdlab_home, elsewhere):
 
 
 def trainers(folder):
-    """Processes that fill it: each a watchdog, and the one that it has forked."""
-    found = []
+    """Return the watchdogs of the processes that write into the folder."""
+    processes = []
     for process in psutil.process_iter(["cmdline", "ppid"]):
         words = " ".join(process.info["cmdline"] or ()).rstrip()
         if words.endswith(f" {folder}") and "kdlab.run.process.child" in words:
-            found.append(process)
-    pids = {process.pid for process in found}
-    return [process for process in found if process.info["ppid"] not in pids]
+            processes.append(process)
+    pids = {process.pid for process in processes}
+    return [process for process in processes if process.info["ppid"] not in pids]
 
 
 def has_the_lock(process):
-    """Whether it holds its folder, as the kernel says of each of its files.
+    """Return whether the process holds the lock of its folder, as /proc says of its files.
 
-    Whoever trains does, from the first moment on; it lets go when all is said, and then takes its
-    time to end. Between fork and exec nobody has anything.
+    The process that trains holds it from its start until all is written; it may take a while to
+    end after that. Between fork and exec nobody holds it.
     """
     place = Path("/proc") / str(process.pid)
     with contextlib.suppress(OSError):  # gone, or gone in part
@@ -248,7 +248,7 @@ class AnyOrder:
         return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
     def signal_one(self):
-        """As the kernel does that is short of memory: its watchdog, or who trains."""
+        """Kill the watchdog or the trainer, as a kernel without memory does."""
         if family := self.run.folder.family():
             with contextlib.suppress(psutil.Error):
                 self.chance.choice(family[:2]).kill()
@@ -272,17 +272,17 @@ class AnyOrder:
                 ]()
             time.sleep(self.chance.uniform(0, 0.5))
         for process in asked:
-            said = process.communicate()[1]
-            assert process.returncode in (0, 2), said
-            assert "Traceback" not in said
+            message = process.communicate()[1]
+            assert process.returncode in (0, 2), message
+            assert "Traceback" not in message
 
     def look(self):
         """At most one trains, and a stop reaches it; of what is deleted nothing is left."""
         path = self.run.path
-        found = trainers(path)
-        with_it = [one for one in found if has_the_lock(one)]
-        assert len(with_it) <= 1, with_it
-        ending = {*found} - {*with_it}
+        processes = trainers(path)
+        holders = [process for process in processes if has_the_lock(process)]
+        assert len(holders) <= 1, holders
+        ending = {*processes} - {*holders}
         until(lambda: not ending & {*trainers(path)})
         if not path.exists():
             until(lambda: not trainers(path))
@@ -327,7 +327,7 @@ def test_resumes_stops_and_kills_in_any_order(kdlab_home, elsewhere):
 
 
 def same_as(storm, quiet):
-    """It is gone on with to its end, which is that of a run that nobody has disturbed."""
+    """Continue the run to its end, which is that of a run that nobody has disturbed."""
     storm.go_to_the_end()
     for key in ("student_top1", "samples_seen", "samples_lost", "samples_repeated"):
         assert storm.run.result[key] == quiet.result[key]
@@ -419,16 +419,16 @@ class Odd:
 
     def changed(self, known):
         """A mapping of which some values are others, are missing, or are new."""
-        found = dict(known)
+        mapping = dict(known)
         for _ in range(self.chance.randrange(4)):
             key = self.chance.choice([*known, "pid", "process_started", "new"])
             if self.chance.random() < 0.2:
-                found.pop(key, None)
-            elif isinstance(found.get(key), dict) and self.chance.random() < 0.7:
-                found[key] = self.changed(found[key])
+                mapping.pop(key, None)
+            elif isinstance(mapping.get(key), dict) and self.chance.random() < 0.7:
+                mapping[key] = self.changed(mapping[key])
             else:
-                found[key] = self.value()
-        return found
+                mapping[key] = self.value()
+        return mapping
 
 
 def odd_folder(odd, template, path):
@@ -544,16 +544,16 @@ def test_odd_orders_are_orders_or_nothing(tmp_path):
         for _ in range(MANY):
             line = odd.changed(known | {"event": odd.chance.choice([*Change.KINDS])})
             file.write(json.dumps(line) + "\n")
-    for found in ChangeReader(path)():
-        assert type(found) in Change.KINDS.values()
-        assert isinstance(found.member, str)
+    for change in ChangeReader(path)():
+        assert type(change) in Change.KINDS.values()
+        assert isinstance(change.member, str)
     queue = ChangeQueue(path, "m")
     queue.poll(now=True)
     assert all(isinstance(value, float | int) for value in queue.values.values())
 
 
 def test_odd_cards_are_cards_or_a_sentence(elsewhere):
-    """Of exported students, and of the registry."""
+    """Cards of exported students, and of the registry."""
     odd = Odd(13, 1)
     cards = elsewhere / "registry" / "data"
     cards.mkdir(parents=True)

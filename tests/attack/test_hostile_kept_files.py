@@ -58,13 +58,13 @@ PLAN |= {
 
 async def leases(path):
     store = InFile(path)
-    found = await store.load()
+    rows = await store.load()
     await store.close()
-    return None if found == StoredRows() else found
+    return None if rows == StoredRows() else rows
 
 
 def moved(path, to, read):
-    """What is read where kdlab keeps it."""
+    """Move the file to where kdlab keeps it, and read it there."""
     to.parent.mkdir(parents=True, exist_ok=True)
     path.rename(to)
     return read()
@@ -165,15 +165,15 @@ def ends():
 def ways(readers):
     """Each of these files with each damage, and with an odd number."""
     for name, (read, odd) in readers.items():
-        for said, damage in {**DAMAGES, "odd": json.dumps(odd).encode()}.items():
-            yield pytest.param(name, read, damage, id=f"{name} {said}")
+        for kind, damage in {**DAMAGES, "odd": json.dumps(odd).encode()}.items():
+            yield pytest.param(name, read, damage, id=f"{name} {kind}")
 
 
 @pytest.mark.parametrize(("name", "read", "damage"), ways(SAID))
 def test_a_damaged_file_is_a_sentence_with_its_name(tmp_path, name, read, damage):
-    with pytest.raises(KdlabError, match=name) as found:
+    with pytest.raises(KdlabError, match=name) as refused:
         read(put(tmp_path / name, damage))
-    assert 20 < len(str(found.value)) < 500
+    assert 20 < len(str(refused.value)) < 500
 
 
 @pytest.mark.parametrize(("name", "read", "damage"), ways(ANEW))

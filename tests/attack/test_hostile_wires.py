@@ -44,7 +44,7 @@ asyncio.run(main())
 @pytest.mark.processes
 @pytest.mark.parametrize("who", ["reader", "anybody"])
 def test_a_reader_opens_no_pickle_of_a_coordinator(tmp_path, who):
-    """Of `anybody` it runs, so the message is one that would."""
+    """In `anybody`, a process that is no reader, the message does run code."""
     marker = tmp_path / "ran"
     done = subprocess.run(
         [sys.executable, "-c", ASK, str(marker), who],
@@ -63,9 +63,9 @@ def test_nobody_passes_the_proof_on_from_another_port(with_token):
         asked, moved = [], [0, 0]
 
         async def pass_on(reader, writer, way):
-            while said := await reader.read(4096):
-                moved[way] += len(said)
-                writer.write(said)
+            while data := await reader.read(4096):
+                moved[way] += len(data)
+                writer.write(data)
             writer.close()
 
         async def stranger(reader, writer):
@@ -74,15 +74,15 @@ def test_nobody_passes_the_proof_on_from_another_port(with_token):
             await asyncio.gather(*ways, return_exceptions=True)
 
         teacher = await label_wire.listen(
-            "127.0.0.1", lambda said, arrays, reply: asked.append(said), lambda: 10**6
+            "127.0.0.1", lambda request, arrays, reply: asked.append(request), lambda: 10**6
         )
         port = label_wire.port_of(teacher)
         between = await asyncio.start_server(stranger, "127.0.0.1", 0)
         with pytest.raises(ConnectionError, match="does not know this pool's token"):
             await label_wire.connect("127.0.0.1", between.sockets[0].getsockname()[1])
-        own = await label_wire.connect("127.0.0.1", port)  # its own port is
-        assert own.usable
-        own.retire()
+        asker = await label_wire.connect("127.0.0.1", port)  # its own port is
+        assert asker.usable
+        asker.retire()
         between.close()
         teacher.close()
         assert asked == []

@@ -1,4 +1,4 @@
-"""What kdlab writes is for its user alone, whatever the umask of the shell it was called from."""
+"""Files of kdlab are for its user alone, whatever the umask of the shell that called it."""
 
 import os
 import subprocess

@@ -18,14 +18,14 @@ MOST = 2000  # connections that it holds
 
 
 def listening():
-    found = set()
+    ports = set()
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError), open(name, "rb") as file:
             for line in list(file)[1:]:
                 _, local, _, state = line.split()[:4]
                 if state == b"0A":
-                    found.add(int(local.rpartition(b":")[2], 16))
-    return found
+                    ports.add(int(local.rpartition(b":")[2], 16))
+    return ports
 
 
 def main():

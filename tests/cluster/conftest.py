@@ -86,7 +86,7 @@ def served_by(
     student="test",
     **spec,
 ):
-    """(source, samples, what it reports)."""
+    """Return (source, samples, events that the source reports)."""
     data, data_spec = digits
     samples = planned(data, data_spec.to_dict(), batch=batch, seed=3, epochs=epochs)
     events = []
@@ -100,11 +100,11 @@ def served_by(
         student_rate=lambda: rate,
         start=start or {"epoch": 0, "done": []},
     )
-    made = Served(**{"lt": 20, "ut": 200} | spec)
+    served_spec = Served(**{"lt": 20, "ut": 200} | spec)
     if isinstance(pool, PoolInProcess):
         pool.samples[student] = samples
-        return ServedSource(made, context, pool.start_reader), samples, events
-    return made.build(context), samples, events
+        return ServedSource(served_spec, context, pool.start_reader), samples, events
+    return served_spec.build(context), samples, events
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def served_here(digits, tmp_path):
 
 @pytest.fixture
 def spoilt(deployment, tmp_path):
-    """The same deployment with other weights in its file."""
+    """Makes a deployment whose file of weights `change` has altered."""
 
     def make(change):
         (member,) = deployment.members

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow(
     "a scheduler, two teachers and a reader, until a lease ran out"
 )
 
-# The second value is told apart in test_pool_in_process.py.
+# test_pool_in_process.py has both orders always.
 ORDERS = ["any", pytest.param("strict", marks=pytest.mark.nightly)]
 
 
@@ -85,7 +85,7 @@ def test_a_polite_leave_sends_nothing_again(pools, served, deployment):
 
 
 def spoilt(deployment, tmp_path, change):
-    """The same deployment with other weights in its file."""
+    """Return the deployment with a file of weights that `change` has altered."""
     (member,) = deployment.members
     state = load_file(member.weights)
     change(state)
@@ -103,12 +103,12 @@ def put_nan(state):
 def test_a_teacher_that_answers_nan_is_refused_with_the_numbers(
     pools, served, deployment, tmp_path
 ):
-    """Healthy weights but for one number; the pool has nothing else to offer."""
-    other = spoilt(deployment, tmp_path, put_nan)
+    """One weight of the pool's only teacher is NaN."""
+    damaged = spoilt(deployment, tmp_path, put_nan)
     with pytest.raises(
         NoTeacherLeft, match=r"[12]0 of [12]00 numbers of its answer are not"
     ):
-        served(pools(other, teachers=1), wait_s=2.0)
+        served(pools(damaged, teachers=1), wait_s=2.0)
 
 
 @pytest.mark.nightly
@@ -125,16 +125,16 @@ def test_a_teacher_that_fails_the_probe_never_serves(
     """The reference comes from the right weights, the teacher loads others."""
     images = torch.from_numpy(probe_images(deployment.shape))
     right = teacher.load(digits[0], "cpu").infer(images).tolist()
-    other = spoilt(deployment, tmp_path, change)
-    other = replace(other, reference=tuple(map(tuple, right)))
+    damaged = spoilt(deployment, tmp_path, change)
+    damaged = replace(damaged, reference=tuple(map(tuple, right)))
     with (
-        contextlib.closing(LocalPool(teachers=1).start(other, tmp_path / "p")) as pool,
+        contextlib.closing(LocalPool(teachers=1).start(damaged, tmp_path / "p")) as pool,
         pytest.raises(ClusterError, match=why),
     ):
         pool.wait()
     with contextlib.closing(
         LocalPool(teachers=1).start(
-            replace(deployment, reference=other.reference), tmp_path / "right"
+            replace(deployment, reference=damaged.reference), tmp_path / "right"
         )
     ) as pool:
         pool.wait()
@@ -142,16 +142,16 @@ def test_a_teacher_that_fails_the_probe_never_serves(
 
 @pytest.mark.nightly
 def test_a_teacher_with_other_views_is_refused(pools, served, deployment, tmp_path):
-    other = replace(deployment, identity=replace(deployment.identity, views="0" * 16))
+    changed = replace(deployment, identity=replace(deployment.identity, views="0" * 16))
     with (
         contextlib.closing(
-            LocalPool(teachers=1).start(other, tmp_path / "refused")
+            LocalPool(teachers=1).start(changed, tmp_path / "refused")
         ) as pool,
         pytest.raises(ClusterError, match="makes other views"),
     ):
         pool.wait()
-    other = replace(other, by_reference=False)
-    source, samples, _ = served(pools(other, teachers=1), inputs="value_uint8", epochs=2)
+    changed = replace(changed, by_reference=False)
+    source, samples, _ = served(pools(changed, teachers=1), inputs="value_uint8", epochs=2)
     complete(train(source, 2), samples, 2)  # by value it needs no views of its own
 
 
@@ -162,7 +162,7 @@ def test_the_scheduler_is_killed_and_training_goes_on(pools, served, deployment)
     pids = {child.pid for child in pool.machines.children}
     ids, epoch = [], 0
 
-    def said():
+    def list_events():
         return [name for name, _ in events]
 
     def train_until(condition):
@@ -176,8 +176,8 @@ def test_the_scheduler_is_killed_and_training_goes_on(pools, served, deployment)
     train_until(lambda: epoch > 2)
     killed = pool.scheduler.pid
     os.kill(killed, signal.SIGKILL)
-    train_until(lambda: "coordinator_away" in said())  # and teachers serve on
-    train_until(lambda: "coordinator_back" in said())
+    train_until(lambda: "coordinator_away" in list_events())  # and teachers serve on
+    train_until(lambda: "coordinator_back" in list_events())
     train_until(lambda: in_use(pool) == 2)
     train_until(lambda: epoch > 50)
     for number in range(epoch):
@@ -271,12 +271,12 @@ def test_two_students_share_a_pool_and_a_dead_ones_teachers_come_free(
     pools, served, deployment
 ):
     pool = pools(deployment, teachers=2)
-    one, _, _ = served(pool, rate=1.0, epochs=2)
-    list(one.epoch(0, ()))
-    os.kill(one.reader.pid, signal.SIGKILL)  # no goodbye
+    first, _, _ = served(pool, rate=1.0, epochs=2)
+    list(first.epoch(0, ()))
+    os.kill(first.reader.pid, signal.SIGKILL)  # no goodbye
     until(
         lambda: not ask(pool.address, "kdlab_status", tls=pool.tls)["students"], every_s=0.2
     )
-    two, samples, _ = served(pool, rate=1e9, epochs=2)
-    complete(train(two, 2), samples, 2)
+    second, samples, _ = served(pool, rate=1e9, epochs=2)
+    complete(train(second, 2), samples, 2)
     assert torch.get_num_threads() >= 1

@@ -139,8 +139,8 @@ def test_redis_keeps_leases_with_a_ttl_across_a_restart(pools, served, deploymen
     assert len(seen["ttl"]) == 2
     assert all(0 < left <= 60_000 for left in seen["ttl"])
     assert seen["after"] == ["assigned"] * 2  # at once, before anybody announced anything
-    kept = {k: json.loads(client.get(k)) for k in client.scan_iter(f"{prefix}:teacher:*")}
-    assert {k: row["shares"] for k, row in kept.items()} == seen["shares"]  # same leases
+    rows = {k: json.loads(client.get(k)) for k in client.scan_iter(f"{prefix}:teacher:*")}
+    assert {k: row["shares"] for k, row in rows.items()} == seen["shares"]  # same leases
     assert source.figures()["resends"] == 0
     for child in pool.machines.children:
         child.process.kill()
@@ -269,7 +269,7 @@ def test_a_pool_grows_while_a_student_searches_and_shrinks_when_idle(
     "tls", [None, pytest.param(Tls(temporary=True), marks=pytest.mark.nightly)]
 )
 def test_nobody_without_certificate_or_token_gets_in(served, deployment, tmp_path, tls):
-    """By default, too: another user of this machine could run code in a run before."""
+    """Another user of this machine could run code in a run that configured no TLS."""
     from dask import config as dask_config
 
     spec = LocalPool(teachers=1, tls=tls)
@@ -282,9 +282,9 @@ def test_nobody_without_certificate_or_token_gets_in(served, deployment, tmp_pat
             check_address(pool.address, wait_s=2.0)
         with pytest.raises(SchedulerUnreachable):  # plain TCP to the same port
             check_address(pool.address.replace("tls", "tcp"), wait_s=2.0)
-        other = Tls(temporary=True).files(tmp_path)  # signed by somebody else
+        foreign_tls = Tls(temporary=True).files(tmp_path)  # signed by somebody else
         with pytest.raises(SchedulerUnreachable):
-            check_address(pool.address, wait_s=2.0, tls=other)
+            check_address(pool.address, wait_s=2.0, tls=foreign_tls)
         knock_at_every_port([pool.scheduler.pid, *(c.pid for c in pool.machines.children)])
         source, samples, _ = served(pool, epochs=3)
         knock_at_every_port([source.reader.pid])
@@ -308,11 +308,11 @@ def knock_at_every_port(pids):
     ]
     frame = struct.pack("<4sIQ", b"kdl1", 2, 0) + b"{}"
     for port in ports:
-        for said in (frame, b"GET /info/main/workers.html HTTP/1.0\r\n\r\n"):
+        for request in (frame, b"GET /info/main/workers.html HTTP/1.0\r\n\r\n"):
             with socket.create_connection(("127.0.0.1", port)) as wire:
                 wire.settimeout(60)
                 with contextlib.suppress(OSError):  # it may be shut in our face
-                    wire.sendall(said)
+                    wire.sendall(request)
                     wire.shutdown(socket.SHUT_WR)
                     heard = wire.recv(1000)
                     assert b"HTTP" not in heard, (port, heard)
@@ -385,16 +385,16 @@ def test_leases_in_a_file_come_back_and_a_damaged_one_is_left_aside(tmp_path):
 
     async def read():
         store = make_store(str(path), "unused")
-        found = await store.load()
+        rows = await store.load()
         await store.close()
-        return found
+        return rows
 
     asyncio.run(write())
     assert path.stat().st_mode & 0o077 == 0
-    found = asyncio.run(read())
-    assert found.teachers == {"tcp://a": leased("tcp://a", 7)}
-    assert found.students["s"].t_s == 1.0
-    assert found.pool == PoolRow(next_epoch=9)
+    rows = asyncio.run(read())
+    assert rows.teachers == {"tcp://a": leased("tcp://a", 7)}
+    assert rows.students["s"].t_s == 1.0
+    assert rows.pool == PoolRow(next_epoch=9)
     for damaged in ("", "[1, 2]", '{"teacher": 3}', path.read_text()[:-5]):
         path.write_text(damaged)
         assert asyncio.run(read()) == StoredRows()
@@ -411,8 +411,8 @@ def test_quarantine_is_for_the_lease_at_fault_and_fades(monkeypatch):
         return await plugin.ready("a", "f", 20.0, 0.1, [], FACTS)
 
     async def complain():
-        (given,) = (await plugin.watch("s", -1, "", 0.0))["held"]
-        lease = given["epoch"]
+        (held,) = (await plugin.watch("s", -1, "", 0.0))["held"]
+        lease = held["epoch"]
         stale, bad = (
             ReportBadTeacher("a", lease - 1, "stale"),
             ReportBadTeacher("a", lease, "NaN"),
@@ -452,12 +452,12 @@ def test_versions_of_another_coordinator_are_not_trusted():
         accepted = await plugin.ready("a", "f", 20.0, 0.1, [], FACTS)
         first = await plugin.watch("s", -1, "", 0.0)
         same = await plugin.watch("s", first["version"], first["incarnation"], 0.0)
-        other = await plugin.watch("s", 999, "another", 0.0)
+        foreign = await plugin.watch("s", 999, "another", 0.0)
         await plugin.close()
-        return accepted, first, same, other
+        return accepted, first, same, foreign
 
-    accepted, first, same, other = asyncio.run(look())
+    accepted, first, same, foreign = asyncio.run(look())
     assert accepted == {}
     assert [t["teacher"] for t in first["held"]] == ["a"]
     assert not same["held"]
-    assert [t["teacher"] for t in other["held"]] == ["a"]
+    assert [t["teacher"] for t in foreign["held"]] == ["a"]

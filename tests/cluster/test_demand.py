@@ -11,7 +11,7 @@ from kdlab.papers.edl_dist.beyond.pool_size import PoolSize
 
 
 class Machines:
-    """Those that were asked for are there at once, until `failure` is raised."""
+    """Machines that come at once when asked for; `failure`, if set, is raised instead."""
 
     def __init__(self):
         self.count, self.given_back, self.failure, self.asked = 0, [], None, []
@@ -37,18 +37,18 @@ class Machines:
 
 class Case:
     def __init__(self, least=0, most=4, idle_s=10.0):
-        self.machines, self.said, self.now = Machines(), status(), 0.0
+        self.machines, self.status, self.now = Machines(), status(), 0.0
         self.follower = DemandFollower(
             self.machines, self._status, PoolSize(least, most, idle_s)
         )
 
     def _status(self):
-        if isinstance(self.said, Exception):
-            raise self.said
-        return self.said
+        if isinstance(self.status, Exception):
+            raise self.status
+        return self.status
 
     def after(self, seconds):
-        """Machines that were asked for by then."""
+        """Return how many machines the follower asks for after so many seconds."""
         self.now += seconds
         before = len(self.machines.asked)
         self.follower.update(self.now)
@@ -62,13 +62,13 @@ def hosted(*names, state="free", t_t=100.0):
 def test_none_is_there_before_somebody_searches():
     case = Case()
     assert case.after(0.5) == case.after(60) == 0
-    case.said = status(missing=1000.0)
+    case.status = status(missing=1000.0)
     assert case.after(0.5) == 1
 
 
 def test_it_grows_by_what_is_missing_and_what_a_machine_gives():
     case = Case(most=10)
-    case.said = status(*hosted("a", state="assigned"), missing=250.0)
+    case.status = status(*hosted("a", state="assigned"), missing=250.0)
     case.machines.count = 1
     assert case.after(0.5) == 3
     assert case.after(0.5) == 0  # they are on their way
@@ -101,7 +101,7 @@ def test_each_of_the_first_is_started_once_whatever_becomes_of_it():
 def test_machines_that_are_idle_are_given_back_and_others_not():
     case = Case(idle_s=10.0)
     case.machines.count = 2
-    case.said = status(*hosted("idle"), *hosted("used", state="assigned"))
+    case.status = status(*hosted("idle"), *hosted("used", state="assigned"))
     for _ in range(3):
         case.after(5)
     assert case.machines.given_back == ["idle"]
@@ -126,7 +126,7 @@ def test_a_machine_with_one_teacher_in_use_is_in_use():
 def test_machines_that_cannot_be_had_are_asked_for_later_each_time(caplog):
     case = Case()
     case.machines.failure = ClusterError("the queue is closed.")
-    case.said = status(missing=1000.0)
+    case.status = status(missing=1000.0)
     asked_at = []
     while len(asked_at) < 8:
         if case.after(0.5):
@@ -138,15 +138,15 @@ def test_machines_that_cannot_be_had_are_asked_for_later_each_time(caplog):
 
 def test_after_a_success_the_pauses_begin_anew():
     case = Case(most=9)
-    case.said = status(missing=1000.0)
+    case.status = status(missing=1000.0)
     case.machines.failure = ClusterError("not now")
     for seconds in (0.5, 1, 2):
         assert case.after(seconds) == 1
     case.machines.failure = None
     assert case.after(4) == 1
-    case.said = status(*hosted("a", state="assigned"))
+    case.status = status(*hosted("a", state="assigned"))
     case.after(0.5)  # it is there
-    case.said, case.machines.count = status(missing=50.0), 0  # it was lost
+    case.status, case.machines.count = status(missing=50.0), 0  # it was lost
     case.machines.failure = ClusterError("not now")
     assert case.after(0.5) == 1
     assert case.after(1) == 1
@@ -154,8 +154,8 @@ def test_after_a_success_the_pauses_begin_anew():
 
 def test_a_scheduler_that_is_away_is_waited_for():
     case = Case()
-    case.said = SchedulerUnreachable("tls://there:1", 5.0, "refused")
+    case.status = SchedulerUnreachable("tls://there:1", 5.0, "refused")
     with pytest.raises(SchedulerUnreachable):  # its keeper says so
         case.after(0.5)
-    case.said = status(missing=1.0)
+    case.status = status(missing=1.0)
     assert case.after(0.5) == 1  # without a pause

@@ -30,10 +30,10 @@ SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 
 def machines_of(pool):
     """Teachers by the machine that they are on."""
-    found = {}
+    machines = {}
     for teacher in status_of(pool.address, pool.tls).ready:
-        found.setdefault(teacher.facts.name.rsplit(".", 2)[0], []).append(teacher)
-    return found
+        machines.setdefault(teacher.facts.name.rsplit(".", 2)[0], []).append(teacher)
+    return machines
 
 
 def teachers_of(pool):
@@ -41,7 +41,7 @@ def teachers_of(pool):
 
 
 def complete(source, samples, epochs, pace_s=0.0):
-    """Every sample once in each epoch, by a student that takes so long for a batch."""
+    """Check that each epoch has every sample once; the student takes `pace_s` for a batch."""
     ids = []
     for epoch in range(epochs):
         for batch in source.epoch(epoch, ()):
@@ -90,12 +90,12 @@ def test_machines_come_when_a_student_searches_and_all_go_when_it_has_gone(start
 
 
 def dask_workers():
-    found = []
+    workers = []
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it has ended meanwhile
             if child.name().startswith("dask"):
-                found.append(child)
-    return found
+                workers.append(child)
+    return workers
 
 
 @pytest.mark.nightly
@@ -210,8 +210,8 @@ def test_machines_by_ssh_and_one_of_them_that_is_not_there(started, served, ssh,
 
 @pytest.mark.nightly
 def test_a_host_that_is_not_the_one_it_says_is_refused(started, ssh, tmp_path, caplog):
-    other = Path(ssh["known_hosts"]).read_text().replace("AAAAC3", "AAAAC4")
-    (tmp_path / "others").write_text(other)
+    known_hosts = Path(ssh["known_hosts"]).read_text().replace("AAAAC3", "AAAAC4")
+    (tmp_path / "others").write_text(known_hosts)
     ssh["known_hosts"] = str(tmp_path / "others")
     started(SshMachines(hosts=("127.0.0.1",), **ssh), most=1, least=1)
     until(lambda: "could not be started" in caplog.text)

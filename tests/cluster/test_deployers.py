@@ -1,4 +1,4 @@
-"""What batch systems and Kubernetes are asked for: generated, read back, and validated."""
+"""Job scripts and manifests of Kubernetes: generated, read back, and validated."""
 
 import importlib.resources
 import json
@@ -126,12 +126,12 @@ def test_a_pool_asks_for_no_more_hosts_than_there_are():
 
 
 def test_teachers_of_machines_here_compete_with_the_student_and_others_do_not():
-    here = DeployedPool(
+    local = DeployedPool(
         machines=LocalMachines(), teachers=2, most=3, threads=4
     ).local_teachers()
-    assert here == LocalTeacherCount(first=2, most=6, threads=4)
-    far = DeployedPool(machines=SshMachines(hosts=("a",)), most=1)
-    assert far.local_teachers() == LocalTeacherCount()
+    assert local == LocalTeacherCount(first=2, most=6, threads=4)
+    remote = DeployedPool(machines=SshMachines(hosts=("a",)), most=1)
+    assert remote.local_teachers() == LocalTeacherCount()
 
 
 def test_a_pool_is_written_as_any_other_component():
@@ -153,8 +153,8 @@ MACHINES = KubernetesMachines(
 @pytest.mark.long
 def test_dasks_operator_takes_the_manifest():
     files = importlib.resources.files("dask_kubernetes.operator")
-    found = files / "deployment/helm/dask-kubernetes-operator/crds/daskcluster.yaml"
-    crd = yaml.safe_load(found.read_text())
+    path = files / "deployment/helm/dask-kubernetes-operator/crds/daskcluster.yaml"
+    crd = yaml.safe_load(path.read_text())
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     manifest = json.loads(json.dumps(MACHINES.manifest("teachers")))
     jsonschema.validate(manifest, schema)
@@ -165,7 +165,7 @@ def test_dasks_operator_takes_the_manifest():
 
 @pytest.mark.parametrize("part", ["worker", "scheduler"])
 def test_kubernetes_takes_the_pods(part):
-    """As the operator wraps them."""
+    """Dask's operator wraps each pod in such a deployment."""
     labels = {"dask.org/cluster-name": "teachers"}
     pod = MACHINES.manifest("teachers")["spec"][part]["spec"]
     deployment = {
@@ -188,33 +188,33 @@ class Api(BaseHTTPRequestHandler):
     """The few operations of Kubernetes' API that are used, on objects in memory."""
 
     def do_POST(self):
-        made = self.said()
+        cluster = self.read_body()
         assert self.path.endswith("/namespaces/vision/daskclusters")
-        self.server.objects["daskclusters/teachers"] = made
+        self.server.objects["daskclusters/teachers"] = cluster
         group = {
-            **made,
+            **cluster,
             "kind": "DaskWorkerGroup",
             "metadata": {"name": "teachers-default", "namespace": "vision"},
-            "spec": {"cluster": "teachers", "worker": made["spec"]["worker"]},
+            "spec": {"cluster": "teachers", "worker": cluster["spec"]["worker"]},
         }
         self.server.objects["daskworkergroups/teachers-default"] = group  # as the operator
-        self.answer(201, made)
+        self.answer(201, cluster)
 
     def do_GET(self):
         if self.path.startswith("/version"):
             return self.answer(200, {"major": "1", "minor": "34", "gitVersion": "v1.34.0"})
-        found = self.server.objects.get(self.key())
-        if "fieldSelector" in self.path or (found is None and self.path.count("/") < 7):
+        stored = self.server.objects.get(self.key())
+        if "fieldSelector" in self.path or (stored is None and self.path.count("/") < 7):
             kind = self.path.partition("?")[0].rpartition("/")[2]
             items = [o for k, o in self.server.objects.items() if k.startswith(kind)]
             return self.answer(200, {"kind": "List", "apiVersion": "v1", "items": items})
-        return self.answer(200 if found else 404, found or {"message": "not found"})
+        return self.answer(200 if stored else 404, stored or {"message": "not found"})
 
     def do_PATCH(self):
-        found = self.server.objects[self.key()]
-        found["spec"]["worker"] |= self.said()["spec"]["worker"]
-        self.server.replicas.append(found["spec"]["worker"]["replicas"])
-        self.answer(200, found)
+        group = self.server.objects[self.key()]
+        group["spec"]["worker"] |= self.read_body()["spec"]["worker"]
+        self.server.replicas.append(group["spec"]["worker"]["replicas"])
+        self.answer(200, group)
 
     def do_DELETE(self):
         self.answer(200, self.server.objects.pop(self.key()))
@@ -222,7 +222,7 @@ class Api(BaseHTTPRequestHandler):
     def key(self):
         return "/".join(self.path.partition("?")[0].split("/")[-2:])
 
-    def said(self):
+    def read_body(self):
         return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
 
     def answer(self, code, what):

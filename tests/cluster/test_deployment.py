@@ -1,4 +1,4 @@
-"""What a teacher must be told and prove: the same weights and the same data."""
+"""A deployment names weights and data; a teacher must prove that it has the same."""
 
 import shutil
 from dataclasses import replace
@@ -48,18 +48,18 @@ def test_a_teacher_whose_folder_lacks_one_file_is_refused(folder, tmp_path):
     """The defect B1: the first sixteen views are alike, and 81 % of the ids are others."""
     spec = ImageFolder(root=str(folder), size=8)
     data = spec.load()
-    other = tmp_path / "elsewhere" / "photos"
-    shutil.copytree(folder, other)
+    copied = tmp_path / "elsewhere" / "photos"
+    shutil.copytree(folder, copied)
     sixteenth = data.train[15]
-    lacking = sorted(other.glob("*/*.png"))[int(sixteenth) + 5]
+    lacking = sorted(copied.glob("*/*.png"))[int(sixteenth) + 5]
     lacking.unlink()
-    there = replace(spec, root=str(other)).load()
+    there = replace(spec, root=str(copied)).load()
     assert np.array_equal(data.train[:16], there.train[:16])
     mine, theirs = (d.views(data.train[:16], 0) for d in (data, there))
     assert np.array_equal(mine, theirs)  # the old proof saw no difference
-    told = deployed(data, spec, data=replace(spec, root=str(other)).to_dict())
+    deployment = deployed(data, spec, data=replace(spec, root=str(copied)).to_dict())
     with pytest.raises(TeacherRefused, match="it has 79 images, the student 80"):
-        told.load_data()
+        deployment.load_data()
 
 
 def test_other_pixels_labels_classes_and_augmentation_are_told_apart(folder):
@@ -77,21 +77,21 @@ def test_students_of_any_batch_loss_or_inputs_share_a_deployment(folder):
     """The defect B10: train.batch=32 instead of 20 was another deployment."""
     spec = ImageFolder(root=str(folder), size=8)
     data = spec.load()
-    one = deployed(data, spec)
+    deployment = deployed(data, spec)
     cell = {"losses/mine": {"source": "...", "sha256": "b"}}
     for change in ({"batch": 32}, {"by_reference": False}, {"components": cell}):
-        assert replace(one, **change).fingerprint == one.fingerprint
-    own = {"models/patch_net": {"source": "...", "sha256": "c"}}
-    other_weights = (replace(one.members[0], sha256="other"),)
-    for change in ({"components": own}, {"members": other_weights}, {"num_classes": 3}):
-        assert replace(one, **change).fingerprint != one.fingerprint
+        assert replace(deployment, **change).fingerprint == deployment.fingerprint
+    model = {"models/patch_net": {"source": "...", "sha256": "c"}}
+    other_weights = (replace(deployment.members[0], sha256="other"),)
+    for change in ({"components": model}, {"members": other_weights}, {"num_classes": 3}):
+        assert replace(deployment, **change).fingerprint != deployment.fingerprint
 
 
 def test_a_deployment_survives_the_wire(folder):
     spec = ImageFolder(root=str(folder), size=8)
-    one = deployed(spec.load(), spec)
-    assert Deployment.from_json(one.to_json()) == one
-    assert Deployment.from_json(one.to_json()).fingerprint == one.fingerprint
+    deployment = deployed(spec.load(), spec)
+    assert Deployment.from_json(deployment.to_json()) == deployment
+    assert Deployment.from_json(deployment.to_json()).fingerprint == deployment.fingerprint
 
 
 def test_answers_of_one_model_on_other_devices_agree_and_others_do_not():

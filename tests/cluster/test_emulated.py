@@ -42,7 +42,7 @@ ASKED = {"epoch": 0, "replies": "full"}
 
 
 class Loop(Clock):
-    """Time that passes when it is told to."""
+    """An event loop whose time passes only when a test says so."""
 
     def __init__(self):
         super().__init__()
@@ -68,11 +68,11 @@ def loop(monkeypatch):
 
 def answers(teacher, loop, *sizes):
     """(seconds after the first was asked, arrays) of requests that come together."""
-    said = []
+    sent = []
     for size in sizes:
-        teacher.infer(ASKED, {"ids": np.arange(size)}, said.append)
+        teacher.infer(ASKED, {"ids": np.arange(size)}, sent.append)
     loop.run(1e9)
-    return [when - 10.0 for when, *_ in loop.calls], said
+    return [when - 10.0 for when, *_ in loop.calls], sent
 
 
 def emulated(rate=100.0, number=3, **options):
@@ -82,11 +82,11 @@ def emulated(rate=100.0, number=3, **options):
 
 
 def test_requests_take_their_time_one_after_the_other(loop):
-    whens, said = answers(emulated(jitter=0.0), loop, 20, 10)
+    whens, sent = answers(emulated(jitter=0.0), loop, 20, 10)
     assert whens == pytest.approx([0.2, 0.3])
-    assert [arrays["logits"].shape for arrays in said] == [(20, 10), (10, 10)]
-    assert not any(arrays["logits"].any() for arrays in said)
-    queued, _, computed = said[1]["took"]
+    assert [arrays["logits"].shape for arrays in sent] == [(20, 10), (10, 10)]
+    assert not any(arrays["logits"].any() for arrays in sent)
+    queued, _, computed = sent[1]["took"]
     assert (queued, computed) == pytest.approx((0.2, 0.1))
 
 
@@ -104,16 +104,16 @@ def test_times_are_spread_around_their_mean_and_the_same_for_a_seed(loop):
 def test_a_liar_lies_in_its_share_of_answers(loop):
     teacher = emulated()
     teacher.lies = 0.25
-    _, said = answers(teacher, loop, *[5] * 400)
-    wrong = sum(bool(arrays["logits"].any()) for arrays in said)
+    _, sent = answers(teacher, loop, *[5] * 400)
+    wrong = sum(bool(arrays["logits"].any()) for arrays in sent)
     assert 70 <= wrong <= 130
     assert teacher.answered == 400
 
 
 def test_a_link_has_its_latency_both_ways(loop):
-    whens, said = answers(emulated(jitter=0.0, latency_s=0.5, request_s=0.05), loop, 20, 10)
+    whens, sent = answers(emulated(jitter=0.0, latency_s=0.5, request_s=0.05), loop, 20, 10)
     assert whens == pytest.approx([1.25, 1.4])
-    assert [arrays["took"][0] for arrays in said] == pytest.approx([0.0, 0.25])
+    assert [arrays["took"][0] for arrays in sent] == pytest.approx([0.0, 0.25])
 
 
 # What happens to them
@@ -163,7 +163,7 @@ def test_a_teacher_becomes_slow_hangs_and_is_lost_when_its_trace_says(loop):
 
 
 def test_one_trace_is_for_simulated_and_for_emulated_teachers(loop):
-    """The same teachers are slow, hang, go and come at the same times."""
+    """Both kinds of teachers are slow, hang, go and come at the same times."""
     moves = (
         Move(at_s=2, slow=1, which="quickest", times=4.0, for_s=3),
         Move(at_s=3, hang=1, which="newest", for_s=4),
@@ -189,9 +189,9 @@ def test_one_trace_is_for_simulated_and_for_emulated_teachers(loop):
 
     ask_all()
     loop.run(30.0)
-    for found, begin in ((simulation, 0.0), (host, 10.0)):
+    for side, begin in ((simulation, 0.0), (host, 10.0)):
         rates = [
-            [rate for at, rate in found.capacities if at - begin < second][-1]
+            [rate for at, rate in side.capacities if at - begin < second][-1]
             for second in (1.5, 2.5, 3.5, 4.5, 5.5, 7.5, 8.5, 9.5, 10.5, 11.5, 12.5, 14.5)
         ]
         assert rates == [700, 550, 350, 350, 500, 700, 700, 500, 600, 300, 310, 410]
@@ -203,8 +203,8 @@ def test_a_card_of_the_simulator_is_a_pool_of_emulated_teachers():
     assert pool.moves == spec.moves
     how = vars(part_of(pool, EmulatedTeachers))
     config = EmulatedTeachersConfig(**how, scheduler="", host="", tls=None, scratch="")
-    told = to_builtins(config)  # to their process
-    assert from_builtins(EmulatedTeachersConfig, told).moves == spec.moves
+    message = to_builtins(config)  # to their process
+    assert from_builtins(EmulatedTeachersConfig, message).moves == spec.moves
 
 
 @pytest.mark.parametrize(
@@ -262,8 +262,8 @@ class StillHost(Host):
 
 
 def test_orders_bring_teachers_lose_them_and_make_one_lie(monkeypatch):
-    told = []
-    monkeypatch.setattr(emulated_teachers, "announce", lambda **facts: told.append(facts))
+    sent = []
+    monkeypatch.setattr(emulated_teachers, "announce", lambda **facts: sent.append(facts))
     RENEWALS.clear()
 
     async def settled():
@@ -290,7 +290,7 @@ def test_orders_bring_teachers_lose_them_and_make_one_lie(monkeypatch):
         return sorted(host.teachers)
 
     alive = [f"emulated-{n}" for n in asyncio.run(act())]
-    first, second = told
+    first, second = sent
     assert (first["renewals"], first["alive"]) == ([0.1, 0.3], alive)
     assert second["renewals"] == []  # since the last question
     assert (
@@ -335,18 +335,18 @@ def test_a_slow_one_says_so_and_one_that_hangs_is_lost_until_it_recovers(
     pool.add_emulated(0, 100.0, TEACHERS)
     (teacher,) = pool.emulated
 
-    def said():
+    def read_states():
         return [(t.state, t.t_t) for t in pool.status().teachers]
 
-    until(lambda: said() == [("free", 100.0)])
+    until(lambda: read_states() == [("free", 100.0)])
     teacher.times = 4.0
-    until(lambda: said() == [("free", 25.0)])
+    until(lambda: read_states() == [("free", 25.0)])
     teacher.hangs_until = 1e12
-    until(lambda: not said())
+    until(lambda: not read_states())
     teacher.hangs_until, teacher.times = 0.0, 1.0
-    until(lambda: said() == [("free", 100.0)])
+    until(lambda: read_states() == [("free", 100.0)])
     pool.run(teacher.ask("leave"))
-    until(lambda: said() == [("draining", 100.0)])
+    until(lambda: read_states() == [("draining", 100.0)])
 
 
 def test_a_student_gets_each_batch_once_and_trains_in_its_time(pool):

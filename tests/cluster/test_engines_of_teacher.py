@@ -16,13 +16,13 @@ DEPLOYMENT = SimpleNamespace(teacher="1234", shape=(3, 4, 4))
 
 
 class Waiting(torch.nn.Module):
-    """Works for so long that what only adds is surely faster, on any machine."""
+    """A model so slow that `scores` is faster on any machine."""
 
     def forward(self, views):
-        made = views.float().flatten(1) @ torch.ones(48, 1500) / 48
+        product = views.float().flatten(1) @ torch.ones(48, 1500) / 48
         for _ in range(4):
-            made = made @ torch.full((1500, 1500), 1 / 1500)
-        return scores(views) + 0 * made[:, :1]
+            product = product @ torch.full((1500, 1500), 1 / 1500)
+        return scores(views) + 0 * product[:, :1]
 
 
 def scores(views):
@@ -52,8 +52,8 @@ def arrive(monkeypatch, tmp_path):
         monkeypatch.setattr(
             engines_of_teacher, "available_engines", lambda device, shown: engines
         )
-        made = EnginesOfTeacher(Waiting().eval(), DEPLOYMENT, 1, VIEWS, lambda gain: None)
-        return made, prepared
+        choice = EnginesOfTeacher(Waiting().eval(), DEPLOYMENT, 1, VIEWS, lambda gain: None)
+        return choice, prepared
 
     return arriving
 
@@ -68,12 +68,12 @@ def test_all_are_measured_before_it_serves_and_the_next_teacher_prepares_the_bes
     arrive,
 ):
     known = ("quick", scores, False), ("slow", scores, True), ("compiled", scores, True)
-    found, prepared = arrive(*known)
+    choice, prepared = arrive(*known)
     assert prepared == ["quick", "slow"]  # a compiler takes too long
-    best = found.first.chosen
+    best = choice.first.chosen
     assert best.engine in {"quick", "slow"}
-    serve(found)
-    assert found.in_use.chosen == best
+    serve(choice)
+    assert choice.in_use.chosen == best
     following, prepared = arrive(*known)
     assert prepared == [best.engine]
     assert following.first.chosen.label == best.label

@@ -65,16 +65,16 @@ def kill(child):
 
 def sends(source, address=None):
     """(time, teacher) of every part that was sent, from the reader's record."""
-    found = []
+    sent = []
     for line in record(source).splitlines():
         entry = json.loads(line)
-        for told in entry.get("told") or []:
-            if told["kind"] == "Send" and address in (None, told["teacher"]):
+        for instruction in entry.get("told") or []:
+            if instruction["kind"] == "Send" and address in (None, instruction["teacher"]):
                 at = entry["kwargs"].get(
                     "time", entry["args"][-1] if entry["args"] else 0.0
                 )
-                found.append((at, told["teacher"]))
-    return found
+                sent.append((at, instruction["teacher"]))
+    return sent
 
 
 @pytest.mark.nightly
@@ -94,7 +94,7 @@ def test_case_1_a_teacher_nobody_was_given_is_not_missed(pools, served, deployme
 
 
 def record(source):
-    """What the reader has written of its events so far."""
+    """Return what the reader has written of its events so far."""
     return source.log.with_suffix(".jsonl").read_text()
 
 
@@ -173,8 +173,8 @@ def test_all_gone_and_one_back_after_ten_seconds(pools, served, deployment):
     begin = time.monotonic()
     train(source, samples, 10, act)
     assert time.monotonic() - begin > 10
-    (said,) = [data for name, data in events if name == "all_teachers_lost"]
-    assert said.coordinator == pool.address  # what the command to start one needs
+    (event,) = [data for name, data in events if name == "all_teachers_lost"]
+    assert event.coordinator == pool.address  # what the command to start one needs
 
 
 @pytest.mark.nightly
@@ -255,14 +255,14 @@ def test_nonsense_from_a_stranger_is_answered_and_the_teacher_serves_on(
 
     async def ask_all():
         asker = await label_wire.connect("127.0.0.1", teacher["facts"]["wire_port"])
-        said = [(await asker.ask(asked, inputs))[0] for asked, inputs in nonsense]
+        headers = [(await asker.ask(asked, inputs))[0] for asked, inputs in nonsense]
         right, answer = await asker.ask(good, ids)
         asker.retire()
-        return said, right, answer
+        return headers, right, answer
 
     with security.tls_settings(pool.tls):
-        said, right, answer = asyncio.run(ask_all())
-    assert all("error" in one for one in said)
+        headers, right, answer = asyncio.run(ask_all())
+    assert all("error" in header for header in headers)
     assert "error" not in right
     assert answer["logits"].shape == (4, 10)
     train(source, samples, 20)
@@ -308,7 +308,7 @@ def test_wrong_shapes_are_refused_with_the_numbers(pools, served, deployment, tm
         sha256=file_sha256(weights),
         weight=1.0,
     )
-    other = replace(
+    deployed = replace(
         deployment,
         members=(member,),
         teacher=member.sha256[:16],
@@ -318,4 +318,4 @@ def test_wrong_shapes_are_refused_with_the_numbers(pools, served, deployment, tm
     with pytest.raises(
         NoTeacherLeft, match=r"answered with shape \(19, 10\) for 20 samples"
     ):
-        served(pools(other, teachers=1), wait_s=2.0)
+        served(pools(deployed, teachers=1), wait_s=2.0)

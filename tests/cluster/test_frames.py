@@ -61,14 +61,14 @@ def framed(header, **arrays):
     return b"".join(end.transport.written)
 
 
-def raw(head, body=b"", *, magic=b"kdl1", head_size=None, body_size=None):
-    """A frame that says what it likes."""
-    text = head if isinstance(head, bytes) else json.dumps(head).encode()
+def raw(header, body=b"", *, magic=b"kdl1", head_size=None, body_size=None):
+    """Return a frame with this head and these sizes, right or wrong."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
     sizes = (head_size or len(text), len(body) if body_size is None else body_size)
     return struct.pack("<4sIQ", magic, *sizes) + text + body
 
 
-def one(*arrays):
+def head(*arrays):
     return {"number": 1, "arrays": list(arrays)}
 
 
@@ -130,22 +130,22 @@ def test_small_frames_are_one_system_call_and_large_ones_are_not_copied():
     ("data", "why"),
     [
         (b"GET / HTTP/1.1\r\nHost: teacher\r\n\r\n", r"a frame begins with b'GET '"),
-        (raw(one(), magic=b"kdl0"), "a frame begins with b'kdl0'"),
-        (raw(one(), head_size=2**31), "a frame begins with b'kdl1'"),
-        (raw(one(), body_size=MOST + 1), f"a body of {MOST + 1} bytes, at most {MOST}"),
-        (raw(one(), body_size=2**63), "bytes, at most"),
-        (raw(one(["a", "|O", [1]]), bytes(8)), "array 'a' of type '|O'"),
-        (raw(one(["a", "<f8", [1]]), bytes(8)), "array 'a' of type '<f8'"),
-        (raw(one(["a", "<f4", [-1]]), bytes(8)), "array 'a'"),
-        (raw(one(["a", "<f4", [2**41]]), bytes(8)), "array 'a'"),
-        (raw(one(["a", "<f4", [True]]), bytes(4)), "Expected `int`"),
-        (raw(one(["a", "<f4", ["2"]]), bytes(8)), "Expected `int`"),
-        (raw(one(["a", "<f4", [1] * 9]), bytes(4)), "array 'a'"),
-        (raw(one(["a", "<f4", [5]]), bytes(8)), "do not make up the 8 bytes"),
-        (raw(one(["a", "<f4", [1]]), bytes(8)), "do not make up the 8 bytes"),
-        (raw(one(["a", "<f4", [2**39, 2**39]]), bytes(8)), "do not make up the 8 bytes"),
-        (raw(one(["a", "<f4"]), bytes(8)), "Expected `array` of length 3"),
-        (raw(one(7), bytes(8)), "Expected `array`"),
+        (raw(head(), magic=b"kdl0"), "a frame begins with b'kdl0'"),
+        (raw(head(), head_size=2**31), "a frame begins with b'kdl1'"),
+        (raw(head(), body_size=MOST + 1), f"a body of {MOST + 1} bytes, at most {MOST}"),
+        (raw(head(), body_size=2**63), "bytes, at most"),
+        (raw(head(["a", "|O", [1]]), bytes(8)), "array 'a' of type '|O'"),
+        (raw(head(["a", "<f8", [1]]), bytes(8)), "array 'a' of type '<f8'"),
+        (raw(head(["a", "<f4", [-1]]), bytes(8)), "array 'a'"),
+        (raw(head(["a", "<f4", [2**41]]), bytes(8)), "array 'a'"),
+        (raw(head(["a", "<f4", [True]]), bytes(4)), "Expected `int`"),
+        (raw(head(["a", "<f4", ["2"]]), bytes(8)), "Expected `int`"),
+        (raw(head(["a", "<f4", [1] * 9]), bytes(4)), "array 'a'"),
+        (raw(head(["a", "<f4", [5]]), bytes(8)), "do not make up the 8 bytes"),
+        (raw(head(["a", "<f4", [1]]), bytes(8)), "do not make up the 8 bytes"),
+        (raw(head(["a", "<f4", [2**39, 2**39]]), bytes(8)), "do not make up the 8 bytes"),
+        (raw(head(["a", "<f4"]), bytes(8)), "Expected `array` of length 3"),
+        (raw(head(7), bytes(8)), "Expected `array`"),
         (raw({"number": 1}, b""), "arrays"),
         (raw(b"[]"), "Expected `object`"),
         (raw(b"[" * 16_000), "nested too deeply"),
@@ -175,10 +175,10 @@ def test_no_memory_is_taken_for_a_body_that_is_only_announced(monkeypatch):
     monkeypatch.setattr("kdlab.cluster.transport.frames.bytearray", Counting, raising=False)
     end = End()
     taken.clear()  # its own buffer
-    end.feed(raw(one(["a", "|u1", [2**39]]), body_size=2**39))
+    end.feed(raw(head(["a", "|u1", [2**39]]), body_size=2**39))
     end = End()
     taken.clear()
-    end.feed(raw(one(["a", "|u1", [MOST]]), body_size=9))
+    end.feed(raw(head(["a", "|u1", [MOST]]), body_size=9))
     assert taken == []
 
 
@@ -214,15 +214,15 @@ def test_frames_count_only_after_the_greeting_even_in_one_piece():
 
 
 def test_a_proof_is_of_this_connection_and_of_who_gives_it():
-    one, other = End(secret=b"token"), End(secret=b"token")
-    one.nonces = other.nonces = b"n" * 32
-    other.check_proof(one.proof(b"reader"), b"reader")
+    reader, teacher = End(secret=b"token"), End(secret=b"token")
+    reader.nonces = teacher.nonces = b"n" * 32
+    teacher.check_proof(reader.proof(b"reader"), b"reader")
     with pytest.raises(ProtocolError, match="does not know this pool's token"):
-        other.check_proof(one.proof(b"reader"), b"teacher")  # sent back to its sender
-    one.nonces = b"m" * 32
+        teacher.check_proof(reader.proof(b"reader"), b"teacher")  # sent back to its sender
+    reader.nonces = b"m" * 32
     with pytest.raises(ProtocolError):
-        other.check_proof(one.proof(b"reader"), b"reader")  # of another connection
+        teacher.check_proof(reader.proof(b"reader"), b"reader")  # of another connection
     stranger = End(secret=b"guess")
-    stranger.nonces = other.nonces
+    stranger.nonces = teacher.nonces
     with pytest.raises(ProtocolError):
-        other.check_proof(stranger.proof(b"reader"), b"reader")
+        teacher.check_proof(stranger.proof(b"reader"), b"reader")

@@ -63,19 +63,19 @@ class Case:
             self.children[name].beat(self.group.machine.generation, step, self.now)
 
     def says(self, rank, answer):
-        """What this process announces; heard at the next look."""
+        """Have this process announce an answer, which is heard at the next look."""
         self.children[f"rank-process-{rank}"].say(**to_builtins(answer))
 
     def orders(self, name):
-        """What it was told so far."""
+        """Return the orders that this process got so far."""
         return [RankOrder.from_builtins(order) for order in self.children[name].orders]
 
 
 @pytest.fixture
 def case(tmp_path):
-    made = Case(tmp_path)
-    assert made.all_ready() == ["generation_started"]
-    return made
+    case = Case(tmp_path)
+    assert case.all_ready() == ["generation_started"]
+    return case
 
 
 def test_ranks_begin_together_and_each_knows_its_place(case):

@@ -35,12 +35,12 @@ def test_what_is_ready_goes_at_once():
 
 
 def test_what_is_ready_waits_for_what_is_made_before_it():
-    made = []
+    prepared = []
     before, done = carried_out(
-        [(0, None), (2, lambda: made.append(2)), (1, None), (3, lambda: 0)]
+        [(0, None), (2, lambda: prepared.append(2)), (1, None), (3, lambda: 0)]
     )
     assert before == [0]
-    assert made == [2]
+    assert prepared == [2]
     assert done == [0, 2, 1, 3]
 
 
@@ -73,7 +73,7 @@ class SlowSamples:
 
     def __init__(self):
         self.data = SimpleNamespace(slow=True)
-        self.made, self.may = [], threading.Event()
+        self.counts, self.may = [], threading.Event()
 
     def batches(self, epoch):
         return [np.arange(8)]
@@ -83,7 +83,7 @@ class SlowSamples:
 
     def views(self, ids, epoch, out=None):
         self.may.wait()
-        self.made.append(len(ids))
+        self.counts.append(len(ids))
         views = np.zeros((len(ids), 1, 2, 2), np.uint8)
         if out is not None:
             out[...] = views
@@ -110,6 +110,6 @@ def test_views_by_value_are_made_once_for_all_parts_and_none_are_left_over():
         assert count == 8
 
     asyncio.run(go())
-    assert samples.made == [8, 8]  # once for both parts, once for the trainer
+    assert samples.counts == [8, 8]  # once for both parts, once for the trainer
     assert not batches._making
     assert not batches._views

@@ -74,13 +74,13 @@ class Reader:
         self.ring.fill(number)
 
     def orders(self):
-        """What it was told since; wakes are left out."""
-        found = []
+        """Return the orders that it got since the last call, without wakes."""
+        orders = []
         with contextlib.suppress(EOFError):  # and then the trainer's end was closed
             while (message := self.channel.receive(0.0)) is not None:
                 if not isinstance(message, int):
-                    found.append(ReaderOrder.from_builtins(message))
-        return found
+                    orders.append(ReaderOrder.from_builtins(message))
+        return orders
 
     def die(self):
         self.child.die(1)
@@ -114,12 +114,12 @@ class Case:
 def case(tmp_path, samples):
     described = samples.describe()
     assert isinstance(described, SampleDescription)
-    made = Case(tmp_path, described)
-    yield made
-    for reader in made.readers:
+    case = Case(tmp_path, described)
+    yield case
+    for reader in case.readers:
         if reader.end.fileno() >= 0:
             reader.end.close()
-    made.held.close()
+    case.held.close()
 
 
 def test_what_the_reader_fills_is_what_the_trainer_takes(case):
@@ -150,9 +150,9 @@ def test_one_that_dies_is_replaced_for_what_is_left(case):
     )
     assert case.held.take() == 0
     assert case.reader.child.config.start == ReaderStart(epoch=2, done=(0, 3))
-    (said,) = case.events
-    assert (said.KIND, said.epoch, said.batches) == ("reader_restarted", 2, 2)
-    assert said.why == "it ended during the run (exit code 1)"
+    (restart,) = case.events
+    assert (restart.KIND, restart.epoch, restart.batches) == ("reader_restarted", 2, 2)
+    assert restart.why == "it ended during the run (exit code 1)"
     assert case.readers[0].child.stops == 1
 
 
@@ -170,7 +170,7 @@ def test_the_next_one_has_the_thresholds_and_the_pause_that_were_set(case):
 
 
 def dying(case, seconds):
-    """Restarts until it gives up, when each new one dies at once after so long; at most 20."""
+    """Take a batch while each new reader dies after so many seconds; at most 20 die."""
 
     def die(child):
         case.readers.append(Reader(child))
@@ -200,12 +200,12 @@ def test_one_that_dies_now_and_then_is_not(case):
 
 
 def test_what_it_says_is_passed_on_before_the_next_batch(case):
-    said = event("teacher_joined", name="a", t_t=5.0)
-    case.reader.say(said.facts())
+    joined = event("teacher_joined", name="a", t_t=5.0)
+    case.reader.say(joined.facts())
     case.reader.fill(1, 1)
     case.held.take()
     assert case.kinds() == ["teacher_joined"]
-    case.reader.say(said.facts())
+    case.reader.say(joined.facts())
     case.held.poll()  # also while nobody takes batches
     assert case.kinds() == ["teacher_joined"] * 2
     case.reader.die()
@@ -215,11 +215,11 @@ def test_what_it_says_is_passed_on_before_the_next_batch(case):
 
 def test_without_teachers_the_run_ends_with_what_is_missing(case):
     case.reader.fail(Fail(unplaced=40, batches=3, why="it answered with NaN"))
-    with pytest.raises(NoTeacherLeft) as found:
+    with pytest.raises(NoTeacherLeft) as caught:
         case.held.take()
-    said = str(found.value)
+    message = str(caught.value)
     for fact in ("40 samples", "3 batches", "7 s", "tls://there:1", "answered with NaN"):
-        assert fact in said
+        assert fact in message
 
 
 def test_a_defect_is_quoted_with_the_end_of_its_log(case):
@@ -243,7 +243,7 @@ def test_closing_tells_it_to_go_and_hears_what_it_still_says(case):
 
 
 def test_slots_are_not_shared_between_readers(case):
-    """What a dead reader had filled is asked for again, not taken twice."""
+    """A batch that a dead reader left in its slot is asked for again, not taken twice."""
     case.reader.fill(0, 1)
     case.reader.fill(1, 2)
     taken = [case.held.take()]
@@ -265,7 +265,7 @@ def short_ticks(monkeypatch):
 
 
 def ticks(case, seconds, on_tick):
-    """While the trainer waits, the clock goes on so far with each of its looks."""
+    """Advance the clock and call `on_tick` with each look of a trainer that waits."""
 
     def look():
         case.clock.advance(seconds)
@@ -276,7 +276,7 @@ def ticks(case, seconds, on_tick):
 
 
 def replaced_within_hang_s(case):
-    """While nothing is heard of it; the next one has a batch at once."""
+    """Check that a silent reader is replaced in time; the next one has a batch at once."""
     ticks(case, 1.0, lambda: None)
     case.starts.then = lambda child: (
         case.readers.append(Reader(child)),
@@ -295,10 +295,10 @@ def test_one_that_stands_still_is_killed_and_another_goes_on(case):
     """A stopped reader, or one on a dead mount, was waited for until somebody noticed."""
     beat(case)
     replaced_within_hang_s(case)
-    waits, said = case.events
+    waits, restart = case.events
     assert waits.KIND == "labels_awaited"
     assert "no sign of life for 11 s" in waits.why
-    assert said.why == "The reader hangs for 21 s"
+    assert restart.why == "The reader hangs for 21 s"
     assert case.readers[0].child.stops == 1
 
 
@@ -331,8 +331,8 @@ def test_one_that_works_on_is_waited_for_and_said_once(case):
 
     ticks(case, 1.0, works)
     assert case.held.take() == 1
-    (said,) = case.events
-    assert (said.KIND, said.why) == (
+    (awaited,) = case.events
+    assert (awaited.KIND, awaited.why) == (
         "labels_awaited",
         "64 samples are with 3 teachers of 0.5 samples/s in all, 0 have soft labels",
     )

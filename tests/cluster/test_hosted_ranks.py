@@ -64,8 +64,8 @@ class Cluster:
         async def call(**arguments):
             if address in self.down:
                 raise ConnectionError(f"no route to {address}")
-            said = self.handlers[address][name](**arguments)
-            return await said if asyncio.iscoroutine(said) else said
+            answer = self.handlers[address][name](**arguments)
+            return await answer if asyncio.iscoroutine(answer) else answer
 
         return call
 
@@ -95,15 +95,15 @@ class Case:
         return self.hosts.start("kdlab.somewhere", {"seed": 3}, log, pulse)
 
     def child(self, rank):
-        (found,) = (
+        (process,) = (
             child
             for child in self.cluster.starts[rank.worker].children
             if f"{child.log.stem}@{child.log.parent}" == rank.name
         )
-        return found
+        return process
 
     def lose(self, worker):
-        """It does not answer, for longer than one may."""
+        """Let a worker be silent for longer than it may be."""
         self.cluster.down.add(worker)
         self.clock.advance(16.0)
 
@@ -111,15 +111,15 @@ class Case:
 @pytest.fixture
 def case(tmp_path, monkeypatch):
     monkeypatch.setattr(hosted_ranks, "_ASK_S", 0.001)
-    made = []
+    cases = []
 
     def make(*addresses):
-        made.append(Case(tmp_path, *addresses))
-        return made[-1]
+        cases.append(Case(tmp_path, *addresses))
+        return cases[-1]
 
     yield make
-    for one in made:
-        one.hosts.close()
+    for case in cases:
+        case.hosts.close()
 
 
 def test_each_worker_gets_as_many_ranks_as_the_others(case):
@@ -196,16 +196,16 @@ def test_kill_and_stop_reach_its_process(case):
 
 def test_a_worker_that_does_not_answer_is_lost_with_its_ranks_and_only_those(case):
     run = case(A, B)
-    one, two = run.start(), run.start()
+    first, second = run.start(), run.start()
     until(lambda: len(run.hosts._heard) == 2)
     run.cluster.down.add(B)
     until(lambda: run.hosts.ask(B, "kdlab_rank_port") is None)
-    assert two.alive()  # it may come back within a while
+    assert second.alive()  # it may come back within a while
     run.lose(B)
-    until(lambda: not two.alive())
-    assert two.exit_code == -9
-    assert f"The Dask worker at {B} does not answer" in two.exit_report("ended")
-    assert one.alive()
+    until(lambda: not second.alive())
+    assert second.exit_code == -9
+    assert f"The Dask worker at {B} does not answer" in second.exit_report("ended")
+    assert first.alive()
     until(lambda: not run.hosts._is_lost(A))  # the clock was moved for all
     assert run.start().worker == A
 

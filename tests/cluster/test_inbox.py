@@ -20,8 +20,8 @@ def same(request):
 def test_requests_are_taken_together_up_to_the_models_best_batch():
     model, inbox = SimpleNamespace(best_batch=8), Inbox()
     asked = [request(model, size) for size in (3, 4, 5, 8)]
-    for one in asked:
-        inbox.put(one)
+    for queued in asked:
+        inbox.put(queued)
     assert inbox.take(1.0) == asked[:2]
     assert inbox.take(1.0) == [asked[2]]
     assert inbox.take(1.0) == [asked[3]]

@@ -19,7 +19,7 @@ ROW = 4 * CLASSES + 8  # bytes
 
 
 def answers(epoch, ids):
-    """What the teacher says of them: another number for each sample, epoch and class."""
+    """Return the teacher's answer: another number for each sample, epoch and class."""
     base = 100 * epoch + np.asarray(ids, np.float32)
     return np.stack([base + k / 10 for k in range(CLASSES)], axis=1).astype(np.float32)
 
@@ -35,26 +35,26 @@ batches = st.lists(
 @settings(deadline=None)
 @given(capacity=st.integers(0, 20), asked=batches)
 def test_what_is_found_is_what_was_kept_and_the_newest_of_it(capacity, asked):
-    kept = LabelCache(SAMPLES, CLASSES, capacity * ROW)
-    assert kept.capacity == capacity
+    cache = LabelCache(SAMPLES, CLASSES, capacity * ROW)
+    assert cache.capacity == capacity
     newest = []  # (epoch, id), oldest first, as they were written
     for epoch, listed in asked:
         ids = np.array(listed)
-        rows, known = kept.find(epoch, ids)
+        rows, known = cache.find(epoch, ids)
         expected = [(epoch, i) in newest for i in ids]
         assert known.tolist() == expected
         assert np.array_equal(rows[known], answers(epoch, ids)[known])
-        kept.put(epoch, ids, answers(epoch, ids))
+        cache.put(epoch, ids, answers(epoch, ids))
         new = [(epoch, i) for i in np.unique(ids) if (epoch, i) not in newest]
         newest = (newest + new[:capacity])[-capacity:] if capacity else []
 
 
 def test_nothing_of_an_engine_that_was_given_up_is_left():
-    kept = LabelCache(SAMPLES, CLASSES, 10 * ROW)
+    cache = LabelCache(SAMPLES, CLASSES, 10 * ROW)
     ids = np.arange(4)
-    kept.put(0, ids, answers(0, ids))
-    kept.clear()
-    assert not kept.find(0, ids)[1].any()
+    cache.put(0, ids, answers(0, ids))
+    cache.clear()
+    assert not cache.find(0, ids)[1].any()
 
 
 def loaded(block):
@@ -94,9 +94,9 @@ def serving(data_spec, data, share=True):
 
             return summed
 
-    made = Counting(deployment, [], 1, "cpu")
-    made.load_data()
-    return made
+    inference = Counting(deployment, [], 1, "cpu")
+    inference.load_data()
+    return inference
 
 
 def compute(inference, requests):
@@ -114,7 +114,7 @@ def asked(inference, epoch, ids):
 
 
 def test_a_second_student_costs_nothing_and_gets_the_same(teacher):
-    shared, alone = serving(*teacher), serving(*teacher, share=False)
+    shared, unshared = serving(*teacher), serving(*teacher, share=False)
     first, second = asked(shared, 0, range(8)), asked(shared, 0, range(8))
     assert shared.computed == [8]
     assert np.array_equal(first, second)
@@ -122,9 +122,9 @@ def test_a_second_student_costs_nothing_and_gets_the_same(teacher):
     asked(shared, 1, range(8))
     mixed = asked(shared, 0, [20, 3, 21, 5])
     assert shared.computed == [8, 8, 2]
-    assert np.array_equal(mixed, asked(alone, 0, [20, 3, 21, 5]))
+    assert np.array_equal(mixed, asked(unshared, 0, [20, 3, 21, 5]))
     assert (shared.cache.asked, shared.cache.hits) == (28, 10)
-    assert alone.cache is None
+    assert unshared.cache is None
 
 
 def test_a_check_is_computed_and_what_it_finds_counts_from_then_on(teacher):
@@ -155,7 +155,7 @@ def test_requests_of_several_students_are_one_batch_of_what_is_missing(teacher):
 
 
 def test_what_is_begun_is_answered_by_its_own_labels_whatever_begins_meanwhile(teacher):
-    """As on a GPU, where the next requests are there before those under way are answered."""
+    """On a GPU the next requests are there before those under way are answered."""
     inference, got = serving(*teacher, share=False), {}
     asked_for = [np.arange(k, k + 3) for k in range(6)]
     under_way = []
@@ -166,9 +166,9 @@ def test_what_is_begun_is_answered_by_its_own_labels_whatever_begins_meanwhile(t
 
         under_way += inference.begin([Request(0, ids, None, keep, inference)])
     assert not got
-    for one in under_way:
-        assert one.is_done
-        inference.finish(one)
+    for batch in under_way:
+        assert batch.is_done
+        inference.finish(batch)
     right = serving(*teacher, share=False)
     for number, ids in enumerate(asked_for):
         assert np.array_equal(got[number], asked(right, 0, ids))
@@ -186,14 +186,14 @@ def test_the_rate_is_of_all_samples_over_all_seconds(teacher):
     assert inference.t_t == pytest.approx(1000, rel=0.06)
     for number in range(40):
         under_way = [
-            one
+            batch
             for k in range(2)
-            for one in inference.begin(
+            for batch in inference.begin(
                 [Request(number, np.arange(16), None, lambda a: None, inference)]
             )
         ]
-        for one in under_way:
-            inference.finish(one)
+        for batch in under_way:
+            inference.finish(batch)
     assert inference.t_t < 1e6
 
 
@@ -206,9 +206,9 @@ def test_views_that_take_long_are_begun_for_what_is_missing_on_arrival(kdlab_hom
     assert np.array_equal(asked(inference, 0, range(4)), first)  # nothing is begun at all
     got, early = [], []
     late = Request(0, np.array([0, 5, 6, 1]), None, got.append, inference)
-    other = Request(0, np.array([6, 7]), None, early.append, inference)
+    quick = Request(0, np.array([6, 7]), None, early.append, inference)
     inference.expect(late)  # 5 and 6 are begun
-    compute(inference, [inference.expect(other)])  # and 6 is kept before it is its turn
+    compute(inference, [inference.expect(quick)])  # and 6 is kept before it is its turn
     compute(inference, [late])
     assert inference.computed == [4, 2, 1]
     assert np.array_equal(got[0], asked(right, 0, [0, 5, 6, 1]))

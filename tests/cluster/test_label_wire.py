@@ -40,7 +40,7 @@ async def answering(handler):
 
 
 def echo(asked, arrays, reply):
-    """After `wait_s`: answers come in another order than asked."""
+    """Reply after `wait_s`, so that answers come in another order than requests."""
     asyncio.get_running_loop().call_later(asked.get("wait_s", 0.0), reply, arrays)
 
 
@@ -289,9 +289,9 @@ def test_who_does_not_know_the_token_hears_nothing(with_token):
             "127.0.0.1", lambda asked, arrays, reply: heard.append(asked), lambda: 10**6
         )
         port = label_wire.port_of(server)
-        for said in (b"", b"kdl1" + bytes(12), b"kdlA" + bytes(16), b"kdlA" + bytes(48)):
+        for words in (b"", b"kdl1" + bytes(12), b"kdlA" + bytes(16), b"kdlA" + bytes(48)):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(said + bytes(200))
+            writer.write(words + bytes(200))
             answer = await asyncio.wait_for(reader.read(), 15)
             assert len(answer) in (0, 48)  # a nonce and a proof, and then the end
             writer.close()
@@ -393,8 +393,8 @@ def test_a_broken_connection_fails_all_that_wait_and_the_next_ask_connects_anew(
             waiting = [asker.ask({}, {}) for _ in range(3)]
             await asyncio.sleep(0)
             asker.transport.abort()
-            found = await asyncio.gather(*waiting, return_exceptions=True)
-            assert all(isinstance(error, ConnectionError) for error in found)
+            errors = await asyncio.gather(*waiting, return_exceptions=True)
+            assert all(isinstance(error, ConnectionError) for error in errors)
             assert not asker.usable
 
     asyncio.run(run())
@@ -469,7 +469,7 @@ def test_no_right_label_is_refused(seed, classes, spread):
 
 
 @pytest.mark.parametrize(
-    ("said", "known"),
+    ("sent", "known"),
     [
         (b"compiled bf16", "compiled bf16"),
         (None, ""),
@@ -478,7 +478,7 @@ def test_no_right_label_is_refused(seed, classes, spread):
         (b"x" * 1000, "x" * 24),
     ],
 )
-def test_an_answer_says_which_engine_computed_it(said, known):
-    named = {} if said is None else {"engine": np.frombuffer(said, np.uint8)}
+def test_an_answer_says_which_engine_computed_it(sent, known):
+    named = {} if sent is None else {"engine": np.frombuffer(sent, np.uint8)}
     assert engine_of(named) == known
     assert engine_of(RequestTimes().with_times(named, "eager fp32")) == "eager fp32"

@@ -29,10 +29,10 @@ def tls(tmp_path):
 
 
 class Case:
-    """A pool without processes at second 100; `said` is what its coordinator says."""
+    """A pool without processes at second 100; its coordinator answers `status`."""
 
     def __init__(self, folder, **spec):
-        self.clock, self.starts, self.said = FakeClock(100.0), Starts(), status()
+        self.clock, self.starts, self.status = FakeClock(100.0), Starts(), status()
         self.schedulers, self.how = Starts(), []
         self.pool = RunningPool(
             LocalPool(**spec),
@@ -40,7 +40,7 @@ class Case:
             folder,
             start=self.starts,
             start_scheduler=self._scheduler,
-            status=lambda address, tls: self.said,
+            status=lambda address, tls: self.status,
             now=self.clock,
         )
 
@@ -49,7 +49,7 @@ class Case:
         return self.schedulers("scheduler", None, folder), ADDRESS
 
     def after(self, seconds):
-        """How many were started since, when it looks again."""
+        """Return how many teachers the pool starts when it looks again after so long."""
         before = len(self.starts.children)
         self.clock.advance(seconds)
         self.pool.update()
@@ -58,15 +58,15 @@ class Case:
 
 @pytest.fixture
 def case(tmp_path, tls):
-    made = []
+    cases = []
 
     def make(**spec):
-        made.append(Case(tmp_path / "pool", **{"tls": tls} | spec))
-        return made[-1]
+        cases.append(Case(tmp_path / "pool", **{"tls": tls} | spec))
+        return cases[-1]
 
     yield make
-    for one in made:
-        one.pool.close()
+    for case in cases:
+        case.pool.close()
 
 
 def test_each_teacher_is_told_where_the_scheduler_is_and_who_it_is(case, tls, tmp_path):
@@ -106,9 +106,9 @@ def test_four_start_at_once_and_the_others_as_these_are_ready(case):
     pool = case(teachers=6)
     assert len(pool.starts.children) == 4
     assert pool.after(1) == 0
-    pool.said = status(teacher("a"), teacher("b"), teacher("c", "registered"))
+    pool.status = status(teacher("a"), teacher("b"), teacher("c", "registered"))
     assert pool.after(1) == 2
-    pool.said = status(*map(teacher, "abcdef"))
+    pool.status = status(*map(teacher, "abcdef"))
     assert pool.after(1) == 0
 
 
@@ -141,10 +141,10 @@ def test_a_teacher_that_became_ready_begins_the_count_anew(case):
         pool.starts.children[-1].die()
         pool.after(0)
         assert pool.after(60) == 1
-    pool.said = status(teacher("teacher-3"))
+    pool.status = status(teacher("teacher-3"))
     pool.after(0.5)
     pool.starts.children[-1].die()
-    pool.said = status()
+    pool.status = status()
     assert pool.after(0) == 0
     assert pool.after(1) == 1
 
@@ -178,9 +178,9 @@ def test_a_scheduler_that_dies_comes_back_at_its_port(case):
 def test_it_grows_to_what_students_miss_and_no_further(case):
     pool = case(teachers=0, least=0, most=3)
     assert pool.after(0.5) == 0
-    pool.said = status(missing=1e9)
+    pool.status = status(missing=1e9)
     assert pool.after(0.5) == 1  # how quick one is is not known yet
-    pool.said = status(teacher("teacher-0", "assigned", 100.0), missing=1e9)
+    pool.status = status(teacher("teacher-0", "assigned", 100.0), missing=1e9)
     assert pool.after(0.5) == 2
     assert pool.after(0.5) == 0
 
@@ -188,7 +188,7 @@ def test_it_grows_to_what_students_miss_and_no_further(case):
 def test_one_that_is_idle_is_told_to_leave(case):
     pool = case(teachers=2, least=1, most=2, idle_s=10.0)
     slow, quick = pool.starts.children
-    pool.said = status(
+    pool.status = status(
         teacher("teacher-0", t_t=50.0, pid=slow.pid), teacher("teacher-1", pid=quick.pid)
     )
     for _ in range(3):
@@ -208,7 +208,7 @@ def test_a_pool_whose_teachers_have_all_ended_says_why(case):
 
 def test_without_a_first_teacher_nobody_waits(case):
     pool = case(teachers=0, least=0, most=2)
-    assert pool.pool.wait() is pool.said
+    assert pool.pool.wait() is pool.status
 
 
 def test_a_stop_is_heard_while_teachers_start(case):
@@ -231,11 +231,11 @@ def test_closing_ends_all_and_leaves_nothing_but_logs(case, tls, tmp_path):
 
 def test_certificates_that_were_made_for_it_go_with_it(case, tmp_path):
     pool = case(teachers=1, tls=None).pool
-    made = [tmp_path / path for path in pool.tls.values()]
-    assert all(path.exists() for path in made)
+    files = [tmp_path / path for path in pool.tls.values()]
+    assert all(path.exists() for path in files)
     assert set(pool.tls) == {"ca", "cert", "key", "token"}
     pool.close()
-    assert not any(path.exists() for path in made)
+    assert not any(path.exists() for path in files)
 
 
 def test_a_teacher_that_cannot_be_started_leaves_no_other_behind(tmp_path, tls):

@@ -57,7 +57,7 @@ class Scheduler:
 
 
 class Cluster(SpecCluster):
-    """As Dask has it, but for the connection to its scheduler."""
+    """Dask's own cluster without the connection to its scheduler."""
 
     async def _start(self):
         self._lock = asyncio.Lock()
@@ -68,11 +68,11 @@ class Cluster(SpecCluster):
 @pytest.fixture
 def machines():
     Machine.broken = set()
-    found = DaskMachines(
+    machines = DaskMachines(
         Cluster(worker={"cls": Machine, "options": {}}, shutdown_scheduler=False)
     )
-    yield found
-    found.close()
+    yield machines
+    machines.close()
 
 
 def test_it_asks_for_more_and_gives_back_those_that_are_named(machines):
@@ -171,12 +171,12 @@ def test_hosts_take_turns_so_that_one_that_is_down_stops_no_other():
         cluster.worker_spec[name] = spec
         return name, spec["options"]
 
-    (first, here), (second, there) = new(), new()
+    (first, local), (second, remote) = new(), new()
     assert (first, second) == ("127.0.0.1-1", "b-2")
-    assert (here["address"], there["address"]) == ("127.0.0.1", "b")
+    assert (local["address"], remote["address"]) == ("127.0.0.1", "b")
     # Dask would take the address that others see.
-    assert here["kwargs"] == {"k": 1, "name": first, "host": "127.0.0.1"}
-    assert there["kwargs"] == {"k": 1, "name": second}
+    assert local["kwargs"] == {"k": 1, "name": first, "host": "127.0.0.1"}
+    assert remote["kwargs"] == {"k": 1, "name": second}
     del cluster.worker_spec[first], cluster.worker_spec[second]
     assert new()[0] == "127.0.0.1-3"
     new()

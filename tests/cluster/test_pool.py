@@ -21,7 +21,7 @@ class Hosts(Machines):
     outlive_scheduler = False
 
     def __init__(self, address):
-        self.told, self.looks, self.closed = address, 0, []
+        self.scheduler_address, self.looks, self.closed = address, 0, []
 
     def wanted(self):
         self.looks += 1
@@ -33,7 +33,7 @@ class Hosts(Machines):
 
 @dataclass(frozen=True, kw_only=True)
 class Hosted(PoolSpec):
-    made: list
+    hosts: list
     broken: list
 
     def parts(self, folder):
@@ -42,52 +42,52 @@ class Hosted(PoolSpec):
     def up(self, pool):
         if self.broken:
             raise self.broken.pop()
-        self.made.append(Hosts(pool.address))
-        return self.made[-1]
+        self.hosts.append(Hosts(pool.address))
+        return self.hosts[-1]
 
 
 @pytest.fixture
 def case(tmp_path, deployment):
     """(pool, its schedulers, its machines, what fails when machines are next made)."""
-    schedulers, made, broken, ports = Starts(), [], [], []
+    schedulers, hosts, broken, ports = Starts(), [], [], []
 
     def start(deployment, folder, *, port, **how):
         ports.append(port)
         return schedulers("scheduler", None, folder), ADDRESS
 
-    spec = Hosted(made=made, broken=broken)
+    spec = Hosted(hosts=hosts, broken=broken)
     pool = RunningPool(
         spec, deployment, tmp_path, start_scheduler=start, status=lambda *_: status()
     )
-    yield pool, schedulers.children, made, broken
+    yield pool, schedulers.children, hosts, broken
     pool.close()
     assert ports == [0] + [4321] * (len(ports) - 1)  # where teachers look for it
 
 
 def test_machines_that_go_with_their_scheduler_come_back_after_it(case):
-    pool, schedulers, made, _ = case
-    assert [m.told for m in made] == [ADDRESS]  # the scheduler was there first
+    pool, schedulers, hosts, _ = case
+    assert [h.scheduler_address for h in hosts] == [ADDRESS]  # the scheduler came first
     pool.update()
-    assert (len(schedulers), len(made), made[0].looks) == (1, 1, 1)
+    assert (len(schedulers), len(hosts), hosts[0].looks) == (1, 1, 1)
     schedulers[0].die()
     pool.update()
-    assert (made[0].closed, made[0].looks) == ([True], 1)  # nothing was asked of it
-    assert (len(schedulers), len(made), pool.machines) == (2, 2, made[1])
+    assert (hosts[0].closed, hosts[0].looks) == ([True], 1)  # nothing was asked of it
+    assert (len(schedulers), len(hosts), pool.machines) == (2, 2, hosts[1])
 
 
 def test_machines_that_do_not_come_back_are_tried_again_and_their_scheduler_stays(case):
-    pool, schedulers, made, broken = case
+    pool, schedulers, hosts, broken = case
     pool._now = clock = FakeClock(100.0)
     schedulers[0].die()
     broken.append(ClusterError("the queue is closed"))
     with pytest.raises(ClusterError, match="queue is closed"):
         pool.update()  # its keeper says so
-    assert (len(schedulers), len(made)) == (2, 1)
+    assert (len(schedulers), len(hosts)) == (2, 1)
     pool.update()
-    assert len(made) == 1  # not twice a second
+    assert len(hosts) == 1  # not twice a second
     clock.advance(1.0)
     pool.update()
-    assert (len(schedulers), len(made), pool.machines) == (2, 2, made[1])
+    assert (len(schedulers), len(hosts), pool.machines) == (2, 2, hosts[1])
 
 
 def test_all_is_given_back_machines_first(case):

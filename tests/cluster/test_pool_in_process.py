@@ -37,12 +37,12 @@ def complete(ids, samples, epochs):
         assert sorted(trained_ids(ids, epoch)) == sorted(samples.train_ids())
 
 
-def said(events, kind):
+def select(events, kind):
     return [event for name, event in events if name == kind]
 
 
 def counted(source):
-    """What its reader has counted until now; the ring shows it twenty times a second."""
+    """Return what the reader has counted until now; the ring shows it after up to 0.05 s."""
     return source.reader._child.reader.figures()
 
 
@@ -123,10 +123,10 @@ def test_an_ensemble_answers_the_mean_of_its_members(pool_here, served_here, dep
     (member,) = deployment.members
     members = (replace(member, weight=1.0), replace(member, weight=3.0))
     twice = replace(deployment, members=members, teacher="ensemble")
-    alone, _, _ = served_here(pool_here(teachers=1), order="strict")
-    together, _, _ = served_here(pool_here(twice, teachers=1), order="strict")
-    for one, two in zip(alone.epoch(0, ()), together.epoch(0, ()), strict=True):
-        assert torch.allclose(one.soft.log_softmax(1), two.soft, atol=1e-4)
+    single, _, _ = served_here(pool_here(teachers=1), order="strict")
+    ensemble, _, _ = served_here(pool_here(twice, teachers=1), order="strict")
+    for expected, batch in zip(single.epoch(0, ()), ensemble.epoch(0, ()), strict=True):
+        assert torch.allclose(expected.soft.log_softmax(1), batch.soft, atol=1e-4)
 
 
 @pytest.mark.parametrize("unit", ["megabytes", "memory_share"])
@@ -176,10 +176,10 @@ def test_labels_stay_while_they_are_trained_on(pool_here, served_here):
     source, _, _ = served_here(pool, epochs=3)
     for epoch in range(3):
         for batch in source.epoch(epoch, ()):
-            kept = batch.soft.clone(), batch.views.clone()
+            before = batch.soft.clone(), batch.views.clone()
             pool.status()  # the pool's thread goes on meanwhile
-            assert torch.equal(kept[0], batch.soft)
-            assert torch.equal(kept[1], batch.views)
+            assert torch.equal(before[0], batch.soft)
+            assert torch.equal(before[1], batch.views)
 
 
 def test_a_slow_student_gets_one_teacher_and_a_fast_one_both(pool_here, served_here):
@@ -188,8 +188,8 @@ def test_a_slow_student_gets_one_teacher_and_a_fast_one_both(pool_here, served_h
     for rate, held in ((1.0, 1), (1e9, 2)):
         source, _, events = served_here(pool, rate=rate, settle_s=600.0)
         list(source.epoch(0, ()))
-        assert len(said(events, "teacher_joined")) == held
-        (scheduled,) = said(events, "scheduled")
+        assert len(select(events, "teacher_joined")) == held
+        (scheduled,) = select(events, "scheduled")
         assert scheduled.t_s == rate
         assert (scheduled.n == 1) == (held == 1)
         source.close()
@@ -213,7 +213,7 @@ def test_teachers_that_only_take_their_time_are_leased_by_their_rate(
     until(lambda: states(pool) == ["free"] * 40)
     source, samples, events = served_here(pool, rate=1000.0, epochs=1, settle_s=600.0)
     complete(train(source, 1), samples, 1)
-    joined = said(events, "teacher_joined")
+    joined = select(events, "teacher_joined")
     assert len(joined) == 5  # 1000 / 200
     assert {event.device for event in joined} == {"emulated"}
 
@@ -232,9 +232,9 @@ def test_the_slow_side_is_named_by_what_both_sides_measure(
     for _ in source.epoch(0, ()):
         pass  # as fast as they come
     source.close()
-    found = of_result(source.figures())
-    assert found.side == side
-    assert found.starved > 0.5
+    bottleneck = of_result(source.figures())
+    assert bottleneck.side == side
+    assert bottleneck.starved > 0.5
 
 
 # Teachers that go
@@ -249,7 +249,7 @@ def test_a_killed_teacher_costs_no_sample(pool_here, served_here):
             pool.kill(pool.teachers[0])
 
     complete(train(source, 6, act), samples, 6)
-    (lost,) = said(events, "teacher_lost")
+    (lost,) = select(events, "teacher_lost")
     assert lost.teacher == "teacher-0"
     assert counted(source)["resends"] == lost.resent
 
@@ -266,7 +266,7 @@ def test_what_a_silent_teacher_owes_is_asked_of_another(pool_here, served_here, 
             pool.silent(pool.teachers[0])
 
     complete(train(source, 8, act), samples, 8)
-    (lost,) = said(events, "teacher_lost")
+    (lost,) = select(events, "teacher_lost")
     assert (lost.teacher, lost.why) == ("teacher-0", "silent beyond its lease")
 
 
@@ -288,7 +288,7 @@ def test_a_silent_teacher_that_is_heard_again_comes_back(pool_here, served_here)
             until(joined)
 
     complete(train(source, 12, act), samples, 12)
-    names = [event.name for event in said(events, "teacher_joined")]
+    names = [event.name for event in select(events, "teacher_joined")]
     assert names.count("teacher-0") == 2
 
 
@@ -302,7 +302,7 @@ def test_a_teacher_that_nobody_was_given_is_not_missed(pool_here, served_here):
             pool.kill(next(t for t in pool.teachers if t.address == spare))
 
     complete(train(source, 4, act), samples, 4)
-    assert not said(events, "teacher_lost")
+    assert not select(events, "teacher_lost")
     assert counted(source)["resends"] == 0
 
 
@@ -325,7 +325,7 @@ def test_an_idle_teacher_that_dies_has_nothing_to_send_again(pool_here, served_h
             pool.add_teacher()
 
     complete(train(source, 6, act), samples, 6)
-    assert [(e.teacher, e.resent) for e in said(events, "teacher_lost")] == [
+    assert [(e.teacher, e.resent) for e in select(events, "teacher_lost")] == [
         ("teacher-0", 0)
     ]
     assert counted(source)["resends"] == 0
@@ -343,8 +343,8 @@ def test_a_polite_leave_costs_nothing(pool_here, served_here):
     complete(train(source, 8, act), samples, 8)
     until(lambda: leaving.ending is not None)
     assert leaving.ending.code == 0
-    assert [e.teacher for e in said(events, "teacher_left")] == ["teacher-0"]
-    assert not said(events, "teacher_lost")
+    assert [e.teacher for e in select(events, "teacher_left")] == ["teacher-0"]
+    assert not select(events, "teacher_lost")
 
 
 def test_a_student_without_any_teacher_waits_for_the_next(pool_here, served_here):
@@ -363,7 +363,7 @@ def test_a_student_without_any_teacher_waits_for_the_next(pool_here, served_here
     assert names.index("all_teachers_lost") < len(names) - 1 - names[::-1].index(
         "teacher_joined"
     )
-    (gone,) = said(events, "all_teachers_lost")
+    (gone,) = select(events, "all_teachers_lost")
     assert gone.coordinator == pool.address  # what the command to start one needs
 
 
@@ -390,7 +390,7 @@ def test_a_teacher_that_joins_is_used(pool_here, served_here):
             pool.add_teacher()
 
     complete(train(source, 12, act), samples, 12)
-    assert [e.name for e in said(events, "teacher_joined")] == ["teacher-0", "teacher-1"]
+    assert [e.name for e in select(events, "teacher_joined")] == ["teacher-0", "teacher-1"]
     assert pool.teachers[1].inference.answered > 0
 
 
@@ -407,8 +407,8 @@ def test_a_killed_reader_is_started_again(pool_here, served_here, order):
             source.reader._child.kill()
 
     complete(train(source, 10, act), samples, 10)
-    assert len(said(events, "reader_restarted")) == 2
-    assert not said(events, "teacher_lost")
+    assert len(select(events, "reader_restarted")) == 2
+    assert not select(events, "teacher_lost")
 
 
 def test_a_reader_that_dies_again_and_again_ends_the_run(pool_here, served_here):
@@ -416,7 +416,7 @@ def test_a_reader_that_dies_again_and_again_ends_the_run(pool_here, served_here)
     source, _, events = served_here(pool, rate=1e9, epochs=50, ut=100)
     with pytest.raises(ClusterError, match="It was restarted 5 times"):
         train(source, 50, lambda epoch, number: source.reader._child.kill())
-    assert len(said(events, "reader_restarted")) == 5
+    assert len(select(events, "reader_restarted")) == 5
 
 
 def test_the_journals_of_a_run_replay(pool_here, served_here, tmp_path):
@@ -470,7 +470,7 @@ def test_a_coordinator_that_is_new_hears_everything_again(
     until(lambda: states(pool) == ["assigned"] * 2)
     assert list(pool.status().students) == ["test"]
     assert pool.status().deployed == deployment.fingerprint
-    assert not said(events, "all_teachers_lost")
+    assert not select(events, "all_teachers_lost")
 
 
 def test_while_nobody_coordinates_the_teachers_serve_on(pool_here, served_here):
@@ -486,11 +486,11 @@ def test_while_nobody_coordinates_the_teachers_serve_on(pool_here, served_here):
 
     pool.remote.up = False
     pool.call(lambda: pool.coordinator.student_gone("test"))  # its wait is over
-    train_until(lambda: said(events, "coordinator_away"))
+    train_until(lambda: select(events, "coordinator_away"))
     pool.remote.up = True
-    train_until(lambda: said(events, "coordinator_back"))
+    train_until(lambda: select(events, "coordinator_back"))
     complete(ids, samples, epoch)
-    assert not said(events, "teacher_lost")
+    assert not select(events, "teacher_lost")
 
 
 def test_two_students_share_and_the_first_loses_nothing(pool_here, served_here):
@@ -501,16 +501,16 @@ def test_two_students_share_and_the_first_loses_nothing(pool_here, served_here):
     ids += [(e, b.ids.copy()) for e in range(1, 10) for b in first.epoch(e, ())]
     complete(ids, samples, 10)
     complete(train(second, 3), samples, 3)
-    assert said(events, "teacher_left")  # moved, gracefully
-    assert not said(events, "teacher_lost")
+    assert select(events, "teacher_left")  # moved, gracefully
+    assert not select(events, "teacher_lost")
     assert counted(first)["resends"] == 0
 
 
 def test_teachers_of_a_student_that_fell_silent_come_free(pool_here, served_here):
     pool = pool_here(teachers=2)
-    one, _, _ = served_here(pool, rate=1.0, epochs=2, student="one")
-    list(one.epoch(0, ()))
-    one.reader._child.kill()  # no goodbye
+    first, _, _ = served_here(pool, rate=1.0, epochs=2, student="one")
+    list(first.epoch(0, ()))
+    first.reader._child.kill()  # no goodbye
 
     def late():
         pool.coordinator.students_seen["one"] -= 16.0
@@ -519,15 +519,15 @@ def test_teachers_of_a_student_that_fell_silent_come_free(pool_here, served_here
     pool.call(late)
     assert not pool.status().students
     assert states(pool) == ["free", "free"]
-    two, samples, _ = served_here(pool, rate=1e9, epochs=2, student="two")
-    complete(train(two, 2), samples, 2)
+    second, samples, _ = served_here(pool, rate=1e9, epochs=2, student="two")
+    complete(train(second, 2), samples, 2)
 
 
 # Teachers that must not serve
 
 
 def test_answers_that_are_no_numbers_are_refused(pool_here, served_here, spoilt):
-    """Healthy weights but for one number; the pool has nothing else to offer."""
+    """One weight of the pool's only teacher is NaN."""
 
     def put_nan(state):
         state["head.bias"][3] = float("nan")

@@ -128,16 +128,16 @@ def test_exit_codes_tell_a_supervisor_what_happened(scheduled, deployment, tmp_p
     refused = add(address, tmp_path, "refused", sha256="0" * 64)  # has another model
     assert refused.process.wait(300) == 2
     assert "started for model 00000000" in refused.log.read_text()
-    alone = add(f"tcp://127.0.0.1:{free_port()}", tmp_path, "alone", patience_s=0.5)
-    assert alone.process.wait(300) == 3
+    orphan = add(f"tcp://127.0.0.1:{free_port()}", tmp_path, "alone", patience_s=0.5)
+    assert orphan.process.wait(300) == 3
 
 
 @pytest.mark.nightly
 def test_other_data_is_refused_or_served_by_value(scheduled, deployment, served, tmp_path):
     scheduler, add = scheduled
-    other = replace(deployment.identity, digest="0" * 16)
-    told = replace(deployment, identity=other, or_value=True)
-    _, address = scheduler(told)
+    identity = replace(deployment.identity, digest="0" * 16)
+    deployed = replace(deployment, identity=identity, or_value=True)
+    _, address = scheduler(deployed)
     add(address, tmp_path, "other")
     until(lambda: free(address))
     (teacher_,) = free(address)
@@ -235,13 +235,13 @@ def test_prometheus_sees_the_pool_at_the_schedulers_metrics(deployment, served, 
         def number(name, **labels):
             with urllib.request.urlopen(f"http://127.0.0.1:{page}/metrics") as answer:
                 families = text_string_to_metric_families(answer.read().decode())
-            (found,) = (
+            (metric,) = (
                 sample.value
                 for family in families
                 for sample in family.samples
                 if sample.name == name and labels.items() <= sample.labels.items()
             )
-            return found
+            return metric
 
         batches = source.epoch(0, ())
         ids = [next(batches).ids.copy()]

@@ -76,16 +76,16 @@ class Machine:
 def machine(monkeypatch):
     machine = Machine()
 
-    def here(url):
+    def redirect(url):
         parts = urlsplit(url)
         return url.replace(f"{parts.scheme}://{parts.netloc}", machine.address)
 
     clouds = {
         name: replace(
             service,
-            url=here(service.url),
-            token_url=here(service.token_url) if service.token_url else "",
-            name_url=here(service.name_url) if service.name_url else "",
+            url=redirect(service.url),
+            token_url=redirect(service.token_url) if service.token_url else "",
+            name_url=redirect(service.name_url) if service.name_url else "",
         )
         for name, service in preemption.CLOUDS.items()
     }
@@ -98,7 +98,7 @@ def machine(monkeypatch):
 
 
 def heard(machine, notice, after, say=lambda line: None):
-    """What is heard once `after` has changed the machine, and how often it was asked before."""
+    """Call `after` once the machine was asked three times; return the notice that is heard."""
 
     async def run():
         waiting = asyncio.create_task(wait_for_notice(notice, say))
@@ -113,14 +113,14 @@ def heard(machine, notice, after, say=lambda line: None):
 
 @pytest.mark.parametrize("cloud", ["aws", "gcp", "azure"])
 def test_each_cloud_is_heard_when_it_says_so_and_not_before(machine, cloud):
-    said = heard(machine, cloud, lambda: machine.says.update({cloud: NOTICES[cloud]}))
-    assert said.startswith(f"{cloud} says ")
+    notice = heard(machine, cloud, lambda: machine.says.update({cloud: NOTICES[cloud]}))
+    assert notice.startswith(f"{cloud} says ")
 
 
 def test_the_end_of_another_machine_of_the_scale_set_is_no_notice(machine):
     machine.says["azure"] = OF_ANOTHER
-    said = heard(machine, "azure", lambda: machine.says.update(azure=NOTICES["azure"]))
-    assert "spot-17" in said
+    notice = heard(machine, "azure", lambda: machine.says.update(azure=NOTICES["azure"]))
+    assert "spot-17" in notice
 
 
 @pytest.mark.parametrize(
@@ -128,20 +128,20 @@ def test_the_end_of_another_machine_of_the_scale_set_is_no_notice(machine):
 )
 def test_an_answer_that_is_no_notice_is_survived(machine, nonsense):
     machine.says["azure"], lines = nonsense, []
-    said = heard(
+    notice = heard(
         machine,
         "azure",
         lambda: machine.says.update(azure=NOTICES["azure"]),
         lines.append,
     )
-    assert said.startswith("azure says ")
+    assert notice.startswith("azure says ")
     assert "cannot be polled" in lines[0]
 
 
 def test_any_address_is_a_notice_once_it_answers(machine):
     address = f"{machine.address}/spot"
-    said = heard(machine, address, lambda: machine.says.update(own="soon"))
-    assert said == f"{address} says soon"
+    notice = heard(machine, address, lambda: machine.says.update(own="soon"))
+    assert notice == f"{address} says soon"
 
 
 def test_a_service_that_fails_is_asked_again_and_said_once(machine):

@@ -1,4 +1,4 @@
-"""What goes wrong while a reader carries out is said before anything else is handed over."""
+"""An error in carrying out an instruction is reported before anything else is handed over."""
 
 import asyncio
 
@@ -13,13 +13,13 @@ class Broken(StudentReader):
     """Its views cannot be read any more."""
 
     def __init__(self):
-        self.background, self.defect, self.said = set(), None, []
+        self.background, self.defect, self.failures = set(), None, []
 
     def execute(self, instruction):
         raise OSError("the images are gone")
 
     def fail(self, failure):
-        self.said.append(failure)
+        self.failures.append(failure)
 
 
 def test_an_error_of_a_hand_over_is_said_at_once_and_once(capsys):
@@ -29,7 +29,7 @@ def test_an_error_of_a_hand_over_is_said_at_once_and_once(capsys):
         with pytest.raises(OSError, match="the images are gone"):
             reader.do([EndCheck(None)])
         # Now: another answer may be handled before this task counts as done.
-        assert reader.said == [ReaderDefect("OSError('the images are gone')")]
+        assert reader.failures == [ReaderDefect("OSError('the images are gone')")]
         reader.do([EndCheck(None)])
 
     async def carry_out():
@@ -38,5 +38,5 @@ def test_an_error_of_a_hand_over_is_said_at_once_and_once(capsys):
             await asyncio.sleep(0)
 
     asyncio.run(carry_out())
-    assert len(reader.said) == 2  # of the two hand-overs; none is said again by its task
+    assert len(reader.failures) == 2  # of the two hand-overs; the task repeats none
     assert "the images are gone" in capsys.readouterr().err

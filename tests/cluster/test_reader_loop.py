@@ -1,4 +1,4 @@
-"""What a reader does with the machine's instructions: each way a request ends is one fact."""
+"""A reader carries out instructions and reports each end of a request to the machine."""
 
 import asyncio
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ ZEROS = np.zeros((2, 3), np.float32)
 
 
 class Machine:
-    """Writes down what it hears, and says nothing to it."""
+    """Records the events that it gets, and gives no instructions."""
 
     def __init__(self):
         self.heard = []
@@ -63,9 +63,9 @@ class Loop(ReaderLoop):
     def failed_task(self, error):
         self.failures.append(error)
 
-    def live(self, *told):
+    def live(self, *orders):
         async def act():
-            self.do(told)
+            self.do(orders)
             while self.background:
                 await asyncio.sleep(0)
 
@@ -132,8 +132,8 @@ def test_the_coordinator_is_told_what_the_machine_says_and_its_answer_is_said():
             },
         ),
     ]
-    (said,) = [i.event for i in loop.done if isinstance(i, EmitEvent)]
-    assert (said.KIND, said.granted) == ("teacher_requested", True)
+    (event,) = [i.event for i in loop.done if isinstance(i, EmitEvent)]
+    assert (event.KIND, event.granted) == ("teacher_requested", True)
 
 
 def test_what_a_coordinator_that_is_away_did_not_hear_is_asked_again():
@@ -141,8 +141,8 @@ def test_what_a_coordinator_that_is_away_did_not_hear_is_asked_again():
         raise OSError("the scheduler is gone")
 
     loop = Loop(coordinator=away)
-    told = (AskTeacher(5.0), Need(4.0), Release("a", 7, 1.0), ReturnTeacher("b", 8, 0.0))
-    assert loop.live(*told) == [
+    orders = (AskTeacher(5.0), Need(4.0), Release("a", 7, 1.0), ReturnTeacher("b", 8, 0.0))
+    assert loop.live(*orders) == [
         ("on_ask_failed", {}),
         ("on_need_failed", {}),
         ("on_release_failed", "a", {}),

@@ -68,34 +68,34 @@ class Running:
 
 @pytest.fixture
 def running():
-    made = []
+    schedulers = []
 
     def start(port=0):
-        made.append(Running(port))
-        return made[-1]
+        schedulers.append(Running(port))
+        return schedulers[-1]
 
     yield start
-    for one in made:
-        if not one.loop.is_closed():
-            one.close()
+    for scheduler in schedulers:
+        if not scheduler.loop.is_closed():
+            scheduler.close()
 
 
 @pytest.fixture
 def joined(tmp_path):
     """Makes pools that look after themselves only when they are asked to."""
-    made = []
+    pools = []
 
     def join(running, deployment, **spec):
         patch.setenv("KDLAB_ADDRESSES", running.address)
         pool = RemotePool(address=running.address, insecure=True, **spec)
-        made.append(RunningPool(pool, deployment, tmp_path / "pool"))
-        return made[-1]
+        pools.append(RunningPool(pool, deployment, tmp_path / "pool"))
+        return pools[-1]
 
     with pytest.MonkeyPatch.context() as patch:
         # Dask tries for so long to reach a scheduler that is gone.
         patch.setattr("kdlab.cluster.schedulers.ask", partial(ask, wait_s=0.5))
         yield join
-    for pool in made:
+    for pool in pools:
         pool.close()
 
 
@@ -104,16 +104,16 @@ def plugins_of_workers(running):
 
 
 def test_a_plain_scheduler_is_made_a_coordinator_once(running, tmp_path):
-    one = running()
-    assert not has_coordinator(one.address)
+    dask = running()
+    assert not has_coordinator(dask.address)
     journal = tmp_path / "journal.jsonl"
-    install(one.address, None, Coordinator(9.0, journal=str(journal)))
-    assert has_coordinator(one.address)
-    plugin = one.scheduler.kdlab_coordinator
+    install(dask.address, None, Coordinator(9.0, journal=str(journal)))
+    assert has_coordinator(dask.address)
+    plugin = dask.scheduler.kdlab_coordinator
     assert plugin.leases.ttl_s == 9.0
     assert journal.exists()
-    install(one.address, None, Coordinator(1.0))  # the one that is there keeps its own
-    assert one.scheduler.kdlab_coordinator is plugin
+    install(dask.address, None, Coordinator(1.0))  # the one that is there keeps its own
+    assert dask.scheduler.kdlab_coordinator is plugin
 
 
 def test_it_has_no_pages(running):
@@ -123,28 +123,28 @@ def test_it_has_no_pages(running):
 
 
 def test_a_run_publishes_what_it_needs_and_sends_the_weights(running, joined, deployment):
-    one = running()
-    pool = joined(one, deployment)
-    assert status_of(one.address, None).deployed == deployment.fingerprint
+    dask = running()
+    pool = joined(dask, deployment)
+    assert status_of(dask.address, None).deployed == deployment.fingerprint
     (member,) = deployment.members
-    shelf = one.scheduler.kdlab_coordinator.shelf
+    shelf = dask.scheduler.kdlab_coordinator.shelf
     assert file_sha256(shelf.folder / member.sha256) == member.sha256
     assert pool.teacher == deployment.teacher
-    assert plugins_of_workers(one) == set()  # `kdlab teacher` starts teachers
+    assert plugins_of_workers(dask) == set()  # `kdlab teacher` starts teachers
 
 
 def test_workers_of_that_role_are_made_hosts(running, joined, deployment):
-    one = running()
-    joined(one, deployment, workers=2, threads=3)
-    assert plugins_of_workers(one) == {TeacherHost.name}
+    dask = running()
+    joined(dask, deployment, workers=2, threads=3)
+    assert plugins_of_workers(dask) == {TeacherHost.name}
 
 
 def test_what_a_new_scheduler_does_not_know_is_said_again(running, joined, deployment):
     port = free_port()
-    one = running(port)
-    pool = joined(one, deployment)
+    dask = running(port)
+    pool = joined(dask, deployment)
     assert pool._serves()
-    one.close()
+    dask.close()
     with pytest.raises(SchedulerUnreachable):
         pool.update()  # its keeper says so
     again = running(port)
@@ -158,58 +158,58 @@ def test_a_scheduler_of_another_version_is_told_now_and_then(
     running, joined, deployment, caplog
 ):
     """Twice a second it was told what to serve, with the weights, and nobody was told why."""
-    one = running()
-    pool, clock = joined(one, deployment), FakeClock(100.0)
+    dask = running()
+    pool, clock = joined(dask, deployment), FakeClock(100.0)
     pool._now = clock
-    told, deploy_it = [], one.scheduler.handlers["kdlab_deploy"]
+    times, deploy_it = [], dask.scheduler.handlers["kdlab_deploy"]
 
     async def deployed(deployment):
-        told.append(clock())
+        times.append(clock())
         return await deploy_it(deployment)
 
     async def status():
         return {"version": 99}
 
-    one.scheduler.handlers |= {"kdlab_deploy": deployed, "kdlab_status": status}
+    dask.scheduler.handlers |= {"kdlab_deploy": deployed, "kdlab_status": status}
     with caplog.at_level("WARNING", "kdlab"):
         for _ in range(20):
             pool.update()
             clock.advance(0.5)
-    assert told == [100.0, 101.0, 103.0, 107.0]
-    (said,) = (r.getMessage() for r in caplog.records if r.name == "kdlab")
-    assert one.address in said
-    assert "This is no PoolStatus" in said
+    assert times == [100.0, 101.0, 103.0, 107.0]
+    (message,) = (r.getMessage() for r in caplog.records if r.name == "kdlab")
+    assert dask.address in message
+    assert "This is no PoolStatus" in message
 
 
 def test_a_pool_that_serves_others_is_not_taken_from_them(running, joined, deployment):
-    one = running()
-    joined(one, deployment)
-    ask(one.address, "kdlab_demand", student="s", t_s=10.0, at_most=None)
-    other = replace(deployment, by_reference=False, num_classes=11)
+    dask = running()
+    joined(dask, deployment)
+    ask(dask.address, "kdlab_demand", student="s", t_s=10.0, at_most=None)
+    changed = replace(deployment, by_reference=False, num_classes=11)
     how = {"tls": None, "with_weights": False}
     with pytest.raises(TeacherRefused, match="still serves s with another model"):
-        deploy(one.address, other, **how)
-    ask(one.address, "kdlab_student_gone", student="s")
-    deploy(one.address, other, **how)
-    assert status_of(one.address, None).deployed == other.fingerprint
+        deploy(dask.address, changed, **how)
+    ask(dask.address, "kdlab_student_gone", student="s")
+    deploy(dask.address, changed, **how)
+    assert status_of(dask.address, None).deployed == changed.fingerprint
 
 
 def test_a_coordinator_that_takes_no_more_weights_is_said(running, deployment, monkeypatch):
-    one = running()
-    install(one.address)
+    dask = running()
+    install(dask.address)
     (member,) = deployment.members
 
     async def full(sha256, offset, chunk):
         return 0
 
-    one.scheduler.handlers["kdlab_weights_put"] = full
+    dask.scheduler.handlers["kdlab_weights_put"] = full
     with pytest.raises(ClusterError, match="is its disk full"):
-        send_weights(one.address, Path(member.weights), member.sha256, None)
+        send_weights(dask.address, Path(member.weights), member.sha256, None)
 
 
 def test_nobody_becomes_ready_in_time_and_what_would_help(running, joined, deployment):
-    one = running()
-    pool = joined(one, deployment, wait_s=0.05)
+    dask = running()
+    pool = joined(dask, deployment, wait_s=0.05)
     with pytest.raises(ClusterError, match=r"0 are loading.*\n.*kdlab teacher"):
         pool.wait()
     with pytest.raises(RunStopped):
@@ -217,7 +217,7 @@ def test_nobody_becomes_ready_in_time_and_what_would_help(running, joined, deplo
 
 
 def test_a_scheduler_without_kdlab_is_told_what_to_do(running, monkeypatch):
-    one = running()
+    dask = running()
 
     def missing(address, tls, plugin):
         assert isinstance(plugin, Coordinator)
@@ -225,7 +225,7 @@ def test_a_scheduler_without_kdlab_is_told_what_to_do(running, monkeypatch):
 
     monkeypatch.setattr("kdlab.cluster.schedulers.register_plugin", missing)
     with pytest.raises(ClusterError, match=r"--preload kdlab\.cluster\.coordinator"):
-        install(one.address)
+        install(dask.address)
 
 
 def test_an_open_address_is_refused_unless_it_is_wanted(monkeypatch):
@@ -253,7 +253,7 @@ def test_a_scheduler_that_ends_while_starting_is_stopped(deployment, tmp_path, m
         start_scheduler(deployment, tmp_path / "run" / "pool", ttl_s=6.0, start_s=7.0)
     (child,) = starts.children
     assert child.stops == 1
-    told = child.config
-    assert told.store_url == str(tmp_path / "run" / "pool" / "leases.json")
-    assert told.store_prefix == "kdlab:run"
-    assert told.deployment["fingerprint"] == deployment.fingerprint
+    config = child.config
+    assert config.store_url == str(tmp_path / "run" / "pool" / "leases.json")
+    assert config.store_prefix == "kdlab:run"
+    assert config.deployment["fingerprint"] == deployment.fingerprint

@@ -12,14 +12,14 @@ LAYOUT = Layout(slots=3, largest=5, shape=(2, 3, 3), classes=4)
 
 def test_both_ends_see_the_same_memory():
     ring = Ring.create(LAYOUT)
-    other = Ring(LAYOUT, ring.fd)
+    mapped = Ring(LAYOUT, ring.fd)
     for slot in range(3):
         for i, array in enumerate(ring.slot(slot)):
             array[...] = slot * 10 + i
     for slot in range(3):
-        values = [float(a.max()) for a in other.slot(slot)]
+        values = [float(a.max()) for a in mapped.slot(slot)]
         assert values == [slot * 10 + i for i in range(5)]
-        assert all(a.min() == a.max() for a in other.slot(slot))
+        assert all(a.min() == a.max() for a in mapped.slot(slot))
 
 
 def test_figures_lie_beside_the_slots():

@@ -109,10 +109,10 @@ def test_an_ensemble_serves_the_mean_of_its_members(pools, served, deployment, d
         members=(replace(member, weight=1.0), replace(member, weight=3.0)),
         teacher="ensemble",
     )
-    alone, _, _ = served(pools(deployment, teachers=1), order="strict")
-    together, _, _ = served(pools(twice, teachers=1), order="strict")
-    for one, two in zip(alone.epoch(0, ()), together.epoch(0, ()), strict=True):
-        assert torch.allclose(one.soft.log_softmax(1), two.soft, atol=1e-4)
+    single, _, _ = served(pools(deployment, teachers=1), order="strict")
+    ensemble, _, _ = served(pools(twice, teachers=1), order="strict")
+    for expected, batch in zip(single.epoch(0, ()), ensemble.epoch(0, ()), strict=True):
+        assert torch.allclose(expected.soft.log_softmax(1), batch.soft, atol=1e-4)
 
 
 @pytest.mark.nightly
@@ -186,11 +186,11 @@ def test_the_slow_side_is_named_from_what_both_sides_measured(
         source, _, _ = served(pool, epochs=1, ut=60)
         for _ in source.epoch(0, ()):
             pass  # as fast as they come
-        found = of_result(source.figures())
+        bottleneck = of_result(source.figures())
     finally:
         pool.close()
-    assert found.side == side
-    assert found.starved > 0.5
+    assert bottleneck.side == side
+    assert bottleneck.starved > 0.5
 
 
 @pytest.mark.nightly
@@ -240,21 +240,21 @@ def test_sigkill_mid_epoch_loses_and_repeats_nothing(pools, served, deployment):
     pool = pools(deployment, teachers=2)
     source, samples, events = served(pool, rate=1e9, epochs=5000)
 
-    def said(kind):
+    def select(kind):
         return [data for name, data in events if name == kind]
 
     ids, killed = [], False
     for epoch in range(5000):
         for number, batch in enumerate(source.epoch(epoch, ())):
             ids.append((epoch, batch.ids.copy()))
-            if number == 2 and not killed and len(said("teacher_joined")) == 2:
+            if number == 2 and not killed and len(select("teacher_joined")) == 2:
                 os.kill(pool.machines.children[0].pid, signal.SIGKILL)
                 killed = True
-        if said("teacher_lost"):
+        if select("teacher_lost"):
             break
     for trained in range(epoch + 1):
         assert sorted(trained_ids(ids, trained)) == sorted(samples.train_ids())
-    assert [event.teacher for event in said("teacher_lost")] == ["teacher-0"]
+    assert [event.teacher for event in select("teacher_lost")] == ["teacher-0"]
 
 
 @pytest.mark.nightly
@@ -345,8 +345,8 @@ def test_soft_labels_do_not_change_under_the_trainer(pools, served, deployment):
     source, _, _ = served(pools(deployment), epochs=3)
     for epoch in range(3):
         for batch in source.epoch(epoch, ()):
-            kept = batch.soft.clone(), batch.views.clone()
+            before = batch.soft.clone(), batch.views.clone()
             source.context.stop()  # any work of the trainer
             np.sort(np.random.default_rng(0).random(200_000))
-            assert torch.equal(kept[0], batch.soft)
-            assert torch.equal(kept[1], batch.views)
+            assert torch.equal(before[0], batch.soft)
+            assert torch.equal(before[1], batch.views)

@@ -1,4 +1,4 @@
-"""What a teacher loads, whom it answers, and how it ends: in this process, by the wires."""
+"""A teacher in this process: what it loads, whom it answers on its wire, how it ends."""
 
 import asyncio
 import hashlib
@@ -29,13 +29,13 @@ IDS = {"ids": np.arange(4, dtype=np.int64)}
 
 
 def asked(pool, teacher, *requests):
-    """What a stranger hears on its wire: (header, arrays) of each."""
+    """Send these requests on the teacher's wire: (header, arrays) of each answer."""
 
     async def ask():
         asker = await label_wire.connect("127.0.0.1", label_wire.port_of(teacher.wire))
-        said = [await asker.ask(about, arrays) for about, arrays in requests]
+        answers = [await asker.ask(about, arrays) for about, arrays in requests]
         asker.retire()
-        return said
+        return answers
 
     return pool.run(ask())
 
@@ -76,11 +76,11 @@ def test_the_right_one_passes_the_probe(pool_here, deployment, right):
 def test_one_with_other_views_ends_and_by_value_it_serves(
     pool_here, served_here, deployment
 ):
-    other = replace(deployment, identity=replace(deployment.identity, views="0" * 16))
-    (refused,) = pool_here(other, teachers=1).teachers
+    changed = replace(deployment, identity=replace(deployment.identity, views="0" * 16))
+    (refused,) = pool_here(changed, teachers=1).teachers
     assert refused.ending.code == REFUSED
     assert "makes other views" in refused.ending.why
-    pool = pool_here(replace(other, by_reference=False), teachers=1)
+    pool = pool_here(replace(changed, by_reference=False), teachers=1)
     source, samples, _ = served_here(pool, inputs="value_uint8", epochs=2)
     for epoch in range(2):
         ids = np.concatenate([batch.ids.copy() for batch in source.epoch(epoch, ())])
@@ -195,10 +195,10 @@ def test_nonsense_is_answered_with_an_error_and_the_next_request_is_served(pool_
         ({"weights": "0" * 64, "offset": 0}, {}),
         ({"weights": 7}, {}),
     ]
-    *said, (right, answer) = asked(pool, pool.teachers[0], *nonsense, (GOOD, IDS))
-    assert all("error" in header for header, _ in said)
-    assert "it now serves teacher" in said[5][0]["error"]
-    assert "not served here" in said[6][0]["error"]
+    *refusals, (right, answer) = asked(pool, pool.teachers[0], *nonsense, (GOOD, IDS))
+    assert all("error" in header for header, _ in refusals)
+    assert "it now serves teacher" in refusals[5][0]["error"]
+    assert "not served here" in refusals[6][0]["error"]
     assert "error" not in right
     assert answer["logits"].shape == (4, 10)
     assert pool.teachers[0].open_requests == 0
@@ -208,9 +208,9 @@ def test_before_its_model_is_loaded_it_refuses(tmp_path):
     config = TeacherConfig(
         scheduler="", name="t", host="127.0.0.1", threads=1, device="cpu", tls=None
     )
-    server, said = TeacherServer(config, tmp_path, print), []
-    server.infer(GOOD, IDS, said.append)
-    assert "not loaded its model yet" in str(said[0])
+    server, answers = TeacherServer(config, tmp_path, print), []
+    server.infer(GOOD, IDS, answers.append)
+    assert "not loaded its model yet" in str(answers[0])
     assert server._largest_request() == 0  # nor is memory taken for what is sent
 
 
@@ -258,18 +258,18 @@ def test_a_lease_is_renewed_with_what_is_news(pool_here):
 
 
 def test_memory_is_given_back_while_nobody_asks(pool_here, monkeypatch):
-    """What it came up with and what it computed with were kept for good."""
-    given = []
+    """A teacher held the memory that it had loaded and computed with for good."""
+    calls = []
     module = "kdlab.cluster.teachers.teacher.give_back_freed_memory"
-    monkeypatch.setattr(module, lambda: given.append(1))
+    monkeypatch.setattr(module, lambda: calls.append(1))
     pool = pool_here(teachers=1)
     (teacher,) = pool.teachers
     for still_open, since_s, times in ((0, 60.0, 1), (1, 60.0, 0), (0, 0.0, 0)):
-        given.clear()
+        calls.clear()
         teacher.open_requests = still_open
         teacher.last_activity = time.monotonic() - since_s
         pool.run(teacher._renew())
-        assert len(given) == times
+        assert len(calls) == times
 
 
 def test_one_that_is_not_known_any_more_registers_with_what_it_has_loaded(pool_here):
@@ -329,7 +329,7 @@ def test_weights_come_from_the_coordinator_and_then_from_teachers(pool_here, sen
 
 
 def test_weights_that_are_others_on_arrival_are_not_loaded(pool_here, sent, monkeypatch):
-    """As when the connection or the disk spoilt them: it asks again, and leaves none behind."""
+    """A connection or a disk may spoil them: it asks again, and leaves none behind."""
     monkeypatch.setattr("kdlab.cluster.teachers.teacher.AGAIN_S", 0.001)
     elsewhere, file = sent
     (member,) = elsewhere.members
@@ -405,11 +405,11 @@ def test_a_model_that_loses_a_row_is_found_out(
     member = DeployedModel(
         model=spec.to_dict(), weights=str(weights), sha256=sha256, weight=1.0
     )
-    other = replace(
+    deployed = replace(
         deployment, members=(member,), teacher=sha256[:16], reference=(),
         components=components,
     )  # fmt: skip
-    pool = pool_here(other, teachers=1)
+    pool = pool_here(deployed, teachers=1)
     with pytest.raises(
         NoTeacherLeft, match=r"answered with shape \(19, 10\) for 20 samples"
     ):

@@ -32,8 +32,8 @@ def test_hidden_states_teach_what_logits_teach(kdlab_home, elsewhere):
     words = ("soft_labels.order=strict", "tracking.enabled=false")
 
     def run(*more):
-        one = kdlab.load("smoke/served", *words, *more)
-        return one.start(lambda line: None).wait(timeout_s=600)
+        experiment = kdlab.load("smoke/served", *words, *more)
+        return experiment.start(lambda line: None).wait(timeout_s=600)
 
     logits, hidden = run(), run("soft_labels.sends=hidden")
     assert hidden.result["samples_lost"] == hidden.result["samples_repeated"] == 0
@@ -45,7 +45,7 @@ def test_hidden_states_teach_what_logits_teach(kdlab_home, elsewhere):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("smoke/served", "soft_labels.replies=top_k"), "a hidden state is full or half"),
         (("smoke/served", "soft_labels.cache_views=2"), "keeps logits"),
@@ -58,6 +58,6 @@ def test_hidden_states_teach_what_logits_teach(kdlab_home, elsewhere):
         ),
     ],
 )
-def test_who_cannot_have_hidden_states_hears_it_before_the_start(words, said):
-    with pytest.raises(SpecError, match=said):
+def test_who_cannot_have_hidden_states_hears_it_before_the_start(words, message):
+    with pytest.raises(SpecError, match=message):
         kdlab.load(*words, "soft_labels.sends=hidden")

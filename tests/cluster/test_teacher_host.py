@@ -46,7 +46,7 @@ class Hosted:
         self.host.teardown(self.worker)
 
     def look(self, seconds=1, code=None):
-        """So many looks, a second apart; before each whoever lives dies with the code."""
+        """Look so often, a second apart; with a code, all living children die of it before."""
         for _ in range(seconds):
             for child in self.starts.alive if code is not None else ():
                 child.die(code)
@@ -56,9 +56,9 @@ class Hosted:
 
 def hosted(folder, act=lambda hosted: None, **options):
     async def live():
-        async with Hosted(folder, **options) as made:
-            act(made)
-        return made
+        async with Hosted(folder, **options) as case:
+            act(case)
+        return case
 
     return asyncio.run(live())
 
@@ -78,27 +78,27 @@ def test_a_teacher_has_as_many_threads_as_it_is_told(tmp_path):
 
 @pytest.mark.parametrize("of_worker", [{"resources": ()}, {"plugins": ("kdlab-teacher",)}])
 def test_workers_of_other_roles_and_teachers_themselves_host_none(tmp_path, of_worker):
-    made = hosted(tmp_path, **of_worker)
-    assert made.host.keeper is None
-    assert made.starts.children == []
+    case = hosted(tmp_path, **of_worker)
+    assert case.host.keeper is None
+    assert case.starts.children == []
     assert list(tmp_path.iterdir()) == []
 
 
 def test_teachers_and_their_files_go_with_the_worker(tmp_path):
-    def look(made):
-        assert list(tmp_path.iterdir()) == [made.host.folder]
+    def look(case):
+        assert list(tmp_path.iterdir()) == [case.host.folder]
 
-    made = hosted(tmp_path, look, teachers=2)
-    assert [child.stops for child in made.starts.children] == [1, 1]
+    case = hosted(tmp_path, look, teachers=2)
+    assert [child.stops for child in case.starts.children] == [1, 1]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_one_that_dies_comes_back_later_each_time(tmp_path):
     at = []
 
-    def look(made):
-        made.starts.then = lambda child: at.append(made.clock())
-        made.look(70, code=FAILED)
+    def look(case):
+        case.starts.then = lambda child: at.append(case.clock())
+        case.look(70, code=FAILED)
 
     hosted(tmp_path, look)
     assert [b - a for a, b in pairwise(at)] == [3.0, 5.0, 9.0, 17.0, 33.0]
@@ -107,50 +107,50 @@ def test_one_that_dies_comes_back_later_each_time(tmp_path):
 def test_one_that_dies_at_once_is_left_alone_in_the_end(tmp_path, caplog):
     """It was started again for ever: each start takes a core for seconds."""
 
-    def look(made):
-        made.look(600, code=FAILED)
-        assert len(made.starts.children) == 1 + 10
+    def look(case):
+        case.look(600, code=FAILED)
+        assert len(case.starts.children) == 1 + 10
 
     with caplog.at_level("WARNING", "kdlab"):
         hosted(tmp_path, look)
-    *earlier, said = caplog.messages
+    *earlier, last = caplog.messages
     assert len(earlier) == 10
     assert earlier[2].startswith("A teacher is lost and restarts in 4 s: it ended")
     assert all(f"exit code {FAILED}" in why for why in earlier)
-    assert said.startswith("A teacher is given up after 10 restarts in 900 s: it ended")
-    assert f"exit code {FAILED}" in said
+    assert last.startswith("A teacher is given up after 10 restarts in 900 s: it ended")
+    assert f"exit code {FAILED}" in last
 
 
 def test_the_pipes_of_one_that_died_are_closed(tmp_path):
-    def look(made):
-        made.look(2, code=FAILED)
-        assert made.starts.children[0].stops == 1
+    def look(case):
+        case.look(2, code=FAILED)
+        assert case.starts.children[0].stops == 1
 
     hosted(tmp_path, look)
 
 
 def test_one_that_dies_now_and_then_always_comes_back(tmp_path):
-    def look(made):
+    def look(case):
         for _ in range(50):
-            made.look(code=FAILED)
-            made.look(120)
-            assert len(made.starts.alive) == 1
+            case.look(code=FAILED)
+            case.look(120)
+            assert len(case.starts.alive) == 1
 
     hosted(tmp_path, look)
 
 
 def test_one_that_cannot_be_started_is_tried_again(tmp_path):
-    def look(made):
+    def look(case):
         def no_room(child):
             child.die(FAILED)
             raise OSError(12, "Cannot allocate memory")
 
-        made.starts.then = no_room
-        made.look(code=FAILED)
-        made.look(1)
-        made.starts.then = lambda child: None
-        made.look(3)
-        assert len(made.starts.alive) == 1
+        case.starts.then = no_room
+        case.look(code=FAILED)
+        case.look(1)
+        case.starts.then = lambda child: None
+        case.look(3)
+        assert len(case.starts.alive) == 1
 
     hosted(tmp_path, look)
 
@@ -158,11 +158,11 @@ def test_one_that_cannot_be_started_is_tried_again(tmp_path):
 def test_what_a_teacher_prints_by_mistake_ends_no_keeping(tmp_path, caplog, monkeypatch):
     """An import that prints a banner, say: it is said once, and all are looked after as before."""
     monkeypatch.setattr(module, "_TICK_S", 0.001)
-    made = Starts()
-    host = TeacherHost(1, 1, None, start=made)
+    starts = Starts()
+    host = TeacherHost(1, 1, None, start=starts)
     host.setup(worker(tmp_path))
     try:
-        (child,) = made.children
+        (child,) = starts.children
         odd = iter([MessageError("It is no JSON: a banner")])
 
         def messages():
@@ -173,7 +173,7 @@ def test_what_a_teacher_prints_by_mistake_ends_no_keeping(tmp_path, caplog, monk
         child.messages = messages
         until(lambda: "It is no JSON: a banner" in caplog.text)
         child.die(FAILED)
-        until(lambda: len(made.children) == 2)
+        until(lambda: len(starts.children) == 2)
     finally:
         host.teardown(None)
 
@@ -188,22 +188,22 @@ def test_no_look_is_under_way_once_the_worker_is_gone(tmp_path, monkeypatch):
 
 
 def test_restarts_are_counted_for_each_teacher(tmp_path):
-    def look(made):
-        made.look(600, code=FAILED)
-        assert len(made.starts.children) == 2 * (1 + 10)
+    def look(case):
+        case.look(600, code=FAILED)
+        assert len(case.starts.children) == 2 * (1 + 10)
 
     hosted(tmp_path, look, teachers=2)
 
 
 @pytest.mark.parametrize("code", [WITHDRAWN, REFUSED])
 def test_who_was_meant_to_end_is_not_started_again(tmp_path, code):
-    def look(made):
-        made.starts.children[0].die(code)
-        made.look(100)
-        assert len(made.starts.children) == 2
-        made.starts.children[1].die(FAILED)
-        made.look(2)
-        assert len(made.starts.alive) == 1
+    def look(case):
+        case.starts.children[0].die(code)
+        case.look(100)
+        assert len(case.starts.children) == 2
+        case.starts.children[1].die(FAILED)
+        case.look(2)
+        assert len(case.starts.alive) == 1
 
     hosted(tmp_path, look, teachers=2)
 

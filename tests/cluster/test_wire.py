@@ -10,13 +10,13 @@ from kdlab.cluster.transport.wire import run_isolated
 
 
 def test_a_call_gives_what_it_found_or_raises_it():
-    async def found():
+    async def give_answer():
         return 7
 
     async def fails():
         raise ValueError("why")
 
-    assert run_isolated(found) == 7
+    assert run_isolated(give_answer) == 7
     with pytest.raises(ValueError, match="why"):
         run_isolated(fails)
 

@@ -28,17 +28,17 @@ class NoProcess:
         self.command, self.pass_fds, self.env = command, pass_fds, env
         self.pid, self.code, self.killed, self.obeys = 1 << 30, None, False, True
         heard, written = os.pipe()
-        read, said = os.pipe()
+        read, out = os.pipe()
         self.stdin, self.stdout = os.fdopen(written, "wb"), os.fdopen(read, "rb")
-        self.heard, self.said = os.fdopen(heard, "rb"), os.fdopen(said, "wb", buffering=0)
+        self.heard, self.out = os.fdopen(heard, "rb"), os.fdopen(out, "wb", buffering=0)
         type(self).started = self
 
     def say(self, text):
-        self.said.write(text.encode())
+        self.out.write(text.encode())
 
     def die(self, code):
         self.code = code
-        self.said.close()
+        self.out.close()
         self.heard.close()
 
     def poll(self):
@@ -63,10 +63,10 @@ class Config:
 def child(tmp_path, monkeypatch):
     """A child, and what stands for its process."""
     monkeypatch.setattr(subprocess, "Popen", NoProcess)
-    made = Child("a.module", Config(3), tmp_path / "logs" / "a.log", environment={"X": "1"})
-    yield made, NoProcess.started
+    handle = Child("a.module", Config(3), tmp_path / "logs/a.log", environment={"X": "1"})
+    yield handle, NoProcess.started
     NoProcess.started.obeys = True
-    made.stop()
+    handle.stop()
 
 
 def test_it_is_started_with_a_lifeline_and_told_its_configuration(child):
@@ -77,61 +77,61 @@ def test_it_is_started_with_a_lifeline_and_told_its_configuration(child):
 
 
 def test_messages_come_whole_and_never_wait(child):
-    one, process = child
-    assert one.messages() == []
+    handle, process = child
+    assert handle.messages() == []
     process.say('{"a": 1}\n{"b":')
-    assert one.messages() == [{"a": 1}]
+    assert handle.messages() == [{"a": 1}]
     process.say(" 2}\n")
     process.die(1)
-    assert one.messages() == [{"b": 2}]
-    assert one.messages() == []
-    one.stop()
-    assert one.messages() == []  # its pipe is closed
+    assert handle.messages() == [{"b": 2}]
+    assert handle.messages() == []
+    handle.stop()
+    assert handle.messages() == []  # its pipe is closed
 
 
 def test_an_order_is_a_line_and_lost_where_nobody_listens(child):
-    one, process = child
+    handle, process = child
     process.heard.readline()
-    assert one.send(order="save", step=4)
+    assert handle.send(order="save", step=4)
     assert json.loads(process.heard.readline()) == {"order": "save", "step": 4}
     process.die(1)
-    assert not one.send(order="save")
-    one.stop()
-    assert not one.send(order="save")
+    assert not handle.send(order="save")
+    handle.stop()
+    assert not handle.send(order="save")
 
 
 def test_its_answer_is_its_first_line(child):
-    one, process = child
+    handle, process = child
     process.say('{"port": 8}\n')
-    assert one.answer(5) == {"port": 8}
-    assert one.alive()
-    assert one.pid == process.pid
+    assert handle.answer(5) == {"port": 8}
+    assert handle.alive()
+    assert handle.pid == process.pid
 
 
 def test_who_ends_while_starting_is_quoted(child):
-    one, process = child
-    one.log.write_text("first\n" * 20 + "the reason\n")
+    handle, process = child
+    handle.log.write_text("first\n" * 20 + "the reason\n")
     process.die(3)
     with pytest.raises(ClusterError) as caught:
-        one.answer(5)
-    said = str(caught.value)
-    assert "a.module ended while starting (exit code 3)" in said
-    assert said.endswith("  the reason")
-    assert said.count("first") == 14
+        handle.answer(5)
+    message = str(caught.value)
+    assert "a.module ended while starting (exit code 3)" in message
+    assert message.endswith("  the reason")
+    assert message.count("first") == 14
 
 
 def test_who_was_killed_is_said_by_which_signal(child):
-    one, process = child
+    handle, process = child
     process.die(-9)
-    assert "a.module died (Killed, exit code -9). End of" in one.exit_report("died")
+    assert "a.module died (Killed, exit code -9). End of" in handle.exit_report("died")
 
 
 def test_who_says_nothing_in_time_is_given_up(child):
-    one, _ = child
+    handle, _ = child
     with pytest.raises(
         ClusterError, match=r"did not come up within 0 s\. End of .*\n  \(empty\)"
     ):
-        one.answer(0)
+        handle.answer(0)
 
 
 def test_one_that_ended_before_it_was_configured(tmp_path, monkeypatch):
@@ -146,11 +146,11 @@ def test_one_that_ended_before_it_was_configured(tmp_path, monkeypatch):
 
 
 def test_who_does_not_go_is_killed(child):
-    one, process = child
+    handle, process = child
     process.obeys = False
-    one.stop(0.1)
+    handle.stop(0.1)
     assert process.killed
-    one.stop(0.1)
+    handle.stop(0.1)
 
 
 def test_the_end_of_a_log(tmp_path):
@@ -175,7 +175,7 @@ def inside(monkeypatch):
 
     Not a fixture: between a test and its fixtures pytest puts its own standard output back.
     """
-    kept = [os.dup(fd) for fd in (0, 1)]
+    saved = [os.dup(fd) for fd in (0, 1)]
     (mine, to_it), (from_it, its) = os.pipe(), os.pipe()
     os.dup2(mine, 0)
     os.dup2(its, 1)
@@ -188,9 +188,9 @@ def inside(monkeypatch):
         yield pipe, from_it, ends
     finally:
         pipe.close()
-        for fd, was in enumerate(kept):
+        for fd, was in enumerate(saved):
             os.dup2(was, fd)
-        for fd in (*kept, mine, its, from_it):
+        for fd in (*saved, mine, its, from_it):
             os.close(fd)
 
 
@@ -226,7 +226,7 @@ def test_a_module_that_nobody_configures_says_so(monkeypatch):
 
 
 def test_the_first_lifeline_ends_a_process_whose_parent_is_gone(monkeypatch):
-    mine, other = os.pipe()
+    mine, theirs = os.pipe()
     monkeypatch.setattr(lifeline, "_STDIN", mine)
     monkeypatch.setattr(lifeline, "followed", threading.Event())
     ends = []
@@ -236,8 +236,8 @@ def test_the_first_lifeline_ends_a_process_whose_parent_is_gone(monkeypatch):
         lifeline.followed.set()  # else it would go on: nothing has ended
 
     monkeypatch.setattr(os, "_exit", end)
-    os.write(other, b"left for who is configured")
-    os.close(other)
+    os.write(theirs, b"left for who is configured")
+    os.close(theirs)
     lifeline._watch()
     assert ends == [1]
     assert os.read(mine, 99) == b"left for who is configured"
@@ -255,8 +255,8 @@ def test_a_rank_beats_in_shared_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", NoProcess)
     rank = Child("a.rank", Config(3), tmp_path / "log", tmp_path / "pulse")
     process = NoProcess.started
-    told = json.loads(process.heard.readline())
-    assert told == {"n": 3, "pulse": str(tmp_path / "pulse")}
+    config = json.loads(process.heard.readline())
+    assert config == {"n": 3, "pulse": str(tmp_path / "pulse")}
     HeartbeatFile(tmp_path / "pulse").beat(generation=2, step=40)
     assert rank.sign()[:2] == (2, 40)
     assert rank.exit_code is None

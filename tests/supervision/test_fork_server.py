@@ -30,7 +30,7 @@ raise SystemExit(int(sys.argv[1]))
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
-    """Starts a child with these arguments: (process, what it told)."""
+    """Starts a child with these arguments: (process, what it prints)."""
     (tmp_path / "tells.py").write_text(_TELLS)
     monkeypatch.chdir(tmp_path)
 
@@ -39,10 +39,10 @@ def start(tmp_path, monkeypatch):
         with open(os.devnull, "rb") as nothing:
             fds = {0: nothing.fileno(), 1: theirs, 2: 2}
             environment = os.environ | (more or {})
-            made = forked("tells", arguments, environment, fds, **options)
+            process = forked("tells", arguments, environment, fds, **options)
         os.close(theirs)
         with os.fdopen(out) as file:
-            return made, json.loads(file.readline() or "null")
+            return process, json.loads(file.readline() or "null")
 
     return begin
 
@@ -54,38 +54,38 @@ def server():
 
 
 def test_a_child_is_as_if_it_had_been_started_afresh(server, start, tmp_path):
-    made, told = start("0", more={"MINE": "1"})
-    assert made.wait(60) == 0
-    assert told["pid"] == made.pid
-    assert (told["arguments"], told["folder"], told["mine"]) == (["0"], str(tmp_path), "1")
-    assert told["numpy"]  # the server has imported it
-    assert told["interrupts"]
-    assert told["session"] == os.getsid(0)
-    assert told["words"] == [sys.executable, "-m", "tells", "0"]  # for lists of processes
+    process, info = start("0", more={"MINE": "1"})
+    assert process.wait(60) == 0
+    assert info["pid"] == process.pid
+    assert (info["arguments"], info["folder"], info["mine"]) == (["0"], str(tmp_path), "1")
+    assert info["numpy"]  # the server has imported it
+    assert info["interrupts"]
+    assert info["session"] == os.getsid(0)
+    assert info["words"] == [sys.executable, "-m", "tells", "0"]  # for lists of processes
     # Its three, and the one that lists them: nothing of the server or of other children.
-    assert len(told["descriptors"]) == 4
-    _, other = start("0")
-    assert other["drawn"] != told["drawn"]
+    assert len(info["descriptors"]) == 4
+    _, second = start("0")
+    assert second["drawn"] != info["drawn"]
 
 
 def test_how_it_ended_is_known(server, start):
-    made, _ = start("7")
-    assert made.wait(60) == made.poll() == made.returncode == 7
-    made, _ = start("0", "wait")
-    assert made.poll() is None
+    process, _ = start("7")
+    assert process.wait(60) == process.poll() == process.returncode == 7
+    process, _ = start("0", "wait")
+    assert process.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
-        made.wait(0.0)
-    made.kill()
-    assert made.wait(60) == -signal.SIGKILL
-    made.send_signal(signal.SIGTERM)  # too late, and no fault
+        process.wait(0.0)
+    process.kill()
+    assert process.wait(60) == -signal.SIGKILL
+    process.send_signal(signal.SIGTERM)  # too late, and no fault
 
 
 def test_one_of_a_session_of_its_own_has_a_server_of_its_own(server, start):
-    made, told = start("0", "wait", new_session=True)
-    assert told["session"] == made.pid
-    os.killpg(made.pid, signal.SIGKILL)  # ends that server too
-    assert made.wait(60) == -signal.SIGKILL
-    until(lambda: not _alive_in(made.pid))
+    process, info = start("0", "wait", new_session=True)
+    assert info["session"] == process.pid
+    os.killpg(process.pid, signal.SIGKILL)  # ends that server too
+    assert process.wait(60) == -signal.SIGKILL
+    until(lambda: not _alive_in(process.pid))
 
 
 def _alive_in(group):
@@ -99,8 +99,8 @@ def _alive_in(group):
 def test_where_it_cannot_be_as_asked_it_is_not_forked(server, start):
     assert start("0", more={"PYTHONPATH": "/elsewhere"})[0] is None  # was read at the begin
     # A module that fails to be found ends as `python -m` would.
-    made = forked("no_such_module", (), os.environ, {1: 2, 2: 2})
-    assert made.wait(60) == 1
+    process = forked("no_such_module", (), os.environ, {1: 2, 2: 2})
+    assert process.wait(60) == 1
 
 
 def test_without_a_server_nothing_is_forked(start, monkeypatch):
@@ -127,7 +127,7 @@ def test_a_server_with_threads_refuses(tmp_path):
 
 
 def test_popen_forks_modules_of_kdlab_and_nothing_else(server, spawned_by):
-    """What kdlab asks of the library is what users get; the session's server is in between."""
+    """kdlab calls `Popen` as it does for users; only this session has a server in between."""
     assert spawned_by([sys.executable, "-m", "kdlab.supervision", "this"])
     assert not spawned_by([sys.executable, "-m", "this"])
     assert not spawned_by([sys.executable, "-m", "kdlab.supervision", "this"], cwd="/")
@@ -135,7 +135,7 @@ def test_popen_forks_modules_of_kdlab_and_nothing_else(server, spawned_by):
 
 @pytest.fixture
 def spawned_by():
-    """Starts it with pipes, and waits: whether it was forked, however it ended well."""
+    """Runs a command with pipes until its end, which is a success: whether it was forked."""
 
     def start(words, **options):
         process = subprocess.Popen(

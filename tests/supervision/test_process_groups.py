@@ -36,15 +36,15 @@ class Fact:
 
 
 def began(world, work, secret=lambda rank: b"of all"):
-    """What `work(rank)`, or an error, comes to for ranks of a group that they begin here."""
-    store, found = dist.HashStore(), {}
+    """Begin a group in threads; return the result of `work(rank)`, or the error, of each."""
+    store, outcomes = dist.HashStore(), {}
 
     def live(rank):
         try:
             begin(store, "gloo", rank, world, secret(rank), PATIENCE)
-            found[rank] = work(rank)
+            outcomes[rank] = work(rank)
         except Exception as error:
-            found[rank] = error
+            outcomes[rank] = error
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -55,13 +55,13 @@ def began(world, work, secret=lambda rank: b"of all"):
             thread.start()
         for thread in threads:
             thread.join()
-    return [found[rank] for rank in range(world)]
+    return [outcomes[rank] for rank in range(world)]
 
 
 def test_what_each_has_and_what_the_first_has():
     def rank(number):
-        own = Fact("x" * 10**number, {number: inf})
-        return from_all(own, Fact), from_first([number], list[int])
+        fact = Fact("x" * 10**number, {number: inf})
+        return from_all(fact, Fact), from_first([number], list[int])
 
     every, first = in_threads(3, rank)[2]
     assert every == [Fact("x" * 10**r, {r: inf}) for r in range(3)]
@@ -105,17 +105,17 @@ def test_ranks_that_know_the_secret_meet():
 
 def test_who_does_not_know_it_takes_part_in_nothing(monkeypatch):
     monkeypatch.setattr(process_groups, "_TRIES", 2)
-    found = began(2, lambda rank: "met", secret=lambda rank: b"%d" % rank)
-    assert [type(error) for error in found] == [UnauthenticatedPeer] * 2
-    assert "a ProcessGroup 2 times" in str(found[0])
+    errors = began(2, lambda rank: "met", secret=lambda rank: b"%d" % rank)
+    assert [type(error) for error in errors] == [UnauthenticatedPeer] * 2
+    assert "a ProcessGroup 2 times" in str(errors[0])
 
 
 def test_what_others_write_into_the_store_overrules_nobody(monkeypatch):
     """A store between machines asks nobody: somebody else said that all was well."""
     monkeypatch.setattr(process_groups, "_TRIES", 2)
     monkeypatch.setattr(process_groups, "_all_answers", lambda *about: {"yes"})
-    found = began(2, lambda rank: "met", secret=lambda rank: b"%d" % rank)
-    assert [type(error) for error in found] == [UnauthenticatedPeer] * 2
+    errors = began(2, lambda rank: "met", secret=lambda rank: b"%d" % rank)
+    assert [type(error) for error in errors] == [UnauthenticatedPeer] * 2
 
 
 @pytest.mark.parametrize("what", ["init_process_group", "new_group"])
@@ -125,9 +125,9 @@ def test_a_rank_whose_peer_has_failed_does_not_wait_for_it(monkeypatch, what):
     really, tried = getattr(dist, what), []
 
     def fails_once(*about, **more):
-        own = more["rank"] if "rank" in more else dist.get_rank()
-        tried.append(own)
-        if own == 1 and tried.count(1) == 1:
+        caller = more["rank"] if "rank" in more else dist.get_rank()
+        tried.append(caller)
+        if caller == 1 and tried.count(1) == 1:
             distributed_c10d._world.group_count += 1  # it had a name
             raise RuntimeError("Connection closed by peer")
         return really(*about, **more)
@@ -176,11 +176,11 @@ def test_a_stranger_who_comes_first_is_found_and_the_group_made_anew(
     """
     monkeypatch.setattr(process_groups, "_PROOF_S", 0.5)
     monkeypatch.setattr(process_groups, "_MEET_S", 3.0)
-    really, held, made = getattr(dist, what), ExitStack(), []
+    really, held, callers = getattr(dist, what), ExitStack(), []
 
     def once():
         before, ready = set[int](), threading.Event()
-        made.clear()
+        callers.clear()
 
         def steals():
             while not (new := listening() - before):
@@ -193,9 +193,9 @@ def test_a_stranger_who_comes_first_is_found_and_the_group_made_anew(
             ready.set()
 
         def late(*about, **more):
-            own = more["rank"] if "rank" in more else dist.get_rank()
-            made.append(own)
-            assert own == 0 or ready.wait(PATIENCE.total_seconds())
+            caller = more["rank"] if "rank" in more else dist.get_rank()
+            callers.append(caller)
+            assert caller == 0 or ready.wait(PATIENCE.total_seconds())
             return really(*about, **more)
 
         thief = threading.Thread(target=steals)
@@ -215,11 +215,11 @@ def test_a_stranger_who_comes_first_is_found_and_the_group_made_anew(
 
         if what == "init_process_group":
             begin_thief()
-        found = began(2, work)
+        outcomes = began(2, work)
         thief.join()
         monkeypatch.setattr(dist, what, really)
-        assert found == [[0, 1]] * 2
-        return len(made) > 2
+        assert outcomes == [[0, 1]] * 2
+        return len(callers) > 2
 
     with held:
         assert any(once() for _ in range(50))

@@ -54,8 +54,8 @@ def test_last_words_come_before_the_loss(watched):
     children["a"].say(ready=True)
     children["a"].say(lost="the disk is full")
     children["a"].die(3)
-    *said, lost = supervisor.events()
-    assert [type(event) for event in said] == [ChildReady, ChildMessage]
+    *earlier, lost = supervisor.events()
+    assert [type(event) for event in earlier] == [ChildReady, ChildMessage]
     assert (lost.name, lost.exit_code, lost.was_ready) == ("a", 3, True)
     assert "exit code 3" in lost.why
     assert list(supervisor.children) == ["b"]
@@ -120,7 +120,7 @@ def test_all_are_told_to_end_before_any_is_waited_for(watched):
 
 
 @pytest.fixture
-def kept(clock):
+def restarting(clock):
     """A supervisor of a child that is started again twice, after 2 and 4 seconds."""
     supervisor, started = Supervisor(clock), []
 
@@ -133,8 +133,8 @@ def kept(clock):
     return supervisor, started
 
 
-def test_one_that_is_kept_comes_back_until_it_is_given_up(kept, clock):
-    supervisor, started = kept
+def test_one_that_is_kept_comes_back_until_it_is_given_up(restarting, clock):
+    supervisor, started = restarting
     waits = []
     for _ in range(3):
         started[-1].die()
@@ -147,9 +147,9 @@ def test_one_that_is_kept_comes_back_until_it_is_given_up(kept, clock):
     assert not supervisor.children
 
 
-def after_its_death(kept, clock, seconds):
+def after_its_death(restarting, clock, seconds):
     """The supervisor and all that it started, so long after the first one died."""
-    supervisor, started = kept
+    supervisor, started = restarting
     started[0].die()
     list(supervisor.events())
     clock.advance(seconds)
@@ -157,16 +157,16 @@ def after_its_death(kept, clock, seconds):
     return supervisor, started
 
 
-def test_one_that_is_kept_comes_back_when_its_wait_is_over(kept, clock):
-    supervisor, started = after_its_death(kept, clock, 1.9)
+def test_one_that_is_kept_comes_back_when_its_wait_is_over(restarting, clock):
+    supervisor, started = after_its_death(restarting, clock, 1.9)
     assert len(started) == 1
     clock.advance(0.1)
     list(supervisor.events())
     assert supervisor.children == {"a": started[1]}
 
 
-def test_one_that_was_meant_to_end_stays_away(kept, clock):
-    supervisor, started = kept
+def test_one_that_was_meant_to_end_stays_away(restarting, clock):
+    supervisor, started = restarting
     started[0].die(0)
     for lost in supervisor.events():
         supervisor.drop(lost.name)
@@ -193,8 +193,8 @@ def test_one_that_cannot_be_started_is_lost_and_tried_again(clock, error):
     assert supervisor.children.keys() == {"a"}
 
 
-def test_none_comes_back_after_the_end(kept, clock):
-    supervisor, started = kept
+def test_none_comes_back_after_the_end(restarting, clock):
+    supervisor, started = restarting
     started[0].die()
     list(supervisor.events())
     supervisor.close(5.0)
@@ -203,7 +203,7 @@ def test_none_comes_back_after_the_end(kept, clock):
     assert len(started) == 1
 
 
-def test_the_end_finds_those_that_came_back(kept, clock):
-    supervisor, started = after_its_death(kept, clock, 2.0)
+def test_the_end_finds_those_that_came_back(restarting, clock):
+    supervisor, started = after_its_death(restarting, clock, 2.0)
     supervisor.close(5.0)
     assert not started[1].alive()

@@ -28,14 +28,14 @@ SERVED = to_builtins(Deployed(fingerprint="f", num_classes=10, batch=8))
 
 
 class Case:
-    """A coordinator in a scheduler that is none."""
+    """A coordinator in a scripted scheduler."""
 
     def __init__(self, **options):
         self.clock, self.options = FakeClock(1000.0), options
         self.scheduler = Scheduler()
 
     def run(self, act):
-        """Its operations within a loop, which a coordinator needs."""
+        """Run `act` within an event loop, which a coordinator needs."""
 
         async def live():
             self.plugin = Coordinator(**{"deployment": SERVED} | self.options)
@@ -53,18 +53,18 @@ class Case:
             return asyncio.run(live())
 
     async def call(self, operation, *args, **arguments):
-        said = self.scheduler.handlers[f"kdlab_{operation}"](*args, **arguments)
-        return await said if asyncio.iscoroutine(said) else said
+        answer = self.scheduler.handlers[f"kdlab_{operation}"](*args, **arguments)
+        return await answer if asyncio.iscoroutine(answer) else answer
 
-    async def join(self, address, t_t=100.0, batch_s=0.1, answer=(), **other):
+    async def join(self, address, t_t=100.0, batch_s=0.1, answer=(), **details):
         await self.call("hello", address)
-        about = to_dict(facts(name=address.removeprefix("tcp://"), **other))
+        about = to_dict(facts(name=address.removeprefix("tcp://"), **details))
         return await self.call("ready", address, "f", t_t, batch_s, answer, about)
 
     async def changes(self, student, after=None):
         version, incarnation = (after.version, after.incarnation) if after else (-1, "")
-        said = await self.call("watch", student, version, incarnation, 0.0)
-        return from_builtins(PoolUpdate, said) if said else None
+        update = await self.call("watch", student, version, incarnation, 0.0)
+        return from_builtins(PoolUpdate, update) if update else None
 
     def states(self):
         return {t.address: t.state for t in self.plugin.pool_status().teachers}
@@ -83,7 +83,7 @@ def case():
 
 
 def held(changes):
-    return {given.teacher: given.epoch for given in changes.held}
+    return {lease.teacher: lease.epoch for lease in changes.held}
 
 
 def test_every_operation_that_others_call_is_there(case):
@@ -108,9 +108,9 @@ def test_a_teacher_registers_loads_and_is_given_to_who_searches(case):
         await case.call("demand", "s", 50.0, None)
         assert (await case.changes("s")).held == ()  # nobody's before it is ready
         assert await case.join("tcp://a") == {}
-        (given,) = (await case.changes("s")).held
-        assert (given.teacher, given.t_t) == ("tcp://a", 100.0)
-        assert given.info == facts(name="a")
+        (lease,) = (await case.changes("s")).held
+        assert (lease.teacher, lease.t_t) == ("tcp://a", 100.0)
+        assert lease.info == facts(name="a")
         assert case.states() == {"tcp://a": "assigned"}
 
     case.run(act)
@@ -139,9 +139,9 @@ def test_without_a_deployment_a_teacher_waits_and_asks_again():
 def test_who_is_refused_hears_why(case, ready, why, load):
     async def act(case):
         await case.call("hello", "tcp://a")
-        said = await case.call("ready", "tcp://a", *ready, to_dict(facts()))
-        assert said["refused"] == why
-        assert said["load"] is load
+        answer = await case.call("ready", "tcp://a", *ready, to_dict(facts()))
+        assert answer["refused"] == why
+        assert answer["load"] is load
         assert "free" not in case.states().values()
 
     case.run(act)
@@ -149,9 +149,9 @@ def test_who_is_refused_hears_why(case, ready, why, load):
 
 def test_the_proof_of_another_model_is_refused_and_its_row_removed():
     async def act(case):
-        said = await case.join("tcp://a", answer=[[1.0, 2.0]])
-        assert "differs by" in said["refused"]
-        assert said["retry_s"] is None  # never again
+        refusal = await case.join("tcp://a", answer=[[1.0, 2.0]])
+        assert "differs by" in refusal["refused"]
+        assert refusal["retry_s"] is None  # never again
         assert case.states() == {}
         assert await case.join("tcp://b", answer=[[3.0, 4.0]]) == {}
 
@@ -159,19 +159,19 @@ def test_the_proof_of_another_model_is_refused_and_its_row_removed():
 
 
 def test_a_pool_in_use_serves_nothing_else(case):
-    other = {**SERVED, "fingerprint": "g"}
+    other_model = {**SERVED, "fingerprint": "g"}
 
     async def act(case):
         await case.join("tcp://a")
         await case.call("demand", "s", 50.0, None)
-        assert "still serves s with another model" in await case.call("deploy", other)
-        assert await case.call("deploy", SERVED) == ""  # the same is nothing new
+        assert "still serves s with another model" in await case.call("deploy", other_model)
+        assert await case.call("deploy", SERVED) == ""  # the same model changes nothing
         assert case.states() == {"tcp://a": "assigned"}
         await case.call("student_gone", "s")
-        assert await case.call("deploy", other) == ""
+        assert await case.call("deploy", other_model) == ""
         assert case.states() == {}  # each registers again, and loads that
         assert await case.call("renew", "tcp://a", 100.0, {"answered": 0}) is False
-        assert (await case.call("hello", "tcp://a"))["deployment"] == other
+        assert (await case.call("hello", "tcp://a"))["deployment"] == other_model
 
     case.run(act)
 
@@ -275,7 +275,7 @@ def test_another_rate_or_engine_is_news_and_the_same_is_none(case):
         assert case.plugin.pool_status().teachers[0].t_t == 150.0  # is not believed
         await case.call("renew", "tcp://a", 150.0, {**news, "engine": "folded fp32"})
         later = await case.changes("s", first)
-        assert [given.info.engine for given in later.held] == ["folded fp32"]
+        assert [lease.info.engine for lease in later.held] == ["folded fp32"]
         await case.call("renew", "tcp://a", 150.0, {**news, "here": 7.0})
         assert case.plugin.leases.leases["tcp://a"].info.here == 0.0  # no share at all
 
@@ -315,8 +315,8 @@ def test_teachers_are_released_given_back_and_asked_for(case):
         assert case.states()[mine] == "assigned"  # of another lease
         await case.tell("s", Release(mine, lease, 50.0))
         assert case.states()[mine] == "free"
-        ((other, its_lease),) = held(await case.changes("s")).items()
-        await case.tell("s", ReturnTeacher(other, its_lease, 0.0))
+        ((teacher, its_lease),) = held(await case.changes("s")).items()
+        await case.tell("s", ReturnTeacher(teacher, its_lease, 0.0))
         anew = held(await case.changes("s"))
         assert its_lease not in anew.values()  # whoever it is, under a new lease
         assert await case.tell("nobody", AskTeacher(1.0)) is False
@@ -344,8 +344,8 @@ def test_what_a_student_says_is_not_believed_blindly(case):
         await case.join("tcp://a")
         await case.call("demand", "s", float("inf"), None)
         assert case.plugin.pool_status().students["s"].t_s == 0.0
-        said = {"labels": 5.0, "volume": float("nan"), "unheard_of": 1.0}
-        await case.call("watch", "s", -1, "", 0.0, said)
+        figures = {"labels": 5.0, "volume": float("nan"), "unheard_of": 1.0}
+        await case.call("watch", "s", -1, "", 0.0, figures)
         assert case.plugin.pool_status().students["s"].figures == {
             "labels": 5.0,
             "volume": 0.0,
@@ -358,8 +358,8 @@ def test_a_new_coordinator_takes_what_a_loaded_teacher_serves():
     async def act(case):
         await case.call("hello", "tcp://a", serves=SERVED)
         assert case.plugin.pool_status().deployed == "f"
-        other = {**SERVED, "fingerprint": "g"}
-        await case.call("hello", "tcp://b", serves=other)  # it is served something now
+        other_model = {**SERVED, "fingerprint": "g"}
+        await case.call("hello", "tcp://b", serves=other_model)  # the pool serves f by now
         assert case.plugin.pool_status().deployed == "f"
 
     Case(deployment=None).run(act)
@@ -397,12 +397,12 @@ def test_all_that_it_decides_is_written_down(tmp_path):
 
 def test_a_second_coordinator_takes_the_place_of_the_first(case):
     async def act(case):
-        other = Coordinator(deployment={**SERVED, "fingerprint": "g"})
-        await other.start(case.scheduler)
+        second = Coordinator(deployment={**SERVED, "fingerprint": "g"})
+        await second.start(case.scheduler)
         assert (await case.call("status"))["deployed"] == "g"
-        assert case.scheduler.kdlab_coordinator is other
-        await other.start(case.scheduler)  # Dask starts again what a preload has started
-        await other.close()
+        assert case.scheduler.kdlab_coordinator is second
+        await second.start(case.scheduler)  # Dask starts again what a preload has started
+        await second.close()
 
     case.run(act)
 
@@ -421,7 +421,7 @@ def test_a_plain_scheduler_becomes_one_by_its_preload():
 
 
 def test_where_pages_are_shown_its_numbers_are_on_them_until_it_closes():
-    """On a scheduler of a user, whose page it is; a pool's own shows none."""
+    """A user's own scheduler has a metrics page; the scheduler of a pool has none."""
     prometheus = pytest.importorskip("prometheus_client")
 
     async def act(case):
@@ -464,8 +464,8 @@ def test_facts_of_a_teacher_are_what_others_see(case):
         status = from_builtins(PoolStatus, await case.call("status"))
         to_dict = facts(name="a", weights=("ab",), engine="eager fp32")
         assert [t.facts for t in status.teachers] == [to_dict]
-        (said,) = (one.to_json() for one in status.teachers)
-        assert said["engine"] == "eager fp32"
-        assert "answered" not in said  # what it did not tell is left out
+        (row,) = (teacher.to_json() for teacher in status.teachers)
+        assert row["engine"] == "eager fp32"
+        assert "answered" not in row  # what it did not tell is left out
 
     case.run(act)

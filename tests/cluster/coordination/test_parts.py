@@ -70,7 +70,7 @@ def table_with(*students):
 
 
 def woken(table, change, *, student="s", version=None):
-    """Whether the student that waits is woken by the change."""
+    """Return whether the change wakes the student that waits."""
 
     async def look():
         news = ChangeNotifier(table)
@@ -104,15 +104,15 @@ def test_what_concerns_others_wakes_nobody():
         table.on_registered("a", 1.0)  # nobody's before it is ready
         news.changed()
 
-    def given(news):
+    def make_teacher_ready(news):
         table.on_ready("a", 40.0, 1.0)
         news.changed()
 
     assert not woken(table, change)
     table.on_demand("other", 0.0, 1.0)
-    assert not woken(table, given, student="other")
+    assert not woken(table, make_teacher_ready, student="other")
     table = table_with("s", "other")
-    assert woken(table, given, student="other")  # it has a share of it
+    assert woken(table, make_teacher_ready, student="other")  # it has a share of it
 
 
 def test_whoever_is_behind_or_not_known_does_not_wait():
@@ -166,11 +166,11 @@ def on_shelf(act):
 
 
 def test_a_shelf_that_holds_nothing_leaves_no_folder_behind(monkeypatch):
-    made = []
-    monkeypatch.setattr("tempfile.mkdtemp", lambda **how: made.append(how))
+    calls = []
+    monkeypatch.setattr("tempfile.mkdtemp", lambda **how: calls.append(how))
     shelf = WeightsCache()
     asyncio.run(shelf.close())
-    assert made == []
+    assert calls == []
 
 
 async def filled(shelf):
@@ -183,10 +183,10 @@ def test_a_file_comes_and_goes_in_pieces():
     async def act(shelf):
         await filled(shelf)
         assert shelf.source("t", SHA, []) == WeightsSource(size=len(FILE))
-        found = b""
-        while len(found) < len(FILE):
-            found += await shelf.piece("t", SHA, len(found))
-        assert found == FILE
+        received = b""
+        while len(received) < len(FILE):
+            received += await shelf.piece("t", SHA, len(received))
+        assert received == FILE
         assert shelf._streams == {}  # its turn is over
 
     on_shelf(act)
@@ -244,7 +244,7 @@ def test_nothing_but_a_hash_is_a_name(name):
 
 
 class Machine:
-    """One that changes what it is given."""
+    """A machine that changes its arguments."""
 
     def __init__(self):
         self.counts = Counter()
@@ -283,7 +283,7 @@ def test_events_are_written_as_they_were_given_and_the_rest_passes_through(tmp_p
 
 
 def lived(path):
-    """The journal of a table of leases that was told of all kinds of things."""
+    """Write the journal of a table of leases that got events of several kinds."""
     table = Recorded(
         LeaseTable(6.0, next_epoch=5),
         path,
@@ -301,10 +301,10 @@ def lived(path):
 
 def test_a_journal_replays_with_what_the_machine_was_given(tmp_path):
     lived(path := tmp_path / "coordinator.jsonl")
-    made = replay(path)
-    made.check()
-    assert made.events["on_ready"] == 1
-    assert made.machine.leases["tcp://b"].info == TeacherInfo(name="b", pid=7)
+    table = replay(path)
+    table.check()
+    assert table.events["on_ready"] == 1
+    assert table.machine.leases["tcp://b"].info == TeacherInfo(name="b", pid=7)
     text = path.read_text()
     path.write_text(text.replace('"told": true', '"told": false'))
     assert replay(path).different.on == "on_lost"

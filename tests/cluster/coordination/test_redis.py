@@ -20,7 +20,7 @@ SERVED = to_builtins(Deployed(fingerprint="f"))
 
 
 class Redis:
-    """A server that can be killed and started again, empty; its keys are kept as seen."""
+    """A Redis server that can be killed and started again, then empty."""
 
     def __init__(self, folder):
         self.binary = shutil.which("redis-server")
@@ -72,7 +72,7 @@ async def join(plugin, *addresses):
 
 
 async def seen(condition):
-    """The same as `until`, beside a loop that goes on."""
+    """Wait until the condition holds, while the event loop goes on."""
     return await asyncio.to_thread(until, condition)
 
 
