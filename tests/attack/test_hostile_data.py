@@ -186,7 +186,7 @@ def frames(kind, side, count=50):
 
 
 def jpeg(side):
-    """A small one whose header says another size."""
+    """A small JPEG whose header says another size."""
     raw = io.BytesIO()
     Image.new("RGB", (16, 16)).save(raw, "JPEG")
     data = bytearray(raw.getvalue())
@@ -260,7 +260,7 @@ def endless_label(path):
 
 
 def pipe(path, name=""):
-    """A path; one with a pipe of that name below it."""
+    """Make a pipe at this path, or with this name below it; return the path."""
     at = path / name if name else path
     at.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(at)
@@ -328,7 +328,7 @@ def holding(path, suffix, data, size=None):
 
 
 def apng(side, count):
-    """So many frames in a picture of a square's size."""
+    """A PNG of so many square frames."""
     raw = io.BytesIO()
     images = [Image.new("1", (side, side), k % 2) for k in range(count)]
     images[0].save(raw, "PNG", save_all=True, append_images=images[1:])
@@ -336,7 +336,7 @@ def apng(side, count):
 
 
 def text_png(kind):
-    """A small one with 300 MB of words, or of a profile of colours, packed."""
+    """A small PNG with 300 MB of words, or of a profile of colours, packed."""
     packed = zlib.compress(bytes(300_000_000), 1)
     image, at = png(16), 33  # behind IHDR
     return image[:at] + chunk(kind, b"a\0\0" + packed) + image[at:]

@@ -119,7 +119,7 @@ def test_changes_are_of_their_types_and_ranges(tmp_path):
 
 
 def looked_at(folder):
-    """All that commands read of a run; words are what there may be."""
+    """Read all that commands read of a run; the only errors may be those of kdlab."""
     run = Run(folder)
     assert str(run.status)
     assert repr(run)
@@ -132,7 +132,7 @@ def looked_at(folder):
 
 
 def test_a_thousand_damaged_folders_are_words(tmp_path, monkeypatch, elsewhere):
-    """And a thousand that are well formed are as they were."""
+    """Each file is restored after its damage, and the folder is as before."""
     runs = elsewhere / "runs"
     chance = random.Random(0)
     folder = create_folder(kdlab.load("smoke/none"), "stopped")[0].path
@@ -258,7 +258,7 @@ class AnyOrder:
             shutil.rmtree(self.run.path, ignore_errors=True)
 
     def some(self):
-        """One to three of them, some together and some after the other."""
+        """Run one to three of `kinds`, at once or one after the other."""
         asked = []
         for kind in self.chance.choices(self.kinds, k=self.chance.choice((1, 2, 3))):
             self.counts[kind] += 1
@@ -418,7 +418,7 @@ class Odd:
         return some if kind == 6 else {str(value)[:20]: value for value in some}
 
     def changed(self, known):
-        """A mapping of which some values are others, are missing, or are new."""
+        """Return the mapping with some values replaced, removed or added."""
         mapping = dict(known)
         for _ in range(self.chance.randrange(4)):
             key = self.chance.choice([*known, "pid", "process_started", "new"])
@@ -473,7 +473,7 @@ def odd_folder(odd, template, path):
 
 
 def moved(odd, path):
-    """It may have been renamed, stand twice, or be a link to where it is now."""
+    """Rename the folder, copy it, put a link in its place, or leave it as it is."""
     kind = odd.chance.randrange(4)
     if kind == 1:
         path = path.rename(path.with_name(f"renamed {path.name}"))
@@ -506,7 +506,7 @@ COMMANDS = (
 def test_odd_folders_are_words_and_signals_to_nobody(
     kdlab_cli, elsewhere, monkeypatch, somebody
 ):
-    """Copied, moved and foreign ones whose files name a stranger that lives, and held locks."""
+    """Folders that are copied, moved or locked, and whose files name a process of others."""
     pid, sent = somebody
     for module in ("experiment.folder", "run.handle.job_handle"):
         monkeypatch.setattr(f"kdlab.{module}.PATIENCE_S", 0.2)

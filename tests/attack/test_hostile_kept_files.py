@@ -70,8 +70,8 @@ def moved(path, to, read):
     return read()
 
 
-# name of the file: how it is read, and what it holds if a number of it is odd.
-# What is known without them is an error ...
+# name of the file: how it is read, and its content with an odd number.
+# These hold what is known nowhere else: damage is an error ...
 SAID = {
     "profile.json": (lambda at: read_profile(at, HERE), PROFILE),
     "choice.json": (lambda at: find_as(MeasuredChoice, at), {"teacher_ms": NAN}),
@@ -92,7 +92,7 @@ SAID = {
     "config.json": (
         lambda at: SavedModel(place=str(at.parent))._facts, {"architecture_": "resnet18"}),
 }  # fmt: skip
-# ... and what can be made anew is, with a line.
+# ... and these are made anew: damage is a line in the log.
 ANEW = {
     "plan.json": (lambda at: recall_as(KeptPlan, at, "It is made anew."), PLAN),
     "measured.json": (lambda at: recall_as(TeacherMeasure, at, "RepeatRun."), {"images": -1}),

@@ -181,7 +181,7 @@ def test_one_trace_is_for_simulated_and_for_emulated_teachers(loop):
     simulation.run()
     host = HostOnClock(teachers=3, more=((200.0, 2),), moves=moves)
 
-    def ask_all():  # all serve, here as there
+    def ask_all():  # all serve, as in the simulation
         for teacher in list(host.teachers.values()):
             teacher.infer(ASKED, {"ids": np.arange(1)}, lambda _: None)
         if loop.time() < 30.0:

@@ -42,7 +42,7 @@ class Machine(ProcessInterface):
 
 
 class Scheduler:
-    """Nobody's, but for its address."""
+    """A scheduler that has an address and no workers."""
 
     address = SCHEDULER
 
@@ -217,7 +217,7 @@ def test_hosts_have_a_role_no_pages_and_no_tasks():
 
 @pytest.fixture
 def mine():
-    """The limits of this process, which are as before in the end."""
+    """Reads limits of this process, and restores them in the end."""
     before = {kind: resource.getrlimit(kind) for kind in (FILE_SIZE, DESCRIPTORS)}
     yield lambda kind: resource.getrlimit(kind)[0]
     for kind, limits in before.items():

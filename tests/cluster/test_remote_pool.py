@@ -36,7 +36,7 @@ from kdlab.testing.scripted import FakeClock
 
 
 class Running:
-    """A scheduler in a thread of its own; `call` runs something beside it."""
+    """A scheduler in a thread of its own; `run` runs a coroutine in its event loop."""
 
     def __init__(self, port=0):
         self.loop = asyncio.new_event_loop()

@@ -28,7 +28,7 @@ def worker(folder, resources=(TEACHER,), plugins=()):
 
 
 class Hosted:
-    """A host on such a worker, whose clock goes on with each look; with all that it started."""
+    """A host on a worker, with all children that it started; each look advances its clock."""
 
     def __init__(self, folder, teachers=1, **of_worker):
         self.starts, self.clock = Starts(), FakeClock()
