@@ -1,4 +1,4 @@
-"""A fourth method as docs/own_method.md tells it: a package of somebody's, and no edit in kdlab."""
+"""A fourth method as in docs/own_method.md: a separate package, without a change in kdlab."""
 
 import json
 import os
@@ -14,8 +14,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "own_method.md"
 
 
 def block(language):
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.M | re.S)
-    return found
+    (source,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+    return source
 
 
 @pytest.fixture
@@ -48,11 +48,11 @@ def events(folder, kind):
 
 
 def test_it_imports_from_one_place():
-    """The page tells no module of kdlab but this one, and all that it has is there."""
+    """The page imports only this module of kdlab, and each name that it offers exists."""
     from kdlab.methods import api
 
-    found = re.findall(r"^(?:from|import) (kdlab\S*)", block("python"), re.M)
-    assert found == ["kdlab.methods.api"]
+    imports = re.findall(r"^(?:from|import) (kdlab\S*)", block("python"), re.M)
+    assert imports == ["kdlab.methods.api"]
     assert all(hasattr(api, name) for name in api.__all__)
 
 

@@ -29,23 +29,23 @@ def test_blocks_of_other_widths_meet_and_are_one_network(
     views = torch.randn(2, 3, size, size)
     spec = TimmModel(variant=student)
     large = TimmModel(variant=teacher).architecture(10, 3)
-    own = spec.architecture(10, 3)
-    pairs = pairs_of(cut(large.eval(), cuts), cut(own.eval(), cuts), views)
+    small = spec.architecture(10, 3)
+    pairs = pairs_of(cut(large.eval(), cuts), cut(small.eval(), cuts), views)
     assert is_adapted(pairs)
-    whole, adapted = as_adapted(pairs, spec, cuts)
+    network, adapted = as_adapted(pairs, spec, cuts)
     assert adapted.after[0] == (kinds[1], kinds[0], *kinds[2:])
     assert adapted.before[1] == kinds
-    given = views
+    inputs = views
     with torch.no_grad():
         for pair in pairs:
-            wanted = pair.teacher(given)
-            assert pair.student(given).shape == wanted.shape
-            given = wanted
-    # From its spec the same network is made again, for a file with its weights.
+            wanted = pair.teacher(inputs)
+            assert pair.student(inputs).shape == wanted.shape
+            inputs = wanted
+    # Its spec builds the same network again, for a file of its weights.
     again = adapted.architecture(10, 3).eval()
-    again.load_state_dict(whole.state_dict())
+    again.load_state_dict(network.state_dict())
     with torch.no_grad():
-        assert torch.equal(again(views), whole.eval()(views))
+        assert torch.equal(again(views), network.eval()(views))
 
 
 class Last(nn.Module):

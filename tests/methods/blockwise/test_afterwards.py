@@ -1,4 +1,4 @@
-"""After the blocks: the whole student is trained on."""
+"""After the blocks, the whole student is trained further."""
 
 from pathlib import Path
 
@@ -14,23 +14,23 @@ RECIPE = Recipe(epochs=1, batch=48, lr=0.01)
 
 def test_the_whole_is_trained_on_from_what_was_distilled(elsewhere, tmp_path, digits):
     data, _ = digits
-    training, told = member_training(tmp_path, data, "method.fine_tune={epochs: 1}")
+    training, events = member_training(tmp_path, data, "method.fine_tune={epochs: 1}")
     before = distilled(training, training.spec.student, data)
-    found = train_whole(RECIPE, training, before, searched=False)
-    assert found.distilled == BEFORE
-    assert (found.epochs, found.steps, found.seen) == (9, 90, 900)  # of the distillation
-    assert found.train_seconds == 4.5
-    assert found.whole_seconds > 0
-    assert found.failovers == [0.25]
-    assert found.last != BEFORE
-    assert "/whole/" in found.model_path
-    one, other = (
-        load_exported(p).state_dict() for p in (before.model_path, found.model_path)
+    result = train_whole(RECIPE, training, before, searched=False)
+    assert result.distilled == BEFORE
+    assert (result.epochs, result.steps, result.seen) == (9, 90, 900)  # of the distillation
+    assert result.train_seconds == 4.5
+    assert result.whole_seconds > 0
+    assert result.failovers == [0.25]
+    assert result.last != BEFORE
+    assert "/whole/" in result.model_path
+    start, end = (
+        load_exported(p).state_dict() for p in (before.model_path, result.model_path)
     )
-    apart = [float((one[k] - other[k]).abs().max()) for k in one if k.endswith("weight")]
+    apart = [float((start[k] - end[k]).abs().max()) for k in start if k.endswith("weight")]
     assert 0 < max(apart) < 1  # from there, not from fresh weights
-    assert told[0].epochs == 1
-    assert found.more["blocks_top1"] == BEFORE.top1
+    assert events[0].epochs == 1
+    assert result.more["blocks_top1"] == BEFORE.top1
 
 
 def test_what_was_found_is_trained_from_fresh_weights(elsewhere, tmp_path, digits):
@@ -38,7 +38,7 @@ def test_what_was_found_is_trained_from_fresh_weights(elsewhere, tmp_path, digit
     training, _ = member_training(tmp_path, data)
     card = write_architecture(TEACHER, training.folder)
     before = distilled(training, training.spec.student, data, architecture=card)
-    found = train_whole(RECIPE, training, before, searched=True)
-    assert spec_of(Path(found.model_path)).width == TEACHER.width
-    assert found.architecture == card
-    assert "blocks_top1" not in found.more  # the supernet's blocks are not in the student
+    result = train_whole(RECIPE, training, before, searched=True)
+    assert spec_of(Path(result.model_path)).width == TEACHER.width
+    assert result.architecture == card
+    assert "blocks_top1" not in result.more  # the supernet's blocks are not in the student

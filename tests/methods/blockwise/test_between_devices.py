@@ -1,8 +1,8 @@
-"""What devices tell each other: sums some steps later, whole blocks, and who has which."""
+"""Messages between devices: losses of some steps before, blocks, and costs of each device."""
 
 import pytest
 import torch
-from small_pipelines import CPU, cutting, job, programme, weights
+from small_pipelines import CPU, cutting, job, programme, same, weights
 from student_loops import Recorder
 from threaded_ranks import in_threads
 
@@ -35,50 +35,46 @@ def test_all_hear_of_a_step_when_all_have_spoken_for_long():
         heard.append(list(consensus.agreed_at(6)))
         return heard
 
-    one, other = in_threads(2, device)
-    assert one == other
-    assert one[:2] == [[], []]  # too early for any
-    assert one[2] == [(0, [1.0, 2.0, 3.0], QUIET)]
-    assert [step for step, *_ in one[5]] == [3, 4]  # what was under way comes in the end
-    assert one[5][0][2] == ChangeRequest(stop=True, values=(1.0,))
+    rank0, rank1 = in_threads(2, device)
+    assert rank0 == rank1
+    assert rank0[:2] == [[], []]  # too early for any
+    assert rank0[2] == [(0, [1.0, 2.0, 3.0], QUIET)]
+    assert [step for step, *_ in rank0[5]] == [3, 4]  # the last ones come at the end
+    assert rank0[5][0][2] == ChangeRequest(stop=True, values=(1.0,))
 
 
 def test_the_master_gets_every_block_from_its_owner(samples, tmp_path):
-    """Weights and what the optimiser knows; its own stays as it is."""
+    """With the optimiser's state; the block that the master trains itself stays as it is."""
     cuts, owned = [cutting() for _ in range(2)], {}
 
     def device(rank):
-        told = job(
+        device_job = job(
             cuts[rank], samples, tmp_path, Recorder(), rank=rank, devices=2,
             programme=programme(2, batch=50), recipe={"batch": 50},
         )  # fmt: skip
-        loop = BlockwiseLoop(told)
+        loop = BlockwiseLoop(device_job)
         stages = loop.stages
-        for block, pair in enumerate(told.cutting.pairs):  # as if it had been trained
+        for block, pair in enumerate(device_job.cutting.pairs):  # as if it had been trained
             for tensor in pair.student.parameters():
                 tensor.grad = torch.full_like(tensor, 1.0 + rank)
             stages.optimizers[block].step()
         if rank == 1:
-            owned.update({b: _copy(stages, told, b) for b in (1, 2)})
-        before = _copy(stages, told, 0)
-        Gathering(told, stages, loop.talk).collect()
+            owned.update({b: _copy(stages, device_job, b) for b in (1, 2)})
+        before = _copy(stages, device_job, 0)
+        Gathering(device_job, stages, loop.talk).collect()
         loop.stages.close()
-        return before, [_copy(stages, told, b) for b in range(3)]
+        return before, [_copy(stages, device_job, b) for b in range(3)]
 
     (before, master), _ = in_threads(2, device)
-    assert _equal(master[0], before)
-    assert _equal(master[1], owned[1])
-    assert _equal(master[2], owned[2])
-    assert not _equal(master[0], weights(cuts[1]))
+    assert same(master[0], before)
+    assert same(master[1], owned[1])
+    assert same(master[2], owned[2])
+    assert not same(master[0], weights(cuts[1]))
 
 
-def _copy(stages, told, block):
-    tensors, _ = Gathering(told, stages, None).packed(block)
+def _copy(stages, device_job, block):
+    tensors, _ = Gathering(device_job, stages, None).packed(block)
     return {k: v.clone() for k, v in tensors.items()}
-
-
-def _equal(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
 
 
 def test_a_device_has_the_optimisers_of_all_blocks_and_the_losses_of_its_own(
@@ -110,7 +106,7 @@ def test_a_loader_gives_the_views_of_the_plan_and_makes_the_next_ahead(samples):
         for step, ids in enumerate(every):
             raw = torch.from_numpy(samples.views(ids[5:20], epoch)).float()
             torch.testing.assert_close(loader(step, 5, 20), (raw - mean) / std)
-    # An epoch that begins anew does not get what was made ahead for the one before.
+    # A new epoch does not get the views that were prepared for the one before.
     loader.begin(0, 0)
     loader(0, 0, 10)
     loader.begin(2, 0)
@@ -132,16 +128,16 @@ def block(seconds):
 
 
 def test_a_profile_of_several_devices_has_the_middle_of_what_they_took():
-    found = in_threads(
+    profiles = in_threads(
         3, lambda rank: gathered([block(1.0 + rank)], CPU, load_s=0.1 * (rank + 1))
     )
-    assert found[0].types == found[1].types == found[2].types
-    ((name, (middle,)),) = found[0].types.items()
-    assert found[0].devices == (name,) * 3
+    assert profiles[0].types == profiles[1].types == profiles[2].types
+    ((name, (middle,)),) = profiles[0].types.items()
+    assert profiles[0].devices == (name,) * 3
     assert middle.teacher_s == {4: 2.0, 8: 4.0}
-    assert found[0].load_s == 0.2
-    assert found[0].load_overlap == 0.0  # processors load and compute
-    link = found[0].links[name]
+    assert profiles[0].load_s == 0.2
+    assert profiles[0].load_overlap == 0.0  # processors load and compute
+    link = profiles[0].links[name]
     assert link.bytes_per_s > 0
     assert link.meet_s > 0
     assert link.overlap == 0.0
@@ -183,8 +179,8 @@ def test_sharing_is_measured_on_copies_where_it_can_be():
         return measured_sharing(costs, copies(rank))
 
     alive = []
-    found = in_threads(2, lambda rank: measured(rank, costs(2)))
-    assert found[0] == found[1] > 0
+    factors = in_threads(2, lambda rank: measured(rank, costs(2)))
+    assert factors[0] == factors[1] > 0
     assert alive.count(0) == alive.count(1) >= 8
     assert all(torch.equal(v, before[k]) for k, v in weights(cuts[0]).items())
     assert measured(0, costs(1)) == 1.0  # nobody to meet
@@ -198,5 +194,5 @@ def test_sharing_is_measured_on_copies_where_it_can_be():
     assert alive.count(0) == alive.count(1) == 2 * 8
     assert all(torch.equal(v, before[k]) for k, v in weights(cuts[0]).items())
     took = in_threads(2, lambda rank: step_s(pipeline(8, [3], [1]), copies(rank)))
-    assert took[0] == took[1] > 0  # known to the one that is idle, too
+    assert took[0] == took[1] > 0  # the idle device knows it, too
     assert (alive.count(0), alive.count(1)) == (3 * 8, 2 * 8)

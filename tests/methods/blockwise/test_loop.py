@@ -31,17 +31,17 @@ def newest(folder):
 
 
 def trained(samples, folder, devices=1, recorders=None, begun=None, **more):
-    """(the master's weights, its result) of a training to its end, by so many devices."""
+    """Train to the end on so many devices and return (the master's weights, its result)."""
     recorders = recorders or [Recorder() for _ in range(devices)]
     cuts = [cutting() for _ in range(devices)]
-    found = newest(folder) if folder.exists() else None
+    saved = newest(folder) if folder.exists() else None
 
     def device(rank):
         loop = BlockwiseLoop(
             job(cuts[rank], samples, folder, recorders[rank],
                 rank=rank, devices=devices, **more)
         )  # fmt: skip
-        loop.restore(found)
+        loop.restore(saved)
         if begun is not None:
             begun.append(loop)
         loop.train()
@@ -53,7 +53,7 @@ def trained(samples, folder, devices=1, recorders=None, begun=None, **more):
 
 @pytest.fixture
 def quiet(samples, tmp_path):
-    """Weights of one device that nobody disturbs."""
+    """Weights of an undisturbed training on one device."""
     return trained(samples, tmp_path / "quiet")[0]
 
 
@@ -63,8 +63,8 @@ def test_a_pipeline_trains_what_one_device_does_to_the_last_bit(
     samples, tmp_path, quiet, devices
 ):
     recorders = [Recorder() for _ in range(devices)]
-    found, result = trained(samples, tmp_path / "several", devices, recorders)
-    assert same(found, quiet)
+    state, result = trained(samples, tmp_path / "several", devices, recorders)
+    assert same(state, quiet)
     assert (result.lost, result.repeated, result.seen) == (0, 0, 2 * 240)
     assert recorders[1].events == recorders[-1].events == []  # the master speaks for all
     done = [e for e in recorders[0].events if e.KIND == "epoch_done"]
@@ -90,11 +90,11 @@ def test_devices_that_are_left_idle_change_nothing(
     ]
     plan = Plan(16, tuple(stages), decoupled, lead=1)
     recorders = [Recorder() for _ in range(3)]
-    found, result = trained(
+    state, result = trained(
         samples, tmp_path / "some", 3, recorders,
         programme=ExecutionPlan("ahd", (plan,), 0.01, "as told"),
     )  # fmt: skip
-    assert same(found, quiet)
+    assert same(state, quiet)
     assert (result.lost, result.repeated, result.seen) == (0, 0, 2 * 240)
     steps = [e for e in recorders[0].events if e.KIND == "step_logged"]
     assert steps
@@ -104,14 +104,14 @@ def test_devices_that_are_left_idle_change_nothing(
 @pytest.mark.long
 def test_what_is_saved_names_every_block_and_the_plan(samples, tmp_path):
     trained(samples, tmp_path / "m", 2)
-    found = newest(tmp_path / "m")
-    assert found.facts.position.step == STEPS
-    assert found.facts.programme["name"] == "tr"
-    assert len(found.facts.blocks) == 3
+    saved = newest(tmp_path / "m")
+    assert saved.facts.position.step == STEPS
+    assert saved.facts.programme["name"] == "tr"
+    assert len(saved.facts.blocks) == 3
     for block in range(3):
-        assert any(k.startswith(f"block.{block}.") for k in found.tensors)
-    assert not any("random." in k for k in found.tensors)
-    assert found.tensors["lineage.counts"].sum() == 0  # closed accounts
+        assert any(k.startswith(f"block.{block}.") for k in saved.tensors)
+    assert not any("random." in k for k in saved.tensors)
+    assert saved.tensors["lineage.counts"].sum() == 0  # closed accounts
 
 
 @pytest.mark.long
@@ -124,8 +124,8 @@ def test_stopped_at_a_step_it_goes_on_there(samples, tmp_path):
     assert saved.epoch == 0
     assert 0 < len(saved.done) < 15
     again = [Recorder(), Recorder()]
-    found, result = trained(samples, folder, 2, again)
-    assert same(found, quiet)
+    state, result = trained(samples, folder, 2, again)
+    assert same(state, quiet)
     assert (result.lost, result.repeated) == (0, 0)
     (resumed,) = (e for e in again[0].events if e.KIND == "resumed")
     assert (resumed.step, resumed.rolled_back) == (saved.step, 0)
@@ -134,8 +134,8 @@ def test_stopped_at_a_step_it_goes_on_there(samples, tmp_path):
 def test_it_saves_every_so_many_steps_and_trains_the_same(samples, tmp_path, quiet):
     recorders = [Recorder(), Recorder()]
     every = {"checkpoint_every_steps": 6}
-    found, _ = trained(samples, tmp_path / "saves", 2, recorders, recipe=every)
-    assert same(found, quiet)
+    state, _ = trained(samples, tmp_path / "saves", 2, recorders, recipe=every)
+    assert same(state, quiet)
     saved = [e.step for e in recorders[0].events if e.KIND == "checkpoint_saved"]
     assert len(saved) >= 3  # beside those between epochs
     assert saved == sorted(set(saved))
@@ -150,31 +150,31 @@ def test_who_leaves_has_all_save_and_end_this_generation(samples, tmp_path, quie
             samples, folder, 2, leave=lambda: len(steps) >= 10, pulse=steps.append
         )  # both count into it
     assert 2 <= newest(folder).facts.position.step < STEPS
-    found, _ = trained(samples, folder, 2)
-    assert same(found, quiet)
+    state, _ = trained(samples, folder, 2)
+    assert same(state, quiet)
 
 
 class Asked(ChangeQueue):
-    """What somebody asks for, look by look: a pause that lasts two looks, and other values."""
+    """A queue with a user's changes at one poll, and a pause for the two polls after it."""
 
     def __init__(self, looks, values=None, save=False):
         super().__init__(None, "")
-        self.left, self.given, self.save = looks, values or {}, save
+        self.left, self.requested, self.save = looks, values or {}, save
 
     def poll(self, *, now=False):
         if not now:
             self.left -= 1
             self.paused = -2 <= self.left < 0
         if self.left == 0:
-            self.values, self.wants_checkpoint = dict(self.given), self.save
+            self.values, self.wants_checkpoint = dict(self.requested), self.save
         return self
 
 
 @pytest.mark.long
 def test_a_pause_changes_nothing_and_is_told(samples, tmp_path, quiet):
     recorders = [Recorder(), Recorder()]
-    found, _ = trained(samples, tmp_path / "paused", 2, recorders, changes=Asked(4))
-    assert same(found, quiet)
+    state, _ = trained(samples, tmp_path / "paused", 2, recorders, changes=Asked(4))
+    assert same(state, quiet)
     kinds = [e.KIND for e in recorders[0].events]
     assert kinds.index("paused") < kinds.index("continued")
     assert kinds.count("paused") == kinds.count("continued") == 1
@@ -185,10 +185,10 @@ def test_a_pause_changes_nothing_and_is_told(samples, tmp_path, quiet):
 def test_a_rate_that_is_changed_holds_on_all_devices(samples, tmp_path, quiet):
     recorders, loops = [Recorder(), Recorder()], []
     changes = Asked(2, {LR_FACTOR: 0.5})
-    found, _ = trained(samples, tmp_path / "slow", 2, recorders, loops, changes=changes)
-    assert not same(found, quiet)
-    (told,) = (e for e in recorders[0].events if e.KIND == "settings_changed")
-    assert told.values == {LR_FACTOR: 0.5}
+    state, _ = trained(samples, tmp_path / "slow", 2, recorders, loops, changes=changes)
+    assert not same(state, quiet)
+    (event,) = (e for e in recorders[0].events if e.KIND == "settings_changed")
+    assert event.values == {LR_FACTOR: 0.5}
     assert all(loop.control.lr_factor == 0.5 for loop in loops)
 
 

@@ -1,4 +1,4 @@
-"""What a blockwise distillation refuses before a start, and what it is told by its spec."""
+"""Settings that a blockwise distillation refuses before a start, and what its spec decides."""
 
 from pathlib import Path
 
@@ -142,9 +142,9 @@ def test_memory_is_what_is_allowed_or_a_share_of_what_is_free():
 
 
 def test_each_device_of_a_shared_stage_has_two_rows():
-    alone = ExecutionPlan("tr", (pipeline(8, [1, 2], [1, 1]),), 1.0, "")
+    separate = ExecutionPlan("tr", (pipeline(8, [1, 2], [1, 1]),), 1.0, "")
     shared = ExecutionPlan("ir", (pipeline(8, [2], [3]),), 1.0, "")
-    assert (smallest_batch(alone), smallest_batch(shared)) == (2, 6)
+    assert (smallest_batch(separate), smallest_batch(shared)) == (2, 6)
 
 
 def test_a_profile_is_of_all_that_its_costs_depend_on(digits):
@@ -154,14 +154,14 @@ def test_a_profile_is_of_all_that_its_costs_depend_on(digits):
     def identity(*words):
         return identity_of(kdlab.load("smoke/blockwise", *words).spec, cut, data)
 
-    own = identity()
-    assert identity("train.epochs=9", "train.lr=0.2") == own
+    usual = identity()
+    assert identity("train.epochs=9", "train.lr=0.2") == usual
     assert identity("train.batch=16").batch == 16
-    assert identity("train.threads=2").machine != own.machine
+    assert identity("train.threads=2").machine != usual.machine
     for word in ("student.width=[8, 8, 8, 8]", "train.optimizer=adamw", "method.bn=local"):
-        found = identity(word)
-        assert found.model != own.model, word
-        assert found.machine == own.machine
+        changed = identity(word)
+        assert changed.model != usual.model, word
+        assert changed.machine == usual.machine
 
 
 def test_what_was_found_is_a_card(tmp_path):

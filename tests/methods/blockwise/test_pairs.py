@@ -1,4 +1,4 @@
-"""What a pair of blocks makes smaller."""
+"""Losses of pairs of blocks, and stand-ins that begin with the teacher's weights."""
 
 import pytest
 import torch
@@ -20,17 +20,17 @@ from kdlab.models.block_variants import VariantBlock
     "shape", [(64, 3, 5, 5), (256, 7, 3), (1024, 3)], ids=["maps", "tokens", "flat"]
 )
 def test_channels_weigh_alike_whatever_they_vary_by(shape):
-    """An error of one standard deviation is 1 in each."""
+    """An error of one standard deviation costs 1 in each channel."""
     torch.manual_seed(0)
     scale = torch.tensor([10.0, 1.0, 0.3])
     scale = scale.view(1, 3, 1, 1) if len(shape) == 4 else scale
     outputs = torch.randn(shape) * scale + 7 * scale
     loss = RelativeToChannels.from_outputs(outputs)
     assert float(loss(outputs + scale, outputs)) == pytest.approx(1.0, rel=0.1)
-    one = outputs.clone()
-    one[:, 0] += 10 if len(shape) == 4 else 0
-    one[..., 0] += 10 if len(shape) < 4 else 0
-    assert float(loss(one, outputs)) == pytest.approx(1 / 3, rel=0.1)
+    shifted = outputs.clone()
+    shifted[:, 0] += 10 if len(shape) == 4 else 0
+    shifted[..., 0] += 10 if len(shape) < 4 else 0
+    assert float(loss(shifted, outputs)) == pytest.approx(1 / 3, rel=0.1)
 
 
 def test_a_channel_that_is_always_the_same_does_not_rule():

@@ -8,7 +8,7 @@ from kdlab.methods.blockwise.pairs import BlockPair, relative_mse
 
 
 class Placed(nn.Module):
-    """Says where it was moved to; there is no GPU here to look at."""
+    """A module that records where it was moved to, since this test has no GPU."""
 
     where = "cuda"
 
@@ -17,16 +17,12 @@ class Placed(nn.Module):
         return self
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_what_is_not_computed_leaves(whole):
+@pytest.mark.parametrize("whole_student", [False, True])
+def test_what_is_not_computed_leaves(whole_student):
     pairs = [BlockPair(Placed(), Placed(), relative_mse) for _ in range(5)]
-    keep_own_blocks(pairs, students={2, 3}, teachers={0, 1, 2, 3}, whole_student=whole)
+    keep_own_blocks(
+        pairs, students={2, 3}, teachers={0, 1, 2, 3}, whole_student=whole_student
+    )
     assert [pair.teacher.where for pair in pairs] == ["cuda"] * 4 + ["cpu"]
-    others = "cuda" if whole else "cpu"
-    assert [pair.student.where for pair in pairs] == [
-        others,
-        others,
-        "cuda",
-        "cuda",
-        others,
-    ]
+    rest = "cuda" if whole_student else "cpu"
+    assert [pair.student.where for pair in pairs] == [rest, rest, "cuda", "cuda", rest]

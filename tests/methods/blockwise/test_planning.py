@@ -42,37 +42,37 @@ def profile():
 
 
 @pytest.fixture
-def kept(tmp_path):
+def profile_path(tmp_path):
     write_profile(profile(), HERE, tmp_path / "profile.json")
     return tmp_path / "profile.json"
 
 
-def test_it_comes_back_without_the_memory_of_that_day(kept):
-    found, made = read_profile(kept, HERE), profile()
-    assert found.memory_bytes is None
+def test_it_comes_back_without_the_memory_of_that_day(profile_path):
+    loaded, original = read_profile(profile_path, HERE), profile()
+    assert loaded.memory_bytes is None
     for name in ("types", "devices", "load_s", "link", "links", "load_overlap", "sharing"):
-        was, now = getattr(made, name), getattr(found, name)
+        was, now = getattr(original, name), getattr(loaded, name)
         assert now == was or list(now.values()) == list(was.values()), name
-    assert found.types["a"][0].teacher_s == {16: 0.1, 32: 0.2}  # rows are numbers again
+    assert loaded.types["a"][0].teacher_s == {16: 0.1, 32: 0.2}  # rows are numbers again
 
 
 @pytest.mark.parametrize(
-    ("here", "what"),
+    ("identity", "what"),
     [
         (Identity("elsewhere", "two networks", 32), "another machine"),
         (Identity("here", "other networks", 32), "another model"),
         (Identity("here", "two networks", 16), r"another batch \(32, here 16\)"),
     ],
 )
-def test_that_of_something_else_is_refused(kept, here, what):
+def test_that_of_something_else_is_refused(profile_path, identity, what):
     with pytest.raises(BadInput, match=what):
-        read_profile(kept, here)
+        read_profile(profile_path, identity)
 
 
-def test_workers_elsewhere_look_at_their_machines_again(kept):
-    read_profile(kept, Identity("elsewhere", "two networks", 32), any_machine=True)
+def test_workers_elsewhere_look_at_their_machines_again(profile_path):
+    read_profile(profile_path, Identity("elsewhere", "two networks", 32), any_machine=True)
     with pytest.raises(BadInput, match="another model"):
-        read_profile(kept, Identity("here", "other", 32), any_machine=True)
+        read_profile(profile_path, Identity("here", "other", 32), any_machine=True)
 
 
 def test_what_is_no_profile_is_said(tmp_path):

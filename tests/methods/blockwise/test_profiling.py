@@ -42,12 +42,12 @@ def test_a_profile_has_every_block_and_size_and_changes_nothing():
     assert blocks[0].gradient_bytes == 4 * (3 * 4 + 4 + 4 + 4)
     assert blocks[1].row_bytes > 0
     assert [b.norms for b in blocks] == [1, 0]
-    for pair, kept in zip(pairs, before, strict=True):
-        assert all(torch.equal(v, kept[k]) for k, v in pair.student.state_dict().items())
+    for pair, state in zip(pairs, before, strict=True):
+        assert all(torch.equal(v, state[k]) for k, v in pair.student.state_dict().items())
 
 
 def test_a_block_that_follows_has_its_costs():
-    """Both outputs are relayed; one that is the teacher's is asked for the student's, too."""
+    """Both networks' outputs are relayed; a block equal to the teacher's runs for both."""
     blocks = {}
     for follows in (False, True):
         torch.manual_seed(0)

@@ -34,13 +34,13 @@ TEACHER = CifarResNet(depth=8, width=(4, 4, 8, 8))
 
 @pytest.fixture
 def run(elsewhere, tmp_path, digits):
-    """Makes the folder of a run whose teacher lies there: `run(plan, *overrides)`."""
+    """Make the folder of a run, with its teacher's weights: `run(plan, *overrides)`."""
     data, _ = digits
     weights = tmp_path / "teacher.safetensors"
     torch.manual_seed(1)
     export(TEACHER.build(10, 1), TEACHER, weights, data)
 
-    def made(plan="tr", *words, name="a", devices=1):
+    def make_run(plan="tr", *words, name="a", devices=1):
         experiment = kdlab.load(
             "smoke/blockwise",
             "teacher={type: train/teacher, model: {type: models/cifar_resnet, depth: 8,"
@@ -56,7 +56,7 @@ def run(elsewhere, tmp_path, digits):
         folder.write_status(created=0.0)
         return folder
 
-    return made
+    return make_run
 
 
 def rank_of(folder, plan="tr", beat=lambda generation, step: None):
@@ -70,23 +70,23 @@ def order(tmp_path, generation=1):
     return GenerationOrder(generation=generation, world=1, meet_at=place, secret="s")
 
 
-def lived(rank, told):
-    """Its generation, in a thread that is a process to torch.distributed."""
-    found = {}
+def run_generation(rank, generation_order):
+    """Run a generation in a thread that torch.distributed takes for a process."""
+    outcome = {}
 
     def live():
         try:
-            found["result"] = rank.generation(told)
+            outcome["result"] = rank.generation(generation_order)
         except Exception as error:
-            found["error"] = error
+            outcome["error"] = error
 
     with worlds_of_threads():
         thread = threading.Thread(target=live)
         thread.start()
         thread.join()
-    if "error" in found:
-        raise found["error"]
-    return found["result"]
+    if "error" in outcome:
+        raise outcome["error"]
+    return outcome["result"]
 
 
 def cut(rank, fits=True):
@@ -96,7 +96,7 @@ def cut(rank, fits=True):
 
 
 def profile(*seconds, devices=2, fewer=0.5):
-    """Of blocks that take so long; half of the rows take `fewer` of it."""
+    """Return a profile of blocks that take so many seconds; half the rows take `fewer` of it."""
     blocks = [
         Block(
             teacher_s={24: fewer * s, 48: s},
@@ -112,8 +112,8 @@ def profile(*seconds, devices=2, fewer=0.5):
     return Profile(types={"cpu": blocks}, devices=("cpu",) * devices, load_s=0.001)
 
 
-def costs_of(own):
-    return StageCosts(own, 48)
+def costs_of(block_profile):
+    return StageCosts(block_profile, 48)
 
 
 def of_kind(folder, kind):
@@ -124,14 +124,14 @@ def of_kind(folder, kind):
 def test_a_generation_measures_plans_trains_and_tells(run, tmp_path):
     beats, folder = [], run()
     rank = rank_of(folder, beat=lambda *beat: beats.append(beat))
-    result = lived(rank, order(tmp_path, 4))
+    result = run_generation(rank, order(tmp_path, 4))
     assert (result.lost, result.repeated, result.seen) == (0, 0, 480)
     assert {generation for generation, _ in beats} == {4}
     assert beats[-1] == (4, 10)
     (plan,) = of_kind(folder, "plan_chosen")
-    kept = json.loads((rank.folder / "plan.json").read_text())
-    assert kept["programme"] == plan.programme
-    assert kept["devices"] == [planning.kind_of(CPU)]
+    stored = json.loads((rank.folder / "plan.json").read_text())
+    assert stored["programme"] == plan.programme
+    assert stored["devices"] == [planning.kind_of(CPU)]
     assert [e.message for e in of_kind(folder, "note")] == [
         "measuring the blocks on all devices"
     ]
@@ -143,9 +143,9 @@ def test_a_generation_measures_plans_trains_and_tells(run, tmp_path):
         assert (rank.folder / picture).is_file()
     assert len(of_kind(folder, "trace_recorded")) == 2
     load_exported(result.model_path)
-    # Asked again, all is there: another process neither measures nor plans.
+    # Asked again, another process finds the profile and the plan, and makes neither.
     (folder.path / "profile.json").unlink()
-    again = lived(rank_of(folder), order(tmp_path, 5))
+    again = run_generation(rank_of(folder), order(tmp_path, 5))
     assert again.last == result.last
     assert len(of_kind(folder, "plan_chosen")) == len(of_kind(folder, "note")) == 1
 
@@ -153,16 +153,16 @@ def test_a_generation_measures_plans_trains_and_tells(run, tmp_path):
 @pytest.mark.long
 def test_a_rank_that_leaves_saves_and_the_next_generation_ends_alike(run, tmp_path):
     quiet, folder = run("ir"), run("ir", name="b")
-    first = lived(rank_of(quiet, "ir"), order(tmp_path))
+    first = run_generation(rank_of(quiet, "ir"), order(tmp_path))
     rank = rank_of(folder, "ir", lambda generation, step: steps.append(step))
     steps = []
     rank.leaving = True
     with pytest.raises(GenerationEnds):
-        lived(rank, order(tmp_path, 2))
+        run_generation(rank, order(tmp_path, 2))
     assert max(steps) < 10
-    second = lived(rank_of(folder, "ir"), order(tmp_path, 3))
-    one, other = (load_exported(r.model_path).state_dict() for r in (first, second))
-    assert same(one, other)
+    second = run_generation(rank_of(folder, "ir"), order(tmp_path, 3))
+    expected, resumed = (load_exported(r.model_path).state_dict() for r in (first, second))
+    assert same(expected, resumed)
 
 
 def test_a_plan_is_made_of_a_profile_and_kept(run):
@@ -173,21 +173,21 @@ def test_a_plan_is_made_of_a_profile_and_kept(run):
     assert isinstance(chosen, ExecutionPlan)
     assert chosen.name == "ahd"
     rank._report_plan(chosen, costs, cut(rank))
-    (told,) = of_kind(folder, "plan_chosen")
-    assert told.ideal_s == {"load": 0.0005, "teacher": 0.2, "student": 0.2}
-    kept = read_as(planning.KeptPlan, rank.folder / "plan.json")
-    assert rank._planned(None, kept) == ([chosen], "")
+    (event,) = of_kind(folder, "plan_chosen")
+    assert event.ideal_s == {"load": 0.0005, "teacher": 0.2, "student": 0.2}
+    stored = read_as(planning.KeptPlan, rank.folder / "plan.json")
+    assert rank._planned(None, stored) == ([chosen], "")
 
 
 def test_too_little_memory_is_an_answer_for_all_ranks(run):
     rank = rank_of(run("ahd", devices=2), "ahd")
     small = replace(profile(0.1, 0.1, 0.2), memory_bytes=(1.0, 1.0))
-    found, why = rank._planned(costs_of(small), None)
-    assert found == []
+    plans, why = rank._planned(costs_of(small), None)
+    assert plans == []
     assert "fits into the memory" in why
 
 
-# That two devices share a block is twice as fast; by tr one of them has most of the work.
+# In the searched plan both devices share all blocks; that of tr has two stages.
 SHARED = (0.5, 0.5, 1.0)
 
 
@@ -203,8 +203,8 @@ def test_only_a_searched_plan_is_measured_beside_that_of_tr(run, plan, words, st
     rank = rank_of(run(plan, *words, devices=2), plan)
     costs = costs_of(profile(*SHARED))
     plans, _ = rank._planned(costs, None)
-    assert [len(made.plans[0].stages) for made in plans] == stages
-    assert {made.name for made in plans} == {plan}
+    assert [len(candidate.plans[0].stages) for candidate in plans] == stages
+    assert {candidate.name for candidate in plans} == {plan}
 
 
 @pytest.mark.parametrize(("by_tr", "better"), [(0.5, 1), (0.97, 0), (1.5, 0)])
@@ -229,17 +229,17 @@ def test_tr_trains_where_its_steps_take_clearly_less(
 def test_a_kept_profile_is_taken_or_it_is_said_why_not(run, tmp_path):
     folder = run()
     rank = rank_of(folder)
-    of = identity_of(rank.spec, cut(rank), rank.setup.data)
-    assert rank._stored_profile(of) == (None, "")  # measure
-    own = folder.path / "profile.json"
-    planning.write_profile(profile(0.1, 0.1, 0.1), of, own)
-    assert rank._stored_profile(of)[0].devices == ("cpu", "cpu")
-    _, why = rank._stored_profile(replace(of, batch=7))
+    identity = identity_of(rank.spec, cut(rank), rank.setup.data)
+    assert rank._stored_profile(identity) == (None, "")  # measure
+    path = folder.path / "profile.json"
+    planning.write_profile(profile(0.1, 0.1, 0.1), identity, path)
+    assert rank._stored_profile(identity)[0].devices == ("cpu", "cpu")
+    _, why = rank._stored_profile(replace(identity, batch=7))
     assert "another batch (48, here 7)" in why
-    given = rank_of(run("tr", f"method.profile={tmp_path}/none.json", name="b"))
-    assert "There is no profile at" in given._stored_profile(of)[1]
+    misconfigured = rank_of(run("tr", f"method.profile={tmp_path}/none.json", name="b"))
+    assert "There is no profile at" in misconfigured._stored_profile(identity)[1]
     with pytest.raises(BadInput, match="There is no profile at"):
-        lived(given, order(tmp_path))
+        run_generation(misconfigured, order(tmp_path))
 
 
 class Steps:
@@ -255,8 +255,8 @@ def test_a_prediction_far_off_is_worth_a_warning(run, measured, warned):
     rank._compare(plan, Steps())  # no step was measured
     assert not of_kind(folder, "plan_measured")
     rank._compare(plan, Steps(measured, measured, 9.0))
-    (told,) = of_kind(folder, "plan_measured")
-    assert (told.predicted_s, told.measured_s) == (0.1, measured)
+    (event,) = of_kind(folder, "plan_measured")
+    assert (event.predicted_s, event.measured_s) == (0.1, measured)
     warnings = of_kind(folder, "warned")
     assert bool(warnings) == warned
     if warned:
@@ -280,21 +280,21 @@ def test_spans_are_told_after_every_epoch_and_drawn_once(run):
     assert second.spans == [[0, "teacher", 3, 0.0, 0.25]]
 
 
-class Told(Exception):
-    """What a loop was to be told."""
+class Captured(Exception):
+    """Ends a test's call with the arguments that a replaced function got."""
 
 
 @pytest.mark.long
 def test_a_loop_is_told_its_plan_and_when_to_leave(run, tmp_path, monkeypatch):
     def loop(job):
-        raise Told(job)
+        raise Captured(job)
 
     monkeypatch.setattr("kdlab.methods.blockwise.rank.BlockwiseLoop", loop)
     rank = rank_of(run())
     chosen = ExecutionPlan("tr", (pipeline(48, [3], [1]),), 0.1, "")
-    with pytest.raises(Told) as told:
+    with pytest.raises(Captured) as raised:
         rank._train(_Generation(order(tmp_path), cut(rank), CPU), chosen)
-    (job,) = told.value.args
+    (job,) = raised.value.args
     assert job.programme is chosen
     assert not job.leave()
     rank.saving = True
@@ -317,16 +317,16 @@ def test_blocks_that_are_wholly_the_teachers_stay_as_they_are(run, tmp_path):
     resumed = cut(rank, fits=False)  # a checkpoint brings the weights
     assert resumed.same == [0, 2]
     assert not same(cutting.student.net.state_dict(), resumed.student.net.state_dict())
-    result = lived(rank, order(tmp_path))
+    result = run_generation(rank, order(tmp_path))
     student = load_exported(result.model_path).net
     begun = cutting.student.net.state_dict()
     theirs = rank.setup.teacher.members[0].build(10, 1).net.state_dict()
     learnt = [k for k, _ in student.named_parameters() if k.startswith("blocks.1")]
-    kept = [k for k, _ in student.named_parameters() if not k.startswith("blocks.1")]
-    own = student.state_dict()
+    copied = [k for k, _ in student.named_parameters() if not k.startswith("blocks.1")]
+    final = student.state_dict()
     assert learnt
-    assert all(own[k].equal(theirs[k]) for k in kept)
-    assert not any(own[k].equal(begun[k]) for k in learnt)
+    assert all(final[k].equal(theirs[k]) for k in copied)
+    assert not any(final[k].equal(begun[k]) for k in learnt)
     measured = json.loads((folder.path / "profile.json").read_text())
     (blocks,) = measured["types"].values()
     assert [set(block["student_s"].values()) == {0.0} for block in blocks] == [
@@ -334,8 +334,8 @@ def test_blocks_that_are_wholly_the_teachers_stay_as_they_are(run, tmp_path):
         False,
         True,
     ]
-    said = [e.message for e in of_kind(folder, "note")]
-    assert "blocks equal to the teacher's are not trained: 0, 2" in said
+    messages = [e.message for e in of_kind(folder, "note")]
+    assert "blocks equal to the teacher's are not trained: 0, 2" in messages
 
 
 @pytest.mark.long
@@ -347,13 +347,13 @@ def test_a_student_that_may_not_inherit_or_has_weights_begins_with_its_own(run, 
     )
     assert fresh.same == []
     path = tmp_path / "student.safetensors"
-    own = Separable(of=CifarResNet(depth=8, width=(4, 4, 8, 8)), only=(4, 5))
+    spec = Separable(of=CifarResNet(depth=8, width=(4, 4, 8, 8)), only=(4, 5))
     torch.manual_seed(5)
-    made = own.build(10, 1)
-    export(made, own, path, rank_of(run(name="b")).setup.data)
-    found = cut(rank_of(run("tr", f"student={{{student}, weights: {path}}}", name="c")))
-    assert found.same == []
-    weights, begun = (dict(net.named_parameters()) for net in (made.net, found.student.net))
+    model = spec.build(10, 1)
+    export(model, spec, path, rank_of(run(name="b")).setup.data)
+    cuts = cut(rank_of(run("tr", f"student={{{student}, weights: {path}}}", name="c")))
+    assert cuts.same == []
+    weights, begun = (dict(net.named_parameters()) for net in (model.net, cuts.student.net))
     assert same(begun, weights)
 
 
@@ -362,14 +362,14 @@ def test_stand_ins_are_fitted_at_the_start_and_not_where_a_checkpoint_is(
     run, tmp_path, monkeypatch
 ):
     def cutting(*arguments, fits):
-        raise Told(fits)
+        raise Captured(fits)
 
     monkeypatch.setattr("kdlab.methods.blockwise.rank.cutting_of", cutting)
     rank, fitted = rank_of(run()), []
     for step in (None, 4):
         if step is not None:
             (rank.folder / f"checkpoints/step_{step:08d}").mkdir(parents=True)
-        with pytest.raises(Told) as told:
+        with pytest.raises(Captured) as raised:
             rank.generation(order(tmp_path))
-        fitted += told.value.args
+        fitted += raised.value.args
     assert fitted == [True, False]

@@ -20,7 +20,7 @@ def test_when_it_is_whose_turn():
     ]  # fmt: skip
 
 
-def one():
+def make_rounds():
     torch.manual_seed(0)
     block = MixedBlock(ChoicePlace("stages.0.0", 4, 8, 1))
     pair = BlockPair(torch.nn.Identity(), block, mse_loss)
@@ -39,7 +39,7 @@ def step(number, block, pair, rounds, optimizer):
 
 
 def test_each_round_moves_its_own():
-    block, pair, rounds = one()
+    block, pair, rounds = make_rounds()
     optimizer = rounds.optimizer(Recipe(lr=0.1), block)
     assert isinstance(optimizer, Alternating)
     block.train()
@@ -52,32 +52,32 @@ def test_each_round_moves_its_own():
 
 
 def test_a_checkpoint_holds_both():
-    block, pair, rounds = one()
+    block, pair, rounds = make_rounds()
     optimizer = rounds.optimizer(Recipe(lr=0.1), block)
     block.train()
     for number in range(6):
         step(number, block, pair, rounds, optimizer)
     saved = {k: v.clone() for k, v in block.state_dict().items()}
     state = optimizer.state_dict()
-    kept = {
-        k: {n: v.clone() if torch.is_tensor(v) else v for n, v in own.items()}
-        for k, own in state["state"].items()
+    moments = {
+        k: {n: v.clone() if torch.is_tensor(v) else v for n, v in values.items()}
+        for k, values in state["state"].items()
     }
     for number in (6, 7):
         step(number, block, pair, rounds, optimizer)
     expected = {k: v.clone() for k, v in block.state_dict().items()}
-    again, pair2, rounds2 = one()
-    other = rounds2.optimizer(Recipe(lr=0.1), again)
+    again, pair2, rounds2 = make_rounds()
+    restored = rounds2.optimizer(Recipe(lr=0.1), again)
     again.load_state_dict(saved)
-    other.load_state_dict({"state": kept, "param_groups": state["param_groups"]})
+    restored.load_state_dict({"state": moments, "param_groups": state["param_groups"]})
     again.train()
     for number in (6, 7):
-        step(number, again, pair2, rounds2, other)
+        step(number, again, pair2, rounds2, restored)
     assert all(torch.equal(v, expected[k]) for k, v in again.state_dict().items())
 
 
 def test_work_counts_only_for_the_architecture():
-    _, pair, _ = one()
+    _, pair, _ = make_rounds()
     views = torch.randn(2, 4, 6, 6)
     pair.student(views)
     plain = mse_loss(views, views + 1)

@@ -1,6 +1,6 @@
 """The engine on ranks that talk by gloo, against one process that does block by block.
 
-The ranks are threads; two tests, one of each kind of plan, have them in processes.
+Ranks are threads; two tests, one of each kind of plan, run them as processes.
 """
 
 import multiprocessing
@@ -38,7 +38,7 @@ def net(channels, norm):
     return nn.Sequential(*layers)
 
 
-def made(norm, dtype=torch.float32):
+def make_pairs(norm, dtype=torch.float32):
     """Four pairs of blocks; the student's channels differ, so there are adapters."""
     torch.manual_seed(1)
     teacher = net((8, 8, 12, 12), norm).to(dtype)
@@ -65,40 +65,38 @@ def state(pairs):
 
 
 def one_after_another(norm, steps, dtype=torch.float32, follows=False):
-    """The same training in one process, without the engine."""
+    """Train block by block in one process, without the engine."""
     torch.set_num_threads(1)
-    pairs = made(norm, dtype)
+    pairs = make_pairs(norm, dtype)
     optimizers = optimizers_of(pairs)
     for step in range(steps):
-        source = own = batch(step, dtype)
+        source = inputs = batch(step, dtype)
         for pair, optimizer in zip(pairs, optimizers, strict=True):
             pair.student.train()
             with torch.no_grad():
                 target = pair.teacher(source)
             optimizer.zero_grad()
-            output = pair.student(own)
+            output = pair.student(inputs)
             pair.loss(output, target).backward()
             optimizer.step()
-            source, own = target, output.detach() if follows else target
+            source, inputs = target, output.detach() if follows else target
     return state(pairs)
 
 
 SHAPES = {0: (3, 8, 8), 1: (8, 8, 8), 2: (8, 4, 4), 3: (12, 4, 4)}
 
 
-def rank(
-    number, plan, norm, steps, dtype, how, made_first=None, *, follows=False, **recipe
-):
+def rank(number, plan, norm, steps, dtype, how, prebuilt=None, *, follows=False, **recipe):
     """One device in a group that is up: (its blocks' state, the parts it did)."""
     stage = plan.stages[plan.stage_of(number)]
-    pairs = (made_first or made(norm, dtype))[stage.first : stage.stop]
+    pairs = (prebuilt or make_pairs(norm, dtype))[stage.first : stage.stop]
     for pair in pairs if follows else ():
         pair.inputs = "student"
     job = StageJob(
         pairs,
         [
-            TrainStep(Recipe(lr=0.05, **recipe), pair.student, optimizer=own)
-            for pair, own in zip(pairs, optimizers_of(pairs), strict=True)
+            TrainStep(Recipe(lr=0.05, **recipe), pair.student, optimizer=optimizer)
+            for pair, optimizer in zip(pairs, optimizers_of(pairs), strict=True)
         ],
         load=lambda step, start, stop: batch(step, dtype)[start:stop],
         norm=how,
@@ -132,26 +130,28 @@ def in_processes(plan, folder, arguments):
 def trained(
     plan, folder=None, *, norm=True, steps=STEPS, dtype=torch.float32, how="sync", **recipe
 ):
-    """(student blocks in order, the parts each rank did); from the first of each group.
+    """Train by a plan; return (blocks of each group's first rank in order, parts of each rank).
 
-    With a folder in processes, that leave there what they found.
+    With a folder, ranks are processes, which leave their results there.
     """
     arguments = (norm, steps, dtype, how)
     if folder is not None:
-        found = in_processes(plan, folder, arguments)
+        results = in_processes(plan, folder, arguments)
     else:
         world = len(plan.devices)
-        drawn = [made(norm, dtype) for _ in range(world)]  # threads would draw in turns
-        found = in_threads(world, lambda r: rank(r, plan, *arguments, drawn[r], **recipe))
-    blocks = [b for stage in plan.stages for b in found[stage.devices[0]]["state"]]
+        drawn = [
+            make_pairs(norm, dtype) for _ in range(world)
+        ]  # threads would draw in turns
+        results = in_threads(world, lambda r: rank(r, plan, *arguments, drawn[r], **recipe))
+    blocks = [b for stage in plan.stages for b in results[stage.devices[0]]["state"]]
     for stage in plan.stages:
-        for other in stage.devices[1:]:  # a group has one model
-            same(found[stage.devices[0]]["state"], found[other]["state"])
-    return blocks, {d: one["parts"] for d, one in enumerate(found)}
+        for device in stage.devices[1:]:  # a group has one model
+            same(results[stage.devices[0]]["state"], results[device]["state"])
+    return blocks, {d: result["parts"] for d, result in enumerate(results)}
 
 
-def same(one, two, tolerance=0.0):
-    for a, b in zip(one, two, strict=True):
+def same(first, second, tolerance=0.0):
+    for a, b in zip(first, second, strict=True):
         assert a.keys() == b.keys()
         for key in a:
             assert torch.allclose(
@@ -162,8 +162,8 @@ def same(one, two, tolerance=0.0):
 @pytest.mark.processes("two ranks in processes, each with torch")
 def test_relaying_between_processes_is_bit_identical_to_one_process(tmp_path):
     expected = one_after_another(norm=True, steps=STEPS)
-    found, parts = trained(pipeline(BATCH, [1, 4], [1, 1]), tmp_path)
-    same(found, expected)
+    blocks, parts = trained(pipeline(BATCH, [1, 4], [1, 1]), tmp_path)
+    same(blocks, expected)
     assert "receive" in parts[1]
 
 
@@ -181,63 +181,63 @@ def test_relaying_with_and_without_a_barrier_is_bit_identical_to_one_process():
 
 
 def test_students_that_follow_each_other_are_relayed_to_the_last_bit():
-    """They learn something else than behind the teacher's blocks."""
+    """They learn something else than they do behind the teacher's blocks."""
     expected = one_after_another(norm=True, steps=4, follows=True)
-    found, parts = trained(pipeline(BATCH, [1, 3, 4], [1, 1, 1]), steps=4, follows=True)
-    same(found, expected)
+    blocks, parts = trained(pipeline(BATCH, [1, 3, 4], [1, 1, 1]), steps=4, follows=True)
+    same(blocks, expected)
     assert parts[1].count("receive") == 4
     with pytest.raises(AssertionError):
-        same(found, one_after_another(norm=True, steps=4))
+        same(blocks, one_after_another(norm=True, steps=4))
 
 
 def test_students_that_follow_each_other_share_a_batch_in_parts():
     expected = one_after_another(False, 2, torch.float64, follows=True)
-    told = {"norm": False, "steps": 2, "dtype": torch.float64, "follows": True}
-    found, _ = trained(UNEVEN, **told, accumulate=2)
-    same(found, expected, tolerance=1e-6)
+    options = {"norm": False, "steps": 2, "dtype": torch.float64, "follows": True}
+    blocks, _ = trained(UNEVEN, **options, accumulate=2)
+    same(blocks, expected, tolerance=1e-6)
 
 
 def test_a_block_that_is_the_teachers_passes_on_what_the_student_makes():
-    pairs, seen, made_of = made(norm=True), [], []
+    pairs, seen, outputs = make_pairs(norm=True), [], []
     pairs[2].same = True
     pairs[2].teacher = nn.Sequential(nn.Conv2d(8, 12, 1), nn.ReLU()).eval()
-    pairs[1].student.register_forward_hook(lambda m, given, out: made_of.append(out))
-    pairs[3].student.register_forward_pre_hook(lambda m, given: seen.append(given[0]))
+    pairs[1].student.register_forward_hook(lambda m, inputs, out: outputs.append(out))
+    pairs[3].student.register_forward_pre_hook(lambda m, inputs: seen.append(inputs[0]))
     plan = Plan(BATCH, (Stage(0, 4, (0,), (BATCH,), from_data=True),))
-    kept = state(pairs[2:3])
+    before = state(pairs[2:3])
     in_threads(
         1, lambda r: rank(r, plan, True, 2, torch.float32, "sync", pairs, follows=True)
     )
     with torch.no_grad():
-        wanted = [pairs[2].teacher(output) for output in made_of]
+        wanted = [pairs[2].teacher(output) for output in outputs]
     assert len(seen) == 2
     assert all(map(torch.equal, seen, wanted))
-    same(state(pairs[2:3]), kept)
+    same(state(pairs[2:3]), before)
 
 
 def test_a_batch_in_parts_is_the_whole_batch_for_blocks_whose_rows_do_not_meet():
-    """Of two devices, whose rows are uneven, each cuts its own in as many parts."""
+    """Two devices with unequal numbers of rows cut them into equally many parts."""
     expected = one_after_another(norm=False, steps=2, dtype=torch.float64)
     plan = Plan(BATCH, (Stage(0, 4, (0, 1), (7, 5), from_data=True),))
-    found, _ = trained(plan, norm=False, steps=2, dtype=torch.float64, accumulate=3)
-    same(found, expected, tolerance=1e-6)
+    blocks, _ = trained(plan, norm=False, steps=2, dtype=torch.float64, accumulate=3)
+    same(blocks, expected, tolerance=1e-6)
 
 
 def test_a_trace_tells_the_parts_of_a_batch_apart():
     """The backward pass of a part is not taken for the forward one of the next."""
     plan = Plan(BATCH, (Stage(0, 4, (0,), (BATCH,), from_data=True),))
     _, parts = trained(plan, steps=1, accumulate=3)
-    own = [part for part in parts[0] if part in ("student", "backward")]
-    assert own == ["student", "backward"] * 3 * 4
+    computed = [part for part in parts[0] if part in ("student", "backward")]
+    assert computed == ["student", "backward"] * 3 * 4
 
 
 def test_in_bf16_the_students_learn_other_numbers_and_the_teachers_relay_their_own():
-    found, parts = trained(pipeline(BATCH, [2, 4], [1, 1]), steps=2, precision="bf16")
+    blocks, parts = trained(pipeline(BATCH, [2, 4], [1, 1]), steps=2, precision="bf16")
     assert "receive" in parts[1]
-    one, two = found, one_after_another(norm=True, steps=2)
+    rounded, exact = blocks, one_after_another(norm=True, steps=2)
     with pytest.raises(AssertionError):
-        same(one, two)
-    same(one, two, tolerance=0.1)
+        same(rounded, exact)
+    same(rounded, exact, tolerance=0.1)
 
 
 # Uneven rows, and three rows meet two.
@@ -276,7 +276,7 @@ def test_a_shared_stage_between_processes_equals_the_whole_batch(tmp_path):
 
 @pytest.mark.long
 def test_without_synchronised_norm_a_shared_stage_differs():
-    """So the option does something, and the test above could fail."""
+    """So the option has an effect, and the test above could fail."""
     plan = pipeline(BATCH, [4], [2])
     with pytest.raises(AssertionError, match="running_mean"):  # the group's models differ
         trained(plan, steps=1, dtype=torch.float64, how="local")

@@ -1,4 +1,4 @@
-"""What a worker does with the models of the others: asked, and learnt from."""
+"""A worker's compression: other workers' models label its data, and it learns from them."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -29,13 +29,13 @@ def case(digits, tmp_path):
 
 
 def published(case, count=2):
-    """Models with fresh weights of their own, as workers leave them."""
-    made = []
+    """Publish models that each have other fresh weights, as workers do."""
+    files = []
     for worker in range(count):
         torch.manual_seed(worker)
         net = MODEL.build(10, 1).net
-        made.append(publish(net, worker, case.folder / f"{worker}.safetensors"))
-    return made
+        files.append(publish(net, worker, case.folder / f"{worker}.safetensors"))
+    return files
 
 
 def test_without_iterations_nothing_is_done(case):
@@ -46,10 +46,10 @@ def test_without_iterations_nothing_is_done(case):
 
 
 def test_the_models_of_others_count_as_fetched(case):
-    made = case(mu=0.5)
-    worker, files = made.make(1), published(made)
+    training = case(mu=0.5)
+    worker, files = training.make(1), published(training)
     assert others_bytes(worker.job, files) == files[0].bytes
-    round_ = made.table.rounds[0]
+    round_ = training.table.rounds[0]
     before = {k: v.clone() for k, v in worker.model.net.state_dict().items()}
     parts = compress(worker.sgd, worker.stream, round_, files)
     assert parts.fetched_bytes == files[0].bytes
@@ -65,51 +65,51 @@ def test_the_models_of_others_count_as_fetched(case):
 def test_all_its_data_is_the_stream_of_training_and_a_part_is_one_of_its_own(
     case, mu, taken
 ):
-    made = case(mu=mu)
-    worker = made.make(0)
-    assert made.aggregation.compresses_in_line is (mu == 1.0)
-    compress(worker.sgd, worker.stream, made.table.rounds[0], published(made))
+    training = case(mu=mu)
+    worker = training.make(0)
+    assert training.aggregation.compresses_in_line is (mu == 1.0)
+    compress(worker.sgd, worker.stream, training.table.rounds[0], published(training))
     assert worker.stream.taken == taken
     assert not NoAggregation().compresses_in_line
 
 
 @pytest.mark.parametrize("subset", ["drawn", "fixed"])
 def test_a_part_of_the_data_is_drawn_anew_or_always_the_same(case, subset):
-    made = case(mu=0.5, subset=subset)
-    worker = made.make(0)
-    own, spec = set(worker.job.samples.plan.ids.tolist()), made.aggregation.compression
+    training = case(mu=0.5, subset=subset)
+    worker = training.make(0)
+    ids, spec = set(worker.job.samples.plan.ids.tolist()), training.aggregation.compression
     parts, epochs = [], []
-    for round_ in made.table.rounds:
+    for round_ in training.table.rounds:
         stream = module._stream_apart(worker.job, spec, replace(round_, compress_steps=3))
         parts.append(set(stream.samples.plan.ids.tolist()))
         epochs.append(stream.ahead(1)[0].epoch)
-    assert all(part < own and len(part) == len(own) // 2 for part in parts)
+    assert all(part < ids and len(part) == len(ids) // 2 for part in parts)
     assert (parts[0] == parts[1]) is (subset == "fixed")
-    # Views that local training never comes to, and other ones each time.
+    # These epochs' views never occur in local training, and they differ each time.
     assert min(epochs) >= 10**6
     assert epochs[0] != epochs[1]
 
 
 def test_a_model_that_is_broken_ends_the_training(case):
-    made = case(mu=0.5)
-    worker = made.make(0)
-    (whole,) = published(made, 1)
+    training = case(mu=0.5)
+    worker = training.make(0)
+    (sound,) = published(training, 1)
     net = MODEL.build(10, 1).net
     with torch.no_grad():
         for weight in net.parameters():
             weight.fill_(float("nan"))
-    broken = publish(net, 1, made.folder / "broken.safetensors")
+    broken = publish(net, 1, training.folder / "broken.safetensors")
     with pytest.raises(Diverged, match=r"local models are \[.*nan\] near step 0"):
-        compress(worker.sgd, worker.stream, made.table.rounds[0], [whole, broken])
+        compress(worker.sgd, worker.stream, training.table.rounds[0], [sound, broken])
     assert worker.sgd.steps == 0
 
 
 def test_pseudo_labels_of_other_images_are_not_trained_on(case, monkeypatch):
     """By Eq. 3 an ensemble is no worse than its models are on average."""
-    made = case(mu=0.5)
-    worker = made.make(1)
+    training = case(mu=0.5)
+    worker = training.make(1)
     wrong = SimpleNamespace(loss=3.0, model_losses=[1.0, 2.0])
     monkeypatch.setattr(module, "mean_outputs", lambda *about: (wrong, 0.0))
     with pytest.raises(KdlabError, match=r"Round 0, worker 1: .*defect of kdlab"):
-        compress(worker.sgd, worker.stream, made.table.rounds[0], [])
+        compress(worker.sgd, worker.stream, training.table.rounds[0], [])
     assert worker.sgd.steps == 0

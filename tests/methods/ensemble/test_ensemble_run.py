@@ -35,19 +35,19 @@ def run_of(*overrides, compare="{}", number=0, prices=None):
 
 
 def averaging(*overrides, kind="model_average, tau: 3", **rest):
-    one = f"aggregation={{type: train/aggregation/{kind}}}"
-    return run_of("method.workers=2", "train.epochs=1", one, *overrides, **rest)
+    aggregation = f"aggregation={{type: train/aggregation/{kind}}}"
+    return run_of("method.workers=2", "train.epochs=1", aggregation, *overrides, **rest)
 
 
-def trained(own, folder, events=None):
-    """(outcome, result) with all workers in this process."""
+def trained(run, folder, events=None):
+    """Train with all workers in this process and return (outcome, result)."""
     emit = ([] if events is None else events).append
     workers = InProcessWorkers(
-        lambda number: own.worker(number, folder, emit),
-        lambda worker: own.source(worker, "run", None),
+        lambda number: run.worker(number, folder, emit),
+        lambda worker: run.source(worker, "run", None),
     )
-    outcome = RoundDriver(own.training(folder, emit), workers).run()
-    return outcome, own.result(outcome, folder)
+    outcome = RoundDriver(run.training(folder, emit), workers).run()
+    return outcome, run.result(outcome, folder)
 
 
 # What its workers have
@@ -66,37 +66,37 @@ def test_a_variant_may_have_workers_and_epochs_of_its_own():
 
 
 def test_each_worker_has_images_of_its_own():
-    own = run_of()
-    parts = [set(own.samples(k).plan.ids.tolist()) for k in range(3)]
-    assert set.union(*parts) == set(own.setup.data.train.tolist())
-    assert sum(map(len, parts)) == len(own.setup.data.train)
+    run = run_of()
+    parts = [set(run.samples(k).plan.ids.tolist()) for k in range(3)]
+    assert set.union(*parts) == set(run.setup.data.train.tolist())
+    assert sum(map(len, parts)) == len(run.setup.data.train)
 
 
 def test_all_do_as_many_iterations_as_the_smallest_part_allows(tmp_path):
-    own = run_of(SKEWED, "train.epochs=8")
-    sizes = [own.samples(k).plan.batches for k in range(3)]
+    run = run_of(SKEWED, "train.epochs=8")
+    sizes = [run.samples(k).plan.batches for k in range(3)]
     assert min(sizes) < max(sizes)
-    assert own.timetable.iterations == 8 * min(sizes)
+    assert run.timetable.iterations == 8 * min(sizes)
     # Who has more images has them in as many epochs as the iterations need.
     most = max(range(3), key=lambda k: sizes[k])
-    worker = own.worker(most, tmp_path, lambda event: None)
+    worker = run.worker(most, tmp_path, lambda event: None)
     assert worker.job.samples.plan.epochs == 8
-    assert worker.job.timetable == own.timetable
+    assert worker.job.timetable == run.timetable
 
 
 def test_classes_that_a_worker_never_sees_are_said():
-    said = []
-    own = run_of(SKEWED, "train.epochs=8")
-    own.warn_of_unseen_classes(said.append)
-    (warning,) = said
+    events = []
+    run = run_of(SKEWED, "train.epochs=8")
+    run.warn_of_unseen_classes(events.append)
+    (warning,) = events
     assert isinstance(warning, Warned)
-    labels = own.setup.data.labels
+    labels = run.setup.data.labels
     for worker in range(3):
-        seen = len(np.unique(labels[own.samples(worker).plan.ids]))
+        seen = len(np.unique(labels[run.samples(worker).plan.ids]))
         assert (f"worker {worker} {10 - seen}" in warning.message) is (seen < 10)
-    said.clear()
-    run_of().warn_of_unseen_classes(said.append)
-    assert said == []
+    events.clear()
+    run_of().warn_of_unseen_classes(events.append)
+    assert events == []
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ def test_classes_that_a_worker_never_sees_are_said():
     ],
 )
 def test_models_that_are_averaged_begin_alike(kind, start, alike):
-    own = averaging(f"method.start={start}", kind=kind)
+    run = averaging(f"method.start={start}", kind=kind)
     before = torch.random.get_rng_state()
-    one, two = (dict(own.fresh(k).net.state_dict()) for k in (0, 1))
-    assert (apart(one, two) == 0) is alike
+    first, second = (dict(run.fresh(k).net.state_dict()) for k in (0, 1))
+    assert (apart(first, second) == 0) is alike
     assert torch.equal(torch.random.get_rng_state(), before)  # no chance of others is spent
-    assert apart(one, dict(own.fresh(0).net.state_dict())) == 0
+    assert apart(first, dict(run.fresh(0).net.state_dict())) == 0
 
 
 def test_a_place_for_models_of_others_is_made_once_for_each_kind():
@@ -125,16 +125,16 @@ def test_a_place_for_models_of_others_is_made_once_for_each_kind():
     give = run_of(models).scratch(torch.device("cpu"))
     first = give(0)
     assert give(2) is first
-    other = give(1)
-    assert other is not first
-    assert give(1) is other
+    second = give(1)
+    assert second is not first
+    assert give(1) is second
 
 
 def test_prices_and_the_link_of_the_spec_reach_whoever_counts(tmp_path):
     prices = UnitCosts(step_s=2.0, row_s=0.5)
-    own = averaging("method.gbit_per_s=8", prices=prices)
-    assert own.training(tmp_path, print).network.bytes_per_s == 1e9
-    assert own.worker(0, tmp_path, print).job.prices == prices
+    run = averaging("method.gbit_per_s=8", prices=prices)
+    assert run.training(tmp_path, print).network.bytes_per_s == 1e9
+    assert run.worker(0, tmp_path, print).job.prices == prices
 
 
 # What can be wrong before a start
@@ -145,7 +145,7 @@ def test_nothing_is_wrong_with_what_can_be_trained():
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         ("model_average, tau: 7", "tau is 7, and each worker has 6 local iterations"),
         (
@@ -159,27 +159,27 @@ def test_nothing_is_wrong_with_what_can_be_trained():
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_numbers(kind, said):
-    with pytest.raises(BadInput, match=said):
+def test_what_is_wrong_is_said_with_its_numbers(kind, message):
+    with pytest.raises(BadInput, match=message):
         averaging(kind=kind).check()
 
 
 def test_who_chooses_by_validation_needs_some():
-    own = averaging(kind="soup, recipe: greedy")
-    own.check()
-    vars(own.setup)["data"] = replace(own.setup.data, validation=np.empty(0, np.int64))
+    run = averaging(kind="soup, recipe: greedy")
+    run.check()
+    vars(run.setup)["data"] = replace(run.setup.data, validation=np.empty(0, np.int64))
     with pytest.raises(BadInput, match=r"chooses by validation images, and .* has none"):
-        own.check()
+        run.check()
 
 
 def test_parts_of_very_unlike_sizes_are_refused(monkeypatch):
     parts = [
         SimpleNamespace(plan=SimpleNamespace(ids=range(n), batches=6)) for n in (5, 120)
     ]
-    own = averaging()
+    run = averaging()
     monkeypatch.setattr(EnsembleRun, "samples", lambda self, worker: parts[worker])
     with pytest.raises(BadInput, match=r"5 to 120 images.*concentration"):
-        own.check()
+        run.check()
 
 
 # What becomes of it
@@ -201,11 +201,11 @@ RIVALS = {
 @pytest.fixture(scope="module")
 def rivals(tmp_path_factory):
     """(folder, outcome, result) of each, trained to its end once."""
-    made = {}
+    trainings = {}
     for name, kind in RIVALS.items():
         folder = tmp_path_factory.mktemp(name)
-        made[name] = folder, *trained(averaging(kind=kind), folder)
-    return made
+        trainings[name] = folder, *trained(averaging(kind=kind), folder)
+    return trainings
 
 
 @pytest.mark.parametrize("name", RIVALS)
@@ -217,8 +217,8 @@ def test_every_rival_leaves_a_student_and_a_global_model(rivals, name):
     assert result.seen == 240
     assert len(outcome.models) == 2
     assert (folder / "student.safetensors").is_file()
-    kept = "ensemble.yaml" if name == "codistillation" else "global.safetensors"
-    assert (folder / kept).is_file()
+    file = "ensemble.yaml" if name == "codistillation" else "global.safetensors"
+    assert (folder / file).is_file()
 
 
 COUNTS = (32 * 8 * 8, 32, 32 * 32, 32, 10 * 32, 10)  # numbers of each of its tensors
@@ -226,7 +226,7 @@ COUNTS = (32 * 8 * 8, 32, 32 * 32, 32, 10 * 32, 10)  # numbers of each of its te
 
 @pytest.mark.long
 def test_rivals_exchange_the_bytes_that_one_counts_by_hand(rivals):
-    """Of two workers each takes in one model's, in a ring (2 (K - 1) / K) and of the other."""
+    """Each of two workers takes in one model: the other's, or 2 (K - 1) / K of one in a ring."""
     sent = {
         name: result.figures["exchanged_bytes"] for name, (_, _, result) in rivals.items()
     }
@@ -254,16 +254,16 @@ def test_rivals_exchange_the_bytes_that_one_counts_by_hand(rivals):
 NORMED = "student={type: models/cifar_resnet, depth: 8, width: [4, 4, 8, 8]}"
 
 
-def of_all_images(own, weights):
-    """A network whose batch norms have statistics of all training views: taken in one batch."""
-    data = own.setup.data
-    model = own.model_spec(0).build(10, 1)
+def of_all_images(run, weights):
+    """Build a network whose batch norms have statistics of all training views, in one batch."""
+    data = run.setup.data
+    model = run.model_spec(0).build(10, 1)
     model.net.load_state_dict(weights)
     for norm in (m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)):
         norm.reset_running_stats()
         norm.momentum = 1.0
     with torch.no_grad():
-        model.train()(torch.from_numpy(own.samples(0).views(data.train, 0)))
+        model.train()(torch.from_numpy(run.samples(0).views(data.train, 0)))
     return model.eval()
 
 
@@ -271,47 +271,47 @@ def of_all_images(own, weights):
 @pytest.mark.long
 def test_an_average_has_statistics_of_its_own_and_nothing_else_has(tmp_path, kind):
     prices = UnitCosts(step_s=1.0, row_s=0.001)
-    own = averaging(NORMED, "train.evaluate_batch=512", kind=kind, prices=prices)
-    outcome, result = trained(own, tmp_path)
-    data, file = own.setup.data, outcome.models[0]
-    whole = fetch(file, WHOLE) or fetch(file)
-    model = of_all_images(own, whole)
-    kept = load_exported(tmp_path / "global.safetensors")
-    assert apart(dict(kept.net.state_dict()), dict(model.net.state_dict())) < 1e-4
-    means = [name for name in whole if name.endswith("running_mean")]
+    run = averaging(NORMED, "train.evaluate_batch=512", kind=kind, prices=prices)
+    outcome, result = trained(run, tmp_path)
+    data, file = run.setup.data, outcome.models[0]
+    state = fetch(file, WHOLE) or fetch(file)
+    model = of_all_images(run, state)
+    exported = load_exported(tmp_path / "global.safetensors")
+    assert apart(dict(exported.net.state_dict()), dict(model.net.state_dict())) < 1e-4
+    means = [name for name in state if name.endswith("running_mean")]
     assert (
-        min(float((model.net.state_dict()[n] - whole[n]).abs().max()) for n in means) > 1e-3
+        min(float((model.net.state_dict()[n] - state[n]).abs().max()) for n in means) > 1e-3
     )
     top1 = evaluate(model, data, data.test, 512).top1
     assert result.global_top1 == pytest.approx(top1)
     assert outcome.looks[-1].global_ == pytest.approx(100 - top1)
     student = load_file(tmp_path / "student.safetensors")
     if kind.startswith("papa"):  # its local models are no averages
-        assert any(apart(student, fetch(one)) == 0 for one in outcome.models)
+        assert any(apart(student, fetch(local)) == 0 for local in outcome.models)
     else:
-        assert apart(student, dict(kept.net.state_dict())) == 0
-    # Training has nothing of it, neither weights nor time.
-    plain = replace(own, method=replace(own.method, recalibrate=0))
+        assert apart(student, dict(exported.net.state_dict())) == 0
+    # It changes neither the weights nor the time of the training.
+    plain = replace(run, method=replace(run.method, recalibrate=0))
     again, left = trained(plain, tmp_path / "plain")
-    for one, other in zip(outcome.models, again.models, strict=True):
-        assert apart(fetch(one), fetch(other)) == 0
+    for first, second in zip(outcome.models, again.models, strict=True):
+        assert apart(fetch(first), fetch(second)) == 0
     assert left.train_seconds == result.train_seconds
-    kept = load_exported(tmp_path / "plain" / "global.safetensors")
-    assert apart(dict(kept.net.state_dict()), whole) == 0
+    exported = load_exported(tmp_path / "plain" / "global.safetensors")
+    assert apart(dict(exported.net.state_dict()), state) == 0
 
 
 def test_an_ensemble_is_kept_as_a_card_of_teachers(tmp_path):
-    own = averaging(kind="none")
-    outcome, result = trained(own, tmp_path)
+    run = averaging(kind="none")
+    outcome, result = trained(run, tmp_path)
     card = yaml.safe_load((tmp_path / "ensemble.yaml").read_text())
-    paths = [one["model"]["weights"] for one in card["teacher"]]
+    paths = [entry["model"]["weights"] for entry in card["teacher"]]
     assert len(paths) == 2
     networks = [load_exported(path).eval() for path in paths]
     for network, file in zip(networks, outcome.models, strict=True):
         assert apart(dict(network.net.state_dict()), fetch(file)) == 0
-    data = own.setup.data
-    whole = combined(networks, Combination.from_weights([1.0, 1.0]))
-    assert evaluate(whole, data, data.test, 256).top1 == pytest.approx(result.global_top1)
+    data = run.setup.data
+    joint = combined(networks, Combination.from_weights([1.0, 1.0]))
+    assert evaluate(joint, data, data.test, 256).top1 == pytest.approx(result.global_top1)
     assert result.diff_lg == pytest.approx(
         np.mean([look.diff_lg for look in outcome.looks]), abs=1e-6
     )
@@ -319,14 +319,14 @@ def test_an_ensemble_is_kept_as_a_card_of_teachers(tmp_path):
 
 @pytest.mark.parametrize("final", ["training_loss", "validation"])
 def test_the_student_is_the_best_by_what_the_spec_says(tmp_path, final):
-    own = averaging(f"method.final={final}", kind="none")
+    run = averaging(f"method.final={final}", kind="none")
     events = []
-    outcome, _ = trained(own, tmp_path, events)
+    outcome, _ = trained(run, tmp_path, events)
     # As if the first had learnt its own images best and the second did best on validation.
     *before, last = outcome.looks
     last = replace(last, validation_locals=[30.0, 20.0])
     outcome = replace(outcome, losses={0: 0.1, 1: 0.2}, looks=[*before, last])
-    result = own.result(outcome, tmp_path)
+    result = run.result(outcome, tmp_path)
     by = {"training_loss": 0, "validation": 1}[final]
     student = load_file(tmp_path / "student.safetensors")
     assert apart(student, load_file(outcome.models[by].path)) == 0
@@ -337,22 +337,22 @@ def test_the_student_is_the_best_by_what_the_spec_says(tmp_path, final):
 
 
 def test_rounds_without_a_worker_are_lost_samples(tmp_path):
-    own = averaging(kind="none")
-    outcome, whole = trained(own, tmp_path)
-    assert whole.lost == 0
+    run = averaging(kind="none")
+    outcome, complete = trained(run, tmp_path)
+    assert complete.lost == 0
     account = replace(outcome.account, samples=outcome.account.samples - 3 * 20)
-    result = own.result(replace(outcome, account=account), tmp_path)
+    result = run.result(replace(outcome, account=account), tmp_path)
     assert result.lost == 3 * 20
     assert result.workers == 2
     assert result.figures["iterations"] == result.steps == 6
 
 
 def test_the_form_of_a_compression_is_that_of_the_last_models(tmp_path):
-    own = averaging(
+    run = averaging(
         kind="ensemble, tau: 3, compress_last: true, compression: "
         "{type: train/compression/pruning, sparsity: 0.75, p_iterations: 2}"
     )
-    outcome, result = trained(own, tmp_path)
+    outcome, result = trained(run, tmp_path)
     paths = [tmp_path / "student.safetensors", *(file.path for file in outcome.models)]
     for path in paths:
         for name, weight in load_file(path).items():
@@ -363,11 +363,11 @@ def test_the_form_of_a_compression_is_that_of_the_last_models(tmp_path):
 
 
 def test_the_source_of_batches_goes_on_where_the_worker_stands(tmp_path):
-    own = averaging()
-    worker = own.worker(0, tmp_path, print)
+    run = averaging()
+    worker = run.worker(0, tmp_path, print)
     next(worker.stream.take(NoTeacherSource(worker.job.samples), 1))
     worker.stream.taken = 2
-    source = own.source(worker, "run", None)
+    source = run.source(worker, "run", None)
     first = next(iter(source.epoch(0, {0, 1})))
     assert first.ids.tolist() == worker.job.samples.batches(0)[2].tolist()
     assert (tmp_path / "worker-0").is_dir()

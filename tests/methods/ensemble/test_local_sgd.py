@@ -52,12 +52,12 @@ def sgd_of(case, worker=0, **fields):
 
 def batches(sgd, count):
     source = NoTeacherSource(sgd.job.samples)
-    found = iter(source.epoch(0, ()))
-    return [next(found) for _ in range(count)]
+    stream = iter(source.epoch(0, ()))
+    return [next(stream) for _ in range(count)]
 
 
 class Lossy:
-    """What a step's loss was, as the loop saw it."""
+    """A loss that remembers each step's value."""
 
     def __init__(self):
         self.seen = []
@@ -109,16 +109,16 @@ def test_the_rate_runs_over_all_steps_of_the_timetable(case):
 
 
 def test_a_batch_in_parts_has_the_gradient_of_all_of_it(case):
-    """Of a network whose rows do not see each other; nothing is left out of an uneven rest."""
+    """Rows do not affect each other in this network; no row of a smaller last part is lost."""
     ends = []
     for parts in (1, 3):
         case.recipe = replace(case.recipe, accumulate=parts)
         sgd = sgd_of(case)
         sgd.step(batches(sgd, 1)[0])
         ends.append((sgd.mean_loss(), [p.detach().clone() for p in sgd.model.parameters()]))
-    (loss, whole), (other, parted) = ends
-    assert other == pytest.approx(loss)
-    assert all(map(partial(torch.allclose, atol=1e-6), parted, whole))
+    (loss, weights), (parted_loss, parted) = ends
+    assert parted_loss == pytest.approx(loss)
+    assert all(map(partial(torch.allclose, atol=1e-6), parted, weights))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_work_that_has_a_price_costs_it(case):
     unpriced = sgd_of(case)
     before = unpriced.cpu()
     unpriced.charge_forward(10**9)
-    assert unpriced.cpu() - before < 10**6  # it is its processor's time
+    assert unpriced.cpu() - before < 10**6  # it counts its processor's time
 
 
 def test_what_is_done_aside_is_no_time(case, monkeypatch):
@@ -198,7 +198,7 @@ def test_a_stop_is_raised_once_the_state_is_kept(case):
 
 @pytest.fixture
 def changed(case, tmp_path, monkeypatch):
-    """(sgd, ask): a loop that somebody else changes."""
+    """(sgd, ask): a loop, and a function that sends it a user's change."""
     monkeypatch.setattr("kdlab.changes.queue._EVERY_S", 0.0)
     monkeypatch.setattr("kdlab.train.loop_control._PAUSED_S", 0.0)
 
@@ -292,11 +292,11 @@ def test_a_line_of_the_log_has_the_newest_loss(case):
 def test_the_training_loss_of_much_data_is_that_of_a_fair_part(case):
     sgd = sgd_of(case)
     data, ids = sgd.job.samples.data, sgd.job.samples.plan.ids
-    said = sgd.probabilities(data.inputs[ids])
-    assert said.shape == (len(ids), 10)
+    predicted = sgd.probabilities(data.inputs[ids])
+    assert predicted.shape == (len(ids), 10)
     labels = torch.from_numpy(data.labels[ids])
-    whole = -said[torch.arange(len(ids)), labels].log().mean()
-    assert sgd.train_loss() == pytest.approx(float(whole), rel=1e-5)
+    loss = -predicted[torch.arange(len(ids)), labels].log().mean()
+    assert sgd.train_loss() == pytest.approx(float(loss), rel=1e-5)
     asked = []
     really = sgd.probabilities
     sgd.probabilities = lambda inputs: asked.append(len(inputs)) or really(inputs)
@@ -316,8 +316,8 @@ def test_soft_labels_of_a_teacher_count_beside_the_loss(case):
     taught = worker._local_loss(None, round_, taught, scores, hard, rows)
     expected = 0.3 * hard + 0.7 * loss.soft(scores, soft, batch.labels)
     assert float(taught) == pytest.approx(float(expected))
-    alone = worker._local_loss(None, round_, batch, scores, hard, rows)
-    assert float(alone) == pytest.approx(float(hard))
+    untaught = worker._local_loss(None, round_, batch, scores, hard, rows)
+    assert float(untaught) == pytest.approx(float(hard))
 
 
 def test_one_that_is_resumed_counts_its_checkpoints_on(case):
@@ -330,12 +330,12 @@ def test_one_that_is_resumed_counts_its_checkpoints_on(case):
     again = LocalWorker(job)
     again.restore(0)
     assert again.sgd.steps == 6
-    assert not again.saves.steps_due(7)  # the fourth is behind it
+    assert not again.saves.steps_due(7)  # that of step 4 is written
     assert again.saves.steps_due(8)
 
 
 def test_what_is_remembered_is_published_in_whatever_order_it_lies(tmp_path):
-    """On a GPU weights of convolutions lie channels last, and what is made of them does."""
+    """On a GPU, weights of convolutions have channels last, and so has state made from them."""
     net = torch.nn.Conv2d(3, 4, 3)
     lying = {"memory//w": net.weight.detach().to(memory_format=torch.channels_last)}
     assert not lying["memory//w"].is_contiguous()
@@ -352,14 +352,14 @@ def test_momentum_can_be_forgotten(case):
 
 
 def test_momentum_goes_beside_a_published_model_to_who_takes_its_place(case, tmp_path):
-    sgd, other = sgd_of(case), sgd_of(case)
+    sgd, successor = sgd_of(case), sgd_of(case)
     sgd.step(batches(sgd, 1)[0])
     file = publish(sgd.model.net, 0, tmp_path / "published.safetensors")
     keep_momentum(file, sgd.train_step)
-    before = {k: v.clone() for k, v in other.model.state_dict().items()}
-    take_momentum(file, other.train_step)
-    first, second = (x.train_step.optimizer.state_dict()["state"] for x in (sgd, other))
+    before = {k: v.clone() for k, v in successor.model.state_dict().items()}
+    take_momentum(file, successor.train_step)
+    first, second = (x.train_step.optimizer.state_dict()["state"] for x in (sgd, successor))
     assert first.keys() == second.keys() != set()
-    for number, kept in first.items():
-        assert torch.equal(kept["momentum_buffer"], second[number]["momentum_buffer"])
-    assert all(torch.equal(v, before[k]) for k, v in other.model.state_dict().items())
+    for number, state in first.items():
+        assert torch.equal(state["momentum_buffer"], second[number]["momentum_buffer"])
+    assert all(torch.equal(v, before[k]) for k, v in successor.model.state_dict().items())

@@ -1,4 +1,4 @@
-"""What an experiment of local models may be; one member of it, from its workers to its files."""
+"""Settings that an ensemble experiment may have, and one member from its workers to its files."""
 
 import json
 from contextlib import contextmanager
@@ -82,15 +82,15 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_bad_input_is_found_before_anything_starts(kdlab_home, elsewhere, name):
-    overrides, said = FAULTS[name]
+    overrides, message = FAULTS[name]
     with pytest.raises((BadInput, SpecError)) as error:
         experiment(*overrides).check()
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert not (elsewhere / "runs").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             ("method.start=own", "aggregation={type: train/aggregation/diloco}"),
@@ -124,8 +124,8 @@ def test_bad_input_is_found_before_anything_starts(kdlab_home, elsewhere, name):
         ),
     ],
 )
-def test_what_a_rival_cannot_have_is_found_before_the_start(words, said):
-    with pytest.raises(SpecError, match=said):
+def test_what_a_rival_cannot_have_is_found_before_the_start(words, message):
+    with pytest.raises(SpecError, match=message):
         kdlab.load("smoke/ensemble", "method.compare={}", *words)
 
 
@@ -186,28 +186,28 @@ def test_a_member_is_trained_in_the_process_of_its_run(tmp_path):
 
 @pytest.mark.long
 def test_processes_are_asked_for_unless_the_spec_says_otherwise(tmp_path, monkeypatch):
-    """They are what chaos can hit."""
-    made = []
+    """Only processes can be hit by chaos."""
+    hang_times = []
 
-    class Here(InProcessWorkers):
-        """Stands where the processes do, and has what they are given."""
+    class FakeProcesses(InProcessWorkers):
+        """Takes the place of the processes and records their time limit."""
 
         def __init__(self, training, hang_s):
-            made.append(hang_s)
-            own = EnsembleRun(training.spec.method, training.setup, training.member)
+            hang_times.append(hang_s)
+            run = EnsembleRun(training.spec.method, training.setup, training.member)
             super().__init__(
-                lambda number: own.worker(number, training.folder, training.emit),
-                lambda worker: own.source(worker, "run", None),
+                lambda number: run.worker(number, training.folder, training.emit),
+                lambda worker: run.source(worker, "run", None),
             )
 
         def targets(self):
             return [f"worker-{k}" for k in self.workers]
 
-    monkeypatch.setattr(module, "Processes", Here)
+    monkeypatch.setattr(module, "Processes", FakeProcesses)
     words = (*AVERAGED, "method.processes=true", "method.hang_s=7")
     training, _, blocks = member_of(tmp_path, *words)
     training.spec.method.train(training)
-    assert made == [7.0]
+    assert hang_times == [7.0]
     assert blocks == [["begun", None, []], "ended"]
 
 
@@ -229,7 +229,7 @@ def test_two_or_more_are_drawn_side_by_side(tmp_path):
     training, _, _ = member_of(tmp_path, *AVERAGED)
     method, run = training.spec.method, training.run
     method.train(training)
-    assert method.summarise(training.spec, run) == []  # one alone is compared with nothing
+    assert method.summarise(training.spec, run) == []  # a single variant: no comparison
     two = experiment(
         "method.compare={a: {aggregation: {type: train/aggregation/none}}, "
         "b: {aggregation: {type: train/aggregation/none}}}"
@@ -237,8 +237,8 @@ def test_two_or_more_are_drawn_side_by_side(tmp_path):
     for name in ("a", "b"):
         folder = run.member(f"{name}/seed0")
         folder.mkdir(parents=True)
-        kept = (training.folder / "direction.json").read_text()
-        (folder / "direction.json").write_text(kept)
+        record = (training.folder / "direction.json").read_text()
+        (folder / "direction.json").write_text(record)
     picture, table = two.method.summarise(two, run)
     assert picture.stat().st_size > 5000
     rows = [row for row in table.read_text().splitlines() if row.startswith("|")]

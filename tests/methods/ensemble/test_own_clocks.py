@@ -30,7 +30,7 @@ def array(state):
 
 
 class Centre:
-    """By the formulae alone, from what the workers had trained."""
+    """The centre by the paper's formulae, from the models that the workers trained."""
 
     def __init__(self, case):
         self.now = array(case.model(0).net.state_dict())
@@ -40,8 +40,8 @@ class Centre:
         if report.what == "train":
             return
         path = Path(report.done.model.path)
-        own = path.with_name(path.name.replace("reset", "local"))
-        x = array(fetch(ModelFile(0, str(own), file_sha256(own), 0)))
+        local = path.with_name(path.name.replace("reset", "local"))
+        x = array(fetch(ModelFile(0, str(local), file_sha256(local), 0)))
         after = {k: x[k] - ALPHA * (x[k] - c) for k, c in self.now.items()}
         self.now = {k: c + ALPHA * (x[k] - c) for k, c in self.now.items()}
         for beside, expected in (
@@ -49,10 +49,10 @@ class Centre:
             (MEMORY + "centre.", self.now),
             (WHOLE, self.now),
         ):
-            found = array(fetch(report.done.model, beside))
-            assert found.keys() == expected.keys()
+            arrays = array(fetch(report.done.model, beside))
+            assert arrays.keys() == expected.keys()
             for name, value in expected.items():
-                np.testing.assert_allclose(found[name], value, atol=1e-6, rtol=0)
+                np.testing.assert_allclose(arrays[name], value, atol=1e-6, rtol=0)
         self.exchanges.append((report.worker, report.done.round))
 
 
@@ -91,16 +91,16 @@ class AnyOrder(InProcessWorkers):
 def test_exchanges_are_those_of_the_paper_in_any_order(digits, tmp_path, losses):
     case = case_of(digits, tmp_path)
     centre = Centre(case)
-    here = AnyOrder(case, seed=4, losses=losses, hear=centre.hear)
-    outcome = case.direction(here, looks=2).run()
-    assert losses == 0 or (here.losses == 0 and min(here.lost.values()) > 1)
-    # Each exchanged once in each round, and not in turn.
+    workers = AnyOrder(case, seed=4, losses=losses, hear=centre.hear)
+    outcome = case.direction(workers, looks=2).run()
+    assert losses == 0 or (workers.losses == 0 and min(workers.lost.values()) > 1)
+    # Each worker exchanged once in each round, and rounds overlap.
     assert sorted(centre.exchanges) == [(k, r) for k in range(3) for r in range(ROUNDS)]
     rounds = [r for _, r in centre.exchanges]
     assert rounds != sorted(rounds)
-    found = array(fetch(outcome.models[0], WHOLE))  # the global model is the last centre
+    final = array(fetch(outcome.models[0], WHOLE))  # the global model is the last centre
     for name, value in centre.now.items():
-        np.testing.assert_allclose(found[name], value, atol=1e-6, rtol=0)
+        np.testing.assert_allclose(final[name], value, atol=1e-6, rtol=0)
     account = outcome.account
     assert (account.steps, account.iterations) == (3 * ITERATIONS, ITERATIONS)
     done = case.events.of("worker_done")
@@ -114,13 +114,13 @@ def test_exchanges_are_those_of_the_paper_in_any_order(digits, tmp_path, losses)
 
 
 def test_momentum_comes_back_with_a_lost_worker(digits, tmp_path):
-    """One worker has one order only: lost or not, the same bits."""
+    """With one worker there is one order of exchanges, so the weights are equal to the bit."""
     quiet = case_of(digits, tmp_path / "quiet", 1).run()
     case = case_of(digits, tmp_path / "lost", 1)
-    here = AnyOrder(case, seed=63, losses=4)
-    outcome = case.direction(here).run()
-    assert here.losses == 0
-    assert min(here.lost["train"], here.lost["combine"]) > 0
+    workers = AnyOrder(case, seed=63, losses=4)
+    outcome = case.direction(workers).run()
+    assert workers.losses == 0
+    assert min(workers.lost["train"], workers.lost["combine"]) > 0
     assert apart(weights(quiet), weights(outcome)) == 0
     assert apart(fetch(quiet.models[0], WHOLE), fetch(outcome.models[0], WHOLE)) == 0
 
@@ -169,7 +169,7 @@ class Behind(AnyOrder):
 
 
 def test_time_is_of_the_slowest_sum_and_not_the_sum_of_the_slowest(digits, tmp_path):
-    """Each worker is slow in one round of two: nobody waited for it."""
+    """Each worker is slow in every second round, and nobody waits for it."""
     case = case_of(digits, tmp_path, 2)
 
     class Timed(InProcessWorkers):
@@ -177,15 +177,15 @@ def test_time_is_of_the_slowest_sum_and_not_the_sum_of_the_slowest(digits, tmp_p
             for event in super().events():
                 if isinstance(event, RoundReport):
                     slow = event.worker == event.done.round % 2
-                    own = {"train_s": (10.0 if slow else 1.0) * (event.what == "train")}
-                    for name, value in own.items():
+                    times = {"train_s": (10.0 if slow else 1.0) * (event.what == "train")}
+                    for name, value in times.items():
                         object.__setattr__(event.done, name, value)
                 yield event
 
-    here = Timed(case.make, lambda w: NoTeacherSource(w.job.samples))
-    outcome = case.direction(here).run()
+    workers = Timed(case.make, lambda w: NoTeacherSource(w.job.samples))
+    outcome = case.direction(workers).run()
     account, size = outcome.account, outcome.models[0].bytes
-    # A model there and one back, on a port of 1.25e8 bytes/s in full duplex.
+    # One model is sent and one received, on a port of 1.25e8 bytes/s in full duplex.
     assert account.communication_s == pytest.approx(ROUNDS * (2e-4 + size / 1.25e8))
     assert account.parallel_s == pytest.approx(3 * 10 + 2 * 1 + account.communication_s)
     assert account.train_s == pytest.approx(5 * 10)

@@ -1,4 +1,4 @@
-"""Local models as processes that are a script: what becomes of orders, silence and death."""
+"""Local models whose processes are scripted: orders, silence and death."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -58,13 +58,13 @@ def models(started, events, clock, tmp_path):
         pool=None,
         emit=events.append,
     )
-    made = Processes(training, hang_s=10.0)
-    made.supervisor._clock = clock
+    processes = Processes(training, hang_s=10.0)
+    processes.supervisor._clock = clock
     for worker in range(2):
-        made.start(worker)
+        processes.start(worker)
     started[0].say(ready=True)
-    assert list(made.events()) == [ChildReady(0)]
-    return made
+    assert list(processes.events()) == [ChildReady(0)]
+    return processes
 
 
 def test_each_start_is_told_with_its_process(models, events):
@@ -75,13 +75,13 @@ def test_each_start_is_told_with_its_process(models, events):
 
 
 def test_orders_have_the_pool_of_the_soft_labels(models, started):
-    """Workers open a source of it themselves."""
+    """Workers open their source of soft labels themselves."""
     models.pool = PoolAddress("tcp://127.0.0.1:1", "teacher-1", {"ca": "ca.pem"})
     order = RoundOrder(what="train", worker=0, round=Round(0, 4), models=())
     models.send(order)
     assert 0 in models.supervisor.busy
-    told = RankOrder.from_builtins(started[0].orders[-1])
-    assert from_builtins(RoundOrder, told.order) == replace(order, labels=models.pool)
+    received = RankOrder.from_builtins(started[0].orders[-1])
+    assert from_builtins(RoundOrder, received.order) == replace(order, labels=models.pool)
 
 
 def test_a_report_is_an_event_and_its_worker_rests(models, started):

@@ -1,4 +1,4 @@
-"""A worker's process without being one: its orders, and what it makes once."""
+"""A worker's rank without its process: the orders it gets, and what it creates only once."""
 
 import time
 
@@ -26,12 +26,12 @@ def run(tmp_path):
         "aggregation={type: train/aggregation/model_average, tau: 3}",
         "train.epochs=1",
     ).spec
-    made = RunFolder(tmp_path / "r1")
-    made.path.mkdir()
-    made.path.joinpath("spec.yaml").write_text(yaml_text.dump(spec.to_dict()))
-    made.write_status(state="running", created=time.time())
-    made.write_origin("small", "hash")
-    return made
+    folder = RunFolder(tmp_path / "r1")
+    folder.path.mkdir()
+    folder.path.joinpath("spec.yaml").write_text(yaml_text.dump(spec.to_dict()))
+    folder.write_status(state="running", created=time.time())
+    folder.write_origin("small", "hash")
+    return folder
 
 
 @pytest.fixture
@@ -47,8 +47,8 @@ def rank(run, beats):
 def order(rank, what, worker=0, number=0, **rest):
     round_ = rank._ensemble_run.timetable.rounds[number]
     models = rest.pop("models", ())
-    made = RoundOrder(what=what, worker=worker, round=round_, models=models, **rest)
-    return from_builtins(RoundOrder, to_builtins(made))  # as it comes through a pipe
+    message = RoundOrder(what=what, worker=worker, round=round_, models=models, **rest)
+    return from_builtins(RoundOrder, to_builtins(message))  # as it comes through a pipe
 
 
 def test_it_carries_out_the_rounds_of_its_worker(rank, run):
@@ -71,18 +71,18 @@ def test_signs_of_life_have_its_steps(rank, beats):
 
 
 def test_worker_and_source_are_made_once(rank, monkeypatch):
-    made = []
+    calls = []
     for name in ("worker", "source"):
         really = getattr(EnsembleRun, name)
 
         def counted(self, *about, _name=name, _really=really):
-            made.append((_name, about))
+            calls.append((_name, about))
             return _really(self, *about)
 
         monkeypatch.setattr(EnsembleRun, name, counted)
     trained = rank.generation(order(rank, "train"))
     rank.generation(order(rank, "combine", models=(trained.done.model,)))
-    assert [name for name, _ in made] == ["worker", "source"]
+    assert [name for name, _ in calls] == ["worker", "source"]
 
 
 def test_the_source_learns_of_the_pool_and_of_stops(rank, beats, monkeypatch):
@@ -117,7 +117,7 @@ def test_one_that_comes_back_goes_on_with_what_it_left(rank, run, beats):
 
 
 def test_what_was_done_in_vain_is_counted(rank, run):
-    """Nothing of the round was kept: its three steps are done again; a last part never is."""
+    """No step of the round was saved, so three are repeated; a published model is not."""
     trained = rank.generation(order(rank, "train"))
     again = LocalModelRank(run, "ma_dnn/seed0", lambda *about: None)
     trained = again.generation(order(again, "train"))

@@ -52,8 +52,8 @@ print(json.dumps([files[0].bytes, 1024 * (after - before), 1024 * before]))
 @pytest.mark.parametrize("models", [pytest.param(2, marks=pytest.mark.nightly), 8])
 def test_memory_does_not_grow_with_the_number_of_models(kdlab_home, models):
     command = [sys.executable, "-c", SCRIPT, str(models)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    size, grown, _ = json.loads(said)
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    size, grown, _ = json.loads(output)
     assert size > 40e6
     assert grown < size / 2
 
@@ -80,14 +80,14 @@ def test_a_view_that_comes_again_is_computed_once(tmp_path, monkeypatch):
         return really(net, each(), alive)
 
     monkeypatch.setattr(module, "probabilities", counted)
-    found = relabel(places, samples, files, lambda _: scratch, 64)
-    assert len(found.mean) == 5 * count
+    labels = relabel(places, samples, files, lambda _: scratch, 64)
+    assert len(labels.mean) == 5 * count
     assert count < sum(computed) / 2 <= 2 * count
     views = np.concatenate([samples.views(p.ids, p.epoch) for p in places])
     with torch.inference_mode():
         expected = model.eval()(torch.from_numpy(views)).softmax(1)
-    assert torch.allclose(found.mean, expected, atol=1e-6)
-    # One epoch has nothing twice, and nothing is compared.
+    assert torch.allclose(labels.mean, expected, atol=1e-6)
+    # In one epoch no view comes twice, so none is compared.
     computed.clear()
     relabel(places[: samples.plan.batches], samples, files, lambda _: scratch, 64)
     assert sum(computed) / 2 == count

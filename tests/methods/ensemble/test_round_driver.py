@@ -33,7 +33,7 @@ from kdlab.train.aggregation.papa import Papa
 from kdlab.train.aggregation.streaming_diloco import StreamingDiLoCo
 
 
-def alone(digits, folder, iterations, workers=1, **recipe):
+def train_plain(digits, folder, iterations, workers=1, **recipe):
     table = RoundSchedule(iterations=iterations, tau=None)
     return Case(digits, folder, NoAggregation(), table, workers, **recipe).run(looks=1)
 
@@ -41,14 +41,14 @@ def alone(digits, folder, iterations, workers=1, **recipe):
 def test_ecd_004_one_averaging_worker_is_sgd(digits, tmp_path):
     table = RoundSchedule(iterations=20, tau=6, averages=True)
     averaged = Case(digits, tmp_path / "ma", ModelAverage(tau=6), table, 1).run()
-    plain = alone(digits, tmp_path / "s", 20)
+    plain = train_plain(digits, tmp_path / "s", 20)
     assert apart(weights(averaged), weights(plain)) == 0
 
 
 def test_one_compressing_worker_without_weights_is_sgd(digits, tmp_path):
     spec, table = ec(16, 4, 0.0, StepWeight(0.0, 0.0), p_iterations=2, mu=1.0)
     compressed = Case(digits, tmp_path / "ec", spec, table, 1).run()
-    plain = alone(digits, tmp_path / "s", 16 + 3 * 2)
+    plain = train_plain(digits, tmp_path / "s", 16 + 3 * 2)
     assert apart(weights(compressed), weights(plain)) == 0
 
 
@@ -80,14 +80,14 @@ def test_averaging_every_step_is_all_reduce(digits, tmp_path):
 
 def test_ecd_026_e_dnn_is_independent_trainings(digits, tmp_path):
     table = RoundSchedule(iterations=12, tau=None, looks=3)
-    together = Case(digits, tmp_path / "e", NoAggregation(), table, 2)
-    outcome = together.run(looks=3)
+    ensemble = Case(digits, tmp_path / "e", NoAggregation(), table, 2)
+    outcome = ensemble.run(looks=3)
     for worker in range(2):
-        one = Case(digits, tmp_path / str(worker), NoAggregation(), table, 2)
-        own = one.make(worker)
-        source = NoTeacherSource(own.job.samples)
+        single = Case(digits, tmp_path / str(worker), NoAggregation(), table, 2)
+        trainer = single.make(worker)
+        source = NoTeacherSource(trainer.job.samples)
         for round_ in table.rounds:
-            done = own.train(round_, (), source)
+            done = trainer.train(round_, (), source)
         assert apart(weights(outcome, worker), fetch(done.model)) == 0
     assert [look.iterations for look in outcome.looks] == [4, 8, 12]
 
@@ -136,7 +136,7 @@ def test_priced_work_takes_what_it_did_times_its_price(digits, tmp_path):
 
 
 def test_the_last_local_model_is_compressed_and_chosen_by_all_its_data(digits, tmp_path):
-    """As the student that a run leaves, and not by the steps of its last round."""
+    """The student of a run is chosen like this, and not by the losses of its last round's steps."""
     spec, table = ec(iterations=16, tau=8, p_iterations=6)
     case = Case(digits, tmp_path, spec, replace(table, compress_last=True))
     outcome = case.run()
@@ -147,9 +147,9 @@ def test_the_last_local_model_is_compressed_and_chosen_by_all_its_data(digits, t
     work = RoundWork(
         round=1, model=outcome.models[0], loss=0.1, steps=8, samples=160, wall_s=0.0
     )
-    own = RoundReports({0: RoundReport(0, "train", work), 1: RoundReport(1, "train", work)})
-    own.combined[1] = RoundReport(1, "combine", work, train_loss=0.7)
-    assert (own.loss(0), own.loss(1)) == (0.1, 0.7)
+    reports = RoundReports({k: RoundReport(k, "train", work) for k in (0, 1)})
+    reports.combined[1] = RoundReport(1, "combine", work, train_loss=0.7)
+    assert (reports.loss(0), reports.loss(1)) == (0.1, 0.7)
 
 
 def test_the_global_error_is_that_of_the_mean_of_the_outputs(digits, tmp_path):
@@ -189,7 +189,7 @@ RESUMED |= {
 
 
 def stopped_cases():
-    """Each is trained to its end once in CI: all keep each round, two of them none."""
+    """CI trains every kind with each round saved, and two of them with none saved, too."""
     for kind in RESUMED:
         yield pytest.param(kind, 0.0)
         yield pytest.param(
@@ -215,7 +215,9 @@ def test_a_resumed_training_ends_as_an_undisturbed_one(
     outcome = again.run(looks=4)
     resumed = again.events.of("resumed")
     if keep_every_s and table.rounds[0].combines and kind != "easgd_async":
-        assert not resumed  # nothing was kept: it begins again; with a centre the end keeps
+        assert (
+            not resumed
+        )  # nothing was saved: it begins again; a centre is saved at the end
     else:
         assert resumed[0].epoch == 2
     for worker in range(2):
@@ -277,7 +279,7 @@ def test_whatever_a_lost_worker_was_doing_the_round_goes_on(digits, tmp_path, at
 
 
 def comings_back():
-    """One in CI for each that remembers; all of them nightly."""
+    """CI has one moment of loss for each aggregation with a memory; the nightly run has all."""
     for number, spec in enumerate((*RIVALS[:5], MuLoCo(tau=5))):
         name = spec.component.rpartition("/")[2]
         for at in (1, 2, 5, 8):
@@ -310,7 +312,7 @@ WAITED_FOR = {
 @pytest.mark.parametrize("kind", WAITED_FOR)
 @pytest.mark.long
 def test_where_the_others_wait_nothing_is_lost_with_a_worker(digits, tmp_path, kind, at):
-    """Also where its last reset point is no checkpoint: its momentum lies beside its model."""
+    """Even where its last reset point is no checkpoint: its momentum is saved with its model."""
     spec, table = WAITED_FOR[kind]
     quiet = Case(digits, tmp_path / "quiet", spec, table, 3).run()
     case = Case(digits, tmp_path / "lost", spec, table, 3)
@@ -338,8 +340,8 @@ def test_a_worker_that_is_lost_again_and_again_ends_the_training(digits, tmp_pat
 
 @pytest.mark.parametrize("kind", ["alone", "compressed"])
 def test_a_loss_that_is_no_number_ends_the_training(digits, tmp_path, kind):
-    alone = NoAggregation(), RoundSchedule(iterations=40, tau=None)
-    spec, table = alone if kind == "alone" else ec(40, tau=1, p_iterations=1)
+    plain = NoAggregation(), RoundSchedule(iterations=40, tau=None)
+    spec, table = plain if kind == "alone" else ec(40, tau=1, p_iterations=1)
     case = Case(digits, tmp_path, spec, table, lr=1e30)
     with pytest.raises(Diverged, match=r"near step \d+.*train\.lr"):
         case.run()
@@ -375,7 +377,7 @@ def test_relabelling_does_not_touch_the_workers_own_model(digits, tmp_path):
 
 @dataclass(frozen=True, kw_only=True)
 class Nearer(AggregationSpec):
-    """Of outputs, and somebody's own: all that is said of it stands here."""
+    """A custom aggregation of outputs; this class is all that it needs."""
 
     asks_itself = False
 
@@ -394,4 +396,4 @@ def test_an_aggregation_of_outputs_of_ones_own_is_one_class(digits, tmp_path):
     done = case.events.of("worker_done")
     fetched = {event.work["round"]: event.work["fetched_bytes"] for event in done}
     assert fetched[0] == 0
-    assert 0 < fetched[1] <= max(m.bytes for m in outcome.models)  # the other one's alone
+    assert 0 < fetched[1] <= max(m.bytes for m in outcome.models)  # only the other worker's

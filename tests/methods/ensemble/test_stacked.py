@@ -39,32 +39,32 @@ def stacked(case):
 def test_stacked_models_are_those_that_train_alone(digits, tmp_path, kind):
     """Rounding differs, since a batched product adds in another order."""
     spec, table = SPECS[kind]
-    alone = Case(digits, tmp_path / "alone", spec, table, 3).run(looks=3)
+    separate = Case(digits, tmp_path / "alone", spec, table, 3).run(looks=3)
     case = Case(digits, tmp_path / "stacked", spec, table, 3)
     outcome = case.direction(stacked(case), looks=3).run()
-    # Muon in bf16 and the ranks of quantisation turn a rounding into a step of theirs.
+    # Muon in bf16 and quantisation turn a rounding into a larger difference.
     near = 1e-5 if kind != "muloco" else 0.02
     for worker in range(3):
-        assert apart(weights(alone, worker), weights(outcome, worker)) < near
-    assert outcome.account.steps == alone.account.steps
-    assert outcome.account.samples == alone.account.samples
+        assert apart(weights(separate, worker), weights(outcome, worker)) < near
+    assert outcome.account.steps == separate.account.steps
+    assert outcome.account.samples == separate.account.samples
 
 
 def test_networks_with_batch_norm_keep_statistics_of_their_own():
     spec = CifarResNet(depth=8, width=(4, 4, 8, 8))
     torch.manual_seed(0)
     models = [spec.build(10, 1).train() for _ in range(3)]
-    alone = [spec.build(10, 1).train() for _ in range(3)]
-    for one, other in zip(models, alone, strict=True):
-        other.load_state_dict(one.state_dict())
+    twins = [spec.build(10, 1).train() for _ in range(3)]
+    for original, twin in zip(models, twins, strict=True):
+        twin.load_state_dict(original.state_dict())
     stack = StackedModels(models)
     for _ in range(2):
         views = torch.randint(0, 256, (3, 6, 1, 8, 8), dtype=torch.uint8)
-        found = stack.scores(views)
-        for k, model in enumerate(alone):
-            assert float((model(views[k]) - found[k]).detach().abs().max()) < 1e-5
-    for one, other in zip(models, alone, strict=True):
-        assert apart(dict(one.state_dict()), dict(other.state_dict())) < 1e-5
+        scores = stack.scores(views)
+        for k, model in enumerate(twins):
+            assert float((model(views[k]) - scores[k]).detach().abs().max()) < 1e-5
+    for original, twin in zip(models, twins, strict=True):
+        assert apart(dict(original.state_dict()), dict(twin.state_dict())) < 1e-5
     assert apart(dict(models[0].state_dict()), dict(models[1].state_dict())) > 1e-3
 
 
@@ -76,8 +76,8 @@ def test_dropout_is_another_one_for_each_model():
     views = torch.randint(0, 256, (1, 4, 1, 12, 12), dtype=torch.uint8).repeat(
         2, 1, 1, 1, 1
     )
-    one, two = StackedModels([model, twin]).scores(views)
-    assert float((one - two).detach().abs().max()) > 1e-4
+    first, second = StackedModels([model, twin]).scores(views)
+    assert float((first - second).detach().abs().max()) > 1e-4
 
 
 @pytest.mark.long
@@ -115,7 +115,7 @@ def test_priced_steps_cost_as_much_as_alone(digits, tmp_path):
 
 
 def test_each_worker_is_charged_its_own_relabelling(digits, tmp_path, monkeypatch):
-    """The clock goes on for eight seconds while a worker relabels, and never else."""
+    """The clock advances by eight seconds while a worker relabels, and at no other time."""
     clock = [0.0]
 
     def slow_relabel(*arguments):
@@ -136,7 +136,7 @@ def experiment(*words):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ((), "so is processes"),
         (("method.processes=false", "train.accumulate=2"), r"train\.accumulate: is 2"),
@@ -144,21 +144,21 @@ def experiment(*words):
         (("method.processes=false", "train.quantise_after=0.5"), r"train\.quantise_after"),
     ],
 )
-def test_what_cannot_be_stacked_is_said_before_the_start(words, said):
-    with pytest.raises(SpecError, match=said):
+def test_what_cannot_be_stacked_is_said_before_the_start(words, message):
+    with pytest.raises(SpecError, match=message):
         experiment(*words)
 
 
 class Asks(nn.Module):
-    """A layer whose way depends on its numbers."""
+    """A layer with a branch that depends on its outputs."""
 
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(4, 3)
 
     def forward(self, x):
-        found = self.layer(x.flatten(1))
-        return found if found.sum() > 0 else -found
+        outputs = self.layer(x.flatten(1))
+        return outputs if outputs.sum() > 0 else -outputs
 
 
 def test_a_network_that_vmap_cannot_do_is_refused_by_name(tmp_path):

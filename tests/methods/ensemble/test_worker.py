@@ -1,4 +1,4 @@
-"""One worker: what it takes up again when its process comes back within a round."""
+"""One worker: the state with which it continues when its process comes back within a round."""
 
 from local_models import Case, apart
 
@@ -9,7 +9,7 @@ from kdlab.train.aggregation.muloco import MuLoCo
 def test_a_worker_that_returns_while_combining_has_its_newest_error_feedback(
     digits, tmp_path
 ):
-    """Its checkpoint is of its last step, before the delta was coded and something lost."""
+    """Its checkpoint is of its last step: before the delta was quantised, with some loss."""
     spec = MuLoCo(tau=2)
     table = spec.timetable(4, 1)
     round_ = table.rounds[0]

@@ -60,26 +60,26 @@ def test_no_other_choice_within_the_budgets_is_better():
             if (ms is None or sum(o.latency_ms for o in picks) <= ms)
             and (size is None or sum(o.parameters for o in picks) <= size)
         ]
-        found = best(options, latency_ms=ms, parameters=size)
+        chosen = best(options, latency_ms=ms, parameters=size)
         if not every:
-            assert found is None
+            assert chosen is None
             none += 1
             continue
-        assert found is not None
-        assert [o.block for o in found] == list(range(blocks))
+        assert chosen is not None
+        assert [o.block for o in chosen] == list(range(blocks))
         least = min(sum(o.score for o in picks) for picks in every)
-        assert sum(o.score for o in found) == pytest.approx(least, abs=1e-6)
+        assert sum(o.score for o in chosen) == pytest.approx(least, abs=1e-6)
     assert 10 < none < 290
 
 
 @pytest.mark.parametrize("size", [1e-9, 1e9])
 def test_scores_of_any_size_are_told_apart(size):
-    """The solver stops within 1e-6 of the best, whatever that is a part of."""
+    """The solver's tolerance is an absolute 1e-6, whatever the size of the scores."""
     rng = random.Random(2)
     options = table(rng, blocks=8, names=4)
-    other = [replace(option, score=size * option.score) for option in options]
-    plain, found = (best(some, latency_ms=8.0) for some in (options, other))
-    assert [o.name for o in found] == [o.name for o in plain]
+    scaled = [replace(option, score=size * option.score) for option in options]
+    plain, chosen = (best(some, latency_ms=8.0) for some in (options, scaled))
+    assert [o.name for o in chosen] == [o.name for o in plain]
 
 
 def test_thirty_blocks_of_eight_are_chosen_among_at_once():
@@ -112,11 +112,11 @@ def test_scores_are_the_divergence_with_one_block_replaced():
         {"same": teachers[2]},
     ]
     batches = [torch.randn(5, 6), torch.randn(3, 6)]
-    found = scores(teachers, variants, batches)
+    divergences = scores(teachers, variants, batches)
     assert (
-        found[0]["same"]
-        == found[1]["same"]
-        == found[2]["same"]
+        divergences[0]["same"]
+        == divergences[1]["same"]
+        == divergences[2]["same"]
         == pytest.approx(0, abs=1e-6)
     )
     views = torch.cat(batches)
@@ -126,38 +126,38 @@ def test_scores_are_the_divergence_with_one_block_replaced():
         blocks[place] = variants[place][name]
         moved = nn.Sequential(*blocks)(views).softmax(1)
         wanted = (right * (right / moved).log()).sum(1).mean()
-        assert found[place][name] == pytest.approx(wanted.item(), rel=1e-4)
+        assert divergences[place][name] == pytest.approx(wanted.item(), rel=1e-4)
         assert kl_div(moved.log(), right, reduction="batchmean").item() == pytest.approx(
-            found[place][name], rel=1e-4
+            divergences[place][name], rel=1e-4
         )
 
 
 def test_each_of_several_learns_as_if_it_were_alone():
     torch.manual_seed(0)
-    target, one, other = torch.randn(4, 3, 2, 2), *(nn.Conv2d(3, 3, 1) for _ in range(2))
+    target, first, second = torch.randn(4, 3, 2, 2), *(nn.Conv2d(3, 3, 1) for _ in range(2))
     views = torch.randn(4, 3, 2, 2)
-    SumOverVariants(relative_mse)((one(views), other(views)), target).backward()
-    together = one.weight.grad.clone()
-    one.zero_grad()
-    relative_mse(one(views), target).backward()
-    torch.testing.assert_close(one.weight.grad, together)
+    SumOverVariants(relative_mse)((first(views), second(views)), target).backward()
+    gradient = first.weight.grad.clone()
+    first.zero_grad()
+    relative_mse(first(views), target).backward()
+    torch.testing.assert_close(first.weight.grad, gradient)
     half = relative_mse(target / 2, target)
     torch.testing.assert_close(half, torch.tensor(0.25))
-    # Devices that share a batch add up what their rows give.
+    # The loss of a batch is the mean over its rows, so devices can share the batch.
     rows = target * torch.tensor([1.0, 10.0, 0.1, 3.0]).view(4, 1, 1, 1)
-    parts = [relative_mse(one(views[k : k + 1]), rows[k : k + 1]) for k in range(4)]
-    torch.testing.assert_close(relative_mse(one(views), rows), torch.stack(parts).mean())
+    parts = [relative_mse(first(views[k : k + 1]), rows[k : k + 1]) for k in range(4)]
+    torch.testing.assert_close(relative_mse(first(views), rows), torch.stack(parts).mean())
 
 
-def made_up(blocks):
-    """Of each block itself, 10 ms; half of it, that moves answers a little; and a tenth."""
+def make_options(blocks):
+    """Return options for each block: itself in 10 ms, half of it at a small loss, and a tenth."""
     each = {"same": (0.0, 10.0, 100), "half": (0.1, 5.0, 50), "tenth": (1.0, 1.0, 10)}
     return [Option(b, name, *facts) for b in range(blocks) for name, facts in each.items()]
 
 
 def test_the_whole_is_as_fast_as_asked_for_even_if_its_parts_are_not_all_of_it():
     """A network costs 8 ms beside its parts here, so twice as fast needs cheaper parts."""
-    options = made_up(4)
+    options = make_options(4)
 
     def whole_ms(chosen):
         return 48.0, 8.0 + sum(o.latency_ms for o in chosen)
@@ -172,7 +172,7 @@ def test_the_whole_is_as_fast_as_asked_for_even_if_its_parts_are_not_all_of_it()
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.long
 def test_what_parts_do_not_take_does_not_cost_the_best_choice(beside, seed):
-    """Much of a network's time may be no part of it; the choice is as good as can be had."""
+    """Even if much of a network's time is spent outside its blocks, the choice is near the best."""
     rng = random.Random(seed)
     options = []
     for block in range(8):
@@ -197,7 +197,7 @@ def test_what_parts_do_not_take_does_not_cost_the_best_choice(beside, seed):
 
 
 def test_what_cannot_be_as_fast_ends_in_the_quickest():
-    options = made_up(3)
+    options = make_options(3)
     asked = []
 
     def whole_ms(chosen):
@@ -215,7 +215,7 @@ def test_what_cannot_be_as_fast_ends_in_the_quickest():
 
 def test_a_size_alone_takes_no_heed_of_time():
     choice = BlockChoice(faster=None, smaller=2.0)
-    chosen, *times = within(choice, made_up(2), lambda chosen: (20.0, 10.0))
+    chosen, *times = within(choice, make_options(2), lambda chosen: (20.0, 10.0))
     assert sum(o.parameters for o in chosen) <= 100
     assert times == [20.0, 10.0]
     with pytest.raises(SpecError, match="no budget"):
@@ -227,7 +227,7 @@ def test_a_size_alone_takes_no_heed_of_time():
 )
 @pytest.mark.long
 def test_what_takes_longer_is_seen_to(name):
-    """Of 200 times the work; not how long, only which."""
+    """One network has 200 times the work; only the order of the latencies is checked."""
     if name == "onnxruntime":
         pytest.importorskip("onnxruntime")
         pytest.importorskip("onnxscript")

@@ -1,4 +1,4 @@
-"""What was distilled is measured, chosen and put together."""
+"""After the distillation, stand-ins are measured, chosen and put together."""
 
 import json
 from pathlib import Path
@@ -29,27 +29,27 @@ CHOICE = [
 @pytest.mark.long
 def test_stand_ins_are_chosen_for_the_budget_and_put_together(elsewhere, tmp_path, digits):
     data, _ = digits
-    training, told = member_training(tmp_path, data, *CHOICE)
+    training, events = member_training(tmp_path, data, *CHOICE)
     before = distilled(training, training.spec.student, data)
-    found = training.spec.method.choose(training, before)
-    kept = json.loads((training.folder / "choice.json").read_text())
-    same = sum(o["parameters"] for o in kept["options"] if o["name"] == "same")
-    taken = sum(o["parameters"] for o in kept["chosen"])
-    assert taken == found.parameters <= same / 1.1
-    assert all(abs(o["score"]) < 1e-6 for o in kept["options"] if o["name"] == "same")
-    assert found.more["faster_than_teacher"] == pytest.approx(
-        kept["teacher_ms"] / kept["student_ms"]
+    result = training.spec.method.choose(training, before)
+    choice = json.loads((training.folder / "choice.json").read_text())
+    same = sum(o["parameters"] for o in choice["options"] if o["name"] == "same")
+    taken = sum(o["parameters"] for o in choice["chosen"])
+    assert taken == result.parameters <= same / 1.1
+    assert all(abs(o["score"]) < 1e-6 for o in choice["options"] if o["name"] == "same")
+    assert result.more["faster_than_teacher"] == pytest.approx(
+        choice["teacher_ms"] / choice["student_ms"]
     )
-    model = load_exported(found.best_path)
-    assert "/whole/" in found.best_path  # nothing trains it on: it is the student
-    names = spec_of(Path(found.best_path)).choices
-    assert list(names) == [o["name"] for o in kept["chosen"]]
+    model = load_exported(result.best_path)
+    assert "/whole/" in result.best_path  # it is the student: no training follows
+    names = spec_of(Path(result.best_path)).choices
+    assert list(names) == [o["name"] for o in choice["chosen"]]
     assert sum(p.numel() for p in model.net.parameters()) == taken
-    # Going on, the same is chosen again without measuring.
-    events = len(told)
+    # A resumed run chooses the same again without measuring.
+    count = len(events)
     again = training.spec.method.choose(training, before)
     assert again.parameters == taken
-    assert len(told) == events
+    assert len(events) == count
 
 
 @pytest.mark.long
@@ -57,9 +57,9 @@ def test_what_is_trained_on_is_no_student_yet(elsewhere, tmp_path, digits):
     data, _ = digits
     training, _ = member_training(tmp_path, data, *CHOICE, "method.fine_tune={epochs: 1}")
     before = distilled(training, training.spec.student, data)
-    found = training.spec.method.choose(training, before)
+    result = training.spec.method.choose(training, before)
     assert (
-        found.model_path == found.best_path == str(training.folder / "chosen.safetensors")
+        result.model_path == result.best_path == str(training.folder / "chosen.safetensors")
     )
     assert not (training.folder / "whole").exists()
 

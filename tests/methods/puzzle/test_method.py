@@ -1,4 +1,4 @@
-"""What a choice among stand-ins refuses before a start, and how its library is cut."""
+"""Settings that a choice among stand-ins refuses before a start, and how its library is cut."""
 
 import pytest
 

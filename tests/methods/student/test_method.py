@@ -76,25 +76,25 @@ def test_a_group_is_as_the_aggregation_says(elsewhere, tmp_path):
         GROUP, "aggregation.ranks=3", "aggregation.least=2", "aggregation.standby=0",
         "aggregation.replace_lost=false", "aggregation.hang_s=7",
     )  # fmt: skip
-    made = training(tmp_path, spec)
-    group = student._group(made)
+    group_training = training(tmp_path, spec)
+    group = student._group(group_training)
     machine = group.machine
     assert (machine.wanted, machine.least, machine.standby) == (3, 2, 0)
     assert not machine.replace
     assert group.hang_s == 7
     assert group.wanted() is None
-    # What was asked for holds in this session and in the next one.
-    (made.run.path / CONTROL).write_text(
+    # A requested number of ranks holds in this session and in the next one.
+    (group_training.run.path / CONTROL).write_text(
         '{"event": "pa'
     )  # a torn line takes no other with it
-    append(made.run.path, Scale(time=1.0, member="none/seed0", ranks=4))
+    append(group_training.run.path, Scale(time=1.0, member="none/seed0", ranks=4))
     assert group.wanted() == 4
-    assert student._group(made).machine.wanted == 4
+    assert student._group(group_training).machine.wanted == 4
 
 
 def test_ranks_that_an_earlier_kdlab_was_asked_for_hold(elsewhere, tmp_path):
-    made = training(tmp_path, spec_of(GROUP, "aggregation.ranks=3"))
-    write_json(made.run.path / "ranks.json", {"ranks": 2})
-    assert student._group(made).machine.wanted == 2
-    append(made.run.path, Scale(time=1.0, member="", ranks=5))
-    assert student._group(made).machine.wanted == 5
+    group_training = training(tmp_path, spec_of(GROUP, "aggregation.ranks=3"))
+    write_json(group_training.run.path / "ranks.json", {"ranks": 2})
+    assert student._group(group_training).machine.wanted == 2
+    append(group_training.run.path, Scale(time=1.0, member="", ranks=5))
+    assert student._group(group_training).machine.wanted == 5

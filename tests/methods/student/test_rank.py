@@ -1,4 +1,4 @@
-"""A rank of a student: what it takes of an order, and what two of them make of one batch."""
+"""A rank of a student: how it follows an order, and how two ranks share one batch."""
 
 import threading
 from dataclasses import replace
@@ -22,9 +22,9 @@ MEMBER = "none/seed0"
 
 @pytest.fixture
 def run(elsewhere, tmp_path):
-    """Makes the folder of a run: `run(*overrides)`."""
+    """Make the folder of a run: `run(*overrides)`."""
 
-    def made(*words, name="a"):
+    def make_run(*words, name="a"):
         experiment = kdlab.load(
             "smoke/none",
             "aggregation.type=train/aggregation/all_reduce",
@@ -39,7 +39,7 @@ def run(elsewhere, tmp_path):
         folder.write_status(created=0.0)
         return folder
 
-    return made
+    return make_run
 
 
 def order(tmp_path, generation=1, world=1, rank=0, **more):
@@ -55,24 +55,24 @@ def losses(folder):
 
 
 def group(folder, tmp_path, generation=1, world=2, beat=lambda rank, step: None):
-    """What each rank's generation came to, all in threads."""
-    made = [Rank(folder, MEMBER, lambda g, step, r=r: beat(r, step)) for r in range(world)]
-    for one in made:
-        one.warm_up()
-        one.rate = 100.0 * (1 + made.index(one))
-    found = {}
+    """Run a generation of several ranks in threads; return the result or error of each."""
+    ranks = [Rank(folder, MEMBER, lambda g, step, r=r: beat(r, step)) for r in range(world)]
+    for member in ranks:
+        member.warm_up()
+        member.rate = 100.0 * (1 + ranks.index(member))
+    results = {}
 
     def live(r):
         try:
-            found[r] = made[r].generation(order(tmp_path, generation, world, r))
+            results[r] = ranks[r].generation(order(tmp_path, generation, world, r))
         except BaseException as error:
-            found[r] = error
+            results[r] = error
 
     with worlds_of_threads():
         threads = [threading.Thread(target=live, args=(r,)) for r in range(world)]
         [t.start() for t in threads]
         [t.join() for t in threads]
-    return found
+    return results
 
 
 @pytest.mark.long
@@ -98,27 +98,27 @@ def test_asked_to_leave_it_saves_and_another_goes_on(run, tmp_path):
     rank = Rank(folder, MEMBER, beat)
     with pytest.raises(GenerationEnds):
         rank.generation(order(tmp_path))
-    kept = folder.member(MEMBER) / "checkpoints"
-    found = checkpoint.load_newest(kept, rank.hash, StudentFacts)
-    assert found.facts.position.step == 5
-    other = Rank(folder, MEMBER, lambda *beat: None)
-    other.generation(order(tmp_path, generation=2))
+    checkpoints = folder.member(MEMBER) / "checkpoints"
+    saved = checkpoint.load_newest(checkpoints, rank.hash, StudentFacts)
+    assert saved.facts.position.step == 5
+    successor = Rank(folder, MEMBER, lambda *beat: None)
+    successor.generation(order(tmp_path, generation=2))
     assert losses(folder) == losses(quiet)
 
 
 def test_two_ranks_cut_a_batch_and_only_the_first_has_a_result(run, tmp_path):
     folder = run("aggregation.shares=measured")
-    found = group(folder, tmp_path)
-    assert found[1] is None
-    assert (found[0].lost, found[0].repeated, found[0].seen) == (0, 0, 480)
+    results = group(folder, tmp_path)
+    assert results[1] is None
+    assert (results[0].lost, results[0].repeated, results[0].seen) == (0, 0, 480)
     (shared,) = (e for e in read_all(folder.events) if e.KIND == "batch_shared")
     assert shared.rows == [16, 32]  # as fast as they are
-    kept = folder.member(MEMBER) / "checkpoints"
+    checkpoints = folder.member(MEMBER) / "checkpoints"
     rank = Rank(folder, MEMBER, lambda *beat: None)
-    facts = checkpoint.load_newest(kept, rank.hash, StudentFacts)
+    facts = checkpoint.load_newest(checkpoints, rank.hash, StudentFacts)
     assert facts.facts.shares == {"p0": 100.0, "p1": 200.0}
-    # While the same train they keep them; others are measured.
-    ranks = type("Two", (Ranks,), {"world": 2, "gather": lambda self, own: [own, own]})()
+    # The same ranks keep their shares; with another rank, all are measured.
+    ranks = type("Two", (Ranks,), {"world": 2, "gather": lambda self, rate: [rate, rate]})()
     assert rank._shares(ranks, torch.device("cpu"), facts, ("p1", "p0")) == (200.0, 100.0)
     rank.rate = 7.0
     assert rank._shares(ranks, torch.device("cpu"), facts, ("p0", "p5")) == (7.0, 7.0)
@@ -127,15 +127,15 @@ def test_two_ranks_cut_a_batch_and_only_the_first_has_a_result(run, tmp_path):
 
 def test_a_rate_that_grows_with_the_ranks(run):
     def rank(name, **how):
-        made = Rank(run(name=name), MEMBER, lambda *beat: None)
-        made.aggregation = replace(made.aggregation, ranks=2, **how)
-        return made
+        configured = Rank(run(name=name), MEMBER, lambda *beat: None)
+        configured.aggregation = replace(configured.aggregation, ranks=2, **how)
+        return configured
 
     scaled = rank("a", on_size_change="scale_lr")
     assert [scaled.lr_scale(world) for world in (1, 2, 4)] == [0.5, 1.0, 2.0]
-    kept = rank("b", backend="nccl")
-    assert kept.lr_scale(4) == 1.0
-    assert kept.backend(torch.device("cpu"), 1) == "nccl"  # as it was told
+    constant = rank("b", backend="nccl")
+    assert constant.lr_scale(4) == 1.0
+    assert constant.backend(torch.device("cpu"), 1) == "nccl"  # as it was told
     assert scaled.backend(torch.device("cpu"), 1) == "gloo"
 
 

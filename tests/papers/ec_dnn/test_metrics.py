@@ -70,8 +70,8 @@ def test_equation_3_is_checked_with_both_numbers():
 
 
 def test_a_round_waits_for_the_slowest_before_and_after_the_exchange():
-    one, two = Busy(3.0, 1.0, 1.0), Busy(2.0, 2.0, 1.5)
-    assert round_s([one, two], 0.5) == 3.0 + 0.5 + 3.5
+    first, second = Busy(3.0, 1.0, 1.0), Busy(2.0, 2.0, 1.5)
+    assert round_s([first, second], 0.5) == 3.0 + 0.5 + 3.5
 
 
 @given(st.integers(2, 64), st.integers(1, 10**9))

@@ -26,27 +26,27 @@ def all_ready(rounds):
 
 def test_a_whole_training():
     rounds = machine()
-    said = all_ready(rounds)
-    assert [type(i) for i in said] == [Train] * 3
+    instructions = all_ready(rounds)
+    assert [type(i) for i in instructions] == [Train] * 3
     for number in range(3):
-        assert [i.round.number for i in said] == [number] * 3
-        assert all(i.latest == ((0, 1, 2) if number else ()) for i in said)
+        assert [i.round.number for i in instructions] == [number] * 3
+        assert all(i.latest == ((0, 1, 2) if number else ()) for i in instructions)
         assert list(rounds.on_done(0)) == []
         assert list(rounds.on_done(2)) == []
-        said = list(rounds.on_done(1))
-        assert said[0] == Communicated(number, (0, 1, 2))
+        instructions = list(rounds.on_done(1))
+        assert instructions[0] == Communicated(number, (0, 1, 2))
         if number == 2:
-            assert said[1:] == [Finish((0, 1, 2))]
+            assert instructions[1:] == [Finish((0, 1, 2))]
             return
-        assert [type(i) for i in said[1:]] == [Combine] * 3
-        said = [i for k in range(3) for i in rounds.on_done(k)]
+        assert [type(i) for i in instructions[1:]] == [Combine] * 3
+        instructions = [i for k in range(3) for i in rounds.on_done(k)]
 
 
 def test_the_last_may_be_compressed_too():
     rounds = machine(workers=1, rounds=1, compress_last=True)
     all_ready(rounds)
-    said = list(rounds.on_done(0))
-    assert [type(i) for i in said] == [Communicated, Combine]
+    instructions = list(rounds.on_done(0))
+    assert [type(i) for i in instructions] == [Communicated, Combine]
     assert list(rounds.on_done(0)) == [Finish((0,))]
 
 
@@ -55,13 +55,13 @@ def test_the_average_is_over_those_that_arrived_and_the_lost_one_comes_back():
     all_ready(rounds)
     list(rounds.on_done(0))
     list(rounds.on_done(1))
-    said = list(rounds.on_lost(2))
-    assert said[:2] == [Restart(2), Communicated(0, (0, 1))]
-    assert [i.worker for i in said[2:]] == [0, 1]
+    instructions = list(rounds.on_lost(2))
+    assert instructions[:2] == [Restart(2), Communicated(0, (0, 1))]
+    assert [i.worker for i in instructions[2:]] == [0, 1]
     assert list(rounds.on_ready(2)) == []  # it waits for the next round
     list(rounds.on_done(0))
-    said = list(rounds.on_done(1))
-    assert [(i.worker, i.latest) for i in said] == [(0, (0, 1)), (1, (0, 1)), (2, (0, 1))]
+    latest = [(i.worker, i.latest) for i in rounds.on_done(1)]
+    assert latest == [(0, (0, 1)), (1, (0, 1)), (2, (0, 1))]
 
 
 def test_a_model_that_was_published_counts_though_its_maker_is_gone():
@@ -69,9 +69,9 @@ def test_a_model_that_was_published_counts_though_its_maker_is_gone():
     all_ready(rounds)
     list(rounds.on_done(1))
     assert list(rounds.on_lost(1)) == [Restart(1)]
-    said = list(rounds.on_done(0))
-    assert said[0] == Communicated(0, (0, 1))
-    assert [i.worker for i in said[1:]] == [0]
+    instructions = list(rounds.on_done(0))
+    assert instructions[0] == Communicated(0, (0, 1))
+    assert [i.worker for i in instructions[1:]] == [0]
 
 
 def test_lost_while_combining():
@@ -80,9 +80,9 @@ def test_lost_while_combining():
     list(rounds.on_done(0))
     list(rounds.on_done(1))
     list(rounds.on_done(0))
-    said = list(rounds.on_lost(1))
-    assert said[0] == Restart(1)
-    assert [(i.worker, i.latest) for i in said[1:]] == [(0, (0,))]
+    instructions = list(rounds.on_lost(1))
+    assert instructions[0] == Restart(1)
+    assert [(i.worker, i.latest) for i in instructions[1:]] == [(0, (0,))]
     assert list(rounds.on_done(1)) == []  # last words of a dead one
 
 
@@ -101,8 +101,8 @@ def test_when_nobody_is_left_the_round_is_trained_again():
     assert list(rounds.on_lost(0)) == [Restart(0)]
     assert list(rounds.on_lost(1)) == [Restart(1)]
     assert list(rounds.on_ready(1)) == []
-    said = list(rounds.on_ready(0))
-    assert [(i.worker, i.round.number) for i in said] == [(0, 0), (1, 0)]
+    instructions = list(rounds.on_ready(0))
+    assert [(i.worker, i.round.number) for i in instructions] == [(0, 0), (1, 0)]
 
 
 KINDS = {

@@ -57,8 +57,8 @@ def test_iterations_add_up(iterations, tau, compresses, fraction, last):
     compressing = compresses and (last or len(table.rounds) > 1)
     assert table.compress_steps == (round(fraction * iterations) if compressing else 0)
     counts = [r.compress_steps for r in table.rounds if compresses]
-    own = counts if last else counts[:-1]
-    assert not own or max(own) - min(own) <= 1
+    compressed = counts if last else counts[:-1]
+    assert not compressed or max(compressed) - min(compressed) <= 1
 
 
 def test_p_in_iterations_is_of_each_compression():

@@ -32,9 +32,9 @@ SIZES = [4, 4, 4, 2]
 
 
 def reader(epochs=3, sizes=SIZES, start=(0, ()), cached=lambda e, b: False, **rules):
-    given_rules = {"t_s": 10.0, "lt": 4, "ut": 16, "slots": 2} | rules
+    all_rules = {"t_s": 10.0, "lt": 4, "ut": 16, "slots": 2} | rules
     machine = DistilReader(
-        Rules(**given_rules),
+        Rules(**all_rules),
         lambda epoch: sizes,
         epochs=epochs,
         epoch=start[0],
@@ -49,22 +49,26 @@ def teacher(name, lease=1, t_t=10.0, best_batch=64, draining=False):
     return Teacher(name, lease, t_t, best_batch, draining, TeacherInfo(name=name.upper()))
 
 
-def only(kind, told):
-    return [i for i in told if isinstance(i, kind)]
+def only(kind, instructions):
+    return [i for i in instructions if isinstance(i, kind)]
 
 
-def said(told):
-    return [i.event.KIND for i in only(EmitEvent, told)]
+def event_kinds(instructions):
+    return [i.event.KIND for i in only(EmitEvent, instructions)]
+
+
+def events_of(kind, instructions):
+    return [i.event for i in only(EmitEvent, instructions) if kind == i.event.KIND]
 
 
 def test_batches_are_cut_to_what_a_teacher_computes_best_and_put_together():
     machine = reader(per_teacher=4)
-    told = machine.on_teachers([teacher("t", best_batch=3)], {}, True, 0.0)
-    parts = [s.part for s in only(Send, told)]
+    instructions = machine.on_teachers([teacher("t", best_batch=3)], {}, True, 0.0)
+    parts = [s.part for s in only(Send, instructions)]
     assert [(p.batch, p.start, p.stop) for p in parts[:2]] == [(0, 0, 3), (0, 3, 4)]
-    told = machine.on_answer(parts[1], "t", 1, 1.0)
-    assert only(Keep, told)
-    assert not only(Deliver, told)
+    instructions = machine.on_answer(parts[1], "t", 1, 1.0)
+    assert only(Keep, instructions)
+    assert not only(Deliver, instructions)
     assert only(Deliver, machine.on_answer(parts[0], "t", 1, 1.0)) == [Deliver(0, 0)]
 
 
@@ -72,22 +76,22 @@ def test_strict_waits_for_the_plans_next_batch_and_any_does_not():
     for order, first in (("strict", []), ("any", [Deliver(0, 1)])):
         machine = reader(order=order)
         sent = only(Send, machine.on_teachers([teacher("t")], {}, True, 0.0))
-        told = machine.on_answer(sent[1].part, "t", 1, 1.0)
-        assert only(Deliver, told) == first
+        instructions = machine.on_answer(sent[1].part, "t", 1, 1.0)
+        assert only(Deliver, instructions) == first
 
 
 def test_two_teachers_requests_are_in_flight_with_each():
     machine = reader()
-    told = machine.on_teachers([teacher("t"), teacher("u")], {}, True, 0.0)
-    assert sorted(s.teacher for s in only(Send, told)) == ["t", "t", "u", "u"]
+    instructions = machine.on_teachers([teacher("t"), teacher("u")], {}, True, 0.0)
+    assert sorted(s.teacher for s in only(Send, instructions)) == ["t", "t", "u", "u"]
 
 
 def test_an_expired_teachers_work_goes_to_another_at_once():
     machine = reader()
     machine.on_teachers([teacher("t")], {}, True, 0.0)
-    told = machine.on_teachers([teacher("u", 2)], {"t": "expired"}, False, 5.0)
-    assert [s.teacher for s in only(Send, told)] == ["u", "u"]
-    (lost,) = [i.event for i in only(EmitEvent, told) if i.event.KIND == "teacher_lost"]
+    instructions = machine.on_teachers([teacher("u", 2)], {"t": "expired"}, False, 5.0)
+    assert [s.teacher for s in only(Send, instructions)] == ["u", "u"]
+    (lost,) = events_of("teacher_lost", instructions)
     assert lost.why == "silent beyond its lease"
     assert lost.resent == 2
     assert lost.teacher == "T"
@@ -97,9 +101,9 @@ def test_an_expired_teachers_work_goes_to_another_at_once():
 def test_a_teacher_that_goes_gracefully_still_answers(how):
     machine = reader()
     sent = only(Send, machine.on_teachers([teacher("t")], {}, True, 0.0))
-    told = machine.on_teachers([teacher("u", 2)], {"t": how}, False, 1.0)
+    instructions = machine.on_teachers([teacher("u", 2)], {"t": how}, False, 1.0)
     assert machine.ledger.resends == 0
-    (left,) = [i.event for i in only(EmitEvent, told) if i.event.KIND == "teacher_left"]
+    (left,) = events_of("teacher_left", instructions)
     words = {"left": "left gracefully", "moved": "serves another", "released": "no longer"}
     assert words[how] in left.text()
     assert only(Keep, machine.on_answer(sent[0].part, "t", 1, 2.0))
@@ -108,41 +112,43 @@ def test_a_teacher_that_goes_gracefully_still_answers(how):
 def test_a_draining_teacher_gets_no_more():
     machine = reader()
     sent = only(Send, machine.on_teachers([teacher("t")], {}, True, 0.0))
-    told = machine.on_teachers([teacher("t", draining=True)], {}, False, 1.0)
-    assert said(told) == ["teacher_left"]
-    told = machine.on_answer(sent[0].part, "t", 1, 2.0)
-    assert only(Keep, told)
-    assert not only(Send, told)
+    instructions = machine.on_teachers([teacher("t", draining=True)], {}, False, 1.0)
+    assert event_kinds(instructions) == ["teacher_left"]
+    instructions = machine.on_answer(sent[0].part, "t", 1, 2.0)
+    assert only(Keep, instructions)
+    assert not only(Send, instructions)
 
 
 def test_a_lease_given_up_on_is_not_taken_back_but_a_new_one_is():
     machine = reader()
     machine.on_teachers([teacher("t", 1)], {}, True, 0.0)
-    told = machine.on_trouble("t", 1, "no answer", unusable=False, time=1.0)
-    assert only(ReturnTeacher, told) == [ReturnTeacher("t", 1, 1.0)]
+    instructions = machine.on_trouble("t", 1, "no answer", unusable=False, time=1.0)
+    assert only(ReturnTeacher, instructions) == [ReturnTeacher("t", 1, 1.0)]
     assert not only(Send, machine.on_teachers([teacher("t", 1)], {}, True, 2.0))
     assert only(Send, machine.on_teachers([teacher("t", 2)], {}, True, 3.0))
-    told = machine.on_trouble("t", 2, "no answer", unusable=False, time=4.0)
-    assert only(ReturnTeacher, told) == [ReturnTeacher("t", 2, 2.0)]  # the back-off doubles
+    instructions = machine.on_trouble("t", 2, "no answer", unusable=False, time=4.0)
+    # The back-off doubles.
+    assert only(ReturnTeacher, instructions) == [ReturnTeacher("t", 2, 2.0)]
 
 
 def test_an_unusable_answer_is_complained_about_and_sent_elsewhere():
     machine = reader()
     machine.on_teachers([teacher("t"), teacher("u", 2)], {}, True, 0.0)
-    told = machine.on_trouble("t", 1, "NaN", unusable=True, time=1.0)
-    assert only(ReportBadTeacher, told) == [ReportBadTeacher("t", 1, "NaN")]
+    instructions = machine.on_trouble("t", 1, "NaN", unusable=True, time=1.0)
+    assert only(ReportBadTeacher, instructions) == [ReportBadTeacher("t", 1, "NaN")]
     assert machine.ledger.resends == 2
 
 
 def test_an_overdue_part_is_asked_of_a_second_teacher_once():
     machine = reader(per_teacher=3)
-    told = machine.on_teachers([teacher("slow"), teacher("quick", 2)], {}, True, 0.0)
-    hung = next(s.part for s in only(Send, told) if s.teacher == "slow")
-    for sent in only(Send, told):
+    teachers = [teacher("slow"), teacher("quick", 2)]
+    instructions = machine.on_teachers(teachers, {}, True, 0.0)
+    hung = next(s.part for s in only(Send, instructions) if s.teacher == "slow")
+    for sent in only(Send, instructions):
         if sent.teacher == "quick":
             machine.on_answer(sent.part, "quick", 2, 0.1)
-    told = machine.on_tick(6.0)
-    assert Send(hung, "quick", 2) in told
+    instructions = machine.on_tick(6.0)
+    assert Send(hung, "quick", 2) in instructions
     assert Send(hung, "quick", 2) not in machine.on_tick(7.0)
     assert only(Keep, machine.on_answer(hung, "quick", 2, 8.0)) == [Keep(hung)]
     assert not only(Keep, machine.on_answer(hung, "slow", 1, 9.0))
@@ -152,9 +158,9 @@ def test_without_an_answer_for_long_the_teacher_is_given_up():
     machine = reader(deadline_s=30.0)
     machine.on_teachers([teacher("t")], {}, True, 0.0)
     assert not only(ReturnTeacher, machine.on_tick(29.0))
-    told = machine.on_tick(30.5)
-    assert only(ReturnTeacher, told)
-    assert "all_teachers_lost" in said(told)
+    instructions = machine.on_tick(30.5)
+    assert only(ReturnTeacher, instructions)
+    assert "all_teachers_lost" in event_kinds(instructions)
 
 
 def test_it_fails_only_when_the_student_misses_a_teacher_for_long():
@@ -178,25 +184,25 @@ def test_the_demand_comes_before_any_extra_teacher():
     assert only(AskTeacher, machine.on_tick(0.1))
 
 
-def train_slowly(machine, told, rate, until, begin=0.0, size=4):
-    """Answers come at once and the student does `rate` samples/s; all it said."""
-    said_so_far, due, time = list(told), begin, begin
+def train_slowly(machine, instructions, rate, until, begin=0.0, size=4):
+    """Answer at once and train `rate` samples/s; return all instructions."""
+    issued, due, time = list(instructions), begin, begin
     while time < until:
         time += 0.05
         new = list(machine.on_tick(time))
-        pending = [i for i in (*told, *new) if isinstance(i, Send)]
-        told = []
+        pending = [i for i in (*instructions, *new) if isinstance(i, Send)]
+        instructions = []
         for sent in pending:
             answer = machine.on_answer(sent.part, sent.teacher, sent.lease, time)
-            said_so_far += answer
-            told += answer
+            issued += answer
+            instructions += answer
         if machine.slots_taken and time >= due:
             due += size / rate
             freed = machine.on_slot_free(size, time)
-            said_so_far += freed
-            told += freed
-        said_so_far += new
-    return said_so_far
+            issued += freed
+            instructions += freed
+        issued += new
+    return issued
 
 
 def test_a_slow_student_keeps_as_few_teachers_as_it_needs_and_none_that_is_too_quick():
@@ -207,8 +213,8 @@ def test_a_slow_student_keeps_as_few_teachers_as_it_needs_and_none_that_is_too_q
         teacher("slow", 2, 5.0),
         teacher("slower", 3, 1.0),
     ]
-    told = machine.on_teachers(teachers, {}, True, 0.0)
-    released = only(Release, served(machine, told, 40.0, 4.0))
+    instructions = machine.on_teachers(teachers, {}, True, 0.0)
+    released = only(Release, served(machine, instructions, 40.0, 4.0))
     assert [r.teacher for r in released] == ["slower", "quick"]
     assert released[-1].need == pytest.approx(1.05 * 4.0, rel=0.1)
 
@@ -216,21 +222,21 @@ def test_a_slow_student_keeps_as_few_teachers_as_it_needs_and_none_that_is_too_q
 def test_a_student_that_needs_all_its_teachers_keeps_them():
     machine = reader(epochs=100, window_s=10.0, settle_s=1.0)
     teachers = [teacher("quick", 1, 20.0), teacher("slow", 2, 5.0)]
-    told = machine.on_teachers(teachers, {}, True, 0.0)
-    assert not only(Release, served(machine, told, 40.0, 19.0))
+    instructions = machine.on_teachers(teachers, {}, True, 0.0)
+    assert not only(Release, served(machine, instructions, 40.0, 19.0))
 
 
-def served(machine, told, until, student, *, times=lambda time: {}, way_s=0.0, news=()):
-    """Teachers do what they say, one part after the other; all that was said.
+def served(machine, instructions, until, pace, *, times=lambda t: {}, way_s=0.0, news=()):
+    """Simulate teachers that compute one part after the other; return all instructions.
 
-    The student does so many samples/s. `times`: so much longer a teacher takes then, by name.
-    `news`: (time, what is given, what is gone) in order.
+    The student trains `pace` samples/s. `times`: how many times as long a teacher takes at a
+    time, by name. `news`: (time, teachers that join, teachers that are gone), in order.
     """
-    said_so_far, under_way, free_at, time = list(told), [], Counter(), 0.0
+    issued, under_way, free_at, time = list(instructions), [], Counter(), 0.0
     news = deque(news)
     ready, ends_at, sizes = deque(), None, machine.sizes(0)
     while time < until:
-        for call in told:
+        for call in instructions:
             if isinstance(call, Deliver):
                 ready.append(sizes[call.batch])
             elif isinstance(call, Send) and call.teacher in machine.teachers:
@@ -240,33 +246,33 @@ def served(machine, told, until, student, *, times=lambda time: {}, way_s=0.0, n
                 free_at[call.teacher] = there + takes
                 under_way.append((free_at[call.teacher] + way_s / 2, call))
         if ends_at is None and ready:
-            ends_at = time + ready[0] / student
+            ends_at = time + ready[0] / pace
         tick = time + 0.05
         time = min(
             [tick, *([ends_at] if ends_at is not None else []), *(u[0] for u in under_way)]
         )
-        told = []
+        instructions = []
         if time == ends_at:
-            told += machine.on_slot_free(ready.popleft(), time)
+            instructions += machine.on_slot_free(ready.popleft(), time)
             ends_at = None
         for due, call in [u for u in under_way if u[0] <= time]:
             under_way.remove((due, call))
-            told += machine.on_answer(call.part, call.teacher, call.lease, time)
-        told += machine.on_tick(time)
+            instructions += machine.on_answer(call.part, call.teacher, call.lease, time)
+        instructions += machine.on_tick(time)
         while news and news[0][0] <= time:
-            told += machine.on_teachers(*news.popleft()[1:], False, time)
-        said_so_far += told
-    return said_so_far
+            instructions += machine.on_teachers(*news.popleft()[1:], False, time)
+        issued += instructions
+    return issued
 
 
 def test_a_starving_student_never_releases_and_asks_for_what_it_needs():
     """The defect B2: unused 0, much in flight, and a teacher released after 13 s."""
     machine = reader(epochs=10**6, sizes=[4] * 50, lt=256, ut=2048, t_s=2500.0)
-    given = [teacher(f"t{i}", i, 38.0) for i in range(5)]
-    told = machine.on_teachers(given, {}, True, 0.0)
-    said_so_far = served(machine, told, 30.0, 2500.0)
-    assert not only(Release, said_so_far)
-    (asked,) = only(AskTeacher, said_so_far)
+    teachers = [teacher(f"t{i}", i, 38.0) for i in range(5)]
+    instructions = machine.on_teachers(teachers, {}, True, 0.0)
+    issued = served(machine, instructions, 30.0, 2500.0)
+    assert not only(Release, issued)
+    (asked,) = only(AskTeacher, issued)
     assert asked.need == pytest.approx(1.05 * 2500.0, rel=0.1)
 
 
@@ -275,39 +281,38 @@ def test_thresholds_that_starve_a_student_are_named_with_what_would_do():
     machine = reader(
         epochs=100, sizes=[4] * 50, order="strict", lt=4, ut=12, hedge=False, per_teacher=9
     )
-    given = [teacher("t", t_t=100.0), teacher("u", 2, t_t=100.0)]
-    told = machine.on_teachers(given, {}, True, 0.0)
-    first = next(s for s in only(Send, told) if s.part.batch == 0)
+    teachers = [teacher("t", t_t=100.0), teacher("u", 2, t_t=100.0)]
+    instructions = machine.on_teachers(teachers, {}, True, 0.0)
+    first = next(s for s in only(Send, instructions) if s.part.batch == 0)
     for lap in range(3):  # the first batch of each lap comes late
-        sent = only(Send, told)
+        sent = only(Send, instructions)
         for s in sent:
             if s != first:
-                told = [*told, *machine.on_answer(s.part, s.teacher, s.lease, 0.1 + lap)]
-    said_so_far = []
+                answer = machine.on_answer(s.part, s.teacher, s.lease, 0.1 + lap)
+                instructions = [*instructions, *answer]
+    issued = []
     for tick in range(32, 250):
-        said_so_far += machine.on_tick(tick / 10)
-    (limit,) = [
-        i.event for i in only(EmitEvent, said_so_far) if i.event.KIND == "threshold_limits"
-    ]
+        issued += machine.on_tick(tick / 10)
+    (limit,) = events_of("threshold_limits", issued)
     assert limit.ut == 12
     assert limit.enough >= 24
 
 
 def test_others_that_come_and_go_do_not_reset_what_was_learned():
     machine = reader(epochs=100, window_s=10.0, settle_s=1.0)
-    given = [teacher("quick", 1, 20.0), teacher("slow", 2, 5.0)]
-    told = machine.on_teachers(given, {}, True, 0.0)
+    teachers = [teacher("quick", 1, 20.0), teacher("slow", 2, 5.0)]
+    instructions = machine.on_teachers(teachers, {}, True, 0.0)
     news = []
     for number in range(30):  # one comes and goes each second
         news.append((number, [teacher(f"spot{number}", 10 + number, 1.0)], {}))
         news.append((number + 0.9, [], {f"spot{number}": "lost"}))
-    released = only(Release, served(machine, told, 30.0, 4.0, news=news))
+    released = only(Release, served(machine, instructions, 30.0, 4.0, news=news))
     assert len(released) >= 2
 
 
-def samples_sent(said_so_far):
+def samples_sent(issued):
     asked = Counter()
-    for sent in only(Send, said_so_far):
+    for sent in only(Send, issued):
         asked[sent.teacher] += sent.part.size
     return asked
 
@@ -315,48 +320,42 @@ def samples_sent(said_so_far):
 def test_a_teacher_ten_times_slower_is_asked_as_much_less():
     """It says 100 samples/s, and does 10."""
     machine = reader(epochs=10**6, sizes=[16] * 50, lt=256, ut=2048, t_s=300.0)
-    given = [teacher("quick", 1, 100.0), teacher("slow", 2, 100.0)]
-    told = machine.on_teachers(given, {}, True, 0.0)
-    slow = served(machine, told, 60.0, 300.0, times=lambda time: {"slow": 10.0})
+    teachers = [teacher("quick", 1, 100.0), teacher("slow", 2, 100.0)]
+    instructions = machine.on_teachers(teachers, {}, True, 0.0)
+    slow = served(machine, instructions, 60.0, 300.0, times=lambda time: {"slow": 10.0})
     asked = samples_sent(slow)
     assert asked["slow"] <= 0.15 * asked["quick"]
     assert machine.flow.supply.capacity == pytest.approx(110.0, rel=0.1)
 
 
 def test_late_answers_say_that_a_teacher_has_become_slow():
-    """Its parts were answered by others in time, and its own answers taught nothing."""
+    """Others answered its parts in time, and its own late answers once taught nothing."""
+
+    def slow(time):
+        return {"a": 10.0} if 20 < time < 60 else {}
 
     def until(seconds):
-        machine = reader(
-            epochs=10**6,
-            sizes=[16] * 50,
-            lt=256,
-            ut=2048,
-            t_s=150.0,
-            order="strict",
-            slots=8,
-        )
-        given = [teacher(name, number, 100.0) for number, name in enumerate("abcd")]
-        told = machine.on_teachers(given, {}, True, 0.0)
-        slow = {"a": 10.0}
-        served(machine, told, seconds, 150.0, times=lambda t: slow if 20 < t < 60 else {})
+        rules = {"lt": 256, "ut": 2048, "t_s": 150.0, "order": "strict", "slots": 8}
+        machine = reader(epochs=10**6, sizes=[16] * 50, **rules)
+        teachers = [teacher(name, number, 100.0) for number, name in enumerate("abcd")]
+        instructions = machine.on_teachers(teachers, {}, True, 0.0)
+        served(machine, instructions, seconds, 150.0, times=slow)
         return machine
 
     machine = until(40.0)
     assert machine.ledger.hedges
     assert machine.ledger.teachers["a"].rate < 20.0
-    assert (
-        machine.flow.supply.starved.waited_s < 3.0
-    )  # 20 s of ten times slower cost less than a part
+    # 20 s of ten times slower cost less than a part.
+    assert machine.flow.supply.starved.waited_s < 3.0
     assert until(90.0).ledger.teachers["a"].rate > 50.0  # and it is believed again
 
 
 def test_a_long_way_takes_nothing_of_a_teachers_rate():
-    """A second there and back: what came back in a second counted as its rate, ever less."""
+    """Answers take a second on the way; that once lowered the measured rate again and again."""
     machine = reader(epochs=10**6, sizes=[64] * 50, lt=512, ut=4096, t_s=150.0)
-    given = [teacher("a", 1, 100.0), teacher("b", 2, 100.0)]
-    told = machine.on_teachers(given, {}, True, 0.0)
-    served(machine, told, 60.0, 150.0, way_s=1.0)
+    teachers = [teacher("a", 1, 100.0), teacher("b", 2, 100.0)]
+    instructions = machine.on_teachers(teachers, {}, True, 0.0)
+    served(machine, instructions, 60.0, 150.0, way_s=1.0)
     assert machine.flow.supply.capacity == pytest.approx(200.0, rel=0.1)
     assert machine.ledger.teachers["a"].way_s == pytest.approx(1.0, rel=0.1)
     assert machine.flow.supply.pace.trained > 0.9 * 150.0 * 58.0
@@ -364,31 +363,31 @@ def test_a_long_way_takes_nothing_of_a_teachers_rate():
 
 def test_known_labels_need_no_teacher():
     machine = reader(cached=lambda epoch, batch: (epoch, batch) != (0, 2), slots=4, ut=40)
-    told = machine.on_tick(0.0)
-    assert [i.part.batch for i in only(TakeCached, told)] == [0, 1]
-    assert only(Deliver, told) == [Deliver(0, 0), Deliver(0, 1)]
+    instructions = machine.on_tick(0.0)
+    assert [i.part.batch for i in only(TakeCached, instructions)] == [0, 1]
+    assert only(Deliver, instructions) == [Deliver(0, 0), Deliver(0, 1)]
     (sent,) = only(Send, machine.on_teachers([teacher("t")], {}, True, 0.1))
     assert sent.part.batch == 2
 
 
 @pytest.mark.parametrize("order", ["any", "strict"])
 def test_batches_that_are_trained_on_are_forgotten(order):
-    """Of a strict run with a cache each cached batch stayed in the measure of latency."""
+    """In a strict run with a cache, the measure of latency once held each cached batch for ever."""
     machine = reader(epochs=1000, order=order, cached=lambda e, b: b != 1)
-    told = list(machine.on_teachers([teacher("a")], {}, True, 0.0))
+    instructions = list(machine.on_teachers([teacher("a")], {}, True, 0.0))
     delivered = 0
     while delivered < 1000:
-        told += machine.on_tick(0.0)
-        for now in tuple(told):
-            told.remove(now)
+        instructions += machine.on_tick(0.0)
+        for now in tuple(instructions):
+            instructions.remove(now)
             if isinstance(now, Send):
-                told += machine.on_answer(now.part, now.teacher, now.lease, 0.0)
+                instructions += machine.on_answer(now.part, now.teacher, now.lease, 0.0)
             elif isinstance(now, Deliver):
                 delivered += 1
-                told += machine.on_slot_free(SIZES[now.batch], 0.0)
+                instructions += machine.on_slot_free(SIZES[now.batch], 0.0)
     batches = machine.batches
-    kept = [batches.missing, batches.open, batches._before, batches._ends, batches._ready]
-    assert sum(map(len, [*kept, machine.trust.answers, machine.ledger.sent])) < 30
+    stores = [batches.missing, batches.open, batches._before, batches._ends, batches._ready]
+    assert sum(map(len, [*stores, machine.trust.answers, machine.ledger.sent])) < 30
 
 
 def test_what_is_asked_for_already_is_not_asked_again_for_the_next_epoch():
@@ -399,12 +398,12 @@ def test_what_is_asked_for_already_is_not_asked_again_for_the_next_epoch():
     )
     sent = only(Send, machine.on_teachers([teacher("t")], {}, True, 0.0))
     assert {s.part.epoch for s in sent} == {0}
-    told = []
-    for one in sent:
-        known.add(one.part.batch)
-        told += machine.on_answer(one.part, "t", 1, 0.1)
-    assert not only(Send, told)
-    taken = [(i.part.epoch, i.part.batch) for i in only(TakeCached, told)]
+    instructions = []
+    for request in sent:
+        known.add(request.part.batch)
+        instructions += machine.on_answer(request.part, "t", 1, 0.1)
+    assert not only(Send, instructions)
+    taken = [(i.part.epoch, i.part.batch) for i in only(TakeCached, instructions)]
     assert taken[:4] == [(1, 0), (1, 1), (1, 2), (1, 3)]
 
 
@@ -418,15 +417,15 @@ def test_thresholds_that_are_set_bind_at_once():
     machine.on_thresholds(1, 5, 0.2)
     for s in sent[:3]:
         machine.on_answer(s.part, "t", 1, 0.3)
-        told = machine.on_slot_free(s.part.size, 0.4)
-        assert not only(Send, told)  # 10 samples are still out, more than ut
+        instructions = machine.on_slot_free(s.part.size, 0.4)
+        assert not only(Send, instructions)  # 10 samples are still out, more than ut
 
 
 def test_a_pause_gives_no_teacher_away():
     def released(paused):
         machine = reader(epochs=100, t_s=1.0, settle_s=1.0, window_s=2.0)
-        given = [teacher("t"), teacher("slow", 2, t_t=5.0)]
-        train_slowly(machine, machine.on_teachers(given, {}, True, 0.0), 4.0, 2.5)
+        teachers = [teacher("t"), teacher("slow", 2, t_t=5.0)]
+        train_slowly(machine, machine.on_teachers(teachers, {}, True, 0.0), 4.0, 2.5)
         if paused:
             machine.on_paused(True, 2.5)
         return only(Release, train_slowly(machine, [], 4.0, 30.0, begin=2.5))
@@ -457,8 +456,8 @@ def test_teachers_that_come_and_go_without_an_answer_are_no_teachers():
     for lease in range(1, 6):
         time = 3.0 * lease
         sent = only(Send, machine.on_teachers([teacher("t", lease=lease)], {}, True, time))
-        told = machine.on_answer(sent[0].part, "t", lease, time)
-        for _ in only(Deliver, told):
+        instructions = machine.on_answer(sent[0].part, "t", lease, time)
+        for _ in only(Deliver, instructions):
             machine.on_slot_free(4, time)
         machine.on_trouble(
             "t", lease, "its connection broke", unusable=False, time=time + 1
@@ -492,15 +491,15 @@ def test_every_batch_once_and_never_more_than_its_bounds(seed, order, sizes, bes
     calls, slots, delivered = [], [], []
     room = ut
 
-    def see(told):
+    def see(instructions):
         nonlocal room  # what was sent under an earlier credit is still out
         room = max(room, machine.flow.schedule.room(machine.flow.level()))
-        for told_now in told:
-            if isinstance(told_now, Send):
-                calls.append((told_now.part, told_now.teacher, told_now.lease))
-            elif isinstance(told_now, Deliver):
-                slots.append(sizes[told_now.batch])
-                delivered.append((told_now.epoch, told_now.batch))
+        for instruction in instructions:
+            if isinstance(instruction, Send):
+                calls.append((instruction.part, instruction.teacher, instruction.lease))
+            elif isinstance(instruction, Deliver):
+                slots.append(sizes[instruction.batch])
+                delivered.append((instruction.epoch, instruction.batch))
         assert machine.flow.unused + machine.ledger.samples <= max(
             ut, machine.flow.supply.credit, room
         )
@@ -551,93 +550,94 @@ def test_every_batch_once_and_never_more_than_its_bounds(seed, order, sizes, bes
 def checked(teachers=3, share=1.0):
     """Every answer is checked, and nothing was answered yet."""
     machine = reader(epochs=100, check_share=share, per_teacher=9)
-    given = [teacher(name, lease) for lease, name in enumerate("abc"[:teachers], 1)]
-    return machine, machine.on_teachers(given, {}, True, 0.0)
+    pool = [teacher(name, lease) for lease, name in enumerate("abc"[:teachers], 1)]
+    return machine, machine.on_teachers(pool, {}, True, 0.0)
 
 
 def test_an_answer_is_compared_with_that_of_another_teacher():
-    machine, told = checked()
-    sent = only(Send, told)[0]
-    told = machine.on_answer(sent.part, sent.teacher, sent.lease, 0.1)
-    (check,) = only(Check, told)
+    machine, instructions = checked()
+    sent = only(Send, instructions)[0]
+    instructions = machine.on_answer(sent.part, sent.teacher, sent.lease, 0.1)
+    (check,) = only(Check, instructions)
     assert check.part == sent.part
     assert check.teacher != sent.teacher
     assert check.first == (sent.teacher, sent.lease)
     agrees = [check.first, (check.teacher, check.lease)]
-    told = machine.on_compared(check.part, check.teacher, check.lease, agrees, 0.2)
-    assert only(EndCheck, told) == [EndCheck(check.part)]
+    instructions = machine.on_compared(check.part, check.teacher, check.lease, agrees, 0.2)
+    assert only(EndCheck, instructions) == [EndCheck(check.part)]
     assert machine.trust.checked == 1
-    assert not only(ReportBadTeacher, told)
+    assert not only(ReportBadTeacher, instructions)
 
 
 def test_the_share_says_how_many_are_checked():
-    machine, told = checked(share=0.25)
-    pending, checks = only(Send, told), 0
+    machine, instructions = checked(share=0.25)
+    pending, checks = only(Send, instructions), 0
     for _ in range(12):
         sent = pending.pop(0)
-        told = machine.on_answer(sent.part, sent.teacher, sent.lease, 0.1)
-        for delivered in only(Deliver, told):
-            told = [*told, *machine.on_slot_free(SIZES[delivered.batch], 0.1)]
-        checks += len(only(Check, told))
-        pending += only(Send, told)
+        instructions = machine.on_answer(sent.part, sent.teacher, sent.lease, 0.1)
+        for delivered in only(Deliver, instructions):
+            freed = machine.on_slot_free(SIZES[delivered.batch], 0.1)
+            instructions = [*instructions, *freed]
+        checks += len(only(Check, instructions))
+        pending += only(Send, instructions)
     assert checks == 3
 
 
 def lie(teachers, liar_is_first):
-    """One part is answered twice, and the answers differ; the machine and what it said."""
-    machine, told = checked(teachers)
-    sent = only(Send, told)[0]
-    told = machine.on_answer(sent.part, sent.teacher, sent.lease, 0.1)
-    (check,) = only(Check, told)
+    """Answer a part twice, differently; return (machine, part, wrong, right, instructions)."""
+    machine, instructions = checked(teachers)
+    sent = only(Send, instructions)[0]
+    instructions = machine.on_answer(sent.part, sent.teacher, sent.lease, 0.1)
+    (check,) = only(Check, instructions)
     second = (check.teacher, check.lease)
-    told = machine.on_compared(sent.part, *second, [second], 0.2)
+    instructions = machine.on_compared(sent.part, *second, [second], 0.2)
     wrong, right = (check.first, second) if liar_is_first else (second, check.first)
-    return machine, sent.part, wrong, right, told
+    return machine, sent.part, wrong, right, instructions
 
 
 @pytest.mark.parametrize("liar_is_first", [True, False])
 def test_a_third_teacher_decides_and_the_liar_goes(liar_is_first):
-    machine, part, wrong, right, told = lie(3, liar_is_first)
-    (judge,) = only(Check, told)
+    machine, part, wrong, right, instructions = lie(3, liar_is_first)
+    (judge,) = only(Check, instructions)
     assert judge.teacher not in (wrong[0], right[0])
-    told = machine.on_compared(part, judge.teacher, judge.lease, [right], 0.3)
-    (complaint,) = only(ReportBadTeacher, told)
+    instructions = machine.on_compared(part, judge.teacher, judge.lease, [right], 0.3)
+    (complaint,) = only(ReportBadTeacher, instructions)
     assert (complaint.teacher, complaint.lease) == wrong
     assert wrong[0] not in machine.teachers
-    (event,) = [i.event for i in only(EmitEvent, told) if i.event.KIND == "labels_disagree"]
+    (event,) = events_of("labels_disagree", instructions)
     assert event.teacher == wrong[0].upper()
 
 
 @pytest.mark.parametrize("liar_is_first", [True, False])
 def test_of_two_the_one_that_contradicts_itself_goes(liar_is_first):
-    machine, part, wrong, right, told = lie(2, liar_is_first)
-    while asked := only(Check, told):
+    machine, part, wrong, right, instructions = lie(2, liar_is_first)
+    while asked := only(Check, instructions):
         (again,) = asked
-        who = (again.teacher, again.lease)
-        told = machine.on_compared(part, *who, [right], 0.3)  # the liar says the truth now
-    (complaint,) = only(ReportBadTeacher, told)
+        who = (again.teacher, again.lease)  # the liar says the truth now
+        instructions = machine.on_compared(part, *who, [right], 0.3)
+    (complaint,) = only(ReportBadTeacher, instructions)
     assert (complaint.teacher, complaint.lease) == wrong
 
 
 def test_what_a_liar_said_is_asked_again_unless_it_was_trained_on():
     machine = reader(epochs=100, slots=2, ut=64, per_teacher=9, check_share=0.0)
-    told = machine.on_teachers(
+    instructions = machine.on_teachers(
         [teacher("a", 1), teacher("b", 2), teacher("c", 3)], {}, True, 0.0
     )
-    answered = only(Send, told)
+    answered = only(Send, instructions)
     for sent in answered:
         machine.on_answer(sent.part, sent.teacher, sent.lease, 0.1)
     used = machine.trust.trained[Witness("a", 1)].samples  # in the trainer's slots
     lied = sum(s.part.size for s in answered if s.teacher == "a")
     unused = machine.flow.unused
     machine.trust.open_case(answered[0].part, Witness("a", 1), Witness("b", 2))
-    told = machine.on_compared(answered[0].part, "b", 2, [("b", 2)], 0.2)
-    told = machine.on_compared(answered[0].part, "c", 3, [("b", 2)], 0.3)
-    (event,) = [i.event for i in only(EmitEvent, told) if i.event.KIND == "labels_disagree"]
+    instructions = machine.on_compared(answered[0].part, "b", 2, [("b", 2)], 0.2)
+    instructions = machine.on_compared(answered[0].part, "c", 3, [("b", 2)], 0.3)
+    (event,) = events_of("labels_disagree", instructions)
     assert event.sent_again == lied - used > 0
     assert event.trained == used > 0
     assert machine.flow.unused == unused - event.sent_again
-    again = [s for s in only(Send, told) if s.part in {a.part for a in answered}]
+    again = [s for s in only(Send, instructions) if s.part in {a.part for a in answered}]
     assert sum(s.part.size for s in again) == event.sent_again
     assert {s.teacher for s in again} <= {"b", "c"}
 
@@ -647,36 +647,36 @@ def test_what_a_liar_said_is_asked_again_unless_it_was_trained_on():
 def test_with_a_liar_every_batch_still_comes_once(seed, teachers):
     chance = random.Random(seed)
     machine = reader(epochs=4, sizes=[4, 3, 5], check_share=0.5, ut=40)
-    given = [teacher(f"t{i}", i, best_batch=2) for i in range(teachers)]
-    told, delivered, time = machine.on_teachers(given, {}, True, 0.0), [], 0.0
+    pool = [teacher(f"t{i}", i, best_batch=2) for i in range(teachers)]
+    instructions, delivered, time = machine.on_teachers(pool, {}, True, 0.0), [], 0.0
     calls, truth = [], {}
     while len(delivered) < 12:
         time += 0.1
         assert time < 500, "it does not come to an end"
-        for now in told:
+        for now in instructions:
             if isinstance(now, Deliver):
                 delivered.append((now.epoch, now.batch))
             elif isinstance(now, Send | Check):
                 calls.append(now)
             elif isinstance(now, EndCheck):
                 truth.pop(now.part, None)
-        freed = [machine.sizes(0)[i.batch] for i in told if isinstance(i, Deliver)]
-        told = list(machine.on_tick(time))
+        freed = [machine.sizes(0)[i.batch] for i in instructions if isinstance(i, Deliver)]
+        instructions = list(machine.on_tick(time))
         for size in freed:
-            told += machine.on_slot_free(size, time)
+            instructions += machine.on_slot_free(size, time)
         if calls:
             call = calls.pop(chance.randrange(len(calls)))
-            said_now = "lie" if call.teacher == "t0" and chance.random() < 0.5 else "truth"
+            answer = "lie" if call.teacher == "t0" and chance.random() < 0.5 else "truth"
             if isinstance(call, Send):
                 before = set(machine.trust.cases)
-                told += machine.on_answer(call.part, call.teacher, call.lease, time)
+                instructions += machine.on_answer(call.part, call.teacher, call.lease, time)
                 if set(machine.trust.cases) - before:
-                    truth[call.part] = {(call.teacher, call.lease): said_now}
+                    truth[call.part] = {(call.teacher, call.lease): answer}
             else:
-                kept = truth.get(call.part, {})
-                kept.setdefault((call.teacher, call.lease), said_now)
-                agrees = [who for who, what in kept.items() if what == said_now]
-                told += machine.on_compared(
+                answers = truth.get(call.part, {})
+                answers.setdefault((call.teacher, call.lease), answer)
+                agrees = [who for who, what in answers.items() if what == answer]
+                instructions += machine.on_compared(
                     call.part, call.teacher, call.lease, agrees, time
                 )
     assert sorted(delivered) == [(e, b) for e in range(4) for b in range(3)]
@@ -684,33 +684,33 @@ def test_with_a_liar_every_batch_still_comes_once(seed, teachers):
 
 @pytest.mark.parametrize("how", ["lost", "left", "released"])
 def test_teachers_that_come_and_go_for_weeks_leave_nothing_behind(how):
-    """What was known of each stayed: leases given up on, latencies, samples trained on."""
+    """Facts about each once stayed: leases given up on, latencies, samples trained on."""
     machine = reader(epochs=10**6, sizes=[4] * 50, check_share=0.05, ut=64)
-    told = list(machine.on_teachers([teacher("stays", 1, 100.0)], {}, True, 0.0))
+    instructions = list(machine.on_teachers([teacher("stays", 1, 100.0)], {}, True, 0.0))
     for number in range(400):
         name, lease, time = f"spot{number}", number + 2, float(number)
-        told += machine.on_teachers([teacher(name, lease, 100.0)], {}, False, time)
+        instructions += machine.on_teachers([teacher(name, lease, 100.0)], {}, False, time)
         for round_ in range(6):
-            calls, told = told, []
+            calls, instructions = instructions, []
             for call in calls:
                 if isinstance(call, Send) and call.teacher in machine.teachers:
-                    told += machine.on_answer(
+                    instructions += machine.on_answer(
                         call.part, call.teacher, call.lease, time + 0.1
                     )
                 elif isinstance(call, Check) and call.teacher in machine.teachers:
                     agrees = [call.first] if call.first else []
-                    told += machine.on_compared(
+                    instructions += machine.on_compared(
                         call.part, call.teacher, call.lease, agrees, time + 0.1
                     )
                 elif isinstance(call, Deliver):
-                    told += machine.on_slot_free(4, time + 0.1)
-            told += machine.on_tick(time + 0.1 + round_ / 100)
+                    instructions += machine.on_slot_free(4, time + 0.1)
+            instructions += machine.on_tick(time + 0.1 + round_ / 100)
         if number % 3 == 0:
-            told += machine.on_trouble(
+            instructions += machine.on_trouble(
                 name, lease, "broke", unusable=False, time=time + 0.2
             )
-        told += machine.on_teachers([], {name: how}, False, time + 0.3)
-    kept = (
+        instructions += machine.on_teachers([], {name: how}, False, time + 0.3)
+    stores = (
         *(
             machine.roster.unusable,
             machine.roster.releasing,
@@ -726,63 +726,64 @@ def test_teachers_that_come_and_go_for_weeks_leave_nothing_behind(how):
         *(machine.ledger.sent, machine.ledger.owed, machine.ledger.waiting),
     )
     assert machine.batches_delivered > 1000
-    assert max(map(len, kept)) < 100
+    assert max(map(len, stores)) < 100
 
 
 def test_on_a_link_that_is_full_few_are_asked_of_a_second_teacher():
     """Then all answers are late, and each second request makes them later."""
     machine = reader(epochs=10**6, sizes=[16] * 50, lt=256, ut=2048, t_s=300.0)
-    given = [teacher(name, number, 100.0) for number, name in enumerate("abcd")]
-    told = machine.on_teachers(given, {}, True, 0.0)
+    teachers = [teacher(name, number, 100.0) for number, name in enumerate("abcd")]
+    instructions = machine.on_teachers(teachers, {}, True, 0.0)
     answered = 0
     for second in range(1, 120):  # 16 samples a second come back, whoever computes them
-        sent = [call for call in told if isinstance(call, Send)]
-        told = [call for call in told if call not in sent[:1]]
+        sent = [call for call in instructions if isinstance(call, Send)]
+        instructions = [call for call in instructions if call not in sent[:1]]
         for call in sent[:1]:
-            told += machine.on_answer(call.part, call.teacher, call.lease, float(second))
+            now = float(second)
+            instructions += machine.on_answer(call.part, call.teacher, call.lease, now)
             answered += 1
-        for call in [call for call in told if isinstance(call, Deliver)]:
-            told.remove(call)
-            told += machine.on_slot_free(16, float(second))
+        for call in [call for call in instructions if isinstance(call, Deliver)]:
+            instructions.remove(call)
+            instructions += machine.on_slot_free(16, float(second))
         for tick in range(4):
-            told += machine.on_tick(second + tick / 4)
-        told = [call for call in told if isinstance(call, Send | Deliver)]
+            instructions += machine.on_tick(second + tick / 4)
+        instructions = [call for call in instructions if isinstance(call, Send | Deliver)]
     assert answered > 50
     assert machine.ledger.hedges <= 8 + 0.1 * answered
 
 
 def shared(name, part, t_t=40.0):
-    """A teacher of which the student has a part; t_t is the whole teacher's."""
+    """A teacher of which the student has a share; `t_t` is the rate of the whole teacher."""
     info = TeacherInfo(name=name.upper())
     return Teacher(name, 1, part * t_t, 64, info=info, share=part)
 
 
-def lived(machine, given, seconds, pace, served=40.0):
-    """What it told in so long, with teachers of `served` samples/s and a student of `pace`."""
-    told, everything = machine.on_teachers(given, {}, True, 0.0), []
+def simulate(machine, teachers, seconds, pace, served=40.0):
+    """Simulate teachers of `served` samples/s, a student of `pace`; return all instructions."""
+    instructions, everything = machine.on_teachers(teachers, {}, True, 0.0), []
     free_at, due, trains_until = Counter(), [], 0.0
     for tick in range(1, int(100 * seconds)):
         now = tick / 100
-        everything += told
-        for i in only(Send, told):
+        everything += instructions
+        for i in only(Send, instructions):
             free_at[i.teacher] = max(now, free_at[i.teacher]) + i.part.size / served
             due.append((free_at[i.teacher], i))
-        told = machine.on_tick(now)
+        instructions = machine.on_tick(now)
         for at, i in [d for d in due if d[0] <= now]:
             due.remove((at, i))
-            told += machine.on_answer(i.part, i.teacher, i.lease, now)
+            instructions += machine.on_answer(i.part, i.teacher, i.lease, now)
         if machine.slots_taken and now >= trains_until:
             trains_until = now + 4 / pace
-            told += machine.on_slot_free(4, now)
+            instructions += machine.on_slot_free(4, now)
     return everything
 
 
 def test_of_a_shared_teacher_no_more_is_asked_than_the_share():
-    """Of a third it took four fifths: whoever asks more gets more of one that serves in turn."""
+    """With a third of a teacher it once took four fifths: a teacher answers whoever asks most."""
     machine = reader(epochs=100, sizes=[4] * 100, t_s=100.0, ut=400, lt=40)
-    given = [shared("t", 0.25), teacher("u", t_t=40.0)]
+    teachers = [shared("t", 0.25), teacher("u", t_t=40.0)]
     asked = Counter()
-    for i in only(Send, lived(machine, given, 20.0, pace=100.0)):
+    for i in only(Send, simulate(machine, teachers, 20.0, pace=100.0)):
         asked[i.teacher] += i.part.size
     assert asked["t"] == pytest.approx(0.25 * 40.0 * 20.0, rel=0.1)
     assert asked["u"] == pytest.approx(40.0 * 20.0, rel=0.1)
@@ -791,27 +792,27 @@ def test_of_a_shared_teacher_no_more_is_asked_than_the_share():
 def test_a_share_that_grows_is_used_at_once():
     machine = reader(epochs=100, t_s=100.0, ut=400, lt=40)
     machine.on_teachers([shared("t", 0.05)], {}, True, 0.0)
-    told = machine.on_teachers([shared("t", 1.0)], {}, False, 0.1)
-    assert only(Send, told)  # it need not wait for two seconds of the share before
-    assert "teacher_joined" not in said(told)
+    instructions = machine.on_teachers([shared("t", 1.0)], {}, False, 0.1)
+    assert only(Send, instructions)  # it need not wait for two seconds of the share before
+    assert "teacher_joined" not in event_kinds(instructions)
 
 
 def test_what_a_student_needs_less_than_it_said_is_told_once():
     """Measured at twice its pace, it held teachers that somebody else starved for."""
-    given = [teacher("t", t_t=400.0)]
+    teachers = [teacher("t", t_t=400.0)]
 
-    def told(pace):
+    def needs_at(pace):
         machine = reader(epochs=100, sizes=[4] * 100, t_s=100.0, ut=400, lt=40)
-        return only(Need, lived(machine, given, 15.0, pace, served=400.0))
+        return only(Need, simulate(machine, teachers, 15.0, pace, served=400.0))
 
-    (need,) = told(pace=50.0)
+    (need,) = needs_at(pace=50.0)
     assert need.need == pytest.approx(1.05 * 50.0, rel=0.1)
-    assert told(pace=100.0) == []
+    assert needs_at(pace=100.0) == []
 
 
 def test_a_need_that_did_not_arrive_is_told_again_once_the_coordinator_answers():
     machine = reader(epochs=100, sizes=[4] * 100, t_s=100.0, ut=400, lt=40)
-    lived(machine, [teacher("t", t_t=400.0)], 15.0, pace=50.0, served=400.0)
+    simulate(machine, [teacher("t", t_t=400.0)], 15.0, pace=50.0, served=400.0)
     machine.on_need_failed()
     assert only(Need, machine.on_tick(15.0)) == []
     machine.on_announced()

@@ -19,15 +19,15 @@ from kdlab.papers.edl_dist.generations import (
 def group(**rules):
     machine = Generations(**{"wanted": 2, "standby": 1} | rules)
     started = machine.on_begin()
-    told = []
+    instructions = []
     for number in range(len(started)):
-        told += machine.on_ready(f"p{number}", 0.0)
-    return machine, told
+        instructions += machine.on_ready(f"p{number}", 0.0)
+    return machine, instructions
 
 
 def test_it_starts_when_enough_are_ready_and_keeps_one_beside():
-    machine, told = group()
-    assert told == [StartGeneration(1, ("p0", "p1"))]
+    machine, instructions = group()
+    assert instructions == [StartGeneration(1, ("p0", "p1"))]
     assert machine.free == ["p2"]
 
 
@@ -35,8 +35,8 @@ def test_a_lost_rank_is_replaced_by_the_one_that_stands_by():
     machine, _ = group()
     machine.on_step(10)
     assert machine.on_lost("p1", 1.0) == [StartProcess()]  # the next one to stand by
-    told = machine.on_ready("p0", 1.1)
-    assert told == [StartGeneration(2, ("p0", "p2"))]
+    instructions = machine.on_ready("p0", 1.1)
+    assert instructions == [StartGeneration(2, ("p0", "p2"))]
 
 
 def test_the_master_may_be_lost_too():
@@ -89,31 +89,32 @@ def test_a_smaller_group_saves_first_too():
 
 
 def test_generations_without_progress_end_in_an_error():
-    machine, told = group(standby=0)
+    machine, instructions = group(standby=0)
     for round_number in range(20):
-        if any(isinstance(i, Give) for i in told):
+        if any(isinstance(i, Give) for i in instructions):
             break
         machine.on_lost("p1", float(round_number))
         machine.on_ready("p0", float(round_number))
-        told = machine.on_ready("p1", float(round_number))
+        instructions = machine.on_ready("p1", float(round_number))
     assert machine.state == "failed"
-    assert "ended before one step" in told[0].failed
+    assert "ended before one step" in instructions[0].failed
 
 
 def test_losses_that_come_after_some_steps_are_bad_luck_for_long():
-    machine, told = group(standby=0)
+    machine, instructions = group(standby=0)
     for number in range(25):
         machine.on_step(number % 3)  # rolled back each time
         machine.on_lost("p1", float(number))
         machine.on_ready("p0", float(number))
-        told = machine.on_ready("p1", float(number))
-        assert told == [StartGeneration(number + 2, ("p0", "p1"))]
+        instructions = machine.on_ready("p1", float(number))
+        assert instructions == [StartGeneration(number + 2, ("p0", "p1"))]
     for number in range(25, 40):
         machine.on_step(1)
         machine.on_lost("p1", float(number))
         machine.on_ready("p0", float(number))
-        told = told if machine.state == "failed" else machine.on_ready("p1", float(number))
-    assert "came no further than step 2" in told[0].failed
+        if machine.state != "failed":
+            instructions = machine.on_ready("p1", float(number))
+    assert "came no further than step 2" in instructions[0].failed
 
 
 def test_an_error_of_its_own_is_not_tried_again():
@@ -129,9 +130,9 @@ def test_who_is_killed_for_not_letting_go_is_no_loss():
     assert machine.wanted == 3
     killed = [i.rank for i in machine.on_tick(6.1)]
     assert killed == ["p0", "p1", "p2"]
-    told = [i for name in killed for i in machine.on_lost(name, 6.2)]
+    instructions = [i for name in killed for i in machine.on_lost(name, 6.2)]
     assert machine.wanted == 3
-    assert told == [StartProcess()] * 3  # others in their place
+    assert instructions == [StartProcess()] * 3  # others in their place
     for name in ("p4", "p5"):
         assert machine.on_ready(name, 9.0) == []
     assert machine.on_ready("p6", 9.0) == [StartGeneration(2, ("p4", "p5", "p6"))]
@@ -152,13 +153,13 @@ def test_any_losses_end_in_training_again(seed, replace, standby):
     """Random losses, joins and hangs; when they end, the group trains with what it wants."""
     chance = random.Random(seed)
     machine = Generations(wanted=3, replace=replace, standby=standby)
-    alive, starting, told, names = set(), 0, machine.on_begin(), iter(range(10**6))
+    alive, starting, instructions, names = set(), 0, machine.on_begin(), iter(range(10**6))
     died, killed, wanted = 0, set(), 3
     time, step, seen = 0.0, 0, []
     for move in range(400):
         time += 1.0
-        while told:
-            instruction, *told = told
+        while instructions:
+            instruction, *instructions = instructions
             if isinstance(instruction, StartProcess):
                 starting += 1
             elif isinstance(instruction, StartGeneration):
@@ -168,7 +169,7 @@ def test_any_losses_end_in_training_again(seed, replace, standby):
             elif isinstance(instruction, Kill):
                 alive.discard(instruction.rank)
                 killed.add(instruction.rank)
-                told = [*told, *machine.on_lost(instruction.rank, time)]
+                instructions = [*instructions, *machine.on_lost(instruction.rank, time)]
         if machine.state == "training":
             step += 1
             machine.on_step(step)
@@ -179,22 +180,22 @@ def test_any_losses_end_in_training_again(seed, replace, standby):
             starting -= 1
             name = f"p{next(names)}"
             alive.add(name)
-            told = machine.on_ready(name, time)
+            instructions = machine.on_ready(name, time)
         elif kind == "let_go" and machine.busy & alive:
-            told = machine.on_ready(sorted(machine.busy & alive)[0], time)
+            instructions = machine.on_ready(sorted(machine.busy & alive)[0], time)
         elif kind == "let_go" and machine.state == "saving":
-            told = machine.on_saved(time)
+            instructions = machine.on_saved(time)
         elif kind == "lose" and alive:
             name = chance.choice(sorted(alive))
             alive.discard(name)
             in_use = name in machine.ranks and machine.state in ("training", "saving")
             died += in_use or name in machine.busy
-            told = machine.on_lost(name, time)
+            instructions = machine.on_lost(name, time)
         elif kind == "want":
             asked = chance.randint(1, 4)
             wanted, died = asked, 0
-            told = machine.on_wanted(asked)
-        told = [*told, *machine.on_tick(time)]
+            instructions = machine.on_wanted(asked)
+        instructions = [*instructions, *machine.on_tick(time)]
     assert machine.state in ("training", "saving")
     # It shrinks by those that died, and not by those it killed itself.
     assert machine.wanted == (wanted if replace else max(1, wanted - died))

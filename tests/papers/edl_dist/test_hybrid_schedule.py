@@ -19,8 +19,8 @@ def level(unused, in_flight=0, **facts):
     return BufferState(unused=unused, in_flight=in_flight, **facts)
 
 
-def told(volumes, schedule=PAPER):
-    """Replay buffer levels; what the reader was told, in order."""
+def replay(volumes, schedule=PAPER):
+    """Replay buffer levels and return the instructions to the reader, in order."""
     instructions = []
     for volume in volumes:
         schedule, now = on_volume(schedule, level(volume))
@@ -29,13 +29,13 @@ def told(volumes, schedule=PAPER):
 
 
 def test_lines_4_and_10_as_printed_hold_above_ut_and_send_again_below_lt():
-    assert told([5, 7, 8, 9, 7, 5, 4, 3, 5]) == ["hold_inputs", "send_inputs"]
+    assert replay([5, 7, 8, 9, 7, 5, 4, 3, 5]) == ["hold_inputs", "send_inputs"]
 
 
 def test_line_7_asks_for_one_teacher_until_it_joins():
-    assert told([0, 0, 0]) == ["request_teacher"]
+    assert replay([0, 0, 0]) == ["request_teacher"]
     starving, _ = on_volume(PAPER, level(0))
-    assert told([0], starving.may_ask()) == ["request_teacher"]
+    assert replay([0], starving.may_ask()) == ["request_teacher"]
 
 
 def test_the_printed_lines_know_nothing_of_what_is_in_flight():
@@ -92,7 +92,7 @@ def test_guarded_asks_and_releases_as_the_supply_says():
 
 @given(st.lists(st.integers(0, 12)), st.sampled_from([PAPER, GUARDED]))
 def test_hold_and_send_alternate(volumes, schedule):
-    switches = [i for i in told(volumes, schedule) if i.endswith("_inputs")]
+    switches = [i for i in replay(volumes, schedule) if i.endswith("_inputs")]
     assert switches == (["hold_inputs", "send_inputs"] * len(switches))[: len(switches)]
 
 

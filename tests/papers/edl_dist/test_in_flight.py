@@ -236,10 +236,10 @@ def test_every_sample_is_delivered_exactly_once(chance, tasks, teachers):
             answer(chance.choice(calls))  # also calls that were given up on long ago
         elif kind == "hedge" and ledger.sent:
             part = chance.choice(list(ledger.sent))
-            other = ledger.second(part, {o.teacher for o in ledger.sent[part]}, room=True)
-            if other is not None:
-                ledger.on_hedged(part, other, leases[other], float(move))
-                calls.append((part, other, leases[other]))
+            second = ledger.second(part, {o.teacher for o in ledger.sent[part]}, room=True)
+            if second is not None:
+                ledger.on_hedged(part, second, leases[second], float(move))
+                calls.append((part, second, leases[second]))
         elif kind == "lose":
             teacher = chance.choice(list(leases))
             ledger.on_teacher_lost(teacher, leases[teacher])

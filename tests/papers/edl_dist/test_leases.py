@@ -28,7 +28,7 @@ def covers(table):
 
 
 def parts(table, teacher):
-    """By student."""
+    """Return the parts of a teacher, by student."""
     return {s: share.part for s, share in table.leases[teacher].shares.items()}
 
 
@@ -169,12 +169,12 @@ def test_a_teacher_that_leaves_drains_for_its_student_and_is_replaced():
 def test_deltas_tell_only_what_is_new():
     table = table_with("a", "b", "c")
     table.on_demand("s", 15.0, 0.0)
-    whole = table.delta("s", -1)
-    assert whole.full
-    assert {le.teacher for le in whole.held} == {"a", "b"}
-    assert table.delta("s", whole.version).held == ()
+    first = table.delta("s", -1)
+    assert first.full
+    assert {le.teacher for le in first.held} == {"a", "b"}
+    assert table.delta("s", first.version).held == ()
     table.on_lost("a", 1.0, expired=True)
-    news = table.delta("s", whole.version)
+    news = table.delta("s", first.version)
     assert not news.full
     assert news.gone == {"a": "expired"}
     assert [le.teacher for le in news.held] == ["c"]
@@ -234,7 +234,7 @@ def test_one_teacher_serves_all_students_where_there_is_no_other():
 
 
 def test_a_share_that_grows_keeps_its_lease():
-    """What is under way stays good; its student only hears of another rate."""
+    """Parts under way stay valid; the student only hears of another rate."""
     table = table_with("a")
     table.on_demand("x", 10.0, 0.0)
     table.on_demand("y", 10.0, 0.0)
@@ -462,12 +462,12 @@ def test_a_complaint_that_comes_late_takes_nobodys_teacher():
 
 def test_a_free_teacher_that_has_the_data_comes_first():
     table = LeaseTable()
-    for name, t_t, here in (
+    for name, t_t, local_share in (
         ("fast", 900.0, 0.0),
         ("half", 500.0, 0.52),
         ("near", 100.0, 0.97),
     ):
-        table.on_ready(name, t_t, 0.0, info=TeacherInfo(here=here))
+        table.on_ready(name, t_t, 0.0, info=TeacherInfo(here=local_share))
     table.on_demand("s", 50.0, 0.0)
     assert [lease.teacher for lease in table.held_by("s")] == ["near"]
     table.on_demand("s", 550.0, 1.0)  # the others follow when it does not suffice
@@ -511,7 +511,7 @@ def test_one_teacher_more_than_its_need_is_a_students_for_a_while():
 
 
 def test_teachers_change_places_where_that_covers_both():
-    """Of 12 and 25 samples/s one had 11.5 + 7 and the other 21.9 of five that suffice."""
+    """Needs of 12 and 25 samples/s once got 11.5 + 7 and 21.9, of five teachers that suffice."""
     table = LeaseTable()
     for name, t_t in zip("abcde", (6.9, 5.2, 11.5, 7.0, 9.7), strict=True):
         table.on_ready(name, t_t, 0.0)

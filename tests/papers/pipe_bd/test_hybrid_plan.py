@@ -15,20 +15,20 @@ from kdlab.papers.pipe_bd.hybrid_plan import best_plan, count, relaying
 from kdlab.papers.pipe_bd.layerwise import packed
 
 
-def check_best(made, found, costs, *, decoupled, widest=None):
-    """It is the best plan of a table, says so, and can be carried out."""
-    expected = Everything(made, decoupled=decoupled, widest=widest).best()
-    if found.plan is None:
+def check_best(case, result, costs, *, decoupled, widest=None):
+    """Check that it is the best plan of a table, says so, and can be carried out."""
+    expected = Everything(case, decoupled=decoupled, widest=widest).best()
+    if result.plan is None:
         assert expected == inf
         return
-    assert found.step_s == pytest.approx(expected, rel=1e-9)
-    assert found.bound_s == pytest.approx(expected, rel=1e-9)
-    assert costs.step_s(found.plan) == pytest.approx(expected, rel=1e-9)
-    assert found.plan.blocks == range(made.blocks)
-    assert found.plan.decoupled == decoupled
-    if made.memory is not None and widest is None:
+    assert result.step_s == pytest.approx(expected, rel=1e-9)
+    assert result.bound_s == pytest.approx(expected, rel=1e-9)
+    assert costs.step_s(result.plan) == pytest.approx(expected, rel=1e-9)
+    assert result.plan.blocks == range(case.blocks)
+    assert result.plan.decoupled == decoupled
+    if case.memory is not None and widest is None:
         needed = memory_bytes(programme("ahd", costs, decoupled=decoupled), costs)
-        assert all(n <= m * (1 + 1e-9) for n, m in zip(needed, made.memory, strict=True))
+        assert all(n <= m * (1 + 1e-9) for n, m in zip(needed, case.memory, strict=True))
 
 
 @pytest.mark.tiered
@@ -38,32 +38,32 @@ def check_best(made, found, costs, *, decoupled, widest=None):
 def test_no_plan_is_better_than_the_planned_one(kind, decoupled):
     """300 tables of each kind at night: floats of all sizes, ties, unlike devices, memory."""
     for seed in range(examples(300, ci=30)):
-        made = table(seed, kind)
-        costs = costs_of(made)
-        check_best(made, best_plan(costs, decoupled=decoupled), costs, decoupled=decoupled)
+        case = table(seed, kind)
+        costs = costs_of(case)
+        check_best(case, best_plan(costs, decoupled=decoupled), costs, decoupled=decoupled)
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
 def test_a_few_tables_of_each_kind(decoupled):
     for kind in KINDS_OF_TABLES:
-        made = table("few", kind, blocks=4, devices=4, batch=5)
-        costs = costs_of(made)
-        check_best(made, best_plan(costs, decoupled=decoupled), costs, decoupled=decoupled)
+        case = table("few", kind, blocks=4, devices=4, batch=5)
+        costs = costs_of(case)
+        check_best(case, best_plan(costs, decoupled=decoupled), costs, decoupled=decoupled)
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
 def test_teacher_relaying_is_the_best_of_its_kind(decoupled):
     for seed in range(examples(20, quick=2)):
         for kind in KINDS_OF_TABLES:
-            made = table(seed, kind, blocks=5, devices=4)
-            costs = costs_of(made)
-            found = relaying(costs, decoupled=decoupled)
-            check_best(made, found, costs, decoupled=decoupled, widest=1)
+            case = table(seed, kind, blocks=5, devices=4)
+            costs = costs_of(case)
+            result = relaying(costs, decoupled=decoupled)
+            check_best(case, result, costs, decoupled=decoupled, widest=1)
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
 def test_the_search_of_everything_is_one(decoupled):
-    """Stage by stage from the end on, it finds what writing down all plans does."""
+    """Stage by stage from the end, it finds the same optimum as listing all plans."""
     for kind in KINDS_OF_TABLES:
         everything = Everything(table(1, kind, 3, 3, 4), decoupled=decoupled)
         assert everything.best() == pytest.approx(everything.one_by_one(), rel=1e-12)
@@ -72,18 +72,18 @@ def test_the_search_of_everything_is_one(decoupled):
 @pytest.mark.tiered
 @pytest.mark.parametrize("decoupled", [True, False])
 def test_where_there_are_too_many_kinds_a_plan_comes_with_a_bound(monkeypatch, decoupled):
-    """As if the search of all plans would take long, where another says the truth."""
+    """The exact search is switched off, and the oracle knows the true optimum."""
     monkeypatch.setattr(hybrid_plan, "_MOST_TURNS", 0)
     for seed in range(examples(100, ci=10, quick=1)):
         for kind in KINDS_OF_TABLES:
-            made = table(f"bound {seed}", kind, blocks=5, devices=4)
-            costs = costs_of(made)
-            found = best_plan(costs, decoupled=decoupled)
-            expected = Everything(made, decoupled=decoupled).best()
-            assert found.bound_s <= expected * (1 + 1e-9), (seed, kind)
-            assert found.step_s >= expected * (1 - 1e-9), (seed, kind)
-            if found.plan is not None:
-                assert costs.step_s(found.plan) == pytest.approx(found.step_s, rel=1e-9)
+            case = table(f"bound {seed}", kind, blocks=5, devices=4)
+            costs = costs_of(case)
+            result = best_plan(costs, decoupled=decoupled)
+            expected = Everything(case, decoupled=decoupled).best()
+            assert result.bound_s <= expected * (1 + 1e-9), (seed, kind)
+            assert result.step_s >= expected * (1 - 1e-9), (seed, kind)
+            if result.plan is not None:
+                assert costs.step_s(result.plan) == pytest.approx(result.step_s, rel=1e-9)
 
 
 def test_a_plan_with_a_bound_says_so(monkeypatch):
@@ -91,30 +91,30 @@ def test_a_plan_with_a_bound_says_so(monkeypatch):
     exact = programme("ahd", costs)
     assert "best of all plans for 2 kinds of devices" in exact.why
     monkeypatch.setattr(hybrid_plan, "_MOST_TURNS", 0)
-    found = programme("ahd", costs)
-    assert "the best that was found for 2 kinds of devices; no plan is faster" in found.why
-    assert found.predicted_s >= exact.predicted_s
+    plan = programme("ahd", costs)
+    assert "the best that was found for 2 kinds of devices; no plan is faster" in plan.why
+    assert plan.predicted_s >= exact.predicted_s
 
 
 def many(blocks, devices, kinds):
-    """The slower kinds are not as slow at each block."""
+    """Return costs where a slower kind of device is not equally slow at each block."""
     chance = random.Random(blocks)
-    whole = [chance.uniform(1.0, 10.0) for _ in range(blocks)]
+    base_s = [chance.uniform(1.0, 10.0) for _ in range(blocks)]
 
     def block(seconds):
         times = {r: seconds * (0.1 + 0.9 * r / 256) for r in (1, 16, 64, 128, 256)}
-        own = {r: 2 * s for r, s in times.items()}
+        twice = {r: 2 * s for r, s in times.items()}
         return Block(
-            teacher_s=times, student_s=own, output_bytes=4e3, gradient_bytes=1e6, norms=1
+            teacher_s=times, student_s=twice, output_bytes=4e3, gradient_bytes=1e6, norms=1
         )
 
     types = {
-        f"kind{k}": [block(s * (1 + 0.8 * k) * chance.uniform(0.8, 1.25)) for s in whole]
+        f"kind{k}": [block(s * (1 + 0.8 * k) * chance.uniform(0.8, 1.25)) for s in base_s]
         for k in range(kinds)
     }
-    of = [f"kind{k * kinds // devices}" for k in range(devices)]
+    device_kinds = [f"kind{k * kinds // devices}" for k in range(devices)]
     link = DeviceLink(bytes_per_s=1e9, latency_s=1e-5)
-    return StageCosts(Profile(types=types, devices=of, link=link), 256)
+    return StageCosts(Profile(types=types, devices=device_kinds, link=link), 256)
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
@@ -122,22 +122,22 @@ def many(blocks, devices, kinds):
 @pytest.mark.long
 def test_64_blocks_on_64_devices(kinds, decoupled):
     costs = many(64, 64, kinds)
-    found = best_plan(costs, decoupled=decoupled)
-    assert costs.step_s(found.plan) == pytest.approx(found.step_s)
-    assert sorted(found.plan.devices) == list(range(64))
-    assert found.looked_at < 500_000  # of 4 million stages and more
-    assert found.bound_s <= found.step_s
+    result = best_plan(costs, decoupled=decoupled)
+    assert costs.step_s(result.plan) == pytest.approx(result.step_s)
+    assert sorted(result.plan.devices) == list(range(64))
+    assert result.looked_at < 500_000  # of 4 million stages and more
+    assert result.bound_s <= result.step_s
     exact = kinds == 1 or decoupled
-    assert (found.step_s == pytest.approx(found.bound_s)) == exact
+    assert (result.step_s == pytest.approx(result.bound_s)) == exact
 
 
 @pytest.mark.parametrize(("devices", "kinds"), [(8, 8), (16, 3), (32, 3)])
 @pytest.mark.long
 def test_of_many_kinds_it_is_the_best_too(devices, kinds):
     costs = many(2 * devices, devices, kinds)
-    found = best_plan(costs)
-    assert found.step_s == pytest.approx(found.bound_s)
-    assert costs.step_s(found.plan) == pytest.approx(found.step_s)
+    result = best_plan(costs)
+    assert result.step_s == pytest.approx(result.bound_s)
+    assert costs.step_s(result.plan) == pytest.approx(result.step_s)
 
 
 @pytest.mark.parametrize(("devices", "kinds"), [(64, 4), (48, 6)])
@@ -145,10 +145,10 @@ def test_of_many_kinds_it_is_the_best_too(devices, kinds):
 def test_of_too_many_kinds_it_is_within_5_percent_of_the_bound(devices, kinds):
     """By prices, where all plans are too many to compare."""
     costs = many(devices, devices, kinds)
-    found = best_plan(costs)
-    assert found.bound_s <= found.step_s <= 1.05 * found.bound_s
-    assert costs.step_s(found.plan) == pytest.approx(found.step_s)
-    assert sorted(found.plan.devices) == list(range(devices))
+    result = best_plan(costs)
+    assert result.bound_s <= result.step_s <= 1.05 * result.bound_s
+    assert costs.step_s(result.plan) == pytest.approx(result.step_s)
+    assert sorted(result.plan.devices) == list(range(devices))
 
 
 @pytest.mark.parametrize(
@@ -170,10 +170,10 @@ def test_a_heavy_first_block_is_shared_as_in_figure_3d():
     """Section VII-A: where block 0 dominates, AHD helps and relaying alone does not."""
     blocks = [even(1.0, 2.0), *[even(0.1, 0.2) for _ in range(5)]]
     costs = StageCosts(Profile(types={"gpu": blocks}, devices=["gpu"] * 4), 256)
-    found, relayed = best_plan(costs), relaying(costs)
+    result, relayed = best_plan(costs), relaying(costs)
     assert relayed.step_s == pytest.approx(3.0)
-    assert found.step_s == pytest.approx(4.5 / 4)
-    assert len(found.plan.stages[0].devices) >= 3
+    assert result.step_s == pytest.approx(4.5 / 4)
+    assert len(result.plan.stages[0].devices) >= 3
 
 
 def test_rows_of_unlike_devices_are_those_that_end_together():
@@ -190,9 +190,9 @@ def test_a_device_gets_the_blocks_that_it_is_good_at():
         types={"a": [even(9, 1), even(1, 0)], "b": [even(0.9, 0.1), even(9, 1)]},
         devices=["a", "b"],
     )
-    found = best_plan(StageCosts(profile, 256), widest=1)
-    assert [s.devices for s in found.plan.stages] == [(1,), (0,)]
-    assert found.step_s == pytest.approx(1.0)
+    result = best_plan(StageCosts(profile, 256), widest=1)
+    assert [s.devices for s in result.plan.stages] == [(1,), (0,)]
+    assert result.step_s == pytest.approx(1.0)
 
 
 def test_a_device_that_would_only_hold_the_others_back_is_left_idle():
@@ -205,16 +205,16 @@ def test_a_device_that_would_only_hold_the_others_back_is_left_idle():
     costs = StageCosts(
         Profile(types=profile.types, devices=profile.devices, link=link), 256
     )
-    made = programme("ahd", costs)
-    assert made.plans[0].devices == (1, 2)
-    assert made.predicted_s == pytest.approx(0.15 + 2 * 0.02)
-    assert made.idle(3) == [0]
+    plan = programme("ahd", costs)
+    assert plan.plans[0].devices == (1, 2)
+    assert plan.predicted_s == pytest.approx(0.15 + 2 * 0.02)
+    assert plan.idle(3) == [0]
     assert (
-        "device 0 idle: no plan of this kind that uses more devices is as fast" in made.why
+        "device 0 idle: no plan of this kind that uses more devices is as fast" in plan.why
     )
     everyone = programme("ir", costs)
     assert everyone.idle(3) == []
-    assert everyone.predicted_s > made.predicted_s
+    assert everyone.predicted_s > plan.predicted_s
 
 
 def test_nobody_is_left_idle_where_a_plan_of_all_is_as_fast():
@@ -222,9 +222,9 @@ def test_nobody_is_left_idle_where_a_plan_of_all_is_as_fast():
     heavy = Block(teacher_s={1: 1.0, 256: 1.0}, student_s={1: 2.0, 256: 2.0})
     blocks = [heavy, *[even(0.1, 0.2) for _ in range(3)]]
     costs = StageCosts(Profile(types={"gpu": blocks}, devices=["gpu"] * 4), 256)
-    for found in (best_plan(costs), relaying(costs)):
-        assert found.step_s == pytest.approx(3.0)
-        assert sorted(found.plan.devices) == [0, 1, 2, 3]
+    for result in (best_plan(costs), relaying(costs)):
+        assert result.step_s == pytest.approx(3.0)
+        assert sorted(result.plan.devices) == [0, 1, 2, 3]
 
 
 def test_memory_that_does_not_bind_makes_no_kinds():
@@ -239,19 +239,19 @@ def test_memory_that_does_not_bind_makes_no_kinds():
         for k in range(12)
     ]
 
-    def found(memory):
+    def best_within(memory):
         profile = Profile(types={"a": blocks}, devices=["a"] * 8, memory_bytes=memory)
         return best_plan(StageCosts(profile, 16))
 
-    free = found(None)
+    free = best_within(None)
     costs = StageCosts(Profile(types={"a": blocks}, devices=["a"] * 8), 16)
     needed = sorted(memory_bytes(programme("ahd", costs), costs), reverse=True)
     assert needed[0] > needed[-1]
-    assert found([needed[0] + k for k in range(8)]) == free
+    assert best_within([needed[0] + k for k in range(8)]) == free
     # Where each has just what some device needs, they change places.
-    tight = found(needed[::-1])
+    tight = best_within(needed[::-1])
     assert (tight.step_s, tight.looked_at) == (free.step_s, free.looked_at)
-    assert found([0.99 * needed[0]] * 8).step_s > free.step_s
+    assert best_within([0.99 * needed[0]] * 8).step_s > free.step_s
 
 
 def test_a_plan_that_fits_is_preferred_to_a_faster_one_that_does_not():
@@ -260,8 +260,8 @@ def test_a_plan_that_fits_is_preferred_to_a_faster_one_that_does_not():
     ]
     profile = Profile(types={"a": blocks}, devices=["a"] * 2, memory_bytes=[6.0, 18.0])
     costs = StageCosts(profile, 8)
-    found = best_plan(costs)
-    assert sorted((s.stop - s.first, s.devices) for s in found.plan.stages) == [
+    result = best_plan(costs)
+    assert sorted((s.stop - s.first, s.devices) for s in result.plan.stages) == [
         (1, (0,)),
         (3, (1,)),
     ]
@@ -285,17 +285,17 @@ def test_without_decoupling_another_plan_may_be_the_best():
 def test_a_loader_counts_where_it_is_slower_than_the_computing():
     """Each process loads its own rows: three devices on the first block load three times faster."""
     blocks = [even(0.1, 0.2) for _ in range(2)]
-    for overlap, alone in ((1.0, 10.0), (0.0, 10.6)):
+    for overlap, expected in ((1.0, 10.0), (0.0, 10.6)):
         profile = Profile(
             types={"gpu": blocks}, devices=["gpu"], load_s=10.0, load_overlap=overlap
         )
-        assert best_plan(StageCosts(profile, 256)).step_s == pytest.approx(alone)
+        assert best_plan(StageCosts(profile, 256)).step_s == pytest.approx(expected)
     profile = Profile(
         types={"gpu": blocks}, devices=["gpu"] * 4, load_s=12.0, load_overlap=1.0
     )
-    found = best_plan(StageCosts(profile, 256))
-    assert found.step_s == pytest.approx(3.0)
-    assert len(found.plan.stages[0].devices) == 4
+    result = best_plan(StageCosts(profile, 256))
+    assert result.step_s == pytest.approx(3.0)
+    assert len(result.plan.stages[0].devices) == 4
 
 
 def test_more_rows_never_take_less_time():

@@ -1,4 +1,4 @@
-"""What meetings take is what devices took beyond their own work."""
+"""The time of meetings is the time that devices took beyond their own work."""
 
 import pytest
 
@@ -18,14 +18,14 @@ def block(teacher, student, **more):
 
 
 def profile(*times, norms=0):
-    made = [block(*t, gradient_bytes=8.0, norms=norms) for t in times]
+    blocks = [block(*t, gradient_bytes=8.0, norms=norms) for t in times]
     link = DeviceLink(bytes_per_s=1e9, latency_s=1e-4)
-    return Profile(types={"a": made}, devices=["a", "a"], link=link)
+    return Profile(types={"a": blocks}, devices=["a", "a"], link=link)
 
 
-def took_of(own, factor, *, within=False):
-    """(stage, costs, took) of all blocks on both devices, whose meetings take so many times."""
-    costs = StageCosts(own, 8)
+def took_of(block_profile, factor, *, within=False):
+    """(stage, costs, took) of all blocks on both devices; meetings take `factor` times as long."""
+    costs = StageCosts(block_profile, 8)
     (plan,) = programme("ir", costs).plans
     (stage,) = plan.stages
     cost = costs.stage_cost(stage)
@@ -45,9 +45,9 @@ def test_meetings_are_held_against_what_the_links_say(factor, within):
 
 
 def test_whoever_comes_last_waits_least():
-    stage, costs, (one, other) = took_of(profile((1, 2), norms=4), 10.0)
-    early = DeviceTimes(1, other.teacher, other.student, other.all_reduce + 5.0)
-    assert sharing_of(stage, costs, [one, early]) == pytest.approx(10.0)
+    stage, costs, (first, second) = took_of(profile((1, 2), norms=4), 10.0)
+    early = DeviceTimes(1, second.teacher, second.student, second.all_reduce + 5.0)
+    assert sharing_of(stage, costs, [first, early]) == pytest.approx(10.0)
 
 
 def test_a_device_alone_meets_nobody():

@@ -14,8 +14,8 @@ from kdlab.papers.pipe_bd.group_rows import Groups
 from kdlab.papers.pipe_bd.priced_search import PricedSearch
 
 
-def search_of(made, widest=None):
-    costs = costs_of(made)
+def search_of(case, widest=None):
+    costs = costs_of(case)
     kinds = list(dict.fromkeys(costs.kinds))
     numbers = tuple(costs.kinds.count(kind) for kind in kinds)
     groups = Groups(costs, kinds, decoupled=True)
@@ -39,23 +39,23 @@ def check(stages, groups, numbers, limit, blocks):
 @pytest.mark.parametrize("kind", KINDS_OF_TABLES)
 def test_it_finds_plans_just_above_the_optimum_and_proves_that_none_is_below(kind, widest):
     for seed in range(examples(50, ci=5, quick=1)):
-        made = table(f"prices {seed}", kind, blocks=5, devices=4)
-        optimum = Everything(made, decoupled=True, widest=widest).best()
-        search, groups, numbers = search_of(made, widest)
+        case = table(f"prices {seed}", kind, blocks=5, devices=4)
+        optimum = Everything(case, decoupled=True, widest=widest).best()
+        search, groups, numbers = search_of(case, widest)
         if optimum == inf:
             assert search.below(1e9) == (None, True)
             continue
         assert search.below(optimum * (1 - 1e-9)) == (None, True), seed
         stages, _ = search.below(optimum * (1 + 1e-9))
-        check(stages, groups, numbers, optimum * (1 + 1e-9), made.blocks)
+        check(stages, groups, numbers, optimum * (1 + 1e-9), case.blocks)
 
 
 def test_it_gives_up_without_a_claim(monkeypatch):
-    made = table("prices 0", "unlike devices", blocks=5, devices=4)
-    optimum = Everything(made, decoupled=True).best()
+    case = table("prices 0", "unlike devices", blocks=5, devices=4)
+    optimum = Everything(case, decoupled=True).best()
     monkeypatch.setattr(priced_search, "_MOST_VISITS", 0)
-    search, _, _ = search_of(made)
+    search, _, _ = search_of(case)
     assert search.below(optimum * 1.5) == (None, False)
     monkeypatch.setattr(priced_search, "_MOST_GROUPS", 1)
-    search, _, _ = search_of(made)
+    search, _, _ = search_of(case)
     assert search.below(optimum * 1.5)[1] is False

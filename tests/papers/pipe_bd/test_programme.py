@@ -1,4 +1,4 @@
-"""What every device does, for each method, and what is refused."""
+"""The work of every device, by each method, and what is refused."""
 
 import json
 
@@ -17,7 +17,7 @@ from kdlab.papers.pipe_bd.execution_plan import (
 
 def costs(blocks=4, devices=2, batch=8, memory=None, factor=1.0):
     rows = range(1, batch + 1)
-    made = [
+    table = [
         Block(
             teacher_s={r: factor * 0.001 * (k + 1) * r for r in rows},
             student_s={r: factor * 0.002 * (k + 1) * r for r in rows},
@@ -27,36 +27,36 @@ def costs(blocks=4, devices=2, batch=8, memory=None, factor=1.0):
         for k in range(blocks)
     ]
     limits = None if memory is None else (memory,) * devices
-    profile = Profile(types={"cpu": made}, devices=("cpu",) * devices, memory_bytes=limits)
+    profile = Profile(types={"cpu": table}, devices=("cpu",) * devices, memory_bytes=limits)
     return StageCosts(profile, batch)
 
 
 @pytest.mark.parametrize("name", ["tr", "ahd", "ir", "dp", "ls"])
 def test_every_block_is_trained_once_on_every_row(name):
-    made = programme(name, costs())
-    trained = [b for plan in made.plans for stage in plan.stages for b in stage.blocks]
+    chosen = programme(name, costs())
+    trained = [b for plan in chosen.plans for stage in plan.stages for b in stage.blocks]
     assert sorted(trained) == [0, 1, 2, 3]
-    assert all(sum(s.rows) == 8 for plan in made.plans for s in plan.stages)
-    assert made.blocks == 4
+    assert all(sum(s.rows) == 8 for plan in chosen.plans for s in plan.stages)
+    assert chosen.blocks == 4
     for block in range(4):
-        owner = made.owner(block)
-        assert any(block in plan.blocks for plan in made.plans_of(owner))
-    assert from_builtins(ExecutionPlan, json.loads(json.dumps(to_builtins(made)))) == made
+        owner = chosen.owner(block)
+        assert any(block in plan.blocks for plan in chosen.plans_of(owner))
+    text = json.dumps(to_builtins(chosen))
+    assert from_builtins(ExecutionPlan, json.loads(text)) == chosen
 
 
 def test_the_hybrid_plan_is_at_least_as_good_as_all_others():
-    own = costs(blocks=5, devices=3, batch=12)
-    best = programme("ahd", own).predicted_s
+    cost = costs(blocks=5, devices=3, batch=12)
+    best = programme("ahd", cost).predicted_s
     for name in ("tr", "ir", "dp", "ls"):
-        assert best <= programme(name, own).predicted_s + 1e-12
-    assert best >= own.ideal_s() - 1e-12
+        assert best <= programme(name, cost).predicted_s + 1e-12
+    assert best >= cost.ideal_s() - 1e-12
 
 
 def test_without_decoupling_a_step_waits():
-    own = costs(blocks=2)
-    assert (
-        programme("tr", own, decoupled=False).predicted_s > programme("tr", own).predicted_s
-    )
+    cost = costs(blocks=2)
+    waiting = programme("tr", cost, decoupled=False)
+    assert waiting.predicted_s > programme("tr", cost).predicted_s
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_what_cannot_be_is_said_with_numbers(name, sizes, why):
 
 
 def test_a_device_without_rows_is_left_idle():
-    made = programme("ahd", costs(blocks=1, devices=9))
-    assert made.idle(9) == [8]
-    assert "device 8 idle" in made.why
+    chosen = programme("ahd", costs(blocks=1, devices=9))
+    assert chosen.idle(9) == [8]
+    assert "device 8 idle" in chosen.why
 
 
 def test_memory_decides_between_plans():
@@ -87,14 +87,14 @@ def test_memory_decides_between_plans():
     assert len(programme("ahd", tight).plans[0].stages) == 2
     assert max(memory_bytes(programme("ahd", tight), tight)) <= 2200
     assert max(memory_bytes(programme("ir", free), free)) == 2 * 1000 + 4 * 2 * 100
-    # A baseline's task holds the teacher before it as well.
+    # A baseline's task also holds the teacher's blocks before it.
     assert memory_bytes(programme("dp", free), free)[0] >= 2000
 
 
 @pytest.mark.parametrize("name", ["tr", "ahd", "ir", "dp", "ls"])
 def test_what_is_carried_out_can_be_predicted_by_another_profile(name):
     now = costs()
-    made = programme(name, now)
-    assert predicted_s(made, now) == pytest.approx(made.predicted_s)
+    chosen = programme(name, now)
+    assert predicted_s(chosen, now) == pytest.approx(chosen.predicted_s)
     twice = costs(factor=2.0)
-    assert predicted_s(made, twice) == pytest.approx(2 * made.predicted_s)
+    assert predicted_s(chosen, twice) == pytest.approx(2 * chosen.predicted_s)
