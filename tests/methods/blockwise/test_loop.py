@@ -143,7 +143,7 @@ def test_it_saves_every_so_many_steps_and_trains_the_same(samples, tmp_path, qui
 
 @pytest.mark.long
 def test_who_leaves_has_all_save_and_end_this_generation(samples, tmp_path, quiet):
-    """Asked of one of two, which is not the master."""
+    """Both ranks count steps into one list; the first that asks to leave makes all save."""
     steps, folder = [], tmp_path / "left"
     with pytest.raises(GenerationEnds):
         trained(

@@ -139,9 +139,8 @@ def trained(
         results = in_processes(plan, folder, arguments)
     else:
         world = len(plan.devices)
-        drawn = [
-            make_pairs(norm, dtype) for _ in range(world)
-        ]  # threads would draw in turns
+        # Threads would draw from the generator in turns.
+        drawn = [make_pairs(norm, dtype) for _ in range(world)]
         results = in_threads(world, lambda r: rank(r, plan, *arguments, drawn[r], **recipe))
     blocks = [b for stage in plan.stages for b in results[stage.devices[0]]["state"]]
     for stage in plan.stages:

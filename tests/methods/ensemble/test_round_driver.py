@@ -215,9 +215,7 @@ def test_a_resumed_training_ends_as_an_undisturbed_one(
     outcome = again.run(looks=4)
     resumed = again.events.of("resumed")
     if keep_every_s and table.rounds[0].combines and kind != "easgd_async":
-        assert (
-            not resumed
-        )  # nothing was saved: it begins again; a centre is saved at the end
+        assert not resumed  # nothing was saved: only a centre is saved at a stop
     else:
         assert resumed[0].epoch == 2
     for worker in range(2):

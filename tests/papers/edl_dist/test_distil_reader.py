@@ -613,8 +613,8 @@ def test_of_two_the_one_that_contradicts_itself_goes(liar_is_first):
     machine, part, wrong, right, instructions = lie(2, liar_is_first)
     while asked := only(Check, instructions):
         (again,) = asked
-        who = (again.teacher, again.lease)  # the liar says the truth now
-        instructions = machine.on_compared(part, *who, [right], 0.3)
+        who = (again.teacher, again.lease)
+        instructions = machine.on_compared(part, *who, [right], 0.3)  # no lie this time
     (complaint,) = only(ReportBadTeacher, instructions)
     assert (complaint.teacher, complaint.lease) == wrong
 
