@@ -62,7 +62,7 @@ def ready(pool):
 
 @pytest.fixture
 def served(digits, tmp_path):
-    """Makes served sources on a pool, with a record of what they report."""
+    """Makes served sources on a pool of any kind, with a record of what they report."""
     with contextlib.ExitStack() as stack:
 
         def make(pool, **how):
@@ -127,19 +127,6 @@ def pool_here(deployment, tmp_path, monkeypatch):
     yield make
     for pool in pools:
         pool.close()
-
-
-@pytest.fixture
-def served_here(digits, tmp_path):
-    """Makes served sources on a pool in this process, with a record of what they report."""
-    with contextlib.ExitStack() as stack:
-
-        def make(pool, **how):
-            source, samples, events = served_by(pool, digits, tmp_path, **how)
-            stack.callback(source.close)
-            return source, samples, events
-
-        yield make
 
 
 @pytest.fixture

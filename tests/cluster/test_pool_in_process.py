@@ -63,15 +63,15 @@ def states(pool):
     ],
 )
 def test_every_form_conforms_and_is_the_teachers_own(
-    pool_here, served_here, teacher, digits, inputs, replies, order
+    pool_here, served, teacher, digits, inputs, replies, order
 ):
     pool = pool_here(teachers=1)
     how = {"inputs": inputs, "replies": replies, "order": order, "top_k": 9}
 
     def make(start):
-        return served_here(pool, start=start, **how)[0]
+        return served(pool, start=start, **how)[0]
 
-    _, samples, _ = served_here(pool, **how)
+    _, samples, _ = served(pool, **how)
     check_source(make, samples, epochs=3)
     loaded = teacher.load(digits[0], "cpu")
     for batch in make({"epoch": 2, "done": []}).epoch(2, ()):
@@ -82,11 +82,9 @@ def test_every_form_conforms_and_is_the_teachers_own(
 
 
 def test_kept_labels_are_asked_for_once_and_become_a_cache(
-    pool_here, served_here, teacher, digits
+    pool_here, served, teacher, digits
 ):
-    source, samples, _ = served_here(
-        pool_here(teachers=1), cache_views=1, epochs=4, record=True
-    )
+    source, samples, _ = served(pool_here(teachers=1), cache_views=1, epochs=4, record=True)
     labels = [{}, {}, {}, {}]
     for epoch in range(4):
         for batch in source.epoch(epoch, ()):
@@ -110,31 +108,31 @@ def test_kept_labels_are_asked_for_once_and_become_a_cache(
 
 
 def test_large_batches_are_cut_for_the_teachers_and_put_together(
-    pool_here, served_here, teacher, digits
+    pool_here, served, teacher, digits
 ):
     """The deployment's batch is 20; here the student's is 90, cut into five."""
-    source, _, _ = served_here(pool_here(teachers=2), batch=90, ut=400)
+    source, _, _ = served(pool_here(teachers=2), batch=90, ut=400)
     loaded = teacher.load(digits[0], "cpu")
     for batch in source.epoch(0, ()):
         assert torch.allclose(batch.soft, loaded.infer(batch.views), atol=1e-4)
 
 
-def test_an_ensemble_answers_the_mean_of_its_members(pool_here, served_here, deployment):
+def test_an_ensemble_answers_the_mean_of_its_members(pool_here, served, deployment):
     (member,) = deployment.members
     members = (replace(member, weight=1.0), replace(member, weight=3.0))
     twice = replace(deployment, members=members, teacher="ensemble")
-    single, _, _ = served_here(pool_here(teachers=1), order="strict")
-    ensemble, _, _ = served_here(pool_here(twice, teachers=1), order="strict")
+    single, _, _ = served(pool_here(teachers=1), order="strict")
+    ensemble, _, _ = served(pool_here(twice, teachers=1), order="strict")
     for expected, batch in zip(single.epoch(0, ()), ensemble.epoch(0, ()), strict=True):
         assert torch.allclose(expected.soft.log_softmax(1), batch.soft, atol=1e-4)
 
 
 @pytest.mark.parametrize("unit", ["megabytes", "memory_share"])
-def test_thresholds_may_be_bytes_or_a_share_of_the_memory(pool_here, served_here, unit):
+def test_thresholds_may_be_bytes_or_a_share_of_the_memory(pool_here, served, unit):
     size = 64 + 40  # 1×8×8 pixels and ten float32 logits
     free = psutil.virtual_memory().available
     ut = 100 * size / (1e6 if unit == "megabytes" else free)
-    source, _, _ = served_here(
+    source, _, _ = served(
         pool_here(teachers=2), epochs=2, lt=ut / 5, ut=ut, thresholds_in=unit
     )
     assert 90 <= source.reader.config.rules.ut <= 110
@@ -145,35 +143,35 @@ def test_thresholds_may_be_bytes_or_a_share_of_the_memory(pool_here, served_here
     assert counted(source)["volume_max"] >= 20
 
 
-def test_room_for_less_than_a_batch_is_refused(pool_here, served_here):
+def test_room_for_less_than_a_batch_is_refused(pool_here, served):
     with pytest.raises(BadInput, match="not more than one batch would fit"):
-        served_here(pool_here(), lt=0.0001, ut=0.001, thresholds_in="megabytes")
+        served(pool_here(), lt=0.0001, ut=0.001, thresholds_in="megabytes")
 
 
-def test_the_plans_order_is_kept_where_it_is_asked_for(pool_here, served_here):
-    source, samples, _ = served_here(pool_here(teachers=2), order="strict")
+def test_the_plans_order_is_kept_where_it_is_asked_for(pool_here, served):
+    source, samples, _ = served(pool_here(teachers=2), order="strict")
     indices = [batch.index for batch in source.epoch(0, ())]
     assert indices == list(range(len(samples.batches(0))))
 
 
-def test_what_lies_ready_stays_within_its_bounds(pool_here, served_here):
+def test_what_lies_ready_stays_within_its_bounds(pool_here, served):
     """A trainer without steps calls for a lot; never for more than there is."""
-    source, _, _ = served_here(pool_here(teachers=1), epochs=10, ut=100, lt=20)
+    source, _, _ = served(pool_here(teachers=1), epochs=10, ut=100, lt=20)
     for epoch in range(10):
         for _ in source.epoch(epoch, ()):
             assert source.figures()["volume"] >= 0  # of the ring, at any time
     assert 20 <= counted(source)["volume_max"] <= 2400  # ten epochs of 240
 
 
-def test_the_papers_policy_is_complete_too(pool_here, served_here):
-    source, samples, _ = served_here(pool_here(teachers=2), policy="paper", epochs=4)
+def test_the_papers_policy_is_complete_too(pool_here, served):
+    source, samples, _ = served(pool_here(teachers=2), policy="paper", epochs=4)
     complete(train(source, 4), samples, 4)
 
 
-def test_labels_stay_while_they_are_trained_on(pool_here, served_here):
+def test_labels_stay_while_they_are_trained_on(pool_here, served):
     """A slot is not written again before the next batch is asked for."""
     pool = pool_here(teachers=2)
-    source, _, _ = served_here(pool, epochs=3)
+    source, _, _ = served(pool, epochs=3)
     for epoch in range(3):
         for batch in source.epoch(epoch, ()):
             before = batch.soft.clone(), batch.views.clone()
@@ -182,11 +180,11 @@ def test_labels_stay_while_they_are_trained_on(pool_here, served_here):
             assert torch.equal(before[1], batch.views)
 
 
-def test_a_slow_student_gets_one_teacher_and_a_fast_one_both(pool_here, served_here):
+def test_a_slow_student_gets_one_teacher_and_a_fast_one_both(pool_here, served):
     """n = ceil(t_s / t_t); a student that goes gives its teachers back."""
     pool = pool_here(teachers=2)
     for rate, held in ((1.0, 1), (1e9, 2)):
-        source, _, events = served_here(pool, rate=rate, settle_s=600.0)
+        source, _, events = served(pool, rate=rate, settle_s=600.0)
         list(source.epoch(0, ()))
         assert len(select(events, "teacher_joined")) == held
         (scheduled,) = select(events, "scheduled")
@@ -206,12 +204,12 @@ def emulated(pool, count, rate):
 
 
 def test_teachers_that_only_take_their_time_are_leased_by_their_rate(
-    pool_here, served_here, deployment
+    pool_here, served, deployment
 ):
     pool = pool_here(replace(deployment, reference=()))
     emulated(pool, 40, 200.0)
     until(lambda: states(pool) == ["free"] * 40)
-    source, samples, events = served_here(pool, rate=1000.0, epochs=1, settle_s=600.0)
+    source, samples, events = served(pool, rate=1000.0, epochs=1, settle_s=600.0)
     complete(train(source, 1), samples, 1)
     joined = select(events, "teacher_joined")
     assert len(joined) == 5  # 1000 / 200
@@ -220,7 +218,7 @@ def test_teachers_that_only_take_their_time_are_leased_by_their_rate(
 
 @pytest.mark.parametrize("side", ["teachers", "wire"])
 def test_the_slow_side_is_named_by_what_both_sides_measure(
-    pool_here, served_here, deployment, side
+    pool_here, served, deployment, side
 ):
     pool = pool_here(replace(deployment, reference=()))
     if side == "teachers":
@@ -228,7 +226,7 @@ def test_the_slow_side_is_named_by_what_both_sides_measure(
         until(lambda: states(pool) == ["free"])
     else:
         pool.run(pool.add_teacher(chaos=True).delay(600.0, 0.1))
-    source, _, _ = served_here(pool, epochs=1, ut=60)
+    source, _, _ = served(pool, epochs=1, ut=60)
     for _ in source.epoch(0, ()):
         pass  # as fast as they come
     source.close()
@@ -240,9 +238,9 @@ def test_the_slow_side_is_named_by_what_both_sides_measure(
 # Teachers that go
 
 
-def test_a_killed_teacher_costs_no_sample(pool_here, served_here):
+def test_a_killed_teacher_costs_no_sample(pool_here, served):
     pool = pool_here(teachers=2)
-    source, samples, events = served_here(pool, rate=1e9, epochs=6, hedge=False)
+    source, samples, events = served(pool, rate=1e9, epochs=6, hedge=False)
 
     def act(epoch, number):
         if (epoch, number) == (1, 2):
@@ -255,9 +253,9 @@ def test_a_killed_teacher_costs_no_sample(pool_here, served_here):
 
 
 @pytest.mark.parametrize("order", ["any", "strict"])
-def test_what_a_silent_teacher_owes_is_asked_of_another(pool_here, served_here, order):
+def test_what_a_silent_teacher_owes_is_asked_of_another(pool_here, served, order):
     pool = pool_here(teachers=2)
-    source, samples, events = served_here(
+    source, samples, events = served(
         pool, rate=1e9, epochs=8, ut=80, order=order, hedge=False
     )
 
@@ -270,10 +268,10 @@ def test_what_a_silent_teacher_owes_is_asked_of_another(pool_here, served_here, 
     assert (lost.teacher, lost.why) == ("teacher-0", "silent beyond its lease")
 
 
-def test_a_silent_teacher_that_is_heard_again_comes_back(pool_here, served_here):
+def test_a_silent_teacher_that_is_heard_again_comes_back(pool_here, served):
     pool = pool_here(teachers=2)
     cut = pool.teachers[0]
-    source, samples, events = served_here(pool, rate=1e9, epochs=12, ut=80)
+    source, samples, events = served(pool, rate=1e9, epochs=12, ut=80)
 
     def act(epoch, number):
         if (epoch, number) == (1, 2):
@@ -292,9 +290,9 @@ def test_a_silent_teacher_that_is_heard_again_comes_back(pool_here, served_here)
     assert names.count("teacher-0") == 2
 
 
-def test_a_teacher_that_nobody_was_given_is_not_missed(pool_here, served_here):
+def test_a_teacher_that_nobody_was_given_is_not_missed(pool_here, served):
     pool = pool_here(teachers=2)
-    source, samples, events = served_here(pool, at_most=1, epochs=4)
+    source, samples, events = served(pool, at_most=1, epochs=4)
     (spare,) = [t.address for t in pool.status().teachers if t.state == "free"]
 
     def act(epoch, number):
@@ -306,9 +304,9 @@ def test_a_teacher_that_nobody_was_given_is_not_missed(pool_here, served_here):
     assert counted(source)["resends"] == 0
 
 
-def test_an_idle_teacher_that_dies_has_nothing_to_send_again(pool_here, served_here):
+def test_an_idle_teacher_that_dies_has_nothing_to_send_again(pool_here, served):
     pool = pool_here(teachers=1)
-    source, samples, events = served_here(pool, epochs=6)
+    source, samples, events = served(pool, epochs=6)
     reader = source.reader._child.reader
 
     def idle():
@@ -331,9 +329,9 @@ def test_an_idle_teacher_that_dies_has_nothing_to_send_again(pool_here, served_h
     assert counted(source)["resends"] == 0
 
 
-def test_a_polite_leave_costs_nothing(pool_here, served_here):
+def test_a_polite_leave_costs_nothing(pool_here, served):
     pool = pool_here(teachers=2)
-    source, samples, events = served_here(pool, rate=1e9, epochs=8, ut=200)
+    source, samples, events = served(pool, rate=1e9, epochs=8, ut=200)
     leaving = pool.teachers[0]
 
     def act(epoch, number):
@@ -347,9 +345,9 @@ def test_a_polite_leave_costs_nothing(pool_here, served_here):
     assert not select(events, "teacher_lost")
 
 
-def test_a_student_without_any_teacher_waits_for_the_next(pool_here, served_here):
+def test_a_student_without_any_teacher_waits_for_the_next(pool_here, served):
     pool = pool_here(teachers=1)
-    source, samples, events = served_here(pool, epochs=4, ut=60)
+    source, samples, events = served(pool, epochs=4, ut=60)
 
     def act(epoch, number):
         if (epoch, number) == (0, 1):
@@ -367,10 +365,10 @@ def test_a_student_without_any_teacher_waits_for_the_next(pool_here, served_here
     assert gone.coordinator == pool.address  # what the command to start one needs
 
 
-def test_a_stop_ends_the_wait_for_teachers(pool_here, served_here):
+def test_a_stop_ends_the_wait_for_teachers(pool_here, served):
     pool = pool_here(teachers=1)
     asked = []
-    source, _, _ = served_here(pool, epochs=50, ut=60, stop=lambda: bool(asked))
+    source, _, _ = served(pool, epochs=50, ut=60, stop=lambda: bool(asked))
 
     def act(epoch, number):
         if not asked:
@@ -381,9 +379,9 @@ def test_a_stop_ends_the_wait_for_teachers(pool_here, served_here):
         train(source, 50, act)
 
 
-def test_a_teacher_that_joins_is_used(pool_here, served_here):
+def test_a_teacher_that_joins_is_used(pool_here, served):
     pool = pool_here(teachers=1)
-    source, samples, events = served_here(pool, rate=1e9, epochs=12)
+    source, samples, events = served(pool, rate=1e9, epochs=12)
 
     def act(epoch, number):
         if (epoch, number) == (1, 0):
@@ -398,9 +396,9 @@ def test_a_teacher_that_joins_is_used(pool_here, served_here):
 
 
 @pytest.mark.parametrize("order", ["any", "strict"])
-def test_a_killed_reader_is_started_again(pool_here, served_here, order):
+def test_a_killed_reader_is_started_again(pool_here, served, order):
     pool = pool_here(teachers=2)
-    source, samples, events = served_here(pool, rate=1e9, epochs=10, ut=100, order=order)
+    source, samples, events = served(pool, rate=1e9, epochs=10, ut=100, order=order)
 
     def act(epoch, number):
         if (epoch, number) in ((3, 4), (7, 0)):
@@ -411,17 +409,17 @@ def test_a_killed_reader_is_started_again(pool_here, served_here, order):
     assert not select(events, "teacher_lost")
 
 
-def test_a_reader_that_dies_again_and_again_ends_the_run(pool_here, served_here):
+def test_a_reader_that_dies_again_and_again_ends_the_run(pool_here, served):
     pool = pool_here(teachers=1)
-    source, _, events = served_here(pool, rate=1e9, epochs=50, ut=100)
+    source, _, events = served(pool, rate=1e9, epochs=50, ut=100)
     with pytest.raises(ClusterError, match="It was restarted 5 times"):
         train(source, 50, lambda epoch, number: source.reader._child.kill())
     assert len(select(events, "reader_restarted")) == 5
 
 
-def test_the_journals_of_a_run_replay(pool_here, served_here, tmp_path):
+def test_the_journals_of_a_run_replay(pool_here, served, tmp_path):
     pool = pool_here(teachers=2, journal=str(tmp_path / "coordinator.jsonl"))
-    source, samples, _ = served_here(pool, rate=1e9, epochs=5, record=True)
+    source, samples, _ = served(pool, rate=1e9, epochs=5, record=True)
 
     def act(epoch, number):
         if (epoch, number) == (3, 0):
@@ -454,11 +452,9 @@ def test_the_journals_of_a_run_replay(pool_here, served_here, tmp_path):
 # The coordinator
 
 
-def test_a_coordinator_that_is_new_hears_everything_again(
-    pool_here, served_here, deployment
-):
+def test_a_coordinator_that_is_new_hears_everything_again(pool_here, served, deployment):
     pool = pool_here(teachers=2)
-    source, samples, events = served_here(pool, rate=1e9, epochs=12)
+    source, samples, events = served(pool, rate=1e9, epochs=12)
 
     def act(epoch, number):
         if (epoch, number) == (4, 0):
@@ -473,9 +469,9 @@ def test_a_coordinator_that_is_new_hears_everything_again(
     assert not select(events, "all_teachers_lost")
 
 
-def test_while_nobody_coordinates_the_teachers_serve_on(pool_here, served_here):
+def test_while_nobody_coordinates_the_teachers_serve_on(pool_here, served):
     pool = pool_here(teachers=2)
-    source, samples, events = served_here(pool, rate=1e9, epochs=500, ut=100)
+    source, samples, events = served(pool, rate=1e9, epochs=500, ut=100)
     ids, epoch = [], 0
 
     def train_until(condition):
@@ -493,11 +489,11 @@ def test_while_nobody_coordinates_the_teachers_serve_on(pool_here, served_here):
     assert not select(events, "teacher_lost")
 
 
-def test_two_students_share_and_the_first_loses_nothing(pool_here, served_here):
+def test_two_students_share_and_the_first_loses_nothing(pool_here, served):
     pool = pool_here(teachers=2)
-    first, samples, events = served_here(pool, rate=1e9, epochs=10, student="first")
+    first, samples, events = served(pool, rate=1e9, epochs=10, student="first")
     ids = [(0, b.ids.copy()) for b in first.epoch(0, ())]
-    second, _, _ = served_here(pool, rate=1e9, epochs=3, student="second")
+    second, _, _ = served(pool, rate=1e9, epochs=3, student="second")
     ids += [(e, b.ids.copy()) for e in range(1, 10) for b in first.epoch(e, ())]
     complete(ids, samples, 10)
     complete(train(second, 3), samples, 3)
@@ -506,9 +502,9 @@ def test_two_students_share_and_the_first_loses_nothing(pool_here, served_here):
     assert counted(first)["resends"] == 0
 
 
-def test_teachers_of_a_student_that_fell_silent_come_free(pool_here, served_here):
+def test_teachers_of_a_student_that_fell_silent_come_free(pool_here, served):
     pool = pool_here(teachers=2)
-    first, _, _ = served_here(pool, rate=1.0, epochs=2, student="one")
+    first, _, _ = served(pool, rate=1.0, epochs=2, student="one")
     list(first.epoch(0, ()))
     first.reader._child.kill()  # no goodbye
 
@@ -519,14 +515,14 @@ def test_teachers_of_a_student_that_fell_silent_come_free(pool_here, served_here
     pool.call(late)
     assert not pool.status().students
     assert states(pool) == ["free", "free"]
-    second, samples, _ = served_here(pool, rate=1e9, epochs=2, student="two")
+    second, samples, _ = served(pool, rate=1e9, epochs=2, student="two")
     complete(train(second, 2), samples, 2)
 
 
 # Teachers that must not serve
 
 
-def test_answers_that_are_no_numbers_are_refused(pool_here, served_here, spoilt):
+def test_answers_that_are_no_numbers_are_refused(pool_here, served, spoilt):
     """One weight of the pool's only teacher is NaN."""
 
     def put_nan(state):
@@ -536,11 +532,11 @@ def test_answers_that_are_no_numbers_are_refused(pool_here, served_here, spoilt)
     with pytest.raises(
         NoTeacherLeft, match=r"(5|10|20) of (5|10|20)0 numbers of its answer are not"
     ):
-        served_here(pool, wait_s=0.5)
+        served(pool, wait_s=0.5)
 
 
-def test_labels_of_another_teacher_than_asked_for_are_not_taken(pool_here, served_here):
+def test_labels_of_another_teacher_than_asked_for_are_not_taken(pool_here, served):
     pool = pool_here(teachers=1)
     pool.teacher = "another"
     with pytest.raises(NoTeacherLeft, match="it now serves teacher"):
-        served_here(pool, epochs=1, wait_s=0.5)
+        served(pool, epochs=1, wait_s=0.5)

@@ -73,22 +73,20 @@ def test_the_right_one_passes_the_probe(pool_here, deployment, right):
     assert "ready: serves models/" in pool.teachers[0].said[0]
 
 
-def test_one_with_other_views_ends_and_by_value_it_serves(
-    pool_here, served_here, deployment
-):
+def test_one_with_other_views_ends_and_by_value_it_serves(pool_here, served, deployment):
     changed = replace(deployment, identity=replace(deployment.identity, views="0" * 16))
     (refused,) = pool_here(changed, teachers=1).teachers
     assert refused.ending.code == REFUSED
     assert "makes other views" in refused.ending.why
     pool = pool_here(replace(changed, by_reference=False), teachers=1)
-    source, samples, _ = served_here(pool, inputs="value_uint8", epochs=2)
+    source, samples, _ = served(pool, inputs="value_uint8", epochs=2)
     for epoch in range(2):
         ids = np.concatenate([batch.ids.copy() for batch in source.epoch(epoch, ())])
         assert sorted(ids) == sorted(samples.train_ids())
 
 
 def test_one_with_other_data_gets_pixels_where_that_is_allowed(
-    pool_here, served_here, deployment, caplog
+    pool_here, served, deployment, caplog
 ):
     identity = replace(deployment.identity, digest="0" * 16)
     pool = pool_here(replace(deployment, identity=identity, or_value=True), teachers=1)
@@ -96,7 +94,7 @@ def test_one_with_other_data_gets_pixels_where_that_is_allowed(
     (seen,) = pool.status().teachers
     assert seen.facts.by_reference is False
     assert seen.facts.here == 0.0
-    source, samples, events = served_here(pool, epochs=2, inputs="auto")
+    source, samples, events = served(pool, epochs=2, inputs="auto")
     for epoch in range(2):
         ids = np.concatenate([batch.ids.copy() for batch in source.epoch(epoch, ())])
         assert sorted(ids) == sorted(samples.train_ids())
@@ -392,9 +390,7 @@ class LosesARow(ModelSpec):
 '''
 
 
-def test_a_model_that_loses_a_row_is_found_out(
-    pool_here, served_here, deployment, tmp_path
-):
+def test_a_model_that_loses_a_row_is_found_out(pool_here, served, deployment, tmp_path):
     digest = hashlib.sha256(LOSES_A_ROW.encode()).hexdigest()
     components = {"models/loses_a_row_here": {"source": LOSES_A_ROW, "sha256": digest}}
     define_components(components)
@@ -413,4 +409,4 @@ def test_a_model_that_loses_a_row_is_found_out(
     with pytest.raises(
         NoTeacherLeft, match=r"answered with shape \(19, 10\) for 20 samples"
     ):
-        served_here(pool, wait_s=0.5)
+        served(pool, wait_s=0.5)
