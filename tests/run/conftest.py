@@ -37,35 +37,35 @@ def answer(kdlab_cli):
     ]
 )
 def wherever(request):
-    """A test of a whole run that is done here, its ranks in threads; nightly in processes."""
+    """Run a test within this process, its ranks in threads; nightly in processes too."""
     if request.param == "here":
-        request.getfixturevalue("here")
+        request.getfixturevalue("inline_runs")
     return request.param
 
 
 @pytest.fixture
-def here():
-    """Runs are done within this process, and return when they have ended; so are their ranks."""
-    with runs_with_ranks() as made:
-        yield WholeRuns(*made)
+def inline_runs():
+    """Runs and their ranks go on within this process; `start` returns when a run has ended."""
+    with runs_with_ranks() as (runs, ranks):
+        yield WholeRuns(runs, ranks)
 
 
 class WholeRuns:
-    """What a test says of runs that are done here."""
+    """Steer runs that go on within this process."""
 
     def __init__(self, runs, ranks):
         self.runs, self.ranks = runs, ranks
 
     def stop_when(self, condition):
-        """The run is asked to stop once this is true of its folder."""
+        """Ask the run to stop once this is true of its folder."""
         self.runs.stop = condition
 
     def at_beat(self, look):
-        """Called in a rank's thread at each sign of life: (child, generation, step)."""
+        """Call this in a rank's thread at each heartbeat, with (child, generation, step)."""
         self.ranks.on_beat = look
 
     def once(self, number, step, act):
-        """`act(child)` in the process that is this rank, at the first sign of this step."""
+        """Call `act(child)` once, in the thread of this rank, when it reaches this step."""
         done = []
 
         def look(child, generation, now):

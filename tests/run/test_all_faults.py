@@ -1,4 +1,4 @@
-"""Many faults of every kind that chaos knows, in one run: as if nothing had been."""
+"""Many faults of every kind of chaos in one run; its losses are those of a quiet run."""
 
 import os
 from collections import Counter
@@ -42,7 +42,7 @@ def trains_or_ended(run, after):
 
 
 def under_way(run, after):
-    """The run, which trains beyond a step; one that a fault has ended is resumed."""
+    """Return the run once it trains beyond a step; resume it if a fault has ended it."""
     while True:
         tests_support.until(partial(trains_or_ended, run, after), every_s=0.5)
         if run.state not in ENDED:
@@ -53,7 +53,7 @@ def under_way(run, after):
 
 
 def a_lot_of_trouble(run, seed):
-    """Of all kinds; what ends the run ends the lot early. The teachers that it brought."""
+    """Cause faults of all kinds until they are done or the run ends; return new teachers."""
     every = dict.fromkeys(KINDS_HERE, 1)
     trouble = kdlab.chaos(run, seed=seed, events=20, every_s=0.7, lasts_s=1.0, **every)
     tests_support.until(lambda: trouble.finished or run.state in ENDED)
@@ -81,6 +81,6 @@ def test_many_faults_of_all_kinds_end_where_a_quiet_run_does(kdlab_home, elsewhe
     quiet.wait(timeout_s=300)
     for teacher in joined:  # they outlive the trouble, not the run
         teacher.wait(timeout=600)
-    found, expected = losses(run), losses(quiet)
-    wrong = [n for n in range(1, steps + 1) if found.get(n) != expected[n]]
+    actual, expected = losses(run), losses(quiet)
+    wrong = [n for n in range(1, steps + 1) if actual.get(n) != expected[n]]
     assert not wrong, f"{len(wrong)} of {steps} steps, from {wrong[0]} on"

@@ -106,10 +106,10 @@ def test_empty_folder_and_corrupt_image_are_named(kdlab_cli, elsewhere):
 
 
 def test_a_teacher_with_other_classes(kdlab_cli, elsewhere):
-    other = (
+    seven_classes = (
         "teacher.data={type: data/synthetic, samples: 40, classes: 7, size: 8, channels: 1}"
     )
-    err = refused(kdlab_cli, elsewhere, "smoke/in_process", other)
+    err = refused(kdlab_cli, elsewhere, "smoke/in_process", seven_classes)
     assert "7 classes" in err
     assert "has 10" in err
 
@@ -153,7 +153,7 @@ class NotInstalled(PathFinder):
 @pytest.mark.long
 def test_the_demo_without_the_package_of_its_teacher(kdlab_cli, elsewhere, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    finders = [NotInstalled if one is PathFinder else one for one in sys.meta_path]
+    finders = [NotInstalled if finder is PathFinder else finder for finder in sys.meta_path]
     monkeypatch.setattr(sys, "meta_path", finders)
     err = refused(kdlab_cli, elsewhere, "demo")
     assert "Do: pip install 'kdlab[pretrained]', or put model.safetensors of " in err

@@ -1,4 +1,4 @@
-"""Blockwise distillation as a run: plans agree, it is found out what cannot work before."""
+"""Blockwise distillation as a run: all plans agree, and bad settings are refused early."""
 
 import json
 import os
@@ -31,10 +31,10 @@ def weights(run, member):
     return load_file(run.path / "members" / member / "seed0" / "student.safetensors")
 
 
-def apart(one, two):
-    """Largest difference of any weight."""
-    assert one.keys() == two.keys()
-    return max(float((one[k].double() - two[k].double()).abs().max()) for k in one)
+def apart(first, second):
+    """Return the largest difference of any weight."""
+    assert first.keys() == second.keys()
+    return max(float((first[k].double() - second[k].double()).abs().max()) for k in first)
 
 
 @pytest.mark.processes
@@ -58,15 +58,15 @@ def test_a_run_trains_every_sample_once_and_shows_its_plan(kdlab_home, elsewhere
     (sheet,) = run.plans()
     assert sheet.member == "tr/seed0"
     assert "data:image/svg+xml;base64" in sheet._repr_html_()
-    told = list(select(run.folder.events, "trace_recorded"))
-    assert len(told) == 2  # epochs
-    assert {device for device, *_ in told[1].spans} == {0, 1}
-    assert 0 < len({step for _, _, step, *_ in told[1].spans}) <= 12
+    traces = list(select(run.folder.events, "trace_recorded"))
+    assert len(traces) == 2  # epochs
+    assert {device for device, *_ in traces[1].spans} == {0, 1}
+    assert 0 < len({step for _, _, step, *_ in traces[1].spans}) <= 12
     (profile,) = [json.loads((run.path / "profile.json").read_text())]
     assert len(profile["devices"]) == 2
     steps = [e for e in select(run.folder.events, "step_logged") if e.member == "tr/seed0"]
     losses = [e.block_losses for e in steps]
-    assert all(len(one) == 3 for one in losses)
+    assert all(len(values) == 3 for values in losses)
     assert sum(losses[-1][:2]) < sum(losses[0][:2])  # blocks learn their teacher's
     (checked,) = select(run.folder.events, "plan_measured")
     assert checked.measured_s > 0
@@ -96,19 +96,21 @@ def test_chances_depend_on_step_and_block_and_not_on_the_plan(kdlab_home, elsewh
     run = started(*dropping, "method.compare=[tr, ls]").wait(timeout_s=600)
     assert run.state == "finished", run.status
     assert apart(weights(run, "tr"), weights(run, "ls")) == 0
-    other = started(*dropping, "seeds=[1]").wait(timeout_s=600)
-    kept = load_file(other.path / "members" / "tr" / "seed1" / "student.safetensors")
-    assert apart(weights(run, "tr"), kept) > 0
+    reseeded = started(*dropping, "seeds=[1]").wait(timeout_s=600)
+    reseeded_weights = load_file(
+        reseeded.path / "members" / "tr" / "seed1" / "student.safetensors"
+    )
+    assert apart(weights(run, "tr"), reseeded_weights) > 0
 
 
 @pytest.mark.processes("two runs, within this process")
 def test_a_rank_that_is_gone_is_replaced_and_the_weights_are_those_of_a_quiet_run(
-    here, kdlab_home, elsewhere
+    inline_runs, kdlab_home, elsewhere
 ):
-    """In its third epoch, at a step after the checkpoint of the second."""
+    """The rank is killed in the third epoch, a step after the second epoch's checkpoint."""
     words = ["train.epochs=4"]
     quiet = started(*words)
-    here.once(1, 17, ThreadedRank.kill)
+    inline_runs.once(1, 17, ThreadedRank.kill)
     run = started(*words)
     assert run.state == "finished", run.status
     assert len(list(select(run.folder.events, "rank_lost"))) == 1
@@ -136,11 +138,11 @@ def test_a_killed_rank_is_replaced_and_the_weights_are_those_of_a_quiet_run(
 
 
 @pytest.mark.processes("two runs, within this process")
-def test_stopped_after_any_step_it_goes_on_there(here, kdlab_home, elsewhere):
+def test_stopped_after_any_step_it_goes_on_there(inline_runs, kdlab_home, elsewhere):
     words = ["train.epochs=3", "train.batch=16"]
     words += ["train.log_every_steps=1"]  # else it is looked at when time has passed
     quiet = started(*words)
-    here.stop_when(after(17))
+    inline_runs.stop_when(after(17))
     run = started(*words)
     assert run.state == "stopped", run.status
     (saved,) = [e.step for e in select(run.folder.events, "checkpoint_saved")][-1:]
@@ -177,11 +179,11 @@ def test_stopped_in_an_epoch_it_goes_on_there(kdlab_home, elsewhere):
 def test_fine_tuning_goes_on_from_the_distilled_student(
     wherever, kdlab_cli, digits, kdlab_home, elsewhere
 ):
-    other = (
+    student = (
         "student={type: models/cifar_resnet, depth: 8, width: [6, 6, 12, 12]}"  # adapters
     )
     run = started(
-        other, "train.epochs=8", "train.lr=0.1",
+        student, "train.epochs=8", "train.lr=0.1",
         "method.fine_tune={epochs: 4, batch: 32, lr: 0.01, threads: 1}",
     ).wait(timeout_s=600)  # fmt: skip
     member = json.loads((run.path / "members/tr/seed0/result.json").read_text())
@@ -194,8 +196,8 @@ def test_fine_tuning_goes_on_from_the_distilled_student(
     names = {}
     exec(textwrap.dedent(lines), names)  # what is printed is what a user would run
     data, _ = digits
-    found = evaluate(names["model"], data, data.test)
-    assert found.top1 == pytest.approx(member["last"]["top1"])
+    evaluation = evaluate(names["model"], data, data.test)
+    assert evaluation.top1 == pytest.approx(member["last"]["top1"])
 
 
 @pytest.mark.slow("two searches in a supernet, and two trainings of what they found")
@@ -208,14 +210,14 @@ def test_a_search_finds_a_network_and_trains_it(wherever, kdlab_cli, kdlab_home,
     ).start(lambda line: None)
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status
-    found = [e.choices for e in select(run.folder.events, "architecture_found")]
-    assert len(found) == 2
-    assert len(set(found[0])) > 1  # the architecture has moved
+    choices = [e.choices for e in select(run.folder.events, "architecture_found")]
+    assert len(choices) == 2
+    assert len(set(choices[0])) > 1  # the architecture has moved
     folder = run.path / "members" / "tr" / "seed0"
     card = yaml.safe_load((folder / "architecture.yaml").read_text())
-    assert card["choices"] == found[0]
+    assert card["choices"] == choices[0]
     retrained = json.loads((folder / "whole" / "student.json").read_text())
-    assert retrained["model"]["choices"] == found[0]
+    assert retrained["model"]["choices"] == choices[0]
     # It is a card that any experiment can use.
     shelf = elsewhere / "registry" / "students"
     shelf.mkdir(parents=True)
@@ -299,7 +301,7 @@ def test_a_profile_of_another_batch_is_refused_and_the_right_one_is_used(
 def test_a_device_that_does_not_make_it_faster_is_left_idle(
     wherever, kdlab_home, elsewhere
 ):
-    """A profile of links so slow that one device is quicker alone; the student is that of two."""
+    """With very slow links one device is quicker than two, and trains the same student."""
     first = started("train.epochs=1").wait(timeout_s=600)
     profile = json.loads((first.path / "profile.json").read_text())
     for link in profile["links"].values():

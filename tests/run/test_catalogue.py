@@ -1,4 +1,4 @@
-"""`kdlab show` says the same from what it kept as from the classes."""
+"""`kdlab show` prints the same from its stored pages as from the classes."""
 
 import re
 import subprocess
@@ -9,8 +9,8 @@ import pytest
 from kdlab.run.catalogue import describe
 
 
-def said(*arguments):
-    """By a process of its own that has not imported torch."""
+def run_kdlab(*arguments):
+    """Return what a new process of kdlab prints, and whether it imported torch."""
     asked = [sys.executable, "-X", "importtime", "-m", "kdlab", *arguments]
     done = subprocess.run(asked, capture_output=True, text=True, check=True)
     return done.stdout, re.search(r"\| +torch$", done.stderr, re.M) is not None
@@ -21,14 +21,14 @@ def said(*arguments):
     "name", [pytest.param("losses/hinton", marks=pytest.mark.nightly), "smoke/none"]
 )
 def test_what_was_shown_once_needs_no_torch_the_next_time(kdlab_home, elsewhere, name):
-    (first, _), (second, torch) = said("show", name), said("show", name)
+    (first, _), (second, torch) = run_kdlab("show", name), run_kdlab("show", name)
     assert first == second == f"{describe(name)}\n"
     assert not torch
-    kept = list((kdlab_home / "shown").glob("*.txt"))
-    assert kept
-    for path in kept:
+    pages = list((kdlab_home / "shown").glob("*.txt"))
+    assert pages
+    for path in pages:
         path.write_text("")  # damaged
-    assert said("show", name)[0] == first
+    assert run_kdlab("show", name)[0] == first
 
 
 @pytest.mark.processes

@@ -17,29 +17,29 @@ pytestmark = pytest.mark.processes("whoever is first makes the runs that all rea
 
 def test_two_runs_in_words_html_and_mlflow(of_two_seeds, of_another_rate):
     two = [of_two_seeds, of_another_rate]
-    found = kdlab.compare(*two)
-    differ = dict(found.differences())
+    comparison = kdlab.compare(*two)
+    differ = dict(comparison.differences())
     assert differ["train.lr"][1] == 0.2
     assert set(differ) == {"train.lr", "seeds"}
-    rows = found.outcomes()
+    rows = comparison.outcomes()
     assert len(rows) == 2
     assert "±" in rows[0]["top-1 %"]
     assert "±" not in rows[1]["top-1 %"]
-    assert "train.lr" in str(found)
-    assert "N-training" in str(found)
-    across = {(panel.title, panel.across) for panel in found.curves()}
+    assert "train.lr" in str(comparison)
+    assert "N-training" in str(comparison)
+    across = {(panel.title, panel.across) for panel in comparison.curves()}
     assert {("loss on labels", "seconds"), ("loss on labels", "samples")} <= across
-    assert all(len(panel.curves) == 3 for panel in found.curves())  # trainings
-    shown = found._repr_html_()
+    assert all(len(panel.curves) == 3 for panel in comparison.curves())  # trainings
+    shown = comparison._repr_html_()
     assert "Differences between the specs" in shown
     assert "data:image/svg+xml" in shown
 
-    ids = found.log()
+    ids = comparison.log()
     client = MlflowClient(two[0].result["tracking_uri"])
     for run in ids:
         names = [artifact.path for artifact in client.list_artifacts(run)]
         assert {"comparison.html", "overview.html", "overview.svg"} <= set(names)
-    (link,) = found.links()
+    (link,) = comparison.links()
     members = json.loads(link.partition("runs=")[2].partition("&")[0])
     assert len(members) == 3  # two seeds, and the other run
     assert all(client.get_run(run).info.status == "FINISHED" for run in members)
@@ -51,62 +51,64 @@ def test_two_runs_in_words_html_and_mlflow(of_two_seeds, of_another_rate):
 
 
 def test_what_a_run_told_mlflow_while_it_went_on_is_compared(taught):
-    found = kdlab.compare(taught)
-    (link,) = found.links()
+    comparison = kdlab.compare(taught)
+    (link,) = comparison.links()
     members = json.loads(link.partition("runs=")[2].partition("&")[0])
     client = MlflowClient(taught.result["tracking_uri"])
     assert len(members) == 2
     assert all(client.get_run(run).info.status == "FINISHED" for run in members)
     state = json.loads((taught.path / "tracking.json").read_text())
-    names = [one.path for one in client.list_artifacts(state["runs"][""])]
+    names = [artifact.path for artifact in client.list_artifacts(state["runs"][""])]
     assert {"overview.html", "overview.svg", "examination.html"} <= set(names)
 
 
 def test_a_comparison_ends_with_the_verdict_everywhere(taught, answer):
     verdict = taught.result["verdict"]
-    said = verdict["sentence"]
-    (alone, with_it) = (row["student_top1"] for row in taught.result["runs"])
-    assert verdict["gained"] == pytest.approx(with_it - alone)
+    sentence = verdict["sentence"]
+    (plain_top1, taught_top1) = (row["student_top1"] for row in taught.result["runs"])
+    assert verdict["gained"] == pytest.approx(taught_top1 - plain_top1)
     shared = [row["shares_cores"] for row in taught.result["runs"]]
     assert shared == [False, not torch.cuda.is_available()]
     for shown in (taught.table(), str(kdlab.compare(taught))):
         assert (NO_SPEEDS in shown) is any(shared)
         assert ("samples/s" in shown) is not any(shared)
-    assert said.startswith(f"With its teacher {with_it:.1f} %, alone {alone:.1f} %: ")
-    assert " ".join(taught.table().split()).endswith(said)
+    assert sentence.startswith(
+        f"With its teacher {taught_top1:.1f} %, alone {plain_top1:.1f} %: "
+    )
+    assert " ".join(taught.table().split()).endswith(sentence)
     assert answer("attach", taught.id)["verdict"] == verdict
-    assert answer("runs", "--compare", taught.id)["verdicts"] == [said]
-    assert html.escape(said) in kdlab.compare(taught).page()
-    assert html.escape(said) in taught.result._repr_html_()
+    assert answer("runs", "--compare", taught.id)["verdicts"] == [sentence]
+    assert html.escape(sentence) in kdlab.compare(taught).page()
+    assert html.escape(sentence) in taught.result._repr_html_()
 
     state = json.loads((taught.path / "tracking.json").read_text())
     data = MlflowClient(taught.result["tracking_uri"]).get_run(state["runs"][""]).data
-    assert data.tags["kdlab.verdict"] == said
+    assert data.tags["kdlab.verdict"] == sentence
     assert data.metrics["test/gained_with_teacher"] == pytest.approx(verdict["gained"])
-    assert data.metrics["test/plain_top1"] == pytest.approx(alone)
-    assert data.metrics["test/top1"] == pytest.approx(with_it)
+    assert data.metrics["test/plain_top1"] == pytest.approx(plain_top1)
+    assert data.metrics["test/top1"] == pytest.approx(taught_top1)
     interval = [data.metrics[f"test/gained_{end}"] for end in ("low", "high")]
     assert interval == pytest.approx([verdict["low"], verdict["high"]])
-    assert data.tags["mlflow.note.content"].startswith(page.markdown(said))
+    assert data.tags["mlflow.note.content"].startswith(page.markdown(sentence))
     assert "takes" in data.tags["mlflow.note.content"]  # what `kdlab export` does
 
 
 def test_the_better_on_validation_predicts(taught):
-    found = taught.predict(taught.test_images(2))
+    prediction = taught.predict(taught.test_images(2))
     rows = {row["member"]: row["validation_top1"] for row in taught.result["runs"]}
     best = max(rows, key=lambda name: (rows[name], name.startswith("in_process")))
-    assert found.taken.startswith(f"taken: {best}, {rows[best]:.1f} % on validation; ")
-    assert found.taken in repr(found)
-    assert html.escape(found.taken) in found._repr_html_()
+    assert prediction.taken.startswith(f"taken: {best}, {rows[best]:.1f} % on validation; ")
+    assert prediction.taken in repr(prediction)
+    assert html.escape(prediction.taken) in prediction._repr_html_()
     assert taught.predict(taught.test_images(2), member=best).taken == ""
 
 
 def test_what_is_not_in_mlflow_is_not_logged(of_two_seeds, copied):
     run = copied(of_two_seeds)
-    found = kdlab.compare(run)
-    assert found.links() == []
+    comparison = kdlab.compare(run)
+    assert comparison.links() == []
     with pytest.raises(BadInput, match="in MLflow yet"):
-        found.log()
+        comparison.log()
     (run.path / "result.json").unlink()  # as of a run that failed later
     assert "±" in kdlab.compare(run).outcomes()[0]["top-1 %"]
 

@@ -43,7 +43,7 @@ def serving(run):
 
 
 def steps(run):
-    """Of the student; its teacher may be trained before."""
+    """Return the student's steps; its teacher may be trained before."""
     return [e.step for e in events(run, "step_logged") if e.member != "teacher"]
 
 
@@ -91,9 +91,9 @@ def test_numbers_change_from_the_next_step_on(kdlab_home, elsewhere):
     (settings_changed,) = until(lambda: events(run, "settings_changed"))
     assert settings_changed.values == {"loss.temperature": 2.0, "lr_factor": 0.5}
     until(lambda: max(steps(run)) > settings_changed.step)
-    own = [e for e in events(run, "step_logged") if e.member != "teacher"]
-    later = [e.lr for e in own if e.step > settings_changed.step]
-    earlier = [e.lr for e in own if e.step <= settings_changed.step]
+    student_steps = [e for e in events(run, "step_logged") if e.member != "teacher"]
+    later = [e.lr for e in student_steps if e.step > settings_changed.step]
+    earlier = [e.lr for e in student_steps if e.step <= settings_changed.step]
     assert set(earlier) == {0.1}
     assert set(later) == {0.05}
     assert {k.name: k.value for k in run.tunables()}["loss.temperature"] == 2.0
@@ -125,7 +125,7 @@ def test_what_was_set_still_holds_after_a_resume(kdlab_home, elsewhere):
 def test_bad_orders_are_refused_and_never_sent(kdlab_home, elsewhere):
     run = started("teacher={use: teachers/digits_tiny}", "compare=[in_process]")
     until(lambda: steps(run))
-    for values, said in (
+    for values, message in (
         ({"loss.temperature": 0.0}, "loss.temperature"),
         ({"loss.temp": 3.0}, "Nearest: loss.temperature"),
         ({"lr_factor": 0.0}, "must be > 0"),
@@ -134,7 +134,7 @@ def test_bad_orders_are_refused_and_never_sent(kdlab_home, elsewhere):
     ):
         with pytest.raises((BadInput, SpecError)) as error:
             run.set(**values)
-        assert said in str(error.value), values
+        assert message in str(error.value), values
     for order in (run.add_teacher, lambda: run.kill_teacher("teacher-0")):
         with pytest.raises(BadInput, match="no teachers of its own"):
             order()
@@ -168,7 +168,7 @@ def test_teachers_and_thresholds_of_a_served_run(kdlab_home, elsewhere, kdlab_cl
     run.add_teacher()
 
     def killed():
-        """Once it is in the pool; whether this student gets it is the pool's decision."""
+        """Kill it once it is in the pool, which decides whether this student gets it."""
         if any(e.target == "teacher-2" for e in events(run, "chaos_caused")):
             return True
         run.kill_teacher("teacher-2")
@@ -180,7 +180,7 @@ def test_teachers_and_thresholds_of_a_served_run(kdlab_home, elsewhere, kdlab_cl
     }
 
     def gone(kind, order):
-        """Whether a teacher of this student is; one may be given back before it is hit."""
+        """Send the order until a teacher has gone; it may leave before the order arrives."""
         if any(e.teacher != "teacher-2" for e in events(run, kind)):
             return True
         if serving(run):
@@ -254,8 +254,8 @@ def test_a_paused_pipeline_has_the_weights_of_a_quiet_one(kdlab_home, elsewhere,
     each = until(lambda: events(run, "epoch_done"))[0].step
 
     def saved():
-        found = [e.step for e in events(run, "checkpoint_saved")]
-        return [step for step in found if step > paused.step]
+        checkpoints = [e.step for e in events(run, "checkpoint_saved")]
+        return [step for step in checkpoints if step > paused.step]
 
     # Without a pause all meet at a step. The last of an epoch is saved anyway: then once more.
     while not any(step % each for step in saved()):
@@ -266,10 +266,12 @@ def test_a_paused_pipeline_has_the_weights_of_a_quiet_one(kdlab_home, elsewhere,
     assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
     quiet = kdlab.load("smoke/blockwise", *words).start(lambda line: None)
     quiet.wait(timeout_s=600)
-    one, two = student(run), student(quiet)
-    assert one.keys() == two.keys()
+    paused_weights, quiet_weights = student(run), student(quiet)
+    assert paused_weights.keys() == quiet_weights.keys()
     # Rows are summed in the same order whatever happened in between.
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert all(
+        torch.equal(paused_weights[key], quiet_weights[key]) for key in quiet_weights
+    )
 
 
 @pytest.mark.nightly
@@ -302,13 +304,13 @@ def test_the_learning_rate_of_a_pipeline_turns_for_all_blocks(kdlab_home, elsewh
 @pytest.mark.nightly
 @pytest.mark.parametrize("processes", [True, False])
 def test_local_models_pause_turn_and_save(kdlab_home, elsewhere, processes):
-    own = {
+    settings = {
         "method": {"type": "methods/ensemble", "workers": 2, "processes": processes},
         "aggregation": {"type": "train/aggregation/model_average", "tau": 8},
         "train.epochs": 2000,
         "tracking.enabled": False,
     }
-    run = kdlab.load("smoke/ensemble", own).start(lambda line: None)
+    run = kdlab.load("smoke/ensemble", settings).start(lambda line: None)
     until(lambda: events(run, "round_closed"))
     assert [knob.name for knob in run.tunables()] == [
         "lr_factor"
@@ -358,20 +360,20 @@ SOURCES = {
 @pytest.mark.nightly
 @pytest.mark.parametrize("how", SOURCES)
 def test_taken_back_it_has_the_weights_of_a_quiet_one(kdlab_home, elsewhere, how):
-    name, own = SOURCES[how]
-    words = ("tracking.enabled=false", "train.batch=6", "train.epochs=40", *own)
+    name, overrides = SOURCES[how]
+    words = ("tracking.enabled=false", "train.batch=6", "train.epochs=40", *overrides)
 
     def begun():
         return kdlab.load(name, *words).start(lambda line: None)
 
-    def own(kind):
-        """Its teacher may be trained before."""
+    def student_events(kind):
+        """Return the student's events; its teacher may be trained before."""
         return [e for e in events(run, kind) if e.member != "teacher"]
 
     run = begun()
-    until(lambda: own("epoch_done"))
+    until(lambda: student_events("epoch_done"))
     run.checkpoint()
-    until(lambda: own("checkpoint_saved"))
+    until(lambda: student_events("checkpoint_saved"))
     run.set(lr_factor=40.0)
     (settings_changed,) = until(lambda: events(run, "settings_changed"))
     until(lambda: max(steps(run)) > settings_changed.step + 20)
@@ -384,8 +386,10 @@ def test_taken_back_it_has_the_weights_of_a_quiet_one(kdlab_home, elsewhere, how
     assert (taken.step, taken.values) == (step, {"lr_factor": 1.0})
     quiet = begun()
     quiet.wait(timeout_s=600)
-    one, two = student(run), student(quiet)
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    reverted_weights, quiet_weights = student(run), student(quiet)
+    assert all(
+        torch.equal(reverted_weights[key], quiet_weights[key]) for key in quiet_weights
+    )
 
 
 @pytest.mark.nightly
@@ -402,7 +406,7 @@ def test_local_models_have_no_one_way_back(kdlab_home, elsewhere):
 
 @pytest.mark.nightly
 def test_chaos_from_a_notebook_hits_a_pool_that_lets_nobody_else_in(kdlab_home, elsewhere):
-    """The certificates are the run's own; whoever may read them may do harm."""
+    """The certificates lie in the run's folder; whoever can read them can connect."""
     run = started(*SERVED, "teacher_pool.replace_lost=true")
     until(lambda: serving(run))
     hits = []

@@ -20,7 +20,7 @@ FILES = ("status.json", "experiment.json", "spec.yaml", "components.json", "even
 
 @pytest.fixture
 def two(elsewhere):
-    """Folders of a run that is whole, and of one that will be damaged; both finished."""
+    """Folders of two finished runs: one stays intact, the other will be damaged."""
     folders = []
     for _ in range(2):
         folder, _ = create_folder(kdlab.load("smoke/none"), "starting")
@@ -61,17 +61,17 @@ def test_a_run_under_way_is_known_although_its_status_is_damaged(two):
 
 
 def test_a_run_that_cannot_be_read_is_listed_as_such(two, kdlab_cli):
-    whole, damaged = two
+    intact, damaged = two
     (damaged.path / "status.json").write_text('{"state": 3}')
     damaged.events.unlink()
     code, out, err = kdlab_cli("runs")
     assert code == 0
     assert "unreadable" in out
-    assert whole.run_id in out
+    assert intact.run_id in out
     assert f"{damaged.run_id}: status.json in" in out
     with pytest.raises(RunFailed, match=r"status\.json in .* is damaged"):
         _ = kdlab.attach(damaged.run_id).result
-    assert kdlab.attach(whole.run_id).result["student_top1"] == 12.5
+    assert kdlab.attach(intact.run_id).result["student_top1"] == 12.5
     for words in (["stop", damaged.run_id], ["resume", damaged.run_id]):
         code, _, err = kdlab_cli(*words)
         assert (code, "Traceback" in err) in ((0, False), (2, False))
@@ -101,19 +101,17 @@ def test_what_it_was_made_of_is_named_when_damaged(two):
 @given(st.data())
 @pytest.mark.long
 def test_whatever_is_damaged_no_command_fails_for_another_run(two, kdlab_cli, data):
-    whole, damaged = two
+    intact, damaged = two
     path = damaged.path / data.draw(st.sampled_from(FILES))
     raw = path.read_bytes()
     try:
         at = data.draw(st.integers(0, len(raw) - 1))
-        other = data.draw(
-            st.one_of(st.binary(max_size=6), st.just(b"\xff"), st.just(b"[]"))
-        )
-        path.write_bytes(raw[:at] + other + raw[at + data.draw(st.integers(0, 40)) :])
+        junk = data.draw(st.one_of(st.binary(max_size=6), st.just(b"\xff"), st.just(b"[]")))
+        path.write_bytes(raw[:at] + junk + raw[at + data.draw(st.integers(0, 40)) :])
         code, out, _ = kdlab_cli("runs")
-        assert (code, whole.run_id in out, damaged.run_id in out) == (0, True, True)
+        assert (code, intact.run_id in out, damaged.run_id in out) == (0, True, True)
         assert len(all_folders()) == 2
-        assert kdlab.attach(whole.run_id).result["student_top1"] == 12.5
+        assert kdlab.attach(intact.run_id).result["student_top1"] == 12.5
         run = kdlab.attach(damaged.run_id)
         assert run.id in repr(kdlab.runs())
         with contextlib.suppress(KdlabError):  # names it; anything else is a traceback
@@ -127,15 +125,15 @@ def test_of_a_run_that_trained_all_but_what_is_damaged_can_be_read(taught, copie
     run, result = copied(taught), taught.result
     (run.path / "status.json").write_text("{")
     until(lambda: run.state == "finished")  # it has just ended: its processes are gone soon
-    found = kdlab.attach(run.id).result  # as the log tells
-    assert found["runs"] == result["runs"]
+    reread = kdlab.attach(run.id).result  # as the log tells
+    assert reread["runs"] == result["runs"]
     assert len(run.examine(most=10).ids) == 10
-    whole = (run.path / "spec.yaml").read_text()
+    spec = (run.path / "spec.yaml").read_text()
     (run.path / "spec.yaml").write_text("{[")
     with pytest.raises(BadInput, match=r"spec\.yaml in .* is damaged"):
         run.examine()
     assert kdlab.attach(run.id).result["runs"] == result["runs"]
-    (run.path / "spec.yaml").write_text(whole)
+    (run.path / "spec.yaml").write_text(spec)
     weights = run.path / "members" / "in_process" / "seed0" / "student.safetensors"
     *before, last = weights.read_bytes()
     weights.write_bytes(bytes([*before, last ^ 1]))
@@ -155,7 +153,7 @@ def test_a_tracking_that_failed_is_said(two, kdlab_cli):
 
 
 def test_a_folder_that_is_there_already_is_not_touched(elsewhere):
-    """A trial's folder of a sweep that is gone on with."""
+    """A sweep that continues finds the folder of its trial."""
     path = elsewhere / "there"
     path.mkdir()
     (path / "kept").write_text("mine")

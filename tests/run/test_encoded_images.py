@@ -127,6 +127,6 @@ def test_photos_without_labels_are_taught_by_the_teacher_alone(
     assert run.result["samples_lost"] == 0
     with pytest.raises(kdlab.KdlabError, match="treats the true class apart"):
         experiment("loss.type=losses/dkd").start(lambda line: None)
-    alone = experiment("compare=[none]").start(lambda line: None)  # of labelled ones
-    alone.wait(timeout_s=600)
-    assert alone.state == "finished", alone.status.error
+    untaught = experiment("compare=[none]").start(lambda line: None)  # of labelled ones
+    untaught.wait(timeout_s=600)
+    assert untaught.state == "finished", untaught.status.error

@@ -34,9 +34,9 @@ def experiment(*overrides):
     return kdlab.load("smoke/ensemble", "tracking.enabled=false", *overrides)
 
 
-def apart(one, two):
-    assert one.keys() == two.keys()
-    return max(float((one[k] - two[k]).abs().max()) for k in one)
+def apart(first, second):
+    assert first.keys() == second.keys()
+    return max(float((first[k] - second[k]).abs().max()) for k in first)
 
 
 def student(run, member):
@@ -87,22 +87,24 @@ def test_four_methods_side_by_side(kdlab_home, elsewhere):
     for picture in ("curves.png", "histograms.png"):
         assert (ec / picture).stat().st_size > 5000
     assert (run.path / "comparison.png").stat().st_size > 10_000
-    said = str(kdlab.compare(run))
+    text = str(kdlab.compare(run))
     for name, row in rows.items():
-        assert f"| {name} |" in said
-        assert f"{100 - row['global_top1']:.2f}" in said
+        assert f"| {name} |" in text
+        assert f"{100 - row['global_top1']:.2f}" in text
     # The ensemble of E-DNN can be a teacher: a card lists its networks.
     card = (ec / "ensemble.yaml").read_text()
     assert card.count("weights:") == 3
-    said = export_global(run.id, out=str(elsewhere / "averaged"), member="ma_dnn/seed0")
-    assert str(elsewhere / "averaged.safetensors") in said
+    text = export_global(run.id, out=str(elsewhere / "averaged"), member="ma_dnn/seed0")
+    assert str(elsewhere / "averaged.safetensors") in text
     assert (elsewhere / "averaged.json").is_file()
     export_global(run.id, out=str(elsewhere / "ec_dnn"), member="ec_dnn/seed0")
     teacher = yaml.safe_load((elsewhere / "ec_dnn" / "ensemble.yaml").read_text())
-    networks = [load_exported(one["model"]["weights"]).eval() for one in teacher["teacher"]]
+    networks = [
+        load_exported(network["model"]["weights"]).eval() for network in teacher["teacher"]
+    ]
     data = experiment().spec.data.load()
-    whole = combined(networks, Combination.from_weights([1.0] * len(networks)))
-    accuracy = evaluate(whole, data, data.test, 256).top1
+    ensemble = combined(networks, Combination.from_weights([1.0] * len(networks)))
+    accuracy = evaluate(ensemble, data, data.test, 256).top1
     assert accuracy == pytest.approx(rows["ec_dnn"]["global_top1"], abs=0.01)
     (run.path / "members/e_dnn/seed0/ensemble.yaml").unlink()
     with pytest.raises(NotFoundError, match="no global model"):
@@ -112,13 +114,15 @@ def test_four_methods_side_by_side(kdlab_home, elsewhere):
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_processes_give_what_one_process_gives(kdlab_home, elsewhere):
-    together = experiment("method.processes=false").start().wait(timeout_s=600)
-    apart_ = experiment().start().wait(timeout_s=600)
-    assert apart_.state == "finished", apart_.status
+    in_one_process = experiment("method.processes=false").start().wait(timeout_s=600)
+    in_workers = experiment().start().wait(timeout_s=600)
+    assert in_workers.state == "finished", in_workers.status
     for name in ("s_dnn", "e_dnn", "ma_dnn", "ec_dnn"):
-        assert apart(student(together, name), student(apart_, name)) == 0, name
-    for one, two in zip(together.result["runs"], apart_.result["runs"], strict=True):
-        assert one["global_top1"] == two["global_top1"]
+        assert apart(student(in_one_process, name), student(in_workers, name)) == 0, name
+    for first, second in zip(
+        in_one_process.result["runs"], in_workers.result["runs"], strict=True
+    ):
+        assert first["global_top1"] == second["global_top1"]
 
 
 @pytest.mark.slow("four workers, each a Python with torch, and one of them twice")
@@ -138,17 +142,17 @@ def test_a_hung_worker_is_killed_and_replaced_and_nothing_is_lost(
     assert [(e.KIND, e.worker) for e in news] == [(kind, 2) for kind in HANG]
     assert news[0].silent_s > 3
     (again,) = [e for e in select(run.folder.events, "worker_started") if e.again]
-    said = [e.text() for e in (*news, again)]
-    assert "worker 2 sent no heartbeat for 3 s; it is killed" in said[0]
-    assert said[1].endswith("worker-2-process-0.log")
-    assert said[2] == f"worker 2 restarted as process {again.pid}"
-    assert not any("\n" in line for line in said)
+    texts = [e.text() for e in (*news, again)]
+    assert "worker 2 sent no heartbeat for 3 s; it is killed" in texts[0]
+    assert texts[1].endswith("worker-2-process-0.log")
+    assert texts[2] == f"worker 2 restarted as process {again.pid}"
+    assert not any("\n" in line for line in texts)
     assert not list(select(run.folder.events, "round_incomplete"))
     for key in ("samples_seen", "samples_lost", "global_top1"):
         assert run.result[key] == quiet.result[key]
     assert run.result["samples_lost"] == 0
-    (kept,) = run.path.glob("members/*/*/worker-2/odometer")
-    undone = Odometer(kept).undone
+    (odometer,) = run.path.glob("members/*/*/worker-2/odometer")
+    undone = Odometer(odometer).undone
     assert run.result["samples_rolled_back"] == 10 * undone
     assert "not trained on" not in run.table()
     looks = [
@@ -167,8 +171,8 @@ def hit(run, what, number):
 
     def busy():
         done = [e for e in select(run.folder.events, "worker_done") if e.worker == 2]
-        other = "combine" if what == "train" else "train"
-        return [e for e in done if e.what == other and e.work["round"] >= 1]
+        part = "combine" if what == "train" else "train"
+        return [e for e in done if e.what == part and e.work["round"] >= 1]
 
     until(busy)
     started = select(run.folder.events, "worker_started")
@@ -201,8 +205,8 @@ def test_a_killed_worker_leaves_the_round_and_comes_back(kdlab_home, elsewhere, 
     assert row["samples_lost"] == lost
     total = lost + row["samples_seen"]
     why = f"{len(missed)} of {len(sizes)} rounds went without worker 2"
-    said = f"{why}: {lost:,} of {total:,} samples of ec_dnn/seed0 were not trained on."
-    assert run.table().splitlines()[0] == said
+    summary = f"{why}: {lost:,} of {total:,} samples of ec_dnn/seed0 were not trained on."
+    assert run.table().splitlines()[0] == summary
 
 
 @pytest.mark.nightly
@@ -331,10 +335,10 @@ def test_served_soft_labels_and_averaged_weights(kdlab_home, elsewhere):
 def test_the_result_says_what_it_was(kdlab_home, elsewhere):
     run = experiment(*EC, "method.processes=false", "method.final=validation").start()
     run.wait(timeout_s=600)
-    kept = json.loads((run.path / "members/ec_dnn/seed0/result.json").read_text())
-    assert kept["workers"] == 3
-    assert kept["figures"]["iterations"] == kept["steps"] - 4 * (kept["steps"] // 12)
-    assert kept["last"] == kept["best"]  # the student is the best on validation
+    result = json.loads((run.path / "members/ec_dnn/seed0/result.json").read_text())
+    assert result["workers"] == 3
+    assert result["figures"]["iterations"] == result["steps"] - 4 * (result["steps"] // 12)
+    assert result["last"] == result["best"]  # the student is the best on validation
 
 
 RIVALS = {
@@ -374,5 +378,5 @@ def test_every_rival_trains_to_its_end(kdlab_home, elsewhere):
     for name in RIVALS:
         folder = run.path / "members" / name / "seed0"
         assert (folder / "student.safetensors").is_file()
-        kept = "ensemble.yaml" if name == "codistillation" else "global.safetensors"
-        assert (folder / kept).is_file()
+        file = "ensemble.yaml" if name == "codistillation" else "global.safetensors"
+        assert (folder / file).is_file()

@@ -1,4 +1,4 @@
-"""What an experiment will take: reckoned from rates that are said here, not measured."""
+"""Estimates of an experiment, from rates that are set by the tests, not measured."""
 
 import math
 
@@ -18,7 +18,7 @@ TEACHER = NetworkRates(trained=200.0, asked=500.0, parameters=10_000_000, step_m
 
 @pytest.fixture(autouse=True)
 def rates(monkeypatch):
-    """Of this machine, as they are said; views at 2,000 a second."""
+    """Rates of networks are set, none is measured; 2,000 views are made a second."""
 
     def measured(spec, recipe, shape, classes):
         assert isinstance(recipe, Recipe)
@@ -35,20 +35,20 @@ def of(name, *settings):
     return estimate(kdlab.load(f"smoke/{name}", *settings).spec)
 
 
-def stage(found):
-    (one,) = found.stages
-    return one
+def stage(forecast):
+    (entry,) = forecast.stages
+    return entry
 
 
 def looks_s(data, recipe):
-    """Evaluation: validation after each epoch and the test images once, at views' rate."""
+    """Seconds of evaluation: validation after each epoch, the test images once."""
     asked = recipe.epochs * len(data.validation) + len(data.test)
     return asked / 2000
 
 
 @pytest.fixture
 def once(digits):
-    """Seconds of two epochs at a second each sample, and of looks in them."""
+    """Seconds of two epochs at so many seconds a sample, with their evaluation."""
     data, _ = digits
     recipe = kdlab.load("smoke/none").spec.train
     return lambda each_s, before=0.0: (
@@ -57,11 +57,15 @@ def once(digits):
 
 
 def test_without_a_teacher_the_slower_of_steps_and_views_counts(once, monkeypatch):
-    found = of("none")
-    assert found.teacher is None
-    assert (found.label_bytes, found.wire_bytes, found.teachers_needed) == (0, 0, None)
-    assert stage(found).seconds == pytest.approx(once(1 / 1000))
-    assert (stage(found).samples_per_second, stage(found).bound_by) == (
+    forecast = of("none")
+    assert forecast.teacher is None
+    assert (forecast.label_bytes, forecast.wire_bytes, forecast.teachers_needed) == (
+        0,
+        0,
+        None,
+    )
+    assert stage(forecast).seconds == pytest.approx(once(1 / 1000))
+    assert (stage(forecast).samples_per_second, stage(forecast).bound_by) == (
         pytest.approx(1000),
         "the student's steps",
     )
@@ -71,27 +75,29 @@ def test_without_a_teacher_the_slower_of_steps_and_views_counts(once, monkeypatc
 
 
 def test_a_teacher_in_the_process_answers_in_turn_with_the_student(once):
-    found = of("in_process")
-    assert stage(found).seconds == pytest.approx(once(1 / 1000 + 1 / 500))
-    assert stage(found).bound_by == "student and teacher in turn"
-    assert found.wire_bytes == 0
-    assert found.label_bytes == 40  # ten classes
+    forecast = of("in_process")
+    assert stage(forecast).seconds == pytest.approx(once(1 / 1000 + 1 / 500))
+    assert stage(forecast).bound_by == "student and teacher in turn"
+    assert forecast.wire_bytes == 0
+    assert forecast.label_bytes == 40  # ten classes
 
 
 def test_kept_labels_are_made_once_before_the_first_epoch(once, digits):
-    found = of("cached")
-    assert stage(found).seconds == pytest.approx(once(1 / 1000, len(digits[0].train) / 500))
-    assert found.disk_mb > of("in_process").disk_mb
+    forecast = of("cached")
+    assert stage(forecast).seconds == pytest.approx(
+        once(1 / 1000, len(digits[0].train) / 500)
+    )
+    assert forecast.disk_mb > of("in_process").disk_mb
 
 
 def test_served_teachers_share_the_cores_with_the_student(once):
     """Two teachers of a thread each beside a student of one, on four cores, or on one."""
-    found = of("served")
+    forecast = of("served")
     # A thread of the teacher answers 500/s: two of them are as fast as the student.
-    assert stage(found).seconds == pytest.approx(once(1 / 1000, 6.0))
-    assert found.teachers_needed == 2
-    assert found.wire_bytes > found.label_bytes > 0
-    assert "2 served teachers keep up with the student" in repr(found)
+    assert stage(forecast).seconds == pytest.approx(once(1 / 1000, 6.0))
+    assert forecast.teachers_needed == 2
+    assert forecast.wire_bytes > forecast.label_bytes > 0
+    assert "2 served teachers keep up with the student" in repr(forecast)
     crowded = of("served", "teacher_pool.threads=3")
     assert stage(crowded).bound_by == "the student's steps"
     assert stage(crowded).samples_per_second == pytest.approx(1000 * 4 / 7)
@@ -100,10 +106,10 @@ def test_served_teachers_share_the_cores_with_the_student(once):
 def test_emulated_teachers_have_the_rate_they_are_said_to_have():
     pool = EmulatedPool(teachers=3, t_t=200.0)
     settings = "teacher_pool={type: cluster/emulated_pool, teachers: 3, t_t: 200.0}"
-    found = of("served", settings)
-    assert stage(found).samples_per_second == pytest.approx(pool.teachers * pool.t_t)
-    assert stage(found).bound_by == "teachers"
-    assert found.teachers_needed == math.ceil(1000 / 200)
+    forecast = of("served", settings)
+    assert stage(forecast).samples_per_second == pytest.approx(pool.teachers * pool.t_t)
+    assert stage(forecast).bound_by == "teachers"
+    assert forecast.teachers_needed == math.ceil(1000 / 200)
 
 
 def test_memory_counts_each_served_teacher_and_its_engines():
@@ -118,19 +124,19 @@ def test_memory_counts_each_served_teacher_and_its_engines():
 
 def test_a_teacher_without_weights_is_a_stage_of_its_own(monkeypatch, digits):
     monkeypatch.setattr(estimating, "prepared", lambda spec: None)
-    found = of("in_process")
-    first, second = found.stages
+    forecast = of("in_process")
+    first, second = forecast.stages
     assert (first.name, first.about) == ("teacher", "2 epochs, once: it is kept")
     assert first.samples_per_second == 200
     asked = 2 * len(digits[0].validation) + len(digits[0].test)
     assert first.seconds == pytest.approx(4 + 2 * len(digits[0].train) / 200 + asked / 500)
-    assert found.seconds == pytest.approx(first.seconds + second.seconds)
+    assert forecast.seconds == pytest.approx(first.seconds + second.seconds)
     assert len(of("none").stages) == 1  # nobody asks it
 
 
 def test_members_are_reckoned_one_by_one():
-    found = of("in_process", {"compare": ["none", "in_process"], "seeds": [0, 1]})
-    assert [one.name for one in found.stages] == [
+    forecast = of("in_process", {"compare": ["none", "in_process"], "seeds": [0, 1]})
+    assert [entry.name for entry in forecast.stages] == [
         "none/seed0", "in_process/seed0", "none/seed1", "in_process/seed1",
     ]  # fmt: skip
 
@@ -149,13 +155,15 @@ def test_what_has_plans_of_its_own_is_refused(name):
 
 
 def test_an_estimate_is_a_table_and_facts():
-    one = StageEstimate("none/seed0", "N-training", 90.0, 1234.5, "views")
-    found = Estimate((one,), STUDENT, TEACHER, 2000.0, 1500.0, 20.0, 40, 56.0, 3)
-    assert "about 1:30 min in all" in repr(found)
-    assert "none/seed0: N-training" in repr(found)
-    assert "1,234" in repr(found)
-    assert "the teacher answers 500 samples/s, 40 bytes of soft labels each" in repr(found)
-    assert "56 bytes on the wire" in repr(found)
-    assert "0.1 MB/s" in repr(found)
-    assert found.to_json()["seconds"] == 90.0
-    assert "<table" in found._repr_html_()
+    entry = StageEstimate("none/seed0", "N-training", 90.0, 1234.5, "views")
+    forecast = Estimate((entry,), STUDENT, TEACHER, 2000.0, 1500.0, 20.0, 40, 56.0, 3)
+    assert "about 1:30 min in all" in repr(forecast)
+    assert "none/seed0: N-training" in repr(forecast)
+    assert "1,234" in repr(forecast)
+    assert "the teacher answers 500 samples/s, 40 bytes of soft labels each" in repr(
+        forecast
+    )
+    assert "56 bytes on the wire" in repr(forecast)
+    assert "0.1 MB/s" in repr(forecast)
+    assert forecast.to_json()["seconds"] == 90.0
+    assert "<table" in forecast._repr_html_()

@@ -13,56 +13,56 @@ from kdlab.run.outputs.examination import ModelInspection
 
 @pytest.mark.processes
 def test_a_finished_run_is_examined(taught):
-    found = taught.examine()
-    assert found.students == ["none/seed0", "in_process/seed0"]
-    right = {name: top1 for name, top1, *_ in found.table()}
+    inspection = taught.examine()
+    assert inspection.students == ["none/seed0", "in_process/seed0"]
+    right = {name: top1 for name, top1, *_ in inspection.table()}
     for row in taught.result["runs"]:  # the same weights, the same images
         assert float(right[row["member"]]) == pytest.approx(row["student_top1"], abs=0.01)
     assert float(right["teacher"]) == pytest.approx(taught.result["teacher_top1"], abs=0.01)
-    assert set(found.calibration()) == {"teacher", *found.students}
-    rows = found.agreement("none/seed0")
+    assert set(inspection.calibration()) == {"teacher", *inspection.students}
+    rows = inspection.agreement("none/seed0")
     assert "<table" in rows._repr_html_()
-    assert sum(row["images"] for row in rows) == len(found.ids)
+    assert sum(row["images"] for row in rows) == len(inspection.ids)
     assert all(0 <= row["agree %"] <= 100 for row in rows)
-    pictures = found.top_disagreements(3)
+    pictures = inspection.top_disagreements(3)
     assert pictures.images.shape[0] == len(pictures.lines) == 3
     assert pictures._repr_html_().count("data:image/png;base64,") == 3
-    assert_the_mistakes_are_shown(found)
+    assert_the_mistakes_are_shown(inspection)
     few = taught.examine("validation", most=10)
     assert len(few.ids) == 10
     assert len(set(few.labels)) > 5  # of all classes, however files are sorted
     with pytest.raises(NotFoundError, match="no model named 'served'"):
-        found.agreement("served")
+        inspection.agreement("served")
     assert "student_top1" in taught.result._repr_html_()
     assert taught.id in taught._repr_html_()
     with pytest.raises(NotFoundError, match="has no plan"):
         taught.plans()
 
 
-def assert_the_mistakes_are_shown(found):
-    """Of two students, in text, on a page, and as facts."""
-    one, other = found.students
-    wrong = found.answers[other].argmax(1) != found.labels
-    matrix = found.confusion(other)
-    assert matrix.confusion.counts.sum() == len(found.ids)
-    assert np.trace(matrix.confusion.counts) == len(found.ids) - wrong.sum()
-    assert sum(row["images"] for row in found.confused(100, other)) == wrong.sum()
+def assert_the_mistakes_are_shown(inspection):
+    """Check the mistakes of two students, in text, on a page, and as facts."""
+    plain, taught = inspection.students
+    wrong = inspection.answers[taught].argmax(1) != inspection.labels
+    matrix = inspection.confusion(taught)
+    assert matrix.confusion.counts.sum() == len(inspection.ids)
+    assert np.trace(matrix.confusion.counts) == len(inspection.ids) - wrong.sum()
+    assert sum(row["images"] for row in inspection.confused(100, taught)) == wrong.sum()
     shown = matrix._repr_html_()
     opened = re.findall(r'<button type="button" popovertarget="([^"]+)"', shown)
     assert opened
     assert all(f'<div popover id="{name}"' in shown for name in opened)
     assert shown.count("<figure") == shown.count("data:image/png;base64,")
-    assert repr(matrix).startswith(f"{other}: is, taken for")
-    worst = found.mistakes(1000, other)
+    assert repr(matrix).startswith(f"{taught}: is, taken for")
+    worst = inspection.mistakes(1000, taught)
     assert len(worst) == wrong.sum()
     assert all(lines[0] != lines[1].replace("student", "is") for lines in worst.lines)
-    rows = found.per_class(other)
+    rows = inspection.per_class(taught)
     assert rows[0]["recall %"] == min(row["recall %"] for row in rows)
-    whole = found._repr_html_()
-    assert whole.count("data:image/svg+xml;base64,") == 3  # calibration, how sure each is
-    assert "Confusion matrix of the teacher" in whole
-    facts = found.to_json()
-    assert [row["name"] for row in facts["students"]] == ["teacher", one, other]
+    page = inspection._repr_html_()
+    assert page.count("data:image/svg+xml;base64,") == 3  # calibration, how sure each is
+    assert "Confusion matrix of the teacher" in page
+    facts = inspection.to_json()
+    assert [row["name"] for row in facts["students"]] == ["teacher", plain, taught]
 
 
 def test_a_batch_is_what_the_student_sees(kdlab_home, elsewhere):
@@ -70,9 +70,9 @@ def test_a_batch_is_what_the_student_sees(kdlab_home, elsewhere):
     shown = experiment.show_batch(4)
     assert len(shown.images) == 4
     assert all(len(lines) == 4 and lines[1].endswith("%") for lines in shown.lines)
-    alone = experiment.show_batch(2, teacher=False)
-    assert np.array_equal(alone.images, shown.images[:2])
-    assert [len(lines) for lines in alone.lines] == [1, 1]
+    untaught = experiment.show_batch(2, teacher=False)
+    assert np.array_equal(untaught.images, shown.images[:2])
+    assert [len(lines) for lines in untaught.lines] == [1, 1]
     with pytest.raises(BadInput, match="1 or more"):
         experiment.show_batch(0)
 
@@ -82,12 +82,15 @@ def test_names_of_classes_are_shown_as_text(digits):
 
     data = replace(digits[0], classes=tuple(f"<b>{k}</b>" for k in range(10)))
     ids = data.test[:20]
-    said = np.full((20, 10), 0.05) + np.eye(10)[data.labels[ids]] * 0.5
-    found = ModelInspection("it", data, ids, {"teacher": said, "none/seed0": said[::-1]})
-    html = found._repr_html_() + found.top_disagreements(2)._repr_html_()
+    answers = np.full((20, 10), 0.05) + np.eye(10)[data.labels[ids]] * 0.5
+    inspection = ModelInspection(
+        "it", data, ids, {"teacher": answers, "none/seed0": answers[::-1]}
+    )
+    html = inspection._repr_html_() + inspection.top_disagreements(2)._repr_html_()
     assert "<b>0</b>" not in html
     assert "&lt;b&gt;" in html
-    assert found.calibration()["teacher"] == expected_calibration_error(said, found.labels)
+    error = expected_calibration_error(answers, inspection.labels)
+    assert inspection.calibration()["teacher"] == error
 
 
 @pytest.mark.long

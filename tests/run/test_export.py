@@ -35,36 +35,36 @@ def test_what_is_exported_says_what_the_student_says(taught, tmp_path, kdlab_cli
     student = load_exported(taught.path / "members" / member / "student.safetensors")
     pixels = kdlab_images()
     with torch.inference_mode():
-        own = student(torch.from_numpy(pixels)).numpy()
+        expected = student(torch.from_numpy(pixels)).numpy()
     card = json.loads(target.with_suffix(".json").read_text())
-    assert card["num_classes"] == own.shape[1]
+    assert card["num_classes"] == expected.shape[1]
     if to == "pt2":
         assert "top-1 is the same on 100.0%" in out
         scores = torch.export.load(target).module()(torch.from_numpy(pixels))
-        np.testing.assert_allclose(scores.detach().numpy(), own, atol=1e-4)
+        np.testing.assert_allclose(scores.detach().numpy(), expected, atol=1e-4)
     elif to == "onnx":
         onnxruntime = pytest.importorskip("onnxruntime")
         (scores,) = onnxruntime.InferenceSession(target).run(None, {"pixels": pixels})
-        np.testing.assert_allclose(scores, own, atol=1e-4)
+        np.testing.assert_allclose(scores, expected, atol=1e-4)
 
 
 def kdlab_images():
-    """Some, of odd number: no batch size is built in."""
-    own = kdlab.load("smoke/in_process").spec.data.load()
-    return own.inputs[own.test[:37]]
+    """Return an odd number of images, for no batch size may be built in."""
+    data = kdlab.load("smoke/in_process").spec.data.load()
+    return data.inputs[data.test[:37]]
 
 
 @pytest.mark.long
 def test_what_says_something_else_is_refused(tmp_path, monkeypatch):
     model = PatchNet(patch=4, depth=1, width=8).build(5, 3).eval()
     images = np.random.default_rng(0).integers(0, 256, (6, 3, 8, 8), np.uint8)
-    other = PatchNet(patch=4, depth=1, width=8).build(5, 3).eval()
+    second_model = PatchNet(patch=4, depth=1, width=8).build(5, 3).eval()
     any_batch = ({0: torch.export.Dim("batch")},)
     views = torch.from_numpy(images)
-    wrong = torch.export.export(other, (views,), dynamic_shapes=any_batch)
+    wrong = torch.export.export(second_model, (views,), dynamic_shapes=any_batch)
     honest = torch.export.save
 
-    def another(made, path):
+    def another(program, path):
         honest(wrong, path)
 
     monkeypatch.setattr(torch.export, "save", another)
@@ -77,11 +77,11 @@ def test_what_says_something_else_is_refused(tmp_path, monkeypatch):
     "out", ["/proc/student.safetensors", ".", "a-file/student.safetensors"]
 )
 def test_a_place_that_cannot_be_written_is_named(taught, tmp_path, kdlab_cli, out):
-    """It was a traceback."""
+    """This once ended in a traceback."""
     place = tmp_path / out
     (tmp_path / "a-file").touch()
-    code, said, err = kdlab_cli("export", taught.id, "--out", str(place))
-    assert (code, said) == (2, "")
+    code, printed, err = kdlab_cli("export", taught.id, "--out", str(place))
+    assert (code, printed) == (2, "")
     assert "cannot be written to" in err
     assert str(place) in err
 
@@ -105,7 +105,7 @@ def test_exports_are_made_to_be_handed_on(taught, tmp_path, kdlab_cli):
     assert str(taught.path.parent) not in str(props)
     images = taught.test_images(3)
     by_run, by_file = taught.predict(images, member=MEMBER), answers(str(target), images)
-    assert [one.classes for one in by_file] == [one.classes for one in by_run]
+    assert [answer.classes for answer in by_file] == [answer.classes for answer in by_run]
 
 
 @pytest.mark.processes
@@ -116,5 +116,5 @@ def test_photos_are_labelled_by_the_student_that_predicts(taught, tmp_path, caps
         Image.fromarray(image.squeeze()).save(folder / f"{k}.png")
     taught.label(folder, out, by_name=True)
     assert "taken: " in capsys.readouterr().out
-    said = [line.split(",")[1] for line in out.read_text().splitlines()[1:]]
-    assert said == [one.top for one in taught.predict(folder)]
+    labels = [line.split(",")[1] for line in out.read_text().splitlines()[1:]]
+    assert labels == [answer.top for answer in taught.predict(folder)]

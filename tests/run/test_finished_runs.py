@@ -1,4 +1,4 @@
-"""What all finished runs of the session are, whatever reads them: one of each method."""
+"""Facts of the finished runs that many tests read: one run of each method."""
 
 import pytest
 from finished_runs import MADE_OF
@@ -12,7 +12,7 @@ def test_each_is_finished_and_lost_nothing(finished, name):
     run = finished(name)
     assert run.state == "finished"
     assert kdlab.attach("last").id == run.id
-    assert [one.id for one in kdlab.runs()] == [run.id]
+    assert [listed.id for listed in kdlab.runs()] == [run.id]
     result = run.result
     assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
     assert result["tracking_error"] is None

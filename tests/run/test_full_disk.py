@@ -43,7 +43,7 @@ def free(disk):
 
 
 def fill(disk, leave):
-    """All but so many bytes."""
+    """Fill the disk but for so many bytes."""
     (disk / "filler").write_bytes(bytes(max(0, free(disk) - leave)))
 
 
@@ -52,8 +52,8 @@ def losses(run):
 
 
 def students(run):
-    found = sorted(run.path.glob("members/**/student.safetensors"))
-    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in found]
+    paths = sorted(run.path.glob("members/**/student.safetensors"))
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
 
 
 OWN = {"none": {"train.checkpoint_every_steps": 5}, "blockwise": {}}  # by epoch, by itself
@@ -76,8 +76,8 @@ def test_wherever_it_is_full_the_run_says_so_and_goes_on_exactly(
     kdlab_home, elsewhere, disk, source, seed
 ):
     before = free(disk)
-    whole = started(source).wait(timeout_s=600)
-    assert whole.state == "finished"
+    quiet = started(source).wait(timeout_s=600)
+    assert quiet.state == "finished"
     used = before - free(disk)
     share = random.Random(seed).uniform(0.1, 0.8)
     fill(disk, leave=_RESERVE_BYTES + int(share * used))
@@ -89,8 +89,8 @@ def test_wherever_it_is_full_the_run_says_so_and_goes_on_exactly(
     (disk / "filler").unlink()
     resume(run.id).wait(timeout_s=600)
     assert run.state == "finished", run.status
-    assert losses(run) == losses(whole)
-    assert students(run) == students(whole) != []
+    assert losses(run) == losses(quiet)
+    assert students(run) == students(quiet) != []
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
 
@@ -120,18 +120,18 @@ def swept(study):
 
 
 def values(sweep):
-    """By what was tried; a trial that met the full disk was tried again."""
+    """Return values by parameters; a trial that met the full disk was tried again."""
     complete = [t for t in sweep.study.trials if t.state == TrialState.COMPLETE]
-    found = {tuple(sorted(t.params.items())): t.values for t in complete}
-    assert len(found) == len(complete)  # each once
-    return found
+    by_parameters = {tuple(sorted(t.params.items())): t.values for t in complete}
+    assert len(by_parameters) == len(complete)  # each once
+    return by_parameters
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(2))
 def test_a_sweep_says_so_and_goes_on_exactly(kdlab_home, elsewhere, disk, seed):
     before = free(disk)
-    whole = swept("whole").wait(timeout_s=600)
+    quiet = swept("whole").wait(timeout_s=600)
     share = random.Random(seed).uniform(0.1, 0.7)
     fill(disk, leave=_RESERVE_BYTES + int(share * (before - free(disk))))
     sweep = swept("full")
@@ -141,4 +141,4 @@ def test_a_sweep_says_so_and_goes_on_exactly(kdlab_home, elsewhere, disk, seed):
     (disk / "filler").unlink()
     again = swept("full").wait(timeout_s=600)
     assert again.state == "finished", again.status
-    assert values(again) == values(whole)
+    assert values(again) == values(quiet)

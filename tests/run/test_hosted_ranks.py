@@ -57,14 +57,14 @@ def test_ranks_start_on_workers_and_survive_the_loss_of_one(cluster, kdlab_home,
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status
     assert list(select(run.folder.events, "rank_lost"))
-    one, two = weights(quiet), weights(run)
-    assert all((one[k] == two[k]).all() for k in one)
+    expected, actual = weights(quiet), weights(run)
+    assert all((expected[k] == actual[k]).all() for k in expected)
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
 
 @pytest.mark.nightly
 def test_a_killed_run_leaves_no_rank_behind(cluster, kdlab_home, elsewhere):
-    """The keeper ends ranks that nobody asks about, and no others."""
+    """The keeper ends ranks whose run is gone, and no others."""
     address, workers = cluster
     run = started(address, "train.epochs=100000")
     until(lambda: list(select(run.folder.events, "checkpoint_saved")))
@@ -87,7 +87,7 @@ def test_ranks_of_a_student_train_on_workers_as_one_process_does(
         "tracking.enabled=false",
         "train.checkpoint_every_steps=20",
     )
-    alone = kdlab.load("smoke/none", *common).start(lambda line: None).wait(timeout_s=600)
+    quiet = kdlab.load("smoke/none", *common).start(lambda line: None).wait(timeout_s=600)
     run = kdlab.load(
         "smoke/none",
         *common,
@@ -99,12 +99,12 @@ def test_ranks_of_a_student_train_on_workers_as_one_process_does(
     os.kill(workers[1].pid, signal.SIGKILL)
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status
-    one, two = (
+    expected, actual = (
         {e.step: e.loss for e in select(r.folder.events, "step_logged")}
-        for r in (alone, run)
+        for r in (quiet, run)
     )
-    assert one.keys() == two.keys()
-    assert max(abs(one[step] - two[step]) for step in one) < 5e-3
+    assert expected.keys() == actual.keys()
+    assert max(abs(expected[step] - actual[step]) for step in expected) < 5e-3
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
 
@@ -136,7 +136,7 @@ def test_local_models_train_on_workers(cluster, kdlab_home, elsewhere):
 
 @pytest.mark.nightly
 def test_a_hung_local_model_on_a_worker_is_replaced(cluster, kdlab_home, elsewhere):
-    """Its beat comes over Dask, and so does the kill; the others wait for it."""
+    """Its heartbeat travels over Dask, and so does the kill; the other worker waits."""
     address, workers = cluster
     common = (
         "tracking.enabled=false",

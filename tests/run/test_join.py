@@ -1,4 +1,4 @@
-"""`kdlab teacher ADDRESS`: what a teacher is told, what it is refused for, how it ends."""
+"""`kdlab teacher ADDRESS`: a teacher's config, reasons for its refusal, and its end."""
 
 import hashlib
 from types import SimpleNamespace
@@ -27,37 +27,37 @@ def config(**more):
 
 @pytest.fixture
 def pool(monkeypatch):
-    """A scheduler and a teacher that ends as it is told to; what both were told is kept."""
-    said = SimpleNamespace(ending=(WITHDRAWN, None), told=[], installed=[])
+    """A teacher that ends as `ending` says; its configs and its scheduler's are recorded."""
+    record = SimpleNamespace(ending=(WITHDRAWN, None), configs=[], installed=[])
 
-    async def serve(told, say):
-        said.told.append(told)
-        code, why = said.ending
+    async def serve(teacher_config, say):
+        record.configs.append(teacher_config)
+        code, why = record.ending
         return SimpleNamespace(code=code, why=why)
 
     monkeypatch.setattr(teacher_server, "serve", serve)
     monkeypatch.setattr(
-        schedulers, "install", lambda address, tls: said.installed.append((address, tls))
+        schedulers, "install", lambda address, tls: record.installed.append((address, tls))
     )
     monkeypatch.setattr(joining, "usable_cores", lambda: 6)
-    return said
+    return record
 
 
 def test_what_is_not_said_is_of_this_machine(pool, monkeypatch, capsys):
     monkeypatch.setattr(joining.socket, "gethostname", lambda: "gpu3")
     monkeypatch.setattr(joining.os, "getpid", lambda: 77)
     assert join(config(), None) == 0
-    (told,) = pool.told
-    assert (told.name, told.threads, told.host) == ("gpu3-77", 6, "127.0.0.1")
-    assert told.sha256 is None  # whatever the pool serves
+    (teacher,) = pool.configs
+    assert (teacher.name, teacher.threads, teacher.host) == ("gpu3-77", 6, "127.0.0.1")
+    assert teacher.sha256 is None  # whatever the pool serves
     assert pool.installed == [(PLAIN, None)]
     assert f"teacher gpu3-77 joins {PLAIN}; Ctrl-C withdraws it" in capsys.readouterr().err
 
 
 def test_what_is_said_stays(pool):
     join(config(name="mine", host="10.0.0.3", threads=2), None)
-    (told,) = pool.told
-    assert (told.name, told.host, told.threads) == ("mine", "10.0.0.3", 2)
+    (teacher,) = pool.configs
+    assert (teacher.name, teacher.host, teacher.threads) == ("mine", "10.0.0.3", 2)
 
 
 @pytest.mark.parametrize("code", [FAILED, NO_SCHEDULER])
@@ -87,7 +87,7 @@ def test_a_card_says_which_weights_it_serves(pool, elsewhere):
         f"type: train/teacher\nmodel: {model}\n"
     )
     join(config(), "mine")
-    assert pool.told[0].sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert pool.configs[0].sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_a_card_of_which_nothing_says_how_it_is_made_is_refused(pool, elsewhere):
@@ -96,7 +96,7 @@ def test_a_card_of_which_nothing_says_how_it_is_made_is_refused(pool, elsewhere)
     (elsewhere / "registry" / "mine.yaml").write_text(text)
     with pytest.raises(BadInput, match="mine has neither weights nor data and recipe"):
         join(config(), "mine")
-    assert pool.told == []
+    assert pool.configs == []
 
 
 def test_plain_tcp_must_be_asked_for_by_name():
@@ -113,14 +113,14 @@ def test_certificates_are_given_or_those_of_ones_own_pool(
     monkeypatch.setenv("KDLAB_HOME", str(tmp_path / "home"))
     files = Tls(temporary=True).files(tmp_path)
     ca, cert, key = (files[name] for name in ("ca", "cert", "key"))
-    given = {"ca": ca, "cert": cert, "key": key}
-    assert certificates(SECURE, ca, cert, key, insecure=False) == given
+    paths = {"ca": ca, "cert": cert, "key": key}
+    assert certificates(SECURE, ca, cert, key, insecure=False) == paths
     with pytest.raises(BadInput, match="for each of --tls-cert, --tls-key"):
         certificates(SECURE, ca, None, str(tmp_path / "none.pem"), insecure=False)
     with pytest.raises(BadInput, match="for each of --tls-ca, --tls-cert, --tls-key"):
         certificates(SECURE, None, None, None, insecure=False)
-    save_credentials(SECURE, given)
-    assert certificates(SECURE, None, None, None, insecure=False) == given
+    save_credentials(SECURE, paths)
+    assert certificates(SECURE, None, None, None, insecure=False) == paths
 
 
 @pytest.mark.parametrize("scheduler", [PLAIN, SECURE, "127.0.0.1:8786", "127.0.0.1"])

@@ -12,9 +12,9 @@ from tests_support import documented
 
 @pytest.mark.long
 def test_what_there_is(kdlab_home, elsewhere, answer):
-    found = answer("list", "losses")
-    assert set(found) == {"kinds"} <= documented("kdlab list")
-    assert {"how", "name", "about"} == set(found["kinds"]["losses"][0])
+    listing = answer("list", "losses")
+    assert set(listing) == {"kinds"} <= documented("kdlab list")
+    assert {"how", "name", "about"} == set(listing["kinds"]["losses"][0])
     shown = answer("show", "smoke/none", "train.epochs=3")
     assert set(shown) == documented("kdlab show CONFIG")
     assert shown["spec"]["train"]["epochs"] == 3
@@ -36,17 +36,17 @@ def test_what_is_made_of_a_run(of_another_rate, answer, tmp_path):
     (row,) = answer("runs")["runs"]
     assert set(row) | {"runs"} == documented("kdlab runs --json")
     assert row["student_top1"] == result["student_top1"]
-    found = answer("examine", run.id, "--out", str(tmp_path / "page.html"))
-    assert set(found) <= documented("kdlab examine")
-    made = answer("export", run.id, "--out", str(tmp_path / "s.safetensors"))
-    assert Path(made["written"]).is_file()
+    examination = answer("examine", run.id, "--out", str(tmp_path / "page.html"))
+    assert set(examination) <= documented("kdlab examine")
+    exported = answer("export", run.id, "--out", str(tmp_path / "s.safetensors"))
+    assert Path(exported["written"]).is_file()
 
 
 @pytest.mark.processes("whoever is first makes the runs that all read")
 def test_what_two_runs_differ_in(of_two_seeds, of_another_rate, copied, answer):
-    one, other = copied(of_two_seeds), copied(of_another_rate)
-    assert answer("control", one.id, "set")["run_id"] == one.id
-    both = answer("runs", "--compare", one.id, other.id)
+    first, second = copied(of_two_seeds), copied(of_another_rate)
+    assert answer("control", first.id, "set")["run_id"] == first.id
+    both = answer("runs", "--compare", first.id, second.id)
     assert set(both) == documented("kdlab runs --compare")
     assert "train.lr" in both["differences"]
 
@@ -72,4 +72,4 @@ def test_the_shell_completes(kdlab_home, elsewhere, tmp_path, typed, offered):
         "COMP_TYPE": "9",
     }
     subprocess.run([sys.executable, "-m", "kdlab"], env=os.environ | asked, check=False)
-    assert offered in [one.strip() for one in re.split(r"[\v\n\x0b]", out.read_text())]
+    assert offered in [word.strip() for word in re.split(r"[\v\n\x0b]", out.read_text())]

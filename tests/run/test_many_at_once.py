@@ -25,6 +25,6 @@ def test_twenty_runs_started_at_once_all_finish(kdlab_home, elsewhere):
     sync_all()
     assert sync_all() == "MLflow has everything."
     for run in runs:
-        kept = json.loads((run.path / "tracking.json").read_text())
-        assert kept["done"]
-        assert all(kept["runs"].values())
+        tracking = json.loads((run.path / "tracking.json").read_text())
+        assert tracking["done"]
+        assert all(tracking["runs"].values())

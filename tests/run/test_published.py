@@ -23,7 +23,7 @@ SOLVER = {
 
 
 def timms(p, lr, scaled):
-    """What train and data have in common, of arguments that are called as timm calls them."""
+    """Return settings of train and data from arguments with the names of timm."""
     return {
         "train.batch": p["batch_size"] * p["gpus"],
         "train.epochs": p["epochs"],
@@ -89,11 +89,11 @@ def tiny_vit():
         "drop_path": "MODEL.DROP_PATH_RATE", "aa": "AUG.AUTO_AUGMENT", "reprob": "AUG.REPROB",
         "mixup": "AUG.MIXUP", "cutmix": "AUG.CUTMIX",
     }  # fmt: skip
-    own = {ours: p[theirs] for ours, theirs in names.items()}
+    arguments = {ours: p[theirs] for ours, theirs in names.items()}
     rest = {"gpus": p["gpus"], "amp": p["amp"], "repeats": 1, "smoothing": 0.0}
     rest |= {"mixup_prob": 1.0, "mixup_switch_prob": 0.5}  # without effect
     return (
-        timms(own | rest, p["TRAIN.BASE_LR"] * scaled, scaled)
+        timms(arguments | rest, p["TRAIN.BASE_LR"] * scaled, scaled)
         | {
             "loss.type": "losses/soft_cross_entropy",  # SoftTargetCrossEntropy of the teacher alone
             "loss.hard_weight": 0.0,
@@ -104,29 +104,29 @@ def tiny_vit():
 
 
 def pair(name, kind):
-    """mdistiller's KD or DKD of a pair."""
+    """Return mdistiller's settings for KD or DKD of a pair."""
     p = PUBLISHED["mdistiller"]["defaults"]
-    found = {ours: p["SOLVER"][theirs] for ours, theirs in SOLVER.items()}
+    settings = {ours: p["SOLVER"][theirs] for ours, theirs in SOLVER.items()}
     if kind == "kd":
-        own = p["KD"]
-        return found | {
+        loss = p["KD"]
+        return settings | {
             "loss.type": "losses/hinton",
-            "loss.temperature": own["TEMPERATURE"],
-            "loss.hard_weight": own["CE_WEIGHT"],
-            "loss.soft_weight": own["KD_WEIGHT"],
+            "loss.temperature": loss["TEMPERATURE"],
+            "loss.hard_weight": loss["CE_WEIGHT"],
+            "loss.soft_weight": loss["KD_WEIGHT"],
         }
-    own = p["DKD"] | PAIRS[name]["DKD"]
+    loss = p["DKD"] | PAIRS[name]["DKD"]
     if kind == "dkd_ls":
-        own |= PUBLISHED["logit_standardization"]["made"]["DKD"]
-    return found | {
+        loss |= PUBLISHED["logit_standardization"]["made"]["DKD"]
+    return settings | {
         "loss.type": "losses/dkd",
         "loss.standardise": kind == "dkd_ls",
-        "loss.hard_weight": own["CE_WEIGHT"],
+        "loss.hard_weight": loss["CE_WEIGHT"],
         "loss.soft_weight": 1.0,
-        "loss.target_weight": own["ALPHA"],
-        "loss.other_weight": own["BETA"],
-        "loss.temperature": own["T"],
-        "loss.warm_up_epochs": own["WARMUP"],
+        "loss.target_weight": loss["ALPHA"],
+        "loss.other_weight": loss["BETA"],
+        "loss.temperature": loss["T"],
+        "loss.warm_up_epochs": loss["WARMUP"],
     }
 
 
@@ -134,8 +134,8 @@ def multi_level(*, standardise):
     p = PUBLISHED["multi_level"]["arguments"]
     weight, base = p["KD.LOSS.KD_WEIGHT"], p["KD.TEMPERATURE"]
     if standardise:
-        given = PUBLISHED["logit_standardization"]["arguments"]
-        weight, base = given["kd_weight"], given["base_temp"]
+        arguments = PUBLISHED["logit_standardization"]["arguments"]
+        weight, base = arguments["kd_weight"], arguments["base_temp"]
     masks = p["share_of_masks"]
     return {ours: p["SOLVER"][theirs] for ours, theirs in SOLVER.items()} | {
         "loss.type": "losses/multi_level",
@@ -150,17 +150,17 @@ def multi_level(*, standardise):
 
 
 def compare(experiment, published):
-    """Each value is the published one, or its difference is told, at a key that is there."""
+    """Check that each value is the published one or listed in `differs`, at a real key."""
     tree, differs = experiment.spec.to_dict(), experiment.spec.expects.differs
     missing = object()
     assert all(at(tree, key, missing) is not missing for key in differs)
     for key, value in published.items():
-        own = at(tree, key)
-        if isinstance(value, float) and isinstance(own, float):
-            same = math.isclose(own, value, rel_tol=1e-9)
+        configured = at(tree, key)
+        if isinstance(value, float) and isinstance(configured, float):
+            same = math.isclose(configured, value, rel_tol=1e-9)
         else:
-            same = own == value
-        assert same or key in differs, f"{key} is {own}, published {value}"
+            same = configured == value
+        assert same or key in differs, f"{key} is {configured}, published {value}"
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,8 @@ def test_recipes_of_imagenet_are_their_sources(name, published):
 def test_pairs_are_mdistillers(name):
     base = f"recipes/cifar100/{name}"
     compare(kdlab.load(base), pair(name, "kd"))
-    own = "" if name == "resnet32x4_resnet8x4" else f"{name}/"
-    compare(kdlab.load(base, f"loss=losses/cifar100/{own}dkd"), pair(name, "dkd"))
+    folder = "" if name == "resnet32x4_resnet8x4" else f"{name}/"
+    compare(kdlab.load(base, f"loss=losses/cifar100/{folder}dkd"), pair(name, "dkd"))
     compare(kdlab.load(base, "loss=losses/cifar100/dkd_ls"), pair(name, "dkd_ls"))
 
 
@@ -191,20 +191,20 @@ def test_multi_level_distillation_is_its_authors_in_one_view():
 
 
 def test_each_transcription_says_what_it_is_of():
-    for name, found in PUBLISHED.items():
-        source = found["source"]
+    for name, transcription in PUBLISHED.items():
+        source = transcription["source"]
         assert "/" in source["repository"], name
         commits = source["files"].values() if "commit" not in source else [source["commit"]]
         assert all(len(commit) == 40 for commit in commits), name
 
 
 def test_kdlab_recipes_says_what_differs_and_why(kdlab_cli):
-    for one in recipes():
-        assert one["differs"], one["name"]
-        code, out, _ = kdlab_cli("recipes", one["name"].removeprefix("recipes/"))
+    for recipe in recipes():
+        assert recipe["differs"], recipe["name"]
+        code, out, _ = kdlab_cli("recipes", recipe["name"].removeprefix("recipes/"))
         assert code == 0
-        assert one["source"] in out
-        assert all(key in out and why[:40] in out for key, why in one["differs"].items())
+        assert recipe["source"] in out
+        assert all(key in out and why[:40] in out for key, why in recipe["differs"].items())
     code, _, err = kdlab_cli("recipes", "deit_tinny")
     assert code == 2
     assert "Nearest: recipes/deit_tiny" in err

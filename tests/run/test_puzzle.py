@@ -49,12 +49,12 @@ def test_a_library_is_distilled_chosen_from_and_trained_as_a_whole(
     assert run.state == "finished", run.error
     (chosen,) = select(run.folder.events, BlocksChosen)
     folder = run.path / "members" / "tr" / "seed0"
-    kept = json.loads((folder / "choice.json").read_text())
-    assert [o["name"] for o in kept["chosen"]] == chosen.choices
-    same = sum(o["parameters"] for o in kept["options"] if o["name"] == "same")
-    taken = sum(o["parameters"] for o in kept["chosen"])
+    choice = json.loads((folder / "choice.json").read_text())
+    assert [o["name"] for o in choice["chosen"]] == chosen.choices
+    same = sum(o["parameters"] for o in choice["options"] if o["name"] == "same")
+    taken = sum(o["parameters"] for o in choice["chosen"])
     assert taken <= same / 2
-    assert all(abs(o["score"]) < 1e-6 for o in kept["options"] if o["name"] == "same")
+    assert all(abs(o["score"]) < 1e-6 for o in choice["options"] if o["name"] == "same")
     assert (folder / "choice.png").stat().st_size > 10_000
     assert "chosen" in chosen.table
     # The student is a network of these blocks and nothing else, and answers as one.
@@ -97,8 +97,8 @@ def test_what_a_choice_cannot_be_is_found_before_or_said(kdlab_cli, elsewhere):
         "student.cuts=[blocks.0, blocks.1]",
         "method.teacher_cuts=[blocks.0, blocks.1]",
     ]
-    own = 'method.student_cuts=["0", "1"]'
-    code, _, err = kdlab_cli("run", "smoke/blockwise", *words, own)
+    student_cuts = 'method.student_cuts=["0", "1"]'
+    code, _, err = kdlab_cli("run", "smoke/blockwise", *words, student_cuts)
     assert code == 2
     assert "which only methods/puzzle can train" in err
     chosen = "method.type=methods/puzzle"

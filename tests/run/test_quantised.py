@@ -1,4 +1,4 @@
-"""Eight bits and exports: what is said of them, measured in turns, and how a file is loaded."""
+"""Students in eight bits and exports: their summary, measurement and loading."""
 
 import json
 from pathlib import Path
@@ -19,20 +19,20 @@ def in_bits(top1, batch_ms):
 
 
 def test_what_is_lost_and_won_is_said():
-    said = str(Quantised(fp32=in_bits(91.5, 3.0), int8=in_bits(91.25, 1.5), images=1200))
-    assert said.endswith(
+    text = str(Quantised(fp32=in_bits(91.5, 3.0), int8=in_bits(91.25, 1.5), images=1200))
+    assert text.endswith(
         "int8 is 2.0 times as fast on one core and +0.25 points below fp32 on 1,200 test images"
     )
-    assert [line.split()[:3] for line in said.split("\n")[1:3]] == [
+    assert [line.split()[:3] for line in text.split("\n")[1:3]] == [
         ["fp32", "0.50", "91.50"],
         ["int8", "0.50", "91.25"],
     ]
 
 
 def test_a_large_loss_has_its_advice():
-    said = str(Quantised(fp32=in_bits(91.5, 3.0), int8=in_bits(90.0, 1.5), images=9))
-    assert "That is much" in said
-    assert "train.quantise_after" in said
+    text = str(Quantised(fp32=in_bits(91.5, 3.0), int8=in_bits(90.0, 1.5), images=9))
+    assert "That is much" in text
+    assert "train.quantise_after" in text
 
 
 def test_ranges_come_from_images_of_all_classes_in_batches():
@@ -43,8 +43,8 @@ def test_ranges_come_from_images_of_all_classes_in_batches():
     reader = quantised._reader(Reader, images)
     assert isinstance(reader, Reader)
     batches = []
-    while (given := reader.get_next()) is not None:
-        batches.append(given["pixels"])
+    while (batch := reader.get_next()) is not None:
+        batches.append(batch["pixels"])
     assert sorted(map(len, batches)) == [6, 32, 32]
     assert sorted(np.concatenate(batches).ravel()) == list(range(70))
 
@@ -78,13 +78,13 @@ def test_forms_take_turns_and_each_has_its_accuracy(tmp_path, monkeypatch):
     for path, size in zip(paths.values(), (4000, 1000), strict=True):
         path.write_bytes(bytes(size))
     images = np.arange(40, dtype=np.uint8).reshape(40, 1, 1, 1)
-    found = quantised._measured(paths, images, np.arange(40) % 2)
+    forms = quantised._measured(paths, images, np.arange(40) % 2)
     turn = [("fp32", 1), ("fp32", 32), ("int8", 1), ("int8", 32)]
     assert asked[:8] == turn * 2
-    assert (found["fp32"].top1, found["int8"].top1) == (100.0, 50.0)
-    assert (found["fp32"].megabytes, found["int8"].megabytes) == (0.004, 0.001)
-    assert found["int8"].alone_ms == 1000.0  # a tick of the clock
-    assert found["int8"].batch_ms == 1000.0 / 32
+    assert (forms["fp32"].top1, forms["int8"].top1) == (100.0, 50.0)
+    assert (forms["fp32"].megabytes, forms["int8"].megabytes) == (0.004, 0.001)
+    assert forms["int8"].alone_ms == 1000.0  # a tick of the clock
+    assert forms["int8"].batch_ms == 1000.0 / 32
 
 
 CARD = {"num_classes": 7, "in_chans": 3}
@@ -107,8 +107,8 @@ CARD = {"num_classes": 7, "in_chans": 3}
     ],
 )  # fmt: skip
 def test_lines_that_load_a_file_are_whole(model, file, lines):
-    said = export._how(CARD | {"model": model}, Path(file))
-    assert [line.strip() for line in said.split("\n")] == lines
+    text = export._how(CARD | {"model": model}, Path(file))
+    assert [line.strip() for line in text.split("\n")] == lines
 
 
 def test_lines_that_load_a_network_of_kdlab_do_so(tmp_path):
@@ -122,11 +122,11 @@ def test_lines_that_load_a_network_of_kdlab_do_so(tmp_path):
     save_file(weights, tmp_path / "s.safetensors")
     card = CARD | {"model": {"type": "models/patch_net", **spec.to_dict()}}
     lines = export._how(card, tmp_path / "s.safetensors")
-    made = {}
+    namespace = {}
     exec(
-        "\n".join(line.strip() for line in lines.split("\n")), made
+        "\n".join(line.strip() for line in lines.split("\n")), namespace
     )  # as somebody pastes it
-    for name, tensor in made["model"].state_dict().items():
+    for name, tensor in namespace["model"].state_dict().items():
         assert torch.equal(tensor, weights[name])
 
 
@@ -146,9 +146,9 @@ def test_averaged_weights_are_a_file_with_its_card(member, tmp_path):
     (member / "global.safetensors").write_bytes(b"weights")
     card = student_card(model={"type": "timm/resnet18"})
     (member / "global.json").write_text(json.dumps(card))
-    said = export.export_global("r1", out="sub/mine", member=None)
+    text = export.export_global("r1", out="sub/mine", member=None)
     target = tmp_path / "sub" / "mine.safetensors"
-    assert said.split("\n")[:2] == ["ec/seed0", str(target)]
+    assert text.split("\n")[:2] == ["ec/seed0", str(target)]
     assert target.read_bytes() == b"weights"
     assert json.loads(target.with_suffix(".json").read_text()) == card
 
@@ -160,11 +160,11 @@ def test_an_ensemble_is_a_folder_that_can_be_moved(member, tmp_path):
         path.write_text(path.name)
     teachers = [{"model": {"type": "x", "weights": str(path)}} for path in networks]
     (member / "ensemble.yaml").write_text(yaml.safe_dump({"teacher": teachers}))
-    said = export.export_global("r1", out=None, member=None)
-    assert said.split("\n")[1] == f"{tmp_path / 'ensemble'} (2 networks)"
+    text = export.export_global("r1", out=None, member=None)
+    assert text.split("\n")[1] == f"{tmp_path / 'ensemble'} (2 networks)"
     card = yaml.safe_load((tmp_path / "ensemble" / "ensemble.yaml").read_text())
-    for number, one in enumerate(card["teacher"]):
-        weights = Path(one["model"]["weights"])
+    for number, teacher in enumerate(card["teacher"]):
+        weights = Path(teacher["model"]["weights"])
         assert weights.parent == tmp_path / "ensemble"
         assert weights.read_text() == f"{number}.safetensors"
 

@@ -1,4 +1,4 @@
-"""A student of several ranks: killed, stopped, left and joined for real; all counted."""
+"""Ranks of a student are killed, stopped, removed and added; every sample is counted."""
 
 import contextlib
 import json
@@ -42,9 +42,9 @@ def wait_for(run, condition, seconds=300.0):
     deadline = time.monotonic() + seconds
     while True:
         events = read_all(run.folder.events)
-        found = condition(events)
-        if found:
-            return found
+        outcome = condition(events)
+        if outcome:
+            return outcome
         assert run.state in ("starting", "running"), run.status
         assert time.monotonic() < deadline, [e.KIND for e in events][-20:]
         time.sleep(0.02)
@@ -77,30 +77,30 @@ def finished(run, timeout_s=600):
     return result
 
 
-def same(one, two, tolerance=1e-5):
-    assert one.keys() == two.keys()
-    assert all(abs(one[step] - two[step]) <= tolerance for step in one)
+def same(first, second, tolerance=1e-5):
+    assert first.keys() == second.keys()
+    assert all(abs(first[step] - second[step]) <= tolerance for step in first)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(kdlab_home, tmp_path_factory):
-    """The losses of two ranks that nobody touches, and of one process."""
+    """Losses of two ranks without faults, and of one process."""
     folder = tmp_path_factory.mktemp("undisturbed")
     with contextlib.chdir(folder), runs_with_ranks():
         group = start()
         result = finished(group)
         assert result["samples_rolled_back"] == 0
-        alone = start("aggregation={type: train/aggregation/none}")
-        finished(alone)
-    return losses(group), losses(alone)
+        single = start("aggregation={type: train/aggregation/none}")
+        finished(single)
+    return losses(group), losses(single)
 
 
 @pytest.mark.processes("one group and one process of 240 steps, within this process")
 def test_two_ranks_train_as_one_process_does(undisturbed):
     """keep_global_batch: the same batches, cut over ranks, averaged by samples."""
-    group, alone = undisturbed
+    group, single = undisturbed
     assert len(group) > 200
-    same(group, alone, tolerance=2e-3)
+    same(group, single, tolerance=2e-3)
 
 
 WITH_NORMS = "student={use: students/digits_tiny}"  # a residual network with batch norm
@@ -119,9 +119,9 @@ def test_batch_norm_is_that_of_the_whole_batch(
     wherever, kdlab_home, elsewhere, alone_with_norms, ranks
 ):
     """The defect B12: with each rank's own norms the training depends on their number."""
-    together = start(WITH_NORMS, epochs=4, ranks=ranks, standby=0)
-    finished(together)
-    same(losses(together), alone_with_norms, tolerance=5e-3)
+    run = start(WITH_NORMS, epochs=4, ranks=ranks, standby=0)
+    finished(run)
+    same(losses(run), alone_with_norms, tolerance=5e-3)
 
 
 def test_each_ranks_own_batch_norm_is_another_training(
@@ -139,9 +139,9 @@ def test_each_ranks_own_batch_norm_is_another_training(
 @pytest.mark.processes("whole runs, within this process")
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_that_is_gone_is_replaced_and_the_losses_go_on(
-    here, kdlab_home, elsewhere, undisturbed, victim
+    inline_runs, kdlab_home, elsewhere, undisturbed, victim
 ):
-    here.once(victim, 50, ThreadedRank.kill)
+    inline_runs.once(victim, 50, ThreadedRank.kill)
     run = start()
     result = finished(run)
     same(losses(run), undisturbed[0])
@@ -151,8 +151,8 @@ def test_a_rank_that_is_gone_is_replaced_and_the_losses_go_on(
 
 
 @pytest.mark.processes("whole runs, within this process")
-def test_one_that_is_left_trains_on_with_its_own_rate(here, kdlab_home, elsewhere):
-    here.once(0, 50, ThreadedRank.kill)
+def test_one_that_is_left_trains_on_with_its_own_rate(inline_runs, kdlab_home, elsewhere):
+    inline_runs.once(0, 50, ThreadedRank.kill)
     run = start(on_size_change="scale_lr", replace_lost=False, standby=0)
     ranks = [len(e.ranks) for e in select(run.folder.events, "generation_started")]
     assert ranks == [2, 1]
@@ -163,8 +163,8 @@ def test_one_that_is_left_trains_on_with_its_own_rate(here, kdlab_home, elsewher
 
 
 @pytest.mark.processes("whole runs, within this process")
-def test_stopped_it_is_saved_and_goes_on(here, kdlab_home, elsewhere, undisturbed):
-    here.stop_when(after(45))
+def test_stopped_it_is_saved_and_goes_on(inline_runs, kdlab_home, elsewhere, undisturbed):
+    inline_runs.stop_when(after(45))
     run = start()
     assert run.state == "stopped", run.status
     assert finished(resume(run.id))["samples_rolled_back"] == 0
@@ -174,14 +174,14 @@ def test_stopped_it_is_saved_and_goes_on(here, kdlab_home, elsewhere, undisturbe
 @pytest.mark.processes("whole runs, within this process")
 @pytest.mark.parametrize("error", [OSError(5, "disk"), RuntimeError("CUDA error: an")])
 def test_a_rank_whose_machine_fails_is_lost_with_its_reason(
-    here, kdlab_home, elsewhere, undisturbed, error
+    inline_runs, kdlab_home, elsewhere, undisturbed, error
 ):
     """The defect B6: any such error ended the run, for all ranks."""
 
     def fail(child):
         raise error
 
-    here.once(1, 60, fail)
+    inline_runs.once(1, 60, fail)
     run = start()
     finished(run)
     (lost,) = (e for e in select(run.folder.events, "rank_lost") if e.was_rank)

@@ -1,4 +1,4 @@
-"""How fast a network is here: what is measured, how often, and what stays as it was."""
+"""Rates of a network on this machine: what is measured, how often, and without traces."""
 
 import numpy as np
 import pytest
@@ -15,21 +15,21 @@ RECIPE = Recipe(batch=8, device="cpu", threads=1)
 
 @pytest.fixture
 def looks(monkeypatch):
-    """Says beforehand what each look at a step finds; keeps (least, seconds) of each look."""
-    asked, found = [], []
+    """Set the speed that each measurement finds; record (least, seconds) of each."""
+    asked, speeds = [], []
 
     def scripted(step, *, least, seconds):
         step()
         asked.append((least, seconds))
-        return found.pop(0) if len(found) > 1 else found[0]
+        return speeds.pop(0) if len(speeds) > 1 else speeds[0]
 
     monkeypatch.setattr(rates, "steps_per_second", scripted)
-    return asked, found
+    return asked, speeds
 
 
 def test_the_best_of_three_looks_counts_as_others_only_slow_a_step(looks):
-    asked, found = looks
-    found += [5.0, 20.0, 30.0, 25.0]
+    asked, speeds = looks
+    speeds += [5.0, 20.0, 30.0, 25.0]
     acts = []
     assert rates._rate(lambda: acts.append(1)) == 30.0
     assert [least for least, _ in asked] == [1, 3, 3, 3]
@@ -37,15 +37,15 @@ def test_the_best_of_three_looks_counts_as_others_only_slow_a_step(looks):
 
 
 def test_a_step_of_more_than_a_second_is_looked_at_once(looks):
-    asked, found = looks
-    found += [0.5, 100.0]
+    asked, speeds = looks
+    speeds += [0.5, 100.0]
     assert rates._rate(lambda: None) == 0.5
     assert asked == [(1, 0.0)]
 
 
 def test_a_network_is_measured_in_samples_and_its_weights_are_not_wanted(looks):
-    _, found = looks
-    found.append(4.0)
+    _, speeds = looks
+    speeds.append(4.0)
     spec = PatchNet(patch=4, width=8, weights="nowhere.safetensors")
     state, threads = torch.random.get_rng_state(), torch.get_num_threads()
     measured = network_rates(spec, RECIPE, (3, 8, 8), 5)
@@ -57,8 +57,8 @@ def test_a_network_is_measured_in_samples_and_its_weights_are_not_wanted(looks):
 
 
 def test_each_batch_of_views_is_of_another_epoch(looks):
-    _, found = looks
-    found.append(7.0)
+    _, speeds = looks
+    speeds.append(7.0)
     asked = []
 
     class Data:

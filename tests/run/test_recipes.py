@@ -12,14 +12,14 @@ LOSSES = sorted(n for n in folders.names("registry") if n.startswith("losses/"))
 
 
 def test_every_recipe_says_where_its_figures_are_from(kdlab_cli):
-    found = recipes()
-    assert len(found) >= 12
-    assert all(one["source"] and one["about"] and one["cost"] for one in found)
+    listed = recipes()
+    assert len(listed) >= 12
+    assert all(recipe["source"] and recipe["about"] and recipe["cost"] for recipe in listed)
     code, out, _ = kdlab_cli("recipes")
     assert code == 0
-    assert all(one["name"] in out for one in found)
+    assert all(recipe["name"] in out for recipe in listed)
     code, out, _ = kdlab_cli("recipes", "--json")
-    assert json.loads(out.splitlines()[-1])["recipes"] == found
+    assert json.loads(out.splitlines()[-1])["recipes"] == listed
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -36,7 +36,7 @@ def test_killed_while_it_writes_a_checkpoint_it_goes_on_from_the_one_before(
     kdlab_home, elsewhere
 ):
     big = "student={type: models/patch_net, patch: 2, depth: 40, width: 256}"
-    whole = started(big, "train.epochs=4").wait(timeout_s=600)
+    quiet = started(big, "train.epochs=4").wait(timeout_s=600)
     run = started(big, "train.epochs=4")
     checkpoints = run.path / "members" / "none" / "seed0" / "checkpoints"
     until(lambda: list(checkpoints.glob("step_*")))
@@ -58,7 +58,7 @@ def test_killed_while_it_writes_a_checkpoint_it_goes_on_from_the_one_before(
     assert run.state == "lost"
     assert list(checkpoints.glob(".step_*"))
     resume(run.id).wait(timeout_s=600)
-    assert losses(run) == losses(whole)
+    assert losses(run) == losses(quiet)
     assert not list(checkpoints.glob(".step_*"))
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
@@ -67,7 +67,7 @@ def test_killed_while_it_writes_a_checkpoint_it_goes_on_from_the_one_before(
 def test_a_teacher_of_which_all_checkpoints_are_damaged_is_begun_anew_when_told(
     kdlab_home, elsewhere
 ):
-    """Its training is no run's own: `resume --anew` did not reach it."""
+    """A teacher's training belongs to no run: `resume --anew` once did not reach it."""
     long = "teacher.recipe={epochs: 1000, checkpoint_every_steps: 1, threads: 1}"
     run = started(long, source="in_process")
     checkpoints = []
@@ -95,7 +95,7 @@ def test_a_teacher_of_which_all_checkpoints_are_damaged_is_begun_anew_when_told(
 
 @pytest.mark.nightly
 def test_a_full_disk_is_named_and_with_room_again_the_run_goes_on(kdlab_home, elsewhere):
-    whole = started("train.epochs=40").wait(timeout_s=600)
+    quiet = started("train.epochs=40").wait(timeout_s=600)
     run = started("train.epochs=40")
     until(lambda: len(list(select(run.folder.events, "step_logged"))) > 5)
     watchdog = run.folder.process()
@@ -107,7 +107,7 @@ def test_a_full_disk_is_named_and_with_room_again_the_run_goes_on(kdlab_home, el
     assert "The disk did not take what was written" in status.error
     assert f"kdlab resume {run.id}" in status.error
     resume(run.id).wait(timeout_s=600)
-    assert losses(run) == losses(whole)
+    assert losses(run) == losses(quiet)
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
 
@@ -120,8 +120,8 @@ def test_a_run_whose_scheduler_is_killed_says_so_and_goes_on(kdlab_home, elsewhe
     scheduler.kill()
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status
-    said = [e.KIND for e in run.events()]
-    assert "coordinator_away" in said
+    kinds = [e.KIND for e in run.events()]
+    assert "coordinator_away" in kinds
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
     assert run.result["samples_seen"] == 200 * 240
 
@@ -130,8 +130,8 @@ def test_a_run_whose_scheduler_is_killed_says_so_and_goes_on(kdlab_home, elsewhe
 @pytest.mark.nightly
 @pytest.mark.timeout(2400)
 def test_many_faults_in_one_run_lose_and_repeat_nothing(kdlab_home):
-    """Kills, stops, cuts, slow phases, leaves and joins; ranks among them."""
-    found = faults.chaos(lambda line: None, FAULTS)
-    figures = {f["name"].partition("/")[0]: f["value"] for f in found}
+    """Processes, ranks too, are killed, stopped, cut off, slowed, withdrawn and added."""
+    entries = faults.chaos(lambda line: None, FAULTS)
+    figures = {f["name"].partition("/")[0]: f["value"] for f in entries}
     assert figures["chaos_events"] >= FAULTS
     assert figures["samples_lost"] == figures["samples_repeated"] == 0

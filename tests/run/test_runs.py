@@ -1,4 +1,4 @@
-"""Whole runs, started as a user starts them: in processes of their own, or here."""
+"""Whole runs, started as a user starts them: in new processes, or within this one."""
 
 import json
 import os
@@ -36,13 +36,13 @@ QUIET = {"tracking.enabled": False}
 
 
 @pytest.fixture
-def here(elsewhere, monkeypatch):
-    """Runs are done in this process: what is looked at is what they leave."""
+def inline_runs(elsewhere, monkeypatch):
+    """Runs go on in this process: the test looks only at what they leave."""
     monkeypatch.setattr("kdlab.run.handle.run.spawn", RunsHere(monkeypatch))
 
 
 @pytest.mark.long
-def test_run_json_has_the_keys_and_counts(run_json, here):
+def test_run_json_has_the_keys_and_counts(run_json, inline_runs):
     result = run_json("smoke/in_process", "tracking.enabled=false")
     assert set(result) >= KEYS
     assert result["samples_seen"] == 480
@@ -59,7 +59,7 @@ def test_run_json_has_the_keys_and_counts(run_json, here):
 
 
 @pytest.mark.processes("no process, but six trainings")
-def test_comparison_over_seeds(run_json, here):
+def test_comparison_over_seeds(run_json, inline_runs):
     """With compare the top-level keys describe the served run, here the last named."""
     result = run_json(
         "smoke/cached",
@@ -71,8 +71,8 @@ def test_comparison_over_seeds(run_json, here):
         (source, seed) for seed in (0, 1) for source in ("none", "in_process", "cached")
     ]
     assert result["source"] == "cached"
-    own = [r["student_top1"] for r in result["runs"] if r["source"] == "cached"]
-    assert result["student_top1"] == pytest.approx(sum(own) / 2)
+    cached_top1 = [r["student_top1"] for r in result["runs"] if r["source"] == "cached"]
+    assert result["student_top1"] == pytest.approx(sum(cached_top1) / 2)
     assert result["student_top1_std"] is not None
 
 
@@ -106,7 +106,7 @@ def test_the_run_outlives_its_watcher_and_can_be_attached(elsewhere):
 
 @pytest.mark.processes
 def test_a_soft_stop_saves_and_a_resume_is_exact(elsewhere):
-    whole = kdlab.load("smoke/none", QUIET, LONG, {"train.epochs": 6}).start().wait()
+    quiet = kdlab.load("smoke/none", QUIET, LONG, {"train.epochs": 6}).start().wait()
     run = kdlab.load("smoke/none", QUIET, LONG, {"train.epochs": 6}).start()
     wait_for(run, "step_logged", 12)
     run.stop()
@@ -117,8 +117,8 @@ def test_a_soft_stop_saves_and_a_resume_is_exact(elsewhere):
             _ = run.result
         run.resume().wait(timeout_s=600)
     assert run.state == "finished"
-    assert losses(run) == losses(whole)
-    assert run.result["student_top1"] == whole.result["student_top1"]
+    assert losses(run) == losses(quiet)
+    assert run.result["student_top1"] == quiet.result["student_top1"]
     assert run.result["samples_rolled_back"] == 0
 
 
@@ -156,11 +156,11 @@ def test_the_last_run_is_that_of_this_notebook(tmp_path, monkeypatch):
     monkeypatch.setattr("kdlab.run.handle.run.spawn", lambda *_: None)
     experiment = kdlab.load("smoke/none", QUIET)
     mine = start(experiment)
-    other, _ = create_folder(experiment, "running", tmp_path / "99991231-235959-ffff")
+    newer, _ = create_folder(experiment, "running", tmp_path / "99991231-235959-ffff")
     assert kdlab.attach().id == mine.id
-    assert kdlab.attach(other.run_id).id == other.run_id
+    assert kdlab.attach(newer.run_id).id == newer.run_id
     monkeypatch.setattr("kdlab.run.handle.run._started_here", [])  # another notebook
-    assert kdlab.attach().id == other.run_id
+    assert kdlab.attach().id == newer.run_id
 
 
 def test_runs_show_themselves_as_a_table(tmp_path, monkeypatch):
@@ -170,10 +170,10 @@ def test_runs_show_themselves_as_a_table(tmp_path, monkeypatch):
     folder.path.mkdir()
     write_json(folder.path / "experiment.json", {"experiment": "<b>mine"})
     folder.write_status(state="finished", result={"student_top1": 91.5})
-    (run,) = found = kdlab.runs()
-    assert run.id in repr(found)
-    assert "91.50" in repr(found)
-    shown = found._repr_html_()
+    (run,) = listed = kdlab.runs()
+    assert run.id in repr(listed)
+    assert "91.50" in repr(listed)
+    shown = listed._repr_html_()
     assert "91.50" in shown
     assert "<b>mine" not in shown
 
@@ -195,7 +195,7 @@ def test_a_folder_of_another_format_is_refused_with_the_reason(tmp_path, monkeyp
 @pytest.mark.nightly
 def test_a_sigkill_is_noticed_and_a_resume_is_exact(elsewhere):
     options = LONG | {"train.epochs": 6}
-    whole = kdlab.load("smoke/none", QUIET, options).start().wait()
+    quiet = kdlab.load("smoke/none", QUIET, options).start().wait()
     run = kdlab.load("smoke/none", QUIET, options).start()
     wait_for(run, "checkpoint_saved", 2)
     os.kill(run.folder.process().pid, signal.SIGKILL)
@@ -204,14 +204,14 @@ def test_a_sigkill_is_noticed_and_a_resume_is_exact(elsewhere):
     with pytest.raises(RunFailed, match="killed from outside"):
         _ = run.result
     resume(run.id).wait(timeout_s=600)
-    assert losses(run) == losses(whole)
+    assert losses(run) == losses(quiet)
     result = run.result
     assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
     assert result["samples_seen"] == 6 * 240
-    assert result["student_top1"] == whole.result["student_top1"]
+    assert result["student_top1"] == quiet.result["student_top1"]
 
 
-def test_a_failed_run_says_why_and_where(here):
+def test_a_failed_run_says_why_and_where(inline_runs):
     run = kdlab.load("smoke/none", QUIET, {"train.lr": 1e30}).start().wait(timeout_s=600)
     assert run.status.exit_code == 1
     with pytest.raises(RunFailed, match=r"lower train\.lr") as caught:
@@ -230,8 +230,8 @@ def test_ctrl_c_stops_gracefully_with_exit_130(elsewhere, number):
     folder = None
     while folder is None:  # the run exists once its events do
         assert terminal.poll() is None
-        found = list(elsewhere.glob("runs/*/events.jsonl"))
-        folder = found[0].parent if found and b'"step"' in found[0].read_bytes() else None
+        logs = list(elsewhere.glob("runs/*/events.jsonl"))
+        folder = logs[0].parent if logs and b'"step"' in logs[0].read_bytes() else None
         time.sleep(0.05)
     maps = Path(f"/proc/{terminal.pid}/maps")
     assert (
@@ -268,7 +268,7 @@ def test_ctrl_c_twice_while_checking_is_no_traceback(elsewhere):
 
 
 def catches(pid, number):
-    """Whether a process has a handler for this signal."""
+    """Return whether a process has a handler for this signal."""
     status = Path(f"/proc/{pid}/status").read_text()
     mask = next(line for line in status.splitlines() if line.startswith("SigCgt"))
     return bool(int(mask.split()[1], 16) >> (number - 1) & 1)
@@ -308,7 +308,9 @@ def test_a_second_ctrl_c_ends_everything_at_once(elsewhere):
         ("torchvision/mobilenet_v3_small", "torchvision"),
     ],
 )
-def test_the_student_loads_without_kdlab(run_json, kdlab_cli, here, elsewhere, model, make):
+def test_the_student_loads_without_kdlab(
+    run_json, kdlab_cli, inline_runs, elsewhere, model, make
+):
     result = run_json(
         "smoke/none", f"student={model}", "data={use: data/digits, size: 32, channels: 3}",
         "data.train_samples=64", "tracking.enabled=false", "train.epochs=1",
@@ -344,7 +346,7 @@ def test_the_student_loads_without_kdlab(run_json, kdlab_cli, here, elsewhere, m
 
 @pytest.mark.parametrize("to", ["safetensors", "torch"])
 @pytest.mark.long
-def test_a_kdlab_student_loads_with_the_printed_lines(run_json, kdlab_cli, here, to):
+def test_a_kdlab_student_loads_with_the_printed_lines(run_json, kdlab_cli, inline_runs, to):
     result = run_json("smoke/none", "tracking.enabled=false", "train.epochs=1")
     _, out, _ = kdlab_cli("export", result["run_id"], "--to", to, "--out", f"sub/s.{to}")
     shown = "\n".join(line[4:] for line in out.split("Load it:\n")[1].splitlines())
@@ -355,7 +357,7 @@ def test_a_kdlab_student_loads_with_the_printed_lines(run_json, kdlab_cli, here,
 
 
 @pytest.mark.long
-def test_attach_ends_with_the_table(kdlab_cli, run_json, here):
+def test_attach_ends_with_the_table(kdlab_cli, run_json, inline_runs):
     result = run_json("smoke/none", "tracking.enabled=false", "train.epochs=1")
     code, out, err = kdlab_cli("attach", result["run_id"])
     assert code == 0

@@ -1,4 +1,4 @@
-"""What somebody does on the first evening: photos in, a small model out, no file edited."""
+"""A stranger's first evening: photos in, a small model out, no file edited."""
 
 import json
 import math
@@ -23,30 +23,30 @@ SIZED = ("data.size=96", "student.size=48", "train.threads=1")
 
 @pytest.fixture
 def command():
-    """What comes before the words of a command: kdlab of this tree."""
+    """The words that start kdlab of this tree."""
     return [sys.executable, "-m", "kdlab"]
 
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """The same of a wheel in an environment of its own; what kdlab needs is taken from here."""
+    """The word that starts kdlab's wheel in a new environment, with packages of this one."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    wheel, own = tmp_path / "wheel", tmp_path / "venv"
+    wheel, venv = tmp_path / "wheel", tmp_path / "venv"
     builds = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir")
     subprocess.run([*builds, str(wheel), str(ROOT)], check=True, capture_output=True)
-    subprocess.run([sys.executable, "-m", "venv", str(own)], check=True)
-    (site,) = own.glob("lib/python*/site-packages")
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    (site,) = venv.glob("lib/python*/site-packages")
     (site / "rest.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    pip = (str(own / "bin/python"), "-m", "pip", "install", "--quiet", "--no-deps")
+    pip = (str(venv / "bin/python"), "-m", "pip", "install", "--quiet", "--no-deps")
     subprocess.run([*pip, *map(str, wheel.glob("*.whl"))], check=True)
-    where = (str(own / "bin/python"), "-c", "import kdlab; print(kdlab.__file__)")
-    used = subprocess.run(where, cwd=own, capture_output=True, text=True, check=True)
-    assert used.stdout.startswith(str(own))
-    return [str(own / "bin/kdlab")]
+    where = (str(venv / "bin/python"), "-c", "import kdlab; print(kdlab.__file__)")
+    used = subprocess.run(where, cwd=venv, capture_output=True, text=True, check=True)
+    assert used.stdout.startswith(str(venv))
+    return [str(venv / "bin/kdlab")]
 
 
 class Evening:
-    """A shell in an empty folder, with photos of one's own."""
+    """A shell in an empty folder, with the user's photos."""
 
     def __init__(self, command, folder):
         self.command, self.folder = command, folder
@@ -73,7 +73,7 @@ class Evening:
         return json.loads(self.says(*words, "--json").splitlines()[-1])
 
     def photos(self, **counts):
-        """So many of each class of PHOTOS, a zip of train/CLASS and test/CLASS, or of kdlab's."""
+        """Unpack so many photos of each class from PHOTOS, a zip, or else from kdlab's."""
         classes = set()
         with ZipFile(os.environ.get("PHOTOS") or located("kdlab://clothes.zip")) as packed:
             names = sorted(n for n in packed.namelist() if n.endswith(".jpg"))
@@ -88,26 +88,26 @@ class Evening:
         return classes
 
 
-def judged(alone, taught, images):
-    """Kind and words of what the binomial chance of so many images says, computed once more."""
-    shares = [p / 100 for p in (alone, taught)]
+def judged(untaught, taught, images):
+    """Compute kind and words of the verdict again, from the binomial deviation."""
+    shares = [p / 100 for p in (untaught, taught)]
     chance = math.hypot(*(100 * stats.binom.std(images, p) / images for p in shares))
     half = stats.norm.ppf(0.975) * chance
-    if taught - alone > half:
-        return "helped", f"the teacher helped by {taught - alone:.1f} points ("
-    if taught > alone:
+    if taught - untaught > half:
+        return "helped", f"the teacher helped by {taught - untaught:.1f} points ("
+    if taught > untaught:
         return "cannot_be_told", "whether the teacher helped cannot be told ("
-    words = "made it worse" if alone - taught > half else "did not help"
+    words = "made it worse" if untaught - taught > half else "did not help"
     return "did_not_help", f"the teacher {words} ("
 
 
 def spent(evening, counts, minutes, *words):
-    """The whole script; each answer is held against what lies there. The run's result."""
+    """Run the whole script, check each answer against the files, return the result."""
     classes = evening.photos(**counts)
-    told = evening.says("new", "mine", "--data", "photos", "--minutes", minutes)
-    assert all(f"{kind} " in told for kind in classes)
-    assert "none is broken" in told
-    assert "split taken from your folders: train/, val/, test/" in told
+    printed = evening.says("new", "mine", "--data", "photos", "--minutes", minutes)
+    assert all(f"{kind} " in printed for kind in classes)
+    assert "none is broken" in printed
+    assert "split taken from your folders: train/, val/, test/" in printed
     written = {
         path: path.read_text()
         for path in (evening.folder / "configs/mine.yaml", evening.folder / "mine.ipynb")
@@ -117,42 +117,48 @@ def spent(evening, counts, minutes, *words):
 
     tested = sorted((evening.folder / "photos/test").rglob("*.jpg"))
     rows = {row["source"]: row for row in result["runs"]}
-    alone, taught = (rows[source]["student_top1"] for source in ("none", "cached"))
+    untaught, taught = (rows[source]["student_top1"] for source in ("none", "cached"))
     guess = 100 / len(classes)
-    assert min(alone, taught) > 2 * guess
-    assert result["teacher_top1"] > max(4 * guess, alone)
+    assert min(untaught, taught) > 2 * guess
+    assert result["teacher_top1"] > max(4 * guess, untaught)
     verdict = result["verdict"]
-    kind, words = judged(alone, taught, len(tested))
+    kind, words = judged(untaught, taught, len(tested))
     assert verdict["kind"] == kind
     assert verdict["sentence"].startswith(
-        f"With its teacher {taught:.1f} %, alone {alone:.1f} %: {words}"
+        f"With its teacher {taught:.1f} %, alone {untaught:.1f} %: {words}"
     )
     assert f"{len(tested)} test images" in verdict["sentence"]
 
-    said = evening.answers("predict", "last", "photos/test", "--top", "1")["predictions"]
-    assert len(said) == len(tested)
-    right = sum(one["classes"][0] == Path(one["image"]).parent.name for one in said)
+    predictions = evening.answers("predict", "last", "photos/test", "--top", "1")[
+        "predictions"
+    ]
+    assert len(predictions) == len(tested)
+    right = sum(
+        answer["classes"][0] == Path(answer["image"]).parent.name for answer in predictions
+    )
     # The students are of this run, and what is said of a file is what was tested.
-    shares = [100 * right / len(tested) - top1 for top1 in (alone, taught)]
+    shares = [100 * right / len(tested) - top1 for top1 in (untaught, taught)]
     assert min(map(abs, shares)) <= 100 * 2 / len(tested)
 
-    found = evening.answers("examine", "last")
-    assert found["images"] == len(tested)
-    assert Path(evening.folder, found["page"]).read_text().startswith("<!doctype html>")
+    examination = evening.answers("examine", "last")
+    assert examination["images"] == len(tested)
+    assert (
+        Path(evening.folder, examination["page"]).read_text().startswith("<!doctype html>")
+    )
     evening.says("export", "last", "--out", "small.safetensors")
     small = evening.folder / "small.safetensors"
     weights = sum(tensor.numel() for tensor in load_file(small).values())
     assert result["costs"]["teacher"]["parameters"] > 5 * weights > 0
     again = evening.answers("predict", small.name, "photos/test", "--top", "1")
-    assert [one["classes"] for one in again["predictions"]] == [
-        one["classes"] for one in said
+    assert [answer["classes"] for answer in again["predictions"]] == [
+        answer["classes"] for answer in predictions
     ]
     return result
 
 
 @pytest.mark.slow("each command a Python with torch; two students learn from 160 photos")
 def test_a_strangers_script(kdlab_home, command, tmp_path):
-    """Epochs, views and sizes are said, so that the same is trained on every machine."""
+    """Epochs, views and sizes are set, so that every machine trains the same."""
     evening = Evening(command, tmp_path / "empty")
     few = ("train.epochs=90", "soft_labels.views=18", *SIZED)
     spent(evening, {"train": 16, "val": 4, "test": 20}, "0.2", *few)
@@ -161,7 +167,7 @@ def test_a_strangers_script(kdlab_home, command, tmp_path):
 @pytest.mark.slow("a wheel is built and installed, photos are learned for minutes")
 @pytest.mark.nightly
 def test_from_an_empty_folder_to_a_prediction(kdlab_home, installed, tmp_path, monkeypatch):
-    """As somebody types it who has ten minutes, sixty photos a class and kdlab's wheel."""
+    """Ten minutes, sixty photos a class and kdlab's wheel suffice for a prediction."""
     evening = Evening(installed, tmp_path / "empty")
     result = spent(evening, {"train": 32, "val": 8, "test": 20}, "7")
     monkeypatch.chdir(evening.folder)

@@ -43,19 +43,19 @@ FACTS = {
 
 @pytest.mark.slow("a network of photos, quantised and asked about all test images twice")
 def test_eight_bits_lose_next_to_nothing(kdlab_home, tmp_path):
-    """Of a network that was trained on photos: the teacher that comes with kdlab."""
+    """The network is the teacher that comes with kdlab, trained on photos."""
     data = construct(DataSpec, compose_card("data/clothes")).load()
     prepared = prepare(
         construct(TeacherSpec, compose_card("teachers/clothes_resnet")), discard_event
     )
     model = prepared.build(len(data.classes), data.shape[0])
     path = tmp_path / "int8.onnx"
-    found = quantise(model, data, path, student_card(input=data.shown.to_dict()))
-    assert found.images == len(data.test)
-    assert found.fp32.top1 > 75
-    assert found.fp32.top1 - found.int8.top1 < 1.0
-    assert found.int8.megabytes < 0.4 * found.fp32.megabytes
-    assert "times as fast on one core" in str(found)
+    quantised = quantise(model, data, path, student_card(input=data.shown.to_dict()))
+    assert quantised.images == len(data.test)
+    assert quantised.fp32.top1 > 75
+    assert quantised.fp32.top1 - quantised.int8.top1 < 1.0
+    assert quantised.int8.megabytes < 0.4 * quantised.fp32.megabytes
+    assert "times as fast on one core" in str(quantised)
     session = onnxruntime.InferenceSession(path)
     (scores,) = session.run(["scores"], {"pixels": data.inputs[data.test[:7]]})
     assert scores.shape == (7, 10)
@@ -70,7 +70,7 @@ def test_eight_bits_lose_next_to_nothing(kdlab_home, tmp_path):
 
 @pytest.fixture
 def digits_32():
-    """Shown at 32 pixels, in three channels."""
+    """Clothes, shown at 32 pixels in three channels."""
     return construct(DataSpec, compose_card("data/clothes")).load()
 
 
@@ -97,21 +97,21 @@ def test_timm_loads_the_folder_with_classes_and_how_images_are_shown(tmp_path, d
         assert torch.allclose(again((views / 255 - mean) / std), model(views), atol=1e-5)
     assert shown["input_size"] == (3, 32, 32)
     assert shown["crop_pct"] == digits_32.shown.crop_pct
-    said = json.loads((folder / "config.json").read_text())
-    assert said["label_names"] == list(digits_32.classes)
+    hub_config = json.loads((folder / "config.json").read_text())
+    assert hub_config["label_names"] == list(digits_32.classes)
     card = (folder / "README.md").read_text()
     assert "license: apache-2.0" in card
     assert "| test top-1 | 50.00 % of 641 images |" in card
     assert "resnet18, 81.00 % of the same images" in card
     assert "knowledge-distillation" in card
     assert str(tmp_path) not in "".join(p.read_text() for p in folder.glob("*.[jm][sd]*"))
-    config = said["pretrained_cfg"]
+    config = hub_config["pretrained_cfg"]
     assert (config["license"], config["crop_mode"]) == ("apache-2.0", "center")
     assert shown["crop_mode"] == "center"
     assert timm.data.resolve_data_config({}, model=again, use_test_size=True)[
         "input_size"
     ] == (3, 32, 32)
-    assert "num_classes" not in said["model_args"]  # transformers gives it itself
+    assert "num_classes" not in hub_config["model_args"]  # transformers gives it itself
     # kdlab takes it as it takes the run: the same pixels and the same answers.
     images = list(np.moveaxis(digits_32.inputs[digits_32.test[:5]], 1, -1))
     by_run, by_folder = StudentAtWork(student)(images), StudentAtWork(folder)(images)
@@ -165,7 +165,7 @@ def test_mlflow_serves_the_student_to_whoever_posts_an_image(taught, elsewhere):
     try:
         until(lambda: server.poll() is not None or answers(port), seconds=120.0)
         assert server.poll() is None, log.read_text()
-        said = subprocess.run(
+        reply = subprocess.run(
             ["curl", "-s", "-H", "Content-Type: application/json", "-d", f"@{asked}",
              f"http://127.0.0.1:{port}/invocations"],
             capture_output=True, text=True, check=True,
@@ -173,10 +173,10 @@ def test_mlflow_serves_the_student_to_whoever_posts_an_image(taught, elsewhere):
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(30)
-    found = json.loads(said)["predictions"]
+    predictions = json.loads(reply)["predictions"]
     expected = run.predict(images, top=10, member="in_process/seed0")
-    assert [one["class"] for one in found] == [one.top for one in expected]
-    assert [one["probability"] for one in found] == pytest.approx(
+    assert [one["class"] for one in predictions] == [one.top for one in expected]
+    assert [one["probability"] for one in predictions] == pytest.approx(
         [one.probabilities[0] for one in expected]
     )
 

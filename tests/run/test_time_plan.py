@@ -1,4 +1,4 @@
-"""What fits into the time there is, and never fewer epochs than teach anything."""
+"""Plans fill the time that there is, but never have too few epochs to learn."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ WORK = TimedWork(
 
 
 def by_hand(work, plan):
-    """Seconds, written down once more: two trainings, answers, and the teacher."""
+    """Compute the seconds again: two trainings, the teacher's answers, and the teacher."""
     answers = work.images * (plan.views if work.cached else plan.epochs) / work.asked
     teacher = work.images * plan.teacher_epochs / work.taught
     if work.teacher == "probe":
@@ -61,7 +61,7 @@ def test_more_time_is_more_epochs(work, seconds):
     [(320, False, 120), (2400, False, 16), (100_000, False, 15), (320, True, 5)],
 )
 def test_floors(images, tuned, least):
-    """15 epochs, and of few photos as many as 600 steps take."""
+    """The least is 15 epochs, and with few photos the epochs of 600 steps."""
     assert replace(WORK, images=images, tuned=tuned).least == least
 
 
@@ -72,7 +72,7 @@ def test_five_minutes_of_two_thousand_photos():
 
 
 def test_few_photos_are_answered_in_as_many_views_as_time_allows():
-    """Seen too often, kept views are learned by heart: two epochs a view, or fewer."""
+    """A student learns views by heart that it sees too often: two epochs a view, or fewer."""
     few = replace(WORK, images=320, trained=1000, asked=140)
     plan = time_plan(few, 255)
     assert plan.views == plan.epochs // 2

@@ -1,4 +1,4 @@
-"""What writes MLflow: a process that is started again, and nobody's burden."""
+"""The process that writes to MLflow: it restarts after a failure, and never delays a run."""
 
 import json
 import os
@@ -18,12 +18,12 @@ from kdlab.run.process.tracker import Tracker
 
 @pytest.fixture
 def tracker(tmp_path):
-    """One that writes down what it says."""
-    said = []
-    made = Tracker(said.append, "too slow")
-    made.said = said
-    yield made
-    made.finish()
+    """A tracker whose lines are recorded."""
+    lines = []
+    writer = Tracker(lines.append, "too slow")
+    writer.lines = lines
+    yield writer
+    writer.finish()
 
 
 @pytest.mark.nightly
@@ -37,7 +37,7 @@ def test_one_that_fails_again_and_again_is_given_up_with_the_remedy(
     tracker.finish()
     assert "with exit code 1" in tracker.trouble
     assert "kdlab runs --sync" in tracker.trouble
-    assert len(tracker.said) == 6  # five times it was started again
+    assert len(tracker.lines) == 6  # five times it was started again
 
 
 @pytest.mark.nightly
@@ -68,9 +68,9 @@ def test_a_killed_one_goes_on_where_it_was(kdlab_home, elsewhere):
     experiment = client.get_run(mlflow_run).info.experiment_id
     assert len(client.search_runs([experiment])) == 1  # none begun twice
     logged = {e.step: e.loss for e in select(run.folder.events, "step_logged")}
-    found = client.get_metric_history(mlflow_run, "learning/loss")
-    assert {m.step: m.value for m in found} == pytest.approx(logged)
-    assert len(found) == len(logged)  # none twice
+    history = client.get_metric_history(mlflow_run, "learning/loss")
+    assert {m.step: m.value for m in history} == pytest.approx(logged)
+    assert len(history) == len(logged)  # none twice
 
 
 def trackers(run):

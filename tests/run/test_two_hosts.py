@@ -37,7 +37,7 @@ print(json.dumps([str(run.path), run.state, str(run.status)]))
 
 
 def trained(*overrides, within=()):
-    """Events of a run whose supervisor sits on one of the hosts."""
+    """Train a run whose supervisor is on one of the hosts, and return its events."""
     done = subprocess.run(
         [*within, sys.executable, "-c", RUN, json.dumps([*COMMON, *overrides])],
         capture_output=True,
@@ -55,7 +55,7 @@ def losses(events):
 
 
 @pytest.fixture(scope="module")
-def alone(kdlab_home, tmp_path_factory):
+def one_process(kdlab_home, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("alone"))
         patch.setattr("kdlab.run.handle.run.spawn", RunsHere(patch))
@@ -64,7 +64,7 @@ def alone(kdlab_home, tmp_path_factory):
 
 @pytest.fixture
 def hosts(tmp_path):
-    """Starts a scheduler on the one and workers on both; the words that enter the one."""
+    """Start a scheduler on one host, workers on both; return words that enter the first."""
     with linked(MachineLink(1000.0)) as (near, far), ExitStack() as processes:
 
         def dask(within, role, *words):
@@ -110,9 +110,9 @@ def count(within):
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.nightly)])
 def test_ranks_on_two_hosts_train_as_one_process_does(
-    hosts, kdlab_home, elsewhere, alone, ranks
+    hosts, kdlab_home, elsewhere, one_process, ranks
 ):
-    """With batch norm over the rows of all (the defect B12), whatever lies between them."""
+    """Batch norm is over the rows of all ranks, also on two hosts (the defect B12)."""
     near = hosts(ranks // 2)
     events = trained(
         f"aggregation={{type: train/aggregation/all_reduce, ranks: {ranks}, standby: 0}}",
@@ -121,6 +121,6 @@ def test_ranks_on_two_hosts_train_as_one_process_does(
     )
     *_, generation = select(events, "generation_started")
     assert len(generation.ranks) == ranks
-    together = losses(events)
-    assert together.keys() == alone.keys()
-    assert max(abs(together[step] - alone[step]) for step in alone) < 5e-3
+    on_two_hosts = losses(events)
+    assert on_two_hosts.keys() == one_process.keys()
+    assert max(abs(on_two_hosts[step] - one_process[step]) for step in one_process) < 5e-3

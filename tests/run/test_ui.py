@@ -18,7 +18,7 @@ from kdlab.tracking import UI_HOST, UI_ONCE, UI_TOKEN, ui_address
 
 
 class Server:
-    """MLflow's: up after some looks, ends with this code when somebody waits for it."""
+    """A stand-in for MLflow's server: it answers after some looks, and ends with `code`."""
 
     pid = 4321
 
@@ -75,12 +75,12 @@ def test_the_store_beside_the_runs_is_shown_to_this_user_alone(up, store, capsys
     assert environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
     assert environment["PATH"] == os.environ["PATH"]
     assert server.options["start_new_session"]
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     host, once = environment[UI_HOST], environment[UI_ONCE]
-    assert f"http://{host}:5000/?token={once}#/experiments?" in said
+    assert f"http://{host}:5000/?token={once}#/experiments?" in output
     assert host.endswith(".localhost")  # of its own: a cookie goes to all ports of a host
-    assert token() not in said
-    assert "for you alone" in said
+    assert token() not in output
+    assert "for you alone" in output
 
 
 def test_a_password_of_a_store_is_not_in_the_command(up, monkeypatch):
@@ -113,13 +113,13 @@ def test_what_ran_last_is_opened(up, store, capsys):
         path.write_text(json.dumps({key: number + 7}))
         os.utime(path, (number, number))
     up(Server())
-    said = capsys.readouterr().out
-    assert "#/experiments/8/runs?workflowType=machine_learning " in said  # the sweep's
+    output = capsys.readouterr().out
+    assert "#/experiments/8/runs?workflowType=machine_learning " in output  # the sweep's
     facts = {"experiment_id": 7, "view": True}
     (runs / "a" / "tracking.json").write_text(json.dumps(facts))
     up(Server())
-    said = capsys.readouterr().out
-    assert "/7/runs?workflowType=machine_learning&viewStateShareKey=kdlab " in said
+    output = capsys.readouterr().out
+    assert "/7/runs?workflowType=machine_learning&viewStateShareKey=kdlab " in output
     up(Server(), uri="http://far")
     assert "#/experiments?" in capsys.readouterr().out  # not of this store
 
@@ -127,7 +127,7 @@ def test_what_ran_last_is_opened(up, store, capsys):
 def test_a_browser_is_opened_once_it_answers_by_a_page_of_this_user_alone(
     up, monkeypatch, elsewhere
 ):
-    """Whatever stands in a browser's command can be seen by all users."""
+    """All users can read the command line of a browser."""
     opened = []
     monkeypatch.setattr(ui.webbrowser, "open", opened.append)
     up(Server(looks=3))
@@ -145,7 +145,7 @@ def test_a_browser_is_opened_once_it_answers_by_a_page_of_this_user_alone(
 
 
 class Talking(Server):
-    """Says its lines where it is told to."""
+    """A server that writes lines to its stdout and stderr."""
 
     def __call__(self, command, **options):
         options["stdout"].write(b"INFO: alembic\n" * 20)
@@ -166,11 +166,11 @@ def test_what_mlflow_says_is_in_a_log_and_the_address_stands_alone(up, capfd, el
 def test_a_server_that_ends_by_itself_is_told_with_its_last_lines(
     up, capfd, elsewhere, dies
 ):
-    with pytest.raises(KdlabError) as told:
+    with pytest.raises(KdlabError) as caught:
         up(Talking(looks=9 if dies else 0, code=3, dies=dies))
-    assert "exit code 3" in str(told.value)
-    assert str(elsewhere / "home" / "ui-5000.log") in str(told.value)
-    assert str(told.value).endswith("  Error: the disk is full")
+    assert "exit code 3" in str(caught.value)
+    assert str(elsewhere / "home" / "ui-5000.log") in str(caught.value)
+    assert str(caught.value).endswith("  Error: the disk is full")
     assert ("MLflow: " in capfd.readouterr().out) is not dies
 
 
@@ -233,17 +233,17 @@ def test_it_answers_when_its_server_does_and_not_only_its_socket(store):
 
 
 def test_a_port_where_somebody_speaks_no_http_does_not_answer(store):
-    """A scheduler of Dask took it in between: MLflow ends by that, and that is said."""
-    with create_server(("127.0.0.1", 0)) as other:
+    """A Dask scheduler once took the port first: MLflow ends then, and the user reads why."""
+    with create_server(("127.0.0.1", 0)) as listener:
 
         def speak():
-            with other.accept()[0] as caller:
+            with listener.accept()[0] as caller:
                 caller.recv(4096)
                 caller.sendall(b"\x00\x01compression\n")
 
         speaking = threading.Thread(target=speak)
         speaking.start()
-        assert not ui._answers(other.getsockname()[1])
+        assert not ui._answers(listener.getsockname()[1])
         speaking.join()
 
 

@@ -1,4 +1,4 @@
-"""A run's process that is killed is started again, and ends as one that was left alone."""
+"""A run's process that is killed restarts, and ends like one without faults."""
 
 import contextlib
 import hashlib
@@ -18,7 +18,7 @@ from kdlab.events.runs import RunRestarted
 from kdlab.events.training import StepLogged
 from kdlab.run.handle.run import resume
 
-# A stop that comes while the watchdog forks; who is sent a signal by it is written down.
+# A stop that comes while the watchdog forks; signals that it sends are written to a file.
 FORKING = """
 import os, signal, sys, time
 from pathlib import Path
@@ -32,12 +32,12 @@ def interrupted():
     os.kill(os.getpid(), signal.SIGINT)
     return os.fork()
 
-def told(pid, number):
+def recorded(pid, number):
     with Path(sys.argv[1]).open("a") as sent:
         sent.write(f"{number:d} ")
     os.kill(pid, number)
 
-watched(WatchdogParent(Path("nowhere"), fork=interrupted, kill=told))
+watched(WatchdogParent(Path("nowhere"), fork=interrupted, kill=recorded))
 while not heard:
     time.sleep(0.01)
 """
@@ -45,7 +45,7 @@ while not heard:
 
 @pytest.mark.processes
 def test_a_stop_while_it_forks_is_passed_on_once(tmp_path):
-    """Twice is the order to end everything at once."""
+    """A second signal would end everything at once."""
     sent = tmp_path / "sent"
     subprocess.run([sys.executable, "-c", FORKING, str(sent)], check=True, timeout=120)
     assert sent.read_text().split() == [f"{signal.SIGINT:d}"]
@@ -74,18 +74,18 @@ def test_a_watchdog_that_is_killed_leaves_no_child_behind():
 
 
 def worker_of(run):
-    """The child of the run's watchdog; it is looked for until there is one."""
+    """Wait for the child of the run's watchdog, and return it."""
 
-    def found():
+    def find_child():
         with contextlib.suppress(psutil.Error):
             below = run.folder.family()[1:]
             return next((c for c in below if c.status() != psutil.STATUS_ZOMBIE), None)
 
-    return until(found)
+    return until(find_child)
 
 
 def losses(run):
-    """The last that was said of each step: some were done again."""
+    """Return the last loss of each step: some steps were done again."""
     return {e.step: e.loss for e in run.events() if isinstance(e, StepLogged)}
 
 

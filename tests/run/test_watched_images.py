@@ -22,24 +22,24 @@ def test_each_epoch_and_the_teacher_answer_for_the_same_images(taught):
     assert len(set(chosen.labels)) == len(rows) == 8  # of as many classes as there can be
     with Image.open(chosen.path) as strip:
         assert strip.size == (8 * SIDE, SIDE)
-    said = {}
+    answered = {}
     for event in events:
         if event.KIND == "images_answered":
-            said.setdefault(event.member, []).append(event)
-    assert set(said) == {"teacher", "none/seed0", "in_process/seed0"}
-    assert len(said["teacher"]) == 1
+            answered.setdefault(event.member, []).append(event)
+    assert set(answered) == {"teacher", "none/seed0", "in_process/seed0"}
+    assert len(answered["teacher"]) == 1
     epochs = run.result["epochs"]
     for row in run.result["runs"]:
-        own = said[row["member"]]
-        assert [event.epoch for event in own] == list(range(1, epochs + 1))
+        member_events = answered[row["member"]]
+        assert [event.epoch for event in member_events] == list(range(1, epochs + 1))
         last = answers(load_exported(row["student_path"]), data, rows)
-        assert own[-1].said == last.said
-        assert np.allclose(own[-1].shares, last.shares, atol=0.02)
+        assert member_events[-1].said == last.said
+        assert np.allclose(member_events[-1].shares, last.shares, atol=0.02)
 
 
 def test_local_models_and_blocks_answer_too(of_local_models, of_blocks):
     for run in (of_local_models, of_blocks):
-        said = [e for e in run.events() if e.KIND == "images_answered"]
-        members = {event.member for event in said}
+        answered = [e for e in run.events() if e.KIND == "images_answered"]
+        members = {event.member for event in answered}
         assert {row["member"] for row in run.result["runs"]} <= members
-        assert all(len(event.said) == 8 for event in said)
+        assert all(len(event.said) == 8 for event in answered)

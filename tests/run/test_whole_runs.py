@@ -22,8 +22,8 @@ from kdlab.tracking.store import make_sure_of
 
 
 @pytest.fixture
-def here(elsewhere, monkeypatch):
-    """Runs are done in this process: what is looked at is what they leave."""
+def inline_runs(elsewhere, monkeypatch):
+    """Runs go on in this process: the test looks only at what they leave."""
     monkeypatch.setattr("kdlab.run.handle.run.spawn", RunsHere(monkeypatch))
 
 
@@ -46,8 +46,8 @@ def end(process, number=signal.SIGINT):
 
 @pytest.mark.slow("README's run: three trainings and MLflow, each process its own Python")
 def test_quickstart(run_json, elsewhere, spawned, monkeypatch):
-    """As a user starts it; it comes to what README says, and leaves no process behind."""
-    # Another test may be running processes of its own: these are found by what they inherit.
+    """The README's run has the results that README says, and leaves no process behind."""
+    # Other tests may run processes too: the run's own inherit this mark.
     monkeypatch.setenv("KDLAB_TEST_MARK", uuid.uuid4().hex)
     seen = set()
     with watching(lambda: seen.update(marked(os.environ["KDLAB_TEST_MARK"]))):
@@ -69,16 +69,16 @@ def test_quickstart(run_json, elsewhere, spawned, monkeypatch):
 
     client = MlflowClient(result["tracking_uri"])
     experiment = client.get_experiment_by_name("quickstart")
-    found = {r.info.run_name: r for r in client.search_runs([experiment.experiment_id])}
+    logged = {r.info.run_name: r for r in client.search_runs([experiment.experiment_id])}
     taught = "cifar_resnet-8 taught by cifar_resnet-14"
-    assert set(found) == {
+    assert set(logged) == {
         f"quickstart · {result['run_id'][-4:]}",
         "plain cifar_resnet-8",
         f"in_process · {taught}",
         f"served · {taught}",
     }
-    assert {r.info.status for r in found.values()} == {"FINISHED"}
-    top1 = found[f"served · {taught}"].data.metrics["test/top1"]
+    assert {r.info.status for r in logged.values()} == {"FINISHED"}
+    top1 = logged[f"served · {taught}"].data.metrics["test/top1"]
     assert top1 == pytest.approx(result["student_top1"])
 
 
@@ -93,7 +93,7 @@ def marked(mark):
 
 @contextlib.contextmanager
 def watching(look):
-    """Calls `look` again and again beside the block."""
+    """Call `look` again and again in a thread while the block runs."""
     over = threading.Event()
 
     def loop():
@@ -142,8 +142,8 @@ def test_remote_teachers_join_a_plain_dask_scheduler(elsewhere, run_json):
         assert (result["samples_seen"], result["samples_lost"]) == (960, 0)
         again = run_json("smoke/served", pool, "seeds=[5]")  # the pool outlives the run
         assert again["samples_lost"] == again["samples_repeated"] == 0
-        said = end(teachers[0])
-        assert "withdraws" in said
+        output = end(teachers[0])
+        assert "withdraws" in output
         assert teachers[0].returncode == 0
     finally:
         for process in (*teachers, dask):
@@ -221,7 +221,7 @@ print(run.result["samples_seen"], run.result["samples_lost"])
 
 @pytest.mark.nightly
 def test_a_teacher_of_another_model_is_refused(elsewhere):
-    """The pool serves digits_tiny; this teacher was told to be another one."""
+    """The pool serves digits_tiny; this teacher brings another model."""
     (elsewhere / "registry").mkdir()
     (elsewhere / "registry" / "other.yaml").write_text(
         "use: teachers/digits_tiny\nseed: 99\n"
@@ -232,9 +232,9 @@ def test_a_teacher_of_another_model_is_refused(elsewhere):
     try:
         ready = next(e for e in run.events(follow=True) if e.KIND == "pool_ready")
         teacher = start("teacher", ready.address, "--model", "other", "--threads", "1")
-        said, _ = teacher.communicate(timeout=600)
+        output, _ = teacher.communicate(timeout=600)
         assert teacher.returncode == 1
-        assert "the pool serves" in said
+        assert "the pool serves" in output
     finally:
         run.kill()
 
@@ -273,8 +273,8 @@ def test_a_killed_run_is_told_to_mlflow_later(elsewhere, kdlab_cli):
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{elsewhere}/runs/mlflow.db")
-    (found,) = client.search_runs([client.get_experiment_by_name("smoke").experiment_id])
-    assert found.info.status == "FAILED"
+    (logged,) = client.search_runs([client.get_experiment_by_name("smoke").experiment_id])
+    assert logged.info.status == "FAILED"
 
 
 @pytest.mark.slow("MLflow makes a store, and serves it")
@@ -301,16 +301,16 @@ def test_the_ui_answers_on_loopback_and_goes_with_its_processes(elsewhere):
 
 
 @pytest.mark.processes("no process, but all that is installed is looked at")
-def test_doctor_lists_and_compares(here, kdlab_cli, run_json):
+def test_doctor_lists_and_compares(inline_runs, kdlab_cli, run_json):
     code, out, _ = kdlab_cli("doctor", "--json")
     assert code == 0
     assert {f["what"] for f in json.loads(out.strip().split("\n")[-1])} >= {"torch", "GPU"}
-    one = run_json("smoke/none", "tracking.enabled=false")["run_id"]
-    two = run_json("smoke/none", "train.lr=0.01", "tracking.enabled=false")["run_id"]
+    first = run_json("smoke/none", "tracking.enabled=false")["run_id"]
+    second = run_json("smoke/none", "train.lr=0.01", "tracking.enabled=false")["run_id"]
     code, out, _ = kdlab_cli("runs")
-    assert one in out
-    assert two in out
-    code, out, _ = kdlab_cli("runs", "--compare", one, two)
+    assert first in out
+    assert second in out
+    code, out, _ = kdlab_cli("runs", "--compare", first, second)
     assert "train.lr" in out
     assert "train.epochs" not in out
     assert "top-1 %" in out
