@@ -1,4 +1,4 @@
-"""Commands without a shell, and runs that are none."""
+"""Commands without a shell, and stand-ins for runs."""
 
 import time
 
@@ -27,7 +27,7 @@ RESULT = {
 
 @pytest.fixture
 def typed(capsys, monkeypatch):
-    """Runs a command's `do` on what was typed: exit code, stdout, stderr."""
+    """Call a command's `do` with the words; return exit code, stdout and stderr."""
 
     def run_it(module, *words):
         name = next(n for n, command in cli.COMMANDS.items() if command is module)
@@ -38,15 +38,15 @@ def typed(capsys, monkeypatch):
 
 
 @pytest.fixture
-def found(monkeypatch):
-    """Lets `attach` of runs and of sweeps find this one."""
+def attached(monkeypatch):
+    """Let `attach` of runs and sweeps return this handle; return the names it is asked for."""
 
-    def put(one):
+    def put(handle):
         names = []
         asking = ("chaos", "command", "control", "examine", "scale")
         places = [f"kdlab.commands.{name}.attach" for name in asking]
         for place in (*places, "kdlab.tuning.attach_sweep"):
-            monkeypatch.setattr(place, lambda name: names.append(name) or one)
+            monkeypatch.setattr(place, lambda name: names.append(name) or handle)
         return names
 
     return put
@@ -54,7 +54,7 @@ def found(monkeypatch):
 
 @pytest.fixture
 def run_folder(elsewhere):
-    """Makes a run's folder in ./runs; `running` is of this process."""
+    """Make a run's folder in ./runs; this process holds one that is `running`."""
 
     holding = []
 

@@ -1,4 +1,4 @@
-"""What is mistyped is found before anything heavy is imported, and said as what it is."""
+"""Typing errors are found before any heavy import, and are named."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ HEAVY = {
     "sklearn",
     "matplotlib",
 }
-# A call, its exit code, and a part of what is said.
+# A call, its exit code, and a part of its output.
 WRONG = (
     ((), 2, "kdlab new NAME --data PHOTOS"),
     (("--version",), 0, "kdlab 0."),
@@ -49,7 +49,7 @@ WRONG = (
 _ALL = """
 import contextlib, io, json, sys
 from kdlab.cli import main
-said = []
+ends = []
 for call in json.loads(sys.argv[1]):
     lines = io.StringIO()
     with contextlib.redirect_stderr(lines), contextlib.redirect_stdout(lines):
@@ -57,8 +57,8 @@ for call in json.loads(sys.argv[1]):
             code = main(call)
         except SystemExit as error:
             code = error.code
-    said.append((code, lines.getvalue(), sorted(set(sys.modules) & set(json.loads(sys.argv[2])))))
-print(json.dumps(said))
+    ends.append((code, lines.getvalue(), sorted(set(sys.modules) & set(json.loads(sys.argv[2])))))
+print(json.dumps(ends))
 """
 
 
@@ -73,8 +73,8 @@ def test_it_is_found_before_anything_heavy_is_imported(elsewhere):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     answers = json.loads(done.stdout)
-    for (call, code, words), (found, said, imported) in zip(WRONG, answers, strict=True):
-        assert found == code, (call, said)
-        assert words in said, (call, said)
-        assert "Traceback" not in said, call
+    for (call, code, words), (ended, text, imported) in zip(WRONG, answers, strict=True):
+        assert ended == code, (call, text)
+        assert words in text, (call, text)
+        assert "Traceback" not in text, call
         assert imported == [], call

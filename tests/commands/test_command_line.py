@@ -70,9 +70,9 @@ def test_options_may_stand_before_and_behind_what_is_set(monkeypatch):
         ["--json", "--detach", "quickstart", "train.epochs=2", "loss=losses/kl"],
     ):
         assert cli.main(["run", *words]) == 0
-    one, other = taken
-    assert one == other
-    assert one.overrides == ["train.epochs=2", "loss=losses/kl"]
+    first, second = taken
+    assert first == second
+    assert first.overrides == ["train.epochs=2", "loss=losses/kl"]
 
 
 # What there is
@@ -100,7 +100,7 @@ def test_list_show_and_recipes_as_text_and_as_json(kdlab_cli):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("list", "lossez"), "losses"),
         (("show", "smoke/nonne"), "smoke/none"),
@@ -123,11 +123,11 @@ def test_list_show_and_recipes_as_text_and_as_json(kdlab_cli):
     ],
 )
 def test_what_is_not_there_is_said_with_the_nearest_and_is_exit_code_2(
-    kdlab_cli, words, said
+    kdlab_cli, words, message
 ):
     code, out, err = kdlab_cli(*words)
     assert code == 2
-    assert said in err
+    assert message in err
     assert out == ""
 
 
@@ -171,8 +171,8 @@ def test_runs_are_listed_newest_first(kdlab_cli, run_folder):
     assert code == 0
     assert out.index("bbbb") < out.index("aaaa")
     code, out, _ = kdlab_cli("runs", "-n", "1", "--json")
-    (one,) = last_line(out)["runs"]
-    assert "bbbb" in json.dumps(one)
+    (row,) = last_line(out)["runs"]
+    assert "bbbb" in json.dumps(row)
 
 
 def test_a_finished_run_is_attached_to_and_its_result_is_one_line_of_json(
@@ -205,7 +205,7 @@ def test_ctrl_c_while_watching_leaves_the_run_as_it_is(kdlab_cli, run_folder, mo
 
 
 @pytest.mark.parametrize(
-    ("facts", "code", "said"),
+    ("facts", "code", "message"),
     [
         ({"state": "failed", "exit_code": 1, "error": "no room"}, 1, "no room"),
         ({"state": "failed", "exit_code": 2, "error": "wrong"}, 2, "wrong"),
@@ -214,15 +214,15 @@ def test_ctrl_c_while_watching_leaves_the_run_as_it_is(kdlab_cli, run_folder, mo
     ],
 )
 def test_how_a_run_ended_is_the_exit_code_of_who_watches(
-    kdlab_cli, run_folder, facts, code, said
+    kdlab_cli, run_folder, facts, code, message
 ):
     state, more = facts["state"], {k: v for k, v in facts.items() if k != "state"}
     folder = run_folder(state="stopped")
     folder.write_status(state=state, **more)
     (folder.path / "lock").touch()
-    found, _, err = kdlab_cli("attach")
-    assert found == code
-    assert said in err
+    exit_code, _, err = kdlab_cli("attach")
+    assert exit_code == code
+    assert message in err
 
 
 def test_what_has_ended_is_stopped_at_once(kdlab_cli, run_folder):
@@ -253,12 +253,12 @@ def test_a_run_that_has_ended_takes_no_orders(kdlab_cli, run_folder, words):
 
 @pytest.fixture
 def training(run_folder):
-    """A run whose member trains, as far as its folder says."""
+    """The folder of a run whose member trains."""
     folder = run_folder(state="running")
     log = EventLog(folder.events)
     log.emit(event("member_started", member="none/seed0", source="none", seed=0))
-    one = {"name": "lr_factor", "value": 1.0, "range": {"gt": 0.0, "le": 100.0}}
-    folder.tunables.write_text(json.dumps({"none/seed0": [one]}))
+    tunable = {"name": "lr_factor", "value": 1.0, "range": {"gt": 0.0, "le": 100.0}}
+    folder.tunables.write_text(json.dumps({"none/seed0": [tunable]}))
     return folder
 
 
@@ -276,8 +276,8 @@ def test_an_order_stands_in_the_runs_folder(kdlab_cli, training, order):
 
 def test_numbers_are_set_and_shown_with_their_ranges(kdlab_cli, training):
     assert kdlab_cli("control", "last", "set", "lr_factor=0.5")[0] == 0
-    (given,) = ChangeReader(training.path / CONTROL)()
-    assert given.set == {"lr_factor": 0.5}
+    (change,) = ChangeReader(training.path / CONTROL)()
+    assert change.set == {"lr_factor": 0.5}
     code, out, err = kdlab_cli("control", "last", "set", "--json")
     assert code == 0
     assert "lr_factor = " in err
@@ -285,7 +285,7 @@ def test_numbers_are_set_and_shown_with_their_ranges(kdlab_cli, training):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("set", "lr_factor"), "'lr_factor' is not KEY=NUMBER"),
         (("set", "lr_factor=much"), "is not KEY=NUMBER"),
@@ -297,11 +297,11 @@ def test_numbers_are_set_and_shown_with_their_ranges(kdlab_cli, training):
     ],
 )
 def test_an_order_that_cannot_be_is_refused_and_not_written(
-    kdlab_cli, training, words, said
+    kdlab_cli, training, words, message
 ):
     code, _, err = kdlab_cli("control", "last", *words)
     assert code == 2
-    assert said in err
+    assert message in err
     assert orders(training) == []
 
 

@@ -1,4 +1,4 @@
-"""What each command calls with what was typed, what it prints where, and how it ends."""
+"""Each command's call with its words, its output on stdout and stderr, its exit code."""
 
 import json
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_runs_lists_compares_or_syncs(typed, monkeypatch):
 
 @pytest.fixture
 def there(elsewhere, monkeypatch):
-    """Photos, and any run that is asked for."""
+    """A folder of photos; any run that is looked for exists."""
     (elsewhere / "photos").mkdir()
     for name in ("a.png", "b.png"):
         (elsewhere / name).write_bytes(b"")
@@ -89,38 +89,38 @@ def test_doctor_fails_where_something_is_missing(typed, monkeypatch, state, code
     assert (ended, json.loads(out), err) == (code, findings, "a table\n")
 
 
-def test_examine_says_where_its_page_is(typed, found):
+def test_examine_says_where_its_page_is(typed, attached):
     page = Shown(text="98 %", save=lambda path: Path(path).absolute())
-    one = ARun(examine=page)
-    found(one)
+    handle = ARun(examine=page)
+    attached(handle)
     _, out, err = typed(examine, "r1", "--split", "validation", "--out", "e.html", "--json")
-    assert one.calls == [("examine", "validation", 2000, {"closely": False})]
+    assert handle.calls == [("examine", "validation", 2000, {"closely": False})]
     assert json.loads(out) == {"text": "98 %", "page": str(Path("e.html").absolute())}
     assert "Page: " in err
 
 
-def test_mark_changes_what_was_typed_and_nothing_else(typed, found):
-    one = ARun()
-    one.marks = "good"
-    found(one)
+def test_mark_changes_what_was_typed_and_nothing_else(typed, attached):
+    handle = ARun()
+    handle.marks = "good"
+    attached(handle)
     typed(mark, "r1", "--tag", "good", "--tag", "new", "--untag", "bad", "--unarchive")
-    assert one.calls == [("tag", "good", "new", {"drop": ["bad"]}), ("archive", False)]
-    one.calls.clear()
+    assert handle.calls == [("tag", "good", "new", {"drop": ["bad"]}), ("archive", False)]
+    handle.calls.clear()
     assert typed(mark, "r1", "--note", "")[1] == "r1: good\n"
-    assert one.calls == [("note", "")]
-    one.calls.clear()
+    assert handle.calls == [("note", "")]
+    handle.calls.clear()
     typed(mark, "r1")
-    assert one.calls == []
+    assert handle.calls == []
 
 
 @pytest.mark.parametrize(("yes", "sure"), [(("--yes",), True), ((), False)])
-def test_delete_asks_unless_yes_is_typed(typed, found, monkeypatch, yes, sure):
+def test_delete_asks_unless_yes_is_typed(typed, attached, monkeypatch, yes, sure):
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr("builtins.input", lambda: "n")
-    one = ARun(delete="what came of it")
-    found(one)
+    handle = ARun(delete="what came of it")
+    attached(handle)
     _, out, _ = typed(delete, "r1", "r1", *yes)
-    ((name, ask),) = one.calls
+    ((name, ask),) = handle.calls
     assert (name, out) == ("delete", "what came of it\n")
     assert ask("r1: 5 MB") is sure
 
@@ -168,8 +168,8 @@ def test_list_show_and_recipes_read_the_registry(typed):
 
 def test_new_says_what_it_made(there, typed, monkeypatch):
     chosen = SimpleNamespace(config="photos/x", reasons=["small images"], seconds=60.0)
-    made = SimpleNamespace(config=Path("c.yaml"), notebook=Path("n.ipynb"), chosen=chosen)
-    calls = told(monkeypatch, "kdlab.run.new.new", made)
+    files = SimpleNamespace(config=Path("c.yaml"), notebook=Path("n.ipynb"), chosen=chosen)
+    calls = told(monkeypatch, "kdlab.run.new.new", files)
     _, out, _ = typed(new, "mine", "--data", "photos", "--minutes", "2", "--json")
     assert json.loads(out) == {
         "config": "c.yaml", "notebook": "n.ipynb", "chosen": "photos/x",
@@ -252,8 +252,8 @@ def test_reproduce_parts_names_from_settings(typed, monkeypatch):
 def test_a_bench_takes_what_it_has(typed, monkeypatch):
     from kdlab.report.figures import figure, report
 
-    made = report("overhead", [figure("import_s", 0.5, "s", "<= 1")])
-    calls = told(monkeypatch, "benchmarks.overhead.measure", made)
+    measured = report("overhead", [figure("import_s", 0.5, "s", "<= 1")])
+    calls = told(monkeypatch, "benchmarks.overhead.measure", measured)
     _, out, _ = typed(bench, "overhead", "--repeats", "3")
     assert "holds" in out
     assert calls[0][0]["repeats"] == 3
@@ -293,16 +293,16 @@ def test_completion_says_what_belongs_into_a_shells_file(typed, shell):
 
 
 def test_the_tab_key_knows_names(monkeypatch, elsewhere):
-    given = []
-    monkeypatch.setattr("argcomplete.autocomplete", given.append)
-    whole = cli.parser()
-    completion.complete(whole)
-    assert given == [whole]
-    commands = whole._subparsers._group_actions[0].choices
+    parsers = []
+    monkeypatch.setattr("argcomplete.autocomplete", parsers.append)
+    parser = cli.parser()
+    completion.complete(parser)
+    assert parsers == [parser]
+    commands = parser._subparsers._group_actions[0].choices
     completers = {
         f"{command} {action.dest}": action.completer()
-        for command, own in commands.items()
-        for action in own._actions
+        for command, subparser in commands.items()
+        for action in subparser._actions
         if hasattr(action, "completer")
     }
     assert "quickstart" in completers["run experiment"]
@@ -327,9 +327,9 @@ def test_errors_have_their_exit_codes(monkeypatch, capsys):
         assert capsys.readouterr().err == "no\n"
 
 
-def test_a_page_is_written_and_not_over_another(found, typed, monkeypatch, elsewhere):
-    one = ARun()
-    found(one)
+def test_a_page_is_written_and_not_over_another(attached, typed, monkeypatch, elsewhere):
+    handle = ARun()
+    attached(handle)
     told(monkeypatch, "kdlab.session.page", "<html>")
     assert typed(page, "r1", "--out", "r.html")[0] == 0
     assert Path("r.html").read_text() == "<html>"

@@ -1,4 +1,4 @@
-"""Commands that start, watch and change runs: what they ask of them, and how they end."""
+"""Commands that start, watch and change runs: their calls, and their exit codes."""
 
 import json
 import signal
@@ -26,50 +26,50 @@ from kdlab.events.general import Warned
 FINISHED = {"run_dir": "runs/r1", "tracking_uri": "sqlite:///x"}
 
 
-def test_attach_shows_a_finished_runs_table_and_result(typed, found, monkeypatch):
-    one = ARun(FINISHED, table="| 98 % |")
+def test_attach_shows_a_finished_runs_table_and_result(typed, attached, monkeypatch):
+    handle = ARun(FINISHED, table="| 98 % |")
     monkeypatch.setattr("kdlab.commands.attach.Run", ARun)
-    found(one)
+    attached(handle)
     code, out, err = typed(attach, "r1", "--json")
     assert code == 0
     assert json.loads(out) == FINISHED
     assert "| 98 % |" in err
     assert "Compare in MLflow: kdlab ui" in err
     assert "kdlab export r1" in err
-    assert one.calls == [("wait", "see"), ("table",)]
+    assert handle.calls == [("wait", "see"), ("table",)]
 
 
-def test_ctrl_c_leaves_a_run_that_is_watched(typed, found):
-    names = found(ARun(wait=KeyboardInterrupt()))
+def test_ctrl_c_leaves_a_run_that_is_watched(typed, attached):
+    names = attached(ARun(wait=KeyboardInterrupt()))
     code, out, err = typed(attach)
     assert (code, out, names) == (0, "", ["last"])
     assert "r1 continues" in err
 
 
-def test_a_sweep_has_its_outcome(typed, found, monkeypatch):
+def test_a_sweep_has_its_outcome(typed, attached, monkeypatch):
     monkeypatch.setattr("kdlab.commands.command.find_sweep", lambda study: None)
-    one = ARun({"study": "s"})
-    one.outcome = "best: lr=0.1"
-    names = found(one)
+    handle = ARun({"study": "s"})
+    handle.outcome = "best: lr=0.1"
+    names = attached(handle)
     assert typed(attach, "sweeps/s") == (0, "best: lr=0.1\n", "")
     assert names == ["s"]
 
 
 @pytest.mark.parametrize(("words", "how"), [([], "stop"), (["--now"], "kill")])
-def test_stop_waits_for_the_end(typed, found, words, how):
-    one = ARun()
-    found(one)
+def test_stop_waits_for_the_end(typed, attached, words, how):
+    handle = ARun()
+    attached(handle)
     code, out, _ = typed(stop, "r1", *words, "--json")
     assert (code, json.loads(out)) == (0, {"run_id": "r1", "state": "stopped"})
-    assert one.calls == [(how,), ("wait",)]
+    assert handle.calls == [(how,), ("wait",)]
 
 
-def test_scale_says_how_many(typed, found):
-    one = ARun()
-    found(one)
+def test_scale_says_how_many(typed, attached):
+    handle = ARun()
+    attached(handle)
     code, out, err = typed(scale, "r1", "3", "--json")
     assert (code, json.loads(out)) == (0, {"run_id": "r1", "ranks": 3})
-    assert one.calls == [("scale", 3)]
+    assert handle.calls == [("scale", 3)]
     assert "will resize to 3 ranks" in err
 
 
@@ -86,12 +86,12 @@ def test_scale_says_how_many(typed, found):
         (["back", "40"], ("back", 40)),
     ],
 )
-def test_control_calls_the_order_of_its_name(typed, found, words, call):
-    one = ARun(back=40)
-    found(one)
+def test_control_calls_the_order_of_its_name(typed, attached, words, call):
+    handle = ARun(back=40)
+    attached(handle)
     code, out, _ = typed(control, "r1", *words, "--json")
     assert code == 0
-    assert one.calls == [call]
+    assert handle.calls == [call]
     assert json.loads(out) == {"run_id": "r1", "order": words[0], "values": words[1:]}
 
 
@@ -105,30 +105,30 @@ def test_control_calls_the_order_of_its_name(typed, found, words, call):
         (["back", "1", "2"], "back takes nothing, or a step"),
     ],
 )
-def test_control_refuses_what_an_order_does_not_take(typed, found, words, fault):
-    one = ARun()
-    found(one)
+def test_control_refuses_what_an_order_does_not_take(typed, attached, words, fault):
+    handle = ARun()
+    attached(handle)
     with pytest.raises(BadInput, match=fault):
         typed(control, "r1", *words)
-    assert not one.calls
+    assert not handle.calls
 
 
-def test_set_without_values_shows_what_can_be_set(typed, found):
+def test_set_without_values_shows_what_can_be_set(typed, attached):
     knob = SimpleNamespace(name="lr", value=0.25, range="> 0")
-    found(ARun(tunables=[knob]))
+    attached(ARun(tunables=[knob]))
     assert typed(control, "r1", "set")[1] == "lr = 0.25  (> 0)\n"
 
 
-def test_chaos_ends_what_it_began_whatever_happens(typed, found, monkeypatch):
+def test_chaos_ends_what_it_began_whatever_happens(typed, attached, monkeypatch):
     trouble = Asked(wait=KeyboardInterrupt())
     calls = told(monkeypatch, "kdlab.run.handle.chaos.chaos", trouble)
-    one = ARun()
-    found(one)
+    handle = ARun()
+    attached(handle)
     with pytest.raises(KeyboardInterrupt):
         typed(chaos, "r1", "kill_teacher=1", "every_s=5")
     assert trouble.calls == [("wait",), ("stop",)]
     (run_, line, settings), *_ = calls
-    assert (run_, settings) == (one, {"kill_teacher": 1, "every_s": 5})
+    assert (run_, settings) == (handle, {"kill_teacher": 1, "every_s": 5})
     trouble.answers, trouble.done = {}, 2
     trouble.spec = SimpleNamespace(events=3)
     line(Warned(message="the disk is full"))
@@ -140,8 +140,8 @@ def test_chaos_ends_what_it_began_whatever_happens(typed, found, monkeypatch):
 
 def test_a_started_run_is_reported_and_ctrl_c_is_as_it_was(typed, monkeypatch):
     before = signal.getsignal(signal.SIGINT)
-    one = ARun(FINISHED, table="| 98 % |", tracking="it is late")
-    experiment = Asked(start=one)
+    handle = ARun(FINISHED, table="| 98 % |", tracking="it is late")
+    experiment = Asked(start=handle)
     calls = told(monkeypatch, "kdlab.commands.run.load", experiment)
     code, out, err = typed(run, "smoke/none", "train.epochs=1")
     assert code == 0
@@ -152,13 +152,13 @@ def test_a_started_run_is_reported_and_ctrl_c_is_as_it_was(typed, monkeypatch):
 
 
 def test_a_detached_run_is_not_waited_for(typed, monkeypatch):
-    one = ARun()
-    told(monkeypatch, "kdlab.commands.run.load", Asked(start=one))
+    handle = ARun()
+    told(monkeypatch, "kdlab.commands.run.load", Asked(start=handle))
     code, out, err = typed(run, "smoke/none", "--detach", "--json")
     assert code == 0
     assert json.loads(out) == {"run_id": "r1", "run_dir": "runs/r1"}
     assert "kdlab attach r1" in err
-    assert not one.calls
+    assert not handle.calls
 
 
 def test_ctrl_c_stops_and_twice_ends(monkeypatch, capfd):
@@ -168,11 +168,11 @@ def test_ctrl_c_stops_and_twice_ends(monkeypatch, capfd):
             for _ in range(2):
                 signal.raise_signal(signal.SIGINT)
 
-    one = Pressed()
-    told(monkeypatch, "kdlab.commands.run.load", Asked(start=one))
+    handle = Pressed()
+    told(monkeypatch, "kdlab.commands.run.load", Asked(start=handle))
     code = run.do(cli.parser().parse_args(["run", "smoke/none"]))
     assert code == 130
-    assert one.calls == [("wait",), ("stop",), ("kill",)]
+    assert handle.calls == [("wait",), ("stop",), ("kill",)]
     err = capfd.readouterr().err
     assert "stopping: work under way is saved" in err
     assert "kdlab resume r1" in err
@@ -197,8 +197,8 @@ def test_ctrl_c_before_anything_began(monkeypatch, capfd):
 
 
 def test_a_run_that_failed_raises_its_reason(typed, monkeypatch):
-    one = ARun(RunFailed("it failed"))
-    told(monkeypatch, "kdlab.commands.run.load", Asked(start=one))
+    handle = ARun(RunFailed("it failed"))
+    told(monkeypatch, "kdlab.commands.run.load", Asked(start=handle))
     with pytest.raises(RunFailed, match="it failed"):
         typed(run, "smoke/none")
 
@@ -234,17 +234,17 @@ def test_mlflow_is_named_where_it_has_something(tracking, result, line, capsys):
 
 
 class ASweep(ARun):
-    """What the command asks of a sweep (`kdlab.tuning.handle.Sweep`)."""
+    """A stand-in for `kdlab.tuning.handle.Sweep`, with all that the command needs."""
 
     outcome = "best: lr=0.1"
 
 
 @pytest.fixture
 def searched(monkeypatch):
-    """Puts a sweep where `search` finds it; what was asked of both."""
+    """Let `search` start this sweep; return the calls of both."""
 
-    def put(one):
-        search = Asked(start=one)
+    def put(handle):
+        search = Asked(start=handle)
         calls = told(monkeypatch, "kdlab.tuning.search", search)
         return calls, search.calls
 
@@ -252,14 +252,14 @@ def searched(monkeypatch):
 
 
 def test_a_sweep_says_its_best_and_saves_it(typed, searched, tmp_path):
-    one = ASweep({"storage": "sqlite:///s.db", "best": 3}, save=["configs/tuned.yaml"])
-    calls, started = searched(one)
+    handle = ASweep({"storage": "sqlite:///s.db", "best": 3}, save=["configs/tuned.yaml"])
+    calls, started = searched(handle)
     words = ["--trials", "4", "--study", "mine", "--save", "tuned", "--json"]
     code, out, err = typed(sweep, "quickstart", "keep=all", *words)
     assert code == 0
     assert calls == [("quickstart", "keep=all", {"trials": 4})]
     assert [call[:2] for call in started] == [("start", "mine")]
-    assert [call[0] for call in one.calls] == ["wait", "save"]
+    assert [call[0] for call in handle.calls] == ["wait", "save"]
     assert json.loads(out) == {"storage": "sqlite:///s.db", "best": 3}
     assert "best: lr=0.1" in err
     assert "optuna-dashboard sqlite:///s.db" in err
@@ -277,10 +277,10 @@ def test_a_sweep_of_a_mistyped_name_or_to_a_wrong_one_is_not_started(typed, sear
 
 
 def test_a_detached_sweep_is_not_waited_for(typed, searched):
-    one = ASweep()
-    searched(one)
+    handle = ASweep()
+    searched(handle)
     assert typed(sweep, "quickstart", "--detach")[0] == 0
-    assert not one.calls
+    assert not handle.calls
 
 
 def test_a_sweep_that_is_ended_at_once_says_how_to_go_on(typed, searched):
@@ -289,8 +289,8 @@ def test_a_sweep_that_is_ended_at_once_says_how_to_go_on(typed, searched):
             for _ in range(2):
                 signal.raise_signal(signal.SIGINT)
 
-    one = Pressed()
-    searched(one)
+    handle = Pressed()
+    searched(handle)
     code, _, err = typed(sweep, "quickstart")
-    assert (code, one.calls) == (130, [("stop",), ("kill",)])
+    assert (code, handle.calls) == (130, [("stop",), ("kill",)])
     assert "the same command continues the study" in err

@@ -18,66 +18,66 @@ from kdlab.experiment.folder import RunStatus
 
 
 class ScriptedRun:
-    """What `started` asks of a run; `wait` does what the test says."""
+    """A run that records its calls; `wait` does what the test says."""
 
     id = name = "20260101-000000-aaaa"
     path = "/runs/20260101-000000-aaaa"
 
     def __init__(self, wait=lambda see: None):
-        self._wait, self.told = wait, []
+        self._wait, self.calls = wait, []
 
     def wait(self, see, since=0.0):
-        self.told.append(("wait", since))
+        self.calls.append(("wait", since))
         self._wait(see)
 
     def stop(self):
-        self.told.append("stop")
+        self.calls.append("stop")
 
     def kill(self):
-        self.told.append("kill")
+        self.calls.append("kill")
 
 
-def started(made, detach=False, as_json=False, see=lambda event: None, since=0.0):
+def started(job, detach=False, as_json=False, see=lambda event: None, since=0.0):
     arguments = argparse.Namespace(detach=detach, json=as_json)
-    return command.start_job(lambda: made, see, arguments, since)
+    return command.start_job(lambda: job, see, arguments, since)
 
 
 def test_a_detached_run_is_named_and_not_waited_for(capsys):
-    made = ScriptedRun()
-    assert started(made, detach=True, as_json=True) == (None, 0)
+    job = ScriptedRun()
+    assert started(job, detach=True, as_json=True) == (None, 0)
     out, err = capsys.readouterr()
-    assert json.loads(out) == {"run_id": made.id, "run_dir": made.path}
-    assert f"kdlab attach {made.id}" in err
-    assert made.told == []
+    assert json.loads(out) == {"run_id": job.id, "run_dir": job.path}
+    assert f"kdlab attach {job.id}" in err
+    assert job.calls == []
 
 
 def test_a_run_is_watched_from_where_it_was_gone_on_with():
     seen = []
-    made = ScriptedRun(lambda see: see(Note(message="a")))
-    assert started(made, see=seen.append, since=7.0) == (made, 0)
+    job = ScriptedRun(lambda see: see(Note(message="a")))
+    assert started(job, see=seen.append, since=7.0) == (job, 0)
     assert seen == [Note(message="a")]
-    assert made.told == [("wait", 7.0)]
+    assert job.calls == [("wait", 7.0)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_gracefully_and_a_second_one_at_once(capfd, number):
-    """SIGTERM too: `timeout 60 kdlab run ...` left the run's process alive."""
+    """SIGTERM too: `timeout 60 kdlab run ...` once left the run's process alive."""
     before = signal.getsignal(number)
 
     def impatient(see):
         for _ in range(2):
             signal.raise_signal(number)
 
-    made = ScriptedRun(impatient)
-    assert started(made) == (made, 2)
-    assert made.told == [("wait", 0.0), "stop", "kill"]
+    job = ScriptedRun(impatient)
+    assert started(job) == (job, 2)
+    assert job.calls == [("wait", 0.0), "stop", "kill"]
     assert "work under way is saved" in capfd.readouterr().err
     assert signal.getsignal(number) is before
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_before_the_start_ends_the_command(capfd, number):
-    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
 
     def slow():
         signal.raise_signal(number)
@@ -86,25 +86,25 @@ def test_ctrl_c_before_the_start_ends_the_command(capfd, number):
         with pytest.raises(KeyboardInterrupt):
             command.start_job(slow, print, argparse.Namespace(detach=False, json=False))
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for n, handler in before.items():
+            signal.signal(n, handler)
     assert "interrupted before anything was started" in capfd.readouterr().err
 
 
 def test_a_run_that_was_ended_at_once_says_how_to_go_on(monkeypatch, capsys):
-    made = ScriptedRun()
-    monkeypatch.setattr(command, "start_job", lambda *about, **more: (made, 2))
+    job = ScriptedRun()
+    monkeypatch.setattr(command, "start_job", lambda *about, **more: (job, 2))
     arguments = argparse.Namespace(detach=False, json=False)
-    assert command.start_run(lambda: made, arguments) == 130
-    assert f"kdlab resume {made.id}" in capsys.readouterr().err
+    assert command.start_run(lambda: job, arguments) == 130
+    assert f"kdlab resume {job.id}" in capsys.readouterr().err
     monkeypatch.setattr(command, "start_job", lambda *about, **more: (None, 0))
-    assert command.start_run(lambda: made, arguments) == 0
+    assert command.start_run(lambda: job, arguments) == 0
 
 
 def test_a_run_is_watched_by_a_process_without_what_its_start_has_loaded(
     monkeypatch, capsys
 ):
-    made, became = ScriptedRun(), []
+    job, became = ScriptedRun(), []
     monkeypatch.setattr(sys, "orig_argv", ["python", "-X", "dev", "kdlab", "run", "small"])
     monkeypatch.setattr(sys, "argv", ["kdlab", "run", "small"])
     monkeypatch.setattr("os.execv", lambda path, words: became.append(words))
@@ -118,11 +118,11 @@ def test_a_run_is_watched_by_a_process_without_what_its_start_has_loaded(
     ):  # a caller's process stays what it is
         assert became == []
         arguments = argparse.Namespace(**facts, **more)
-        assert command.start_run(lambda: made, arguments, since=7.0) == 0
+        assert command.start_run(lambda: job, arguments, since=7.0) == 0
     (words,) = became
     assert words[:4] == ["python", "-X", "dev", "kdlab"]
     again = cli.parser().parse_args(words[4:])
-    assert (again.command, again.run, again.since) == ("attach", made.id, 7.0)
+    assert (again.command, again.run, again.since) == ("attach", job.id, 7.0)
     assert (again.json, again.detach) == (True, False)
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGINT}
 
@@ -132,7 +132,7 @@ def test_a_run_is_watched_by_a_process_without_what_its_start_has_loaded(
 def test_a_run_that_is_stopped_before_it_can_hear_is_stopped(
     kdlab_home, elsewhere, spawned
 ):
-    """SIGTERM in the first half second of its process: it was lost, with exit code 1."""
+    """SIGTERM in its process's first half second once ended a run as lost, exit code 1."""
     run = kdlab.load("smoke/none").start(lambda line: None)
     (child,) = (c for c in psutil.Process().children() if str(run.path) in c.cmdline())
     child.send_signal(signal.SIGTERM)
@@ -143,7 +143,7 @@ def test_a_run_that_is_stopped_before_it_can_hear_is_stopped(
 
 @pytest.mark.processes
 def test_what_watches_a_run_holds_nothing_heavy(run_folder):
-    """It held 330 MB to print lines."""
+    """The watching process once held 330 MB to print lines."""
     run = run_folder()
     watch = (
         "import sys; from kdlab.cli import main;"
@@ -167,29 +167,26 @@ def test_results_are_for_stdout_and_words_for_people_are_not(capsys):
     assert capsys.readouterr() == ("", "it goes on\n")
 
 
-# What is written
-
-
 # Sweeps
 
 
 class Search:
-    """What the command asks of a search: its start, and then of its sweep."""
+    """A search that records its starts, and its sweep."""
 
     def __init__(self):
-        self.made, self.started = ScriptedRun(), []
-        self.made.status = RunStatus(state="finished")
-        self.made.outcome, self.made.result = "best: lr=0.1", {"storage": "sqlite:///s"}
-        self.made.save = lambda name: [f"configs/{name}.yaml"]
+        self.sweep, self.started = ScriptedRun(), []
+        self.sweep.status = RunStatus(state="finished")
+        self.sweep.outcome, self.sweep.result = "best: lr=0.1", {"storage": "sqlite:///s"}
+        self.sweep.save = lambda name: [f"configs/{name}.yaml"]
 
     def start(self, study, say):
         self.started.append(study)
-        return self.made
+        return self.sweep
 
 
 @pytest.fixture
 def searched(monkeypatch):
-    """What is searched instead, and with which words."""
+    """The search that is started, and the words of each call."""
     search, asked = Search(), []
     monkeypatch.setattr(
         "kdlab.tuning.search", lambda name, *words: asked.append((name, words)) or search
@@ -206,7 +203,7 @@ def test_a_sweep_is_searched_for_told_and_its_best_saved(kdlab_cli, searched):
     assert code == 0, err
     assert asked == [("quickstart", ("keep=all", {"trials": 3}))]
     assert search.started == ["mine"]
-    assert json.loads(out.splitlines()[-1]) == search.made.result
+    assert json.loads(out.splitlines()[-1]) == search.sweep.result
     assert "best: lr=0.1" in err  # stdout is for the object
     assert "saved configs/best.yaml" in err
     assert "optuna-dashboard sqlite:///s" in err
@@ -219,11 +216,11 @@ def test_a_sweep_that_was_ended_at_once_says_how_to_go_on(kdlab_cli, searched):
         for _ in range(2):
             signal.raise_signal(signal.SIGINT)
 
-    search.made._wait = impatient
+    search.sweep._wait = impatient
     code, out, err = kdlab_cli("sweep", "quickstart")
     assert (code, out) == (130, "")
     assert "the same command continues the study" in err
-    assert search.made.told == [("wait", 0.0), "stop", "kill"]
+    assert search.sweep.calls == [("wait", 0.0), "stop", "kill"]
     assert cli.COMMANDS["sweep"] is sweep
 
 

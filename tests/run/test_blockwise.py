@@ -97,10 +97,8 @@ def test_chances_depend_on_step_and_block_and_not_on_the_plan(kdlab_home, elsewh
     assert run.state == "finished", run.status
     assert apart(weights(run, "tr"), weights(run, "ls")) == 0
     reseeded = started(*dropping, "seeds=[1]").wait(timeout_s=600)
-    reseeded_weights = load_file(
-        reseeded.path / "members" / "tr" / "seed1" / "student.safetensors"
-    )
-    assert apart(weights(run, "tr"), reseeded_weights) > 0
+    path = reseeded.path / "members" / "tr" / "seed1" / "student.safetensors"
+    assert apart(weights(run, "tr"), load_file(path)) > 0
 
 
 @pytest.mark.processes("two runs, within this process")

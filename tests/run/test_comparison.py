@@ -65,16 +65,14 @@ def test_what_a_run_told_mlflow_while_it_went_on_is_compared(taught):
 def test_a_comparison_ends_with_the_verdict_everywhere(taught, answer):
     verdict = taught.result["verdict"]
     sentence = verdict["sentence"]
-    (plain_top1, taught_top1) = (row["student_top1"] for row in taught.result["runs"])
-    assert verdict["gained"] == pytest.approx(taught_top1 - plain_top1)
+    (plain, distilled) = (row["student_top1"] for row in taught.result["runs"])
+    assert verdict["gained"] == pytest.approx(distilled - plain)
     shared = [row["shares_cores"] for row in taught.result["runs"]]
     assert shared == [False, not torch.cuda.is_available()]
     for shown in (taught.table(), str(kdlab.compare(taught))):
         assert (NO_SPEEDS in shown) is any(shared)
         assert ("samples/s" in shown) is not any(shared)
-    assert sentence.startswith(
-        f"With its teacher {taught_top1:.1f} %, alone {plain_top1:.1f} %: "
-    )
+    assert sentence.startswith(f"With its teacher {distilled:.1f} %, alone {plain:.1f} %: ")
     assert " ".join(taught.table().split()).endswith(sentence)
     assert answer("attach", taught.id)["verdict"] == verdict
     assert answer("runs", "--compare", taught.id)["verdicts"] == [sentence]
@@ -85,8 +83,8 @@ def test_a_comparison_ends_with_the_verdict_everywhere(taught, answer):
     data = MlflowClient(taught.result["tracking_uri"]).get_run(state["runs"][""]).data
     assert data.tags["kdlab.verdict"] == sentence
     assert data.metrics["test/gained_with_teacher"] == pytest.approx(verdict["gained"])
-    assert data.metrics["test/plain_top1"] == pytest.approx(plain_top1)
-    assert data.metrics["test/top1"] == pytest.approx(taught_top1)
+    assert data.metrics["test/plain_top1"] == pytest.approx(plain)
+    assert data.metrics["test/top1"] == pytest.approx(distilled)
     interval = [data.metrics[f"test/gained_{end}"] for end in ("low", "high")]
     assert interval == pytest.approx([verdict["low"], verdict["high"]])
     assert data.tags["mlflow.note.content"].startswith(page.markdown(sentence))

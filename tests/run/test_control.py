@@ -266,12 +266,10 @@ def test_a_paused_pipeline_has_the_weights_of_a_quiet_one(kdlab_home, elsewhere,
     assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
     quiet = kdlab.load("smoke/blockwise", *words).start(lambda line: None)
     quiet.wait(timeout_s=600)
-    paused_weights, quiet_weights = student(run), student(quiet)
-    assert paused_weights.keys() == quiet_weights.keys()
+    weights, quiet_weights = student(run), student(quiet)
+    assert weights.keys() == quiet_weights.keys()
     # Rows are summed in the same order whatever happened in between.
-    assert all(
-        torch.equal(paused_weights[key], quiet_weights[key]) for key in quiet_weights
-    )
+    assert all(torch.equal(weights[key], quiet_weights[key]) for key in weights)
 
 
 @pytest.mark.nightly
@@ -386,10 +384,8 @@ def test_taken_back_it_has_the_weights_of_a_quiet_one(kdlab_home, elsewhere, how
     assert (taken.step, taken.values) == (step, {"lr_factor": 1.0})
     quiet = begun()
     quiet.wait(timeout_s=600)
-    reverted_weights, quiet_weights = student(run), student(quiet)
-    assert all(
-        torch.equal(reverted_weights[key], quiet_weights[key]) for key in quiet_weights
-    )
+    weights, quiet_weights = student(run), student(quiet)
+    assert all(torch.equal(weights[key], quiet_weights[key]) for key in weights)
 
 
 @pytest.mark.nightly

@@ -99,9 +99,7 @@ def test_four_methods_side_by_side(kdlab_home, elsewhere):
     assert (elsewhere / "averaged.json").is_file()
     export_global(run.id, out=str(elsewhere / "ec_dnn"), member="ec_dnn/seed0")
     teacher = yaml.safe_load((elsewhere / "ec_dnn" / "ensemble.yaml").read_text())
-    networks = [
-        load_exported(network["model"]["weights"]).eval() for network in teacher["teacher"]
-    ]
+    networks = [load_exported(t["model"]["weights"]).eval() for t in teacher["teacher"]]
     data = experiment().spec.data.load()
     ensemble = combined(networks, Combination.from_weights([1.0] * len(networks)))
     accuracy = evaluate(ensemble, data, data.test, 256).top1
@@ -114,14 +112,12 @@ def test_four_methods_side_by_side(kdlab_home, elsewhere):
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_processes_give_what_one_process_gives(kdlab_home, elsewhere):
-    in_one_process = experiment("method.processes=false").start().wait(timeout_s=600)
-    in_workers = experiment().start().wait(timeout_s=600)
-    assert in_workers.state == "finished", in_workers.status
+    serial = experiment("method.processes=false").start().wait(timeout_s=600)
+    parallel = experiment().start().wait(timeout_s=600)
+    assert parallel.state == "finished", parallel.status
     for name in ("s_dnn", "e_dnn", "ma_dnn", "ec_dnn"):
-        assert apart(student(in_one_process, name), student(in_workers, name)) == 0, name
-    for first, second in zip(
-        in_one_process.result["runs"], in_workers.result["runs"], strict=True
-    ):
+        assert apart(student(serial, name), student(parallel, name)) == 0, name
+    for first, second in zip(serial.result["runs"], parallel.result["runs"], strict=True):
         assert first["global_top1"] == second["global_top1"]
 
 

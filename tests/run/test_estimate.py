@@ -35,8 +35,8 @@ def of(name, *settings):
     return estimate(kdlab.load(f"smoke/{name}", *settings).spec)
 
 
-def stage(forecast):
-    (entry,) = forecast.stages
+def stage(costs):
+    (entry,) = costs.stages
     return entry
 
 
@@ -57,15 +57,11 @@ def once(digits):
 
 
 def test_without_a_teacher_the_slower_of_steps_and_views_counts(once, monkeypatch):
-    forecast = of("none")
-    assert forecast.teacher is None
-    assert (forecast.label_bytes, forecast.wire_bytes, forecast.teachers_needed) == (
-        0,
-        0,
-        None,
-    )
-    assert stage(forecast).seconds == pytest.approx(once(1 / 1000))
-    assert (stage(forecast).samples_per_second, stage(forecast).bound_by) == (
+    costs = of("none")
+    assert costs.teacher is None
+    assert (costs.label_bytes, costs.wire_bytes, costs.teachers_needed) == (0, 0, None)
+    assert stage(costs).seconds == pytest.approx(once(1 / 1000))
+    assert (stage(costs).samples_per_second, stage(costs).bound_by) == (
         pytest.approx(1000),
         "the student's steps",
     )
@@ -75,29 +71,27 @@ def test_without_a_teacher_the_slower_of_steps_and_views_counts(once, monkeypatc
 
 
 def test_a_teacher_in_the_process_answers_in_turn_with_the_student(once):
-    forecast = of("in_process")
-    assert stage(forecast).seconds == pytest.approx(once(1 / 1000 + 1 / 500))
-    assert stage(forecast).bound_by == "student and teacher in turn"
-    assert forecast.wire_bytes == 0
-    assert forecast.label_bytes == 40  # ten classes
+    costs = of("in_process")
+    assert stage(costs).seconds == pytest.approx(once(1 / 1000 + 1 / 500))
+    assert stage(costs).bound_by == "student and teacher in turn"
+    assert costs.wire_bytes == 0
+    assert costs.label_bytes == 40  # ten classes
 
 
 def test_kept_labels_are_made_once_before_the_first_epoch(once, digits):
-    forecast = of("cached")
-    assert stage(forecast).seconds == pytest.approx(
-        once(1 / 1000, len(digits[0].train) / 500)
-    )
-    assert forecast.disk_mb > of("in_process").disk_mb
+    costs = of("cached")
+    assert stage(costs).seconds == pytest.approx(once(1 / 1000, len(digits[0].train) / 500))
+    assert costs.disk_mb > of("in_process").disk_mb
 
 
 def test_served_teachers_share_the_cores_with_the_student(once):
     """Two teachers of a thread each beside a student of one, on four cores, or on one."""
-    forecast = of("served")
+    costs = of("served")
     # A thread of the teacher answers 500/s: two of them are as fast as the student.
-    assert stage(forecast).seconds == pytest.approx(once(1 / 1000, 6.0))
-    assert forecast.teachers_needed == 2
-    assert forecast.wire_bytes > forecast.label_bytes > 0
-    assert "2 served teachers keep up with the student" in repr(forecast)
+    assert stage(costs).seconds == pytest.approx(once(1 / 1000, 6.0))
+    assert costs.teachers_needed == 2
+    assert costs.wire_bytes > costs.label_bytes > 0
+    assert "2 served teachers keep up with the student" in repr(costs)
     crowded = of("served", "teacher_pool.threads=3")
     assert stage(crowded).bound_by == "the student's steps"
     assert stage(crowded).samples_per_second == pytest.approx(1000 * 4 / 7)
@@ -106,10 +100,10 @@ def test_served_teachers_share_the_cores_with_the_student(once):
 def test_emulated_teachers_have_the_rate_they_are_said_to_have():
     pool = EmulatedPool(teachers=3, t_t=200.0)
     settings = "teacher_pool={type: cluster/emulated_pool, teachers: 3, t_t: 200.0}"
-    forecast = of("served", settings)
-    assert stage(forecast).samples_per_second == pytest.approx(pool.teachers * pool.t_t)
-    assert stage(forecast).bound_by == "teachers"
-    assert forecast.teachers_needed == math.ceil(1000 / 200)
+    costs = of("served", settings)
+    assert stage(costs).samples_per_second == pytest.approx(pool.teachers * pool.t_t)
+    assert stage(costs).bound_by == "teachers"
+    assert costs.teachers_needed == math.ceil(1000 / 200)
 
 
 def test_memory_counts_each_served_teacher_and_its_engines():
@@ -124,19 +118,19 @@ def test_memory_counts_each_served_teacher_and_its_engines():
 
 def test_a_teacher_without_weights_is_a_stage_of_its_own(monkeypatch, digits):
     monkeypatch.setattr(estimating, "prepared", lambda spec: None)
-    forecast = of("in_process")
-    first, second = forecast.stages
+    costs = of("in_process")
+    first, second = costs.stages
     assert (first.name, first.about) == ("teacher", "2 epochs, once: it is kept")
     assert first.samples_per_second == 200
     asked = 2 * len(digits[0].validation) + len(digits[0].test)
     assert first.seconds == pytest.approx(4 + 2 * len(digits[0].train) / 200 + asked / 500)
-    assert forecast.seconds == pytest.approx(first.seconds + second.seconds)
+    assert costs.seconds == pytest.approx(first.seconds + second.seconds)
     assert len(of("none").stages) == 1  # nobody asks it
 
 
 def test_members_are_reckoned_one_by_one():
-    forecast = of("in_process", {"compare": ["none", "in_process"], "seeds": [0, 1]})
-    assert [entry.name for entry in forecast.stages] == [
+    costs = of("in_process", {"compare": ["none", "in_process"], "seeds": [0, 1]})
+    assert [entry.name for entry in costs.stages] == [
         "none/seed0", "in_process/seed0", "none/seed1", "in_process/seed1",
     ]  # fmt: skip
 
@@ -156,14 +150,12 @@ def test_what_has_plans_of_its_own_is_refused(name):
 
 def test_an_estimate_is_a_table_and_facts():
     entry = StageEstimate("none/seed0", "N-training", 90.0, 1234.5, "views")
-    forecast = Estimate((entry,), STUDENT, TEACHER, 2000.0, 1500.0, 20.0, 40, 56.0, 3)
-    assert "about 1:30 min in all" in repr(forecast)
-    assert "none/seed0: N-training" in repr(forecast)
-    assert "1,234" in repr(forecast)
-    assert "the teacher answers 500 samples/s, 40 bytes of soft labels each" in repr(
-        forecast
-    )
-    assert "56 bytes on the wire" in repr(forecast)
-    assert "0.1 MB/s" in repr(forecast)
-    assert forecast.to_json()["seconds"] == 90.0
-    assert "<table" in forecast._repr_html_()
+    costs = Estimate((entry,), STUDENT, TEACHER, 2000.0, 1500.0, 20.0, 40, 56.0, 3)
+    assert "about 1:30 min in all" in repr(costs)
+    assert "none/seed0: N-training" in repr(costs)
+    assert "1,234" in repr(costs)
+    assert "the teacher answers 500 samples/s, 40 bytes of soft labels each" in repr(costs)
+    assert "56 bytes on the wire" in repr(costs)
+    assert "0.1 MB/s" in repr(costs)
+    assert costs.to_json()["seconds"] == 90.0
+    assert "<table" in costs._repr_html_()

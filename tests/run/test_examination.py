@@ -83,9 +83,8 @@ def test_names_of_classes_are_shown_as_text(digits):
     data = replace(digits[0], classes=tuple(f"<b>{k}</b>" for k in range(10)))
     ids = data.test[:20]
     answers = np.full((20, 10), 0.05) + np.eye(10)[data.labels[ids]] * 0.5
-    inspection = ModelInspection(
-        "it", data, ids, {"teacher": answers, "none/seed0": answers[::-1]}
-    )
+    by_model = {"teacher": answers, "none/seed0": answers[::-1]}
+    inspection = ModelInspection("it", data, ids, by_model)
     html = inspection._repr_html_() + inspection.top_disagreements(2)._repr_html_()
     assert "<b>0</b>" not in html
     assert "&lt;b&gt;" in html

@@ -265,15 +265,13 @@ def test_a_teacher_of_a_package_learns_its_last_layer(photos, measured):
 def test_what_a_run_would_take(elsewhere, kdlab_cli, quick_machine):
     code, out, err = kdlab_cli("run", "quickstart", "train.epochs=1", "--dry-run", "--json")
     assert code == 0, err
-    estimate = json.loads(out.splitlines()[-1])
-    names = [stage["name"] for stage in estimate["stages"]]
+    costs = json.loads(out.splitlines()[-1])
+    names = [stage["name"] for stage in costs["stages"]]
     assert names[-3:] == ["none/seed0", "in_process/seed0", "served/seed0"]
-    assert estimate["seconds"] == pytest.approx(
-        sum(s["seconds"] for s in estimate["stages"])
-    )
-    assert estimate["label_bytes"] == 40
-    assert 48 < estimate["wire_bytes"] < 60  # eight of an id, forty of a label, and headers
-    assert estimate["teachers_needed"] >= 1
+    assert costs["seconds"] == pytest.approx(sum(s["seconds"] for s in costs["stages"]))
+    assert costs["label_bytes"] == 40
+    assert 48 < costs["wire_bytes"] < 60  # eight of an id, forty of a label, and headers
+    assert costs["teachers_needed"] >= 1
     assert not (elsewhere / "runs").exists()
     with pytest.raises(BadInput, match="one student in one process"):
         kdlab.load("smoke/ensemble").estimate()

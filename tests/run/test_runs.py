@@ -303,10 +303,7 @@ def test_a_second_ctrl_c_ends_everything_at_once(elsewhere):
 @pytest.mark.processes("no process, but a network of timm and one of torchvision")
 @pytest.mark.parametrize(
     ("model", "make"),
-    [
-        ("timm/resnet10t", "timm"),
-        ("torchvision/mobilenet_v3_small", "torchvision"),
-    ],
+    [("timm/resnet10t", "timm"), ("torchvision/mobilenet_v3_small", "torchvision")],
 )
 def test_the_student_loads_without_kdlab(
     run_json, kdlab_cli, inline_runs, elsewhere, model, make

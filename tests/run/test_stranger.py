@@ -129,29 +129,23 @@ def spent(evening, counts, minutes, *words):
     )
     assert f"{len(tested)} test images" in verdict["sentence"]
 
-    predictions = evening.answers("predict", "last", "photos/test", "--top", "1")[
-        "predictions"
-    ]
-    assert len(predictions) == len(tested)
-    right = sum(
-        answer["classes"][0] == Path(answer["image"]).parent.name for answer in predictions
-    )
+    tops = evening.answers("predict", "last", "photos/test", "--top", "1")["predictions"]
+    assert len(tops) == len(tested)
+    right = sum(top["classes"][0] == Path(top["image"]).parent.name for top in tops)
     # The students are of this run, and what is said of a file is what was tested.
     shares = [100 * right / len(tested) - top1 for top1 in (untaught, taught)]
     assert min(map(abs, shares)) <= 100 * 2 / len(tested)
 
-    examination = evening.answers("examine", "last")
-    assert examination["images"] == len(tested)
-    assert (
-        Path(evening.folder, examination["page"]).read_text().startswith("<!doctype html>")
-    )
+    facts = evening.answers("examine", "last")
+    assert facts["images"] == len(tested)
+    assert Path(evening.folder, facts["page"]).read_text().startswith("<!doctype html>")
     evening.says("export", "last", "--out", "small.safetensors")
     small = evening.folder / "small.safetensors"
     weights = sum(tensor.numel() for tensor in load_file(small).values())
     assert result["costs"]["teacher"]["parameters"] > 5 * weights > 0
     again = evening.answers("predict", small.name, "photos/test", "--top", "1")
-    assert [answer["classes"] for answer in again["predictions"]] == [
-        answer["classes"] for answer in predictions
+    assert [top["classes"] for top in again["predictions"]] == [
+        top["classes"] for top in tops
     ]
     return result
 

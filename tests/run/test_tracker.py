@@ -1,4 +1,4 @@
-"""The process that writes to MLflow: it restarts after a failure, and never delays a run."""
+"""The process that writes to MLflow restarts after failures; then it is given up."""
 
 import json
 import os

@@ -284,7 +284,7 @@ def test_the_ui_answers_on_loopback_and_goes_with_its_processes(elsewhere):
     port = free_port()
     ui = start("ui", "--port", str(port))
     try:
-        said = next(line for line in ui.stdout if line.startswith("MLflow: "))
+        address = next(line for line in ui.stdout if line.startswith("MLflow: "))
         asked = urllib.request.Request(
             f"http://127.0.0.1:{port}/health",
             headers={"Authorization": f"Bearer {token()}"},
@@ -294,8 +294,8 @@ def test_the_ui_answers_on_loopback_and_goes_with_its_processes(elsewhere):
         family = psutil.Process(ui.pid).children(recursive=True)
     finally:
         end(ui)
-    assert f".localhost:{port}/?token=" in said  # of a browser, and once
-    assert token() not in said
+    assert f".localhost:{port}/?token=" in address  # of a browser, and once
+    assert token() not in address
     _, alive = psutil.wait_procs(family, timeout=120)
     assert alive == []
 

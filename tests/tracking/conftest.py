@@ -1,4 +1,4 @@
-"""A store with MLflow's tables, made once: they take longer than all that is written."""
+"""A store with MLflow's tables, made once: to make them takes longer than all tests."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""What all writers have in common: nothing is lost by a failure, and little is repeated."""
+"""All writers: a failure loses nothing, and little is written again."""
 
 import json
 
@@ -12,7 +12,7 @@ URI = "sqlite:////nowhere/mlflow.db"
 
 
 class Collecting(EventWriter):
-    """Collects kinds of events, and keeps them when they are flushed; may fail at one."""
+    """Collect kinds of events, store them when flushed; fail at one kind if asked to."""
 
     def __init__(self, folder, fails_at=None):
         super().__init__(folder, {"of its own": 1})
@@ -41,7 +41,7 @@ def say(log, *kinds, **facts):
         log.emit(event(kind, **facts))
 
 
-def kept(folder):
+def saved_state(folder):
     return json.loads((folder / "tracking.json").read_text())
 
 
@@ -52,8 +52,8 @@ def test_each_event_is_written_once_also_by_the_next_process(log, tmp_path):
     assert first.step() == 3
     assert first.step() == 0
     assert first.written == ["run_started", "note", "step_logged"]
-    assert kept(tmp_path)["uri"] == URI
-    assert kept(tmp_path)["of its own"] == 1
+    assert saved_state(tmp_path)["uri"] == URI
+    assert saved_state(tmp_path)["of its own"] == 1
     say(log, "warned")
     second = Collecting(tmp_path)
     assert second.step() == 1
@@ -64,16 +64,16 @@ def test_what_failed_is_read_again_from_the_same_place(log, tmp_path):
     say(log, "run_started", tracking_uri=URI)
     writer = Collecting(tmp_path, fails_at="step_logged")
     writer.step()
-    before = kept(tmp_path)["offset"]
+    before = saved_state(tmp_path)["offset"]
     say(log, "note", "step_logged", "warned")
     with pytest.raises(OSError, match="disk is full"):
         writer.step()
     assert writer.collected == []  # it is collected again
-    assert kept(tmp_path)["offset"] == before
+    assert saved_state(tmp_path)["offset"] == before
     writer.fails_at = None
     assert writer.step() == 3
     assert writer.written == ["run_started", "note", "step_logged", "warned"]
-    assert kept(tmp_path)["offset"] > before
+    assert saved_state(tmp_path)["offset"] > before
 
 
 def test_nothing_is_kept_of_a_look_that_found_nothing(log, tmp_path):
@@ -87,7 +87,7 @@ def test_without_tracking_it_is_done_at_once_and_writes_nothing(log, tmp_path):
     writer = Collecting(tmp_path)
     assert writer.step() == 2
     assert (writer.done, writer.written) == (True, [])
-    say(log, "run_started", tracking_uri=URI)  # gone on with, and tracked from here
+    say(log, "run_started", tracking_uri=URI)  # resumed, and tracked from here on
     say(log, "note")
     writer.step()
     assert (writer.done, writer.written) == (False, ["run_started", "note"])

@@ -23,7 +23,7 @@ def guarded():
 
 @pytest.fixture
 def ui(guarded):
-    """Makes a UI that can be asked."""
+    """Make a guarded UI, and return a function that sends it requests."""
 
     def make(**options):
         passed, sent, asked = [], [], {}
@@ -42,7 +42,7 @@ def ui(guarded):
         app = guarded(inner, TOKEN, ONCE, HOST, **options)
 
         def ask(path="/", query="", kind="http", host=HOST, **headers):
-            """(its status, or "passed" where MLflow has it; its headers)."""
+            """Return status ("passed" where MLflow received the request) and headers."""
             passed.clear()
             sent.clear()
             raw = [(name.encode(), value.encode()) for name, value in headers.items()]
@@ -70,7 +70,7 @@ def ui(guarded):
 
 
 def entered(ask):
-    """The cookie of a browser that came in."""
+    """Return the cookie of a browser that opened the first address."""
     _, headers = ask(query=ENTRY)
     return headers["set-cookie"].partition(";")[0]
 
@@ -103,20 +103,20 @@ def test_who_does_not_know_the_token_gets_nothing(ui, knows):
 
 @pytest.mark.long
 def test_a_script_says_the_token_by_any_name_of_this_machine(ui):
-    said = {"authorization": f"Bearer {TOKEN}"}
-    assert ui()("/health", host="127.0.0.1", **said)[0] == "passed"
+    credentials = {"authorization": f"Bearer {TOKEN}"}
+    assert ui()("/health", host="127.0.0.1", **credentials)[0] == "passed"
 
 
 def test_the_first_address_leaves_a_cookie_and_the_token_goes_out_of_sight(ui):
     ask = ui()
     status, headers = ask(query=ENTRY)
     assert status == 200  # a strict cookie does not follow a redirection from elsewhere
-    said = headers["set-cookie"].lower()
-    assert "httponly" in said
-    assert "samesite=lax" in said
-    assert "max-age" not in said
-    assert ONCE not in said
-    assert TOKEN not in said
+    cookie = headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=lax" in cookie
+    assert "max-age" not in cookie
+    assert ONCE not in cookie
+    assert TOKEN not in cookie
     assert ask.logged() == b""
 
 

@@ -17,8 +17,8 @@ def logged(runs, tmp_path):
     student.write_bytes(b"weights")
     student.with_suffix(".json").write_text('{"classes": ["cat", "dog"]}')
     client = MlflowClient(f"sqlite:///{runs}/mlflow.db")
-    kept = (runs / "artifacts").as_uri()
-    experiment = client.create_experiment("small", artifact_location=kept)
+    artifacts = (runs / "artifacts").as_uri()
+    experiment = client.create_experiment("small", artifact_location=artifacts)
     run = client.create_run(experiment).info.run_id
     name = log_student(client, run, experiment, student, 20, "none-seed0")
     model = client.get_logged_model(name)
@@ -47,13 +47,13 @@ def test_weights_and_what_they_are_lie_beside_each_other(logged):
 
 
 def test_mlflow_reads_how_it_is_loaded_and_what_it_takes(logged):
-    """By its own reader, which checks the signature."""
-    told = Model.load(str(logged[3]))
-    flavor = told.flavors["python_function"]
+    """MLflow's own reader checks the signature."""
+    model = Model.load(str(logged[3]))
+    flavor = model.flavors["python_function"]
     assert flavor["loader_module"] == "kdlab.run.outputs.mlflow_student"
     assert flavor["data"] == "data/student"
-    assert told.signature.inputs.input_names() == ["image"]
-    assert told.signature.outputs.input_names() == [
+    assert model.signature.inputs.input_names() == ["image"]
+    assert model.signature.outputs.input_names() == [
         "class",
         "probability",
         "probabilities",

@@ -1,4 +1,4 @@
-"""The picture of watched images: each with its class, and with what was said of it."""
+"""The picture of watched images: each with its class and the models' answers."""
 
 import numpy as np
 import pytest
@@ -23,13 +23,13 @@ def chosen(tmp_path):
     return event("images_chosen", path=path, side=SIDE, labels=labels)
 
 
-def answer(said, share=50.0):
-    shares = [share] * len(said)
-    return event("images_answered", step=1, epoch=1, said=said, shares=shares)
+def answer(names, share=50.0):
+    shares = [share] * len(names)
+    return event("images_answered", step=1, epoch=1, said=names, shares=shares)
 
 
 def pixels_of(picture, colour):
-    """(rows, columns) where it is just this colour."""
+    """Return (row, column) of all pixels of exactly this colour."""
     red, green, blue = bytes.fromhex(colour.removeprefix("#"))
     return np.argwhere((np.asarray(picture) == (red, green, blue)).all(-1))
 
@@ -57,11 +57,11 @@ def test_right_is_green_and_wrong_is_red(chosen):
 
 
 def test_the_teacher_has_a_line_of_its_own_below_the_students(chosen):
-    alone = sheet(chosen, answer(chosen.labels), None)
+    plain = sheet(chosen, answer(chosen.labels), None)
     both = sheet(chosen, answer(chosen.labels), answer(["eel"] * 4 + ["cat"]))
-    assert alone.size == both.size
+    assert plain.size == both.size
     assert len(pixels_of(both, "#b3261e"))  # wrong, unlike the student
-    assert pixels_of(both, "#b3261e")[:, 0].min() > pixels_of(alone, "#1f7a45")[:, 0].min()
+    assert pixels_of(both, "#b3261e")[:, 0].min() > pixels_of(plain, "#1f7a45")[:, 0].min()
 
 
 def test_a_name_that_is_too_long_stays_in_its_cell(chosen):
@@ -73,9 +73,10 @@ def test_a_name_that_is_too_long_stays_in_its_cell(chosen):
 
 
 def test_few_images_make_a_small_picture(tmp_path):
-    Image.new("L", (SIDE, SIDE)).save(tmp_path / "one.png")
-    one = event("images_chosen", path=str(tmp_path / "one.png"), side=SIDE, labels=["cat"])
-    assert sheet(one, answer(["cat"]), None).width == 132 + 10
+    path = tmp_path / "one.png"
+    Image.new("L", (SIDE, SIDE)).save(path)
+    single = event("images_chosen", path=str(path), side=SIDE, labels=["cat"])
+    assert sheet(single, answer(["cat"]), None).width == 132 + 10
 
 
 def test_a_picture_that_somebody_removed_is_said(chosen):

@@ -1,4 +1,4 @@
-"""The MLflow file of a machine's runs: made once, whoever comes at the same time or is killed."""
+"""The MLflow file of a machine's runs: made once, also by processes at once or killed ones."""
 
 import shutil
 import sqlite3
@@ -21,7 +21,7 @@ print(len(client(sys.argv[1]).search_experiments()))
 @pytest.mark.slow("four Pythons with MLflow, one of which makes its tables")
 @pytest.mark.nightly
 def test_four_that_come_at_once_find_the_same_whole_store(tmp_path):
-    """MLflow makes its tables without a lock: all four failed, and each run after them."""
+    """MLflow makes its tables without a lock: four at once failed, and all runs after them."""
     command = [
         sys.executable,
         "-c",
@@ -35,8 +35,8 @@ def test_four_that_come_at_once_find_the_same_whole_store(tmp_path):
 
 
 def test_one_at_a_time_makes_it_and_the_others_find_it_whole(tmp_path):
-    """A lock of the file holds threads as it holds processes."""
-    path, makers, found = tmp_path / "mlflow.db", [], []
+    """The lock file excludes threads as it excludes processes."""
+    path, makers, counts = tmp_path / "mlflow.db", [], []
     others_wait = threading.Barrier(4)
 
     def make(uri):
@@ -50,7 +50,7 @@ def test_one_at_a_time_makes_it_and_the_others_find_it_whole(tmp_path):
         others_wait.wait()
         make_sure_of(path, make)
         with closing(sqlite3.connect(path)) as file:
-            found.append(len(file.execute("select * from sqlite_master").fetchall()))
+            counts.append(len(file.execute("select * from sqlite_master").fetchall()))
 
     threads = [threading.Thread(target=come) for _ in range(4)]
     for thread in threads:
@@ -58,7 +58,7 @@ def test_one_at_a_time_makes_it_and_the_others_find_it_whole(tmp_path):
     for thread in threads:
         thread.join()
     assert len(makers) == 1
-    assert found == [2, 2, 2, 2]
+    assert counts == [2, 2, 2, 2]
 
 
 def test_what_somebody_who_was_killed_left_is_made_anew(tmp_path):
@@ -84,25 +84,25 @@ def test_a_half_made_store_is_put_aside(tmp_path, caplog, empty_store):
         "create table runs (name text)",
     )
     make_sure_of(path, lambda uri: shutil.copyfile(empty_store, uri[10:]))
-    made = client(f"sqlite:///{path}")
-    assert [e.name for e in made.search_experiments()] == ["Default"]
+    repaired = client(f"sqlite:///{path}")
+    assert [e.name for e in repaired.search_experiments()] == ["Default"]
     assert (tmp_path / "mlflow.db.half-made").exists()
     assert "is incomplete" in caplog.text
-    made.create_experiment("another")
+    repaired.create_experiment("another")
     assert len(client(f"sqlite:///{path}").search_experiments()) == 2  # kept from now on
 
 
 def test_what_a_killed_writer_had_begun_is_taken_back(tmp_path):
-    """A journal that is left cannot be applied by one who may only read."""
-    whole, killed = tmp_path / "whole.db", tmp_path / "mlflow.db"
-    sqlite(whole, "create table experiments (name text)", "create table runs (name text)")
-    sqlite(whole, "insert into runs values ('mine')")
-    with closing(sqlite3.connect(whole)) as writer:
+    """A killed writer leaves a journal, which a reader without write access cannot apply."""
+    intact, killed = tmp_path / "whole.db", tmp_path / "mlflow.db"
+    sqlite(intact, "create table experiments (name text)", "create table runs (name text)")
+    sqlite(intact, "insert into runs values ('mine')")
+    with closing(sqlite3.connect(intact)) as writer:
         writer.execute("pragma cache_size = 1")  # pages reach the file before the commit
         writer.execute("delete from runs")
         writer.executemany("insert into experiments values (?)", [("x" * 500,)] * 500)
-        shutil.copyfile(whole, killed)
-        shutil.copyfile(f"{whole}-journal", f"{killed}-journal")
+        shutil.copyfile(intact, killed)
+        shutil.copyfile(f"{intact}-journal", f"{killed}-journal")
     make_sure_of(killed)
     with closing(sqlite3.connect(killed)) as file:
         assert file.execute("select * from runs").fetchall() == [("mine",)]

@@ -47,7 +47,7 @@ class Case:
         )  # fmt: skip
 
     def trained(self, path, loss=1.0, done=True):
-        """What a training of the sweep leaves in its folder."""
+        """Write the files that a training of the sweep leaves in its folder."""
         path.mkdir(parents=True, exist_ok=True)
         (path / "spec.yaml").write_text("train: {lr: 0.1}\n")
         log, member = EventLog(path / "events.jsonl"), "none/seed0"
@@ -62,12 +62,12 @@ class Case:
         return self.folder / "trials" / str(number)
 
     def written(self):
-        """Runs in MLflow by their name."""
+        """Write the events to MLflow, and return its runs by name."""
         writer = SweepWriter(self.folder)
         writer.step()
-        return self.found()
+        return self.runs_by_name()
 
-    def found(self):
+    def runs_by_name(self):
         self.client = MlflowClient(self.uri)
         experiment = self.client.get_experiment_by_name("small sweep")
         every = self.client.search_runs([experiment.experiment_id])
@@ -104,8 +104,8 @@ def test_a_trial_that_trains_is_a_run_within_it_with_its_own_events(case):
         "trial_done", number=0, state="complete", ended=1, of_trials=4, run=str(path),
         set={"train.lr": 0.2}, values_found={"validation_top1_best": 92.0, "speed": 3.0},
     )  # fmt: skip
-    found = case.written()
-    sweep, trial = found["small"], found["trial 0 · lr 0.2"]
+    runs = case.written()
+    sweep, trial = runs["small"], runs["trial 0 · lr 0.2"]
     tags = trial.data.tags
     assert tags["mlflow.parentRunId"] == sweep.info.run_id
     assert (tags["kdlab.trial"], tags["kdlab.trial.why"]) == ("0", "new")
@@ -130,17 +130,17 @@ def test_trials_under_way_are_followed_and_survive_the_writers_end(case):
     first = SweepWriter(case.folder)
     first.step()  # its folder is known from here on
     first.step()
-    assert case.found()["trial 2"].data.metrics["learning/loss"] == 1.0
+    assert case.runs_by_name()["trial 2"].data.metrics["learning/loss"] == 1.0
     again = SweepWriter(case.folder)  # another process, later
     assert list(again.writers) == ["2"]
     EventLog(path / "events.jsonl").emit(
         event("step_logged", member="none/seed0", epoch=0, step=2, loss=0.5, lr=0.1)
     )
     again.step()
-    run = case.found()["trial 2"].info.run_id
+    run = case.runs_by_name()["trial 2"].info.run_id
     history = case.client.get_metric_history(run, "learning/loss")
     assert [(m.step, m.value) for m in history] == [(1, 1.0), (2, 0.5)]
-    assert len(case.found()) == 2  # no second one was made
+    assert len(case.runs_by_name()) == 2  # no second one was made
 
 
 @pytest.mark.parametrize(("state", "status"), [("pruned", "KILLED"), ("failed", "FAILED")])
@@ -187,14 +187,14 @@ def test_a_simulated_trial_has_its_values_alone(case):
         "trial_done", number=7, state="complete", ended=1, of_trials=4, run=None,
         set={"lt": 4}, values_found={"teachers": 3.0, "volume_max": None},
     )  # fmt: skip
-    found = case.written()
-    assert found["small"].data.params["of"] == "edl_dist/laptop"
-    trial = found["trial 7 · lt 4"]
+    runs = case.written()
+    assert runs["small"].data.params["of"] == "edl_dist/laptop"
+    trial = runs["trial 7 · lt 4"]
     assert trial.data.params == {"lt": "4"}
     assert trial.data.metrics == {"soft_labels/teachers": 3.0}
     assert trial.info.status == "FINISHED"
     history = case.client.get_metric_history(
-        found["small"].info.run_id, "soft_labels/teachers"
+        runs["small"].info.run_id, "soft_labels/teachers"
     )
     assert [(m.step, m.value) for m in history] == [(7, 3.0)]
 
@@ -211,17 +211,17 @@ def test_fresh_seeds_are_runs_that_say_what_they_confirm(case):
     failed = str(case.folder / "confirmed" / "as_it_is-12")
     case.say("repeat_done", run=failed, state="failed")
     case.written()  # its runs are known from here on, and written at the next look
-    found = case.written()
-    best = found["confirmed best · seed 11"]
-    other = found["as it is, confirmed · seed 12"]
+    runs = case.written()
+    best = runs["confirmed best · seed 11"]
+    as_it_is = runs["as it is, confirmed · seed 12"]
     assert best.data.tags["kdlab.confirms"] == "best"
     assert best.data.tags["kdlab.seed"] == "11"
     assert best.data.tags["set/train.lr"] == "0.2"
-    assert other.info.status == "FAILED"
+    assert as_it_is.info.status == "FAILED"
 
 
 def ended(case, confirmed=None):
-    """A sweep of a simulated trial, whose best is saved in two folders of one name."""
+    """Write a sweep of one simulated trial, whose best is saved in two files of one name."""
     case.starts()
     case.say("trial_started", number=1, values={"lr": 0.2}, run=None, why="new")
     case.say(
@@ -245,8 +245,8 @@ def ended(case, confirmed=None):
 
 def test_what_a_sweep_found_stands_on_its_page(case):
     ended(case, {"best": {"mean": 91.0}, "as_it_is": {"mean": None}})
-    found = case.written()
-    sweep, trial = found["small"], found["trial 1 · lr 0.2"]
+    runs = case.written()
+    sweep, trial = runs["small"], runs["trial 1 · lr 0.2"]
     assert sweep.info.status == "FINISHED"
     assert sweep.data.metrics == {"best/validation_top1": 92.5, "confirmed/best": 91.0}
     assert sweep.data.tags["best/lr"] == "0.2"
@@ -256,8 +256,8 @@ def test_what_a_sweep_found_stands_on_its_page(case):
     assert trial.data.tags["kdlab.best"] == "true"
     names = {f.path for f in case.client.list_artifacts(sweep.info.run_id)}
     assert names == {"sweep.yaml", "history.png", "saved", "result.json"}
-    kept = {f.path for f in case.client.list_artifacts(sweep.info.run_id, "saved")}
-    assert kept == {"saved/trial-1", "saved/trial-2"}  # two files of one name
+    saved = {f.path for f in case.client.list_artifacts(sweep.info.run_id, "saved")}
+    assert saved == {"saved/trial-1", "saved/trial-2"}  # two files of one name
 
 
 def test_a_sweep_that_is_gone_on_with_is_the_same_run(case):
@@ -267,14 +267,14 @@ def test_a_sweep_that_is_gone_on_with_is_the_same_run(case):
     assert writer.done
     case.starts()
     again = SweepWriter(case.folder)
-    assert not again.done  # it may be gone on with
+    assert not again.done  # the sweep may continue
     again.step()
-    found = case.found()
-    assert len(found) == 2
-    assert found["small"].info.status == "RUNNING"
+    runs = case.runs_by_name()
+    assert len(runs) == 2
+    assert runs["small"].info.status == "RUNNING"
     case.say("sweep_done", state="stopped", error="by the user")
     again.step()
-    sweep = case.found()["small"]
+    sweep = case.runs_by_name()["small"]
     assert sweep.info.status == "KILLED"
     assert sweep.data.tags["kdlab.error"] == "by the user"
 
@@ -303,6 +303,6 @@ def test_what_mlflow_refused_is_written_later_and_once(case, monkeypatch):
     with pytest.raises(OSError, match="disk is full"):
         writer.step()
     writer.step()
-    found = case.found()
-    assert len(found) == 2
-    assert {run.info.status for run in found.values()} == {"FINISHED"}
+    runs = case.runs_by_name()
+    assert len(runs) == 2
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}

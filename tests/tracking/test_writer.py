@@ -1,4 +1,4 @@
-"""A real MLflow on sqlite: what a run's events become, also when MLflow is away."""
+"""A run's events in a real MLflow on sqlite, also when MLflow is away for a time."""
 
 import json
 import re
@@ -72,7 +72,7 @@ def say(log, kind, **facts):
 
 @pytest.mark.long
 def test_images_that_are_watched_are_pictures_of_steps(folder):
-    """Each look once, also when what was written last is read again."""
+    """Each picture is written once, also when its event is read again."""
     strip = folder / "watched.png"
     Image.new("RGB", (3 * 96, 96), "#3b82c4").save(strip)
     log = EventLog(folder / "events.jsonl")
@@ -93,12 +93,12 @@ def test_images_that_are_watched_are_pictures_of_steps(folder):
     writer.step()
     client = MlflowClient(uri_of(folder))
     run = writer.state["runs"]["served/seed0"]
-    made = [one.path for one in client.list_artifacts(run, "images")]
-    full = sorted(p for p in made if p.endswith(".png"))
+    pictures = [artifact.path for artifact in client.list_artifacts(run, "images")]
+    full = sorted(p for p in pictures if p.endswith(".png"))
     assert len(full) == 61 // 3 + 1
     assert [re.search(r"step[+%](\d+)[+%]", p)[1] for p in full].count("610") == 1
-    kept = client.download_artifacts(run, full[0], str(folder))
-    assert Image.open(kept).width > 300
+    picture = client.download_artifacts(run, full[0], str(folder))
+    assert Image.open(picture).width > 300
 
 
 VERDICT = {"before": 60.0, "after": 90.0, "gained": 30.0, "sentence": "the teacher helped"}
@@ -137,8 +137,8 @@ def tell(folder, members, state="finished", uri=None):
 def all_runs(folder):
     client = MlflowClient(uri_of(folder))
     experiment = client.get_experiment_by_name("my group")
-    found = client.search_runs([experiment.experiment_id])
-    return client, {r.data.tags.get("kdlab.member", "r1"): r for r in found}
+    runs = client.search_runs([experiment.experiment_id])
+    return client, {r.data.tags.get("kdlab.member", "r1"): r for r in runs}
 
 
 def test_one_member_is_one_run(folder):
@@ -146,8 +146,8 @@ def test_one_member_is_one_run(folder):
     writer = Writer(folder)
     writer.step()
     assert writer.done
-    client, found = all_runs(folder)
-    run = found["r1"]
+    client, runs = all_runs(folder)
+    run = runs["r1"]
     assert run.info.status == "FINISHED"
     assert run.info.run_name == "resnet10t taught by cifar_resnet-14 · r1"
     assert run.data.params["train.lr"] == "0.1"
@@ -166,8 +166,8 @@ def test_one_member_is_one_run(folder):
         name: client.get_metric_history(run.info.run_id, f"system/{name}")[0]
         for name in ("cpu_percent", "memory_gib", "gpu_0_percent", "gpu_0_gib")
     }
-    assert [one.value for one in used.values()] == [80.0, 1.5, 40.0, 2.5]
-    assert {one.step for one in used.values()} <= {0, 1, 2}  # seconds since it began
+    assert [metric.value for metric in used.values()] == [80.0, 1.5, 40.0, 2.5]
+    assert {metric.step for metric in used.values()} <= {0, 1, 2}  # seconds since it began
     names = {a.path for a in client.list_artifacts(run.info.run_id)}
     assert {"spec.yaml", "student.safetensors", "result.json"} <= names
 
@@ -175,19 +175,19 @@ def test_one_member_is_one_run(folder):
 def test_several_members_are_children(folder):
     tell(folder, ["none/seed0", "served/seed0"])
     Writer(folder).step()
-    _, found = all_runs(folder)
-    assert set(found) == {"r1", "none/seed0", "served/seed0"}
-    parent = found["r1"].info.run_id
-    assert found["r1"].data.metrics["system/cpu_percent"] == 80.0
-    assert [found[name].info.run_name for name in ("r1", "none/seed0", "served/seed0")] == [
+    _, runs = all_runs(folder)
+    assert set(runs) == {"r1", "none/seed0", "served/seed0"}
+    parent = runs["r1"].info.run_id
+    assert runs["r1"].data.metrics["system/cpu_percent"] == 80.0
+    assert [runs[name].info.run_name for name in ("r1", "none/seed0", "served/seed0")] == [
         "quickstart · r1", "plain resnet10t", "resnet10t taught by cifar_resnet-14"
     ]  # fmt: skip
-    assert found["served/seed0"].data.tags["mlflow.parentRunId"] == parent
-    assert found["served/seed0"].data.params["member.source"] == "served"
+    assert runs["served/seed0"].data.tags["mlflow.parentRunId"] == parent
+    assert runs["served/seed0"].data.params["member.source"] == "served"
 
 
 def test_an_experiment_has_a_view_of_its_runs_with_what_decides_first(folder):
-    """The form that MLflow's pages read; those before 3.17 read what stands beside the name."""
+    """MLflow's pages read `state`; those before 3.17 read the fields beside the name."""
     log = EventLog(folder / "events.jsonl")
     say(log, "run_started", **started(uri_of(folder), ["served/seed0"]))
     writer = Writer(folder)
@@ -223,7 +223,7 @@ def test_a_server_that_keeps_its_experiments_from_changes_is_written_to(
 
 
 def test_parameters_begin_with_those_that_one_looks_for(folder):
-    """MLflow's page of a run has them as they were written."""
+    """MLflow's page of a run shows parameters in the order of writing."""
     log = EventLog(folder / "events.jsonl")
     facts = started(uri_of(folder), ["none/seed0", "served/seed0"])
     facts["spec"] = {"about": "x", "expects": None, "kept": 0.0} | facts["spec"]
@@ -246,11 +246,11 @@ def test_parameters_begin_with_those_that_one_looks_for(folder):
 
 @pytest.mark.parametrize("ends", [(25.5, 34.5), (None, None)])
 def test_the_run_of_a_comparison_has_what_decides(folder, ends):
-    """What the plain and the taught student reached, and what was gained."""
+    """Top-1 of the plain and the taught student, and the gain, are metrics."""
     log = EventLog(folder / "events.jsonl")
     say(log, "run_started", **started(uri_of(folder), ["none/seed0", "served/seed0"]))
-    said = VERDICT | dict(zip(("low", "high"), ends, strict=True))
-    say(log, "run_done", state="finished", result=ENDED | {"verdict": said})
+    verdict = VERDICT | dict(zip(("low", "high"), ends, strict=True))
+    say(log, "run_done", state="finished", result=ENDED | {"verdict": verdict})
     Writer(folder).step()
     data = all_runs(folder)[1]["r1"].data
     interval = dict(zip(("test/gained_low", "test/gained_high"), ends, strict=True))
@@ -266,7 +266,7 @@ def test_the_run_of_a_comparison_has_what_decides(folder, ends):
 
 
 def test_a_run_shows_curves_while_its_trainings_go_on(folder):
-    """Of its teacher, and of each source's first seed: what a run of several had at its end."""
+    """Its teacher and each source's first seed have curves, not only once the run ends."""
     log, writer = EventLog(folder / "events.jsonl"), Writer(folder)
     members = ["none/seed0", "none/seed1", "served/seed0", "served/seed1"]
     say(log, "run_started", **started(uri_of(folder), members))
@@ -279,16 +279,16 @@ def test_a_run_shows_curves_while_its_trainings_go_on(folder):
     say(log, "epoch_done", member="served/seed0", epoch=1, step=2, validation_top1=50.0)
     say(log, "epoch_done", member="served/seed1", epoch=1, step=2, validation_top1=51.0)
     writer.step()
-    found = all_runs(folder)[1]
-    assert found["r1"].info.status == "RUNNING"
-    assert found["r1"].data.metrics == {
+    runs = all_runs(folder)[1]
+    assert runs["r1"].info.status == "RUNNING"
+    assert runs["r1"].data.metrics == {
         "learning/loss_teacher": 0.0,
         "learning/loss_plain": 1.0,
         "learning/loss_served": 3.0,
         "learning/validation_top1_served": 50.0,
         "test/teacher_top1": 99.0,
     }
-    assert found["served/seed1"].data.metrics["learning/loss"] == 4.0
+    assert runs["served/seed1"].data.metrics["learning/loss"] == 4.0
 
 
 def test_a_single_training_shows_its_own_curves_and_its_teachers(folder):
@@ -330,9 +330,9 @@ def test_what_could_not_be_written_is_written_later_and_once(folder, monkeypatch
     writer = Writer(folder)  # another process, later
     writer.step()
     assert writer.done
-    client, found = all_runs(folder)
-    assert len(found) == 1
-    history = client.get_metric_history(found["r1"].info.run_id, "learning/loss")
+    client, runs = all_runs(folder)
+    assert len(runs) == 1
+    history = client.get_metric_history(runs["r1"].info.run_id, "learning/loss")
     assert [m.step for m in history] == list(range(1, 21))
 
 
@@ -349,9 +349,9 @@ def test_follows_a_run_step_by_step_and_a_resumed_one_goes_on(folder):
     say(log, "run_started", **started(uri_of(folder), ["served/seed0"]))
     say(log, "run_done", state="finished")
     Writer(folder).step()
-    _, found = all_runs(folder)
-    assert len(found) == 1
-    assert found["r1"].info.status == "FINISHED"
+    _, runs = all_runs(folder)
+    assert len(runs) == 1
+    assert runs["r1"].info.status == "FINISHED"
     assert json.loads((folder / "tracking.json").read_text())["done"]
 
 
@@ -365,10 +365,10 @@ def test_what_a_resumed_run_trains_on_reaches_mlflow(folder):
     say(log, "step_logged", member="served/seed0", epoch=1, step=21, loss=0.5, lr=0.1)
     say(log, "run_done", state="finished")
     follow(Writer(folder))
-    client, found = all_runs(folder)
-    history = client.get_metric_history(found["r1"].info.run_id, "learning/loss")
+    client, runs = all_runs(folder)
+    history = client.get_metric_history(runs["r1"].info.run_id, "learning/loss")
     assert [m.step for m in history] == list(range(1, 22))
-    assert found["r1"].info.status == "FINISHED"
+    assert runs["r1"].info.status == "FINISHED"
 
 
 def test_all_that_a_reader_counts_reaches_mlflow(folder):
@@ -411,9 +411,9 @@ def test_names_say_who_learns_from_whom():
     ]  # fmt: skip
     three = spec | {"teacher": [spec["teacher"]] * 3}
     assert training_name(three, "served/seed0", ["served/seed0"]).endswith("by 3 teachers")
-    alone = {"student": spec["student"]}  # methods of local models
+    local = {"student": spec["student"]}  # methods of local models
     assert (
-        training_name(alone, "ec_dnn_l/seed0", ["ec_dnn_l/seed0"]) == "ec_dnn_l · resnet10t"
+        training_name(local, "ec_dnn_l/seed0", ["ec_dnn_l/seed0"]) == "ec_dnn_l · resnet10t"
     )
     assert training_name({}, "none/seed0", ["none/seed0"]) == "plain"
     tried = {"train.lr": 0.1, "loss": "losses/kl"}
@@ -429,7 +429,7 @@ def test_no_tracking_writes_nothing(folder):
     assert writer.done
     assert "uri" not in writer.state
     assert MlflowClient(uri_of(folder)).get_experiment_by_name("my group") is None
-    # Gone on with, and tracked from there.
+    # Resumed, and tracked from there on.
     say(log, "run_started", **started(uri_of(folder), ["m"]))
     say(log, "run_done", state="finished")
     again = Writer(folder)
