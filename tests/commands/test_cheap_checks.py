@@ -1,4 +1,4 @@
-"""Typing errors are found before any heavy import, and are named."""
+"""Mistyped words are found before any heavy import, and the message names them."""
 
 import json
 import subprocess

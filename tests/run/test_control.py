@@ -402,7 +402,7 @@ def test_local_models_have_no_one_way_back(kdlab_home, elsewhere):
 
 @pytest.mark.nightly
 def test_chaos_from_a_notebook_hits_a_pool_that_lets_nobody_else_in(kdlab_home, elsewhere):
-    """The certificates lie in the run's folder; whoever can read them can connect."""
+    """The pool's certificates belong to the run; whoever can read them can connect."""
     run = started(*SERVED, "teacher_pool.replace_lost=true")
     until(lambda: serving(run))
     hits = []
