@@ -46,7 +46,7 @@ def test_a_library_is_distilled_chosen_from_and_trained_as_a_whole(
         more["method.fine_tune"] = {"epochs": 1, "batch": 32, "threads": 1}
     run = kdlab.load("smoke/blockwise", LIBRARY | SMALLER | more).start(lambda line: None)
     run = run.wait(timeout_s=600)
-    assert run.state == "finished", run.error
+    assert run.state == "finished", run.status
     (chosen,) = select(run.folder.events, BlocksChosen)
     folder = run.path / "members" / "tr" / "seed0"
     choice = json.loads((folder / "choice.json").read_text())
