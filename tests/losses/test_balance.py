@@ -13,7 +13,7 @@ MIXED = CHANCE.normal(size=(400, 12)) @ CHANCE.normal(size=(12, 12)) * 7 + 3
 
 
 @pytest.fixture
-def found():
+def mixed_moments():
     batches = torch.from_numpy(MIXED).split(150)
     return sum(
         moments(batch.reshape(-1, 5, 12) if len(batch) == 150 else batch)
@@ -21,31 +21,31 @@ def found():
     )
 
 
-def test_moments_are_those_of_all_batches_together(found):
-    assert float(found[-1, -1]) == len(MIXED)
-    np.testing.assert_allclose(found[-1, :-1], MIXED.sum(0), rtol=1e-9)
-    np.testing.assert_allclose(found[:-1, :-1], MIXED.T @ MIXED, rtol=1e-9)
+def test_moments_are_those_of_all_batches_together(mixed_moments):
+    assert float(mixed_moments[-1, -1]) == len(MIXED)
+    np.testing.assert_allclose(mixed_moments[-1, :-1], MIXED.sum(0), rtol=1e-9)
+    np.testing.assert_allclose(mixed_moments[:-1, :-1], MIXED.T @ MIXED, rtol=1e-9)
 
 
 def test_of_maps_every_place_counts():
     maps = torch.randn(6, 4, 3, 3, dtype=torch.float64)
     statistics = moments(maps)
     assert float(statistics[-1, -1]) == 6 * 9
-    made = Balance(statistics, "channel")(maps.float())
-    assert made.shape == maps.shape
-    assert torch.allclose(made.mean((0, 2, 3)), torch.zeros(4), atol=1e-5)
-    assert torch.allclose(made.std((0, 2, 3), unbiased=False), torch.ones(4), atol=1e-4)
+    balanced = Balance(statistics, "channel")(maps.float())
+    assert balanced.shape == maps.shape
+    assert torch.allclose(balanced.mean((0, 2, 3)), torch.zeros(4), atol=1e-5)
+    assert torch.allclose(balanced.std((0, 2, 3), unbiased=False), torch.ones(4), atol=1e-4)
 
 
 @pytest.mark.parametrize("by", ["overall", "channel", "phi"])
-def test_what_is_balanced_has_no_mean_and_a_spread_of_one(found, by):
-    made = Balance(found, by)(torch.from_numpy(MIXED).float()).double()
-    np.testing.assert_allclose(made.mean(0), 0, atol=1e-5)
-    assert float(made.square().mean()) == pytest.approx(1, rel=1e-5)
+def test_what_is_balanced_has_no_mean_and_a_spread_of_one(mixed_moments, by):
+    balanced = Balance(mixed_moments, by)(torch.from_numpy(MIXED).float()).double()
+    np.testing.assert_allclose(balanced.mean(0), 0, atol=1e-5)
+    assert float(balanced.square().mean()) == pytest.approx(1, rel=1e-5)
     if by != "overall":
-        np.testing.assert_allclose(made.square().mean(0), 1, rtol=1e-4)
+        np.testing.assert_allclose(balanced.square().mean(0), 1, rtol=1e-4)
     if by != "channel":  # distances are kept, up to one factor
-        both = (torch.from_numpy(MIXED), made)
+        both = (torch.from_numpy(MIXED), balanced)
         apart = [torch.cdist(x[:9], x[:9]) for x in both]
         ratio = apart[1][0, 1] / apart[0][0, 1]
         np.testing.assert_allclose(apart[1], apart[0] * ratio, atol=1e-4)
@@ -60,16 +60,16 @@ def test_a_channel_that_never_changes_does_no_harm():
     seen[:, 1] = 0.37
     later = seen[:8].clone()
     later[:, 1] = 0.4
-    made = Balance(moments(seen), "channel")(later)
-    assert made[:, 1].abs().max() == 0
-    assert 0.3 < float(made[:, 2].abs().max()) < 5
+    balanced = Balance(moments(seen), "channel")(later)
+    assert balanced[:, 1].abs().max() == 0
+    assert 0.3 < float(balanced[:, 2].abs().max()) < 5
 
 
 @pytest.mark.parametrize("order", [1, 2, 4, 12, 20, 48, 192, 320, 384, 576])
 def test_a_hadamard_matrix_turns_evenly(order):
-    made = hadamard(order)
-    assert torch.allclose(made @ made.T, torch.eye(order, dtype=torch.float64), atol=1e-9)
-    assert torch.allclose(made.abs(), torch.full_like(made, order**-0.5))
+    turn = hadamard(order)
+    assert torch.allclose(turn @ turn.T, torch.eye(order, dtype=torch.float64), atol=1e-9)
+    assert torch.allclose(turn.abs(), torch.full_like(turn, order**-0.5))
 
 
 def test_widths_of_published_networks_have_one_and_others_are_a_sentence():

@@ -117,11 +117,11 @@ def test_what_cannot_be_compared_is_said():
 
 
 @pytest.mark.parametrize(
-    ("own", "theirs", "size"),
+    ("student", "teacher", "size"),
     [((2, 8), (2, 4), 4), ((2, 2), (4, 4), 2), ((4, 4), (4, 4), 4)],
 )
-def test_maps_meet_at_the_smaller_size(own, theirs, size):
-    del own, theirs
+def test_maps_meet_at_the_smaller_size(student, teacher, size):
+    del student, teacher
     a, b = match_resolution(torch.randn(2, 3, 8, 8), torch.randn(2, 5, size, size))
     assert a.shape[2:] == b.shape[2:] == (size, size)
 

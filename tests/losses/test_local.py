@@ -10,7 +10,7 @@ from kdlab.losses.local import accelerated_compression, diversity_regularised, l
 from kdlab.papers.ec_dnn.metrics import check_ensemble
 
 
-def made(seed, rows=6, classes=4):
+def draw_scores(seed, rows=6, classes=4):
     generator = np.random.default_rng(seed)
     scores, others = generator.normal(size=(2, rows, classes)) * 3
     return scores, np.exp(others) / np.exp(others).sum(1, keepdims=True), generator
@@ -23,7 +23,7 @@ def softmax(scores):
 
 @given(st.integers(0, 10**6), st.floats(0, 2))
 def test_both_equations_against_numpy(seed, weight):
-    scores, others, generator = made(seed)
+    scores, others, generator = draw_scores(seed)
     labels = generator.integers(0, 4, 6)
     p = softmax(scores)
     hard = -np.log(p[np.arange(6), labels]).mean()

@@ -23,19 +23,19 @@ OUTPUTS = {"student_output_path": "s", "teacher_output_path": "t"}
 
 
 def same(ours, theirs, student, teacher):
-    """In float64, values and gradients to 1e-5 of the larger."""
-    found = []
+    """Assert that values and gradients agree to 1e-5, in float64."""
+    outcomes = []
     for loss in (ours, theirs):
         leaf = student.clone().requires_grad_()
         value = loss(leaf, teacher)
         value.backward()
-        found.append((value.detach(), leaf.grad))
-    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-5, atol=1e-5)
+        outcomes.append((value.detach(), leaf.grad))
+    torch.testing.assert_close(outcomes[0][0], outcomes[1][0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(outcomes[0][1], outcomes[1][1], rtol=1e-5, atol=1e-5)
 
 
 def asked(module):
-    """Of two tensors, as torchdistill asks: by where they were put out."""
+    """Return a loss of two tensors; torchdistill looks each up by its module's path."""
     return lambda s, t: module({"s": {"output": s}}, {"t": {"output": t}}, None)
 
 
@@ -55,7 +55,7 @@ def logits(seed, rows, classes):
 @settings(max_examples=40, deadline=None)
 @sizes
 def test_kd_of_logits_and_of_standardised_logits(seed, rows, classes, temperature):
-    classes = max(3, classes)  # of two nothing would be learned
+    classes = max(3, classes)  # two standardised logits teach nothing
     student, teacher = logits(seed, rows, classes)
     labels = torch.zeros(rows, dtype=torch.int64)
     for ours, kind in ((Hinton(temperature=temperature), mid_level.KDLoss),
@@ -64,7 +64,7 @@ def test_kd_of_logits_and_of_standardised_logits(seed, rows, classes, temperatur
         theirs = kind(**LOGITS, temperature=temperature, alpha=0.0, beta=1.0)
         soft = asked(theirs)  # without T squared where no hard loss is asked for
         same(
-            lambda s, t, own=ours: own.soft(s, t, labels),
+            lambda s, t, loss=ours: loss.soft(s, t, labels),
             lambda s, t, soft=soft: soft(s, t) * temperature**2,
             student, teacher,
         )  # fmt: skip

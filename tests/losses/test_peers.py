@@ -34,6 +34,6 @@ def test_the_loss_is_theirs(name, seed, rows, classes, scale):
     student.train()
     scores = student(views).detach()
     soft = Hinton(temperature=TEMPERATURE).soft(scores, teacher(views), labels)
-    own = HARD * torch.nn.functional.cross_entropy(scores, labels) + SOFT * soft
+    ours = HARD * torch.nn.functional.cross_entropy(scores, labels) + SOFT * soft
     theirs = PEERS[name](teacher, student)(views, labels)
-    torch.testing.assert_close(theirs, own, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-5)

@@ -65,9 +65,9 @@ def test_dkd_parts(t):
         tckd.append(kl(pair_q, pair_p))
         rest_q, rest_p = q[i, others], p[i, others]
         nckd.append(kl(rest_q / rest_q.sum(), rest_p / rest_p.sum()))
-    found = dkd_parts(*TENSORS, torch.from_numpy(LABELS), t)
-    assert float(found[0]) == pytest.approx(t**2 * np.mean(tckd), rel=1e-9)
-    assert float(found[1]) == pytest.approx(t**2 * np.mean(nckd), rel=1e-9)
+    parts = dkd_parts(*TENSORS, torch.from_numpy(LABELS), t)
+    assert float(parts[0]) == pytest.approx(t**2 * np.mean(tckd), rel=1e-9)
+    assert float(parts[1]) == pytest.approx(t**2 * np.mean(nckd), rel=1e-9)
 
 
 def test_dkd_equation_7_adds_up_to_the_full_divergence():
@@ -139,11 +139,11 @@ def test_hard_labels_of_a_teacher():
 def test_a_sum_adds_what_its_parts_weigh():
     labels = torch.from_numpy(LABELS)
     parts = (Hinton(soft_weight=0.9), DecoupledKd(soft_weight=2.0, temperature=7.0))
-    whole = Sum(parts=parts)
+    total = Sum(parts=parts)
     expected = sum(p.soft_weight * float(p.soft(*TENSORS, labels)) for p in parts)
-    assert float(whole.soft(*TENSORS, labels)) == pytest.approx(expected, rel=1e-10)
-    assert whole.of_labels
-    assert "temperature is 4" in whole.against_draws()
+    assert float(total.soft(*TENSORS, labels)) == pytest.approx(expected, rel=1e-10)
+    assert total.of_labels
+    assert "temperature is 4" in total.against_draws()
     assert "not linear" in Sum(parts=parts[1:]).against_draws()
     assert "temperature is 0.5" in Sum(parts=(Hinton(temperature=0.5),)).against_draws()
     assert not Sum(parts=(Hinton(temperature=1.0),)).against_draws()
@@ -169,8 +169,8 @@ def test_multi_level_standardises_its_divergence_alone():
     kinds = (
         Hinton(temperature=3.0, standardise=s).soft(*TENSORS, labels) for s in (True, False)
     )
-    one, other = kinds
-    assert float(apart) == pytest.approx(float(one - other), rel=1e-9)
+    standardised, raw = kinds
+    assert float(apart) == pytest.approx(float(standardised - raw), rel=1e-9)
 
 
 def test_the_soft_loss_warms_up_as_mdistiller_counts():

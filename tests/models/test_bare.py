@@ -24,7 +24,7 @@ FAMILIES = {  # the side of an image, and tokens that are no patches
 
 
 def published_file(folder, name, side, **more):
-    """Such weights as the network's authors would publish them."""
+    """Write weights as the network's authors would publish them."""
     torch.manual_seed(2)
     net = timm.create_model(name, img_size=side, **TINY, **more)
     path = folder / "model.safetensors"
@@ -150,8 +150,8 @@ def test_who_has_no_weights_or_no_such_network_hears_what_to_do(tmp_path, monkey
     with pytest.raises(ModelError, match=r"headless and has no weights.*pretrained: true"):
         bare(TimmModel(variant="test_resnet"), 3)
     path = tmp_path / "own.safetensors"
-    own = CifarResNet(depth=8, width=(4, 4, 8, 8))
-    save_file(own.architecture(10, 3).state_dict(), path)
+    spec = CifarResNet(depth=8, width=(4, 4, 8, 8))
+    save_file(spec.architecture(10, 3).state_dict(), path)
     with pytest.raises(
         ModelError, match="last layer of models/cifar_resnet cannot be left out"
     ):

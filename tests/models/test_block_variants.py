@@ -29,18 +29,18 @@ def parameters(module):
 
 @pytest.mark.parametrize("name", STAND_INS)
 def test_a_stand_in_has_the_shapes_of_its_block_and_costs_less(name):
-    found = 0
+    checked = 0
     for piece in pieces_of(NET, CUTS, 10, 3):
-        made = stand_in(piece, name)
-        if made is None:
+        module = stand_in(piece, name)
+        if module is None:
             continue
-        found += 1
-        out = made.eval()(torch.zeros(3, *piece.before))
+        checked += 1
+        out = module.eval()(torch.zeros(3, *piece.before))
         assert tuple(out.shape[1:]) == piece.after
-        assert parameters(made) < parameters(piece.block) or not parameters(piece.block)
+        assert parameters(module) < parameters(piece.block) or not parameters(piece.block)
         if piece.never_negative and name == "linear":
-            assert made(torch.randn(3, *piece.before)).min().item() >= 0
-    assert found
+            assert module(torch.randn(3, *piece.before)).min().item() >= 0
+    assert checked
 
 
 def test_only_what_has_the_shape_can_be_skipped():
@@ -66,11 +66,11 @@ def test_only_what_has_the_shape_can_be_skipped():
 def test_a_convolution_of_low_rank_begins_as_the_nearest_one():
     torch.manual_seed(0)
     piece = pieces_of(NET, CUTS, 10, 3)[1]
-    made = stand_in(piece, "low_rank2")
-    several = VariantBlock({"low_rank2": made})
+    low_rank = stand_in(piece, "low_rank2")
+    several = VariantBlock({"low_rank2": low_rank})
     trained = stand_in(piece, SAME)
     several.inherit(trained, torch.randn(2, *piece.before))
-    pair = made.get_submodule("blocks.0.conv1")
+    pair = low_rank.get_submodule("blocks.0.conv1")
     narrow, wide = pair[0].weight, pair[1].weight
     product = torch.einsum("or,rikl->oikl", wide[:, :, 0, 0], narrow)
     weight = trained.state_dict()["blocks.0.conv1.weight"]
@@ -90,28 +90,28 @@ def test_what_is_shared_with_the_block_is_inherited():
     block.inherit(trained, views)
     # Its separable convolutions begin as the nearest to the block's
     assert _apart(block.variants["separable"], trained, views) < 0.9 * fresh
-    own = trained.state_dict()
+    tensors = trained.state_dict()
     separable = block.variants["separable"].state_dict()
-    same = [k for k in separable if k in own and own[k].shape == separable[k].shape]
+    same = [k for k in separable if k in tensors and tensors[k].shape == separable[k].shape]
     assert "blocks.1.shortcut.0.weight" in same
     # Norms behind stand-ins are corrected for what stand-ins put out
-    other = [k for k in same if not torch.equal(separable[k], own[k])]
-    assert all("running" in key for key in other)
+    changed = [k for k in same if not torch.equal(separable[k], tensors[k])]
+    assert all("running" in key for key in changed)
 
 
 @torch.no_grad()
-def _apart(made, block, views):
-    return float((made.eval()(views) - block.eval()(views)).square().mean())
+def _apart(variant, block, views):
+    return float((variant.eval()(views) - block.eval()(views)).square().mean())
 
 
 def test_in_training_all_answer_and_else_the_one_that_is_shown():
     block = VariantBlock({"skip": nn.Identity(), "linear": nn.Conv2d(4, 4, 1)})
     views = torch.randn(2, 4, 5, 5)
-    skipped, other = block.train()(views)
+    skipped, convolved = block.train()(views)
     assert torch.equal(skipped, views)
-    assert torch.equal(other, block.variants["linear"](views))
+    assert torch.equal(convolved, block.variants["linear"](views))
     block.shown = "linear"
-    assert torch.equal(block.eval()(views), other)
+    assert torch.equal(block.eval()(views), convolved)
 
 
 def test_a_choice_has_the_weights_it_is_given(tmp_path):
@@ -127,8 +127,8 @@ def test_a_choice_has_the_weights_it_is_given(tmp_path):
         parts.append(piece.block if name == SAME else block.variants[name])
     model.net.load_state_dict(nn.Sequential(*parts).state_dict())
     views = torch.randn(2, 3, 32, 32)
-    whole = nn.Sequential(*parts).eval()
-    assert torch.equal(model.net.eval()(views), whole(views))
+    composed = nn.Sequential(*parts).eval()
+    assert torch.equal(model.net.eval()(views), composed(views))
 
 
 def test_what_cannot_be_is_said():

@@ -64,9 +64,9 @@ def test_a_blocks_output_is_not_changed_by_the_next_block():
     first, second = cut(net, ["0"])
     with torch.no_grad():
         out = first(torch.randn(1, 3, 4, 4))
-        kept = out.clone()
+        before = out.clone()
         second(out)
-    assert torch.equal(out, kept)
+    assert torch.equal(out, before)
 
 
 def test_a_cut_through_a_skip_connection_names_it():
@@ -118,11 +118,11 @@ def test_fair_ends_are_the_best(costs, count):
     def largest(ends):
         return max(sum(costs[a:b]) for a, b in zip([0, *ends], ends, strict=False))
 
-    found = fair_ends(costs, count)
-    assert len(found) == count
-    assert found[-1] == len(costs)
+    fair = fair_ends(costs, count)
+    assert len(fair) == count
+    assert fair[-1] == len(costs)
     best = min(
         largest([*inner, len(costs)])
         for inner in combinations(range(1, len(costs)), count - 1)
     )
-    assert largest(found) == pytest.approx(best)
+    assert largest(fair) == pytest.approx(best)

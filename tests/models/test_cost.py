@@ -1,4 +1,4 @@
-"""What a model costs: counted, and timed in the digits in which turns agree."""
+"""A model's cost: counts, and a latency in the digits on which turns agree."""
 
 import time
 
@@ -10,7 +10,7 @@ from kdlab.models.cost import cost_of, latency_ms, rounded
 
 
 @pytest.mark.parametrize(
-    ("turns", "said"),
+    ("turns", "shown"),
     [
         ([1.234, 1.235, 1.236], 1.24),
         ([1.58, 1.55, 1.61], 1.6),
@@ -18,8 +18,8 @@ from kdlab.models.cost import cost_of, latency_ms, rounded
         ([161.2, 164.0, 158.0], 160.0),
     ],
 )
-def test_no_more_digits_are_said_than_turns_agree_on(turns, said):
-    assert rounded(turns) == said
+def test_no_more_digits_are_said_than_turns_agree_on(turns, shown):
+    assert rounded(turns) == shown
 
 
 class Counting(nn.Module):
@@ -29,7 +29,7 @@ class Counting(nn.Module):
 
     def forward(self, view):
         self.calls += 1
-        time.sleep(0.02)  # as one that waits for the processor
+        time.sleep(0.02)  # stands for waiting for the processor
         return view.float().flatten(1)
 
 

@@ -19,7 +19,7 @@ EAGER = Trial(engine="eager", precision="fp32", rate=100.0)
 
 
 class Right(torch.nn.Module):
-    """Scores that depend on the image; as slow as it is told, by a clock of the test's."""
+    """Scores that depend on the image; each request takes 0.1 s by the test's clock."""
 
     def __init__(self, clock):
         super().__init__()
@@ -52,7 +52,7 @@ def clock(monkeypatch):
 
 
 def served(clock, first=None):
-    """What serves, and the times that it changed over."""
+    """Return an engine in use, its network and the list of its changes of engine."""
     model, changes = Right(clock).eval(), []
     chosen = (EAGER, model) if first is None else first
     trials = tuple(dict.fromkeys([EAGER, chosen[0]]))
@@ -73,13 +73,13 @@ def computing(clock, seconds, answer=scores):
 
 
 def requests(count, size=200):
-    made = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     for _ in range(count):
-        yield torch.randint(0, 256, (size, 3, 4, 4), dtype=torch.uint8, generator=made)
+        yield torch.randint(0, 256, (size, 3, 4, 4), dtype=torch.uint8, generator=generator)
 
 
 def flipped(views):
-    """The network's answers, but for one image in fifty."""
+    """Return the network's answers, with another class for the first image."""
     right = scores(views).clone()
     right[:1] = right[:1].roll(1, dims=1)
     return right
@@ -164,7 +164,7 @@ def test_what_was_fastest_is_remembered_for_this_network_alone(own_home):
 
 @pytest.mark.parametrize(("second", "best"), [(306, "a fp32"), (310, "b fp32")])
 def test_the_next_teacher_is_told_what_this_one_chose(own_home, second, best):
-    """Of two that are as fast but for noise the simpler one, there as here."""
+    """Where only noise separates two engines, both teachers take the simpler one."""
     a, b = (
         Trial(engine=name, precision="fp32", rate=rate)
         for name, rate in (("a", 300), ("b", second))

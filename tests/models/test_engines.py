@@ -29,16 +29,16 @@ VIEWS = torch.randint(
 )
 
 
-def agreement(right, found):
+def agreement(right, answers):
     """Largest difference of a probability, and the share of rows with the same likeliest class."""
     tally = Tally()
-    tally.add(right, found)
+    tally.add(right, answers)
     facts = tally.facts("fp32")
     return facts["furthest"], facts["same_top1"]
 
 
 def asked_often(net):
-    """With batch norms that have seen something: fresh ones would be folded into nothing."""
+    """Give batch norms statistics: fresh ones would be folded into nothing."""
     generator = torch.Generator().manual_seed(1)
     for part in net.modules():
         if isinstance(part, nn.BatchNorm2d):
@@ -73,16 +73,16 @@ def test_folding_changes_no_answer(name):
     model = network(name)
     views = VIEWS if "vit" not in name else VIEWS.repeat(1, 1, 7, 7)[:2]
     before = [p.clone() for p in model.parameters()]
-    made = fold_batch_norms(model, views)
-    furthest, same = agreement(model(views), made(views))
+    folded = fold_batch_norms(model, views)
+    furthest, same = agreement(model(views), folded(views))
     assert (furthest < 1e-5, same) == (True, 1.0)
-    left = [part for part in made.modules() if isinstance(part, nn.BatchNorm2d)]
+    left = [part for part in folded.modules() if isinstance(part, nn.BatchNorm2d)]
     assert left == []
     assert all(map(torch.equal, before, model.parameters()))  # it is a copy
 
 
 class Shared(nn.Module):
-    """A convolution that is used twice, and one whose result two take."""
+    """A convolution that is used twice, and one that is used once."""
 
     def __init__(self):
         super().__init__()
@@ -98,18 +98,18 @@ class Shared(nn.Module):
 @torch.inference_mode()
 def test_what_is_used_twice_is_not_folded():
     model = asked_often(Shared())
-    made = fold_batch_norms(model, VIEWS)
-    assert [type(n).__name__ for n in made.norms] == [
+    folded = fold_batch_norms(model, VIEWS)
+    assert [type(n).__name__ for n in folded.norms] == [
         "BatchNorm2d",
         "BatchNorm2d",
         "Identity",
     ]
-    assert torch.allclose(model(VIEWS), made(VIEWS), atol=1e-5)
+    assert torch.allclose(model(VIEWS), folded(VIEWS), atol=1e-5)
 
 
 def liar(by):
     def prepare(model, views, threads):
-        return lambda given: model(given) + by(model(given))
+        return lambda inputs: model(inputs) + by(model(inputs))
 
     return Engine("liar", "bf16", prepare)
 
@@ -135,12 +135,12 @@ def test_one_that_says_something_else_is_refused_with_the_numbers(engine, why):
 
 
 def scores(rows, wrong=0, moved=0.0):
-    """Logits of two classes nearly alike, and others of which some are the other way round."""
+    """Return logits of two nearly equal classes, and answers: some reversed, or all moved."""
     right = torch.tensor([[1.0, 0.999]]).repeat(rows, 1)
-    found = right.clone()
-    found[:wrong] = found[:wrong].flip(1)
-    found[:, 0] += moved
-    return right, found
+    answers = right.clone()
+    answers[:wrong] = answers[:wrong].flip(1)
+    answers[:, 0] += moved
+    return right, answers
 
 
 @pytest.mark.parametrize(
@@ -156,23 +156,23 @@ def scores(rows, wrong=0, moved=0.0):
 )
 def test_answers_are_judged_by_the_harm_that_they_do(pair, why):
     tally = Tally()
-    for right, found in zip(*(scores.split(90) for scores in pair), strict=True):
-        tally.add(right, found)  # requests come in parts
-    assert why in (said := tally.trouble("bf16"))
-    assert bool(said) == bool(why)
+    for right, answers in zip(*(scores.split(90) for scores in pair), strict=True):
+        tally.add(right, answers)  # requests come in parts
+    assert why in (trouble := tally.trouble("bf16"))
+    assert bool(trouble) == bool(why)
 
 
 def test_one_view_in_a_thousand_may_be_far_off_in_half_precision_alone():
-    right, found = scores(2000)
-    found[0, 0] += 0.4
+    right, answers = scores(2000)
+    answers[0, 0] += 0.4
     tally = Tally()
-    tally.add(right, found)
+    tally.add(right, answers)
     assert tally.trouble("bf16") == ""
     assert "a probability is 0.099 off" in tally.trouble("fp32")
 
 
 def test_bf16_serves_the_teacher_that_comes_with_kdlab():
-    """Refused in nearly all windows by the largest difference of 200 samples."""
+    """The largest difference of 200 samples refused it in nearly all windows."""
     data = construct(DataSpec, compose_card("data/clothes")).load()
     spec = construct(TeacherSpec, compose_card("teachers/clothes_resnet"))
     model = prepare(spec, discard_event).build(10, 3).eval()
@@ -201,8 +201,8 @@ QUICK = [engine for engine in available_engines("cpu") if engine.name != "compil
 @pytest.mark.parametrize("engine", QUICK, ids=lambda engine: engine.label)
 @pytest.mark.long
 def test_each_answers_outside_of_inference_mode(engine, monkeypatch):
-    """Whichever is fastest on this machine: the one who asks need not know how it was made."""
-    # The one that was tried, however fast this machine is at the moment.
+    """Whichever is fastest on this machine, who asks need not know how it was made."""
+    # Take the engine that is tried, however fast this machine is at the moment.
     monkeypatch.setattr(import_module("kdlab.models.engines.choose"), "WORTH", 0.0)
     model = network()
     choice = choose(model, VIEWS, [engine], threads=1, seconds=0.5)
@@ -234,7 +234,7 @@ def test_int8_is_judged_as_half_precision_is():
 
 
 @pytest.mark.parametrize(
-    ("here", "shown", "there"),
+    ("installed", "shown", "there"),
     [
         (("openvino", "nncf"), lambda: VIEWS, True),
         (("openvino", "nncf"), None, False),  # made-up images tell no ranges
@@ -242,8 +242,8 @@ def test_int8_is_judged_as_half_precision_is():
         (("nncf",), lambda: VIEWS, False),
     ],
 )
-def test_int8_is_there_with_its_libraries_and_views(here, shown, there, monkeypatch):
-    monkeypatch.setattr(exported, "find_spec", lambda name: name in here or None)
+def test_int8_is_there_with_its_libraries_and_views(installed, shown, there, monkeypatch):
+    monkeypatch.setattr(exported, "find_spec", lambda name: name in installed or None)
     assert ("int8" in {e.precision for e in available_engines("cpu", shown)}) == there
     assert "int8" not in {e.precision for e in available_engines("cuda:0", shown)}
 
@@ -268,7 +268,7 @@ def test_a_network_in_int8_is_kept_for_the_next_teacher(kdlab_home, monkeypatch)
 def test_quantising_draws_no_bars_and_leaves_the_output_of_other_threads(
     kdlab_home, monkeypatch, capsys
 ):
-    """With nncf's way to draw bars, and without nncf."""
+    """Fakes stand for openvino and for nncf, which draws progress bars."""
     names = ("nncf", "nncf.common", "nncf.common.logging", "openvino")
     fakes = {name: ModuleType(name) for name in names}
     for name, fake in fakes.items():
@@ -283,9 +283,9 @@ def test_quantising_draws_no_bars_and_leaves_the_output_of_other_threads(
         thread.start(), thread.join()
         return "quantised"
 
-    fakes["nncf"].quantize, fakes["nncf"].Dataset = quantize, lambda *given: None
+    fakes["nncf"].quantize, fakes["nncf"].Dataset = quantize, lambda *arguments: None
     fakes["nncf"].__version__ = fakes["openvino"].__version__ = "0"
-    fakes["openvino"].save_model = lambda made, path, **rest: [
+    fakes["openvino"].save_model = lambda network, path, **rest: [
         path.with_suffix(suffix).touch() for suffix in (".xml", ".bin")
     ]
     monkeypatch.setattr(exported, "_convert", lambda model, views: "network")
@@ -296,9 +296,9 @@ def test_quantising_draws_no_bars_and_leaves_the_output_of_other_threads(
 
 
 def tracked(call, asked):
-    def tracking(*given, **named):
-        asked.append(given)
-        return call(*given, **named)
+    def tracking(*arguments, **options):
+        asked.append(arguments)
+        return call(*arguments, **options)
 
     return tracking
 

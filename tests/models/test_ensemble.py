@@ -1,4 +1,4 @@
-"""Several models as one, against the same by hand in NumPy."""
+"""Several models as one, against the same computation in NumPy."""
 
 import numpy as np
 import pytest
@@ -23,8 +23,8 @@ LOGITS = np.random.default_rng(0).normal(0, 3, (3, 6, 5))  # models, samples, cl
 BY_CLASS = tuple(map(tuple, np.random.default_rng(1).uniform(0.1, 1, (3, 5)).tolist()))
 
 
-def said(weights, by):
-    model = EnsembleModel([Says(own) for own in LOGITS], Combination(weights, by))
+def combine(weights, by):
+    model = EnsembleModel(list(map(Says, LOGITS)), Combination(weights, by))
     return model(torch.zeros(6, 1)).double().numpy()
 
 
@@ -41,20 +41,20 @@ def shares(weights):
 @pytest.mark.parametrize("weights", [((4.0,), (1.0,), (1.0,)), BY_CLASS])
 def test_probabilities_are_averaged_by_weight_of_model_or_class(weights):
     mean = (softmax(LOGITS) * shares(weights)).sum(0)
-    np.testing.assert_allclose(np.exp(said(weights, "probabilities")), mean, rtol=2e-5)
+    np.testing.assert_allclose(np.exp(combine(weights, "probabilities")), mean, rtol=2e-5)
 
 
 @pytest.mark.parametrize("weights", [((4.0,), (1.0,), (1.0,)), BY_CLASS])
 def test_logits_are_averaged_by_weight_of_model_or_class(weights):
     centred = LOGITS - LOGITS.mean(-1, keepdims=True)
     mean = (centred * shares(weights)).sum(0)
-    found = said(weights, "logits")
-    np.testing.assert_allclose(found, mean, rtol=2e-5, atol=1e-5)
+    combined = combine(weights, "logits")
+    np.testing.assert_allclose(combined, mean, rtol=2e-5, atol=1e-5)
     # A number that is added to all logits of one model says nothing, and changes nothing.
     moved = [LOGITS[0] - 8, *LOGITS[1:]]
-    model = EnsembleModel([Says(own) for own in moved], Combination(weights, "logits"))
+    model = EnsembleModel(list(map(Says, moved)), Combination(weights, "logits"))
     np.testing.assert_allclose(
-        model(torch.zeros(6, 1)).numpy(), found, rtol=1e-4, atol=1e-4
+        model(torch.zeros(6, 1)).numpy(), combined, rtol=1e-4, atol=1e-4
     )
 
 
@@ -63,5 +63,5 @@ def test_the_best_at_what_all_take_it_for_answers_alone():
     best = np.array(BY_CLASS)[:, mean.argmax(1)].argmax(0)
     assert len(set(best.tolist())) > 1  # not always the same one
     np.testing.assert_allclose(
-        said(BY_CLASS, "best"), LOGITS[best, np.arange(6)], rtol=1e-6
+        combine(BY_CLASS, "best"), LOGITS[best, np.arange(6)], rtol=1e-6
     )

@@ -25,16 +25,16 @@ def test_the_head_makes_the_same_logits_of_it(tmp_path, spec, width):
     from safetensors.torch import save_file
 
     torch.manual_seed(0)
-    whole = spec.build(7, 3).eval()
+    network = spec.build(7, 3).eval()
     views = torch.randint(0, 256, (3, 3, 160, 160), dtype=torch.uint8)
-    name = last_linear(whole, views)
+    name = last_linear(network, views)
     path = tmp_path / "weights.safetensors"
-    save_file({k: v.contiguous() for k, v in whole.net.state_dict().items()}, path)
+    save_file({k: v.contiguous() for k, v in network.net.state_dict().items()}, path)
     without = Headless(model=spec, head=name, classes=7).build(width, 3).eval()
     load_weights(without.net, path)
     hidden = without(views)
     assert hidden.shape == (3, width)
-    assert torch.equal(whole.net.get_submodule(name)(hidden), whole(views))
+    assert torch.equal(network.net.get_submodule(name)(hidden), network(views))
 
 
 def test_a_network_without_a_linear_head_says_so():

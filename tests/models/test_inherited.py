@@ -1,4 +1,4 @@
-"""What a network takes over from one of its family."""
+"""A network inherits layers from one of its family."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def views(channels=3, side=8, count=16):
 
 
 def teacher():
-    """Its batch norms have seen something."""
+    """Return a teacher whose batch norms have seen views."""
     net = RESNET.architecture(10, 3).train()
     for _ in range(5):
         net(views() * 3)
@@ -37,17 +37,17 @@ def test_layers_that_both_have_are_the_teachers():
     theirs = teacher()
     student = Separable(of=RESNET, only=(2, 5)).architecture(10, 3)
     inherit_layers(student, theirs, views())
-    own, names = student.state_dict(), [n for n, m in student.named_modules() if _made(m)]
+    tensors, names = student.state_dict(), _separable_names(student)
     assert len(names) == 2
-    shared = [k for k in own if not k.startswith(tuple(f"{n}." for n in names))]
-    other = {k for k in shared if not own[k].equal(theirs.state_dict()[k])}
+    shared = [k for k in tensors if not k.startswith(tuple(f"{n}." for n in names))]
+    changed = {k for k in shared if not tensors[k].equal(theirs.state_dict()[k])}
     behind = {f"{n.replace('conv', 'bn')}.running_{what}" for n in names for what in _TAKEN}
-    assert other == behind  # norms take their statistics of what now comes to them
+    assert changed == behind  # norms take their statistics of what now comes to them
     assert len(shared) > 20
 
 
 def test_the_student_answers_like_its_teacher():
-    """Much nearer than a fresh one, and than where each stand-in knows its own layer alone."""
+    """It is nearer than a fresh one, and than one whose stand-ins were each fitted apart."""
     theirs, student = teacher(), Separable(of=RESNET).architecture(10, 3).eval()
     seen, new = views(count=64), views(count=64)
     fresh = _apart(student, theirs, new)
@@ -55,32 +55,32 @@ def test_the_student_answers_like_its_teacher():
     begun = _apart(student, theirs, new)
     for name, conv in _replaced(student, theirs):
         student.get_submodule(name).inherit(conv, _input(theirs, conv, seen))
-    alone = _apart(student, theirs, new)
-    assert begun < 0.8 * min(alone, fresh)
+    isolated = _apart(student, theirs, new)
+    assert begun < 0.8 * min(isolated, fresh)
 
 
 def test_a_kernel_that_is_separable_is_found():
-    """Its outputs but for what the ReLU between cuts off: beyond two standard deviations."""
+    """Outputs agree but for what the ReLU between cuts off, beyond two standard deviations."""
     conv = nn.Conv2d(6, 9, 3, padding=1)
     across, each = torch.randn(9, 6, 1, 1), torch.randn(1, 6, 3, 3)
     conv.weight.data = across * each
-    made, seen = SeparableConv(conv).eval(), views(6, 12, 64)
-    made.inherit(conv, seen)
+    separable, seen = SeparableConv(conv).eval(), views(6, 12, 64)
+    separable.inherit(conv, seen)
     wanted = conv(seen)
-    apart = (made(seen) - wanted).square().mean() / wanted.var()
+    apart = (separable(seen) - wanted).square().mean() / wanted.var()
     assert apart < 0.02
-    kernel = made[0].weight[:, 0]
+    kernel = separable[0].weight[:, 0]
     cosine = torch.cosine_similarity(kernel.flatten(1), each[0].flatten(1)).abs()
     assert torch.allclose(cosine, torch.ones(6), atol=1e-5)
 
 
 def test_a_channel_that_is_silent_or_few_images_are_no_trouble():
     conv = nn.Conv2d(40, 5, 3, bias=False)
-    made, seen = SeparableConv(conv), views(40, 3, 2)  # two pixels for forty channels
+    separable, seen = SeparableConv(conv), views(40, 3, 2)  # two pixels for forty channels
     seen[:, 0] = 0
-    made.inherit(conv, seen)
-    assert all(t.isfinite().all() for t in made.state_dict().values())
-    assert made.eval()(seen).isfinite().all()
+    separable.inherit(conv, seen)
+    assert all(t.isfinite().all() for t in separable.state_dict().values())
+    assert separable.eval()(seen).isfinite().all()
 
 
 def test_a_teacher_stays_as_it_is():
@@ -117,7 +117,7 @@ def test_a_stand_in_that_is_called_twice_is_fitted_once(count, monkeypatch):
     monkeypatch.setattr(
         SeparableConv,
         "inherit",
-        lambda self, *given: (fitted.append(self), inherit(self, *given)),
+        lambda self, *arguments: (fitted.append(self), inherit(self, *arguments)),
     )
     inherit_layers(student.eval(), theirs.eval(), views(4))
     assert fitted == [student.conv]
@@ -139,17 +139,17 @@ def test_a_pass_that_fails_leaves_no_hooks():
     )
 
 
-def _made(module):
-    return isinstance(module, SeparableConv)
+def _separable_names(net):
+    return [n for n, m in net.named_modules() if isinstance(m, SeparableConv)]
 
 
 def _replaced(student, theirs):
-    return [(n, theirs.get_submodule(n)) for n, m in student.named_modules() if _made(m)]
+    return [(n, theirs.get_submodule(n)) for n in _separable_names(student)]
 
 
 def _input(theirs, conv, seen):
     got = []
-    handle = conv.register_forward_pre_hook(lambda module, given: got.append(given[0]))
+    handle = conv.register_forward_pre_hook(lambda module, inputs: got.append(inputs[0]))
     with torch.no_grad():
         theirs(seen)
     handle.remove()
@@ -159,14 +159,14 @@ def _input(theirs, conv, seen):
 def _apart(student, theirs, seen):
     """Squared difference of what the last block puts out, over its variance in the teacher."""
     with torch.no_grad():
-        found, wanted = (_maps(net, seen) for net in (student.eval(), theirs))
-    return float((found - wanted).square().mean() / wanted.var())
+        ours, wanted = (_maps(net, seen) for net in (student.eval(), theirs))
+    return float((ours - wanted).square().mean() / wanted.var())
 
 
 def _maps(net, seen):
     got = []
     handle = net.blocks[-1].register_forward_hook(
-        lambda module, given, out: got.append(out)
+        lambda module, inputs, out: got.append(out)
     )
     net(seen)
     handle.remove()

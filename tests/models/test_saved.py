@@ -48,7 +48,7 @@ def exported(spec, folder, data):
 
 
 def assert_alike(spec, model, data):
-    """As a teacher, the way a run and a machine of a pool build it."""
+    """Assert that a teacher built as a run and a pool's machine do answers like the model."""
     teacher = prepare(TeacherSpec(model=spec), discard_event)
     views = torch.from_numpy(data.inputs[data.test[:4]])
     with torch.inference_mode():
@@ -100,7 +100,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path, clothes):
 
 
 def test_a_student_of_fewer_pixels_is_the_network_alone_there(tmp_path, clothes):
-    """timm brings photos to its own size; what it is then shown it says the same of."""
+    """timm scales photos to the network's size; of the same pixels it says the same."""
     model = exported(ShrunkModel(model=OF_TIMM, size=16), tmp_path / "own", clothes)
     folder = write_timm_folder(
         tmp_path / "own" / "student.safetensors", tmp_path / "timms", FACTS
@@ -179,11 +179,11 @@ def test_a_model_of_mlflow_is_fetched_once(kdlab_home, tmp_path, clothes):
     assert_alike(spec, model, clothes)
     (tmp_path / "mlflow.db").unlink()  # from now on it is here
     assert_alike(SavedModel(place=f"models:/{number}", store=store), model, clothes)
-    other = f"sqlite:///{tmp_path / 'other.db'}"
+    empty_store = f"sqlite:///{tmp_path / 'other.db'}"
     with pytest.raises(
         WeightsError, match=f"models:/{number} could not be downloaded from MLflow"
     ):
-        _ = SavedModel(place=f"models:/{number}", store=other).folder
+        _ = SavedModel(place=f"models:/{number}", store=empty_store).folder
     mlflow.set_tracking_uri(None)
 
 

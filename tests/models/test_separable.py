@@ -21,9 +21,9 @@ def test_thirteen_blocks_that_meet_without_adapters():
     student = cut(Separable(of=CifarVgg(depth=16)).architecture(10, 3).eval(), ENDS)
     views = torch.randn(1, 3, 32, 32)
     ours, theirs = operations(student, views), operations(teacher, views)
-    for one, two in zip(teacher, student, strict=True):
-        wanted = one(views)
-        assert two(views).shape == wanted.shape
+    for teacher_block, student_block in zip(teacher, student, strict=True):
+        wanted = teacher_block(views)
+        assert student_block(views).shape == wanted.shape
         views = wanted
     assert len(teacher) == 13
     assert ours[0] == theirs[0]  # the first convolution stays
@@ -51,9 +51,9 @@ def test_the_students_of_table_2_have_their_sizes():
     assert 2 * work == pytest.approx(0.39e9, rel=0.03)  # with norms and activations
     large = Separable(of=TorchvisionModel(variant="vgg16_bn"), only=(2, 5))
     with torch.device("meta"):
-        whole, made = torchvision.models.vgg16_bn(), large.architecture(1000, 3)
-    saved = sum(p.numel() for p in whole.parameters()) - sum(
-        p.numel() for p in made.parameters()
+        full, reduced = torchvision.models.vgg16_bn(), large.architecture(1000, 3)
+    saved = sum(p.numel() for p in full.parameters()) - sum(
+        p.numel() for p in reduced.parameters()
     )
     assert saved == pytest.approx(0.28e6, rel=0.05)
 
@@ -65,12 +65,12 @@ def test_a_convolution_that_is_not_there_is_named():
 
 def test_strides_stay_and_the_beginning_may():
     plain = CifarResNet(depth=8).architecture(10, 3)
-    made = Separable(of=CifarResNet(depth=8)).architecture(10, 3)
+    separable = Separable(of=CifarResNet(depth=8)).architecture(10, 3)
     views = torch.randn(2, 3, 32, 32)
-    assert made(views).shape == plain(views).shape
+    assert separable(views).shape == plain(views).shape
     same = Separable(of=CifarVgg(depth=8), plain=4).architecture(10, 3)
-    kept = CifarVgg(depth=8).architecture(10, 3)
-    changed = same.state_dict().keys() ^ kept.state_dict().keys()
+    ordinary = CifarVgg(depth=8).architecture(10, 3)
+    changed = same.state_dict().keys() ^ ordinary.state_dict().keys()
     assert {name.split(".")[1] for name in changed} == {"16"}  # the last one only
 
 

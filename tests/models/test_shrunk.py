@@ -48,11 +48,11 @@ def test_its_network_begins_with_weights_of_other_classes(tmp_path):
 
 
 def test_the_file_of_the_whole_counts_more_than_that_of_its_network(tmp_path):
-    """The one inside was loaded last, over what `origin` named."""
+    """The inner file was loaded last, over the file that `origin` named."""
     files = [tmp_path / f"{name}.safetensors" for name in ("inner", "outer")]
-    whole = spec().build(5, 3)
+    outer = spec().build(5, 3)
     for value, path in enumerate(files):
-        net = whole.net.inner if path is files[0] else whole.net
+        net = outer.net.inner if path is files[0] else outer.net
         save_file({n: torch.full_like(t, value) for n, t in net.state_dict().items()}, path)
     inner = {"type": "timm/test_resnet", "weights": str(files[0])}
     named = spec(model=inner, weights=str(files[1]))
@@ -69,9 +69,9 @@ def test_a_file_that_nobody_reads_is_not_said_to_be_what_it_begins_with(tmp_path
 
 
 def test_it_is_normalised_and_shown_as_its_network_is():
-    own, other = spec(), spec().model
-    assert own.normalisation() == other.normalisation()
-    assert own.evaluation(96) == other.evaluation(96)
+    shrunk, network = spec(), spec().model
+    assert shrunk.normalisation() == network.normalisation()
+    assert shrunk.evaluation(96) == network.evaluation(96)
 
 
 @pytest.mark.parametrize("side", [80, 20])

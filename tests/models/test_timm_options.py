@@ -20,11 +20,11 @@ def test_it_is_the_model_that_timm_makes_of_them():
     theirs = timm.create_model(
         "vit_tiny_patch16_224", num_classes=10, in_chans=1, drop_path_rate=0.1, **VIT
     )
-    for (name, one), (other_name, other) in zip(
+    for (name, tensor), (their_name, expected) in zip(
         ours.state_dict().items(), theirs.state_dict().items(), strict=True
     ):
-        assert name == other_name
-        assert torch.equal(one, other)
+        assert name == their_name
+        assert torch.equal(tensor, expected)
     assert ours.blocks[-1].drop_path1.drop_prob == pytest.approx(0.1)
     assert spec.without_weights().options == VIT
 

@@ -62,7 +62,7 @@ def test_a_known_name_is_found_without_an_import():
         "TimmModel(variant='vit_tiny_patch16_224'), TorchvisionModel(variant='resnet18')\n"
         "print([m for m in ('timm', 'torchvision') if m in sys.modules])"
     )
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert found.stdout.strip() == "[]"
+    assert process.stdout.strip() == "[]"

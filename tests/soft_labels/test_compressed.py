@@ -97,5 +97,5 @@ def test_no_class_is_drawn_of_what_is_no_number(bad):
     ],
 )
 def test_draws_that_are_no_label_are_said(drawn, times, why):
-    made = SampledLabels(np.array(drawn, np.uint8), np.array(times, np.uint8))
-    assert why in made.nonsense(5)
+    labels = SampledLabels(np.array(drawn, np.uint8), np.array(times, np.uint8))
+    assert why in labels.nonsense(5)

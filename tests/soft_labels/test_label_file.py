@@ -111,9 +111,9 @@ def test_each_label_says_which_engine_made_it(tmp_path):
     assert made_by(tmp_path) == {"onnxruntime fp32": 20, ENGINE: 17, "compiled bf16": 3}
     raw = (tmp_path / "made_by.npy").read_bytes()
     (tmp_path / "made_by.npy").write_bytes(raw.replace(b"bf16", b"fp32"))
-    said = []
-    assert not usable(tmp_path, META, said.append)
-    assert "made_by.npy differs" in said[0]
+    messages = []
+    assert not usable(tmp_path, META, messages.append)
+    assert "made_by.npy differs" in messages[0]
 
 
 def test_a_file_of_before_does_not_say_it(tmp_path):

@@ -23,14 +23,14 @@ def linear(views):
 def context(samples, tmp_path):
     events = []
 
-    made = SourceContext(
+    source_context = SourceContext(
         samples=samples,
         student="test",
         folder=tmp_path,
         load_teacher=lambda: LoadedTeacher(linear, "linear"),
         report=lambda event: events.append((event.KIND, event)),
     )
-    return made, events
+    return source_context, events
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_a_cache_of_another_teacher_is_refused(context, samples, tmp_path):
 
     path = str(tmp_path / "cache")
     Cached(path=path).build(context[0])
-    other = replace(context[0], load_teacher=lambda: LoadedTeacher(linear, "another"))
+    foreign = replace(context[0], load_teacher=lambda: LoadedTeacher(linear, "another"))
     with pytest.raises(CacheError, match="teacher: the cache has 'linear'"):
-        Cached(path=path).build(other)
+        Cached(path=path).build(foreign)
 
 
 def test_a_cache_of_other_samples_is_refused(context, samples, tmp_path, digits):
@@ -115,9 +115,9 @@ def test_a_cache_of_other_samples_is_refused(context, samples, tmp_path, digits)
     path = str(tmp_path / "cache")
     Cached(path=path).build(context[0])
     other_split = Digits(train_samples=240, split_seed=1, augment=digits[1].augment)
-    other = planned(other_split.load(), other_split.to_dict(), batch=50, seed=3, epochs=3)
+    foreign = planned(other_split.load(), other_split.to_dict(), batch=50, seed=3, epochs=3)
     with pytest.raises(CacheError, match="ids: the cache has"):
-        Cached(path=path).build(replace(context[0], samples=other))
+        Cached(path=path).build(replace(context[0], samples=foreign))
 
 
 def test_top_k_must_be_below_the_classes(context):

@@ -25,7 +25,7 @@ WORKERS, ROUNDS = 3, 4
 
 
 def gradients(seed=0):
-    """What each worker adds to its weights in each round: (rounds, workers, names)."""
+    """Return the updates of all workers in all rounds: (rounds, workers, names)."""
     return np.random.default_rng(seed).normal(size=(ROUNDS, WORKERS, len(NAMES)))
 
 
@@ -42,11 +42,11 @@ def played(aggregation, error=lambda weights: 0.0):
     """Weights of all workers and the global ones, after each round."""
     begin = np.linspace(-1, 1, len(NAMES))
     memory = aggregation.memory(as_state(begin), frozenset(NAMES))
-    memories, own = [memory] * WORKERS, [begin] * WORKERS
+    memories, local = [memory] * WORKERS, [begin] * WORKERS
     course = []
     for number in range(ROUNDS):
-        states = [as_state(w + g) for w, g in zip(own, gradients()[number], strict=True)]
-        made = [
+        states = [as_state(w + g) for w, g in zip(local, gradients()[number], strict=True)]
+        merges = [
             aggregation.merge(
                 MergeInputs(
                     states=states, local=states[k], memory=memories[k],
@@ -55,17 +55,17 @@ def played(aggregation, error=lambda weights: 0.0):
             )
             for k in range(WORKERS)
         ]  # fmt: skip
-        memories = [m.memory for m in made]
-        own = [numbers(m.weights) for m in made]
-        whole = [numbers(m.global_weights or m.weights) for m in made]
-        assert all(np.array_equal(w, whole[0]) for w in whole)  # no server, and all agree
-        assert all(int(m.weights["steps"]) == 7 for m in made)
-        course.append((np.array(own), whole[0]))
+        memories = [m.memory for m in merges]
+        local = [numbers(m.weights) for m in merges]
+        merged = [numbers(m.global_weights or m.weights) for m in merges]
+        assert all(np.array_equal(w, merged[0]) for w in merged)  # no server, and all agree
+        assert all(int(m.weights["steps"]) == 7 for m in merges)
+        course.append((np.array(local), merged[0]))
     return course
 
 
-def close(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.fixture(autouse=True)
@@ -78,10 +78,10 @@ def in_float64():
 
 def test_a_plain_average():
     w = np.linspace(-1, 1, len(NAMES))
-    for (own, whole), g in zip(played(ModelAverage()), gradients(), strict=True):
+    for (local, merged), g in zip(played(ModelAverage()), gradients(), strict=True):
         w = (w + g).mean(0)
-        close(whole, w)
-        close(own, [w] * WORKERS)
+        close(merged, w)
+        close(local, [w] * WORKERS)
 
 
 def test_diloco_is_nesterov_on_what_workers_have_moved():
@@ -89,49 +89,49 @@ def test_diloco_is_nesterov_on_what_workers_have_moved():
     begin = np.linspace(-1, 1, len(NAMES))
     outer = torch.nn.Parameter(torch.tensor(begin))
     sgd = torch.optim.SGD([outer], lr=0.7, momentum=0.9, nesterov=True)
-    for (own, whole), g in zip(played(DiLoCo()), gradients(), strict=True):
+    for (local, merged), g in zip(played(DiLoCo()), gradients(), strict=True):
         outer.grad = outer.detach() - torch.tensor((outer.detach().numpy() + g).mean(0))
         sgd.step()
-        close(whole, outer.detach().numpy())
-        close(own, [whole] * WORKERS)
+        close(merged, outer.detach().numpy())
+        close(local, [merged] * WORKERS)
 
 
 def test_diloco_without_momentum_at_rate_one_is_an_average():
     plain, outer = played(ModelAverage()), played(DiLoCo(outer_lr=1, outer_momentum=0))
-    for (_, one), (_, two) in zip(plain, outer, strict=True):
-        close(one, two)
+    for (_, averaged), (_, moved) in zip(plain, outer, strict=True):
+        close(averaged, moved)
 
 
 def test_fragments_take_turns_in_streaming_diloco():
     fragments, lr, mu = 2, 0.7, 0.9
     begin = np.linspace(-1, 1, len(NAMES))
     centre, speed, seen = begin.copy(), np.zeros(5), np.zeros(5, bool)
-    own = np.array([begin] * WORKERS)
+    w = np.array([begin] * WORKERS)
     spec = StreamingDiLoCo(tau=4, fragments=fragments)
     assert spec.parts == 2
-    for number, (found, whole) in enumerate(played(spec)):
-        own = own + gradients()[number]
+    for number, (local, merged) in enumerate(played(spec)):
+        w = w + gradients()[number]
         # Layers of one number each are dealt out in turn.
         turn = np.arange(5) % fragments == number % fragments
-        delta = centre - own.mean(0)
+        delta = centre - w.mean(0)
         speed = np.where(turn, np.where(seen, mu * speed, 0) + delta, speed)
         moved = centre - lr * (delta + mu * speed)
         centre = np.where(turn, moved, centre)
-        own = np.where(turn, moved, own)
+        w = np.where(turn, moved, w)
         seen |= turn
-        close(whole, centre)
-        close(found, own)
+        close(merged, centre)
+        close(local, w)
 
 
 def by_hand(delta, bits):
-    """Equal parts of the sorted numbers, each its mean: the lossy delta, in NumPy."""
-    flat, found = delta.ravel(), np.empty(delta.size)
+    """Cut the sorted numbers into equal parts and put each part's mean in its place."""
+    flat, decoded = delta.ravel(), np.empty(delta.size)
     edges = [-(-k * delta.size // 2**bits) for k in range(2**bits + 1)]
     order = np.argsort(flat, kind="stable")
     for begin, end in pairwise(edges):
         part = order[begin:end]
-        found[part] = flat[part].mean() if len(part) else 0.0
-    return found.reshape(delta.shape)
+        decoded[part] = flat[part].mean() if len(part) else 0.0
+    return decoded.reshape(delta.shape)
 
 
 @pytest.mark.parametrize(("bits", "feedback"), [(2, 1.0), (1, 0.9), (3, 0.0)])
@@ -149,31 +149,31 @@ def test_muloco_is_diloco_on_what_of_each_delta_travels(bits, feedback):
     memories = [spec.memory(begin, trained)] * WORKERS
     for number in range(ROUNDS):
         deltas = [{n: random.normal(size=s) for n, s in shapes.items()} for _ in lost]
-        own = [{n: centre[n] - d[n] for n in shapes} for d in deltas]
-        states = [{n: torch.tensor(v) for n, v in w.items()} for w in own]
+        weights = [{n: centre[n] - d[n] for n in shapes} for d in deltas]
+        states = [{n: torch.tensor(v) for n, v in w.items()} for w in weights]
         coded = [spec.encode(s, m, trained) for s, m in zip(states, memories, strict=True)]
         for name in shapes:
-            kept = [d[name] + feedback * e[name] for d, e in zip(deltas, lost, strict=True)]
-            sent = [by_hand(value, bits) for value in kept]
-            for e, value, told in zip(lost, kept, sent, strict=True):
-                e[name] = value - told
+            owed = [d[name] + feedback * e[name] for d, e in zip(deltas, lost, strict=True)]
+            sent = [by_hand(value, bits) for value in owed]
+            for e, value, arrived in zip(lost, owed, sent, strict=True):
+                e[name] = value - arrived
             delta = np.mean(sent, axis=0)
             speed[name] = 0.6 * speed[name] + delta
             centre[name] = centre[name] - 0.7 * (delta + 0.6 * speed[name])
         memories = []
         for k, (_, memory) in enumerate(coded):
-            made = spec.merge(
+            merged = spec.merge(
                 MergeInputs(
                     states=[spec.decode(sent, memory) for sent, _ in coded],
                     local=states[k], memory=memory, parameters=trained,
                     round=number, rounds=ROUNDS, error=lambda w: 0.0,
                 )
             )  # fmt: skip
-            memories.append(made.memory)
+            memories.append(merged.memory)
             for name in shapes:
-                np.testing.assert_allclose(made.weights[name], centre[name], atol=1e-6)
-                found = made.memory[f"own.lost.{name}"]
-                np.testing.assert_allclose(found, lost[k][name], atol=1e-6)
+                np.testing.assert_allclose(merged.weights[name], centre[name], atol=1e-6)
+                lost_part = merged.memory[f"own.lost.{name}"]
+                np.testing.assert_allclose(lost_part, lost[k][name], atol=1e-6)
 
 
 def test_quantising_loses_no_more_than_all_and_packs_every_bit():
@@ -190,46 +190,46 @@ def test_quantising_loses_no_more_than_all_and_packs_every_bit():
 
 
 def test_papa_pulls_each_a_little_to_the_mean():
-    own = np.array([np.linspace(-1, 1, len(NAMES))] * WORKERS)
-    for (found, whole), g in zip(played(Papa(keep=0.8)), gradients(), strict=True):
-        own = own + g
-        mean = own.mean(0)
-        own = 0.8 * own + 0.2 * mean
-        close(whole, mean)
-        close(found, own)
-        assert np.ptp(found[:, 0]) > 0
+    w = np.array([np.linspace(-1, 1, len(NAMES))] * WORKERS)
+    for (local, merged), g in zip(played(Papa(keep=0.8)), gradients(), strict=True):
+        w = w + g
+        mean = w.mean(0)
+        w = 0.8 * w + 0.2 * mean
+        close(merged, mean)
+        close(local, w)
+        assert np.ptp(local[:, 0]) > 0
 
 
 def test_easgd_ties_workers_to_a_centre():
     centre = np.linspace(-1, 1, len(NAMES))
-    own = np.array([centre] * WORKERS)
+    w = np.array([centre] * WORKERS)
     alpha = 0.9 / WORKERS
-    for (found, whole), g in zip(played(Easgd()), gradients(), strict=True):
-        own = own + g
-        own, centre = own - alpha * (own - centre), centre + alpha * (own - centre).sum(0)
-        close(whole, centre)
-        close(found, own)
+    for (local, merged), g in zip(played(Easgd()), gradients(), strict=True):
+        w = w + g
+        w, centre = w - alpha * (w - centre), centre + alpha * (w - centre).sum(0)
+        close(merged, centre)
+        close(local, w)
 
 
 def test_bmuf_filters_the_updates_of_blocks():
     centre, update = np.linspace(-1, 1, len(NAMES)), np.zeros(len(NAMES))
     eta, zeta = 1 - 1 / WORKERS, 0.8
-    for (own, whole), g in zip(played(Bmuf(block_lr=zeta)), gradients(), strict=True):
+    for (local, merged), g in zip(played(Bmuf(block_lr=zeta)), gradients(), strict=True):
         start = centre + eta * update
         update = eta * update + zeta * ((start + g).mean(0) - start)
         centre = centre + update
-        close(whole, centre)
-        close(own, [centre + eta * update] * WORKERS)
+        close(merged, centre)
+        close(local, [centre + eta * update] * WORKERS)
 
 
 def test_dart_averages_from_half_of_the_time_on():
-    own = np.array([np.linspace(-1, 1, len(NAMES))] * WORKERS)
-    for number, (found, whole) in enumerate(played(Dart(apart=0.5))):
-        own = own + gradients()[number]
-        close(whole, own.mean(0))
+    w = np.array([np.linspace(-1, 1, len(NAMES))] * WORKERS)
+    for number, (local, merged) in enumerate(played(Dart(apart=0.5))):
+        w = w + gradients()[number]
+        close(merged, w.mean(0))
         if number + 1 >= ROUNDS / 2:
-            own = np.array([own.mean(0)] * WORKERS)
-        close(found, own)
+            w = np.array([w.mean(0)] * WORKERS)
+        close(local, w)
 
 
 def test_soups_take_all_or_those_that_help():
@@ -268,10 +268,10 @@ def test_each_keeps_what_all_aggregations_must(spec):
 def test_fragments_have_whole_layers_and_about_as_much_each():
     sizes = {"a.weight": 900, "a.bias": 30, "b.weight": 500, "b.bias": 20, "c.weight": 400}
     spec = StreamingDiLoCo(tau=4, fragments=2)
-    one, two = (spec.fragment(k, sizes) for k in (0, 1))
-    assert one == {"a.weight", "a.bias"}
-    assert two == {"b.weight", "b.bias", "c.weight"}
-    assert spec.fragment(2, sizes) == one
+    first, second = (spec.fragment(k, sizes) for k in (0, 1))
+    assert first == {"a.weight", "a.bias"}
+    assert second == {"b.weight", "b.bias", "c.weight"}
+    assert spec.fragment(2, sizes) == first
 
 
 def test_fragments_divide_the_interval():
@@ -293,7 +293,7 @@ def test_what_travels_is_what_is_used():
         return set(aggregation.travelling(number, state, trained))
 
     assert travelling(ModelAverage()) == set(state)
-    streaming = StreamingDiLoCo(tau=8, fragments=2)  # what norms remember travels each time
+    streaming = StreamingDiLoCo(tau=8, fragments=2)  # statistics of norms travel each time
     assert travelling(streaming) == {"a.weight", "b.mean"}
     assert travelling(streaming, 1) == {"b.weight", "b.mean"}
     assert travelling(EasgdAsync()) == trained

@@ -17,9 +17,9 @@ from kdlab.train.kept import RevertPoint, step_of, steps
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class Facts:
     spec_hash: str = "h"
-    step: int = 0  # `save` says it
+    step: int = 0  # `save` fills it in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +47,8 @@ def test_a_restored_state_goes_on_exactly(tmp_path, kind, options):
     checkpoint.save(tmp_path, 3, tensors, OfOptimizer(**vars(facts)))
     expected = [torch.randn(2) for _ in range(2)]
     net2, optimizer2 = trained(kind, **options)
-    found = checkpoint.load_newest(tmp_path, "h", OfOptimizer)
-    checkpoint.unpack(found.tensors, found.facts, net2, optimizer2)
+    loaded = checkpoint.load_newest(tmp_path, "h", OfOptimizer)
+    checkpoint.unpack(loaded.tensors, loaded.facts, net2, optimizer2)
     assert [torch.equal(a, torch.randn(2)) for a in expected] == [True, True]
     for model, opt in ((net, optimizer), (net2, optimizer2)):
         torch.manual_seed(1)
@@ -57,16 +57,16 @@ def test_a_restored_state_goes_on_exactly(tmp_path, kind, options):
         opt.step()
     for a, b in zip(net.state_dict().values(), net2.state_dict().values(), strict=True):
         assert torch.equal(a, b)
-    assert found.notes == []
+    assert loaded.notes == []
 
 
 def save(folder, step):
-    checkpoint.save(folder, step, {"x": torch.tensor([float(step)])}, Told())
+    checkpoint.save(folder, step, {"x": torch.tensor([float(step)])}, Facts())
 
 
 def newest(folder):
-    found = checkpoint.load_newest(folder, "h", Told)
-    return found.facts.step, float(found.tensors["x"]), found.notes
+    loaded = checkpoint.load_newest(folder, "h", Facts)
+    return loaded.facts.step, float(loaded.tensors["x"]), loaded.notes
 
 
 def test_keeps_two_and_loads_the_newest(tmp_path):
@@ -98,14 +98,14 @@ def test_the_one_to_go_back_to_is_kept_beside_the_newest_two(tmp_path):
 
 
 def test_another_change_moves_the_way_back_and_one_that_is_undone_does_not():
-    one, two, three = ({"lr_factor": factor} for factor in (1.0, 2.0, 3.0))
-    way = RevertPoint().changed(one, two, 5, 1)
-    assert way == RevertPoint(before=one, values=two, good=5, best=1)
-    assert way.changed(one, two, 9, 4) == way  # it is told again after a resume
-    undone = way.changed(two, one, 9, 4)
-    assert (undone.good, undone.values) == (5, one)
-    moved = RevertPoint(before=one, values=three, good=9, best=4)
-    assert undone.changed(one, three, 9, 4) == moved
+    first, second, third = ({"lr_factor": factor} for factor in (1.0, 2.0, 3.0))
+    way = RevertPoint().changed(first, second, 5, 1)
+    assert way == RevertPoint(before=first, values=second, good=5, best=1)
+    assert way.changed(first, second, 9, 4) == way  # read again after a resume
+    undone = way.changed(second, first, 9, 4)
+    assert (undone.good, undone.values) == (5, first)
+    moved = RevertPoint(before=first, values=third, good=9, best=4)
+    assert undone.changed(first, third, 9, 4) == moved
 
 
 @pytest.mark.parametrize("spoil", ["cut", "flip", "no_json", "bad_json"])
@@ -141,7 +141,7 @@ def test_a_half_written_one_is_not_seen(tmp_path):
 def test_another_spec_is_refused(tmp_path):
     save(tmp_path, 1)
     with pytest.raises(CheckpointError, match="written for spec h"):
-        checkpoint.load_newest(tmp_path, "other", Told)
+        checkpoint.load_newest(tmp_path, "other", Facts)
 
 
 def test_one_of_another_format_is_refused_and_not_taken_for_damaged(tmp_path, monkeypatch):
@@ -150,7 +150,7 @@ def test_one_of_another_format_is_refused_and_not_taken_for_damaged(tmp_path, mo
         patch.setattr(checkpoint, "FORMAT", 7)
         save(tmp_path, 2)
     with pytest.raises(CheckpointError, match="checkpoint format 7, this kdlab reads 2"):
-        checkpoint.load_newest(tmp_path, "h", Told)
+        checkpoint.load_newest(tmp_path, "h", Facts)
 
 
 def test_one_of_the_version_before_is_refused_and_not_taken_for_damaged(tmp_path):
@@ -159,11 +159,11 @@ def test_one_of_the_version_before_is_refused_and_not_taken_for_damaged(tmp_path
     (path / "meta.json").unlink()
     (path / "state.json").write_text('{"format": 1, "spec_hash": "h", "sha256": "x"}')
     with pytest.raises(CheckpointError, match="checkpoint format 1, this kdlab reads 2"):
-        checkpoint.load_newest(tmp_path, "h", Told)
+        checkpoint.load_newest(tmp_path, "h", Facts)
 
 
 def damage(draw, folder):
-    """Something else in one of its files."""
+    """Flip a bit in a file of a checkpoint, cut the file, zero its end or drop a byte."""
     path = folder / draw(st.sampled_from(["state.safetensors", "state.json", "meta.json"]))
     raw = path.read_bytes()
     at = draw(st.integers(0, len(raw) - 1))
@@ -171,7 +171,7 @@ def damage(draw, folder):
         draw(
             st.sampled_from(
                 [
-                    raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :],  # one digit is another
+                    raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :],  # a flipped bit
                     raw[:at] + bytes([raw[at] ^ 0x80]) + raw[at + 1 :],
                     raw[:at],
                     raw[:at] + bytes(len(raw) - at),
@@ -194,7 +194,7 @@ def test_any_damage_is_noticed_and_the_one_before_is_used(data):
         damage(data.draw, folder / "step_000000150")
         step, value, notes = newest(folder)
         assert (step, value) in ((100, 100.0), (150, 150.0))
-        if step == 150:  # white space of JSON says nothing
+        if step == 150:  # the damage is in white space of JSON
             assert notes == []
             text = (folder / "step_000000150" / "meta.json").read_text()
             assert json.loads(text)["facts"] == {"spec_hash": "h", "format": 2}
@@ -211,10 +211,10 @@ def test_where_all_are_damaged_nothing_begins_anew_without_being_told(tmp_path):
         CheckpointError, match=r"would lose all work up to number 150(.|\n)*--anew"
     ):
         newest(tmp_path)
-    kept = checkpoint.set_aside(tmp_path)
-    assert len(kept) == 2
-    assert all(path.is_dir() for path in kept)
-    assert checkpoint.load_newest(tmp_path, "h", Told) is None  # it begins anew
+    aside = checkpoint.set_aside(tmp_path)
+    assert len(aside) == 2
+    assert all(path.is_dir() for path in aside)
+    assert checkpoint.load_newest(tmp_path, "h", Facts) is None  # it begins anew
 
 
 def test_what_can_be_used_is_not_set_aside(tmp_path):
@@ -240,20 +240,20 @@ def test_checkpoints_are_sorted_by_number(tmp_path):
 
 
 def test_none_is_none(tmp_path):
-    assert checkpoint.load_newest(tmp_path / "nothing", "h", Told) is None
+    assert checkpoint.load_newest(tmp_path / "nothing", "h", Facts) is None
 
 
 def test_a_generation_that_was_given_up_as_lost_saves_nothing(tmp_path):
-    """The defect B9: a host that was cut off wrote into the folder of those after it."""
+    """Defect B9: a host that was cut off wrote into the folder of its successors."""
     old = checkpoint.raise_fence(tmp_path)
-    checkpoint.save(tmp_path, 1, {"x": torch.zeros(1)}, Told(), fence=old)
+    checkpoint.save(tmp_path, 1, {"x": torch.zeros(1)}, Facts(), fence=old)
     new = checkpoint.raise_fence(tmp_path)
     assert new > old
-    half = tmp_path / f".step_000000009.{new}.1"  # the others are just writing it
+    half = tmp_path / f".step_000000009.{new}.1"  # its successors are writing it just now
     half.mkdir()
     with pytest.raises(CheckpointError, match="given up as lost"):
-        checkpoint.save(tmp_path, 2, {"x": torch.ones(1)}, Told(), fence=old)
+        checkpoint.save(tmp_path, 2, {"x": torch.ones(1)}, Facts(), fence=old)
     assert half.is_dir()
-    assert checkpoint.load_newest(tmp_path, "h", Told).tensors["x"] == 0
-    checkpoint.save(tmp_path, 2, {"x": torch.ones(1)}, Told(), fence=new)
-    assert checkpoint.load_newest(tmp_path, "h", Told).tensors["x"] == 1
+    assert checkpoint.load_newest(tmp_path, "h", Facts).tensors["x"] == 0
+    checkpoint.save(tmp_path, 2, {"x": torch.ones(1)}, Facts(), fence=new)
+    assert checkpoint.load_newest(tmp_path, "h", Facts).tensors["x"] == 1

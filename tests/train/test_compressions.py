@@ -37,10 +37,10 @@ def test_pruning_leaves_the_largest_weights_alone(net):
     before = weights(net)
     Pruning(sparsity=0.75).reduce(net)
     for old, new in zip(before, weights(net), strict=True):
-        kept = new != 0
-        assert int(kept.sum()) == old.numel() - int(0.75 * old.numel())
-        assert torch.equal(new[kept], old[kept])
-        assert float(old[kept].abs().min()) >= float(old[~kept].abs().max())
+        remaining = new != 0
+        assert int(remaining.sum()) == old.numel() - int(0.75 * old.numel())
+        assert torch.equal(new[remaining], old[remaining])
+        assert float(old[remaining].abs().min()) >= float(old[~remaining].abs().max())
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
@@ -69,12 +69,12 @@ def test_no_matrix_of_this_rank_is_nearer(net):
 
 
 def test_norms_and_biases_stay(net):
-    kept = [net[0].bias.clone(), net[1].weight.clone(), net[3].bias.clone()]
+    before = [net[0].bias.clone(), net[1].weight.clone(), net[3].bias.clone()]
     for spec in (Pruning(), Quantisation(bits=2), LowRank(share=0.1)):
         spec.reduce(net)
     assert all(
         torch.equal(a, b)
-        for a, b in zip(kept, [net[0].bias, net[1].weight, net[3].bias], strict=True)
+        for a, b in zip(before, [net[0].bias, net[1].weight, net[3].bias], strict=True)
     )
 
 

@@ -29,13 +29,13 @@ def network():
 
 
 def stepped(samples, folder, network, spec=None):
-    """A loop whose model is the network, and one of its batches."""
+    """Return a loop whose model is the network, and one of its batches."""
     loss = Hard(hard_weight=0.5, soft_weight=0.5)
     loop, _ = make(samples, folder, loss=loss, momentum=0.0, weight_decay=0.0)
     loop.train_step.model = loop.train_step.run_model = network.train()
     loop.train_step.optimizer = torch.optim.SGD(network.parameters(), lr=1e-9)
-    given = source(samples, folder) if spec is None else source(samples, folder, spec)
-    return loop, next(iter(given.epoch(0, ())))
+    batches = source(samples, folder) if spec is None else source(samples, folder, spec)
+    return loop, next(iter(batches.epoch(0, ())))
 
 
 def resized(batch):
@@ -64,6 +64,6 @@ def test_without_a_teacher_both_tokens_are_one(samples, tmp_path, network):
     batch = resized(batch)
     network.net.set_distilled_training(False)
     expected = cross_entropy(network(batch.views), batch.labels)
-    network.net.set_distilled_training(True)  # of a batch before
+    network.net.set_distilled_training(True)  # as an earlier batch left it
     loss = loop.step(batch, len(batch.ids))
     assert loss.item() == pytest.approx(expected.item(), rel=1e-4)

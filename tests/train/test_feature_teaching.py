@@ -1,4 +1,4 @@
-"""What the losses between inner outputs come to in a step: weights, learned or set, and balance."""
+"""Losses between inner outputs in a step: weights, learned or set, and balance."""
 
 import math
 
@@ -34,7 +34,7 @@ def test_a_learned_weight_begins_where_it_is_set_and_learns():
 
 def test_a_balance_lies_in_the_state_and_comes_back_from_it():
     loss, both = Hint(balance="phi"), (THEIRS, THEIRS * 3)
-    heads = [FeatureHead(loss, (4,), (4,), moments(own)) for own in both]
+    heads = [FeatureHead(loss, (4,), (4,), moments(features)) for features in both]
     before = [float(head(OWN, THEIRS)) for head in heads]
     assert before[0] != before[1]
     heads[1].load_state_dict(heads[0].state_dict())
@@ -51,6 +51,6 @@ def test_each_loss_has_its_part_of_a_row_and_logits_are_none_of_it():
     )  # fmt: skip
     teaching = FeatureTeaching(job, model, seed=0)
     row = torch.randn(5, job.outputs)
-    own = model(torch.zeros(5, 3, 2, 2, dtype=torch.uint8))
-    expected = (own - row[:, 2:6]).square().mean() + 3 * (own - row[:, 6:]).square().mean()
+    out = model(torch.zeros(5, 3, 2, 2, dtype=torch.uint8))
+    expected = (out - row[:, 2:6]).square().mean() + 3 * (out - row[:, 6:]).square().mean()
     assert float(teaching(row)) == pytest.approx(float(expected), rel=1e-6)

@@ -1,4 +1,4 @@
-"""A last layer in seconds: of a backbone that saw these photos, and of one that did not."""
+"""A linear probe trains a last layer in seconds, on a backbone that knows photos or not."""
 
 import json
 
@@ -32,7 +32,7 @@ def teacher(**more):
 
 
 def foreign(tmp_path):
-    """The network that comes with kdlab, its last layer one of three other classes."""
+    """Write the network that comes with kdlab, with a last layer for three other classes."""
     state = load_file(located("kdlab://clothes_resnet.safetensors"))
     state["head.weight"], state["head.bias"] = torch.zeros(3, 96), torch.zeros(3)
     path = tmp_path / "foreign.safetensors"
@@ -40,7 +40,7 @@ def foreign(tmp_path):
     return path
 
 
-# As many photos as tell the two apart.
+# Enough photos to tell the two teachers apart.
 FEW = {"use": "data/clothes", "train_samples": 700, "test_samples": 300}
 
 
@@ -66,12 +66,12 @@ def test_the_layer_says_what_the_regression_says(classes):
     hidden += 2 * chance.normal(size=(classes, 6))[labels]
     middle, spread = hidden.mean(0), hidden.std(0)
     fitted = LogisticRegression(max_iter=500).fit((hidden - middle) / spread, labels)
-    layer = torch.nn.Linear(6, classes + 1)  # of one class there is no image
+    layer = torch.nn.Linear(6, classes + 1)  # one class has no image
     _put_into(layer, fitted, middle, spread)
-    said = layer(torch.from_numpy(hidden).float()).softmax(1).detach().numpy()
+    probabilities = layer(torch.from_numpy(hidden).float()).softmax(1).detach().numpy()
     wanted = fitted.predict_proba((hidden - middle) / spread)
-    np.testing.assert_allclose(said[:, :classes], wanted, atol=1e-4)
-    assert said[:, classes].max() < 1e-3
+    np.testing.assert_allclose(probabilities[:, :classes], wanted, atol=1e-4)
+    assert probabilities[:, classes].max() < 1e-3
 
 
 def test_a_teacher_by_a_probe_is_another_one_and_by_default_nothing_is_new(tmp_path):
@@ -94,9 +94,9 @@ def test_weights_that_are_taken_as_they_are_are_not_probed():
 
 def test_a_backbone_of_another_network_is_refused(kdlab_home, tmp_path):
     path = foreign(tmp_path)
-    other = {**NETWORK, "depth": 8}
+    shallower = {**NETWORK, "depth": 8}
     with pytest.raises(WeightsError, match="does not fit"):
-        prepare(teacher(model=other, probe=True, backbone=str(path)), discard_event)
+        prepare(teacher(model=shallower, probe=True, backbone=str(path)), discard_event)
 
 
 def test_a_layer_without_bias_gets_one():

@@ -1,4 +1,4 @@
-"""What a loop makes of changes: without a process, and with ranks that are only numbers."""
+"""How a loop applies changes, without a process; ranks are simulated by their numbers."""
 
 import time
 from types import SimpleNamespace
@@ -17,16 +17,16 @@ VALUES = {one.name: one.value for one in in_each_step(LOSS)}
 
 @pytest.fixture
 def give(tmp_path):
-    """Appends a change, as somebody outside would."""
+    """Return a function that appends a change, as a user outside of the run does."""
 
-    def given(kind, member="m", **data):
+    def append_change(kind, member="m", **data):
         append(tmp_path, Change.KINDS[kind](time=time.time(), member=member, **data))
 
-    return given
+    return append_change
 
 
 def control(folder, **options):
-    """A control at step 7, and what it emitted."""
+    """Return a control at step 7 and the events that it emits."""
     events = []
     first = options.pop("is_first", True)
     job = SimpleNamespace(
@@ -41,8 +41,8 @@ def control(folder, **options):
 
 
 def all_of(*requests):
-    """What ranks agree on: the sum of their numbers."""
-    sums = [sum(one) for one in zip(*(r.numbers() for r in requests), strict=True)]
+    """Return the request on which ranks agree: the sum of their numbers."""
+    sums = [sum(numbers) for numbers in zip(*(r.numbers() for r in requests), strict=True)]
     return ChangeRequest.from_sums(sums)
 
 
@@ -54,8 +54,8 @@ def test_values_hold_from_the_next_step_on_and_are_told_once(tmp_path, give):
     assert loop.values == VALUES | {"loss.temperature": 2.0}
     assert loop.loss.temperature == 2.0
     assert not loop.apply(loop.request())
-    (told,) = events
-    assert (told.step, told.values) == (7, {"loss.temperature": 2.0})
+    (event,) = events
+    assert (event.step, event.values) == (7, {"loss.temperature": 2.0})
 
 
 def test_what_was_set_before_holds_after_a_resume(tmp_path, give):
@@ -78,10 +78,10 @@ def test_a_checkpoint_that_was_asked_for_is_wanted_once(tmp_path, give):
 def test_the_first_rank_speaks_for_the_user_and_each_for_itself(tmp_path, give):
     give("pause")
     give("set", set={LR_FACTOR: 0.5})
-    first, told = control(tmp_path)
+    first, events = control(tmp_path)
     second, silent = control(tmp_path, is_first=False, stop=lambda: True)
-    for one in (first, second):
-        one.changes.poll(now=True)
+    for loop in (first, second):
+        loop.changes.poll(now=True)
     agreed = all_of(first.request(), second.request())
     assert agreed == ChangeRequest(
         stop=True, pause=True, values=tuple((VALUES | {LR_FACTOR: 0.5}).values())
@@ -89,7 +89,7 @@ def test_the_first_rank_speaks_for_the_user_and_each_for_itself(tmp_path, give):
     assert first.apply(agreed)
     assert second.apply(agreed)
     assert first.values == second.values
-    assert len(told) == 1
+    assert len(events) == 1
     assert not silent
 
 
@@ -141,7 +141,7 @@ def test_a_change_is_read_back_and_what_is_none_is_left_out(tmp_path, give):
     with path.open("a") as file:
         file.write('{"event": "dance", "time": 1, "member": "m"}\n{"event": "pause"}\nno\n')
     read = ChangeReader(path)
-    (found,) = read()
-    assert (found.KIND, found.name, found.member) == ("kill_teacher", "teacher-0", "m")
-    assert found.time >= begin
+    (change,) = read()
+    assert (change.KIND, change.name, change.member) == ("kill_teacher", "teacher-0", "m")
+    assert change.time >= begin
     assert read() == []

@@ -21,7 +21,7 @@ def tiny():
 
 
 def test_they_are_plain_means_over_the_views_and_weights_stay(tiny):
-    """Of a training, which here crops: the plain images have other statistics."""
+    """The views are those of training, which crops: plain images have other statistics."""
     torch.manual_seed(0)
     model = CifarResNet(depth=8, width=(4, 4, 8, 8)).build(10, 1).train()
     for name, buffer in model.named_buffers():
@@ -46,17 +46,17 @@ def test_it_is_the_same_wherever_it_begins(tiny):
     """So a run that was stopped has the statistics of one that was not."""
     torch.manual_seed(0)
     model = CifarResNet(depth=8, width=(4, 4, 8, 8)).build(10, 1)
-    other = copy.deepcopy(model)
-    other.train()(torch.from_numpy(tiny.data.inputs[tiny.data.test]))
-    for one in (model, other):
-        recalibrate(one, tiny, 64, 32)
-    pairs = zip(model.state_dict().values(), other.state_dict().values(), strict=True)
+    twin = copy.deepcopy(model)
+    twin.train()(torch.from_numpy(tiny.data.inputs[tiny.data.test]))
+    for net in (model, twin):
+        recalibrate(net, tiny, 64, 32)
+    pairs = zip(model.state_dict().values(), twin.state_dict().values(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_without_norms_or_images_nothing_is_done(tiny):
     model = CifarResNet(depth=8, width=(4, 4, 8, 8)).build(10, 1)
-    kept = {k: v.clone() for k, v in model.state_dict().items()}
+    before = {k: v.clone() for k, v in model.state_dict().items()}
     assert recalibrate(model, tiny, 0, 32) == 0
-    assert all(torch.equal(v, kept[k]) for k, v in model.state_dict().items())
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert recalibrate(PatchNet(patch=8, width=8).build(10, 1), tiny, 64, 32) == 0

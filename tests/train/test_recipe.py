@@ -55,10 +55,10 @@ def test_layers_of_a_timm_model_learn_at_rates_of_their_own():
     model = TimmModel(variant="resnet18").build(10, 3)
     train_step = TrainStep(recipe, model, model, torch.device("cpu"))
     train_step(model(torch.zeros((2, 3, 32, 32), dtype=torch.uint8)).sum(), lr=0.2)
-    found = {round(group["lr"], 9) for group in train_step.optimizer.param_groups}
-    assert max(found) == 0.2
-    assert len(found) > 3
-    assert {round(0.2 * 0.5**k, 9) for k in range(4)} <= found
+    group_rates = {round(group["lr"], 9) for group in train_step.optimizer.param_groups}
+    assert max(group_rates) == 0.2
+    assert len(group_rates) > 3
+    assert {round(0.2 * 0.5**k, 9) for k in range(4)} <= group_rates
     assert {g["weight_decay"] for g in train_step.optimizer.param_groups} == {0.0, 5e-4}
 
 
@@ -72,7 +72,7 @@ def test_biases_and_norms_do_not_decay():
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "timm/adamw"])
 def test_positions_and_tokens_do_not_decay(optimizer):
-    """What timm's models ask for, whoever's optimiser it is."""
+    """timm's models name parameters that must not decay, whichever optimiser trains them."""
     model = TimmModel(variant="vit_tiny_patch16_224").build(10, 3)
     plain = {
         id(p)
@@ -87,15 +87,15 @@ def test_positions_and_tokens_do_not_decay(optimizer):
 
 @pytest.mark.parametrize(("name", "has_it"), [("timm/sgd", True), ("timm/momentum", False)])
 def test_nesterov_of_timms_is_in_the_name(name, has_it):
-    made = make_optimizer(Recipe(optimizer=name), torch.nn.Linear(2, 2))
-    assert made.defaults["nesterov"] is has_it
+    optimizer = make_optimizer(Recipe(optimizer=name), torch.nn.Linear(2, 2))
+    assert optimizer.defaults["nesterov"] is has_it
     with pytest.raises(SpecError, match="timm/sgd has it, timm/momentum not"):
         Recipe(optimizer=name, nesterov=True)
 
 
 @pytest.mark.parametrize("options", [{}, {"warmup_lr": 0.001, "min_lr": 0.01}])
 def test_warm_up_takes_the_place_of_timms_schedule(options):
-    """And is not on top of it: timm's cosine has fallen by then as if there were none."""
+    """Warm-up is not put before it: timm's cosine falls meanwhile as if there were none."""
     recipe = Recipe(
         epochs=4,
         lr=0.2,
@@ -138,8 +138,8 @@ def test_a_schedule_of_timms_is_timms_in_any_order(name):
 def test_restarts_come_within_the_training():
     options = {"cycle_limit": 4, "cycle_decay": 0.5}
     recipe = Recipe(epochs=8, lr=1.0, schedule="timm/cosine", schedule_options=options)
-    found = [lr_at(recipe, epoch, 10) for epoch in range(8)]
-    assert found == pytest.approx([1.0, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125, 0.0625])
+    rates = [lr_at(recipe, epoch, 10) for epoch in range(8)]
+    assert rates == pytest.approx([1.0, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125, 0.0625])
     longer = Recipe(
         epochs=7, lr=1.0, schedule="timm/cosine",
         schedule_options={"cycle_limit": 3, "cycle_mul": 2.0, "cycle_decay": 1.0},
@@ -149,7 +149,7 @@ def test_restarts_come_within_the_training():
 
 
 def test_the_rest_of_an_epoch_does_not_belong_to_the_next():
-    """23 steps of 64 and one of 29 samples: the last step began a cycle anew."""
+    """22 steps of 64 samples and one of 29: the last step began a cycle anew."""
     options = {"cycle_limit": 2}
     recipe = Recipe(epochs=4, lr=1.0, schedule="timm/cosine", schedule_options=options)
     done = [64 * k / 1437 for k in range(23)]

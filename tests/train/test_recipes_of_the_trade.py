@@ -36,8 +36,8 @@ WORDS = [
 @pytest.mark.parametrize("stop_after", [3, 7])
 @pytest.mark.long
 def test_a_resume_is_exact(samples, tmp_path, words, stop_after):
-    whole, record = make(samples, tmp_path / "whole", **words)
-    expected = whole.run(source(samples, tmp_path))
+    uninterrupted, record = make(samples, tmp_path / "whole", **words)
+    expected = uninterrupted.run(source(samples, tmp_path))
     loop, first = make(samples, tmp_path / "cut", Recorder(stop_after=stop_after), **words)
     with pytest.raises(RunStopped):
         loop.run(source(samples, tmp_path))
@@ -45,8 +45,8 @@ def test_a_resume_is_exact(samples, tmp_path, words, stop_after):
     assert again.resume()
     result = again.run(source(samples, tmp_path))
     assert first.losses() | second.losses() == record.losses()
-    for name, own in whole.model.state_dict().items():
-        assert torch.equal(own, again.model.state_dict()[name]), name
+    for name, tensor in uninterrupted.model.state_dict().items():
+        assert torch.equal(tensor, again.model.state_dict()[name]), name
     assert (result.last, result.best) == (expected.last, expected.best)
     ends = [load_file(r.model_path) for r in (expected, result)]
     assert all(torch.equal(ends[0][k], ends[1][k]) for k in ends[0])
@@ -64,8 +64,8 @@ def test_every_optimiser_that_is_offered_can_be_gone_on_with(samples, tmp_path):
             loop.run(source(samples, tmp_path))
         again, _ = make(samples, tmp_path / name, **words)
         assert again.resume(), name
-        one, two = (x.train_step.optimizer.state_dict() for x in (loop, again))
-        assert one["state"].keys() == two["state"].keys()
+        before, after = (x.train_step.optimizer.state_dict() for x in (loop, again))
+        assert before["state"].keys() == after["state"].keys()
         assert again.run(source(samples, tmp_path)).lost == 0
 
 
@@ -85,15 +85,15 @@ def test_the_mean_of_the_weights_is_what_is_validated_and_exported(samples, tmp_
 
     loop.one_batch = counted
     result = loop.run(batches)
-    exported, own = load_file(result.model_path), mean.module.net.state_dict()
+    exported, expected = load_file(result.model_path), mean.module.net.state_dict()
     assert len(steps) == 10
-    assert all(torch.equal(exported[k], own[k]) for k in exported)
+    assert all(torch.equal(exported[k], expected[k]) for k in exported)
     newest = loop.model.net.state_dict()
     assert any(not torch.equal(exported[k], newest[k]) for k in exported)
 
 
 def test_parts_of_a_batch_have_the_gradient_of_all_of_it(samples, tmp_path):
-    """Of a network whose rows do not see each other."""
+    """The rows of this network do not affect each other."""
     ends = []
     for parts in (1, 2, 7):
         loop, _ = make(samples, tmp_path / str(parts), accumulate=parts, momentum=0.0)
@@ -106,8 +106,8 @@ def test_parts_of_a_batch_have_the_gradient_of_all_of_it(samples, tmp_path):
         ends.append((float(loss), [p.detach().clone() for p in net.parameters()]))
     for loss, weights in ends[1:]:
         assert loss == pytest.approx(ends[0][0], rel=1e-5)
-        for one, two in zip(weights, ends[0][1], strict=True):
-            assert torch.allclose(one, two, atol=1e-6)
+        for weight, expected in zip(weights, ends[0][1], strict=True):
+            assert torch.allclose(weight, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -122,21 +122,21 @@ def test_parts_of_a_batch_have_the_gradient_of_all_of_it(samples, tmp_path):
     ],
 )
 def test_ranks_cut_their_rows_into_as_many_parts(rows, ranks, wanted, parts):
-    """Their norms meet in each part; with one row there is no variance."""
+    """Batch norms of all ranks meet in each part; a single row has no variance."""
     cut = []
     for rank in range(ranks):
-        own = shared_rows(rows, (1.0,) * ranks)[rank]
+        share = shared_rows(rows, (1.0,) * ranks)[rank]
         recipe = SimpleNamespace(accumulate=wanted)
         part = RankPart(rank, (1.0,) * ranks)
         job = SimpleNamespace(recipe=recipe, samples=SimpleNamespace(part=part))
         parts_of = partial(TrainStep.parts, SimpleNamespace(recipe=recipe))
         step = SimpleNamespace(job=job, train_step=SimpleNamespace(parts=parts_of))
-        found = [
-            len(range(own)[part]) for part in cut_rows(own, BatchStep._parts(step, rows))
+        sizes = [
+            len(range(share)[p]) for p in cut_rows(share, BatchStep._parts(step, rows))
         ]
-        assert sum(found) == own
-        assert min(found) >= 2 or own < 4
-        cut.append(len(found))
+        assert sum(sizes) == share
+        assert min(sizes) >= 2 or share < 4
+        cut.append(len(sizes))
     assert set(cut) == {parts}
 
 
@@ -148,8 +148,8 @@ def test_binary_cross_entropy_is_timms(smoothing):
     ours = binary_cross_entropy(scores, labels, smoothing).mean()
     (gradient,) = torch.autograd.grad(ours, scores)
     theirs = BinaryCrossEntropy(smoothing=smoothing)(scores, labels)
-    (other,) = torch.autograd.grad(theirs, scores)
+    (expected,) = torch.autograd.grad(theirs, scores)
     assert ours.item() == pytest.approx(theirs.item(), rel=1e-12)
-    assert torch.allclose(gradient, other, atol=1e-12)
+    assert torch.allclose(gradient, expected, atol=1e-12)
     labels[2] = NO_LABEL
     assert binary_cross_entropy(scores, labels, smoothing)[2].item() == 0

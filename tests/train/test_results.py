@@ -12,7 +12,7 @@ from kdlab.train.results import Results
 
 
 class NeverCopied(torch.nn.Sequential):
-    """As a network that holds a process group: it cannot be copied."""
+    """A network that cannot be copied, like one that holds a process group."""
 
     def __deepcopy__(self, memo):
         raise TypeError("cannot be copied")
@@ -34,8 +34,8 @@ def test_best_and_last_are_told_apart_without_a_copy(digits, tmp_path):
             parameter.zero_()
     last = {k: v.clone() for k, v in model.state_dict().items()}
     lineage = Lineage.start(len(data.labels), data.train)
-    found = results.finish(position, lineage, {})
-    assert found.last.top1 != found.best.top1  # zeros guess one class
+    outcome = results.finish(position, lineage, {})
+    assert outcome.last.top1 != outcome.best.top1  # zeros guess one class
     assert all(torch.equal(v, last[k]) for k, v in model.state_dict().items())
 
 
@@ -61,5 +61,5 @@ def test_the_best_of_the_way_back_is_kept_and_those_of_undone_epochs_are_not(
     assert epochs(2) == [1, 2]
     RevertPoint(good=7, best=2).write(tmp_path / "checkpoints")
     assert epochs(6) == [2, 5, 6, 7, 8]
-    position.epoch = position.best_epoch = 2  # a checkpoint of then
+    position.epoch = position.best_epoch = 2  # as a checkpoint of epoch 2 has it
     assert epochs(1) == [2, 3]

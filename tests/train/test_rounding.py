@@ -1,4 +1,4 @@
-"""Layers that compute with eight bits in training: against the same in NumPy."""
+"""Layers that round to eight bits in training, against the same steps in NumPy."""
 
 import numpy as np
 import pytest
@@ -16,18 +16,18 @@ def test_a_weight_is_rounded_channel_by_channel():
     w = weight.double().numpy()
     scale = np.abs(w).max((1, 2, 3), keepdims=True) / 64
     expected = np.where(scale > 0, np.round(w / np.where(scale > 0, scale, 1)) * scale, 0)
-    found = rounded_weight(weight).double().numpy()
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)
-    assert len(np.unique(found[1])) > 10
+    rounded = rounded_weight(weight).double().numpy()
+    np.testing.assert_allclose(rounded, expected, rtol=1e-4, atol=1e-7)
+    assert len(np.unique(rounded[1])) > 10
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 3.0), (-2.0, 1.0), (1.0, 4.0), (0.0, 0.0)])
 def test_an_input_is_rounded_to_256_values_with_0_among_them(low, high):
     inputs = torch.linspace(low, high, 5000)
-    found = rounded_input(inputs)
+    rounded = rounded_input(inputs)
     step = (max(high, 0) - min(low, 0)) / 255
-    assert (found - inputs).abs().max() <= max(step, 1e-6)
-    assert len(found.unique()) <= 256
+    assert (rounded - inputs).abs().max() <= max(step, 1e-6)
+    assert len(rounded.unique()) <= 256
     assert rounded_input(torch.cat([inputs, torch.zeros(1)]))[-1] == 0
 
 
@@ -49,7 +49,7 @@ def test_layers_are_rounded_inside_alone_and_gradients_pass():
 
 
 def test_arguments_may_be_named():
-    """timm's transformers of some kinds name them."""
+    """Some of timm's transformers pass them by name."""
     x, weight = torch.randn(2, 4), torch.randn(3, 4)
     with EightBits():
         named = torch.nn.functional.linear(x, weight=weight)

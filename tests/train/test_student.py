@@ -45,7 +45,7 @@ def test_line_5_is_the_papers_update(samples, tmp_path, warm_up, epoch, weight):
 
 
 def test_answers_that_are_no_numbers_are_refused_by_name(samples, tmp_path):
-    """The likeliest of them is the one that is none: hard labels would take it."""
+    """argmax picks a NaN: hard labels would take its class."""
     loop, _ = make(samples, tmp_path, loss=Hard())
     batch = next(iter(source(samples, tmp_path).epoch(0, ())))
     batch.soft[3] = float("nan")
@@ -78,8 +78,8 @@ def test_learns_and_accounts_for_every_sample(samples, tmp_path):
 @pytest.mark.long
 def test_a_resumed_training_equals_an_uninterrupted_one(samples, tmp_path, stop_after):
     """Same losses to the last bit, dropout-free model, stopped inside and between epochs."""
-    whole, record = make(samples, tmp_path / "whole")
-    expected = whole.run(source(samples, tmp_path))
+    full, record = make(samples, tmp_path / "whole")
+    expected = full.run(source(samples, tmp_path))
     loop, first = make(samples, tmp_path / "cut", Recorder(stop_after=stop_after))
     with pytest.raises(RunStopped):
         loop.run(source(samples, tmp_path))
@@ -89,7 +89,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(samples, tmp_path, stop_
     assert first.losses() | second.losses() == record.losses()
     assert (result.seen, result.lost, result.repeated, result.rolled_back) == (720, 0, 0, 0)
     for a, b in zip(
-        whole.model.state_dict().values(), again.model.state_dict().values(), strict=True
+        full.model.state_dict().values(), again.model.state_dict().values(), strict=True
     ):
         assert torch.equal(a, b)
     assert result.last == expected.last
@@ -101,8 +101,8 @@ def test_a_resumed_training_equals_an_uninterrupted_one(samples, tmp_path, stop_
 def test_from_a_damaged_checkpoint_it_goes_on_exactly_from_the_one_before(
     samples, tmp_path, file
 ):
-    whole, record = make(samples, tmp_path / "whole")
-    whole.run(source(samples, tmp_path))
+    uninterrupted, record = make(samples, tmp_path / "whole")
+    uninterrupted.run(source(samples, tmp_path))
     often = {"checkpoint_every_steps": 6}
     loop, first = make(samples, tmp_path / "cut", Recorder(stop_after=8), **often)
     with pytest.raises(RunStopped):
@@ -131,13 +131,13 @@ def test_what_a_crash_undid_is_counted_apart(samples, tmp_path):
 
     class CrashingSource:
         def __init__(self, inner):
-            self.inner, self.given = inner, 0
+            self.inner, self.sent = inner, 0
 
         def epoch(self, epoch, done):
             for batch in self.inner.epoch(epoch, done):
-                if self.given == 7:
+                if self.sent == 7:
                     raise Crash
-                self.given += 1
+                self.sent += 1
                 yield batch
 
         def figures(self):
@@ -214,7 +214,7 @@ def test_a_source_that_loses_a_batch_is_found_out(samples, tmp_path):
 
 
 def beating():
-    """Whether this process gives signs of life from a thread, whatever it does."""
+    """Return whether a thread of this process gives signs of life."""
     return any(thread.name == "alive" for thread in threading.enumerate())
 
 

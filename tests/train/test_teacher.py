@@ -64,7 +64,7 @@ def test_the_hash_is_of_what_the_weights_depend_on():
 
 
 def test_a_teacher_of_timms_keeps_the_hash_that_it_had():
-    """Of what was kept before fields were added: another hash trains all of them again."""
+    """Fields that were added since must not change it: all teachers would train again."""
     taught = TeacherSpec(
         model=TimmModel(variant="resnet10t"),
         data=Synthetic(samples=40, classes=4, size=8, channels=1),
@@ -79,9 +79,9 @@ def test_a_teacher_below_its_card_is_refused():
 
 
 def test_another_number_of_classes_is_found_before_a_run(digits):
-    other = spec(data=Synthetic(samples=40, classes=7, size=8, channels=1))
+    teacher = spec(data=Synthetic(samples=40, classes=7, size=8, channels=1))
     with pytest.raises(ModelError, match="with 7 classes"):
-        check(other, digits[0])
+        check(teacher, digits[0])
 
 
 def test_another_number_of_channels_is_found_before_a_run(digits):
@@ -96,12 +96,12 @@ def test_foreign_weights_are_checked_before_a_run(digits, tmp_path):
 
 
 def test_what_a_teacher_lacks_is_taken_from_its_experiment():
-    alone = TeacherSpec(model=MODEL)
-    assert not alone.trainable
-    own = alone.in_experiment(Synthetic(), Recipe(epochs=3))
-    assert own.trainable
-    assert own.recipe.epochs == 3
-    assert own.in_experiment(Synthetic(), Recipe(epochs=4)) is own
+    plain = TeacherSpec(model=MODEL)
+    assert not plain.trainable
+    completed = plain.in_experiment(Synthetic(), Recipe(epochs=3))
+    assert completed.trainable
+    assert completed.recipe.epochs == 3
+    assert completed.in_experiment(Synthetic(), Recipe(epochs=4)) is completed
 
 
 def test_a_teacher_has_a_name_and_a_size_of_its_own():
@@ -126,7 +126,7 @@ def test_the_same_weights_at_another_size_are_another_teacher(tmp_path):
 
 def test_the_same_weights_in_another_network_are_another_teacher():
     """A size of patches counts, the path of a file does not."""
-    first, other, moved = (
+    first, repatched, moved = (
         PreparedTeacher(TeacherSpec(model=model), Path("w"), "0" * 64, None).fingerprint
         for model in (
             TimmModel(variant="vit_tiny_patch16_224", options={"patch_size": 4}),
@@ -136,7 +136,7 @@ def test_the_same_weights_in_another_network_are_another_teacher():
             ),
         )
     )
-    assert first == moved != other
+    assert first == moved != repatched
 
 
 def test_a_file_of_published_weights_counts_by_its_bytes_wherever_it_lies(tmp_path):
@@ -154,7 +154,7 @@ def test_a_file_of_published_weights_counts_by_its_bytes_wherever_it_lies(tmp_pa
 
 
 def test_biases_and_weights_of_losses_do_not_decay():
-    """As of a model: a learned weight of a loss would be pulled to where it began."""
+    """Decay would pull a learned weight of a loss back to where it began."""
     step = TrainStep(Recipe(lr=0.1, weight_decay=0.5), torch.nn.Linear(3, 2))
     before = len(step.optimizer.param_groups)
     added = torch.nn.Linear(4, 2)

@@ -35,10 +35,10 @@ def state(classes):
 
 def with_head(plain, rows):
     """A network that says of its output k what the plain one says of rows[k]."""
-    found = dict(plain)
+    tensors = dict(plain)
     for name in ("head.weight", "head.bias"):
-        found[name] = plain[name][rows].contiguous()
-    return found
+        tensors[name] = plain[name][rows].contiguous()
+    return tensors
 
 
 def teacher(path, tensors, **fields):
@@ -51,10 +51,10 @@ def teacher(path, tensors, **fields):
 
 def answers(spec, data):
     check(spec, data)
-    made = prepare(spec, discard_event, data=data)
-    teachers = PreparedTeachers((made,))
+    prepared = prepare(spec, discard_event, data=data)
+    teachers = PreparedTeachers((prepared,))
     views = torch.from_numpy(data.inputs[data.test[:4]])
-    return teachers.load(data, "cpu").infer(views), made
+    return teachers.load(data, "cpu").infer(views), prepared
 
 
 ORDER = [3, 1, 4, 0, 5, 9, 2, 6, 8, 7]
@@ -72,18 +72,18 @@ def test_classes_in_another_order_give_the_same_answers(
 ):
     tensors, right = plain
     names = [data.classes[k] for k in ORDER]
-    given = {
+    classes = {
         "list": names,
         "file": str(tmp_path / "names.txt"),
         "mapping": dict(zip(data.classes, names, strict=True)),
     }[form]
     (tmp_path / "names.txt").write_text("\n".join(names) + "\n")
-    spec = teacher(tmp_path / "w.safetensors", with_head(tensors, ORDER), classes=given)
-    found, made = answers(spec, data)
-    assert torch.equal(found, right)
-    assert made.sha256 != prepare(spec, discard_event).sha256
+    spec = teacher(tmp_path / "w.safetensors", with_head(tensors, ORDER), classes=classes)
+    logits, fixed = answers(spec, data)
+    assert torch.equal(logits, right)
+    assert fixed.sha256 != prepare(spec, discard_event).sha256
     again = answers(spec, data)[1]
-    assert again.weights == made.weights
+    assert again.weights == fixed.weights
     del kdlab_home
 
 
@@ -91,10 +91,10 @@ def test_more_classes_than_the_data_are_cut_off(kdlab_home, tmp_path, data, plai
     tensors, right = plain
     wide = with_head(tensors, [0, *ORDER, 5])
     names = ["kite", *(data.classes[k] for k in ORDER), "tie"]
-    found, made = answers(teacher(tmp_path / "w.safetensors", wide, classes=names), data)
-    assert torch.equal(found, right)
-    assert load_file(made.weights)["head.weight"].shape[0] == 10
-    assert json.loads(made.weights.with_suffix(".json").read_text())["classes"] == list(
+    logits, fixed = answers(teacher(tmp_path / "w.safetensors", wide, classes=names), data)
+    assert torch.equal(logits, right)
+    assert load_file(fixed.weights)["head.weight"].shape[0] == 10
+    assert json.loads(fixed.weights.with_suffix(".json").read_text())["classes"] == list(
         data.classes
     )
     del kdlab_home
@@ -129,7 +129,7 @@ def test_names_that_are_known_are_matched_without_being_asked(data):
 def test_all_sources_give_the_labels_of_the_teacher_that_was_put_right(
     kdlab_home, tmp_path, here
 ):
-    """Of twelve outputs in another order; in process, cached and served."""
+    """It has twelve outputs in another order, and answers in process, cached and served."""
     torch.manual_seed(0)
     model = {"type": "models/cifar_resnet", "depth": 8, "width": [8, 8, 16, 16]}
     plain = CifarResNet(depth=8, width=(8, 8, 16, 16)).architecture(10, 1).state_dict()
@@ -152,10 +152,10 @@ def test_all_sources_give_the_labels_of_the_teacher_that_was_put_right(
             (file,) = run.folder.path.glob(f"members/{source}/seed0/student.safetensors")
             students[case, source] = load_file(file)
     for source in ("in_process", "cached", "served"):
-        one, other = students["plain", source], students["wide", source]
-        for name, tensor in one.items():
-            if source == "served":  # its batches are others, and so the last bits
-                torch.testing.assert_close(tensor, other[name], rtol=1e-3, atol=1e-4)
+        expected, actual = students["plain", source], students["wide", source]
+        for name, tensor in expected.items():
+            if source == "served":  # its batches differ, and so do the last bits
+                torch.testing.assert_close(tensor, actual[name], rtol=1e-3, atol=1e-4)
             else:
-                assert torch.equal(tensor, other[name]), (source, name)
+                assert torch.equal(tensor, actual[name]), (source, name)
     del kdlab_home, here
