@@ -15,7 +15,7 @@ def faults(*overrides, config="quickstart"):
 
 
 def test_reports_all_faults_at_once(elsewhere):
-    found = faults(
+    by_key = faults(
         "train.epochz=3",
         "loss.temperature=-1",
         "train.batch=many",
@@ -23,7 +23,7 @@ def test_reports_all_faults_at_once(elsewhere):
         "soft_labels.policy=greedy",
         "seeds=7",
     )
-    assert set(found) == {
+    assert set(by_key) == {
         "train.epochz",
         "loss.temperature",
         "train.batch",
@@ -31,11 +31,11 @@ def test_reports_all_faults_at_once(elsewhere):
         "soft_labels.policy",
         "seeds",
     }
-    assert "Nearest: epochs" in found["train.epochz"].message
-    assert found["loss.temperature"].message == "is -1, must be > 0"
-    assert found["train.batch"].message == "is 'many', must be a whole number"
-    assert "6n + 2" in found["student.depth"].message
-    assert "paper, guarded" in found["soft_labels.policy"].message
+    assert "Nearest: epochs" in by_key["train.epochz"].message
+    assert by_key["loss.temperature"].message == "is -1, must be > 0"
+    assert by_key["train.batch"].message == "is 'many', must be a whole number"
+    assert "6n + 2" in by_key["student.depth"].message
+    assert "paper, guarded" in by_key["soft_labels.policy"].message
 
 
 @pytest.mark.parametrize(
@@ -74,17 +74,17 @@ def test_reports_all_faults_at_once(elsewhere):
 def test_one_fault(elsewhere, override, key, words):
     if override == "train.precision=fp16":
         override = {"train.precision": "fp16", "train.device": "cpu"}
-    found = faults(override)
-    assert key in found, found
-    assert words in found[key].message
+    by_key = faults(override)
+    assert key in by_key, by_key
+    assert words in by_key[key].message
 
 
 def test_a_fault_names_file_and_line(elsewhere):
     (elsewhere / "mine.yaml").write_text(
         "data: {use: data/digits}\nstudent:\n  use: nope/x\n"
     )
-    found = faults(config="mine.yaml")
-    assert found["student"].origin == "mine.yaml:3"
+    by_key = faults(config="mine.yaml")
+    assert by_key["student"].origin == "mine.yaml:3"
 
 
 def test_numbers_are_not_guessed(elsewhere):
@@ -105,7 +105,7 @@ def test_the_resolved_spec_is_the_same_experiment(elsewhere):
 
 @pytest.mark.parametrize("root", ["a", ["a", "b"], ("a", "b")])
 def test_one_or_several(root):
-    """Also as a tuple, which is what a list becomes on Dask's wire."""
+    """A tuple is taken too: a list becomes one on Dask's wire."""
     from kdlab.config.check import construct
     from kdlab.config.load import from_dict
     from kdlab.data.images import DataSpec
@@ -144,7 +144,7 @@ LEGAL = {
 @pytest.mark.parametrize("method", LEGAL)
 @pytest.mark.long
 def test_pairs_of_source_and_aggregation(elsewhere, method):
-    """Every legal one builds with every source; the others say why not."""
+    """Each legal aggregation is built with each source; the others are refused."""
     from kdlab.config import source_index
 
     names = [e.name for e in source_index.index()]
@@ -165,9 +165,9 @@ def test_pairs_of_source_and_aggregation(elsewhere, method):
                 with pytest.raises(SpecError, match="local models"):
                     spec(source, aggregation)
                 continue
-            found = spec(source, aggregation)
-            assert found.soft_labels.component == source
-            assert found.aggregation.component == aggregation
+            built = spec(source, aggregation)
+            assert built.soft_labels.component == source
+            assert built.aggregation.component == aggregation
 
 
 def test_a_file_names_a_part_as_an_override_does(tmp_path, elsewhere):
@@ -188,9 +188,9 @@ def test_a_file_names_a_part_as_an_override_does(tmp_path, elsewhere):
     path.write_text(
         "data: data/digits\nstudent: students/digits_small\nloss: losses/dits\n"
     )
-    found = faults(config=path)
-    assert list(found) == ["loss.type"]
-    assert "Nearest: losses/dist" in found["loss.type"].message
+    by_key = faults(config=path)
+    assert list(by_key) == ["loss.type"]
+    assert "Nearest: losses/dist" in by_key["loss.type"].message
 
 
 def test_short_forms_say_what_they_stand_for(tmp_path, elsewhere):
@@ -260,5 +260,5 @@ def test_a_pool_that_is_left_out_is_on_this_machine(elsewhere):
     ],
 )
 def test_what_is_no_short_form_either(elsewhere, override, key, words):
-    found = faults(override)
-    assert words in found[key].message
+    by_key = faults(override)
+    assert words in by_key[key].message

@@ -51,7 +51,7 @@ def test_what_is_not_there_is_named(secrets, name):
     ],
 )
 def test_a_config_of_somebody_else_sends_nothing_away(secrets, monkeypatch, address, why):
-    """Any variable and any file were filled into any part of an address, for any host."""
+    """Once, any variable or file could be filled into any part of any host's address."""
     monkeypatch.setenv("KDLAB_PASSWORD", "mine")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mine")
     with pytest.raises(BadInput, match=why):
@@ -91,11 +91,11 @@ def test_a_password_is_not_shown(shown, address):
     ],
 )
 def test_a_spec_that_holds_a_password_is_refused_without_it(override):
-    """`spec.yaml` kept it, and MLflow and the model's card showed it, before."""
-    with pytest.raises(SpecError) as found:
+    """The password was once written to `spec.yaml`, MLflow and the model's card."""
+    with pytest.raises(SpecError) as error:
         kdlab.load("smoke/served", override)
-    assert "<env:KDLAB_NAME>" in str(found.value)
-    assert "hunter2" not in str(found.value)
+    assert "<env:KDLAB_NAME>" in str(error.value)
+    assert "hunter2" not in str(error.value)
 
 
 def test_a_spec_that_names_one_keeps_the_name(monkeypatch):
@@ -119,8 +119,8 @@ def test_redis_gets_the_password(monkeypatch):
     import asyncio
 
     monkeypatch.setenv("KDLAB_STORE_PASSWORD", "hunter@2")
-    found = asyncio.run(_connection("redis://:<env:KDLAB_STORE_PASSWORD>@127.0.0.1:1/0"))
-    assert found["password"] == "hunter@2"
+    options = asyncio.run(_connection("redis://:<env:KDLAB_STORE_PASSWORD>@127.0.0.1:1/0"))
+    assert options["password"] == "hunter@2"
 
 
 def test_a_store_that_is_neither_redis_nor_a_file_is_refused():

@@ -27,7 +27,7 @@ def another(elsewhere, monkeypatch):
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch):
-    """What an installed wheel looks like, with another package `benchmarks` beside it."""
+    """An installed wheel, with another package `benchmarks` beside it."""
     for place in ("kdlab/_packaged", "benchmarks/reproduce"):
         (tmp_path / place).mkdir(parents=True)
     (tmp_path / "benchmarks" / "__init__.py").write_text("")

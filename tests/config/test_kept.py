@@ -1,4 +1,4 @@
-"""What is kept is made once, by whoever comes first, and again where it cannot be believed."""
+"""Kept files are made once, by whoever comes first, and again where they are damaged."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,36 +11,36 @@ from kdlab.data.encoded.index import keep_arrays
 ARRAY = np.arange(12).reshape(3, 4)
 
 
-def array_in(folder, made):
+def array_in(folder, calls):
     def make():
-        made.append(folder)
+        calls.append(folder)
         keep_arrays(folder, {"numbers": ARRAY}, {"about": "twelve"})
         return np.load(folder / "numbers.npy")
 
     def find():
-        whole = damage(folder, hashes=True) is None
-        return np.load(folder / "numbers.npy") if whole else None
+        intact = damage(folder, hashes=True) is None
+        return np.load(folder / "numbers.npy") if intact else None
 
     return load_or_create(folder, find, make)
 
 
 def test_of_many_who_come_at_once_one_makes_it(tmp_path):
-    made = []
+    calls = []
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: array_in(tmp_path / "kept", made), range(8)))
-    assert len(made) == 1
-    assert all(np.array_equal(one, ARRAY) for one in found)
+        arrays = list(pool.map(lambda _: array_in(tmp_path / "kept", calls), range(8)))
+    assert len(calls) == 1
+    assert all(np.array_equal(array, ARRAY) for array in arrays)
     assert check(tmp_path / "kept", hashes=True) == {"about": "twelve"}
 
 
 def test_what_is_damaged_is_made_again_without_what_lay_beside_it(tmp_path):
-    made = []
+    calls = []
     folder = tmp_path / "kept"
-    array_in(folder, made)
+    array_in(folder, calls)
     (folder / "numbers.npy").write_bytes(b"another")
     (folder / "beside").write_text("left by a version before")
-    assert np.array_equal(array_in(folder, made), ARRAY)
-    assert len(made) == 2
+    assert np.array_equal(array_in(folder, calls), ARRAY)
+    assert len(calls) == 2
     assert not (folder / "beside").exists()
 
 

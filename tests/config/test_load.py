@@ -98,6 +98,6 @@ def test_an_override_needs_a_key_and_a_value(elsewhere):
 
 
 def test_the_hash_ignores_words_and_tracking():
-    one = {"a": 1, "about": "x", "tracking": {"experiment": "p"}}
-    assert spec_hash(one) == spec_hash({"a": 1, "about": "y"})
-    assert spec_hash(one) != spec_hash({"a": 2})
+    spec = {"a": 1, "about": "x", "tracking": {"experiment": "p"}}
+    assert spec_hash(spec) == spec_hash({"a": 1, "about": "y"})
+    assert spec_hash(spec) != spec_hash({"a": 2})

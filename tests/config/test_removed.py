@@ -1,4 +1,4 @@
-"""What went is told with what to use instead, in the words of the changelog."""
+"""A removed key is refused with what to use instead, in the words of the changelog."""
 
 from pathlib import Path
 
@@ -29,9 +29,9 @@ EC_DNN = "method.compare.ec_dnn.aggregation"
 )
 def test_a_config_that_names_it_ends_with_2(kdlab_cli, elsewhere, key, command):
     (elsewhere / "own.yaml").write_text(yaml.safe_dump(SIMULATED))
-    code, _, said = kdlab_cli(*command)
+    code, _, err = kdlab_cli(*command)
     assert code == 2
-    assert REMOVED[key] in " ".join(said.split())
+    assert REMOVED[key] in " ".join(err.split())
 
 
 def test_a_spec_of_an_earlier_version_that_leaves_it_unset_is_read():

@@ -41,35 +41,35 @@ def test_a_folder_without_a_seal_is_none(tmp_path):
 def test_every_damage_is_noticed(folder, data):
     name = data.draw(st.sampled_from(["inputs.npy", "labels.npy", META]))
     path = folder / name
-    whole = path.read_bytes()
-    at = data.draw(st.integers(0, len(whole) - 1))
+    intact = path.read_bytes()
+    at = data.draw(st.integers(0, len(intact) - 1))
     how = data.draw(st.sampled_from(["flip", "cut", "zero", "grow", "swap"]))
     damaged = {
-        "flip": whole[:at]
-        + bytes([whole[at] ^ data.draw(st.integers(1, 255))])
-        + whole[at + 1 :],
-        "cut": whole[:at],
-        "zero": whole[:at] + bytes(len(whole) - at),
-        "grow": whole[:at] + b"\0" + whole[at:],
-        "swap": whole[at:] + whole[:at],
+        "flip": intact[:at]
+        + bytes([intact[at] ^ data.draw(st.integers(1, 255))])
+        + intact[at + 1 :],
+        "cut": intact[:at],
+        "zero": intact[:at] + bytes(len(intact) - at),
+        "grow": intact[:at] + b"\0" + intact[at:],
+        "swap": intact[at:] + intact[:at],
     }[how]
-    if damaged == whole:
+    if damaged == intact:
         return
     (folder / "checked.json").unlink(missing_ok=True)
     try:
         path.write_bytes(damaged)
         # White space of the JSON is no part of what it says.
-        if name == META and _says_the_same(whole, damaged):
+        if name == META and _says_the_same(intact, damaged):
             return
         with pytest.raises(DamagedFolder):
             check(folder, hashes=True)
     finally:
-        path.write_bytes(whole)
+        path.write_bytes(intact)
 
 
-def _says_the_same(one, other):
+def _says_the_same(original, damaged):
     try:
-        return json.loads(one) == json.loads(other)
+        return json.loads(original) == json.loads(damaged)
     except ValueError:
         return False
 

@@ -1,4 +1,4 @@
-"""Keys that are read from source text are those of the classes, and are said in the same words."""
+"""Keys read from source text are those of the classes; faults have the same words."""
 
 import pytest
 
@@ -16,9 +16,9 @@ WHOLE = ("kdlab.experiment.spec", "ExperimentSpec")
 def test_all_components_have_the_fields_of_their_classes():
     for entry in source_index.index():
         name = entry.name.replace("/*", "/resnet18")
-        found = source_index.component_shape(name)
-        assert found is not None, name
-        assert set(found.keys) == set(hints_of(registry.find(name)[0])), name
+        shape = source_index.component_shape(name)
+        assert shape is not None, name
+        assert set(shape.keys) == set(hints_of(registry.find(name)[0])), name
     assert set(source_index.shape(*WHOLE).keys) == set(hints_of(ExperimentSpec))
 
 

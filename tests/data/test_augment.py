@@ -37,18 +37,18 @@ EACH = [
 
 @pytest.mark.parametrize("augment", EACH, ids=str)
 def test_replays_in_any_batch(augment):
-    whole = augment.views(IMAGES, IDS, 3)
+    views = augment.views(IMAGES, IDS, 3)
     order = np.random.default_rng(1).permutation(40)
-    assert whole.dtype == np.uint8
-    assert np.array_equal(augment.views(IMAGES[order], IDS[order], 3), whole[order])
-    assert np.array_equal(augment.views(IMAGES[:1], IDS[:1], 3), whole[:1])
+    assert views.dtype == np.uint8
+    assert np.array_equal(augment.views(IMAGES[order], IDS[order], 3), views[order])
+    assert np.array_equal(augment.views(IMAGES[:1], IDS[:1], 3), views[:1])
 
 
 @pytest.mark.parametrize("augment", EACH, ids=str)
 def test_changes_with_the_epoch_and_leaves_its_input_alone(augment):
     before = IMAGES.copy()
-    one, other = augment.views(IMAGES, IDS, 0), augment.views(IMAGES, IDS, 1)
-    assert not np.array_equal(one, other)
+    first, second = augment.views(IMAGES, IDS, 0), augment.views(IMAGES, IDS, 1)
+    assert not np.array_equal(first, second)
     assert np.array_equal(IMAGES, before)
 
 
@@ -74,8 +74,8 @@ def test_another_process_makes_the_same_bytes():
 def test_flip_mirrors_about_half():
     views = Augment(flip=True).views(IMAGES, IDS, 0)
     mirrored = [np.array_equal(v, x[..., ::-1]) for v, x in zip(views, IMAGES, strict=True)]
-    kept = [np.array_equal(v, x) for v, x in zip(views, IMAGES, strict=True)]
-    assert sum(mirrored) + sum(kept) == 40
+    unchanged = [np.array_equal(v, x) for v, x in zip(views, IMAGES, strict=True)]
+    assert sum(mirrored) + sum(unchanged) == 40
     assert 8 < sum(mirrored) < 32
 
 
@@ -102,9 +102,9 @@ def test_cutout_greys_one_square():
 def test_planes_are_cropped_as_each_by_itself(channels, side):
     images = np.random.default_rng(1).integers(0, 256, (20, 4, 9, side), dtype=np.uint8)
     augment, ids = Augment(resized_crop=0.3, flip=True, crop_padding=1), np.arange(20)
-    together = augment.views(images[:, :channels], ids, 2)
-    alone = [augment.views(images[:, c : c + 1], ids, 2) for c in range(channels)]
-    assert np.array_equal(together, np.concatenate(alone, axis=1))
+    joint = augment.views(images[:, :channels], ids, 2)
+    planes = [augment.views(images[:, c : c + 1], ids, 2) for c in range(channels)]
+    assert np.array_equal(joint, np.concatenate(planes, axis=1))
 
 
 def test_resized_crop_of_everything_is_the_image():

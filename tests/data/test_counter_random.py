@@ -10,9 +10,9 @@ IDS = np.arange(1000)
 
 @given(seeds, st.integers(0, 1000), st.integers(1, 999))
 def test_a_number_depends_on_its_coordinates_alone(seed, epoch, cut):
-    whole = uniforms(seed, epoch, IDS, 3)
-    assert np.array_equal(whole[cut:], uniforms(seed, epoch, IDS[cut:], 3))
-    assert np.array_equal(whole[::-1], uniforms(seed, epoch, IDS[::-1], 3))
+    numbers = uniforms(seed, epoch, IDS, 3)
+    assert np.array_equal(numbers[cut:], uniforms(seed, epoch, IDS[cut:], 3))
+    assert np.array_equal(numbers[::-1], uniforms(seed, epoch, IDS[::-1], 3))
 
 
 @given(seeds, st.integers(0, 1000))
@@ -30,8 +30,8 @@ def test_uniforms_are_uniform_and_independent():
     assert ((values >= 0) & (values < 1)).all()
     assert abs(values.mean() - 0.5) < 0.01
     assert abs(np.corrcoef(values.T)[0, 1]) < 0.03
-    other = uniforms(0, 1, np.arange(20_000), 1)
-    assert abs(np.corrcoef(values[:, 0], other[:, 0])[0, 1]) < 0.03
+    next_epoch = uniforms(0, 1, np.arange(20_000), 1)
+    assert abs(np.corrcoef(values[:, 0], next_epoch[:, 0])[0, 1]) < 0.03
 
 
 FROZEN = ["0x12588d809dce88a7", "0xa67f0349b6b7d27d"]

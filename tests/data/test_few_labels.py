@@ -25,44 +25,44 @@ def spec(request):
 
 
 def test_so_many_of_each_class_keep_their_label(spec):
-    data, whole = spec.load(), replace(spec, labels_per_class=None).load()
+    data, full = spec.load(), replace(spec, labels_per_class=None).load()
     labels = data.labels[data.train]
     assert np.bincount(labels[labels >= 0]).tolist() == [5] * 10
     assert data.unlabelled == len(data.train) - 50
     known = data.labels != NO_LABEL
-    assert np.array_equal(data.labels[known], whole.labels[known])
+    assert np.array_equal(data.labels[known], full.labels[known])
     for part in ("train", "validation", "test"):
-        assert np.array_equal(getattr(data, part), getattr(whole, part))
+        assert np.array_equal(getattr(data, part), getattr(full, part))
     assert known[data.test].all()
     assert known[data.validation].all()
-    assert data.digest == whole.digest  # soft labels are of the images
+    assert data.digest == full.digest  # soft labels are of the images
 
 
 def test_another_seed_leaves_others(spec):
-    one, other = (replace(spec, split_seed=seed).load() for seed in (0, 1))
-    assert not np.array_equal(one.labels != NO_LABEL, other.labels != NO_LABEL)
+    first, second = (replace(spec, split_seed=seed).load() for seed in (0, 1))
+    assert not np.array_equal(first.labels != NO_LABEL, second.labels != NO_LABEL)
 
 
 def test_labels_alone_are_drawn_as_often_as_there_are_images():
     data = clothes().load()
-    own = data.labelled_only()
-    ids = Sampler(own.sampling, own.labels).epoch(0, 0, own.train)
+    labelled = data.labelled_only()
+    ids = Sampler(labelled.sampling, labelled.labels).epoch(0, 0, labelled.train)
     assert len(ids) == len(data.train)
-    rows = own.rows(ids)
-    assert (own.labels[rows] >= 0).all()
-    assert np.bincount(own.labels[rows]).min() > 0.5 * len(ids) / 10
+    rows = labelled.rows(ids)
+    assert (labelled.labels[rows] >= 0).all()
+    assert np.bincount(labelled.labels[rows]).min() > 0.5 * len(ids) / 10
     assert len(np.unique(ids)) == len(ids)  # each time another view
 
 
 def test_another_process_draws_the_same():
     data = clothes().load()
     samples = planned(data.labelled_only(), clothes().to_dict(), batch=64, seed=3, epochs=2)
-    told = samples.describe()
+    facts = samples.describe()
     again = described(
-        construct(DataSpec, from_dict(dict(told.data), "samples")).load(), told
+        construct(DataSpec, from_dict(dict(facts.data), "samples")).load(), facts
     )
-    for one, other in zip(samples.batches(1), again.batches(1), strict=True):
-        assert np.array_equal(one, other)
+    for batch, repeated in zip(samples.batches(1), again.batches(1), strict=True):
+        assert np.array_equal(batch, repeated)
 
 
 def test_a_set_with_all_labels_is_as_it_was():

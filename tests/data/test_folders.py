@@ -34,7 +34,7 @@ number = count()
 
 
 def image(suffix=".png"):
-    """No two are alike."""
+    """Return the bytes of a picture; no two are alike."""
     shade = next(number)
     raw = io.BytesIO()
     colour = (shade % 256, shade // 256, 7)
@@ -67,8 +67,8 @@ class Folder(NamedTuple):
     """`files`: each with its split, `drawn` for any, or words of the line that counts it."""
 
     files: dict[str, str]
-    split: str  # the line that says where it comes from
-    says: tuple[str, ...] = ()  # of what checks find
+    split: str  # the line about the split's origin
+    says: tuple[str, ...] = ()  # words in lines of checks
     classes: tuple[str, ...] = ("cat", "dog")
     links: dict[str, str] = {}  # to what each leads  # noqa: RUF012
     raw: dict[str, bytes] = {}  # of what is no plain image  # noqa: RUF012
@@ -195,7 +195,7 @@ FOLDERS = {
 }  # fmt: skip
 
 
-def made(root, folder):
+def write_set(root, folder):
     away = root.parent / "away"
     away.mkdir()
     (away / "b.png").write_bytes(image())
@@ -216,16 +216,16 @@ def made(root, folder):
 
 
 def placed(spec, data, root):
-    """Parts that each file is in; of a file with many images those of all of them."""
+    """Return the splits of each file; a file of many images has those of all of them."""
     index = spec.store().index
-    found = defaultdict(list)
+    parts = defaultdict(list)
     for part in PARTS:
         for row in getattr(data, part).tolist():
             holder = index.facts.holders[index.holder[row]]
             name = index.name(row)
             path = holder if index.start[row] >= 0 else os.path.join(holder, name)
-            found[os.path.relpath(path, root)].append(part)
-    return found
+            parts[os.path.relpath(path, root)].append(part)
+    return parts
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -233,15 +233,15 @@ def test_every_file_is_accounted_for_and_every_split_is_the_users(
     name, tmp_path, kdlab_home
 ):
     folder = FOLDERS[name]
-    root = made(tmp_path / "set", folder)
+    root = write_set(tmp_path / "set", folder)
     spec = KINDS[kind_of(str(root))](root=str(root), size=8, kept="encoded")
     data = spec.load()
     lines = spec.notes(data)
     assert data.classes == folder.classes
     assert folder.split in lines
-    found = [*lines, *(one.found for one in checked(DataFacts.from_data(data)))]
+    notes = [*lines, *(one.found for one in checked(DataFacts.from_data(data)))]
     for words in folder.says:
-        assert any(words in line for line in found), (words, found)
+        assert any(words in line for line in notes), (words, notes)
 
     there = {
         os.path.relpath(os.path.join(at, own), root)
@@ -252,16 +252,16 @@ def test_every_file_is_accounted_for_and_every_split_is_the_users(
         own for own in folder.files if any(own.startswith(f"{x}/") for x in folder.links)
     }
     assert there | through == set(folder.files)  # the test forgets none
-    found, groups = placed(spec, data, root), defaultdict(list)
+    parts, groups = placed(spec, data, root), defaultdict(list)
     for path, where in folder.files.items():
         if where in PARTS:  # where validation is drawn, it is so from train
             drawn = "of train for" in folder.split and where == "train"
-            assert set(found.pop(path)) <= ({*PARTS} if drawn else {where}), path
+            assert set(parts.pop(path)) <= ({*PARTS} if drawn else {where}), path
         elif where == "drawn":
-            assert len(found.pop(path)) == 1, path
+            assert len(parts.pop(path)) == 1, path
         else:
             groups[where].append(path)
-    assert not found
+    assert not parts
     for words, paths in groups.items():
         (line,) = (line for line in lines if words in line)
         if words.startswith((".", "without")):  # in the line of all suffixes
@@ -292,9 +292,9 @@ def test_what_pillow_reads_has_its_pixels(suffix, tmp_path, kdlab_home):
             raw, FORMATS.get(suffix.lower(), "JPEG")
         )
         path.write_bytes(raw.getvalue())
-    for kept in ("decoded", "encoded"):
+    for form in ("decoded", "encoded"):
         data = ImageFolder(
-            root=str(tmp_path / "set"), size=16, kept=kept, test_share=0.5
+            root=str(tmp_path / "set"), size=16, kept=form, test_share=0.5
         ).load()
         pixels = data.inputs[np.arange(4)].astype(int)
         assert np.abs(pixels - np.array([200, 100, 50])[:, None, None]).max() <= 4
@@ -303,8 +303,8 @@ def test_what_pillow_reads_has_its_pixels(suffix, tmp_path, kdlab_home):
 @pytest.fixture
 def without_heif(monkeypatch):
     def forget():
-        for kept in (formats.decoders, formats.readable):
-            kept.cache_clear()
+        for cached in (formats.decoders, formats.readable):
+            cached.cache_clear()
 
     monkeypatch.setattr(formats, "find_spec", lambda name: None)
     forget()
@@ -315,7 +315,8 @@ def without_heif(monkeypatch):
 def test_photos_of_a_phone_need_a_package_and_that_is_said(
     tmp_path, kdlab_home, without_heif
 ):
-    root = made(tmp_path / "set", Folder(both("", "drawn", 5) | {"cat/IMG_1.HEIC": ""}, ""))
+    folder = Folder(both("", "drawn", 5) | {"cat/IMG_1.HEIC": ""}, "")
+    root = write_set(tmp_path / "set", folder)
     spec = ImageFolder(root=str(root), size=8)
     (first, *_) = spec.notes(spec.load())
     assert first == (
@@ -340,13 +341,13 @@ def test_photos_of_a_phone_need_a_package_and_that_is_said(
 def test_a_folder_that_cannot_be_trained_on_is_refused_with_what_it_has(
     files, words, tmp_path, kdlab_home
 ):
-    root = made(tmp_path / "set", Folder(dict.fromkeys(files, ""), ""))
+    root = write_set(tmp_path / "set", Folder(dict.fromkeys(files, ""), ""))
     with pytest.raises(DataError, match=words):
         ImageFolder(root=str(root), size=8).load()
 
 
 def test_roots_that_are_splits_are_taken_for_them(tmp_path, kdlab_home):
-    root = made(tmp_path / "set", FOLDERS["a table beside"])
+    root = write_set(tmp_path / "set", FOLDERS["a table beside"])
     spec = ImageFolder(root=f"{root}/{{train,val,test}}", size=8)
     data = spec.load()
     assert [len(getattr(data, part)) for part in PARTS] == [24, 6, 6]

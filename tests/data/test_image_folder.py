@@ -117,10 +117,10 @@ def test_more_than_eight_bits_are_scaled(tmp_path, values, suffix):
     spec = ImageFolder(root=str(tmp_path), size=4, channels=1)
     index = spec.store().index
     (row,) = (i for i in range(len(index)) if index.name(i) == f"cat/3.{suffix}")
-    found = spec.load().inputs[row, 0, 0]
-    assert found[0] == 0
-    assert found[-1] == 255
-    assert 60 < int(found[1]) < 140  # scaled from 3 to 4 pixels
+    pixels = spec.load().inputs[row, 0, 0]
+    assert pixels[0] == 0
+    assert pixels[-1] == 255
+    assert 60 < int(pixels[1]) < 140  # scaled from 3 to 4 pixels
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_file_too_large_for_an_image_is_refused_before_it_is_unpacked(tmp_path
 
 
 def test_a_file_that_was_written_over_is_indexed_anew_at_the_next_start(tmp_path):
-    """The time of its directory stays: nothing but its size told of it."""
+    """Its folder keeps its time: only the size of the file shows the change."""
     tree(tmp_path, classes())
     spec = ImageFolder(root=str(tmp_path), size=4)
     spec.load()

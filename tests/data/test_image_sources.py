@@ -204,8 +204,8 @@ FEATURES = {
 def columns(numbers):
     images = [{"bytes": jpeg(SHADES[k]), "path": None} for k in numbers]
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    made = pa.table({"image": pa.array(images, kind), "label": [k % 2 for k in numbers]})
-    return made.replace_schema_metadata(
+    content = pa.table({"image": pa.array(images, kind), "label": [k % 2 for k in numbers]})
+    return content.replace_schema_metadata(
         {"huggingface": json.dumps({"info": {"features": FEATURES}})}
     )
 
@@ -225,17 +225,17 @@ def test_parquet_files_of_a_hub(tmp_path):
         {"png": [jpeg(s) for s in SHADES], "kind": [label_of(k) for k in range(24)]}
     )
     pq.write_table(plain, tmp_path / "plain.parquet")
-    one = ParquetImages(root=str(tmp_path / "plain.parquet"), size=8, label_column="kind")
-    assert everything(one.load()) == EXPECTED
+    spec = ParquetImages(root=str(tmp_path / "plain.parquet"), size=8, label_column="kind")
+    assert everything(spec.load()) == EXPECTED
 
 
 def saved(where, numbers):
-    """As `Dataset.save_to_disk` of `datasets` 5.2 writes it."""
+    """Write a folder as `Dataset.save_to_disk` of `datasets` 5.2 does."""
     where.mkdir(parents=True)
-    made = columns(numbers)
+    content = columns(numbers)
     path = str(where / "data-00000-of-00001.arrow")
-    with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, made.schema) as writer:
-        writer.write_table(made, max_chunksize=5)
+    with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, content.schema) as writer:
+        writer.write_table(content, max_chunksize=5)
     files = [{"filename": "data-00000-of-00001.arrow"}]
     (where / "state.json").write_text(json.dumps({"_data_files": files}))
     return where
@@ -276,7 +276,7 @@ def test_a_pattern_that_finds_nothing_is_named(tmp_path):
 
 
 def test_roots_of_a_test_are_another_set_than_roots_of_all(photos):
-    """A decoded set of both was taken for it, and its test images were trained on."""
+    """Once, the decoded set of all roots was used for it, and test images were trained on."""
     for name in ("one", "two"):
         for k in range(8):
             path = photos / name / "ab"[k % 2] / f"{k}.jpg"
@@ -301,30 +301,30 @@ def test_an_image_of_a_list_that_was_changed_is_decoded_again(photos):
 
 def test_classes_of_a_hub_have_its_numbers(tmp_path):
     features = {"label": {"names": ["dog", "cat"], "_type": "ClassLabel"}}
-    made = pa.table(
+    content = pa.table(
         {"image": [jpeg(s) for s in SHADES], "label": [k % 2 for k in range(24)]}
     )
     facts = {"huggingface": json.dumps({"info": {"features": features}})}
-    pq.write_table(made.replace_schema_metadata(facts), tmp_path / "t.parquet")
+    pq.write_table(content.replace_schema_metadata(facts), tmp_path / "t.parquet")
     data = ParquetImages(root=str(tmp_path / "t.parquet"), size=8).load()
     assert data.classes == ("dog", "cat")
     assert sorted(set(data.labels)) == [0, 1]
-    floats = made.set_column(1, "label", pa.array([float(k % 12) for k in range(24)]))
+    floats = content.set_column(1, "label", pa.array([float(k % 12) for k in range(24)]))
     pq.write_table(floats, tmp_path / "f.parquet")
     numbers = ParquetImages(root=str(tmp_path / "f.parquet"), size=8).load()
     assert numbers.classes == tuple(map(str, range(12)))
 
 
-@pytest.mark.parametrize("kept", ["decoded", "encoded"])
-def test_images_without_a_label_are_for_training_alone(photos, kept):
+@pytest.mark.parametrize("form", ["decoded", "encoded"])
+def test_images_without_a_label_are_for_training_alone(photos, form):
     def split(k):
         return "test" if k < 8 else "train"
 
-    said = [(name, "" if k % 4 == 0 else label, part)
+    listed = [(name, "" if k % 4 == 0 else label, part)
             for k, (name, label, part) in enumerate(rows(split))]  # fmt: skip
-    path = table(photos / "all.csv", ("path", "label", "split"), said)
+    path = table(photos / "all.csv", ("path", "label", "split"), listed)
     lines = []
-    data = ImageList(root=str(path), size=8, kept=kept).load(lines.append)
+    data = ImageList(root=str(path), size=8, kept=form).load(lines.append)
     assert "2 images of validation and test have no label: left out." in lines
     assert len(data.test) == 6
     assert data.unlabelled == 4
@@ -337,9 +337,9 @@ def test_images_without_a_label_are_for_training_alone(photos, kept):
 
 def test_what_turns_out_to_be_broken_while_it_is_decoded_is_left_out(photos):
     (photos / "0" / "000.jpg").unlink()
-    whole = io.BytesIO()
-    Image.new("RGB", (64, 64), (200, 0, 0)).save(whole, "PNG")
-    (photos / "0" / "broken.png").write_bytes(whole.getvalue()[:120])
+    raw = io.BytesIO()
+    Image.new("RGB", (64, 64), (200, 0, 0)).save(raw, "PNG")
+    (photos / "0" / "broken.png").write_bytes(raw.getvalue()[:120])
     lines = []
     data = ImageFolder(root=str(photos), size=8, broken="skip").load(lines.append)
     assert "1 of 24 images cannot be decoded and are skipped." in lines

@@ -77,7 +77,7 @@ def test_training_samples_can_be_limited(digits):
 
 @given(st.data())
 def test_by_class_takes_the_classes_in_turn(data):
-    """Against the rule, class by class."""
+    """Compared with a plain loop over the classes."""
     labels = np.array(data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=60)))
     every = st.lists(st.sampled_from(range(len(labels))), unique=True)
     ids = np.array(sorted(data.draw(every)), np.int64)
@@ -124,12 +124,12 @@ def test_damaged_decoded_images_are_decoded_again_with_one_line(
     monkeypatch.setenv("KDLAB_HOME", str(tmp_path))
     spec = Synthetic(samples=50, size=9)
     before = spec.load()
-    pixels_before = before.inputs.copy()  # the file under a map is about to be cut
+    pixels_before = before.inputs.copy()  # a copy: the mapped file will be cut
     (folder,) = (p.parent for p in tmp_path.glob("data/*/meta.json"))
     pixels = folder / "inputs.npy"
-    if damage == "zeroed":  # of the right size: 10 % right and no word, before
+    if damage == "zeroed":  # its size is right: once trained on, to 10 %, with no word
         pixels.write_bytes(bytes(pixels.stat().st_size))
-    elif damage == "cut":  # every later run failed, before
+    elif damage == "cut":  # once, every later run failed
         pixels.write_bytes(pixels.read_bytes()[:100])
     else:
         meta = folder / "meta.json"

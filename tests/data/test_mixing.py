@@ -45,12 +45,12 @@ def test_half_of_each_where_both_are_on_and_none_where_chance_says_so():
 @given(st.integers(0, 10**6), st.integers(2, 64), st.integers(2, 64))
 def test_a_box_has_the_share_that_is_the_others(epoch, height, width):
     how = mixing(np.arange(50), epoch, POOL, (height, width), 7, asked(cutmix=1.0))
-    own, others = (
+    images, others = (
         np.zeros((50, 3, height, width), np.uint8),
         np.full((50, 3, height, width), 255),
     )
-    mix(own, others.astype(np.uint8), how)
-    assert np.allclose(1 - own.mean((1, 2, 3)) / 255, how.share)
+    mix(images, others.astype(np.uint8), how)
+    assert np.allclose(1 - images.mean((1, 2, 3)) / 255, how.share)
 
 
 def test_a_box_is_that_of_the_paper():
@@ -65,23 +65,23 @@ def test_a_box_is_that_of_the_paper():
 
 def test_pixels_are_the_weighted_mean():
     chance = np.random.default_rng(0)
-    own, others = (chance.integers(0, 256, (64, 3, 8, 8), np.uint8) for _ in range(2))
+    images, others = (chance.integers(0, 256, (64, 3, 8, 8), np.uint8) for _ in range(2))
     how = mixing(np.arange(64), 0, POOL, (8, 8), 7, asked(mixup=1.0))
     share = how.share[:, None, None, None]
-    expected = share * own + (1 - share) * others
-    mix(own, others, how)
-    assert abs(own - expected).max() <= 0.5
+    expected = share * images + (1 - share) * others
+    mix(images, others, how)
+    assert abs(images - expected).max() <= 0.5
 
 
 @given(st.lists(st.integers(0, 1796), min_size=1, max_size=20), st.integers(0, 10**6))
 @settings(deadline=None, max_examples=examples(30))
 def test_a_mixed_view_depends_on_the_sample_and_the_epoch_alone(kdlab_digits, ids, epoch):
-    together = kdlab_digits.views(np.array(ids), epoch)
-    for one, view in zip(ids, together, strict=True):
-        assert np.array_equal(kdlab_digits.views(np.array([one]), epoch)[0], view)
-    out = np.zeros_like(together)
+    views = kdlab_digits.views(np.array(ids), epoch)
+    for sample, view in zip(ids, views, strict=True):
+        assert np.array_equal(kdlab_digits.views(np.array([sample]), epoch)[0], view)
+    out = np.zeros_like(views)
     assert kdlab_digits.views(np.array(ids), epoch, out) is out
-    assert np.array_equal(out, together)
+    assert np.array_equal(out, views)
 
 
 @pytest.fixture(scope="module")

@@ -29,8 +29,8 @@ from kdlab.train.evaluate import in_batches, probabilities
 SIZES = [(60, 40, 24), pytest.param(1203, 801, 224, marks=pytest.mark.nightly)]
 
 
-def kept(raws, path, how, **options):
-    """A set of six class folders, in the order of names."""
+def load_set(raws, path, how, **options):
+    """Write six class folders, in the order of names, and load them as one set."""
     for number, name in enumerate(sorted(raws)):
         folder = path / "abcdef"[number * 6 // len(raws)]
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,21 +70,21 @@ def test_sixty_odd_photos_are_shown_the_same_however_they_come(
     raws = odd_photos(width, height)
     assert len(raws) == 60
     decoded, encoded = (
-        kept(raws, tmp_path / "set", how, size=size, **crop)
+        load_set(raws, tmp_path / "set", how, size=size, **crop)
         for how in ("decoded", "encoded")
     )
     rows = np.arange(len(raws))
-    found = {"decoded": decoded.inputs[rows], "encoded": encoded.inputs[rows]}
+    by_way = {"decoded": decoded.inputs[rows], "encoded": encoded.inputs[rows]}
     student = student_of(encoded, tmp_path)
-    found |= {name: way(student, tmp_path / "set", raws) for name, way in WAYS.items()}
+    by_way |= {name: way(student, tmp_path / "set", raws) for name, way in WAYS.items()}
     classes = {
         name: probabilities(student.model, in_batches(shown)).argmax(1)
-        for name, shown in found.items()
+        for name, shown in by_way.items()
     }
-    for name, shown in found.items():
-        assert np.array_equal(shown, found["decoded"]), name
+    for name, shown in by_way.items():
+        assert np.array_equal(shown, by_way["decoded"]), name
         assert np.array_equal(classes[name], classes["decoded"]), name
-    for name, shown in zip(sorted(raws), found["decoded"], strict=True):
+    for name, shown in zip(sorted(raws), by_way["decoded"], strict=True):
         pixels, apart = expected(name, width, height)
         upright = student.input.pixels(pixels.astype(np.uint8)).astype(int)
         assert abs(upright - shown).max() <= apart, name
@@ -93,19 +93,19 @@ def test_sixty_odd_photos_are_shown_the_same_however_they_come(
 
 def test_grey_is_one_rule_too(tmp_path, kdlab_home):
     raws = odd_photos()
-    one, other = (
-        kept(raws, tmp_path / "set", how, size=24, channels=1)
+    decoded, encoded = (
+        load_set(raws, tmp_path / "set", how, size=24, channels=1)
         for how in ("decoded", "encoded")
     )
-    assert np.array_equal(one.inputs[:], other.inputs[np.arange(len(raws))])
+    assert np.array_equal(decoded.inputs[:], encoded.inputs[np.arange(len(raws))])
 
 
 def squares(count, side):
     """PNGs of noise, each just as large as it is shown."""
     chance = np.random.default_rng(0)
-    made = chance.integers(0, 256, (count, side, side, 3), np.uint8)
+    noise = chance.integers(0, 256, (count, side, side, 3), np.uint8)
     raws = {}
-    for k, pixels in enumerate(made):
+    for k, pixels in enumerate(noise):
         raw = io.BytesIO()
         Image.fromarray(pixels).save(raw, "PNG")
         raws[f"{k:02}.png"] = raw.getvalue()
@@ -129,32 +129,32 @@ def test_decoded_and_encoded_sets_draw_the_same_views(
 ):
     how = {"size": 32, "channels": channels, "interpolation": interpolation}
     how |= {"augment": EVERYTHING}
-    one, other = (
-        kept(squares(16, 32), tmp_path / "set", kind, **how)
+    decoded, encoded = (
+        load_set(squares(16, 32), tmp_path / "set", kind, **how)
         for kind in ("decoded", "encoded")
     )
     ids = np.arange(16)
     for epoch in range(5):
-        views = one.views(ids, epoch)
-        assert np.array_equal(views, other.views(ids, epoch))
-        assert not np.array_equal(views, one.views(ids, epoch + 1))
+        views = decoded.views(ids, epoch)
+        assert np.array_equal(views, encoded.views(ids, epoch))
+        assert not np.array_equal(views, decoded.views(ids, epoch + 1))
 
 
 def test_the_same_parts_are_drawn_at_64_and_at_65_pixels(tmp_path, kdlab_home):
-    """Kept decoded there and encoded here."""
-    small = kept(squares(16, 64), tmp_path / "64", "auto", size=64, augment=EVERYTHING)
-    large = kept(squares(16, 65), tmp_path / "65", "auto", size=65, augment=EVERYTHING)
+    """The set is kept decoded at 64 pixels and encoded at 65."""
+    small = load_set(squares(16, 64), tmp_path / "64", "auto", size=64, augment=EVERYTHING)
+    large = load_set(squares(16, 65), tmp_path / "65", "auto", size=65, augment=EVERYTHING)
     assert type(small).__name__ == "DecodedData"
     assert type(large).__name__ == "EncodedData"
     ids = np.arange(16)
     boxes = [data.augment.boxes(ids, 3) for data in (small, large)]
     for i in range(16):
-        one, other = np.array(boxes[0](i, 64, 64)) / 64, np.array(boxes[1](i, 65, 65)) / 65
-        assert abs(one - other).max() < 0.02
+        first, second = (np.array(boxes[k](i, 64 + k, 64 + k)) / (64 + k) for k in (0, 1))
+        assert abs(first - second).max() < 0.02
 
 
 def test_crops_have_the_mean_area_of_the_published_rule():
-    """torchvision's own, of 8 % at least: a clipped try has 0.04 more."""
+    """Torchvision's, from 8 % on: to clip a try instead of drawing again would add 0.04."""
     from torchvision.transforms import RandomResizedCrop
 
     ids = np.arange(1500)
@@ -174,12 +174,12 @@ def test_crops_have_the_mean_area_of_the_published_rule():
 
 
 def test_whoever_keeps_other_pixels_has_another_key(tmp_path, kdlab_home):
-    """A teacher that holds the set encoded and a student that holds it decoded: what decides over
-    the bytes is in the key that they hold against each other."""
+    """A teacher may hold the set encoded and a student decoded: they compare keys, and each
+    setting that changes pixels changes the key."""
     same = squares(8, 32)
     keys = [
-        planned(kept(same, tmp_path / "set", how, size=32, **more), {}, batch=4, seed=0, epochs=1)
-        .view_key()
+        planned(load_set(same, tmp_path / "set", how, size=32, **more), {}, batch=4, seed=0,
+                epochs=1).view_key()
         for how, more in (
             ("decoded", {}),
             ("encoded", {}),
@@ -203,7 +203,7 @@ def test_specs_with_a_resized_crop_alone_have_other_keys_than_before():
 @pytest.fixture(scope="module")
 def student(tmp_path_factory, kdlab_home):
     folder = tmp_path_factory.mktemp("student")
-    return student_of(kept(squares(4, 20), folder / "set", "encoded", size=20), folder)
+    return student_of(load_set(squares(4, 20), folder / "set", "encoded", size=20), folder)
 
 
 PIXELS = np.random.default_rng(1).integers(0, 256, (30, 50, 3), np.uint8)
@@ -221,9 +221,9 @@ ARRAYS = {
 @pytest.mark.parametrize("name", ARRAYS)
 @pytest.mark.filterwarnings("error")
 def test_an_array_is_the_image_that_it_can_only_be(student, name):
-    whole = student(PIXELS)
-    assert np.array_equal(student(ARRAYS[name]).pixels, whole.pixels)
-    assert student([ARRAYS[name]])[0].classes == whole[0].classes
+    answer = student(PIXELS)
+    assert np.array_equal(student(ARRAYS[name]).pixels, answer.pixels)
+    assert student([ARRAYS[name]])[0].classes == answer[0].classes
 
 
 def test_a_grey_array_is_a_grey_image(student):
@@ -284,12 +284,12 @@ def test_a_zip_says_the_orientation_of_a_photo_as_a_folder_does(tmp_path, kdlab_
     inside = ImageFolder(
         root=str(tmp_path / "set.zip"), kept="encoded", size=24, test_share=0.0
     )
-    folder = kept(raws, tmp_path / "set", "encoded", size=24)
+    folder = load_set(raws, tmp_path / "set", "encoded", size=24)
     assert np.array_equal(inside.load().inputs[rows], folder.inputs[rows])
 
 
 class ExportResult:
-    """A student in the two forms that other tools read: what each is shown, and says."""
+    """A student in the two forms that other tools read: pixels and scores of each."""
 
     def __init__(self, data, folder):
         torch.manual_seed(0)
@@ -302,8 +302,8 @@ class ExportResult:
         write_timm_folder(student, folder / "for_timm", facts)
         path = folder / "student.onnx"
         ship(model, data.inputs[np.arange(4)], "onnx", path, read_card(student) | facts)
-        self.own = StudentAtWork(student)
-        self.whole = onnxruntime.InferenceSession(path)
+        self.student = StudentAtWork(student)
+        self.session = onnxruntime.InferenceSession(path)
         graph = front(read_card(student)["input"])
         self.front = onnxruntime.InferenceSession(
             onnx.helper.make_model(
@@ -319,8 +319,8 @@ class ExportResult:
         )
 
     def in_onnx(self, upright):
-        given = {"pixels": upright.transpose(2, 0, 1)[None]}
-        (shown,), (scores,) = self.front.run(None, given), self.whole.run(None, given)
+        feed = {"pixels": upright.transpose(2, 0, 1)[None]}
+        (shown,), (scores,) = self.front.run(None, feed), self.session.run(None, feed)
         return shown[0], scores[0]
 
     def in_timm(self, upright):
@@ -338,11 +338,11 @@ def test_other_tools_show_the_sixty_photos_as_kdlab_does(
     tmp_path, kdlab_home, width, height, size, crop
 ):
     raws = odd_photos(width, height)
-    data = kept(raws, tmp_path / "set", "encoded", size=size, **crop)
+    data = load_set(raws, tmp_path / "set", "encoded", size=size, **crop)
     shipped = ExportResult(data, tmp_path)
     rows = data.inputs[np.arange(len(raws))]
-    own = probabilities(shipped.own.model, in_batches(rows)).argmax(1)
-    for name, shown, top in zip(sorted(raws), rows, own, strict=True):
+    tops = probabilities(shipped.student.model, in_batches(rows)).argmax(1)
+    for name, shown, top in zip(sorted(raws), rows, tops, strict=True):
         raw = raws[name]
         upright = decoded(raw, head(raw), np.copy)
         for way in (shipped.in_onnx, shipped.in_timm):

@@ -25,6 +25,6 @@ def test_the_rest(count, sizes):
 
 def test_order_changes_with_epoch_and_seed():
     ids = np.arange(100)
-    one = np.concatenate(BatchPlan(ids, 10, 0, 2).epoch(0))
-    assert not np.array_equal(one, np.concatenate(BatchPlan(ids, 10, 0, 2).epoch(1)))
-    assert not np.array_equal(one, np.concatenate(BatchPlan(ids, 10, 1, 2).epoch(0)))
+    order = np.concatenate(BatchPlan(ids, 10, 0, 2).epoch(0))
+    assert not np.array_equal(order, np.concatenate(BatchPlan(ids, 10, 0, 2).epoch(1)))
+    assert not np.array_equal(order, np.concatenate(BatchPlan(ids, 10, 1, 2).epoch(0)))

@@ -35,7 +35,7 @@ def photo(mode="RGB", size=(37, 29), seed=0):
 
 
 class Chances:
-    """Of timm's, in the order in which an operation asks for them."""
+    """Replaces timm's random numbers, in the order in which an operation draws them."""
 
     def __init__(self, *numbers):
         self.numbers = list(numbers)
@@ -75,7 +75,7 @@ def test_each_operation_makes_torchvisions_bytes(data, mode, policy):
     assert operation.name == name
     assert operation.magnitude == pytest.approx(magnitude, abs=1e-4)
     theirs = autoaugment._apply_op(image, name, magnitude, InterpolationMode.NEAREST, None)
-    exact = Operation(name, magnitude)  # float32 of theirs: not a rounding apart
+    exact = Operation(name, magnitude)  # their float32 number: no rounding between
     assert same(changed(image, [exact]), theirs)
 
 
@@ -86,7 +86,7 @@ def test_each_operation_makes_torchvisions_bytes(data, mode, policy):
 @settings(deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_timms_policy_draws_and_makes_what_timm_does(policy, data):
-    """Operation by operation: timm's are given the chances that ours are given."""
+    """Operation by operation, with the same random numbers for timm's and ours."""
     image = photo(seed=data.draw(st.integers(0, 9)))
     fill = tuple(min(255, round(255 * x)) for x in IMAGENET_DEFAULT_MEAN)
     theirs = timms.rand_augment_transform(policy, {"img_mean": fill})
@@ -109,9 +109,9 @@ def test_timms_policy_draws_and_makes_what_timm_does(policy, data):
             patch.setattr(timms, "random", Chances(*drawn, 4 * way % 2 / 2))
             black = operation[:2] == ("Posterize", 0)  # Pillow refuses to keep no bit
             expected = Image.new("RGB", image.size) if black else op(image)
-        found = changed(image, [operation])
-        apart = np.abs(np.asarray(found, int) - np.asarray(expected, int))
-        assert apart.max() <= 1  # a factor may be a rounding away
+        pixels = changed(image, [operation])
+        apart = np.abs(np.asarray(pixels, int) - np.asarray(expected, int))
+        assert apart.max() <= 1  # a factor may differ by a rounding
         assert (apart > 0).mean() < 0.01
     assert next(ours, None) is None
 

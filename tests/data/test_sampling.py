@@ -50,13 +50,13 @@ LABELS = np.repeat([0, 1, 2], [900, 90, 10])
     ],
 )
 def test_classes_are_drawn_as_often_as_asked(asked, expected):
-    made = sampler(LABELS, **asked)
+    weighted = sampler(LABELS, **asked)
     shown = np.zeros(3)
     for epoch in range(20):
-        ids = made.epoch(1, epoch, np.arange(1000))
+        ids = weighted.epoch(1, epoch, np.arange(1000))
         assert len(set(ids)) == 1000  # each copy with an id of its own
         shown += np.bincount(LABELS[ids % 1000], minlength=3)
-        assert np.array_equal(ids, made.epoch(1, epoch, np.arange(1000)))
+        assert np.array_equal(ids, weighted.epoch(1, epoch, np.arange(1000)))
     assert shown / shown.sum() == pytest.approx(expected, abs=0.02)
 
 

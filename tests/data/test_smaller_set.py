@@ -1,4 +1,4 @@
-"""A set written anew: the same rows, labels and splits, other pixels, and whole or not there."""
+"""A set written anew: the same rows, labels and splits, other pixels; complete or absent."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ from kdlab.errors import BadInput, DataError
 
 
 def photo(k, side=64, kind="JPEG"):
-    """Smooth, each another."""
+    """Return the bytes of a smooth picture; no two are alike."""
     rows, columns = np.mgrid[0 : side * 3 // 2, 0:side]
     waves = [np.sin((k + 1) * rows / 40 + c) * np.cos(columns / (20 + k)) for c in range(3)]
     raw, pixels = io.BytesIO(), (127 + 100 * np.stack(waves, -1)).astype(np.uint8)
@@ -62,8 +62,8 @@ def test_rows_labels_and_splits_stay_and_the_digest_is_another(photos, tmp_path)
     assert np.array_equal(before.inputs[every[6:7]], after.inputs[every[6:7]])
     assert facts.psnr_db > 30
     assert facts.bytes_after < 0.7 * facts.bytes_before
-    said = read_again(tmp_path / "small", size=16).notes(after)
-    assert any(f"encoded anew from {facts.reencoded}" in line for line in said)
+    notes = read_again(tmp_path / "small", size=16).notes(after)
+    assert any(f"encoded anew from {facts.reencoded}" in line for line in notes)
 
 
 def test_classes_keep_their_order_and_images_without_label_or_split_stay(photos, tmp_path):
@@ -76,9 +76,9 @@ def test_classes_keep_their_order_and_images_without_label_or_split_stay(photos,
             table.writerow((name, label, "test" if k > 9 else ""))
 
     class Ordered(ImageList):
-        def find(self, root, found):
-            super().find(root, found)
-            found.classes = ("zebra, striped", "ant", "none of these")
+        def find(self, root, inventory):
+            super().find(root, inventory)
+            inventory.classes = ("zebra, striped", "ant", "none of these")
 
     spec = Ordered(root=str(tmp_path / "all.csv"), images=photos.root, size=16)
     write_smaller(spec, tmp_path / "small")
@@ -146,8 +146,8 @@ def test_what_grows_without_loss_is_counted_and_what_has_its_size_stays(
     assert facts.larger == 2
     assert "2 in more bytes than the original" in str(facts)
     after = read_again(tmp_path / "small").store()
-    kept = [after.read(row) == spec.store().read(row) for row in range(4)]
-    assert kept == [False, False, True, True]  # by class: 0 and 2, then 1 and 3
+    unchanged = [after.read(row) == spec.store().read(row) for row in range(4)]
+    assert unchanged == [False, False, True, True]  # by class: 0 and 2, then 1 and 3
 
 
 @pytest.mark.parametrize(("quality", "width"), [(None, 16_384), (85, 65_501)])
@@ -196,7 +196,7 @@ def test_a_run_that_ends_early_leaves_nothing_that_is_taken_for_whole(
         raise KeyboardInterrupt
 
     folder = tmp_path / "small"
-    (tmp_path / ".small.partial").mkdir()  # of one that was killed
+    (tmp_path / ".small.partial").mkdir()  # left by a killed run
     (tmp_path / ".small.partial" / "images.zip").write_bytes(b"half")
     with monkeypatch.context() as patch:
         patch.setattr(smaller_set, "seal", gone)

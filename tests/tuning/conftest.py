@@ -25,7 +25,7 @@ def sweeps(kdlab_home, elsewhere):
 
 
 @pytest.fixture
-def here(elsewhere, monkeypatch):
-    """An empty folder; no picture is drawn, which is most of what a small sweep takes."""
+def no_pictures(elsewhere, monkeypatch):
+    """An empty current folder; no picture is drawn, as that is most of a small sweep's time."""
     monkeypatch.setattr(figures, "draw", lambda study, spec, folder, emit: [])
     return elsewhere

@@ -18,21 +18,21 @@ from kdlab.tuning.folder import SweepFolder
 )
 def test_bad_input_ends_with_2_before_anything_starts(kdlab_cli, elsewhere, content, words):
     (elsewhere / "bad.yaml").write_text(yaml.safe_dump(TRAINED | content))
-    code, _, said = kdlab_cli("sweep", "bad.yaml")
-    assert (code, words in said) == (2, True), said
+    code, _, err = kdlab_cli("sweep", "bad.yaml")
+    assert (code, words in err) == (2, True), err
     assert not (elsewhere / "runs").exists()
 
 
 def test_an_unknown_sweep_names_the_nearest(kdlab_cli):
-    code, _, said = kdlab_cli("sweep", "quickstar")
-    assert (code, "Nearest: quickstart" in said) == (2, True)
+    code, _, err = kdlab_cli("sweep", "quickstar")
+    assert (code, "Nearest: quickstart" in err) == (2, True)
 
 
 def test_a_name_for_the_best_is_checked_before_the_search(kdlab_cli, elsewhere):
     (elsewhere / "configs").mkdir()
     (elsewhere / "configs" / "tuned.yaml").write_text("")
-    code, _, said = kdlab_cli("sweep", "quickstart", "--save", "tuned")
-    assert (code, "configs/tuned.yaml exists already" in said) == (2, True)
+    code, _, err = kdlab_cli("sweep", "quickstart", "--save", "tuned")
+    assert (code, "configs/tuned.yaml exists already" in err) == (2, True)
 
 
 def test_a_study_of_another_sweep_is_refused(kdlab_cli, elsewhere):
@@ -42,5 +42,5 @@ def test_a_study_of_another_sweep_is_refused(kdlab_cli, elsewhere):
     (elsewhere / "other.yaml").write_text(
         yaml.safe_dump(SIMULATED | {"overrides": {"steps": 33}})
     )
-    code, _, said = kdlab_cli("sweep", "other.yaml", "--study", "mine")
-    assert (code, "another sweep" in said) == (2, True)
+    code, _, err = kdlab_cli("sweep", "other.yaml", "--study", "mine")
+    assert (code, "another sweep" in err) == (2, True)

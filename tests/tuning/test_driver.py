@@ -1,4 +1,4 @@
-"""The search, with workers that are a list of what they say next."""
+"""The driver of a search, with workers whose events are a list."""
 
 import errno
 
@@ -18,11 +18,11 @@ from kdlab.tuning.verdicts import RUN
 
 
 class Workers:
-    """`ends` says what comes of an order; None: nothing yet."""
+    """`ends(order)` gives the end of an order's trial; None: nothing yet."""
 
     def __init__(self, jobs=1, ends=lambda order: None):
         self.jobs, self.ends = jobs, ends
-        self.at, self.said, self.sent, self.stopped = {}, [], [], []
+        self.at, self.pending, self.sent, self.stopped = {}, [], [], []
 
     def idle(self):
         return [w for w in range(self.jobs) if w not in self.at]
@@ -34,15 +34,15 @@ class Workers:
             self.say(end)
 
     def say(self, event):
-        self.said.append(event)
+        self.pending.append(event)
 
     def stop(self, number):
         self.stopped.append(number)
         self.say(TrialEnded(number, "stopped", "stopped by the user"))
 
     def events(self):
-        said, self.said = self.said, []
-        for end in said:
+        events, self.pending = self.pending, []
+        for end in events:
             self.at = {w: n for w, n in self.at.items() if n != end.order}
             yield end
 
@@ -57,12 +57,12 @@ class Search:
     def __init__(self, workers, tree=TRAINED, stop=lambda: False, make=None, **more):
         changes = {k: more.pop(k) for k in list(more) if k not in ("first", "trouble")}
         search = searched(tree, **changes)
-        self.said, self.workers = [], workers
+        self.events, self.workers = [], workers
         self.study = optuna.create_study(
             directions=search.spec.directions(), sampler=optuna.samplers.RandomSampler(1)
         )
         self.driver = Driver(
-            space=search.space, study=self.study, workers=workers, emit=self.said.append,
+            space=search.space, study=self.study, workers=workers, emit=self.events.append,
             make=make or (lambda number, values: TrialOrder(number=number)), stop=stop, **more,
         )  # fmt: skip
 
@@ -71,7 +71,7 @@ class Search:
         return self
 
     def kinds(self):
-        return [event.KIND for event in self.said]
+        return [event.KIND for event in self.events]
 
     def states(self):
         return [t.state.name for t in self.study.trials]
@@ -84,7 +84,7 @@ def test_each_idle_worker_gets_a_trial_until_there_are_enough():
     assert search.states() == ["COMPLETE"] * 5
     assert search.driver.ms_per_trial > 0
     assert search.driver.ended_early is None
-    (first, *_) = [e for e in search.said if e.KIND == "trial_started"]
+    (first, *_) = [e for e in search.events if e.KIND == "trial_started"]
     assert (first.why, first.values) == (
         "the experiment as it is",
         {"train.lr": 0.05, "train.momentum": 0.9},
@@ -96,27 +96,27 @@ def test_before_any_trial_nothing_is_known_of_the_drivers_time():
 
 
 def test_settings_of_others_come_after_the_experiment_and_before_what_is_enqueued():
-    own = {"train.lr": 0.2, "train.momentum": 0.1}
-    given = {"train.lr": 0.3, "train.momentum": 0.2}
+    enqueued = {"train.lr": 0.2, "train.momentum": 0.1}
+    earlier = {"train.lr": 0.3, "train.momentum": 0.2}
     search = Search(
-        Workers(1, top1(1.0)), trials=4, enqueue=[own], first=[("earlier", given)]
+        Workers(1, top1(1.0)), trials=4, enqueue=[enqueued], first=[("earlier", earlier)]
     ).run()
-    whys = [e.why for e in search.said if e.KIND == "trial_started"]
+    whys = [e.why for e in search.events if e.KIND == "trial_started"]
     assert whys == ["the experiment as it is", "earlier", "enqueued", "suggested"]
 
 
 def test_an_experiment_outside_its_space_is_not_tried_and_that_is_said():
     narrow = {"train.lr": {"low": 0.2, "high": 0.5}}
     search = Search(Workers(1, top1(1.0)), space=narrow, trials=1).run()
-    assert "outside the space" in search.said[0].message
+    assert "outside the space" in search.events[0].message
 
 
 def test_a_grid_is_as_many_trials_as_it_has_points():
     grid = {"train.momentum": {"choices": [0.5, 0.9]}, "train.lr": {"choices": [0.05, 0.1]}}
     changes = {"space": grid, "sampler": {"name": "grid"}, "trials": None}
     search = Search(Workers(2, top1(1.0)), **changes).run()
-    found = {tuple(sorted(t.user_attrs["set"].items())) for t in search.study.trials}
-    assert len(found) == len(search.study.trials) == 4
+    points = {tuple(sorted(t.user_attrs["set"].items())) for t in search.study.trials}
+    assert len(points) == len(search.study.trials) == 4
 
 
 def test_values_that_make_no_spec_are_a_failure_and_nobody_waits_for_it():
@@ -181,7 +181,7 @@ def test_a_worker_that_is_lost_without_a_trial_costs_none():
     workers.say(TrialEnded(None, "lost", "no torch there"))
     search = Search(workers, trials=1).run()
     assert search.states() == ["COMPLETE"]
-    (lost,) = [e for e in search.said if isinstance(e, LocalModelLost)]
+    (lost,) = [e for e in search.events if isinstance(e, LocalModelLost)]
     assert (lost.order, lost.why) == (None, "no torch there")
 
 
@@ -264,7 +264,7 @@ def test_the_pruner_sees_each_epoch_of_the_student_and_stops_the_worst(
     search = Pruned(tmp_path, epochs, monkeypatch).run()
     assert search.workers.stopped == [0]
     assert search.states() == ["PRUNED"]
-    (stopping,) = [e for e in search.said if e.KIND == "trial_stopping"]
+    (stopping,) = [e for e in search.events if e.KIND == "trial_stopping"]
     assert (stopping.number, stopping.epoch, stopping.value) == (0, 1, 10.0)
     assert search.study.trials[0].intermediate_values == {1: 10.0}
 

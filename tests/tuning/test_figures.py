@@ -12,12 +12,12 @@ RANGE = {"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)}
 
 
 def study(values, directions=("maximize",), **more):
-    made = optuna.create_study(directions=list(directions))
+    search = optuna.create_study(directions=list(directions))
     for number, value in enumerate(values):
         params = {"x": number / len(values), "y": (number * 7 % 10) / 10}
-        own = [value] * len(directions)
-        made.add_trial(create_trial(values=own, params=params, distributions=RANGE, **more))
-    return made
+        facts = {"values": [value] * len(directions), "distributions": RANGE, **more}
+        search.add_trial(create_trial(params=params, **facts))
+    return search
 
 
 @pytest.fixture
@@ -44,11 +44,11 @@ def test_what_says_nothing_is_not_drawn(drawn):
 
 
 def test_one_setting_has_no_contour_and_two_objectives_have_a_front(drawn):
-    one = {"space": {"train.lr": {"low": 0.1, "high": 0.5}}}
-    assert drawn(study([1.0, 2.0]), **one) == ALWAYS | {"importance"}
-    two = {"objectives": [{"metric": "validation_top1"}, {"metric": "wall_seconds"}]}
-    found = drawn(study([1.0, 2.0], ("maximize", "minimize")), **two)
-    assert found == ALWAYS | {"importance", "contour", "pareto"}
+    setting = {"space": {"train.lr": {"low": 0.1, "high": 0.5}}}
+    assert drawn(study([1.0, 2.0]), **setting) == ALWAYS | {"importance"}
+    objectives = {"objectives": [{"metric": "validation_top1"}, {"metric": "wall_seconds"}]}
+    names = drawn(study([1.0, 2.0], ("maximize", "minimize")), **objectives)
+    assert names == ALWAYS | {"importance", "contour", "pareto"}
 
 
 def test_curves_of_trials_are_drawn_where_they_were_watched(drawn):
@@ -57,13 +57,13 @@ def test_curves_of_trials_are_drawn_where_they_were_watched(drawn):
 
 
 def test_a_picture_that_cannot_be_drawn_is_a_note(tmp_path):
-    said = []
+    notes = []
 
     def broken():
         raise ZeroDivisionError("of nothing")
 
-    assert figures._draw_one("slice", broken, tmp_path, said.append) is None
-    assert [note.message for note in said] == ["Could not plot slice: of nothing"]
+    assert figures._draw_one("slice", broken, tmp_path, notes.append) is None
+    assert [note.message for note in notes] == ["Could not plot slice: of nothing"]
 
 
 def test_a_picture_is_a_file(tmp_path):
@@ -81,8 +81,8 @@ def test_a_picture_is_a_file(tmp_path):
 
 
 def test_the_setting_that_good_trials_have_in_common_is_the_important_one():
-    told = study([number / 20 for number in range(20)])  # grows with x, whatever y is
-    shares = figures.importance(told)
+    growing = study([number / 20 for number in range(20)])  # grows with x, whatever y is
+    shares = figures.importance(growing)
     assert shares["x"] > shares["y"]
     both = study([number / 20 for number in range(20)], ("minimize", "minimize"))
     assert figures.importance(both).keys() == {"x", "y"}

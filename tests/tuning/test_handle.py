@@ -27,10 +27,10 @@ def trial(number, top1=None, state=TrialState.COMPLETE, **attributes):
 
 @pytest.fixture
 def sweep(elsewhere):
-    """Of a search that has ended, with its best on the shelf."""
+    """A sweep whose search has ended, with the cards of its best trial."""
     folder = written("small", TRAINED, state="finished", result={"study": "small"})
     study = open_study(folder, searched(TRAINED).spec, "h")
-    for one in (
+    for entry in (
         trial(0, 70.0, **{WHY: "the experiment as it is"}),
         trial(1, 81.5),
         trial(2, state=TrialState.FAIL, **{ERROR: "no room\nfor ut: is 512"}),
@@ -38,7 +38,7 @@ def sweep(elsewhere):
         trial(4, 75.25, **{RETRY_OF: 3}),
         trial(5, state=TrialState.PRUNED),
     ):
-        study.add_trial(one)
+        study.add_trial(entry)
     study.enqueue_trial({})
     for place in ("configs", "registry/train"):
         path = folder.path / "best" / place / "small.yaml"
@@ -48,7 +48,7 @@ def sweep(elsewhere):
 
 
 def written(name, tree, **status):
-    """What a sweep's folder holds before its process begins."""
+    """Write the folder of a sweep as it is before its process begins."""
     search = searched(tree)
     folder = SweepFolder(sweeps_folder() / name)
     folder.path.mkdir(parents=True)
@@ -81,8 +81,8 @@ def test_a_trial_that_breaks_a_constraint_says_so_and_stands_behind(elsewhere):
     folder = written("simulated", SIMULATED, state="running")
     study = open_study(folder, searched(SIMULATED).spec, "h")
     for teachers, share in ((1, 0.4), (6, 0.99)):
-        found = {"teachers": teachers, "volume_max": 9, "of_n_training": share}
-        attributes = {VALUES: {"lt": 4}, METRICS: found}
+        figures = {"teachers": teachers, "volume_max": 9, "of_n_training": share}
+        attributes = {VALUES: {"lt": 4}, METRICS: figures}
         study.add_trial(create_trial(values=[teachers, 9], user_attrs=attributes))
     lines = Sweep(folder).table().splitlines()
     assert lines[1].split()[:2] == ["1", "complete"]
@@ -126,9 +126,9 @@ def test_before_its_study_is_there_a_sweep_has_no_rows(elsewhere):
 )  # fmt: skip
 def test_why_there_is_no_result(elsewhere, status, error, code, words):
     sweep = Sweep(written("x", TRAINED, **status))
-    with pytest.raises(error, match=f"(?s){words}") as found:
+    with pytest.raises(error, match=f"(?s){words}") as caught:
         _ = sweep.result
-    assert found.value.exit_code == code
+    assert caught.value.exit_code == code
 
 
 def test_a_result_is_found_by_the_name_of_the_study(sweep):
@@ -179,24 +179,24 @@ def test_a_folder_that_cannot_be_written_starts_nothing(elsewhere):
 
 class Console:
     def __init__(self):
-        self.said = []
+        self.printed = []
 
     def print(self, text, **how):
-        self.said.append(str(text))
+        self.printed.append(str(text))
 
 
 @pytest.fixture
 def lines():
-    made = ProgressLines()
-    made.console = Console()
-    return made
+    progress = ProgressLines()
+    progress.console = Console()
+    return progress
 
 
 def done(number, top1, **more):
-    found = None if top1 is None else {"validation_top1": top1}
+    metrics = None if top1 is None else {"validation_top1": top1}
     facts = {"state": "complete", "feasible": True, "seconds": 0.1, "of_trials": 30}
     return event(
-        "trial_done", number=number, ended=number + 1, values_found=found, **facts | more
+        "trial_done", number=number, ended=number + 1, values_found=metrics, **facts | more
     )
 
 
@@ -210,7 +210,7 @@ def test_quick_trials_are_lines_where_they_are_the_best_so_far(lines):
     lines.on_event(started())
     for number, top1 in enumerate((50.0, 40.0, 60.0)):
         lines.on_event(done(number, top1))
-    assert lines.console.said == [
+    assert lines.console.printed == [
         "sweep s: validation_top1",
         "  1/30  trial 0  validation_top1 50  0.1 s  best so far",
         "  3/30  trial 2  validation_top1 60  0.1 s  best so far",
@@ -221,16 +221,16 @@ def test_less_is_better_where_the_sweep_says_so(lines):
     lines.on_event(started("minimize"))
     for number, top1 in enumerate((50.0, 40.0, 60.0)):
         lines.on_event(done(number, top1))
-    assert [line.split()[2] for line in lines.console.said[1:]] == ["0", "1"]
+    assert [line.split()[2] for line in lines.console.printed[1:]] == ["0", "1"]
 
 
 def test_every_twentieth_and_each_slow_trial_is_a_line(lines):
     lines.on_event(started())
     for number in range(21):
         lines.on_event(done(number, 50.0 - number))
-    assert [line.split()[0] for line in lines.console.said[1:]] == ["1/30", "20/30"]
+    assert [line.split()[0] for line in lines.console.printed[1:]] == ["1/30", "20/30"]
     lines.on_event(done(22, 1.0, seconds=3.0))
-    assert lines.console.said[-1].endswith("3.0 s")
+    assert lines.console.printed[-1].endswith("3.0 s")
 
 
 def test_failures_constraints_and_pruned_ones_are_said(lines):
@@ -238,7 +238,7 @@ def test_failures_constraints_and_pruned_ones_are_said(lines):
     lines.on_event(done(0, None, state="failed", error="no room\nat all", seconds=None))
     lines.on_event(done(1, 99.0, feasible=False, seconds=2.0))
     lines.on_event(done(2, None, state="pruned", epoch=4, seconds=2.0))
-    assert lines.console.said[1:] == [
+    assert lines.console.printed[1:] == [
         "  1/30  trial 0 failed: no room",
         "  2/30  trial 1  validation_top1 99  2.0 s  breaks a constraint",
         "  3/30  trial 2 pruned after 4 epochs",

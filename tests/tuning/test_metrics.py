@@ -1,4 +1,4 @@
-"""What a trial came to, from its result and its events."""
+"""Metrics of a trial, from its result and its events."""
 
 from tests_support import event
 
@@ -22,8 +22,8 @@ def test_teacher_seconds_are_teachers_times_time():
 
 
 def test_a_run_without_a_global_model_has_none():
-    found = metrics.metric("global_top1", simulated=False)
-    assert found.value({"student_top1": 3.0}, ()) is None
+    metric = metrics.metric("global_top1", simulated=False)
+    assert metric.value({"student_top1": 3.0}, ()) is None
 
 
 def test_the_most_of_several_seeds():

@@ -45,27 +45,27 @@ def test_fresh_seeds_stand_beside_what_the_search_had():
         best=Spread(mean=79.5, std=0.75, values=[79.0, 80.0]),
         as_it_is=Spread(mean=70.0, std=None, values=[70.0]),
     )  # fmt: skip
-    said = str(replace(OUTCOME, confirmed=again))
-    assert "With fresh seeds [11, 12], validation_top1:" in said
-    assert "  the best: 79.5 ± 0.75\n" in said
-    assert "  the experiment as it is: 70\n" in said  # one seed has no spread
-    assert "(in the search, optimistic: 81.25)" in said
+    text = str(replace(OUTCOME, confirmed=again))
+    assert "With fresh seeds [11, 12], validation_top1:" in text
+    assert "  the best: 79.5 ± 0.75\n" in text
+    assert "  the experiment as it is: 70\n" in text  # one seed has no spread
+    assert "(in the search, optimistic: 81.25)" in text
 
 
 def test_it_ends_with_the_verdict():
     before, after = {11: 69.0, 12: 71.0, 13: 70.0}, {11: 79.0, 12: 80.0, 13: 79.5}
     judged = of_setting("validation_top1", before, after, 1, confirmed=True)
-    said = " ".join(str(replace(OUTCOME, verdict=judged)).split())
+    text = " ".join(str(replace(OUTCOME, verdict=judged)).split())
     assert (
         "the setting helped by 9.5 (8.26 to 10.7 with 95 % confidence: 3 fresh seeds)"
-        in said
+        in text
     )
 
 
 def test_it_comes_back_from_json():
     judged = of_setting("validation_top1", {0: 69.0}, {0: 70.0}, 1, confirmed=False)
-    for found in (OUTCOME, replace(OUTCOME, verdict=judged)):
-        assert from_builtins(SweepOutcome, to_builtins(found)) == found
+    for outcome in (OUTCOME, replace(OUTCOME, verdict=judged)):
+        assert from_builtins(SweepOutcome, to_builtins(outcome)) == outcome
 
 
 def test_a_notebook_shows_the_result_in_words_and_nothing_of_it_is_markup():

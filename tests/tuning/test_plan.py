@@ -53,9 +53,9 @@ def test_trials_on_gpus_are_as_many_as_these(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    own = {"overrides": {"train.device": "cuda", "train.threads": 4}}
-    assert plan.jobs_of(*planned(**own)) == 3  # threads are no matter there
-    assert plan.jobs_of(*planned(jobs=9, **own)) == 3
+    on_gpus = {"overrides": {"train.device": "cuda", "train.threads": 4}}
+    assert plan.jobs_of(*planned(**on_gpus)) == 3  # threads are no matter there
+    assert plan.jobs_of(*planned(jobs=9, **on_gpus)) == 3
 
 
 def test_the_source_that_a_trials_result_is_of():

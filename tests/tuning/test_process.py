@@ -9,9 +9,7 @@ from scripted_sweeps import SweepFromInside, events, simulated, spec_at, told, t
 from small_sweeps import SIMULATED, TRAINED, searched
 
 import kdlab
-from kdlab.errors import (
-    BadInput,
-)
+from kdlab.errors import BadInput
 from kdlab.tuning.trial_workers import TrialOrder
 
 
@@ -24,12 +22,12 @@ def test_a_simulated_sweep_leaves_its_best_as_a_card_and_its_pictures(elsewhere)
     assert {"study", "best", "confirmed", "trials", "driver_ms_per_trial"} <= set(result)
     assert {"sweep_dir", "status"} <= set(result)
     assert result["trials"]["complete"] == 12
-    found = result["best"]["metrics"]
-    assert found["of_n_training"] >= 0.9
+    metrics = result["best"]["metrics"]
+    assert metrics["of_n_training"] >= 0.9
     rows = [row for row in sweep.rows() if row.feasible]
-    assert all(row.values["teachers"] >= found["teachers"] for row in rows)
+    assert all(row.values["teachers"] >= metrics["teachers"] for row in rows)
     card = yaml.safe_load((sweep.path / "best/registry/simulations/small.yaml").read_text())
-    assert card["cases"][0]["teachers"] == found["teachers"]
+    assert card["cases"][0]["teachers"] == metrics["teachers"]
     assert "teachers" in sweep.table()
     assert "data:image/svg+xml" in sweep._repr_html_()
     drawn = {p.name for p in sweep.pictures()}
@@ -38,7 +36,7 @@ def test_a_simulated_sweep_leaves_its_best_as_a_card_and_its_pictures(elsewhere)
     assert [e.state for e in events(inside, "sweep_done")] == ["finished"]
 
 
-def test_the_best_of_an_earlier_sweep_is_tried_first(here):
+def test_the_best_of_an_earlier_sweep_is_tried_first(no_pictures):
     first = SweepFromInside(SIMULATED, simulated).sweep.result
     warm = {"study": "small", "best": 2}
     wider = SIMULATED["space"] | {"per_teacher": {"low": 1, "high": 4}}
@@ -55,7 +53,7 @@ def test_the_best_of_an_earlier_sweep_is_tried_first(here):
     assert not (again.path.parent / "other").exists()
 
 
-def test_a_sweep_finds_confirms_and_keeps_the_best(here):
+def test_a_sweep_finds_confirms_and_keeps_the_best(no_pictures):
     def with_weights(child, order):
         network = Path(order.run) / "members/none/seed0/student.safetensors"
         network.parent.mkdir(parents=True)
@@ -71,9 +69,9 @@ def test_a_sweep_finds_confirms_and_keeps_the_best(here):
     assert again["seeds"] == [11, 12]
     as_it_is = [top1({"seeds": [s], "train": {"lr": 0.05}}) for s in (11, 12)]
     assert again["as_it_is"]["values"] == as_it_is
-    found = {"lr": best["set"]["train.lr"]}
+    recipe = {"lr": best["set"]["train.lr"]}
     assert again["best"]["values"] == [
-        top1({"seeds": [s], "train": found}) for s in (11, 12)
+        top1({"seeds": [s], "train": recipe}) for s in (11, 12)
     ]
     assert again["optimistic"] == best["values"]["validation_top1"]
     assert again["failed"] == {}
@@ -85,13 +83,13 @@ def test_a_sweep_finds_confirms_and_keeps_the_best(here):
     )
     with pytest.raises(BadInput, match=r"exists already"):
         sweep.save("tuned")
-    kept = {p.parents[3] for p in sweep.path.glob("trials/*/**/*.safetensors")}
-    assert kept == {Path(best["run_dir"])}  # the weights of the others are gone
-    (said,) = events(inside, "searched")
-    assert said.best == best["number"]
+    runs = {p.parents[3] for p in sweep.path.glob("trials/*/**/*.safetensors")}
+    assert runs == {Path(best["run_dir"])}  # the weights of the others are gone
+    (summary,) = events(inside, "searched")
+    assert summary.best == best["number"]
 
 
-def test_a_trial_trains_all_seeds_without_mlflow_of_its_own(here):
+def test_a_trial_trains_all_seeds_without_mlflow_of_its_own(no_pictures):
     inside = SweepFromInside(TRAINED, train, seeds=[3, 4], trials=1)
     spec = spec_at(TrialOrder(number=0, run=str(inside.folder.trial(0))))
     assert spec["seeds"] == [3, 4]
@@ -100,7 +98,7 @@ def test_a_trial_trains_all_seeds_without_mlflow_of_its_own(here):
 
 
 @pytest.mark.long
-def test_sqlite_and_a_time_limit(here):
+def test_sqlite_and_a_time_limit(no_pictures):
     limits = {"storage": "sqlite", "time_limit_s": 1e-6, "trials": 5000}
     inside = SweepFromInside(SIMULATED, simulated, jobs=1, **limits)
     result = inside.sweep.result

@@ -1,4 +1,4 @@
-"""What may go wrong with a sweep: kills, full disks, stops, lost pools; within one process."""
+"""Faults of a sweep within one process: kills, full disks, stops, lost pools."""
 
 import errno
 import itertools
@@ -35,7 +35,7 @@ from kdlab.tuning.trial_workers import StopTrial, TrialEnded
 
 
 class KilledError(BaseException):
-    """Nothing of the driver's own runs after it."""
+    """A kill, which the driver cannot handle as an error."""
 
 
 def killed_after(looks):
@@ -53,8 +53,8 @@ MANY = {"trials": 16, "jobs": 2}
 
 
 @pytest.mark.long
-def test_a_driver_killed_at_any_moment_loses_nothing(here):
-    """What was told stays told; trials under way are tried again; the number is kept."""
+def test_a_driver_killed_at_any_moment_loses_nothing(no_pictures):
+    """Ended trials keep their values, running ones are tried again, none is left out."""
     chance, known = random.Random(5), {}
     for _ in range(4):
         answers = itertools.count()
@@ -77,7 +77,7 @@ def test_a_driver_killed_at_any_moment_loses_nothing(here):
     assert counted(inside.sweep) == [TrialState.COMPLETE] * 16
 
 
-def test_a_full_disk_loses_no_trial(here):
+def test_a_full_disk_loses_no_trial(no_pictures):
     """The journal cannot grow; with room again the same command goes on."""
     count = itertools.count()
 
@@ -99,7 +99,7 @@ def test_a_full_disk_loses_no_trial(here):
     assert {n: told(again)[n] for n in known} == known
 
 
-def test_a_full_disk_of_a_worker_ends_the_sweep_and_no_trial(here):
+def test_a_full_disk_of_a_worker_ends_the_sweep_and_no_trial(no_pictures):
     """Its weights cannot be written: that is no fault of the trial."""
 
     def full(child, order):
@@ -114,7 +114,7 @@ def test_a_full_disk_of_a_worker_ends_the_sweep_and_no_trial(here):
     assert counted(again) == [TrialState.COMPLETE] * 4
 
 
-def test_a_killed_worker_costs_its_trial_alone(here):
+def test_a_killed_worker_costs_its_trial_alone(no_pictures):
     deaths = [0, 1, 2]
 
     def mortal(child, order):
@@ -130,7 +130,7 @@ def test_a_killed_worker_costs_its_trial_alone(here):
     assert len(inside.hosts.children) == 3  # another one took its place
 
 
-def test_workers_that_never_come_up_end_the_sweep(here):
+def test_workers_that_never_come_up_end_the_sweep(no_pictures):
     class Stillborn(Hosts):
         def start(self, module, config, log, pulse):
             self.children.append(ScriptedChild())
@@ -143,7 +143,7 @@ def test_workers_that_never_come_up_end_the_sweep(here):
     assert len(inside.hosts.children) == 3
 
 
-def test_workers_of_a_cluster_are_started_by_its_hosts(here, monkeypatch):
+def test_workers_of_a_cluster_are_started_by_its_hosts(no_pictures, monkeypatch):
     """Where a machine is lost, its trial is done by another one."""
     hosted, at = [], []
 
@@ -176,9 +176,9 @@ def test_workers_of_a_cluster_are_started_by_its_hosts(here, monkeypatch):
     assert [e.order for e in events(inside, "local_model_lost")] == [1]
 
 
-def test_a_stop_ends_gracefully_and_the_same_command_goes_on(here):
+def test_a_stop_ends_gracefully_and_the_same_command_goes_on(no_pictures):
     def until_told(child, order):
-        """The first is under way until it is told to stop; all others end at once."""
+        """A trial runs until it is told to stop."""
         if isinstance(order, StopTrial):
             return TrialEnded(order.number, "stopped", "stopped by the user")
         return None
@@ -198,7 +198,7 @@ def test_a_stop_ends_gracefully_and_the_same_command_goes_on(here):
     assert attach_sweep("small").result == again.result
 
 
-def test_failed_trials_are_kept_with_their_error(here):
+def test_failed_trials_are_kept_with_their_error(no_pictures):
     """A batch that the pool's upper threshold cannot hold is no spec; the search goes on."""
     batches = {"train.batch": {"choices": [16, 4096]}}
     overrides = {"soft_labels": {"type": "cluster/served", "ut": 512}, "train.epochs": 1}
@@ -220,12 +220,12 @@ def test_failed_trials_are_kept_with_their_error(here):
 
 @pytest.fixture
 def pool(monkeypatch):
-    """Stands in for the teachers that a sweep has in common: what became of it."""
+    """Stands in for the pool that all trials share, and counts its starts and ends."""
     seen = {"started": 0, "closed": 0}
 
     class Pools:
         def __init__(self, run, setup, emit, stop, *, others):
-            assert others  # answers are kept: trials ask for the same
+            assert others  # the pool keeps its answers: trials ask for the same
             seen["folder"] = run.path
 
         def teacher_pool(self):
@@ -243,7 +243,7 @@ def pool(monkeypatch):
 SERVED = {"experiment": "smoke/served", "overrides": {"soft_labels.at_most": 1}}
 
 
-def test_trials_share_one_pool_and_pruned_ones_are_stopped(here, pool, monkeypatch):
+def test_trials_share_one_pool_and_pruned_ones_are_stopped(no_pictures, pool, monkeypatch):
     monkeypatch.setattr("kdlab.tuning.driver._WATCH_S", 0.0)
     addresses = []
 
@@ -277,7 +277,9 @@ def test_trials_share_one_pool_and_pruned_ones_are_stopped(here, pool, monkeypat
     assert "No trial completed" in inside.sweep.status.error
 
 
-def test_a_pool_that_is_gone_ends_the_sweep_rather_than_all_trials(here, pool, monkeypatch):
+def test_a_pool_that_is_gone_ends_the_sweep_rather_than_all_trials(
+    no_pictures, pool, monkeypatch
+):
     def gone(address, operation, tls):
         raise SchedulerUnreachable(address, 1.0, "nobody answers")
 

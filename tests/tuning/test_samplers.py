@@ -31,7 +31,7 @@ def test_a_sampler_is_optunas_of_that_name(name, kind):
 
 
 def test_a_study_with_trials_does_not_draw_the_same_again():
-    """Each of them is asked by its own seed, that of the sweep and what is there already."""
+    """A sampler's seed is the sweep's plus the number of trials that are there already."""
     random = spec(sampler={"name": "random", "seed": 4})
 
     def drawn(before):
@@ -40,8 +40,8 @@ def test_a_study_with_trials_does_not_draw_the_same_again():
 
     assert drawn(0) == drawn(0)
     assert drawn(0) != drawn(7)
-    other = spec(sampler={"name": "random", "seed": 11})
-    assert drawn(7) == optuna.create_study(sampler=samplers.sampler(other)).ask(
+    shifted = spec(sampler={"name": "random", "seed": 11})
+    assert drawn(7) == optuna.create_study(sampler=samplers.sampler(shifted)).ask(
     ).suggest_float("x", 0, 1)  # fmt: skip
     samplers.sampler(spec(sampler={"name": "random"}), 7)  # no seed: nothing to count from
 
@@ -49,11 +49,11 @@ def test_a_study_with_trials_does_not_draw_the_same_again():
 def test_options_of_a_pruner_reach_it_and_one_may_wrap_another():
     inner = {"name": "median", "n_startup_trials": 3}
     wrapped = {"name": "patient", "wrapped_pruner": inner, "patience": 2}
-    made = samplers.pruner(spec(pruner=wrapped))
-    assert type(made) is optuna.pruners.PatientPruner
-    assert type(made._wrapped_pruner) is optuna.pruners.MedianPruner
-    assert made._wrapped_pruner._n_startup_trials == 3
-    assert made._patience == 2
+    pruner = samplers.pruner(spec(pruner=wrapped))
+    assert type(pruner) is optuna.pruners.PatientPruner
+    assert type(pruner._wrapped_pruner) is optuna.pruners.MedianPruner
+    assert pruner._wrapped_pruner._n_startup_trials == 3
+    assert pruner._patience == 2
     assert type(samplers.pruner(spec())) is optuna.pruners.NopPruner
 
 

@@ -12,20 +12,20 @@ CARD = "simulations/edl_dist/laptop"
 
 
 def spec(*cases):
-    """The laptop, and others like it with so many teachers."""
-    (own,) = compose_card(CARD).data["cases"]
-    several = [own | {"name": f"{count}", "teachers": count} for count in cases]
+    """The simulation of the card, with one case for each number of teachers."""
+    (case,) = compose_card(CARD).data["cases"]
+    several = [case | {"name": f"{count}", "teachers": count} for count in cases]
     return construct(SimulationSpec, compose_card(CARD, [{"cases": several, "steps": 40}]))
 
 
 def test_the_worst_case_counts_for_speed_and_memory_and_all_for_costs():
-    one, other = simulated(spec(1)), simulated(spec(8))
+    slow, quick = simulated(spec(1)), simulated(spec(8))
     both = simulated(spec(1, 8))
-    assert one["of_n_training"] < 0.3 < other["of_n_training"] <= 1  # one teacher of five
-    assert both["of_n_training"] == one["of_n_training"]
+    assert slow["of_n_training"] < 0.3 < quick["of_n_training"] <= 1  # one teacher of five
+    assert both["of_n_training"] == slow["of_n_training"]
     assert both["teachers"] == 9
-    assert both["volume_max"] == max(one["volume_max"], other["volume_max"])
-    rates = one["samples_per_second"] + other["samples_per_second"]
+    assert both["volume_max"] == max(slow["volume_max"], quick["volume_max"])
+    rates = slow["samples_per_second"] + quick["samples_per_second"]
     assert both["samples_per_second"] == pytest.approx(rates)
     assert both["samples_lost"] == 0
 

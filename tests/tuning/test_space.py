@@ -72,8 +72,8 @@ def test_the_experiment_as_it_is_is_tried_where_the_space_holds_it():
 
 def test_what_is_enqueued_is_named_as_optuna_names_it():
     search = searched(SIMULATED)
-    said = search.space.parameters({"cases.0.teachers": 2, "lt": 4, "ut": 8})
-    assert said == {"cases.0.teachers": 2, "lt": 4, "ut / lt": 2}
+    parameters = search.space.parameters({"cases.0.teachers": 2, "lt": 4, "ut": 8})
+    assert parameters == {"cases.0.teachers": 2, "lt": 4, "ut / lt": 2}
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_naming_a_part_that_is_there_keeps_its_other_keys():
     loss = {"choices": ["losses/hinton", "losses/dkd"]}
     search = searched(TRAINED, overrides=keys, space=space(loss=loss))
     same = search.space.composed({"loss": "losses/hinton"}).data["loss"]
-    other = search.space.composed({"loss": "losses/dkd"}).data["loss"]
+    replaced = search.space.composed({"loss": "losses/dkd"}).data["loss"]
     assert same["hard_weight"] == 0.25
-    assert other == {"type": "losses/dkd"}
+    assert replaced == {"type": "losses/dkd"}
 
 
 def test_a_grid_needs_steps():
@@ -208,8 +208,8 @@ def test_the_spec_comes_back_from_its_yaml():
 
 
 def test_what_a_trial_of_an_earlier_sweep_lacked_is_as_it_is():
-    own = searched(TRAINED).space
-    assert own.completed({"train.lr": 0.2, "loss.temperature": 3}) == {
+    domain = searched(TRAINED).space
+    assert domain.completed({"train.lr": 0.2, "loss.temperature": 3}) == {
         "train.lr": 0.2,
         "train.momentum": 0.9,
     }
@@ -217,17 +217,17 @@ def test_what_a_trial_of_an_earlier_sweep_lacked_is_as_it_is():
 
 def test_a_part_that_is_there_already_is_no_change():
     loss = {"choices": ["losses/hinton", "losses/dkd"]}
-    own = searched(TRAINED, space=space(loss=loss)).space
-    assert own.changed({"loss": "losses/hinton"}) == {}
-    assert own.changed({"loss": "losses/dkd"}) == {"loss": "losses/dkd"}
-    assert own.changed({"train.lr": 0.05}) == {"train.lr": 0.05}  # numbers are always named
+    domain = searched(TRAINED, space=space(loss=loss)).space
+    assert domain.changed({"loss": "losses/hinton"}) == {}
+    assert domain.changed({"loss": "losses/dkd"}) == {"loss": "losses/dkd"}
+    assert domain.changed({"train.lr": 0.05}) == {"train.lr": 0.05}  # always, for numbers
 
 
 def test_the_part_of_a_card_is_the_choice_that_makes_the_same():
     """An experiment that spells out what a card holds is tried as it is by that card."""
     students = {"choices": ["students/digits_tiny", "students/digits_small"]}
-    own = searched(TRAINED, space=space(student=students)).space
-    assert own.as_it_is() == {"student": "students/digits_tiny"}
+    domain = searched(TRAINED, space=space(student=students)).space
+    assert domain.as_it_is() == {"student": "students/digits_tiny"}
 
 
 @pytest.mark.parametrize(
@@ -242,8 +242,8 @@ def test_the_part_of_a_card_is_the_choice_that_makes_the_same():
     ],
 )
 def test_why_values_do_not_lie_in_the_space(values, message):
-    found = list(searched(SIMULATED).space.faults_of(values))
-    assert any(message in fault for fault in found), found
+    reasons = list(searched(SIMULATED).space.faults_of(values))
+    assert any(message in fault for fault in reasons), reasons
 
 
 def test_what_optuna_calls_a_factor():

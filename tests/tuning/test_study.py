@@ -40,14 +40,14 @@ def test_a_journal_of_nothing_but_a_torn_line(tmp_path):
 
 
 def test_a_study_of_another_sweep_is_not_gone_on_with(tmp_path):
-    search, other = searched(SIMULATED), searched(SIMULATED, overrides={"steps": 30})
+    search, changed = searched(SIMULATED), searched(SIMULATED, overrides={"steps": 30})
     folder = SweepFolder(tmp_path)
     check_hash(folder, search.hash, "small")  # nothing is there yet
     folder.spec.write_text("x")
     (tmp_path / "experiment.json").write_text(f'{{"spec_hash": "{search.hash}"}}')
     check_hash(folder, search.hash, "small")
     with pytest.raises(BadInput, match=r"(?s)another sweep.*--study") as error:
-        check_hash(folder, other.hash, "other")
+        check_hash(folder, changed.hash, "other")
     assert error.value.exit_code == 2
     assert search.hash in str(error.value)
 
@@ -62,12 +62,12 @@ def test_an_unknown_study(elsewhere):
         find("x")
 
 
-def trial(values, **found):
+def trial(values, **metrics):
     return create_trial(
         values=values,
         params={},
         distributions={},
-        user_attrs={"metrics": found, VALUES: {}},
+        user_attrs={"metrics": metrics, VALUES: {}},
     )
 
 
@@ -103,7 +103,7 @@ def test_no_trial_ended_well():
 
 
 class NoWorkers:
-    """Nobody is there yet: what a driver does before the first trial."""
+    """No worker is idle: a driver does only what comes before the first trial."""
 
     def idle(self):
         return []
@@ -124,7 +124,7 @@ def driver(study, search):
 
 
 def test_trials_under_way_are_tried_again_once(tmp_path):
-    """Whenever the driver before was killed: also between its two writes."""
+    """Also where the driver before was killed between its two writes."""
     search = searched(SIMULATED)
     study = open_at(tmp_path / "s", search)
     for _ in range(3):
@@ -138,7 +138,7 @@ def test_trials_under_way_are_tried_again_once(tmp_path):
 
 
 def test_what_was_enqueued_is_tried_again_whole(tmp_path):
-    """Killed after it was asked for and before all of its values were."""
+    """The driver was killed when the trial had some of its values."""
     search = searched(SIMULATED)
     study = open_at(tmp_path / "s", search)
     driver(study, search)._enqueue()
@@ -153,10 +153,10 @@ def test_what_was_enqueued_is_tried_again_whole(tmp_path):
 def test_an_interrupted_enqueueing_is_ended(tmp_path):
     search = searched(SIMULATED, enqueue=[{"cases.0.teachers": 2, "lt": 2, "ut": 8}])
     study = open_at(tmp_path / "s", search)
-    own = driver(study, search)
+    runner = driver(study, search)
     study.set_user_attr = lambda *_: 1 / 0  # it is killed before it has noted the end
     with pytest.raises(ZeroDivisionError):
-        own._enqueue()
+        runner._enqueue()
     again = open_at(tmp_path / "s", search)
     driver(again, search)._enqueue()
     driver(again, search)._enqueue()
@@ -168,8 +168,7 @@ def test_a_study_that_goes_on_draws_other_points(tmp_path):
 
     def drawn():
         study = open_at(tmp_path / "s", search)
-        found = [search.space.suggest(study.ask())["lt"] for _ in range(4)]
-        return found
+        return [search.space.suggest(study.ask())["lt"] for _ in range(4)]
 
     assert not set(drawn()) & set(drawn())
 
@@ -187,9 +186,9 @@ def test_a_trial_with_a_follower_gets_no_second_one(tmp_path):
 def test_a_trial_that_is_lost_too_often_fails(tmp_path):
     search = searched(SIMULATED, retries=1)
     study = open_at(tmp_path / "s", search)
-    own = driver(study, search)
-    own.verdicts.requeue(RunningTrial(study.ask()), "signal 9")
-    own.verdicts.requeue(RunningTrial(study.ask()), "signal 9")
+    runner = driver(study, search)
+    runner.verdicts.requeue(RunningTrial(study.ask()), "signal 9")
+    runner.verdicts.requeue(RunningTrial(study.ask()), "signal 9")
     assert study.trials[1].user_attrs["error"].startswith("lost 2 times")
     assert not [t for t in study.trials if t.state == TrialState.WAITING]
     assert best.counts(study).ended == 1
@@ -198,12 +197,12 @@ def test_a_trial_that_is_lost_too_often_fails(tmp_path):
 def test_a_stop_by_the_user_is_no_loss(tmp_path):
     search = searched(SIMULATED, retries=1)
     study = open_at(tmp_path / "s", search)
-    own = driver(study, search)
+    runner = driver(study, search)
     for _ in range(5):
-        own.verdicts.requeue(RunningTrial(study.ask()), "was stopped", counts=False)
+        runner.verdicts.requeue(RunningTrial(study.ask()), "was stopped", counts=False)
     assert len([t for t in study.trials if t.state == TrialState.WAITING]) == 1
 
 
 def test_a_study_stays_what_it_was_when_fields_go():
-    """`real` went: a study of before goes on."""
+    """The key `real` was removed, and studies from before that continue."""
     assert searched(TRAINED).hash == "4a64b125ed68472b"

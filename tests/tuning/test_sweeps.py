@@ -41,7 +41,7 @@ def counted(sweep):
     return [t.state for t in trials if t.number not in again]
 
 
-def told(sweep):
+def values_of(sweep):
     """Values of the trials that have ended well, by number."""
     return {
         t.number: t.values for t in sweep.study.trials if t.state == TrialState.COMPLETE
@@ -62,7 +62,7 @@ def words(process):
 
 @pytest.mark.slow("a sweep and its workers, each a Python with torch, twice")
 def test_a_killed_worker_and_a_stop_lose_no_trial(sweeps):
-    """The same command goes on; what a trial comes to is the mean of its seeds."""
+    """The command continues the sweep; a trial's value is the mean of its seeds."""
     small = {"overrides": {"train.epochs": 8}, "seeds": [3, 4], "trials": 3, "jobs": 2}
     sweep = sweeps(TRAINED, **small)
     until(lambda: list(select(sweep.folder.events, "trial_started")))
@@ -90,13 +90,13 @@ def test_a_simulated_sweep(sweeps):
     result = sweep.result
     assert set(result) >= KEYS
     assert result["trials"]["complete"] == 12
-    found = result["best"]["metrics"]
-    assert found["of_n_training"] >= 0.9
+    best = result["best"]["metrics"]
+    assert best["of_n_training"] >= 0.9
     assert all(
-        row.values["teachers"] >= found["teachers"] for row in sweep.rows() if row.feasible
+        row.values["teachers"] >= best["teachers"] for row in sweep.rows() if row.feasible
     )
     card = yaml.safe_load((sweep.path / "best/registry/simulations/small.yaml").read_text())
-    assert card["cases"][0]["teachers"] == found["teachers"]
+    assert card["cases"][0]["teachers"] == best["teachers"]
     assert "teachers" in sweep.table()
     assert "data:image/svg+xml" in sweep._repr_html_()
     assert {"history.png", "pareto.png"} <= {p.name for p in sweep.pictures()}
@@ -129,7 +129,7 @@ def test_a_sweep_finds_confirms_and_keeps_the_best(sweeps, elsewhere):
     sweep.wait(timeout_s=600)
     result = sweep.result
     best = result["best"]
-    assert best["values"]["validation_top1"] == max(v[0] for v in told(sweep).values())
+    assert best["values"]["validation_top1"] == max(v[0] for v in values_of(sweep).values())
     again = result["confirmed"]
     assert len(again["best"]["values"]) == len(again["as_it_is"]["values"]) == 2
     assert again["optimistic"] == best["values"]["validation_top1"]
@@ -141,10 +141,10 @@ def test_a_sweep_finds_confirms_and_keeps_the_best(sweeps, elsewhere):
     )
     with pytest.raises(BadInput, match=r"exists already"):
         sweep.save("tuned")
-    kept = {
+    runs = {
         p.parent.parent.parent.parent for p in sweep.path.glob("trials/*/**/*.safetensors")
     }
-    assert kept == {type(sweep.path)(best["run_dir"])}  # the weights of the others are gone
+    assert runs == {type(sweep.path)(best["run_dir"])}  # the weights of the others are gone
     in_mlflow(result, sweep)
 
 
@@ -168,9 +168,9 @@ def in_mlflow(result, sweep):
     }
     assert all(r.info.status == "FINISHED" for r in confirming)
     of_best = [r for r in confirming if r.data.tags["kdlab.confirms"] == "best"]
-    found = [r.data.metrics["learning/validation_top1"] for r in of_best]
+    values = [r.data.metrics["learning/validation_top1"] for r in of_best]
     # The last of each training, as result and curve have it.
-    assert sorted(found) == pytest.approx(sorted(result["confirmed"]["best"]["values"]))
+    assert sorted(values) == pytest.approx(sorted(result["confirmed"]["best"]["values"]))
     (best,) = [r for r in children if r.data.tags.get("kdlab.best")]
     assert int(best.data.tags["kdlab.trial"]) == result["best"]["number"]
     assert (
@@ -186,19 +186,19 @@ MANY = {"trials": 60, "overrides": {"steps": 60}, "jobs": 2}
 
 @pytest.mark.nightly
 def test_a_driver_killed_at_any_moment_loses_nothing(sweeps):
-    """What was told stays told; trials under way are tried again; the number is kept."""
+    """Ended trials keep their values, running ones are tried again, none is left out."""
     chance, known = random.Random(5), {}
     for _ in range(6):
         known = known_after_a_kill(sweeps, known, chance.uniform(0, 0.4))
     sweep = sweeps(SIMULATED, **MANY).wait(timeout_s=600)
     assert sweep.result["trials"]["complete"] == 60
     assert sweep.result["trials"]["tried_again"] >= 1
-    assert {n: told(sweep)[n] for n in known} == known
+    assert {n: values_of(sweep)[n] for n in known} == known
     assert len(counted(sweep)) == 60
 
 
 def known_after_a_kill(sweeps, known, seconds):
-    """The sweep goes on until it has told something new, and then is killed."""
+    """Continue the sweep until one more trial has ended, then kill it; return all values."""
     sweep = sweeps(SIMULATED, **MANY)
     until(
         lambda: (
@@ -216,7 +216,7 @@ def known_after_a_kill(sweeps, known, seconds):
 
 def list_of(sweep):
     try:
-        return told(sweep)
+        return values_of(sweep)
     except (kdlab.KdlabError, KeyError):
         return {}
 
@@ -233,11 +233,11 @@ def test_a_full_disk_loses_no_trial(sweeps):
     assert "The disk did not take" in sweep.status.error
     with pytest.raises(RunFailed, match=r"kdlab sweep .*--study small"):
         _ = sweep.result
-    known = told(sweep)
+    known = values_of(sweep)
     assert len(known) > 5
     sweep = sweeps(SIMULATED, **MANY).wait(timeout_s=600)
     assert sweep.result["trials"]["complete"] == 60
-    assert {n: told(sweep)[n] for n in known} == known
+    assert {n: values_of(sweep)[n] for n in known} == known
 
 
 @pytest.mark.nightly
@@ -414,11 +414,11 @@ def test_the_command_ends_with_one_object(kdlab_home, elsewhere, kdlab_cli):
     assert set(result) >= KEYS
     assert result["study"] == "mine"
     assert result["trials"]["total"] == 5
-    other = elsewhere / "other.yaml"
-    other.write_text(yaml.safe_dump(SIMULATED | {"overrides": {"steps": 33}}))
-    code, _, said = kdlab_cli("sweep", str(other), "--study", "mine")
+    changed = elsewhere / "other.yaml"
+    changed.write_text(yaml.safe_dump(SIMULATED | {"overrides": {"steps": 33}}))
+    code, _, err = kdlab_cli("sweep", str(changed), "--study", "mine")
     assert code == 2
-    assert "another sweep" in said
+    assert "another sweep" in err
     assert RunFolder(elsewhere / "runs/sweeps/mine").raw_status().state == "finished"
 
 

@@ -47,4 +47,4 @@ def test_it_neither_follows_its_events_nor_draws(begun):
 def test_the_pool_of_the_sweep_serves_it_and_is_not_closed_by_it(begun):
     process = begun(ADDRESS)
     assert process.pools.teacher_pool() is ADDRESS
-    process.pools.close()  # nothing is asked, and nobody is told
+    process.pools.close()  # sends nothing to the pool

@@ -1,4 +1,4 @@
-"""A process that carries out trials: orders in, ends out; what goes wrong is told of."""
+"""A process that carries out trials: orders in, ends out; failures are reported."""
 
 import errno
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from kdlab.tuning.trial_workers import StopTrial, TrialEnded, TrialOrder
 
 
 def carried_out(work, *messages):
-    """What is said about these orders."""
-    orders, said = OrderQueue(), []
+    """Return the ends that a worker reports of these orders."""
+    orders, reports = OrderQueue(), []
     for message in messages:
         orders.receive(message)
     orders.receive({"end": True})
-    orders.carry_out(work, lambda **facts: said.append(facts))
-    assert said.pop(0) == {"ready": True}
-    return [from_builtins(TrialEnded, facts) for facts in said]
+    orders.carry_out(work, lambda **facts: reports.append(facts))
+    assert reports.pop(0) == {"ready": True}
+    return [from_builtins(TrialEnded, facts) for facts in reports]
 
 
 def order(number, **more):
@@ -102,7 +102,7 @@ class LoadedCheckpoint:
 
 
 class Trial(Job):
-    """Ends as `does` says."""
+    """A job that ends with what `does` returns or raises."""
 
     done, late = RunDone, "MLflow is slow"
 
@@ -165,7 +165,7 @@ def test_an_error_is_the_trials_and_in_its_status(run):
 
 
 def test_a_full_disk_is_no_end_of_the_trial(run):
-    """The sweep ends by it, and the trial begins again in the folder it has."""
+    """The error ends the sweep; the trial will begin again in its folder."""
 
     def does(trial):
         raise OSError(errno.ENOSPC, "No space left on device")

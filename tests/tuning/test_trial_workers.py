@@ -1,4 +1,4 @@
-"""Workers for trials whose processes are a script."""
+"""Workers for trials; their processes are scripted."""
 
 import pytest
 
@@ -29,9 +29,9 @@ def workers(started, tmp_path):
         return started[-1]
 
     configs = []
-    made = TrialWorkers(2, tmp_path, simulates=True, gpus=("3",), start=start)
-    made.configs = configs
-    return made
+    workers = TrialWorkers(2, tmp_path, simulates=True, gpus=("3",), start=start)
+    workers.configs = configs
+    return workers
 
 
 def test_who_is_ready_gets_a_trial_and_is_free_after_it(workers, started):

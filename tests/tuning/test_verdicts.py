@@ -1,4 +1,4 @@
-"""What a study is told of a trial that has ended, and what people hear of it."""
+"""The verdict on a trial that has ended: in the study, and as an event."""
 
 import optuna
 import pytest
@@ -19,13 +19,13 @@ from kdlab.tuning.verdicts import (
 
 
 class Search:
-    """A study, its verdicts and what they said."""
+    """A study, its verdicts and the events that they emit."""
 
     def __init__(self, tree, **changes):
         spec = searched(tree, **changes).spec
         self.study = optuna.create_study(directions=spec.directions())
-        self.said = []
-        self.verdicts = Verdicts(spec, self.study, self.said.append)
+        self.events = []
+        self.verdicts = Verdicts(spec, self.study, self.events.append)
 
     def asked(self, run=None, **values):
         trial = self.study.ask()
@@ -45,7 +45,7 @@ def test_a_result_is_told_with_all_that_is_known_of_it():
     assert (search.last.state, search.last.values) == (TrialState.COMPLETE, [2.0, 40.0])
     known = {k: v for k, v in GOOD.items() if v is not None}
     assert search.last.user_attrs[METRICS] == known
-    (done,) = search.said
+    (done,) = search.events
     assert (done.state, done.feasible, done.ended, done.of_trials) == (
         "complete",
         True,
@@ -57,21 +57,21 @@ def test_a_result_is_told_with_all_that_is_known_of_it():
     assert len(search.verdicts.seconds) == 1
 
 
-@pytest.mark.parametrize(("found", "excess"), [(0.7, 0.2), (None, float("inf"))])
-def test_a_broken_constraint_is_a_result_that_is_not_feasible(found, excess):
+@pytest.mark.parametrize(("share", "excess"), [(0.7, 0.2), (None, float("inf"))])
+def test_a_broken_constraint_is_a_result_that_is_not_feasible(share, excess):
     search = Search(SIMULATED)
-    search.verdicts.finished(search.asked(), GOOD | {"of_n_training": found})
+    search.verdicts.finished(search.asked(), GOOD | {"of_n_training": share})
     assert search.last.state == TrialState.COMPLETE
-    assert search.said[0].feasible is False
-    told = search.last.system_attrs["constraints:of_n_training"]
-    assert told == pytest.approx(excess)
+    assert search.events[0].feasible is False
+    constraint = search.last.system_attrs["constraints:of_n_training"]
+    assert constraint == pytest.approx(excess)
 
 
 def test_a_result_without_an_objective_is_a_failure():
     search = Search(SIMULATED)
     search.verdicts.finished(search.asked(), {"teachers": 2})
     assert search.last.state == TrialState.FAIL
-    assert search.said[0].error == "the run has no volume_max"
+    assert search.events[0].error == "the run has no volume_max"
     assert search.verdicts.seconds == []
 
 
@@ -81,9 +81,9 @@ def test_what_a_result_lacks_is_taken_from_the_events_of_the_run(tmp_path):
         log.emit(event("step_logged", teachers=3, step=1, of_steps=2, loss=1.0))
     search = Search(TRAINED, objectives=[{"metric": "validation_top1"}])
     search.verdicts.finished(search.asked(tmp_path), {"validation_top1": 50.0})
-    found = search.last.user_attrs[METRICS]["teacher_seconds"]
-    assert 0 < found < 3 * 60  # of the two steps, which were written one after the other
-    assert search.said[0].run == str(tmp_path)
+    seconds = search.last.user_attrs[METRICS]["teacher_seconds"]
+    assert 0 < seconds < 3 * 60  # of the two steps, which were written one after the other
+    assert search.events[0].run == str(tmp_path)
 
 
 def test_a_pruned_trial_says_after_which_epoch():
@@ -92,20 +92,20 @@ def test_a_pruned_trial_says_after_which_epoch():
     state.reported = 4
     search.verdicts.pruned(state)
     assert search.last.state == TrialState.PRUNED
-    assert (search.said[0].state, search.said[0].epoch) == ("pruned", 4)
+    assert (search.events[0].state, search.events[0].epoch) == ("pruned", 4)
 
 
 def test_a_failure_is_kept_with_its_error_and_counts():
     search = Search(TRAINED)
     search.verdicts.failed(search.asked(), "no soft labels")
     assert search.last.user_attrs["error"] == "no soft labels"
-    assert (search.said[0].error, search.verdicts.ended) == ("no soft labels", 1)
+    assert (search.events[0].error, search.verdicts.ended) == ("no soft labels", 1)
 
 
 def test_of_an_earlier_driver_the_seconds_are_not_known():
     search = Search(TRAINED)
     search.verdicts.failed(RunningTrial(search.study.ask(), begun=0.0), "x")
-    assert search.said[0].seconds is None
+    assert search.events[0].seconds is None
 
 
 def test_the_same_values_once_more_name_whose_they_are():
@@ -123,7 +123,7 @@ def test_the_same_values_once_more_name_whose_they_are():
     again = search.study.ask()
     assert again.suggest_float("train.momentum", 0, 0.95) == 0.5
     assert again.suggest_float("train.lr", 0.001, 0.5) == old.params["train.lr"]
-    assert [(s.number, s.tries) for s in search.said] == [(0, 1)]
+    assert [(s.number, s.tries) for s in search.events] == [(0, 1)]
     assert search.verdicts.ended == 0
 
 

@@ -18,7 +18,7 @@ from kdlab.errors import DataError
 
 
 def noise(height, width, seed=0):
-    """Not a photo, but with edges and surfaces."""
+    """Return an image of random squares: it has edges and surfaces, as photos have."""
     chance = np.random.default_rng(seed)
     coarse = chance.integers(0, 256, (height // 6 + 1, width // 6 + 1, 3), np.uint8)
     return np.kron(coarse, np.ones((6, 6, 1), np.uint8))[:height, :width]
@@ -30,7 +30,7 @@ def encoded(pixels, kind="JPEG", **options):
     return raw.getvalue()
 
 
-def whole(raw, channels=3):
+def full_view(raw, channels=3):
     known = head(raw)
     box = Box(0, 0, known.width, known.height)
     return view(raw, known, box, (known.height, known.width), channels)
@@ -57,7 +57,7 @@ def test_a_jpeg_is_decoded_to_the_bytes_of_pillow(
     )
     assert head(raw).quick
     with Image.open(io.BytesIO(raw)) as image:
-        assert np.array_equal(whole(raw), np.asarray(image))
+        assert np.array_equal(full_view(raw), np.asarray(image))
 
 
 @settings(deadline=None, max_examples=examples(100))
@@ -77,14 +77,14 @@ def test_a_part_is_resized_as_torchvision_does(data):
             box.top, box.left, box.height, box.width, list(size),
             InterpolationMode.BILINEAR,
         ).permute(1, 2, 0).numpy().astype(np.int64)  # fmt: skip
-    found = view(raw, head(raw), box, size, 3).astype(np.int64)
-    assert found.shape == (*size, 3)
+    shown = view(raw, head(raw), box, size, 3).astype(np.int64)
+    assert shown.shape == (*size, 3)
     at_half = min(box.width / size[1], box.height / size[0]) >= 2
     if raw[:2] == b"\xff\xd8" and at_half:  # decoded smaller: near, not the same
-        assert abs(found - expected).mean() < 25
+        assert abs(shown - expected).mean() < 25
     else:
         # Its sums are rounded in another order for planes than for pixels.
-        assert abs(found - expected).max() <= 1
+        assert abs(shown - expected).max() <= 1
 
 
 @pytest.mark.parametrize("shrunk", [2, 4, 8])
@@ -93,11 +93,11 @@ def test_what_is_shown_small_is_decoded_small_and_looks_the_same(shrunk):
     pixels = np.stack([smooth / 2, smooth[::-1] / 2, smooth / 2], -1).astype(np.uint8)
     raw = encoded(pixels, quality=95)
     box, side = Box(37, 61, 384, 256), 256 // shrunk
-    found = view(raw, head(raw), box, (side, side), 3).astype(np.int64)
+    shown = view(raw, head(raw), box, (side, side), 3).astype(np.int64)
     with Image.open(io.BytesIO(raw)) as image:
         expected = reference.resized_crop(image, 61, 37, 256, 384, [side, side])
     steps = 1.5 * shrunk  # a part begins and ends at whole pixels of the smaller image
-    assert abs(found - np.asarray(expected, np.int64)).max() <= 2 + steps
+    assert abs(shown - np.asarray(expected, np.int64)).max() <= 2 + steps
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -109,10 +109,10 @@ def test_what_a_camera_says_of_its_orientation_is_carried_out(orientation):
     turned = orientation > 4
     assert (known.height, known.width) == ((60, 40) if turned else (40, 60))
     assert known.quick == (orientation == 1)
-    assert whole(raw).shape == (known.height, known.width, 3)
-    upright = whole(encoded(noise(40, 60)))
+    assert full_view(raw).shape == (known.height, known.width, 3)
+    upright = full_view(encoded(noise(40, 60)))
     if orientation == 3:
-        assert np.array_equal(whole(raw), upright[::-1, ::-1])
+        assert np.array_equal(full_view(raw), upright[::-1, ::-1])
 
 
 def bytes_of(image, kind, **options):
@@ -144,15 +144,15 @@ UNUSUAL = {
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_what_is_not_plain_is_decoded_as_the_docs_say(name):
     raw, colour = UNUSUAL[name]
-    found = whole(raw)
-    assert found.shape == (12, 10, 3)
-    assert abs(found.astype(int) - colour).max() <= 6
-    assert whole(raw, 1).shape == (12, 10, 1)
+    shown = full_view(raw)
+    assert shown.shape == (12, 10, 3)
+    assert abs(shown.astype(int) - colour).max() <= 6
+    assert full_view(raw, 1).shape == (12, 10, 1)
 
 
 def test_a_suffix_that_is_wrong_does_no_harm():
     """The bytes say what it is, not the name."""
-    assert whole(encoded(noise(20, 30), "PNG")).shape == (20, 30, 3)
+    assert full_view(encoded(noise(20, 30), "PNG")).shape == (20, 30, 3)
 
 
 def huge_png():
@@ -183,4 +183,4 @@ def huge_jpeg():
 )
 def test_what_cannot_be_decoded_is_refused_in_plain_words(raw, words):
     with pytest.raises(DataError, match=words):
-        whole(raw)
+        full_view(raw)

@@ -1,4 +1,4 @@
-"""What is shown in a test is what the model's own configuration says."""
+"""Test images are shown as the model's own configuration says."""
 
 import numpy as np
 import pytest
@@ -28,14 +28,14 @@ def loaded(photos, **how):
     return ImageFolder(root=str(photos), size=48, **how).load()
 
 
-@pytest.mark.parametrize("kept", ["decoded", "encoded"])
+@pytest.mark.parametrize("form", ["decoded", "encoded"])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("crop_mode", ["center", "squash", "border"])
 def test_it_is_what_timm_shows_to_the_pixel(
-    photos, kdlab_home, kept, interpolation, crop_mode
+    photos, kdlab_home, form, interpolation, crop_mode
 ):
     how = {"crop_pct": 0.8, "interpolation": interpolation, "crop_mode": crop_mode}
-    data = loaded(photos, kept=kept, fill=(9, 90, 200), **how)
+    data = loaded(photos, kept=form, fill=(9, 90, 200), **how)
     mean = tuple(value / 255 for value in (9, 90, 200))
     transform = create_transform((3, 48, 48), normalize=False, mean=mean, **how)
     for row, path in enumerate(sorted(photos.rglob("*.png"))):
@@ -90,8 +90,8 @@ def test_a_long_strip_is_no_larger_than_others():
         )
 
 
-def asked(photos, student, size=96, **said):
-    block = {"type": "data/image_folder", "root": str(photos), "size": size, **said}
+def asked(photos, student, size=96, **options):
+    block = {"type": "data/image_folder", "root": str(photos), "size": size, **options}
     return kdlab.load("smoke/none", {"data": block, "student": {"type": student}}).spec.data
 
 
@@ -116,9 +116,9 @@ def test_what_is_not_said_is_what_the_model_says(photos, kdlab_home):
         "bilinear",
         "center",
     )
-    said = {"crop_pct": 0.5, "interpolation": "bilinear", "crop_mode": "border"}
-    data = asked(photos, "timm/resnet18", **said)
-    assert {name: getattr(data, name) for name in said} == said
+    options = {"crop_pct": 0.5, "interpolation": "bilinear", "crop_mode": "border"}
+    data = asked(photos, "timm/resnet18", **options)
+    assert {name: getattr(data, name) for name in options} == options
 
 
 def test_small_sets_are_shown_whole(photos, kdlab_home):

@@ -50,7 +50,7 @@ def spec(root, **options):
 
 
 def digest_of_views(root, ids, epoch):
-    """In a process of its own."""
+    """Return a hash of views; another process calls it."""
     views = spec(root).load().views(np.array(ids), epoch)
     return hashlib.sha256(views.tobytes()).hexdigest()
 
@@ -59,12 +59,12 @@ def digest_of_views(root, ids, epoch):
 @given(st.lists(st.integers(0, 19), min_size=1, max_size=12), st.integers(0, 10**6))
 def test_a_view_depends_on_the_sample_and_the_epoch_alone(root, ids, epoch):
     data = spec(root).load()
-    together = data.views(np.array(ids), epoch)
-    for one, view in zip(ids, together, strict=True):
-        assert np.array_equal(data.views(np.array([one]), epoch)[0], view)
-    out = np.zeros_like(together)
+    views = data.views(np.array(ids), epoch)
+    for sample, view in zip(ids, views, strict=True):
+        assert np.array_equal(data.views(np.array([sample]), epoch)[0], view)
+    out = np.zeros_like(views)
     assert data.views(np.array(ids), epoch, out) is out
-    assert np.array_equal(out, together)
+    assert np.array_equal(out, views)
 
 
 @pytest.mark.processes
@@ -92,15 +92,15 @@ def test_views_are_those_of_every_release(tmp_path, policy):
     for name in ("cat/1.jpg", "dog/2.jpg"):
         (tmp_path / name).parent.mkdir()
         shutil.copy(Path(__file__).parent / "recorded.jpg", tmp_path / name)
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     augment = {
         "geometry": GEOMETRY,
         "mixed": dataclasses.replace(GEOMETRY, mixup_alpha=0.8, cutmix_alpha=1.0),
     }.get(policy) or dataclasses.replace(EVERYTHING, policy=policy)
     data = spec(tmp_path, validation_share=0.5, augment=augment).load()
     for epoch in range(20):
-        found.update(data.views(np.array([0, 1]), epoch).tobytes())
-    assert found.hexdigest() == RECORDED[policy]
+        digest.update(data.views(np.array([0, 1]), epoch).tobytes())
+    assert digest.hexdigest() == RECORDED[policy]
 
 
 def test_epochs_differ_and_without_augmentation_they_do_not(root):
@@ -117,8 +117,8 @@ def test_what_is_shown_for_a_test_is_the_square_in_the_middle(root):
     with Image.open(root / "cat" / "00.jpg") as image:
         middle = CenterCrop(24)(Resize(48)(image))  # of twice the size
         expected = np.asarray(middle, np.int64)
-    found = data.inputs[np.array([0])][0].astype(np.int64)
-    assert abs(found - expected.transpose(2, 0, 1)).max() <= 2  # Pillow rounds otherwise
+    shown = data.inputs[np.array([0])][0].astype(np.int64)
+    assert abs(shown - expected.transpose(2, 0, 1)).max() <= 2  # Pillow rounds otherwise
 
 
 def test_splits_and_labels_are_those_of_the_decoded_set(root):
@@ -153,11 +153,11 @@ def test_what_cannot_be_decoded_is_named_before_the_start(root, tmp_path):
         (photos / name).write_bytes(raw)
     with pytest.raises(DataError) as caught:
         spec(photos, validation_share=0.5).load()
-    said = str(caught.value)
-    assert "3 of 5 images cannot be decoded; nothing was started" in said
-    assert f"{photos / 'dog/2.jpg'} is cut off: its end is missing" in said
-    assert f"{photos / 'dog/3.jpg'} is empty" in said
-    assert f"{photos / 'dog/4.png'} is not an image" in said
+    message = str(caught.value)
+    assert "3 of 5 images cannot be decoded; nothing was started" in message
+    assert f"{photos / 'dog/2.jpg'} is cut off: its end is missing" in message
+    assert f"{photos / 'dog/3.jpg'} is empty" in message
+    assert f"{photos / 'dog/4.png'} is not an image" in message
     lines = []
     skipping = spec(photos, validation_share=0.5, test_share=0.0, broken="skip")
     data = skipping.load(lines.append)
@@ -173,15 +173,15 @@ def test_one_that_vanishes_ends_the_run_with_its_name_or_is_shown_in_grey(
     strict, lenient = (
         spec(photos, validation_share=0.5, broken=b) for b in ("refuse", "skip")
     )
-    one, other = strict.load(), lenient.load()
-    whole = one.views(np.arange(3), 0)
+    refusing, skipping = strict.load(), lenient.load()
+    before = refusing.views(np.arange(3), 0)
     (photos / "dog/2.jpg").unlink()
     with pytest.raises(DataError, match=r"dog/2\.jpg cannot be read"):
-        one.views(np.arange(3), 0)
+        refusing.views(np.arange(3), 0)
     for _ in range(2):
-        grey = other.inputs[np.arange(3)]
+        grey = skipping.inputs[np.arange(3)]
         assert (grey[1] == 128).all()
-    assert np.array_equal(other.views(np.arange(3), 0)[[0, 2]], whole[[0, 2]])
+    assert np.array_equal(skipping.views(np.arange(3), 0)[[0, 2]], before[[0, 2]])
     assert [r.message for r in caplog.records if "dog/2.jpg" in r.message] == [
         f"{photos / 'dog/2.jpg'} cannot be read: [Errno 2] No such file or directory: "
         f"'{photos / 'dog/2.jpg'}'. It is shown in grey."

@@ -50,11 +50,11 @@ def shards():
 def site(tmp_path, monkeypatch):
     monkeypatch.setenv("KDLAB_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(remote, "_WAITS_S", (0.01, 0.01, 0.01))
-    made = Site()
+    site = Site()
     # A connection of its own: those of another test's server may still be open.
     fsspec.filesystem("http").clear_instance_cache()
-    yield made
-    made.close()
+    yield site
+    site.close()
 
 
 def local(tmp_path):

@@ -19,10 +19,10 @@ from kdlab.errors import DataError
 
 def indexed(roots, key, **more):
     def walked():
-        found = Inventory()
+        inventory = Inventory()
         for root in roots:
-            walk(str(root), found)
-        return found
+            walk(str(root), inventory)
+        return inventory
 
     where = hashlib.sha256(repr(roots).encode()).hexdigest()[:8]
     return stores.indexed(f"{key}-{where}", walked, **more)

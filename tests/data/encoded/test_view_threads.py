@@ -11,14 +11,14 @@ from kdlab.data.encoded.view_threads import ThreadCount, computed_ahead, run_in_
 
 @given(st.integers(0, 70), st.integers(1, 5))
 def test_every_image_is_made_once(images, threads):
-    made = []
-    run_in_threads(made.extend, images, threads)
-    assert sorted(made) == list(range(images))
+    numbers = []
+    run_in_threads(numbers.extend, images, threads)
+    assert sorted(numbers) == list(range(images))
 
 
 def test_what_interrupts_the_asking_thread_leaves_nothing_for_the_others():
-    """They made all the rest first: minutes, of a large set on a slow disk."""
-    main, began, made = threading.current_thread(), threading.Event(), []
+    """They once made all the rest first: minutes, for a large set on a slow disk."""
+    main, began, batches = threading.current_thread(), threading.Event(), []
 
     def work(numbers):
         if threading.current_thread() is main:
@@ -26,11 +26,11 @@ def test_what_interrupts_the_asking_thread_leaves_nothing_for_the_others():
             raise KeyboardInterrupt
         began.set()
         threading.Event().wait(0.001)
-        made.append(numbers)
+        batches.append(numbers)
 
     with pytest.raises(KeyboardInterrupt):
         run_in_threads(work, 100_000, 2)
-    assert sum(map(len, made)) < 90_000
+    assert sum(map(len, batches)) < 90_000
 
 
 def test_an_error_in_any_thread_is_raised_after_all_have_ended():
