@@ -150,9 +150,9 @@ def test_what_is_not_plain_is_decoded_as_the_docs_say(name):
     assert full_view(raw, 1).shape == (12, 10, 1)
 
 
-def test_a_suffix_that_is_wrong_does_no_harm():
-    """The bytes say what it is, not the name."""
-    assert full_view(encoded(noise(20, 30), "PNG")).shape == (20, 30, 3)
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP"])
+def test_the_bytes_say_what_an_image_is(form):
+    assert full_view(encoded(noise(20, 30), form)).shape == (20, 30, 3)
 
 
 def huge_png():
