@@ -1,4 +1,4 @@
-"""Stand-ins for what commands ask of runs: they remember each call, and answer as they are told."""
+"""Stand-ins for runs, as commands use them: they record calls, and answer as they are told."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 
 class Asked:
-    """Takes any call of a method, and remembers it; answers with what it was given."""
+    """Records any call of a method, and returns the answer that it was given for it."""
 
     def __init__(self, **answers):
         self.answers, self.calls = answers, []
@@ -14,16 +14,16 @@ class Asked:
     def __getattr__(self, name):
         def call(*arguments, **options):
             self.calls.append((name, *arguments, *([options] if options else ())))
-            found = self.answers.get(name)
-            if isinstance(found, BaseException):
-                raise found
-            return found
+            answer = self.answers.get(name)
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
 
         return call
 
 
 class ARun(Asked):
-    """What commands ask of a run (`kdlab.run.handle.run.Run`)."""
+    """A stand-in for a run (`kdlab.run.handle.run.Run`), as commands use it."""
 
     id, name, path = "r1", "r1", Path("runs/r1")
     state = "stopped"
@@ -58,7 +58,7 @@ class Shown(SimpleNamespace):
 
 
 def told(monkeypatch, place, answer=None):
-    """Puts a function into a module that answers so; its calls."""
+    """Replace a function of a module by one with this answer; return its calls."""
     calls = []
 
     def function(*arguments, **options):

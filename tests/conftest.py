@@ -38,13 +38,13 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish():
-    """What was imported stays: the collector takes a third of a second to look through it."""
+    """Exempt imports from garbage collection, which takes a third of a second for them."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_runtest_setup():
-    """What a test draws without a seed of its own, it draws the same each time."""
+    """Seed random numbers: a test without a seed of its own draws the same each time."""
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
@@ -52,7 +52,7 @@ def pytest_runtest_setup():
 
 @pytest.fixture(scope="session", autouse=True)
 def no_processes(request):
-    """Holds `make quick` to what it says."""
+    """With `--no-processes`, fail a test that starts a process (`make quick`)."""
     if not request.config.getoption("--no-processes"):
         yield
         return
@@ -75,7 +75,7 @@ def no_processes(request):
 
 @pytest.fixture(autouse=True)
 def signals_come_through():
-    """A child of a test that left signals blocked could not be ended."""
+    """Unblock signals afterwards: children of a test that left them blocked cannot be ended."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -83,7 +83,7 @@ def signals_come_through():
 
 @pytest.fixture(scope="session", autouse=True)
 def forking(request):
-    """Children begin with torch imported: most of what the tests took was that."""
+    """Fork children with torch imported: its import was most of the time of tests."""
     if request.config.getoption("--no-processes"):
         yield
         return
@@ -155,9 +155,9 @@ def here(elsewhere, monkeypatch):
     """Runs are done in this process; `here.stop` is asked whether one is to end."""
     from runs_here import RunsHere
 
-    made = RunsHere(monkeypatch)
-    monkeypatch.setattr("kdlab.run.handle.run.spawn", made)
-    return made
+    runs = RunsHere(monkeypatch)
+    monkeypatch.setattr("kdlab.run.handle.run.spawn", runs)
+    return runs
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What each test costs: CPU seconds of all processes that it starts, and seconds by the clock.
+"""Measure tests: CPU seconds of all processes that each starts, and seconds by the clock.
 
     pytest --costs build/costs/slow.csv      a row for each test, the dearest first
     python tests/cpu_seconds.py build/costs/*.csv > tests/costs.csv       the 50 dearest of all
@@ -106,9 +106,9 @@ class Costs:
 
 
 def marks_of(item):
-    """Those of the tiers, each with its reason where it has one: "slow: three Pythons"."""
-    found = [m for m in item.iter_markers() if m.name in TIERS]
-    return "; ".join(": ".join((m.name, *map(str, m.args[:1]))) for m in found)
+    """Marks of tiers, each with its reason where it has one: "slow: three Pythons"."""
+    marks = [m for m in item.iter_markers() if m.name in TIERS]
+    return "; ".join(": ".join((m.name, *map(str, m.args[:1]))) for m in marks)
 
 
 def write(file, rows):

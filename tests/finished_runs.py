@@ -51,7 +51,7 @@ MADE_OF = {
 
 @dataclass(frozen=True, slots=True)
 class FinishedRuns:
-    """All of a session: each in a folder of its own, what they prepared beside them."""
+    """All runs of a session: each in its own folder, prepared files beside them."""
 
     folder: Path
 
@@ -70,7 +70,7 @@ class FinishedRuns:
 
         config, options = MADE_OF[name]
         done = self.folder / name / "done"
-        with locked(self.folder / f"{name}.lock"), self._here(name):
+        with locked(self.folder / f"{name}.lock"), self._entered(name):
             if not done.exists():
                 store = {"tracking.uri": f"sqlite:///{self.folder / 'mlflow.db'}"}
                 run = load(config, options | store).start(lambda line: None)
@@ -81,8 +81,8 @@ class FinishedRuns:
             return run
 
     @contextlib.contextmanager
-    def _here(self, name):
-        """As in a folder with nothing in it but this run."""
+    def _entered(self, name):
+        """Enter a folder with nothing in it but this run."""
         self.runs(name).mkdir(parents=True, exist_ok=True)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("KDLAB_HOME", str(self.home))
@@ -153,7 +153,7 @@ def of_two_seeds(finished):
 
 @pytest.fixture
 def of_another_rate(finished):
-    """As `of_two_seeds`, once, with another learning rate."""
+    """One student without a teacher, with another learning rate than `of_two_seeds`."""
     return finished("of_another_rate")
 
 

@@ -106,12 +106,12 @@ class _ForkingPopen(_Popen):  # type: ignore[type-arg]
 
     def __new__(cls, args: Sequence[str], **options: Any) -> Any:
         ours = list(args[:2]) == [sys.executable, "-m"] and args[2].startswith("kdlab.")
-        made = (
+        process = (
             _opened(args[2], args[3:], **options)
             if ours and options.keys() <= _KNOWN
             else None
         )
-        return made or super().__new__(cls)
+        return process or super().__new__(cls)
 
 
 def _opened(
@@ -125,42 +125,42 @@ def _opened(
     env: Mapping[str, str] | None = None,
     start_new_session: bool = False,
 ) -> "ForkedProcess | None":
-    """As `subprocess.Popen`, of a module; None where it cannot be forked."""
+    """Start a module as `subprocess.Popen` does; None where it cannot be forked."""
     mine: dict[int, int] = {}  # by the child's number: our end of its pipe
     fds, theirs = {fd: fd for fd in pass_fds}, []
-    for number, given in enumerate((stdin, stdout, stderr)):
-        if given == subprocess.PIPE:
+    for number, stream in enumerate((stdin, stdout, stderr)):
+        if stream == subprocess.PIPE:
             reading, writing = os.pipe()
             mine[number], end = (reading, writing) if number else (writing, reading)
             theirs.append(end)
         else:
             end = (
                 number
-                if given is None
-                else given
-                if isinstance(given, int)
-                else given.fileno()
+                if stream is None
+                else stream
+                if isinstance(stream, int)
+                else stream.fileno()
             )
         fds[number] = end
-    made = forked(
+    process = forked(
         module,
         arguments,
         os.environ if env is None else env,
         fds,
         new_session=start_new_session,
     )
-    for end in (*theirs, *(() if made else mine.values())):
+    for end in (*theirs, *(() if process else mine.values())):
         os.close(end)
-    if made:
+    if process:
         for number, name in enumerate(("stdin", "stdout", "stderr")):
             if number in mine:
-                setattr(made, name, os.fdopen(mine[number], "rb" if number else "wb"))
-    return made
+                setattr(process, name, os.fdopen(mine[number], "rb" if number else "wb"))
+    return process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ForkRequest:
-    """What `forked` is asked for, on its way to the server."""
+    """A request of `forked` to the server."""
 
     module: str
     arguments: tuple[str, ...]
@@ -175,7 +175,7 @@ def _fixed(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class ForkedProcess:
-    """As `subprocess.Popen`, of a process whose parent is the server."""
+    """A stand-in for `subprocess.Popen`: the parent of its process is the server."""
 
     stdin: IO[bytes] | None = None
     stdout: IO[bytes] | None = None
@@ -229,7 +229,7 @@ class ForkedProcess:
 
 
 class _Connection:
-    """To the server; several threads may start children."""
+    """A connection to the server; several threads may start children."""
 
     def __init__(self, control: socket.socket) -> None:
         self.control, self._lock = control, threading.Lock()
@@ -266,7 +266,7 @@ def main(control: int) -> None:
 
 
 def _serve(control: socket.socket) -> None:
-    """Until nobody can ask any more. Comes back in no process."""
+    """Fork until nobody can ask any more; returns in no process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for those who compute
     waking, woken = os.pipe()
     for end in (waking, woken):
@@ -291,8 +291,8 @@ def _serve(control: socket.socket) -> None:
 
 def _reap(news: dict[int, socket.socket]) -> None:
     with contextlib.suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            pid, status = found
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            pid, status = ended
             with contextlib.suppress(OSError), news.pop(pid) as asked:  # or nobody waits
                 asked.send(f"ended {status}".encode())
 
@@ -301,7 +301,7 @@ def _fork(
     request: _ForkRequest,
     fds: list[int],
     news: dict[int, socket.socket],
-    own: Sequence[int],
+    server_fds: Sequence[int],
 ) -> None:
     pid = os.fork()
     if pid:
@@ -311,7 +311,7 @@ def _fork(
         return
     code = 1
     try:
-        for fd in [*own, *(one.detach() for one in news.values())]:
+        for fd in [*server_fds, *(one.detach() for one in news.values())]:
             os.close(fd)
         _settle(request, fds)
         code = _run(request.module)
@@ -322,7 +322,7 @@ def _fork(
 
 
 def _settle(request: _ForkRequest, fds: list[int]) -> None:
-    """Be a process that was just started."""
+    """Make this process like one that was just started."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -350,7 +350,7 @@ def _settle(request: _ForkRequest, fds: list[int]) -> None:
 
 
 def _name(title: str) -> None:
-    """For whoever looks at the list of processes."""
+    """Set the title that lists of processes show."""
     with contextlib.suppress(ImportError):
         from setproctitle import setproctitle
 
@@ -363,8 +363,8 @@ def _above(fd: int, least: int) -> int:
     return int(moved)
 
 
-def _own_server(asked: int, given: Sequence[int]) -> None:
-    """A server of this session: its children are forked from it and belong here."""
+def _own_server(asked: int, inherited: Sequence[int]) -> None:
+    """Fork a server of this session, whose children belong to the session."""
     global _server  # noqa: PLW0603
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork():
@@ -373,7 +373,7 @@ def _own_server(asked: int, given: Sequence[int]) -> None:
         subprocess.Popen = _ForkingPopen  # type: ignore[misc]
         return
     ours.close()
-    for end in (asked, *given):  # a lock is for the process alone
+    for end in (asked, *inherited):  # a lock is for the process alone
         os.close(end)
     with open(os.devnull, "r+b") as nothing:
         for end in (0, 1):
@@ -382,7 +382,7 @@ def _own_server(asked: int, given: Sequence[int]) -> None:
 
 
 def _run(module: str) -> int:
-    """As `python -m` would; its exit code."""
+    """Run a module as `python -m` does; return its exit code."""
     code = 0
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)

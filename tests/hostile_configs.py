@@ -85,8 +85,8 @@ def _damage(draw, text):
     if how == 0:  # another value behind a key
         values = list(re.finditer(r"(?<=: )[^\s,{}\[\]]+", text))
         if values:
-            one = draw(st.sampled_from(values))
-            return text[: one.start()] + draw(WORDS) + text[one.end() :]
+            value = draw(st.sampled_from(values))
+            return text[: value.start()] + draw(WORDS) + text[value.end() :]
     if how == 1:  # a piece is missing
         return text[:at] + text[at + draw(st.integers(1, 30)) :]
     if how == 2:  # a piece is there twice

@@ -44,14 +44,14 @@ class Site:
                 elif content is None:
                     self.send_response(404)
                 else:
-                    found = re.fullmatch(
+                    requested = re.fullmatch(
                         r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")
                     )
-                    if found and site.ranges:
-                        first, last = map(int, found.groups())
-                        whole, content = len(content), content[first : last + 1]
+                    if requested and site.ranges:
+                        first, last = map(int, requested.groups())
+                        size, content = len(content), content[first : last + 1]
                         self.send_response(206)
-                        self.send_header("Content-Range", f"bytes {first}-{last}/{whole}")
+                        self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
                     else:
                         self.send_response(200)
                     self.send_header("ETag", site.etag)

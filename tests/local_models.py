@@ -118,6 +118,6 @@ def weights(outcome, worker=0):
     return fetch(next(m for m in outcome.models if m.worker == worker))
 
 
-def apart(one, two):
-    assert one.keys() == two.keys()
-    return max(float((one[k] - two[k]).abs().max()) for k in one)
+def apart(first, second):
+    assert first.keys() == second.keys()
+    return max(float((first[k] - second[k]).abs().max()) for k in first)

@@ -83,13 +83,13 @@ def _turned(image):
         avif = saved(stored, "AVIF", quality=95, subsampling="4:4:4", speed=10, exif=exif)
         yield f"{name} avif.png", avif  # its bytes say what it is
     stored = image.transpose(TURN[6])
-    plain, told = saved(stored, "JPEG", quality=95), saved(stored, "PNG", exif=_exif(6))
+    plain, tagged = saved(stored, "JPEG", quality=95), saved(stored, "PNG", exif=_exif(6))
     xmp = b"http://ns.adobe.com/xap/1.0/\0" + _XMP.format(6).encode()
     comment, exif = _segment(0xFE, bytes(60_000)), b"Exif\0\0" + _exif(6).tobytes()[6:]
     yield "xmp.jpg", _behind(plain, _segment(0xE1, xmp))
     yield "xmp far behind.jpg", _behind(plain, comment, comment, _segment(0xE1, xmp))
     yield "exif far behind.jpg", _behind(plain, comment, comment, _segment(0xE1, exif))
-    yield "exif behind its pixels.png", _exif_at_the_end(told)
+    yield "exif behind its pixels.png", _exif_at_the_end(tagged)
     yield "xmp.webp", saved(stored, "WEBP", lossless=True, xmp=_XMP.format(6).encode())
     yield "xmp.tif", saved(image, "TIFF", tiffinfo={700: _XMP.format(1).encode()})
 

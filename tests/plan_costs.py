@@ -3,7 +3,7 @@
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 
 
-def costs_of(made):
+def costs_of(table):
     """Costs of the stages of an oracle's table."""
     links = {
         name: DeviceLink(
@@ -12,29 +12,29 @@ def costs_of(made):
             overlap=link.overlap,
             meet_s=link.meet,
         )
-        for name, link in made.links.items()
+        for name, link in table.links.items()
     }
     types = {
         name: [
             Block(
-                teacher_s=made.teacher[name][b],
-                student_s=made.student[name][b],
-                output_bytes=made.output[b],
-                gradient_bytes=made.gradient[b],
-                fixed_bytes=made.fixed[b],
-                row_bytes=made.row[b],
-                norms=made.norms[b],
+                teacher_s=table.teacher[name][b],
+                student_s=table.student[name][b],
+                output_bytes=table.output[b],
+                gradient_bytes=table.gradient[b],
+                fixed_bytes=table.fixed[b],
+                row_bytes=table.row[b],
+                norms=table.norms[b],
             )
-            for b in range(made.blocks)
+            for b in range(table.blocks)
         ]
-        for name in made.teacher
+        for name in table.teacher
     }
     profile = Profile(
         types=types,
-        devices=made.of,
+        devices=table.of,
         links=links,
-        load_s=made.load,
-        load_overlap=made.load_overlap,
-        memory_bytes=made.memory,
+        load_s=table.load,
+        load_overlap=table.load_overlap,
+        memory_bytes=table.memory,
     )
-    return StageCosts(profile, made.batch, lead=made.lead)
+    return StageCosts(profile, table.batch, lead=table.lead)

@@ -77,16 +77,16 @@ def table(seed, kind, blocks=6, devices=5, batch=6):
         rows = sorted({1 + batch // 3, 1 + batch // 2, batch})
 
     def times():
-        whole, floor = number(), chance.random()
+        full, floor = number(), chance.random()
         if chance.random() < 0.3:  # whatever order: more rows may be measured to be quicker
             return {r: number() for r in rows}
-        return {r: whole * (floor + (1 - floor) * r / batch) for r in rows}
+        return {r: full * (floor + (1 - floor) * r / batch) for r in rows}
 
     def sizes():
         return [chance.choice((0.0, 1.0, 1.0)) * number() for _ in range(blocks)]
 
     meeting = 10.0 if kind == "dear meetings" else 1.0
-    made = Table(
+    table = Table(
         batch=batch,
         of=of,
         teacher={n: [times() for _ in range(blocks)] for n in names},
@@ -109,20 +109,20 @@ def table(seed, kind, blocks=6, devices=5, batch=6):
         load_overlap=chance.choice((0.0, chance.random(), 1.0)),
         lead=1 if kind == "steps of one" else 2,
     )
-    most = sum(made.fixed) + batch * (sum(made.row) + made.lead * max(made.output))
+    most = sum(table.fixed) + batch * (sum(table.row) + table.lead * max(table.output))
     if kind == "tight memory":
-        made.memory = [most * chance.uniform(0.2, 0.9)] * devices
+        table.memory = [most * chance.uniform(0.2, 0.9)] * devices
     elif kind == "unlike memory" or (kind == "unlike devices" and chance.random() < 0.5):
         low = chance.choice((0.1, 0.5, 0.9))
-        made.memory = [most * chance.uniform(low, 1.2) for _ in range(devices)]
-    return made
+        table.memory = [most * chance.uniform(low, 1.2) for _ in range(devices)]
+    return table
 
 
 class Everything:
     """All plans of a table, with a barrier before each update or decoupled."""
 
-    def __init__(self, made, *, decoupled, widest=None):
-        self.t, self.decoupled, self.widest = made, decoupled, widest or len(made.of)
+    def __init__(self, table, *, decoupled, widest=None):
+        self.t, self.decoupled, self.widest = table, decoupled, widest or len(table.of)
         self.ways = cache(self._ways)
         self.best_of = cache(self._best_of)
 
@@ -131,55 +131,55 @@ class Everything:
         return self.best_of(0, frozenset(range(len(self.t.of))))
 
     def _best_of(self, first, left):
-        """Of the blocks from the first on, on some of the devices that are left."""
-        t, found = self.t, inf
+        """Seconds of the best plan of the blocks from `first` on, on some devices of `left`."""
+        t, shortest = self.t, inf
         if first == t.blocks:
             return 0.0
         for group in groups(sorted(left), self.widest):
             for stop in range(first + 1, t.blocks + 1):
                 for seconds, relay in self.ways(first, stop, group):
-                    if seconds < found:
+                    if seconds < shortest:
                         behind = self.best_of(stop, left - set(group))
-                        found = min(found, max(seconds, relay + behind))
-        return found
+                        shortest = min(shortest, max(seconds, relay + behind))
+        return shortest
 
     def one_by_one(self):
-        """The same by writing down every plan from its beginning to its end."""
-        t, found = self.t, inf
+        """Compute `best` by writing down every plan from its beginning to its end."""
+        t, shortest = self.t, inf
         for inner in all_sets(range(1, t.blocks)):
             spans = list(pairwise([0, *inner, t.blocks]))
-            for given in product(range(-1, len(spans)), repeat=len(t.of)):
-                own = [
-                    tuple(d for d, s in enumerate(given) if s == k)
+            for stage_of in product(range(-1, len(spans)), repeat=len(t.of)):
+                teams = [
+                    tuple(d for d, s in enumerate(stage_of) if s == k)
                     for k in range(len(spans))
                 ]
-                if not all(1 <= len(group) <= self.widest for group in own):
+                if not all(1 <= len(group) <= self.widest for group in teams):
                     continue
-                stages = [self.ways(a, z, g) for (a, z), g in zip(spans, own, strict=True)]
-                for plan in product(*stages):
+                ways = [self.ways(a, z, g) for (a, z), g in zip(spans, teams, strict=True)]
+                for plan in product(*ways):
                     relayed, latest = 0.0, 0.0
                     for seconds, relay in plan:
                         latest = max(latest, relayed + seconds)
                         relayed += relay
-                    found = min(found, latest)
-        return found
+                    shortest = min(shortest, latest)
+        return shortest
 
     def _ways(self, first, stop, group):
         """(seconds, seconds until the next stage begins) for every way to share the rows."""
-        t, found = self.t, []
+        t, ways = self.t, []
         shared = self.all_reduce(first, stop, group)
         for cuts in combinations(range(1, t.batch), len(group) - 1):
             rows = [b - a for a, b in pairwise([0, *cuts, t.batch])]
             each = [
-                self.device(first, stop, *own, shared)
-                for own in zip(group, rows, strict=True)
+                self.device(first, stop, *share, shared)
+                for share in zip(group, rows, strict=True)
             ]
             seconds, relay = map(max, zip(*each, strict=True))
             if seconds < inf:
-                found.append((seconds, 0.0 if self.decoupled else relay))
-        # Those that another is as good as in both are of no use.
+                ways.append((seconds, 0.0 if self.decoupled else relay))
+        # A way is useless if another one is as good in both.
         useful = []
-        for seconds, relay in sorted(set(found)):
+        for seconds, relay in sorted(set(ways)):
             if not useful or relay < useful[-1][1]:
                 useful.append((seconds, relay))
         return useful
@@ -220,7 +220,7 @@ class Everything:
 
 
 def seconds(by_rows, rows):
-    """On the line through the neighbours that were measured; more rows never take less."""
+    """Time for so many rows, on a line through measured ones; more rows never take less."""
     known, longest, points = sorted(by_rows), 0.0, []
     for r in known:
         longest = max(longest, by_rows[r])
@@ -239,7 +239,7 @@ def over(link, size):
 
 def all_sets(some):
     some = list(some)
-    return (own for k in range(len(some) + 1) for own in combinations(some, k))
+    return (part for k in range(len(some) + 1) for part in combinations(some, k))
 
 
 def groups(devices, widest):

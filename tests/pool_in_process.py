@@ -23,7 +23,7 @@ from kdlab.testing.emulated_teachers import EmulatedTeacher
 
 
 class Scheduler(NoHttp):
-    """What a coordinator asks of Dask's: a table of operations."""
+    """A stand-in for Dask's scheduler: a table of operations."""
 
     def __init__(self):
         self.handlers = {}
@@ -43,14 +43,14 @@ class Remote:
             self.calls.append(operation.removeprefix("kdlab_"))
             if not self.up:
                 raise ConnectionError("nobody is there")
-            said = self.scheduler.handlers[operation](**arguments)
-            return await said if asyncio.iscoroutine(said) else said
+            reply = self.scheduler.handlers[operation](**arguments)
+            return await reply if asyncio.iscoroutine(reply) else reply
 
         return call
 
 
 class Connections:
-    """As Dask's ConnectionPool, to one scheduler."""
+    """A stand-in for Dask's ConnectionPool, with one scheduler."""
 
     open = 0
 
@@ -123,9 +123,9 @@ class PoolInProcess:
         )
         scratch = self.folder / config.name
         scratch.mkdir(parents=True)
-        said = []
-        server = TeacherServer(config, scratch, said.append)
-        server.said, server.address = said, f"tcp://127.0.0.1:{number}"
+        lines = []
+        server = TeacherServer(config, scratch, lines.append)
+        server.said, server.address = lines, f"tcp://127.0.0.1:{number}"
         self.teachers.append(server)
         self.run(self._up(server))
         return server
@@ -143,11 +143,11 @@ class PoolInProcess:
         )
 
     def spawn(self, work):
-        """In the loop's thread."""
+        """Start work in the loop's thread."""
         return self.loop.create_task(work)
 
     def kill(self, server):
-        """Its connections break, and Dask sees it at once."""
+        """Break a teacher's connections; Dask sees it at once."""
 
         async def gone():
             worker, server.worker, server.ready = server.worker, None, False
@@ -163,7 +163,7 @@ class PoolInProcess:
         self.run(gone())
 
     def silent(self, server, *, seconds=1e9):
-        """Nothing leaves it any more, as if it hung, and its lease runs out."""
+        """Let nothing leave a teacher, as if it hung, until its lease runs out."""
         self.run(server.partition(seconds))
 
         def late():
@@ -173,7 +173,7 @@ class PoolInProcess:
         self.call(late)
 
     def restart_coordinator(self, **options):
-        """Another one at the same address, that knows only what its store has kept."""
+        """Start another one at the same address, which knows only what its store has."""
 
         async def swap():
             await self.coordinator.close()

@@ -17,7 +17,7 @@ from kdlab.run.process.run_process import RunProcess
 
 
 class Killed(BaseException):
-    """Nobody in a run catches it: it is gone as one that SIGKILL has met."""
+    """Ends a run as SIGKILL does: nothing in a run catches it."""
 
 
 class RunsHere:
@@ -47,7 +47,7 @@ class RunsHere:
 
 
 def after(step, then=lambda folder: True):
-    """What somebody does, once, who looks at the log and finds this step there; then a stop."""
+    """Make a `stop` that calls `then`, once, when the log has this step."""
     done = []
 
     def look(folder):
@@ -60,15 +60,15 @@ def after(step, then=lambda folder: True):
 
 
 def killed(folder):
-    """As a SIGKILL does."""
+    """End the run as SIGKILL does."""
     raise Killed
 
 
 def steps(folder):
-    """Those that the log has of the student, in order."""
+    """Steps of students in the log, in order."""
     return [e for e in select(folder.events, "step_logged") if e.member != "teacher"]
 
 
 def losses(folder):
-    """By step, of the last time that each was done."""
+    """Loss of each step, of the last time that it was done."""
     return {e.step: e.loss for e in steps(folder)}

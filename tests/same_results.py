@@ -1,4 +1,4 @@
-"""Whether a change of the code changes no result: the same bits, on the same machine.
+"""Check that a change of the code changes no result: the same bits, on the same machine.
 
     python tests/same_results.py record before.json     # on the commit before
     python tests/same_results.py check before.json      # on the commit after: exit 1 if not
@@ -35,7 +35,7 @@ EXPERIMENTS = {
 
 
 def results(arguments):
-    """Of one experiment: {what: hex digest or number}."""
+    """Run an experiment; return {name of a result: hex digest or figures}."""
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"KDLAB_HOME": str(Path(tempfile.gettempdir()) / "same")}
         command = [sys.executable, "-m", "kdlab", "run", *arguments]
@@ -50,7 +50,7 @@ def results(arguments):
         )
         assert ran.returncode == 0, ran.stderr[-3000:]
         run = Path(json.loads(ran.stdout.splitlines()[-1])["run_dir"])
-        found = {}
+        figures = {}
         for path in sorted(run.rglob("*.safetensors")):
             if "checkpoints" in path.parts or "round" in str(path):
                 continue
@@ -58,7 +58,7 @@ def results(arguments):
             for name, tensor in sorted(load_file(path).items()):
                 digest.update(name.encode())
                 digest.update(tensor.tobytes())
-            found[str(path.relative_to(run))] = digest.hexdigest()
+            figures[str(path.relative_to(run))] = digest.hexdigest()
         for line in (run / "events.jsonl").read_text().splitlines():
             event = json.loads(line) if line else {"event": ""}
             if event.get("member") == "teacher":  # trained once, and kept for the next run
@@ -67,8 +67,8 @@ def results(arguments):
                 facts = event.get("result") or event
                 numbers = {k: v for k, v in facts.items() if k in ("last", "loss", "top1")}
                 key = f"{event['event']} {event.get('member')} {facts.get('epoch', '')}"
-                found[key] = json.dumps(numbers, sort_keys=True)
-        return found
+                figures[key] = json.dumps(numbers, sort_keys=True)
+        return figures
 
 
 def main():
@@ -76,22 +76,22 @@ def main():
     parser.add_argument("what", choices=["record", "check"])
     parser.add_argument("file", type=Path)
     asked = parser.parse_args()
-    found = {}
+    measured = {}
     for name, arguments in EXPERIMENTS.items():
-        found[name] = results(arguments or [name])
-        print(f"{name}: {len(found[name])} digests and figures", flush=True)
+        measured[name] = results(arguments or [name])
+        print(f"{name}: {len(measured[name])} digests and figures", flush=True)
     if asked.what == "record":
-        asked.file.write_text(json.dumps(found, indent=1))
+        asked.file.write_text(json.dumps(measured, indent=1))
         return 0
     before = json.loads(asked.file.read_text())
-    other = [
+    differing = [
         f"{name}: {what}"
         for name, facts in before.items()
         for what, value in facts.items()
-        if found.get(name, {}).get(what) != value
+        if measured.get(name, {}).get(what) != value
     ]
-    print("\n".join(other) or "All the same.")
-    return 1 if other else 0
+    print("\n".join(differing) or "All the same.")
+    return 1 if differing else 0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from kdlab.testing.scripted import ScriptedChild
 
 
 class StartedChild(ScriptedChild):
-    """What it was started with stands beside what it does; signals that it got are kept."""
+    """A child that records what it was started with, and the signals that it got."""
 
     def __init__(self, pid, module, config, log, options):
         super().__init__(pid=pid)

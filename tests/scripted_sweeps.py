@@ -20,7 +20,7 @@ from kdlab.tuning.trial_workers import TrialEnded, TrialOrder, TrialWorkerOrder
 
 
 class TrialChild(ScriptedChild):
-    """Carries out an order as it comes; `work` answers with its end, or with None: it is at it."""
+    """Carries out each order at once; `work` returns its end, or None while it goes on."""
 
     def __init__(self, work):
         super().__init__(pid=os.getpid())  # somebody who lives
@@ -48,12 +48,12 @@ class Hosts:
 
 
 def spec_at(order):
-    """What a trial's folder says that it trains."""
+    """Spec of the training in a trial's folder."""
     return RunFolder(Path(order.run)).resolved()
 
 
 def top1(spec):
-    """What a training is said to come to: best at a rate of 0.1, and luck by its seed."""
+    """Made-up accuracy of a training: best at a rate of 0.1, with luck by its seed."""
     luck = sum(seed % 7 for seed in spec["seeds"]) / len(spec["seeds"])
     return 90.0 - 100 * abs(spec["train"]["lr"] - 0.1) + luck
 
@@ -86,7 +86,7 @@ class SweepFromInside:
 
 
 def after(calls):
-    """A stop that is asked for when it has been looked at so often."""
+    """Make a `stop` that is true once it was called so often."""
     count = itertools.count(1)
     return lambda: next(count) > calls
 

@@ -14,7 +14,7 @@ class SmallDisk:
 
     def __init__(self, monkeypatch, writes, gives=True):
         self.room, self.taken, self.refused = writes, 0, 0
-        whole, bytes_, emit = home.write_whole, Path.write_bytes, EventLog.emit
+        write_home, bytes_, emit = home.write_whole, Path.write_bytes, EventLog.emit
         save_file, unlinked = checkpoint.save_file, Path.unlink
 
         def write_bytes(path, data):
@@ -23,7 +23,7 @@ class SmallDisk:
 
         def write_whole(path, write):
             self.take()
-            whole(path, write)
+            write_home(path, write)
 
         def emitted(log, event):
             self.take()

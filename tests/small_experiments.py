@@ -19,8 +19,8 @@ class ScriptedPool:
         self.closed += 1
 
 
-def same_tensors(one, other):
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+def same_tensors(first, second):
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def ids_of(samples):

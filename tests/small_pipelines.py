@@ -25,7 +25,7 @@ STUDENT = CifarResNet(depth=8, width=(4, 4, 8, 8))
 
 
 def cutting():
-    """The same each time; not in a thread, since torch.fx traces in one only."""
+    """Cut both, the same each time; not in a thread: torch.fx traces in one only."""
     torch.manual_seed(7)
     teacher, student = TEACHER.build(10, 1), STUDENT.build(10, 1)
     cuts = Cuts((), (), 3, "soft_cross_entropy")
@@ -33,14 +33,14 @@ def cutting():
 
 
 def programme(devices=1, batch=16, name="tr"):
-    """So many devices, one behind the other."""
+    """A plan of so many devices, one behind the other."""
     ends = {1: [3], 2: [1, 3], 3: [1, 2, 3]}[devices]
     plan = replace(pipeline(batch, ends, [1] * devices), lead=1)
     return ExecutionPlan(name, (plan,), 0.01, "as told")
 
 
 def job(cut, samples, folder, recorder, *, rank=0, devices=1, recipe=None, **more):
-    """What a device is told."""
+    """The job of one device."""
     options = {"epochs": 2, "batch": 16, "lr": 0.05, "log_every_steps": 1, "device": "cpu"}
     folder.mkdir(exist_ok=True)
     return BlockwiseJob(
@@ -66,13 +66,13 @@ def weights(cut):
     return {k: v.clone() for k, v in cut.student.state_dict().items()}
 
 
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+def same(left, right):
+    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
 
 
 def member_training(place, data, *words, stop=lambda: False):
-    """The training of a member whose teacher and run lie there, and what it is told of it."""
-    weights, told = place / "teacher.safetensors", []
+    """The training of a member with teacher and run in a folder, and the events that it emits."""
+    weights, events = place / "teacher.safetensors", []
     torch.manual_seed(1)
     export(TEACHER.build(10, 1), TEACHER, weights, data)
     spec = kdlab.load(
@@ -88,16 +88,16 @@ def member_training(place, data, *words, stop=lambda: False):
     folder.mkdir(parents=True, exist_ok=True)
     training = MemberTraining(
         setup=TrainingSetup(spec, stop=stop), member=member, run=run, folder=folder,
-        emit=told.append, pools=None, hosts=None, chaos=lambda pool, targets: nullcontext(),
+        emit=events.append, pools=None, hosts=None, chaos=lambda pool, targets: nullcontext(),
     )  # fmt: skip
-    return training, told
+    return training, events
 
 
 BEFORE = Accuracy(top1=1.0, top5=2.0, samples=300)
 
 
 def distilled(training, spec, data, **more):
-    """What the blocks came to: fresh weights here."""
+    """A made-up result of a distillation in blocks, with fresh weights."""
     torch.manual_seed(5)
     path = training.folder / "student.safetensors"
     model = spec.build(10, 1)

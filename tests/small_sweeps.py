@@ -31,5 +31,5 @@ SIMULATED = {
 
 
 def searched(tree, **changes):
-    """Checked, as from a file."""
+    """Check a sweep, as from a file."""
     return CheckedSweep(from_dict(tree | changes, "small"))

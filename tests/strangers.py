@@ -1,4 +1,4 @@
-"""Others on the same machine, and each kind of run to be tried by them: see tests/attack."""
+"""Attackers on the same machine, and each kind of run that they attack: see tests/attack."""
 
 import contextlib
 import functools
@@ -33,17 +33,17 @@ NOBODY = 65534
 
 def dask_message(*messages):
     """Bytes of messages as Dask's TCP connections carry them."""
-    found = b""
+    raw = b""
     for message in messages:
         frames = distributed.protocol.dumps(message)
         prelude = pack_frames_prelude(frames)
         size = len(prelude) + sum(map(len, frames))
-        found += size.to_bytes(8, "little") + prelude + b"".join(map(bytes, frames))
-    return found.hex()
+        raw += size.to_bytes(8, "little") + prelude + b"".join(map(bytes, frames))
+    return raw.hex()
 
 
 def _program(name, user):
-    """Of another user, or of the same one where that is None; what it is told are lines."""
+    """Start a program of another user, or of this one for None; orders to it are lines."""
     source = Path(__file__).with_name("attack") / name
     return subprocess.Popen(
         [
@@ -62,7 +62,7 @@ def _program(name, user):
 
 
 class Stranger:
-    """A process of another user, or of the same one that knows nothing."""
+    """A process of another user, or of the same one, without secrets of a run."""
 
     def __init__(self, user, folder):
         self.process = _program("stranger.py", user)
@@ -91,9 +91,9 @@ class Stranger:
         self.process.stdin.flush()
 
     def end(self, program=""):
-        found = json.loads(self.process.stdout.readline())
-        self.attempts += found["attempts"]
-        self.breaches += [f"{program} {breach}" for breach in found["breaches"]]
+        report = json.loads(self.process.stdout.readline())
+        self.attempts += report["attempts"]
+        self.breaches += [f"{program} {breach}" for breach in report["breaches"]]
         self.programs.add(program)
 
     def close(self):
@@ -196,11 +196,11 @@ class Begun:
 
     def processes(self):
         trees = [tree_of(p.pid) for p in self.pool]
-        own = {process.pid: process for process in self.run.folder.family()}
-        return functools.reduce(operator.or_, trees, own)
+        family = {process.pid: process for process in self.run.folder.family()}
+        return functools.reduce(operator.or_, trees, family)
 
     def attacked_until_its_end(self, *strangers):
-        """Every port as it appears, again and again; bytes that the attacked grew meanwhile."""
+        """Attack every port, again and again; return the bytes that a process grew by."""
         run, seen, most = self.run, set(), 0
         while run.state not in ENDED:
             processes = self.processes()
@@ -219,14 +219,14 @@ class Begun:
         return most
 
     def attacked_after_its_end(self, *strangers):
-        """Programs of a pool that lives on, where the run was over before they were tried."""
+        """Attack programs of a pool that lives on, if the run ended before they were tried."""
         for port, pid, words in ports_of(self.processes()):
             program = port_audit.program_of(words)
             if any(program not in stranger.programs for stranger in strangers):
                 self._attacked(strangers, port, pid, program)
 
     def _attacked(self, strangers, port, pid, program):
-        """By all at the same time."""
+        """Let all strangers attack at the same time."""
         files = list(belongings_of(self.run, *self.folders))
         for stranger in strangers:
             stranger.begin(port, pid, files)
@@ -234,7 +234,7 @@ class Begun:
             stranger.end(program)
 
     def complete(self):
-        """It has finished, and all that served students was trained on once."""
+        """Assert that it finished and that each served sample was trained on once."""
         assert self.run.wait().state == "finished", self.run.status.error
         lost = (
             self.run.status.result.get("samples_lost"),
@@ -245,7 +245,7 @@ class Begun:
 
 @contextlib.contextmanager
 def begun(kind, epochs, folder):
-    """One of this kind; its pool ends with the block."""
+    """Start a run or sweep of this kind; its pool ends with the block."""
     if kind == "sweep":
         tree = {
             "experiment": "smoke/served",
@@ -270,10 +270,10 @@ def begun(kind, epochs, folder):
 @contextlib.contextmanager
 def _remote_pool(folder):
     """A scheduler and two teachers as users start them; words of a run with it, and processes."""
-    given = Tls(temporary=True).files(folder)
-    port, spec = free_port(), {name: given[name] for name in ("ca", "cert", "key")}
+    files = Tls(temporary=True).files(folder)
+    port, spec = free_port(), {name: files[name] for name in ("ca", "cert", "key")}
     address, log = f"tls://127.0.0.1:{port}", (folder / "pool.log").open("ab")
-    keys = ["--tls-cert", given["cert"], "--tls-key", given["key"]]
+    keys = ["--tls-cert", files["cert"], "--tls-key", files["key"]]
 
     def started(*words):
         # Pages of a scheduler ask nobody who they are: docs/cluster.md leaves them away, too.
@@ -290,12 +290,12 @@ def _remote_pool(folder):
     pool = []
     try:
         started("dask", "scheduler", "--no-dashboard", "--protocol", "tls",
-                "--tls-ca-file", given["ca"], "--host", "127.0.0.1", "--port", str(port),
+                "--tls-ca-file", files["ca"], "--host", "127.0.0.1", "--port", str(port),
                 "--preload", "kdlab.cluster.coordinator")  # fmt: skip
         until(lambda: listens(port))
         for name in ("one", "two"):
             started("kdlab", "teacher", address, "--name", name, "--threads", "1",
-                    "--tls-ca", given["ca"])  # fmt: skip
+                    "--tls-ca", files["ca"])  # fmt: skip
         spec = {
             "type": "cluster/remote_pool",
             "address": address,
@@ -318,9 +318,9 @@ def mlflow_pages():
     database = runs_folder() / "mlflow.db"
     if not database.exists():
         runs_folder().mkdir(parents=True, exist_ok=True)
-        kept = store.client(f"sqlite:///{database}")
-        run = kept.create_run(kept.create_experiment("mine"))
-        kept.log_param(run.info.run_id, "lr", 0.1)
+        client = store.client(f"sqlite:///{database}")
+        run = client.create_run(client.create_experiment("mine"))
+        client.log_param(run.info.run_id, "lr", 0.1)
 
     def kept_there():
         with contextlib.closing(sqlite3.connect(database)) as connection:

@@ -24,7 +24,7 @@ class Outer:
 
 
 class Word(Tagged):
-    """Of a child."""
+    """A message of a child."""
 
 
 class Started(Word):

@@ -1,4 +1,4 @@
-"""What notebooks and scripts call: each hands over to the room that does it."""
+"""Functions for notebooks and scripts: each calls the room that does the work."""
 
 import importlib
 
@@ -11,7 +11,7 @@ from kdlab.run.handle.job_handle import viewers
 
 
 class Started:
-    """What can be started: a search, or the experiment of somebody's photos."""
+    """A stand-in for what can be started: a search, or an experiment with photos."""
 
     def __init__(self):
         self.calls = []
@@ -22,8 +22,8 @@ class Started:
 
 
 @pytest.fixture
-def told(monkeypatch):
-    """Puts a stand-in for a function of a module there; its calls."""
+def stand_in(monkeypatch):
+    """Replaces a function of a module; returns its calls."""
 
     def put(place, answer=None):
         calls = []
@@ -53,9 +53,9 @@ def test_all_of_it_stands_at_the_top_of_kdlab():
     assert kdlab.registry is session.registry
 
 
-def test_photos_become_wishes_and_a_run(told):
+def test_photos_become_wishes_and_a_run(stand_in):
     experiment = Started()
-    calls = told("kdlab.run.new.experiment_for", experiment)
+    calls = stand_in("kdlab.run.new.experiment_for", experiment)
     say = [].append
     run = session.distil("photos", "train.epochs=2", student="x", weights="w.pt", say=say)
     assert run == "started"
@@ -66,9 +66,9 @@ def test_photos_become_wishes_and_a_run(told):
     assert experiment.calls == [(say,)]
 
 
-def test_a_sweep_is_searched_and_started(told):
+def test_a_sweep_is_searched_and_started(stand_in):
     search = Started()
-    calls = told("kdlab.tuning.search", search)
+    calls = stand_in("kdlab.tuning.search", search)
     assert session.sweep("quickstart", {"trials": 2}, study="mine", say=print) == "started"
     assert calls == [(("quickstart", {"trials": 2}), {})]
     assert search.calls == [("mine", print)]
@@ -89,8 +89,8 @@ def test_a_sweep_is_searched_and_started(told):
          "kdlab.notebook.builder.Builder", ("quickstart", {"a": 1}), {}),
     ],
 )  # fmt: skip
-def test_it_hands_over_what_it_was_given(told, call, place, words, options):
-    calls = told(place, "found")
+def test_it_hands_over_what_it_was_given(stand_in, call, place, words, options):
+    calls = stand_in(place, "found")
     assert call() == "found"
     assert calls == [(words, options)]
 
@@ -107,14 +107,14 @@ class View:
         ("sweep", ("sweep", "page", "importance"), "kdlab.notebook.sweep_view.SweepView"),
     ],
 )
-def test_who_is_asked_to_show_itself_has_its_viewer(told, viewer, words, place):
-    calls = told(place, View())
+def test_who_is_asked_to_show_itself_has_its_viewer(stand_in, viewer, words, place):
+    calls = stand_in(place, View())
     assert viewers[viewer](*words) == "shown"
     assert calls == [(words, {})]
 
 
-def test_a_live_view_of_several_needs_one(told):
-    calls = told("kdlab.notebook.runs_together.RunsTogether", View())
+def test_a_live_view_of_several_needs_one(stand_in):
+    calls = stand_in("kdlab.notebook.runs_together.RunsTogether", View())
     assert session.live("a", "b") == "shown"
     assert calls == [((("a", "b"),), {})]
     with pytest.raises(BadInput, match="Give the runs to show"):

@@ -20,7 +20,7 @@ from kdlab.events.event import Event
 
 
 class OfClasses:
-    """So much of a data set as an exported model says of it."""
+    """The part of a data set that an exported model describes."""
 
     def __init__(self, count):
         self.classes = tuple(f"class {k}" for k in range(count))
@@ -40,21 +40,21 @@ def trained_ids(batches, epoch):
 
 
 def until(condition, seconds=300.0, every_s=0.02):
-    """What a condition comes to; polled, the deadline is generous and no test depends on it."""
+    """Wait until a condition is true; return its value. No test depends on the deadline."""
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (outcome := condition()):
         assert time.monotonic() < deadline, "the condition did not come true"
         time.sleep(every_s)  # between looks
-    return found
+    return outcome
 
 
 def run_folders(folder):
-    """Of all runs started there; beside them lie MLflow's files, a journal among them."""
+    """Folders of all runs started there; MLflow's files, with a journal, lie beside them."""
     return [spec.parent for spec in (folder / "runs").glob("*-*/spec.yaml")]
 
 
 def ended(process, number=signal.SIGTERM):
-    """Has somebody else's server end; one that does not in half a minute is killed."""
+    """End another program's server; kill it if that takes more than half a minute."""
     process.send_signal(number)
     try:
         process.wait(30)
@@ -64,7 +64,7 @@ def ended(process, number=signal.SIGTERM):
 
 
 def answers(url):
-    """Whether a server is up."""
+    """Tell if a server is up."""
     try:
         with urllib.request.urlopen(url, timeout=2) as reply:
             return reply.status == 200
@@ -74,10 +74,10 @@ def answers(url):
 
 @functools.cache
 def _ports():
-    """Below those that systems give to whoever asks for any, others for each process of tests.
+    """Reserve ports below those that systems give out, others for each process of tests.
 
-    Between looking and listening nobody else takes one: a process holds its five hundred by a
-    name that the kernel forgets with it, and that sessions beside this one see, too.
+    Nobody takes one between looking and listening: a process holds its five hundred by a
+    name that other sessions see, and that the kernel forgets when the process ends.
     """
     for first in range(31_500, 19_999, -500):
         held = socket.socket(socket.AF_UNIX)
@@ -91,12 +91,12 @@ def _ports():
 
 
 def free_port():
-    """On loopback; nobody listens there."""
+    """A port of loopback on which nobody listens."""
     return next(port for port in _ports()[1] if not listens(port))
 
 
 def listens(port):
-    """Whether somebody does, on loopback."""
+    """Tell if somebody listens on this port of loopback."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
@@ -109,15 +109,15 @@ def event(kind, time=0.0, member="served/seed0", **facts):
 
     A field that the kind does not have fails, unless its other facts stand beside its own.
     """
-    made = Event.KINDS[kind]
-    hints = typing.get_type_hints(made)
-    own = {f.name: f for f in fields(made)}
-    if made.SPREAD:
-        facts[made.SPREAD] = {name: facts.pop(name) for name in facts.keys() - own.keys()}
-    for name, field in own.items():
+    cls = Event.KINDS[kind]
+    hints = typing.get_type_hints(cls)
+    known = {f.name: f for f in fields(cls)}
+    if cls.SPREAD:
+        facts[cls.SPREAD] = {name: facts.pop(name) for name in facts.keys() - known.keys()}
+    for name, field in known.items():
         if field.required and name not in facts:
             facts[name] = _usual(hints[name])
-    return made(time=time, member=member, **facts)
+    return cls(time=time, member=member, **facts)
 
 
 def _usual(hint):
@@ -145,14 +145,14 @@ def examples(count, ci=None, quick=None):
 
 
 def student_card(**facts):
-    """What lies beside an exported student, as far as a card must say it."""
+    """The facts that a card beside an exported student must have."""
     known = {"num_classes": 10, "in_chans": 1, "model": {"type": "models/patch_net"}}
     known |= {"mean": [0.5], "std": [0.2], "sha256": "0" * 64}
     return known | facts
 
 
 def hold(folder):
-    """From now on this process is that of a folder; what ends it, too, once nobody has it."""
+    """Make this process the one that holds a folder; return what lets go of it."""
     holding = contextlib.ExitStack()
     lock = holding.enter_context(folder.held())
     os.pwrite(lock, str(os.getpid()).encode(), 0)

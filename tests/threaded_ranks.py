@@ -1,11 +1,11 @@
 """Ranks of a group as threads of the test's process: what they say to each other is real.
 
-Each thread has the default process group of a process of its own, so that gloo carries what
-it carries between processes, over loopback. What a rank computes, agrees on, saves and goes on
+Each thread has its own default process group, so that gloo carries what it carries between
+processes, over loopback. What a rank computes, agrees on, saves and goes on
 from is the same; what its process has beside that (signals, pipes, a clock of the processor)
 is tested with real ones.
 
-    found = in_threads(2, lambda rank: ...)     # of each rank, in their order
+    results = in_threads(2, lambda rank: ...)     # of each rank, in their order
     with runs_with_ranks(): ...                 # whole runs, and their ranks, in this process
 """
 
@@ -41,7 +41,7 @@ _PATIENCE = timedelta(seconds=60)  # of a rank whose neighbour failed without a 
 
 
 class _OfThread(threading.local):
-    """What torch.distributed keeps for a process (`distributed_c10d._World`)."""
+    """State that torch.distributed has for a process (`distributed_c10d._World`)."""
 
     def __init__(self):
         self.default_pg = None
@@ -65,18 +65,18 @@ def worlds_of_threads():
 
 
 def in_threads(world, work):
-    """What `work(rank)` comes to for each rank of a default group of so many.
+    """Return `work(rank)` of each rank of a default group of so many.
 
     The first error that is not of a neighbour's is raised.
     """
-    store, found, failed = dist.HashStore(), {}, {}
+    store, results, failed = dist.HashStore(), {}, {}
 
     def live(rank):
         dist.init_process_group(
             "gloo", store=store, rank=rank, world_size=world, timeout=_PATIENCE
         )
         try:
-            found[rank] = work(rank)
+            results[rank] = work(rank)
         except BaseException as error:
             failed[rank] = error
         finally:
@@ -90,21 +90,21 @@ def in_threads(world, work):
             thread.join()
     for error in sorted(failed.values(), key=lambda e: "gloo" in str(e)):
         raise error
-    return [found[rank] for rank in range(world)]
+    return [results[rank] for rank in range(world)]
 
 
 class Killed(BaseException):
-    """A rank is gone as one that SIGKILL has met: nobody in it catches this."""
+    """Ends a rank as SIGKILL does: nothing in it catches this."""
 
 
 def _close_connections():
-    """All that lead from this process to itself: those of its ranks to each other."""
+    """Close connections from this process to itself: those of its ranks to each other."""
     every = [c for c in psutil.Process().net_connections("tcp") if c.raddr]
     ends = {c.laddr for c in every}
     for connection in every:
         if connection.raddr in ends:
-            with suppress(OSError), socket.socket(fileno=os.dup(connection.fd)) as own:
-                own.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError), socket.socket(fileno=os.dup(connection.fd)) as link:
+                link.shutdown(socket.SHUT_RDWR)
 
 
 class ThreadedRank:
@@ -151,7 +151,7 @@ class ThreadedRank:
         sys.exit(code)
 
     def leave(self):
-        """As SIGTERM: all save first."""
+        """Leave as after SIGTERM: all save first."""
         self.rank.leaving = True
 
     # As `RankChild` wants it
@@ -164,9 +164,9 @@ class ThreadedRank:
             self._orders.put(None)
             return self.alive()
         match RankOrder.from_builtins(order):
-            case CarryOut(told):
-                self.number, self.generation = told["rank"], told["generation"]
-                self._orders.put(told)
+            case CarryOut(assignment):
+                self.number, self.generation = assignment["rank"], assignment["generation"]
+                self._orders.put(assignment)
             case SaveGeneration():
                 self.rank.saving = True
             case _:
@@ -213,14 +213,14 @@ class RanksHere:
 
     def of_generation(self, generation):
         """Its ranks, in order."""
-        own = [c for c in self.children if c.generation == generation]
-        return sorted(own, key=lambda c: c.number)
+        ranks = [c for c in self.children if c.generation == generation]
+        return sorted(ranks, key=lambda c: c.number)
 
     def __call__(self, module, config, log, pulse):
-        found = vars(importlib.import_module(module)).values()
+        members = vars(importlib.import_module(module)).values()
         (kind,) = (
             c
-            for c in found
+            for c in members
             if isinstance(c, type)
             and issubclass(c, rank_process.RankProcess)
             and c.__module__ == module
@@ -236,11 +236,11 @@ def _draw_as_processes_do(monkeypatch):
     A thread that draws or seeds meanwhile is found out: what is built twice must agree.
     Networks are cut one at a time: torch.fx traces in one thread only.
     """
-    own, lock = _OwnChances(), threading.RLock()
+    chances, lock = _OwnChances(), threading.RLock()
     seed, build, cut = torch.manual_seed, ModelSpec.build, rank.cutting_of
 
     def seeded(number):
-        own.seed = number
+        chances.seed = number
         with lock:
             return seed(number)
 
@@ -248,7 +248,7 @@ def _draw_as_processes_do(monkeypatch):
         with lock:
             before = None
             while True:
-                seed(own.seed)
+                seed(chances.seed)
                 model = build(self, *arguments, **how)
                 if before is not None and _alike(before, model):
                     return model
@@ -263,8 +263,8 @@ def _draw_as_processes_do(monkeypatch):
     monkeypatch.setattr(ModelSpec, "build", built)
 
 
-def _alike(one, two):
-    pairs = zip(one.state_dict().values(), two.state_dict().values(), strict=True)
+def _alike(first, second):
+    pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
 
 

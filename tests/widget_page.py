@@ -5,7 +5,7 @@ from kdlab.notebook.live_widget import script, style
 
 
 def open_page(page, title, *, dark, width, height):
-    """An empty one of this size; whoever calls it gives the widget its traits."""
+    """Open an empty page of this size; the caller gives the widget its traits."""
     page.set_viewport_size({"width": width, "height": height})
     ground, ink = ("#111", "#eee") if dark else ("#fff", "#111")
     page.set_content(

@@ -11,7 +11,7 @@ from kdlab.run.handle.run import Run, create_folder
 
 
 class WrittenRun:
-    """Of a config, as if this process carried it out; `handle` is how others see it.
+    """A run of a config, as if this process carried it out; others see its `handle`.
 
     A signal to its process reaches the test.
     """
@@ -25,11 +25,11 @@ class WrittenRun:
         write_json(self.folder.tunables, {self.member: to_builtins(list(tunables))})
 
     def say(self, kind, **facts):
-        """An event; of its member, where none is named."""
+        """Write an event, of its member where none is named."""
         self.log.emit(event(kind, **{"member": self.member} | facts))
 
     def begin(self, member=None):
-        """A member of it trains from now on."""
+        """Let a member train from now on."""
         self.member = member or self.member
         source, _, seed = self.member.partition("/seed")
         self.say("run_started", member=None, experiment="smoke/none", members=[self.member])
@@ -37,7 +37,7 @@ class WrittenRun:
         return self
 
     def train(self, steps, of_steps=100):
-        """So many steps."""
+        """Write so many steps."""
         for _ in range(steps):
             self.steps += 1
             self.say(
@@ -47,12 +47,12 @@ class WrittenRun:
         return self
 
     def end(self, state="finished", error=None):
-        """With what its process leaves."""
+        """End the run, with the files that its process leaves."""
         self.say("run_done", member=None, state=state, error=error)
         result = {"runs": []} if state == "finished" else None
         self.folder.write_status(state=state, error=error, result=result)
         return self
 
     def changes(self):
-        """What it was asked so far."""
+        """Changes that were requested so far."""
         return ChangeReader(self.folder.path / CONTROL)()

@@ -80,13 +80,13 @@ def test_where_nobody_listens_is_seen_too(port, roles):
 
 
 def shake(server, client):
-    """A handshake with what kdlab has Dask use; what the server or the client refuses."""
-    there = dask_security(server).get_listen_args("scheduler")["ssl_context"]
-    here = dask_security(client).get_connection_args("client")["ssl_context"]
+    """Shake hands as kdlab has Dask do; raises what the server or the client refuses."""
+    server_side = dask_security(server).get_listen_args("scheduler")["ssl_context"]
+    client_side = dask_security(client).get_connection_args("client")["ssl_context"]
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
-        there.wrap_bio(up, down, server_side=True),
-        here.wrap_bio(down, up, server_side=False),
+        server_side.wrap_bio(up, down, server_side=True),
+        client_side.wrap_bio(down, up, server_side=False),
     ]
     for end in (1, 0, 1, 0):
         try:
@@ -99,7 +99,7 @@ def shake(server, client):
     ("server", "client"), product(SERVES, ("scheduler", "teacher", "run"))
 )
 def test_whoever_serves_takes_each_role(server, client, roles):
-    """Also those that never ask there: Dask asks for a certificate and not for a role."""
+    """Also roles that never connect there: Dask checks the certificate, not the role."""
     shake(roles[server], roles[client])
 
 
@@ -124,12 +124,12 @@ def test_keys_are_for_their_owner_and_are_renewed_under_the_same_authority(tmp_p
     certificates.make(tmp_path)
     for path, text in before.items():
         assert path.stat().st_mode & 0o777 == 0o600
-        kept = path.name == "ca.pem" or path.parent.name == "authority"
-        assert (path.read_bytes() == text) == kept
+        unchanged = path.name == "ca.pem" or path.parent.name == "authority"
+        assert (path.read_bytes() == text) == unchanged
     shake(files_in(tmp_path / "teacher"), files_in(tmp_path / "run"))
 
 
 def test_the_docs_make_a_secret_of_each_role():
     text = (DEPLOY.parent / "docs" / "cluster.md").read_text()
-    made = re.findall(r"create secret generic \S+ --from-file=tls/(\w+)", text)
-    assert sorted(made) == sorted(script("certificates").ROLES)
+    secrets = re.findall(r"create secret generic \S+ --from-file=tls/(\w+)", text)
+    assert sorted(secrets) == sorted(script("certificates").ROLES)

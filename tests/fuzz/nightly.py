@@ -1,6 +1,6 @@
 """Many fuzzed configs, with the time and the memory that each took: `make fuzz`.
 
-Ends with 1 where one was a traceback, took more than 2 s of a core or more than 200 MB.
+Exits with 1 if one was a traceback, took more than 2 s of a core or more than 200 MB.
 """
 
 import resource
@@ -20,32 +20,32 @@ TIME_S, MEMORY_MB = 2.0, 200.0
 
 
 class Census:
-    """What the cases came to."""
+    """Counts, times and memory of the cases."""
 
     def __init__(self) -> None:
         self.count, self.refused, self.unexpected = 0, 0, 0
         self.times: list[float] = []
         self.largest_mb = 0.0  # that the process grew by in one case
 
-    def load(self, call, *given) -> None:
+    def load(self, call, *arguments) -> None:
         before, started = _peak_mb(), time.process_time()
         try:
-            call(*given)
+            call(*arguments)
         except BadInput as error:
             self.refused += 1
-            self._look_at("report this defect" in str(error), given)
+            self._look_at("report this defect" in str(error), arguments)
         except Exception as error:
-            self._look_at(True, (*given, error))
+            self._look_at(True, (*arguments, error))
         self.count += 1
         self.times.append(time.process_time() - started)
         self.largest_mb = max(self.largest_mb, _peak_mb() - before)
         if self.times[-1] > TIME_S:
-            print(f"{self.times[-1]:.1f} s: {given!r:.300}")
+            print(f"{self.times[-1]:.1f} s: {arguments!r:.300}")
 
-    def _look_at(self, bad: bool, given) -> None:
+    def _look_at(self, bad: bool, arguments) -> None:
         if bad:
             self.unexpected += 1
-            print(f"unexpected: {given!r:.400}")
+            print(f"unexpected: {arguments!r:.400}")
 
 
 def _peak_mb() -> float:
@@ -67,8 +67,8 @@ def main(cases: int, begin: int) -> int:
     @seed(begin)
     @patient
     @given(OVERRIDES)
-    def overrides(given) -> None:
-        census.load(kdlab.load, "quickstart", *given)
+    def overrides(words) -> None:
+        census.load(kdlab.load, "quickstart", *words)
 
     @seed(begin)
     @patient

@@ -22,10 +22,10 @@ PATIENT = settings(
 SHOWN = 250_000  # characters of an answer, at most: fifty faults of two thousand
 
 
-def answered(load, *given):
-    """What came of it: something that can be run, or faults that can be printed."""
+def answered(load, *arguments):
+    """Load; what cannot be loaded must be refused with faults that can be printed."""
     try:
-        load(*given)
+        load(*arguments)
     except BadInput as error:
         text = str(error)
         assert text.encode("utf-8")

@@ -17,7 +17,7 @@ def has_a_gpu():
 
 @pytest.fixture
 def exactly():
-    """The same bits in each run: slower kernels, without atomics."""
+    """Use kernels that give the same bits in each run: slower, without atomics."""
     torch.use_deterministic_algorithms(mode=True)
     torch.backends.cudnn.benchmark = False
     yield

@@ -25,7 +25,7 @@ SPEC = CifarResNet(depth=8, width=(16, 16, 32, 32))
 
 @dataclass(frozen=True, kw_only=True)
 class Dropping(ModelSpec):
-    """Takes chances from the GPU's random state in every step."""
+    """Draws from the GPU's random state in every step."""
 
     def architecture(self, num_classes, in_chans):
         return nn.Sequential(
@@ -45,9 +45,9 @@ class Stopper:
         return self.after is not None and len(self.losses) >= self.after
 
 
-def make(samples, folder, told=None, spec=SPEC, **recipe):
+def make(samples, folder, stopper=None, spec=SPEC, **recipe):
     options = {"epochs": 3, "batch": 50, "lr": 0.05, "log_every_steps": 1, "device": "cuda"}
-    told = told or Stopper()
+    stopper = stopper or Stopper()
     torch.manual_seed(7)
     model = spec.build(10, 1)
     model.eval()(torch.from_numpy(samples.views(samples.batches(0)[0][:1], 0)))  # lazy ones
@@ -60,10 +60,10 @@ def make(samples, folder, told=None, spec=SPEC, **recipe):
         seed=7,
         folder=folder,
         spec_hash="h",
-        emit=told.emit,
-        stop=told.stop,
+        emit=stopper.emit,
+        stop=stopper.stop,
     )
-    return StudentLoop(job), told
+    return StudentLoop(job), stopper
 
 
 def source(samples, folder):
@@ -84,28 +84,28 @@ def source(samples, folder):
 )
 def test_a_student_learns_what_it_learns_on_a_cpu(samples, tmp_path, words):
     precision = words["precision"]
-    here, told = make(samples, tmp_path / "gpu", **words)
-    result = here.run(source(samples, tmp_path))
+    on_gpu, recorded = make(samples, tmp_path / "gpu", **words)
+    result = on_gpu.run(source(samples, tmp_path))
     on_cpu, wanted = make(samples, tmp_path / "cpu", device="cpu")
     on_cpu.run(source(samples, tmp_path))
     assert (result.seen, result.lost, result.repeated) == (720, 0, 0)
     assert result.last.top1 > 0.3
-    steps = sorted(told.losses)
+    steps = sorted(recorded.losses)
     near = (
         1e-2 if precision == "fp32" else 5e-2
     )  # TF32 convolutions, of PyTorch's own choice
     for step in steps[:3]:
-        assert told.losses[step] == pytest.approx(wanted.losses[step], rel=near), step
-    assert told.losses[steps[-1]] < told.losses[steps[0]]
-    assert next(here.model.parameters()).dtype == torch.float32
+        assert recorded.losses[step] == pytest.approx(wanted.losses[step], rel=near), step
+    assert recorded.losses[steps[-1]] < recorded.losses[steps[0]]
+    assert next(on_gpu.model.parameters()).dtype == torch.float32
 
 
 @pytest.mark.parametrize("spec", [SPEC, Dropping()], ids=["resnet", "dropout"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_resume_goes_on_to_the_bit(samples, tmp_path, exactly, precision, spec):
     """With the GPU's random state, and the scale of fp16."""
-    whole, told = make(samples, tmp_path / "whole", spec=spec, precision=precision)
-    whole.run(source(samples, tmp_path))
+    uncut, recorded = make(samples, tmp_path / "whole", spec=spec, precision=precision)
+    uncut.run(source(samples, tmp_path))
     cut = {"spec": spec, "precision": precision}
     loop, first = make(samples, tmp_path / "cut", Stopper(after=8), **cut)
     with pytest.raises(RunStopped):
@@ -114,10 +114,10 @@ def test_a_resume_goes_on_to_the_bit(samples, tmp_path, exactly, precision, spec
     again, second = make(samples, tmp_path / "cut", **cut)
     assert again.resume()
     again.run(source(samples, tmp_path))
-    assert first.losses | second.losses == told.losses
-    ends = whole.model.state_dict(), again.model.state_dict()
+    assert first.losses | second.losses == recorded.losses
+    ends = uncut.model.state_dict(), again.model.state_dict()
     assert all(torch.equal(ends[0][k], ends[1][k]) for k in ends[0])
-    assert whole.train_step.scaler.state_dict() == again.train_step.scaler.state_dict()
+    assert uncut.train_step.scaler.state_dict() == again.train_step.scaler.state_dict()
 
 
 @pytest.mark.processes

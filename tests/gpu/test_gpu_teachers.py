@@ -1,4 +1,4 @@
-"""Teachers on a GPU: engines agree, what is under way is nobody else's, memory is pinned."""
+"""Teachers on a GPU: engines agree, batches in flight do not mix, memory is pinned."""
 
 import numpy as np
 import pytest
@@ -43,8 +43,8 @@ def test_an_engine_answers_as_the_network_does(resnet, engine, precision):
     named = {e.label: e for e in available_engines("cuda:0")}
     with torch.inference_mode():
         right = model(views).float()
-        one = named[f"{engine} {precision}"]
-        trial, ask = prepare_engine(one, model, views, right, 1)
+        candidate = named[f"{engine} {precision}"]
+        trial, ask = prepare_engine(candidate, model, views, right, 1)
         assert ask is not None, trial
         for rows in (64, 1, 33):  # and sizes it was not prepared with
             assert ask(views[:rows]).shape == (rows, 10)
@@ -53,9 +53,9 @@ def test_an_engine_answers_as_the_network_does(resnet, engine, precision):
 def test_the_fastest_is_chosen_and_is_no_slower_than_eager(resnet):
     model, views = resnet
     quick = [e for e in available_engines("cuda:0") if not e.slow_to_prepare]
-    found = choose(model, views, quick, threads=1, seconds=10.0)
-    assert found.chosen.rate >= found.trials[0].rate
-    assert {t.precision for t in found.trials} == {"fp32", "bf16", "fp16"}
+    choice = choose(model, views, quick, threads=1, seconds=10.0)
+    assert choice.chosen.rate >= choice.trials[0].rate
+    assert {t.precision for t in choice.trials} == {"fp32", "bf16", "fp16"}
 
 
 def serving(resnet):
@@ -94,8 +94,8 @@ def test_what_is_under_way_is_answered_by_its_own_labels(resnet):
         )
         under_way += inference.begun([request])
         request.views[:] = 0  # its buffer is somebody else's from now on
-    for one in under_way:
-        inference.finish(one)
+    for batch in under_way:
+        inference.finish(batch)
     model, _ = resnet
     with torch.inference_mode():
         for number, views in enumerate(asked):

@@ -1,8 +1,8 @@
-"""The table of what kdlab/ and benchmarks/ may have, `budgets.toml`, and how it falls.
+"""The limits of kdlab/ and benchmarks/ in `budgets.toml`, and how they are lowered.
 
-`[at_most]` and `[rooms]` hold rows; `[lists]` what is there against a rule. A row is
-`{most = 120, raised = [{by = 20, for = "why"}]}`: what it could be without what it was raised
-by, here 100, only falls.
+`[at_most]` and `[rooms]` hold rows; `[lists]` names what breaks a rule today. A row is
+`{most = 120, raised = [{by = 20, for = "why"}]}`. Its base, `most` without the raises (here
+100), only falls.
 """
 
 import tomllib
@@ -50,11 +50,11 @@ class Row:
 
     @property
     def slack(self):
-        """Lines that it may be too high by, so that not each small change lowers it."""
+        """Lines that a row may be above the code, so that small changes do not lower it."""
         return max(40, self.most * 3 // 100)
 
     def lowered(self, most):
-        """What it was raised by last goes first, then its base falls."""
+        """Return the row at `most`: the last raises go first, then the base falls."""
         raised, over = list(self.raised), max(0, self.most - most)
         while over and raised:
             by, why = raised.pop()
@@ -101,7 +101,7 @@ def _row(row):
 
 
 def counted():
-    """As many rows as the code is, and lists of all that is against a rule."""
+    """Measure the code: rows as high as it is, and lists of all that breaks a rule."""
     rooms = house.rooms()
     return Budgets(
         at_most={
@@ -118,7 +118,7 @@ def counted():
 
 
 def lowered(table, now):
-    """The table, nowhere above what there is now; nothing is added and nothing rises."""
+    """Lower the table to what there is now; nothing is added and nothing rises."""
 
     def rows(old, new):
         return {
@@ -140,7 +140,7 @@ def lowered(table, now):
 
 
 def written(table):
-    """As TOML, the form of the file."""
+    """Write the table as TOML, in the form of the file."""
     parts = [HEAD]
     for part in ("at_most", "rooms"):
         parts.append(f"[{part}] # {ABOUT[part]}")

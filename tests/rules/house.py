@@ -1,6 +1,6 @@
-"""What there is in kdlab/ and benchmarks/, read from its source: lines, functions, imports, names.
+"""Facts about the source of kdlab/ and benchmarks/: lines, functions, imports, names.
 
-`budgets.toml` says how much there may be of it and `make house` prints it into the docs.
+`budgets.toml` limits them and `make house` prints them into the docs.
 """
 
 import ast
@@ -16,8 +16,8 @@ BESIDE = ROOT / "benchmarks"  # a room that no wheel has
 FILES = sorted([*KDLAB.rglob("*.py"), *BESIDE.rglob("*.py")])
 LONG_FILE, LONG_FUNCTION = 400, 60
 LOOSE = re.compile(r"\b(?:dict|Mapping)\[\s*str,\s*(?:Any|object)\s*\]")
-# The door and the main module belong to the files that do what they only name.
-TOGETHER = {"__init__.py": "session.py", "__main__.py": "cli.py"}
+# These two only import: they count with the files that do the work.
+COUNTED_WITH = {"__init__.py": "session.py", "__main__.py": "cli.py"}
 
 
 @cache
@@ -35,7 +35,7 @@ def place(path):
 
 
 def lines(path):
-    """As `wc -l` counts them: code, comments, docstrings and empty lines."""
+    """Count lines as `wc -l` does: code, comments, docstrings and empty lines."""
     return text(path).count("\n")
 
 
@@ -53,7 +53,7 @@ def room(path):
     if path.is_relative_to(BESIDE):
         return BESIDE.name
     first = path.relative_to(KDLAB).parts[0]
-    return TOGETHER.get(first, first)
+    return COUNTED_WITH.get(first, first)
 
 
 def rooms():
@@ -69,7 +69,7 @@ def long_files():
 
 
 def long_functions():
-    """From `def` to the last line, by file and name with that of its class."""
+    """Lines from `def` to the last one, by `FILE::Class.name` of the function."""
     return {
         f"{place(path)}::{name}": length
         for path in FILES
@@ -95,7 +95,7 @@ def inner(node):
 
 
 def statements(node, *, types=True):
-    """Itself and all statements in it, without types=True not those that only types need."""
+    """A node and all statements in it; without `types`, none under `TYPE_CHECKING`."""
     todo = [node]
     while todo:
         child = todo.pop()
@@ -112,16 +112,16 @@ def loose_mappings():
 
 
 def imported(node, *, types=True):
-    """Modules of ours that it imports, deferred and under `TYPE_CHECKING` too."""
-    found = set()
+    """Our modules that a node imports, also in functions and under `TYPE_CHECKING`."""
+    modules = set()
     for child in statements(node, types=types):
         if isinstance(child, ast.Import):
-            found |= {name.name for name in child.names}
+            modules |= {name.name for name in child.names}
         elif isinstance(child, ast.ImportFrom) and child.module:
             for name in child.names:
-                whole = f"{child.module}.{name.name}"
-                found.add(whole if whole in MODULES else child.module)
-    return found & MODULES.keys()
+                full_name = f"{child.module}.{name.name}"
+                modules.add(full_name if full_name in MODULES else child.module)
+    return modules & MODULES.keys()
 
 
 def circles(*, types=True):
@@ -131,14 +131,14 @@ def circles(*, types=True):
 
 
 def circles_of(graph):
-    """Of modules and what each imports."""
-    found = []
+    """Find the circles in a graph of modules and what each imports."""
+    cycles = []
     while (module := _in_a_circle(graph)) is not None:
         importers = {name: {n for n in graph if name in graph[n]} for name in graph}
-        together = _reached(graph, module) & _reached(importers, module)
-        found.append(sorted(together))
-        graph = {n: others - together for n, others in graph.items() if n not in together}
-    return sorted(found)
+        circle = _reached(graph, module) & _reached(importers, module)
+        cycles.append(sorted(circle))
+        graph = {n: others - circle for n, others in graph.items() if n not in circle}
+    return sorted(cycles)
 
 
 def _in_a_circle(graph):
@@ -195,17 +195,17 @@ def aliases(node):
 
 
 def layers():
-    """Rooms from the top down, as import-linter holds them; rooms of a line side by side.
+    """Rooms from the top down, as import-linter has them; rooms of a line are side by side.
 
-    Above them is what lies beside the package, alone.
+    The first line there is benchmarks/ alone, and is left out.
     """
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    found, *_ = (c["layers"] for c in contracts["contracts"] if c["type"] == "layers")
-    above, *found = (
-        [name.removeprefix("kdlab.") for name in line.split(" | ")] for line in found
+    rows, *_ = (c["layers"] for c in contracts["contracts"] if c["type"] == "layers")
+    above, *layered = (
+        [name.removeprefix("kdlab.") for name in line.split(" | ")] for line in rows
     )
     assert above == [BESIDE.name]
-    return found
+    return layered
 
 
 def home(name):
@@ -222,5 +222,5 @@ def about(name):
 
 def folders(name):
     """Packages in a room, and in those."""
-    found = sorted(home(name).rglob("*/__init__.py"))
-    return [path.parent.relative_to(home(name)).as_posix() for path in found]
+    paths = sorted(home(name).rglob("*/__init__.py"))
+    return [path.parent.relative_to(home(name)).as_posix() for path in paths]

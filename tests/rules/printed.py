@@ -1,6 +1,6 @@
-"""What `docs/architecture.md` says of sizes and layers, printed from the code.
+"""Print sizes and layers of the code into `docs/architecture.md`.
 
-`make house` writes it, after it has lowered `budgets.toml` to what there is. A size in the page
+`make house` does so, after it has lowered `budgets.toml` to what there is. A size in the page
 is that of the room's budget, so a small change of the code does not make the page wrong.
 """
 
@@ -14,7 +14,7 @@ BLOCK = re.compile(r"(<!-- printed: (\w+) -->\n).*?(<!-- end of printed -->)", r
 
 
 def page(text, table):
-    """The page with its blocks made anew."""
+    """The page with its blocks printed again."""
     makers = {"rooms": rooms, "long": long}
     return BLOCK.sub(lambda block: f"{block[1]}{makers[block[2]](table)}{block[3]}", text)
 
@@ -36,7 +36,7 @@ def rooms(table):
 
 
 def _room(head, name, most):
-    """Its line, and one of each folder in it."""
+    """The line of a room, and one for each folder in it."""
     yield f"{head}{most[name]:>7,}  {house.about(name)}"
     for folder in house.folders(name):
         yield f"      {folder + '/':<28}  {house.about(f'{name}/{folder}')}"

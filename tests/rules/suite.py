@@ -38,7 +38,7 @@ class Case:
 
 @cache
 def cases():
-    """All of them, by name."""
+    """All test functions, by name."""
     return {case.name: case for path in FILES for case in cases_of(path)}
 
 
@@ -55,23 +55,23 @@ def _cases(node, name, marks, known):
     marks += tuple(_file_marks(node, known))
     for child in node.body:
         if isinstance(child, ast.ClassDef) and child.name.startswith("Test"):
-            own, _ = _marks(child.decorator_list, known)
-            yield from _cases(child, f"{name}::{child.name}", marks + own, known)
+            always, _ = _marks(child.decorator_list, known)
+            yield from _cases(child, f"{name}::{child.name}", marks + always, known)
         elif isinstance(child, ast.FunctionDef) and child.name.startswith("test"):
-            own, some = _marks(child.decorator_list, known)
+            always, some = _marks(child.decorator_list, known)
             for values in _values_of_fixtures(child, known):
                 each = [_inner_marks([value], known) for value in values]
                 some += tuple(mark for marks_of_one in each for mark in marks_of_one)
                 if all(each):  # so is the test, at least as the first value is
-                    own += tuple(each[0])
-            yield Case(f"{name}::{child.name}", child, marks + own, some)
+                    always += tuple(each[0])
+            yield Case(f"{name}::{child.name}", child, marks + always, some)
 
 
 def _values_of_fixtures(test, known):
-    """Values of each fixture that it takes, where there are several."""
+    """Values of each fixture with `params` that a test takes."""
     for argument in test.args.args:
-        for made in getattr(known.get(argument.arg), "decorator_list", ()):
-            for keyword in getattr(made, "keywords", ()):
+        for decorator in getattr(known.get(argument.arg), "decorator_list", ()):
+            for keyword in getattr(decorator, "keywords", ()):
                 if keyword.arg == "params" and isinstance(keyword.value, ast.List):
                     yield keyword.value.elts
 
@@ -83,16 +83,16 @@ def _file_marks(node, known):
 
 
 def _marks(expressions, known):
-    """Those of the whole test, and those of single values of its parameters."""
-    whole, some = [], []
+    """Marks of the test itself, and marks of single values of its parameters."""
+    always, some = [], []
     for expression in expressions:
         mark = getattr(known.get(getattr(expression, "id", None)), "value", expression)
         if isinstance(mark, ast.List | ast.Tuple):
-            whole += _marks(mark.elts, known)[0]
+            always += _marks(mark.elts, known)[0]
         elif name := _mark(mark):
-            whole.append(Mark(name, _reason(mark)))
+            always.append(Mark(name, _reason(mark)))
             some += _inner_marks(getattr(mark, "args", ()), known)
-    return tuple(whole), tuple(some)
+    return tuple(always), tuple(some)
 
 
 def _mark(node):
@@ -104,16 +104,16 @@ def _mark(node):
 
 
 def _inner_marks(nodes, known):
-    """Marks in these, and in what this file defines and they name: a list, a function."""
-    found, todo, seen = {}, [inner for node in nodes for inner in ast.walk(node)], set()
+    """Marks in these nodes, and in the lists and functions of the file that they name."""
+    reasons, todo, seen = {}, [inner for node in nodes for inner in ast.walk(node)], set()
     while todo:
         node = todo.pop()
         if isinstance(node, ast.Name) and node.id in known and node.id not in seen:
             seen.add(node.id)
             todo += ast.walk(known[node.id])
         elif isinstance(node, ast.Call | ast.Attribute) and (name := _mark(node)):
-            found[name] = found.get(name) or _reason(node)
-    return [Mark(*item) for item in found.items()]
+            reasons[name] = reasons.get(name) or _reason(node)
+    return [Mark(*item) for item in reasons.items()]
 
 
 def _reason(mark):
@@ -124,58 +124,58 @@ def _reason(mark):
 
 @cache
 def in_unit_tests():
-    """Our modules that unit tests import, or fixtures, or what either of them calls.
+    """Our modules that unit tests import, or their fixtures, or functions that these call.
 
-    What the head of a file imports counts where something that is no whole test uses it. What
-    tests share in files of their own counts by what is used of it.
+    An import at the head of a file counts if something other than a whole test uses it. Of
+    modules that tests share, only the functions that are used count.
     """
-    found, seen = set(), set()
+    modules, seen = set(), set()
     for path in FILES:
         if "gpu" in path.relative_to(ROOT / "tests").parts:
             continue
-        here = cases_of(path)
-        whole = [case.node for case in here if case.has(*WHOLE)]
-        if len(whole) < len(here):
-            roots = [n for n in tree(path).body if n not in whole and not _is_import(n)]
-            found |= _needed(path, roots, seen)
-    return found
+        in_file = cases_of(path)
+        skipped = [case.node for case in in_file if case.has(*WHOLE)]
+        if len(skipped) < len(in_file):
+            roots = [n for n in tree(path).body if n not in skipped and not _is_import(n)]
+            modules |= _needed(path, roots, seen)
+    return modules
 
 
 def _needed(path, roots, seen):
     """Our modules that these nodes of a file need, and what they call in files of tests."""
-    found, todo, bound = set(), list(roots), _bound(path)
+    modules, todo, bound = set(), list(roots), _bound(path)
     while todo:
         node = todo.pop()
         if node in seen:
             continue
         seen.add(node)
-        found |= imported(node)
+        modules |= imported(node)
         names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
         todo += [bound[name] for name in names & bound.keys()]
         for shared, name in _shared(node):
-            found |= _needed(shared, [_bound(shared)[name]], seen)
+            modules |= _needed(shared, [_bound(shared)[name]], seen)
         for fixture in {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}:
             for shared in _conftests(path):
                 if fixture in _bound(shared):
-                    found |= _needed(shared, [_bound(shared)[fixture]], seen)
+                    modules |= _needed(shared, [_bound(shared)[fixture]], seen)
             todo += [bound[fixture]] if fixture in bound else []
-    return found
+    return modules
 
 
 @cache
 def _bound(path):
-    """What each name at the top of a file stands for: a definition, or one name's import."""
-    found = {}
+    """Map names at the top of a file to their definition, or to the import of that name."""
+    bound = {}
     for node in tree(path).body:
         if _is_import(node):
             for name in node.names:
-                found[(name.asname or name.name).split(".")[0]] = _only(node, name)
+                bound[(name.asname or name.name).split(".")[0]] = _only(node, name)
         elif isinstance(node, ast.Assign):
             for target in node.targets:
-                found |= {n.id: node for n in ast.walk(target) if isinstance(n, ast.Name)}
+                bound |= {n.id: node for n in ast.walk(target) if isinstance(n, ast.Name)}
         elif hasattr(node, "name"):
-            found[node.name] = node
-    return found
+            bound[node.name] = node
+    return bound
 
 
 def _is_import(node):
@@ -189,7 +189,7 @@ def _only(node, name):
 
 
 def _shared(node):
-    """What it imports from files of tests: file and name."""
+    """Names that a node imports from files of tests, each with its file."""
     for child in statements(node):
         if isinstance(child, ast.ImportFrom) and child.module in _files_of_tests():
             path = _files_of_tests()[child.module]
@@ -201,7 +201,7 @@ def _shared(node):
 
 @cache
 def _files_of_tests():
-    """By the names that tests import them by."""
+    """Modules that tests share, by the name of their import."""
     return {
         p.stem: p for p in (ROOT / "tests").rglob("*.py") if not p.stem.startswith("test_")
     }

@@ -1,4 +1,4 @@
-"""`docs/architecture.md` says of the code what the code says of itself."""
+"""`docs/architecture.md` agrees with the code."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def test_each_folder_says_what_it_is():
 
 @pytest.fixture
 def elsewhere_in_a_copy(tmp_path, monkeypatch):
-    """Table and page of which the command may make something else."""
+    """Copies of the table and the page, which the command may overwrite."""
     for module, name in ((budgets, "FILE"), (printed, "PAGE")):
         copy = tmp_path / getattr(module, name).name
         copy.write_text(getattr(module, name).read_text())

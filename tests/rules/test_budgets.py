@@ -73,7 +73,7 @@ def test_the_file_is_as_it_is_written():
 
 @pytest.mark.processes
 def test_no_base_has_risen_and_no_list_has_grown_since_there_are_budgets():
-    """In all versions that the clone has; where it is no clone there is one."""
+    """All versions in the clone are compared; outside a clone there are none."""
     place = house.place(FILE)
     hashes = _git("rev-list", "HEAD", "--", place).split()
     before = [budgets.read(_git("show", f"{commit}:{place}")) for commit in hashes]

@@ -82,10 +82,10 @@ def test_the_overview_fits_a_screen():
 
 
 def test_a_word_is_looked_for_in_names_and_lines():
-    found = catalogue(word="VGG")
-    assert "  type  models/cifar_vgg  " in found
-    assert "pipe_bd/vgg16_dsconv_imagenet" in found
-    assert "losses/hinton" not in found
+    listing = catalogue(word="VGG")
+    assert "  type  models/cifar_vgg  " in listing
+    assert "pipe_bd/vgg16_dsconv_imagenet" in listing
+    assert "losses/hinton" not in listing
     assert "models/vgg8" in catalogue("models", "vgg")
     with pytest.raises(kdlab.KdlabError, match=r"Nothing has 'hintn' .*hinton"):
         catalogue(word="hintn")

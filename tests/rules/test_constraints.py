@@ -1,4 +1,4 @@
-"""constraints.txt, with which CI installs, says one version of all that pyproject.toml asks for."""
+"""constraints.txt, with which CI installs, pins all that pyproject.toml asks for."""
 
 import tomllib
 from pathlib import Path
@@ -14,7 +14,7 @@ INTERNALS = {"dask", "distributed", "optuna", "timm", "anywidget"}  # kdlab buil
 
 
 def requirements(extras=("dev",)):
-    """Those of kdlab and of these extras, and of the extras that they name."""
+    """Requirements of kdlab, of these extras, and of the extras that they name."""
     wanted = [Requirement(text) for text in PROJECT["dependencies"]]
     open_, seen = list(extras), set()
     while open_:
@@ -34,9 +34,9 @@ def pins():
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pairs = [line.split("==") for line in lines if not line.startswith("#")]
     assert all(len(pair) == 2 for pair in pairs)
-    found = {canonicalize_name(name): Version(version) for name, version in pairs}
-    assert len(found) == len(pairs)
-    return found
+    versions = {canonicalize_name(name): Version(version) for name, version in pairs}
+    assert len(versions) == len(pairs)
+    return versions
 
 
 def test_all_that_is_asked_for_has_a_version_that_its_bounds_allow(pins):

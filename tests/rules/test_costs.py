@@ -1,4 +1,4 @@
-"""What tests cost is known, and what is dear says why: the table that `make costs` keeps."""
+"""The dearest tests are in the table of `make costs`, and each says why it is dear."""
 
 import csv
 

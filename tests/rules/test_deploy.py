@@ -1,4 +1,4 @@
-"""What stands in deploy/ fits Kubernetes, kdlab and the metrics that there are."""
+"""Files in deploy/ fit Kubernetes, kdlab and the metrics that there are."""
 
 import importlib.resources
 import json
@@ -37,28 +37,28 @@ VERSIONS = ("1.30", "1.34")
 KUSTOMIZATION = yaml.safe_load((DEPLOY / "kubernetes" / "kustomization.yaml").read_text())
 FILES = sorted(p for p in DEPLOY.glob("kubernetes/*.yaml") if p.stem != "kustomization")
 OBJECTS = [
-    pytest.param(found, id=f"{path.name}:{found['kind']}:{found['metadata']['name']}")
+    pytest.param(m, id=f"{path.name}:{m['kind']}:{m['metadata']['name']}")
     for path in FILES
-    for found in yaml.safe_load_all(path.read_text())
+    for m in yaml.safe_load_all(path.read_text())
 ]
-ALL = [one.values[0] for one in OBJECTS]
+ALL = [param.values[0] for param in OBJECTS]
 
 
 def of_kind(*kinds):
-    return [found for found in ALL if found["kind"] in kinds]
+    return [manifest for manifest in ALL if manifest["kind"] in kinds]
 
 
 TEMPLATES = {
-    found["metadata"]["name"]: found["spec"]["template"]
-    for found in of_kind("Deployment", "Job")
+    manifest["metadata"]["name"]: manifest["spec"]["template"]
+    for manifest in of_kind("Deployment", "Job")
 }
 PODS = {name: template["spec"] for name, template in TEMPLATES.items()}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("found", OBJECTS)
-def test_kubernetes_takes_each_object(found, version):
-    kubernetes_validate.validate(found, version, strict=True)
+@pytest.mark.parametrize("manifest", OBJECTS)
+def test_kubernetes_takes_each_object(manifest, version):
+    kubernetes_validate.validate(manifest, version, strict=True)
 
 
 def test_a_misspelt_key_would_be_seen():
@@ -79,7 +79,7 @@ def containers():
 
 
 @pytest.fixture
-def said(tmp_path):
+def words_of(tmp_path):
     """The words of a container's command, with certificates that are there."""
     for name in ("ca", "cert", "key"):
         (tmp_path / f"{name}.pem").touch()
@@ -88,9 +88,9 @@ def said(tmp_path):
     ]
 
 
-def test_commands_are_those_that_kdlab_and_dask_take_and_their_files_are_mounted(said):
+def test_commands_are_those_that_kdlab_and_dask_take_and_their_files_are_mounted(words_of):
     for spec, container in containers():
-        program, *words = said(container)
+        program, *words = words_of(container)
         if program == "kdlab":
             parser().parse_args(words)  # ends the process where it is wrong
         else:
@@ -102,27 +102,27 @@ def test_commands_are_those_that_kdlab_and_dask_take_and_their_files_are_mounted
         assert {folder for folder, _ in named} <= set(mounted)
 
 
-def test_the_run_is_against_this_pool(said):
+def test_the_run_is_against_this_pool(words_of):
     (container,) = PODS["kdlab-run"]["containers"]
-    asked = parser().parse_args(said(container)[1:])
+    asked = parser().parse_args(words_of(container)[1:])
     pool = load(asked.experiment, *asked.overrides).spec.teacher_pool
     service = urlsplit(pool.address)
-    (found,) = of_kind("Service")
-    assert service.hostname == found["metadata"]["name"]
-    assert service.port in [port["port"] for port in found["spec"]["ports"]]
+    (service_manifest,) = of_kind("Service")
+    assert service.hostname == service_manifest["metadata"]["name"]
+    assert service.port in [port["port"] for port in service_manifest["spec"]["ports"]]
 
 
-# What may go wrong with a pod that somebody has broken into, and what is to be seen of it then.
+# What somebody who has broken into a pod could do
 
 
 def weaknesses(pod):
-    """What Kubernetes' profile "restricted" forbids, and more."""
-    own = pod.get("securityContext", {})
+    """Settings of a pod that Kubernetes' profile "restricted" forbids, and more."""
+    context = pod.get("securityContext", {})
     if pod.get("automountServiceAccountToken") is not False:
         yield "it has a token for Kubernetes' API"
-    if own.get("runAsNonRoot") is not True or own.get("runAsUser", 0) == 0:
+    if context.get("runAsNonRoot") is not True or context.get("runAsUser", 0) == 0:
         yield "it may be root"
-    if own.get("seccompProfile") != {"type": "RuntimeDefault"}:
+    if context.get("seccompProfile") != {"type": "RuntimeDefault"}:
         yield "it may make any call of the kernel"
     if pod.keys() & {"hostNetwork", "hostPID", "hostIPC"}:
         yield "it sees its machine"
@@ -164,14 +164,14 @@ def writable(pod, container):
 
 def test_what_kdlab_writes_lies_in_volumes(monkeypatch):
     """The rest of the file system cannot be written."""
-    (kept,) = re.findall(r"^ENV KDLAB_HOME=(\S+)", CONTAINERFILE, re.MULTILINE)
+    (home_folder,) = re.findall(r"^ENV KDLAB_HOME=(\S+)", CONTAINERFILE, re.MULTILINE)
     (at,) = re.findall(
         r"^WORKDIR (\S+)", CONTAINERFILE[CONTAINERFILE.index("USER") :], re.M
     )
-    monkeypatch.setenv("KDLAB_HOME", kept)
+    monkeypatch.setenv("KDLAB_HOME", home_folder)
     for pod, container in containers():
-        own = {e["name"]: e["value"] for e in container.get("env", [])}
-        needed = {home(), Path(at), Path("/tmp"), Path(own.get("KDLAB_RUNS", "/tmp"))}
+        variables = {e["name"]: e["value"] for e in container.get("env", [])}
+        needed = {home(), Path(at), Path("/tmp"), Path(variables.get("KDLAB_RUNS", "/tmp"))}
         folders = list(writable(pod, container))
         for path in needed:
             assert any(path.is_relative_to(folder) for folder in folders), path
@@ -200,9 +200,9 @@ def options(container):
 def test_what_serves_is_asked_whether_it_does(name):
     (container,) = PODS[name]["containers"]
     ports = {p["name"]: str(p["containerPort"]) for p in container["ports"]}
-    said = options(container)
+    flags = options(container)
     listens = {
-        said.get(n, "").lstrip(":") for n in ("port", "label-port", "dashboard-address")
+        flags.get(n, "").lstrip(":") for n in ("port", "label-port", "dashboard-address")
     }
     assert set(ports.values()) == listens - {""}
     (folder,) = re.findall(r"^COPY deploy/answers.py (\S+)", CONTAINERFILE, re.MULTILINE)
@@ -238,7 +238,7 @@ def test_pages_of_the_scheduler_are_its_metrics_and_its_health_alone():
 
 
 def test_each_role_has_a_secret_of_its_own_that_the_docs_make():
-    made = dict(re.findall(r"create secret generic (\S+) --from-file=tls/(\w+)", DOCS))
+    roles = dict(re.findall(r"create secret generic (\S+) --from-file=tls/(\w+)", DOCS))
     used = {
         name: [v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v]
         for name, pod in PODS.items()
@@ -246,7 +246,7 @@ def test_each_role_has_a_secret_of_its_own_that_the_docs_make():
     (scheduler, teacher, run) = (
         used[n] for n in ("kdlab-scheduler", "kdlab-teachers", "kdlab-run")
     )
-    assert [made[s] for s in scheduler + teacher + run] == ["scheduler", "teacher", "run"]
+    assert [roles[s] for s in scheduler + teacher + run] == ["scheduler", "teacher", "run"]
     for pod in PODS.values():
         for volume in pod["volumes"]:
             assert "secret" not in volume or volume["secret"]["defaultMode"] == 0o440
@@ -259,7 +259,7 @@ def test_each_role_has_a_secret_of_its_own_that_the_docs_make():
 
 @pytest.fixture
 def asked(monkeypatch, tmp_path):
-    """Requests at Kubernetes' API, as its rules name them; it has one cluster or none."""
+    """Requests to a stand-in for Kubernetes' API, which has no cluster at first."""
     kubeconfig = {
         "current-context": "c",
         "clusters": [{"name": "c", "cluster": {"server": "http://nowhere"}}],
@@ -322,9 +322,9 @@ def test_the_operators_chart_has_the_values_that_the_docs_set():
     values = yaml.safe_load(
         (chart / "dask-kubernetes-operator" / "values.yaml").read_text()
     )
-    found = re.findall(r"--set '?([\w.]+)=", DOCS)
-    assert set(found) >= {"rbac.cluster", "kopfArgs"}
-    for name in found:
+    names = re.findall(r"--set '?([\w.]+)=", DOCS)
+    assert set(names) >= {"rbac.cluster", "kopfArgs"}
+    for name in names:
         first, _, second = name.partition(".")
         assert first in values
         assert not second or not values[first] or second in values[first]
@@ -341,8 +341,8 @@ def chosen(selector, labels):
     return selector.get("matchLabels", {}).items() <= labels.items()
 
 
-def admits(direction, pod, other, port):
-    """Whether the policies of a pod let it have a connection with another of the namespace."""
+def admits(direction, pod, partner, port):
+    """Tell if the policies of a pod allow a connection with another of the namespace."""
     key = "from" if direction == "Ingress" else "to"
     rules = [
         rule
@@ -358,7 +358,7 @@ def admits(direction, pod, other, port):
         and any(
             "namespaceSelector" not in peer
             and "podSelector" in peer
-            and chosen(peer["podSelector"], other)
+            and chosen(peer["podSelector"], partner)
             for peer in rule[key]
         )
         for rule in rules
@@ -368,10 +368,10 @@ def admits(direction, pod, other, port):
 
 def reachable(pods, ports):
     return {
-        (one, other, port)
-        for one, other, port in product(pods, pods, ports)
-        if admits("Egress", pods[one], pods[other], port)
-        and admits("Ingress", pods[other], pods[one], port)
+        (source, target, port)
+        for source, target, port in product(pods, pods, ports)
+        if admits("Egress", pods[source], pods[target], port)
+        and admits("Ingress", pods[target], pods[source], port)
     }
 
 
@@ -393,9 +393,9 @@ def test_pods_reach_each_other_where_they_must_and_nobody_else_does():
     assert reachable(pods, (scheduler, 8787, worker, labels, 22)) == must
     stranger = {"stranger": {"app": "something", "part": "run"}}
     assert {
-        (one, other)
-        for one, other, _ in reachable(pods | stranger, (scheduler, 8787, worker, labels))
-        if "stranger" in (one, other)
+        (a, b)
+        for a, b, _ in reachable(pods | stranger, (scheduler, 8787, worker, labels))
+        if "stranger" in (a, b)
     } == {
         ("run", "stranger"),
         ("stranger", "stranger"),
@@ -408,34 +408,34 @@ def operators_pods():
 
     manifest = KubernetesMachines().manifest("x")
     labels = manifest["metadata"]["labels"]
-    made = {
+    specs = {
         "its scheduler": controller.build_scheduler_deployment_spec("x", {}, {}, labels),
         "its worker": controller.build_worker_deployment_spec(
             "x-default", "kdlab", "x", "u", {"containers": []}, {}, labels
         ),
     }
-    return {n: m["spec"]["template"]["metadata"]["labels"] for n, m in made.items()}
+    return {n: m["spec"]["template"]["metadata"]["labels"] for n, m in specs.items()}
 
 
 def test_what_the_operator_starts_is_reached_by_its_run_and_by_the_operator():
     run = TEMPLATES["kdlab-run"]["metadata"]["labels"]
     operator = {"app.kubernetes.io/name": "dask-kubernetes-operator"}
     teacher = TEMPLATES["kdlab-teachers"]["metadata"]["labels"]
-    own = operators_pods()
-    pods = own | {"run": run, "operator": operator, "pool": teacher}
-    into = {found for found in reachable(pods, (8786, 40000)) if found[1] in own}
-    friends = {"run", *own}
-    assert into == set(product(friends, own, (8786, 40000)))
+    started = operators_pods()
+    pods = started | {"run": run, "operator": operator, "pool": teacher}
+    into = {edge for edge in reachable(pods, (8786, 40000)) if edge[1] in started}
+    friends = {"run", *started}
+    assert into == set(product(friends, started, (8786, 40000)))
     assert ("operator", "its scheduler", 8787) in reachable(pods, (8787,))
 
 
 def test_services_policies_and_budgets_find_the_pods_they_are_for():
     pods = [template["metadata"]["labels"] for template in TEMPLATES.values()]
     pods += operators_pods().values()
-    for found in of_kind("Service", "NetworkPolicy", "PodDisruptionBudget"):
-        spec = found["spec"]
+    for manifest in of_kind("Service", "NetworkPolicy", "PodDisruptionBudget"):
+        spec = manifest["spec"]
         selector = spec.get("podSelector") or spec["selector"]
-        if found["kind"] == "Service":
+        if manifest["kind"] == "Service":
             selector = {"matchLabels": selector}
         assert any(chosen(selector, labels) for labels in pods)
 

@@ -68,13 +68,13 @@ def test_python_blocks_compile_and_configs_in_them_load(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_relative_links_exist(page):
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
-        made = target in (
+        generated = target in (
             "pictures/rooms.svg",
             "results.md",
             "events.md",
             "checks.md",
         )  # hooks.py
-        assert made or (page.parent / target).exists(), f"{page.name}: {target}"
+        assert generated or (page.parent / target).exists(), f"{page.name}: {target}"
 
 
 def test_every_file_the_docs_name_exists():
@@ -89,11 +89,11 @@ def test_every_file_the_docs_name_exists():
 @pytest.mark.processes("whoever is first makes the run; quickstart's teacher is trained")
 @pytest.mark.parametrize("page", ["README.md", "docs/notebook.md"])
 def test_python_of_a_page_reads_what_a_run_has_left(page, taught, monkeypatch):
-    """What is started there has ended already; it is a smaller one."""
+    """A finished, smaller run stands in for the one that the page starts."""
     begun = []
     monkeypatch.setattr(Experiment, "start", lambda self: begun.append(self.name) or taught)
-    own = [b for b in blocks(ROOT / page, "python") if "RUN_A" not in b]
-    exec(compile("\n".join(own), page, "exec"), {"__name__": "__main__"})
+    sources = [b for b in blocks(ROOT / page, "python") if "RUN_A" not in b]
+    exec(compile("\n".join(sources), page, "exec"), {"__name__": "__main__"})
     assert begun == ["quickstart"]
 
 
@@ -101,9 +101,9 @@ def test_python_of_a_page_reads_what_a_run_has_left(page, taught, monkeypatch):
 @pytest.mark.slow("runs as a reader types them; notebooks run the same in CI")
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/notebook.md"])
 def test_python_of_a_page_runs_from_its_first_line_to_its_last(page, elsewhere, kdlab_home):
-    """As somebody would type it, in one session; what names runs of their own is left out."""
-    own = [b for b in blocks(ROOT / page, "python") if "RUN_A" not in b]
-    (elsewhere / "page.py").write_text("\n".join(own) + "\n")
+    """All of it runs in one session; blocks that name a reader's own runs are left out."""
+    sources = [b for b in blocks(ROOT / page, "python") if "RUN_A" not in b]
+    (elsewhere / "page.py").write_text("\n".join(sources) + "\n")
     done = subprocess.run(
         [sys.executable, "page.py"], capture_output=True, text=True, check=False
     )

@@ -5,15 +5,15 @@ import ast
 from rules import house
 
 READER = "kdlab/codec.py"  # `parsed`; kdlab/config/home.py has it for files
-# Who reads by themselves still, and how often: this only shrinks. Own options come back as they
-# went in from train/schedules.py.
+# Other modules that read JSON, and how often: this only shrinks. train/schedules.py reads the
+# options that it has written itself.
 BY_THEMSELVES = {
     "kdlab/train/schedules.py": 1,
 }
 
 
 def reads(node):
-    """Whether it parses JSON; of what was JSON a moment before, there and back, nobody else."""
+    """Tell if a node parses JSON, unless it is the JSON of a `dumps` in the same call."""
     if not isinstance(node, ast.Call):
         return False
     return ast.unparse(node.func) in ("json.loads", "json.load", "loads") and not (
@@ -22,9 +22,9 @@ def reads(node):
 
 
 def test_json_is_read_in_one_place():
-    found = {}
+    counts = {}
     for path in house.FILES:
         if count := sum(map(reads, ast.walk(house.tree(path)))):
-            found[house.place(path)] = count
-    assert found.pop(READER) == 1
-    assert found == BY_THEMSELVES
+            counts[house.place(path)] = count
+    assert counts.pop(READER) == 1
+    assert counts == BY_THEMSELVES

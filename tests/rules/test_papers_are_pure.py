@@ -1,7 +1,7 @@
-"""The papers' machines use the standard library only, and no clock, wire, thread or chance.
+"""The papers' algorithms use the standard library only: no clock, network, thread or chance.
 
-So do the kinds of events, which they report with, and ranges; the log of events is another thing.
-What they say are msgspec's structs, which the codec tells apart.
+So do the kinds of events that they report, and ranges, but not the log of events. Their messages
+are msgspec's structs, which the codec tells apart.
 """
 
 import ast

@@ -8,13 +8,13 @@ from rules import house, suite
 
 README = house.ROOT / "tests" / "README.md"
 NAME = re.compile(r"tests/[\w/.]+\.py::\w+(?:::\w+)*")
-# What is nightly without a unit test that says the same: it says little more than what stays.
+# Reasons to be nightly without a unit test of the same: it shows little more than the rest.
 WITHOUT = re.compile(r"\b(storm|bench|second value)\b")
 
 
 @dataclass(frozen=True)
 class Replaced:
-    whole: str
+    test: str
     twins: tuple[str, ...]
     why: str
 
@@ -24,35 +24,35 @@ def replaced(text):
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|", 2)]
         if line.startswith("|") and NAME.search(cells[0]):
-            whole, twins, why = (*cells, "", "")[:3]
-            yield Replaced(*NAME.findall(whole), tuple(NAME.findall(twins)), why)
+            test, twins, why = (*cells, "", "")[:3]
+            yield Replaced(*NAME.findall(test), tuple(NAME.findall(twins)), why)
 
 
 def nightly(case):
-    """All of it, or single values of its parameters."""
+    """Tell if a test is nightly, or single values of its parameters are."""
     return any(mark.name == "nightly" for mark in (*case.always, *case.for_some))
 
 
 def faults(row, cases):
-    """What does not hold of a row."""
-    named = [row.whole, *row.twins, *NAME.findall(row.why)]
+    """List what is wrong with a row of the table."""
+    named = [row.test, *row.twins, *NAME.findall(row.why)]
     if missing := [name for name in named if name not in cases]:
         return [f"{name}: no such test" for name in missing]
-    found = [] if nightly(cases[row.whole]) else [f"{row.whole} is not nightly"]
-    found += [f"{twin} is nightly, too" for twin in row.twins if cases[twin].has("nightly")]
+    wrong = [] if nightly(cases[row.test]) else [f"{row.test} is not nightly"]
+    wrong += [f"{twin} is nightly, too" for twin in row.twins if cases[twin].has("nightly")]
     if not row.twins and not WITHOUT.search(row.why):
-        found.append(f"{row.whole} has no twin")
-    return found
+        wrong.append(f"{row.test} has no twin")
+    return wrong
 
 
 def test_what_left_ci_is_said_by_tests_that_did_not():
     rows = list(replaced(README.read_text()))
     assert [fault for row in rows for fault in faults(row, suite.cases())] == []
-    assert len({row.whole for row in rows}) == len(rows)
+    assert len({row.test for row in rows}) == len(rows)
 
 
 def test_whatever_is_nightly_stands_in_the_table():
-    rows = {row.whole for row in replaced(README.read_text())}
+    rows = {row.test for row in replaced(README.read_text())}
     missing = {case.name for case in suite.cases().values() if nightly(case)} - rows
     assert sorted(missing) == []
 
@@ -70,7 +70,7 @@ def case(name, always="", for_some=""):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         (f"| {A} | {B} | the order of calls |", []),
         (f"| `{A}` | `{B}`, `{C}` | the order of calls |", [f"{C}: no such test"]),
@@ -81,9 +81,9 @@ def case(name, always="", for_some=""):
         (f"| {A} | | second value, {C} stays |", [f"{C}: no such test"]),
     ],
 )
-def test_a_row_is_checked(line, said):
+def test_a_row_is_checked(line, expected):
     (row,) = replaced(f"| whole test | unit twins | what |\n{line}\n")
-    assert faults(row, {A: case(A, "slow nightly"), B: case(B)}) == said
+    assert faults(row, {A: case(A, "slow nightly"), B: case(B)}) == expected
 
 
 def test_a_second_value_may_be_nightly_alone():

@@ -55,12 +55,12 @@ def _forget():
 def test_marks_are_a_tests_own_its_classs_and_its_files(read):
     cases = read(TEXT)
     assert list(cases) == ["test_whole", "TestPart::test_more"]
-    whole, more = cases.values()
-    assert whole.has("slow")
-    assert whole.has("processes")
-    assert not whole.has("nightly")
-    assert whole.for_some == (suite.Mark("nightly", "twice"),)
-    assert whole.reasons() == ["starts one", "three ranks", "twice"]
+    first, more = cases.values()
+    assert first.has("slow")
+    assert first.has("processes")
+    assert not first.has("nightly")
+    assert first.for_some == (suite.Mark("nightly", "twice"),)
+    assert first.reasons() == ["starts one", "three ranks", "twice"]
     assert more.has("gpu")
     assert more.reasons() == ["starts one"]
 
@@ -146,9 +146,9 @@ def test_what_tests_share_counts_by_what_is_used_of_it(read, tmp_path):
 
 
 def test_tests_have_the_names_that_pytest_gives_them(request):
-    here = {item.nodeid.split("[")[0] for item in request.session.items}
-    machines = {name for name in here if name.endswith("::runTest")}  # of Hypothesis
-    assert here - machines <= suite.cases().keys()
+    collected = {item.nodeid.split("[")[0] for item in request.session.items}
+    machines = {name for name in collected if name.endswith("::runTest")}  # of Hypothesis
+    assert collected - machines <= suite.cases().keys()
 
 
 def test_circles_are_found_whole():

@@ -51,7 +51,7 @@ def test_a_walk_is_short(walk):
 
 @pytest.mark.parametrize("walk", WALKS)
 def test_each_step_is_named_by_one_before_it(walk):
-    """By the last, or by who handed it down; a process of its own by its module."""
+    """By a step before, or, where it is a process of its own, by its module."""
     _, _, steps = WALKS[walk]
     named = set()
     for (file, dotted), (after, following) in itertools.pairwise(steps):

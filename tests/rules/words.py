@@ -1,6 +1,6 @@
-"""Words that name nothing and openings that say nothing: `python -m rules.words [FOLDER]`.
+"""Find words and openings that say nothing: `python -m rules.words [FOLDER]`.
 
-The glossary has the word to use for each idea; what stands here is what it replaced.
+The glossary has the word to use for each idea.
 """
 
 import ast
@@ -109,7 +109,7 @@ def spoken(source: str) -> str:
 
 
 def findings(path: Path) -> list[str]:
-    """What is to be written otherwise in a module or a page, each as FILE:LINE: TEXT."""
+    """List what to write differently in a module or a page, each as FILE:LINE: TEXT."""
     text = path.read_text(encoding="utf-8")
     hits = list(phrases(spoken(text) if path.suffix == ".py" else text))
     if path.suffix == ".js":
