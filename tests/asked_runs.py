@@ -1,4 +1,4 @@
-"""Stand-ins for runs, as commands use them: they record calls, and answer as they are told."""
+"""Stand-ins for runs, as commands use them: they record calls and answer as told."""
 
 from contextlib import contextmanager
 from pathlib import Path

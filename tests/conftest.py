@@ -75,7 +75,7 @@ def no_processes(request):
 
 @pytest.fixture(autouse=True)
 def signals_come_through():
-    """Unblock signals afterwards: children of a test that left them blocked cannot be ended."""
+    """Restore blocked signals: a child that is started with them blocked cannot be ended."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield
     signal.pthread_sigmask(signal.SIG_SETMASK, before)

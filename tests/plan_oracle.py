@@ -131,7 +131,7 @@ class Everything:
         return self.best_of(0, frozenset(range(len(self.t.of))))
 
     def _best_of(self, first, left):
-        """Seconds of the best plan of the blocks from `first` on, on some devices of `left`."""
+        """Seconds of the best plan of blocks from `first` on, on some devices of `left`."""
         t, shortest = self.t, inf
         if first == t.blocks:
             return 0.0

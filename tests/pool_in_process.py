@@ -163,7 +163,7 @@ class PoolInProcess:
         self.run(gone())
 
     def silent(self, server, *, seconds=1e9):
-        """Let nothing leave a teacher, as if it hung, until its lease runs out."""
+        """Let nothing leave a teacher, as if it hung, and have its lease run out."""
         self.run(server.partition(seconds))
 
         def late():

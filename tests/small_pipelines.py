@@ -71,7 +71,7 @@ def same(left, right):
 
 
 def member_training(place, data, *words, stop=lambda: False):
-    """The training of a member with teacher and run in a folder, and the events that it emits."""
+    """A member's training, with teacher and run in a folder, and the events that it emits."""
     weights, events = place / "teacher.safetensors", []
     torch.manual_seed(1)
     export(TEACHER.build(10, 1), TEACHER, weights, data)

@@ -1,4 +1,4 @@
-"""Attackers on the same machine, and each kind of run that they attack: see tests/attack."""
+"""Attackers on the same machine, and the kinds of runs that they attack: tests/attack."""
 
 import contextlib
 import functools

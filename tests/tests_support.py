@@ -49,7 +49,7 @@ def until(condition, seconds=300.0, every_s=0.02):
 
 
 def run_folders(folder):
-    """Folders of all runs started there; MLflow's files, with a journal, lie beside them."""
+    """Folders of all runs started there, without MLflow's files beside them."""
     return [spec.parent for spec in (folder / "runs").glob("*-*/spec.yaml")]
 
 
