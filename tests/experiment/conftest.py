@@ -33,7 +33,7 @@ NOTHING_SERVED = Deployment(
 
 @pytest.fixture(scope="session")
 def teacher_card(tmp_path_factory):
-    """A teacher with weights that say nothing, as a config has it."""
+    """The card of a teacher with random weights, as a config has it."""
     torch.manual_seed(1)
     spec = CifarResNet(depth=8, width=(8, 8, 16, 16))
     path = tmp_path_factory.mktemp("teacher") / "weights.safetensors"
@@ -51,23 +51,23 @@ def teacher_card(tmp_path_factory):
 
 @pytest.fixture
 def spec(teacher_card):
-    """Makes the spec of a config, with what is another there."""
+    """Makes the spec of a config, with these keys changed."""
 
     def make(config="smoke/none", **changes):
-        own = {name.replace("__", "."): value for name, value in changes.items()}
-        whole = SMALL if config != "smoke/blockwise" else {}
-        if own.get("teacher") != "none":
-            own.setdefault("teacher", teacher_card)
+        overrides = {name.replace("__", "."): value for name, value in changes.items()}
+        base = SMALL if config != "smoke/blockwise" else {}
+        if overrides.get("teacher") != "none":
+            overrides.setdefault("teacher", teacher_card)
         else:
-            own["teacher"] = None
-        return kdlab.load(config, whole | own).spec
+            overrides["teacher"] = None
+        return kdlab.load(config, base | overrides).spec
 
     return make
 
 
 @pytest.fixture
 def run_of(tmp_path):
-    """A run's folder as its start leaves it, of a spec."""
+    """Makes the folder of a run, as the start of a run with this spec leaves it."""
 
     def make(spec):
         run = RunFolder(tmp_path / "runs" / "r1")
@@ -83,20 +83,20 @@ def run_of(tmp_path):
 @pytest.fixture
 def local_pool(tmp_path, kdlab_home):
     """Makes a pool on this machine whose scheduler and teachers are scripts."""
-    made = []
+    pools = []
 
     def make(teachers=2, status=None, **options):
         pool = RunningPool(
             LocalPool(teachers=teachers),
             NOTHING_SERVED,
-            tmp_path / f"pool{len(made)}",
+            tmp_path / f"pool{len(pools)}",
             start=Starts(),
             start_scheduler=lambda *about, **how: (ScriptedChild(), "tls://127.0.0.1:1"),
             **({} if status is None else {"status": status}),
         )
-        made.append(pool)
+        pools.append(pool)
         return pool
 
     yield make
-    for pool in made:
+    for pool in pools:
         pool.close()

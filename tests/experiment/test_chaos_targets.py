@@ -1,4 +1,4 @@
-"""Whom chaos can hit: processes of this machine, as their pool knows them."""
+"""Targets of chaos: processes of this machine, as their pool knows them."""
 
 import os
 
@@ -36,8 +36,8 @@ def test_only_processes_of_this_machine_have_a_pid_that_means_something():
         teacher("emulated", os.getpid(), device="emulated"),
         coming,
     )
-    found = by_pid("tls://127.0.0.1:1", {"ca": "x"}, lambda address, tls: status)
-    assert found == {11: Target("a", 11, "tls://127.0.0.1:5")}
+    targets = by_pid("tls://127.0.0.1:1", {"ca": "x"}, lambda address, tls: status)
+    assert targets == {11: Target("a", 11, "tls://127.0.0.1:5")}
 
 
 def test_of_a_pool_that_is_gone_nobody_can_be_hit():
@@ -78,7 +78,7 @@ def test_without_chaos_nothing_is_caused():
 
 
 def test_chaos_hits_the_ranks_of_the_run_while_its_block_goes_on():
-    """What follows is due to what is said before it; a rank may be gone by then."""
+    """Each hit has its event, even where the rank has ended by then."""
     gone = Target("rank-0", 2**22 + 5)  # no system has such a pid
     events = []
     chaos = Chaos(kill_rank=1, events=2, every_s=1e-4, seed=0)

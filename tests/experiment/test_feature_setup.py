@@ -60,9 +60,9 @@ def test_outputs_that_cannot_be_compared_are_named_with_their_loss(digits, netwo
     ]
     with pytest.raises(ModelError) as caught:
         feature_job(losses, {"one": teacher}, student, data)
-    said = str(caught.value)
-    assert said.startswith("features.1 (features/attention) compares blocks.1")
-    assert "with penultimate" in said
+    message = str(caught.value)
+    assert message.startswith("features.1 (features/attention) compares blocks.1")
+    assert "with penultimate" in message
 
 
 def test_of_several_teachers_the_losses_stand_in_the_order_of_their_row(digits, networks):
@@ -78,7 +78,7 @@ def test_of_several_teachers_the_losses_stand_in_the_order_of_their_row(digits, 
     assert job.teacher_shapes[0] == (8, 8, 8)
     assert job.teacher_shapes[1] == (12,)
     taps = teacher_taps(losses, teachers, data)
-    assert [len(own) for own in taps] == [1, 2]
+    assert [len(names) for names in taps] == [1, 2]
     assert row_length(taps, teachers, data) == job.outputs
     with pytest.raises(ModelError, match=r"features\.0 .* with penultimate of two"):
         feature_job([Attention(of="two")], teachers, student, data)

@@ -37,19 +37,19 @@ def views():
 def test_taps_are_what_modules_put_out_and_the_network_stays_what_it_was():
     torch.manual_seed(0)
     spec = CifarResNet(depth=8, width=(4, 4, 8, 8))
-    whole, x = spec.build(10, 1).eval(), views()
-    names = [tap_of(whole, name, x) for name in ("blocks.1", "penultimate")]
-    assert shapes_of(whole, names, x) == [(8, 8, 8), (8,)]
-    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in whole.modules()]
+    network, x = spec.build(10, 1).eval(), views()
+    names = [tap_of(network, name, x) for name in ("blocks.1", "penultimate")]
+    assert shapes_of(network, names, x) == [(8, 8, 8), (8,)]
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in network.modules()]
     assert sum(hooks) == 0
-    taps = Taps(whole.net, names)
-    logits = whole(x)
+    taps = Taps(network.net, names)
+    logits = network(x)
     maps, hidden = taps.take()
     taps.close()
-    head = whole.net.get_submodule(names[1].partition(":")[0])
+    head = network.net.get_submodule(names[1].partition(":")[0])
     assert torch.equal(head(hidden), logits)
     served = WithFeatures(model=spec, taps=tuple(names), classes=10).build(1, 1).eval()
-    served.net.load_state_dict(whole.net.state_dict())
+    served.net.load_state_dict(network.net.state_dict())
     row = served(x)
     assert torch.equal(row[:, :10], logits)
     assert torch.equal(row[:, 10 : 10 + maps[0].numel()], maps.flatten(1))
@@ -58,29 +58,29 @@ def test_taps_are_what_modules_put_out_and_the_network_stays_what_it_was():
 
 def test_what_the_next_module_writes_over_is_refused():
     """torchvision's ReLU works in place: the norm before it puts out something else."""
-    whole = TorchvisionModel(variant="resnet18").build(10, 3)
+    network = TorchvisionModel(variant="resnet18").build(10, 3)
     x = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
     with pytest.raises(ModelError, match="overwrites its output"):
-        shapes_of(whole, ["bn1"], x)
-    assert shapes_of(whole, ["layer1"], x) == [(64, 16, 16)]
-    assert sum(len(m._forward_hooks) for m in whole.modules()) == 0
+        shapes_of(network, ["bn1"], x)
+    assert shapes_of(network, ["layer1"], x) == [(64, 16, 16)]
+    assert sum(len(m._forward_hooks) for m in network.modules()) == 0
 
 
 def test_a_module_that_is_never_asked_is_named():
-    whole = CifarResNet(depth=8, width=(4, 4, 8, 8)).build(10, 1)
-    whole.net.unused = torch.nn.Linear(2, 2)
+    network = CifarResNet(depth=8, width=(4, 4, 8, 8)).build(10, 1)
+    network.net.unused = torch.nn.Linear(2, 2)
     with pytest.raises(ModelError, match="never calls its module unused"):
-        shapes_of(whole, ["unused"], views())
+        shapes_of(network, ["unused"], views())
 
 
 def test_a_module_that_is_not_there_is_named():
-    whole = CifarResNet(depth=8, width=(4, 4, 8, 8)).build(10, 1)
+    network = CifarResNet(depth=8, width=(4, 4, 8, 8)).build(10, 1)
     with pytest.raises(ModelError, match=r"no module 'layer9'"):
-        tap_of(whole, "layer9", views())
+        tap_of(network, "layer9", views())
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("smoke/none",), "no training has a teacher"),
         (("smoke/cached", "soft_labels.top_k=3"), "kept whole"),
@@ -97,8 +97,8 @@ def test_a_module_that_is_not_there_is_named():
         ),
     ],
 )
-def test_who_cannot_have_features_hears_it_before_the_start(words, said):
-    with pytest.raises(SpecError, match=said):
+def test_who_cannot_have_features_hears_it_before_the_start(words, message):
+    with pytest.raises(SpecError, match=message):
         kdlab.load(*words, f"features={FEATURES}")
 
 
@@ -112,14 +112,14 @@ def test_what_does_not_fit_is_found_before_the_start(elsewhere):
 
 
 def finished(config, *more):
-    """A run without tracking that says the loss of each step, at its end."""
+    """Return a finished run without tracking that logs the loss of each step."""
     quiet = ("tracking.enabled=false", "train.log_every_steps=1")
     return kdlab.load(config, *quiet, *more).start(lambda line: None).wait(timeout_s=600)
 
 
 @pytest.fixture
 def in_process(monkeypatch, kdlab_home, elsewhere):
-    """Does the runs that need no other process in this one."""
+    """Runs experiments that need no other process in this one."""
 
     def run(*words):
         with monkeypatch.context() as patch:
@@ -131,18 +131,18 @@ def in_process(monkeypatch, kdlab_home, elsewhere):
 
 @pytest.mark.processes("a served run, with its pool")
 def test_features_served_are_features_online_to_the_bit(in_process):
-    """The same batches in the same order: the same student, and projectors that learned."""
+    """Both train on the same batches in the same order, and so do their projectors."""
     more = (f"features={FEATURES}", "train.checkpoint_every_steps=5")
     online = in_process("smoke/in_process", *more)
     served = finished("smoke/served", "soft_labels.order=strict", *more)
     assert served.result["samples_lost"] == served.result["samples_repeated"] == 0
     ends, losses = [], []
-    for one, member in ((online, "in_process"), (served, "served")):
-        folder = one.path / "members" / member / "seed0"
+    for run, member in ((online, "in_process"), (served, "served")):
+        folder = run.path / "members" / member / "seed0"
         ends.append(load_file(folder / "student.safetensors"))
-        losses.append(losses_of(one, member))
-        kept = max((folder / "checkpoints").glob("step_*"))
-        tensors = load_file(kept / "state.safetensors")
+        losses.append(losses_of(run, member))
+        checkpoint = max((folder / "checkpoints").glob("step_*"))
+        tensors = load_file(checkpoint / "state.safetensors")
         assert any(name.startswith("projectors.0") for name in tensors)
     assert losses[0] == losses[1]
     assert all(torch.equal(ends[0][k], ends[1][k]) for k in ends[0])
@@ -151,7 +151,7 @@ def test_features_served_are_features_online_to_the_bit(in_process):
 
 
 def two_teachers(size=12):
-    """Of unlike depth and width, one of which looks at views of another size."""
+    """Return teachers of unlike depth and width, one with views of another size, and losses."""
     recipe = {"epochs": 1, "batch": 64, "threads": 1}
     kind = "models/cifar_resnet"
     first = {"type": kind, "depth": 8, "width": [8, 8, 16, 16]}
@@ -178,24 +178,24 @@ def test_several_teachers_give_one_logits_and_the_features_of_each(kdlab_home, e
     answer = model(x)
     assert answer.shape == (3, row)
     assert [spec.taps for spec in specs] == [("blocks.1",), ("inner.head:input",)]
-    alone = setup.load_teacher(logits=True).infer(x)
-    assert torch.equal(answer[:, :10], alone)
+    logits = setup.load_teacher(logits=True).infer(x)
+    assert torch.equal(answer[:, :10], logits)
     taps = Taps(wide.net, ["blocks.1"]), Taps(deep.net, ["inner.head:input"])
     wide(x), deep(x)
-    (maps,), (hidden,) = (own.take() for own in taps)
+    (maps,), (hidden,) = (tap.take() for tap in taps)
     assert torch.equal(answer[:, 10:-8], maps.flatten(1))
     assert torch.equal(answer[:, -8:], hidden)
 
 
 @pytest.mark.parametrize(
-    ("features", "said"),
+    ("features", "message"),
     [
         ([{"type": "features/cosine"}], r"features\.0\.of: is missing, .* wide, deep"),
         ([{"type": "features/cosine", "of": "dep"}], r"is 'dep'.*Nearest: deep"),
     ],
 )
-def test_whose_features_are_meant_is_asked_before_the_start(features, said):
-    with pytest.raises(SpecError, match=said):
+def test_whose_features_are_meant_is_asked_before_the_start(features, message):
+    with pytest.raises(SpecError, match=message):
         kdlab.load(
             "smoke/in_process", two_teachers()[0], f"features={json.dumps(features)}"
         )
@@ -241,8 +241,8 @@ def test_features_of_two_teachers_served_are_those_of_in_process_to_the_bit(in_p
     served = finished("smoke/served", "soft_labels.order=strict", *more)
     assert served.result["samples_lost"] == served.result["samples_repeated"] == 0
     assert losses_of(online, "in_process") == losses_of(served, "served")
-    kept = in_process("smoke/cached", *more)
-    first = losses_of(kept, "cached")[0]
+    cached = in_process("smoke/cached", *more)
+    first = losses_of(cached, "cached")[0]
     assert first == pytest.approx(losses_of(online, "in_process")[0], rel=1e-2)
 
 
@@ -302,11 +302,11 @@ def test_foundation_models_alone_teach_without_labels(foundation, in_process):
 def test_a_foundation_model_is_served_beside_a_teacher_of_classes(foundation, in_process):
     """Logits of the one, features of both; to the bit as in process."""
     teachers = json.loads(foundation[0].partition("=")[2])
-    own = json.loads(two_teachers()[0].partition("=")[2])[0]
+    classifier = json.loads(two_teachers()[0].partition("=")[2])[0]
     features = json.loads(foundation[1].partition("=")[2])[:2]
     features.append({"type": "features/hint", "of": "wide"})
     words = (
-        f"teacher={json.dumps([teachers[0], own])}",
+        f"teacher={json.dumps([teachers[0], classifier])}",
         f"features={json.dumps(features)}",
     )
     online = in_process("smoke/in_process", *words)
@@ -334,34 +334,34 @@ HINT = json.dumps([{"type": "features/hint", "teacher": "blocks.2", "student": "
 
 @pytest.mark.processes("a served run with two ranks")
 def test_two_ranks_learn_from_features_what_one_learns(in_process):
-    """Of a hint, which is a mean over samples: the rows of both ranks make the same gradient.
+    """A hint is a mean over samples: the rows of both ranks give the gradient of one process.
 
     The student is narrower than its teacher, so there is a projector, whose gradient is averaged
     too: its weights go into the losses from the second step on.
     """
 
     few = (f"features={HINT}", "train.epochs=1", "train.checkpoint_every_steps=3")
-    alone = in_process("smoke/in_process", *few)  # as served, to the bit
+    online = in_process("smoke/in_process", *few)  # as served, to the bit
     both = finished(
         "smoke/served", "soft_labels.order=strict",
         "aggregation={type: train/aggregation/all_reduce, ranks: 2}", *few,
     )  # fmt: skip
     assert both.result["samples_lost"] == both.result["samples_repeated"] == 0
-    first, second = losses_of(alone, "in_process"), losses_of(both, "served")
+    first, second = losses_of(online, "in_process"), losses_of(both, "served")
     assert len(first) == len(second) > 3
     assert second == pytest.approx(first, rel=1e-3)
-    kept = max((both.path / "members/served/seed0/checkpoints").glob("step_*"))
-    names = load_file(kept / "state.safetensors")
+    checkpoint = max((both.path / "members/served/seed0/checkpoints").glob("step_*"))
+    names = load_file(checkpoint / "state.safetensors")
     assert any(name.startswith("projectors.0") for name in names)
 
 
-def are_kept(run, in_process, *words):
-    """Written once in two bytes and read back: near to what a teacher beside it says."""
-    kept = run(*words, f"features={HINT}")
-    again = run(*words, f"features={HINT}")
+def check_stored_features(run, in_process, *words):
+    """Check that features stored in two bytes train as those of a teacher in process do."""
+    cold = run(*words, f"features={HINT}")
+    warm = run(*words, f"features={HINT}")
     online = in_process("smoke/in_process", f"features={HINT}")
     member = words[0].removeprefix("smoke/")
-    first, second = losses_of(kept, member), losses_of(again, member)
+    first, second = losses_of(cold, member), losses_of(warm, member)
     assert first[0] == pytest.approx(losses_of(online, "in_process")[0], rel=1e-2)
     assert second == pytest.approx(first, rel=1e-2)
     without = in_process("smoke/cached")
@@ -370,17 +370,17 @@ def are_kept(run, in_process, *words):
 
 @pytest.mark.long
 def test_features_are_kept_as_soft_labels_are(in_process):
-    are_kept(in_process, in_process, "smoke/cached")
+    check_stored_features(in_process, in_process, "smoke/cached")
 
 
 @pytest.mark.slow("two served runs")
 @pytest.mark.nightly
 def test_served_features_are_kept_as_soft_labels_are(in_process):
     words = ("smoke/served", "soft_labels.order=strict", "soft_labels.cache_views=1")
-    are_kept(finished, in_process, *words)
+    check_stored_features(finished, in_process, *words)
 
 
 def losses_of(run, member):
-    """Of the student: its teacher may have been trained in the same run."""
+    """Return the student's losses; its teacher may have been trained in the same run."""
     steps = select(run.folder.events, "step_logged")
     return [e.loss for e in steps if e.member == f"{member}/seed0"]

@@ -24,14 +24,14 @@ MODULE = "kdlab.methods.student.rank"
 
 
 class ScriptedHosts:
-    """Workers of a cluster that are a script: what they were to start."""
+    """Workers of a cluster that start scripted children and record each start."""
 
-    def __init__(self, made=ScriptedChild):
-        self.made, self.started, self.children = made, [], []
+    def __init__(self, make_child=ScriptedChild):
+        self.make_child, self.started, self.children = make_child, [], []
 
     def start(self, module, config, log, pulse):
         self.started.append((module, config, log, pulse))
-        self.children.append(self.made(pid=200 + len(self.children)))
+        self.children.append(self.make_child(pid=200 + len(self.children)))
         return self.children[-1]
 
     def rendezvous(self, first):
@@ -39,12 +39,12 @@ class ScriptedHosts:
 
 
 class ScriptedHosted(ScriptedChild, HostedRank):
-    """A rank on a worker, as far as anybody looks."""
+    """A scripted child that has the type of a rank on a worker."""
 
 
 @pytest.fixture
 def training(tmp_path):
-    """Of one member, whose processes are started on `hosts`."""
+    """The training of one member, whose processes are started on `hosts`."""
     events = []
     return SimpleNamespace(
         folder=tmp_path / "members" / "served",
@@ -73,11 +73,11 @@ def test_a_rank_is_told_whose_it_is_and_has_a_log_of_its_own(training, tmp_path)
 
 
 def test_without_workers_ranks_are_started_on_this_machine(training, tmp_path, monkeypatch):
-    here = ScriptedHosts()
+    hosts = ScriptedHosts()
     training.hosts = None
-    monkeypatch.setattr(groups, "start_local_rank", here.start)
+    monkeypatch.setattr(groups, "start_local_rank", hosts.start)
     start_rank(training, MODULE, "rank-process-0", tmp_path / "pulse")
-    assert [module for module, *_ in here.started] == [MODULE]
+    assert [module for module, *_ in hosts.started] == [MODULE]
 
 
 def test_a_generation_begins_at_the_newest_checkpoint_and_fences_the_older_ones(training):
@@ -90,16 +90,16 @@ def test_a_generation_begins_at_the_newest_checkpoint_and_fences_the_older_ones(
     first, second = training.hosts.children
     orders = [RankOrder.from_builtins(child.orders[0]) for child in (first, second)]
     assert all(isinstance(order, CarryOut) for order in orders)
-    told = [from_builtins(GenerationOrder, order.order) for order in orders]
-    assert [order.rank for order in told] == [0, 1]
-    assert told[0].world == 2
-    assert told[0].from_step == 0
-    assert told[0].names == ("rank-process-0", "rank-process-1")
-    meeting = training.folder / "group" / f"generation-{told[0].generation}"
-    assert told[0].meet_at == f"file://{meeting}"
-    assert told[0].pool == PoolAddress.from_pool(pool)
+    generations = [from_builtins(GenerationOrder, order.order) for order in orders]
+    assert [order.rank for order in generations] == [0, 1]
+    assert generations[0].world == 2
+    assert generations[0].from_step == 0
+    assert generations[0].names == ("rank-process-0", "rank-process-1")
+    meeting = training.folder / "group" / f"generation-{generations[0].generation}"
+    assert generations[0].meet_at == f"file://{meeting}"
+    assert generations[0].pool == PoolAddress.from_pool(pool)
     later = group.order(StartGeneration(2, ("rank-process-1",)))
-    assert later.fence > told[0].fence  # who still writes for the first one writes in vain
+    assert later.fence > generations[0].fence  # the first one can no longer write
     assert checkpoint.raise_fence(training.folder / "checkpoints") > later.fence
     assert later.world == 1
 
@@ -140,5 +140,5 @@ def test_stop_scale_and_events_go_where_the_run_has_them(training):
     assert len(training.hosts.children) == 3
     stop.append(1)
     group.poll(3.0)
-    said = [RankOrder.from_builtins(o) for o in training.hosts.children[0].orders]
-    assert StopTraining() in said
+    orders = [RankOrder.from_builtins(o) for o in training.hosts.children[0].orders]
+    assert StopTraining() in orders

@@ -1,4 +1,4 @@
-"""What every method has from its base, and one training of a run in this process."""
+"""Defaults of the base class of methods, and the training of a member in this process."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from kdlab.train.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class Nothing(MethodSpec):
-    """Trains nothing; for what a method need not say."""
+    """A method that trains nothing, and takes all defaults of its base class."""
 
     component = "mine/nothing"
     files = ("a.json", "b.json")
@@ -30,7 +30,7 @@ class Nothing(MethodSpec):
 
 
 @pytest.fixture
-def training(run_of, kdlab_home):
+def training_of(run_of, kdlab_home):
     """Makes the only training of a spec: (training, events)."""
 
     def make(spec, stop=lambda: False, pool=None):
@@ -40,7 +40,7 @@ def training(run_of, kdlab_home):
         (member,) = spec.members()
         folder = run.member(member.name)
         folder.mkdir(parents=True)
-        made = MemberTraining(
+        training = MemberTraining(
             setup=setup,
             member=member,
             run=run,
@@ -50,7 +50,7 @@ def training(run_of, kdlab_home):
             hosts=None,
             chaos=lambda pool, ranks: nullcontext(),
         )
-        return made, events
+        return training, events
 
     return make
 
@@ -59,83 +59,82 @@ def loop_of(training):
     return training.setup.loop(training.member, training.folder, training.emit)
 
 
-def test_a_loop_is_trained_here_to_its_end(spec, training):
-    one, events = training(spec("smoke/none"))
-    result = one.train_here(loop_of(one), one.folder)
+def test_a_loop_is_trained_here_to_its_end(spec, training_of):
+    training, events = training_of(spec("smoke/none"))
+    result = training.train_here(loop_of(training), training.folder)
     assert result.steps == 3  # 96 samples, some of them for validation, in batches of 32
-    assert result.seen == len(one.setup.data.train)
-    assert result.parameters == sum(
-        p.numel()
-        for p in one.setup.loop(one.member, one.folder, one.emit).model.parameters()
-    )
+    assert result.seen == len(training.setup.data.train)
+    assert result.parameters == sum(p.numel() for p in loop_of(training).model.parameters())
     assert (result.lost, result.repeated) == (0, 0)
     assert load_file(result.model_path)
     assert "epoch_done" in [e.KIND for e in events]
 
 
 def test_a_stopped_one_goes_on_from_its_checkpoint_to_the_same_student(
-    spec, training, tmp_path
+    spec, training_of, tmp_path
 ):
     wanted = spec("smoke/none", train__epochs=2)
-    whole, _ = training(wanted)
-    expected = load_file(whole.train_here(loop_of(whole), whole.folder).model_path)
+    training, _ = training_of(wanted)
+    expected = load_file(training.train_here(loop_of(training), training.folder).model_path)
     asked = []
 
     def stop():
         asked.append(1)
         return len(asked) > 2
 
-    setup, other = TrainingSetup(wanted, stop=stop), tmp_path / "other"
-    loop = setup.loop(whole.member, other, lambda event: None)
+    setup, folder = TrainingSetup(wanted, stop=stop), tmp_path / "other"
+    loop = setup.loop(training.member, folder, lambda event: None)
     with pytest.raises(RunStopped):
-        whole.train_here(loop, other)
-    again = whole.setup.loop(whole.member, other, lambda event: None)
-    result = whole.train_here(again, other)
-    found = load_file(result.model_path)
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+        training.train_here(loop, folder)
+    again = training.setup.loop(training.member, folder, lambda event: None)
+    result = training.train_here(again, folder)
+    resumed = load_file(result.model_path)
+    assert all(torch.equal(resumed[name], expected[name]) for name in expected)
     assert result.lost == result.repeated == 0
 
 
-def test_soft_labels_come_from_the_teacher_of_the_experiment_or_another(spec, training):
-    one, _ = training(spec("smoke/in_process"))
+def test_soft_labels_come_from_the_teacher_of_the_experiment_or_another(spec, training_of):
+    training, _ = training_of(spec("smoke/in_process"))
     asked = []
 
-    def other():
+    def load_teacher():
         asked.append(1)
-        return one.setup.load_teacher()
+        return training.setup.load_teacher()
 
-    one.train_here(loop_of(one), one.folder, load_teacher=other)
+    training.train_here(loop_of(training), training.folder, load_teacher=load_teacher)
     assert asked
-    plain = one.train_here(loop_of(one), one.folder / "none", source=NoTeacher())
+    folder = training.folder / "none"
+    plain = training.train_here(loop_of(training), folder, source=NoTeacher())
     assert plain.steps == 3
 
 
-def test_only_who_is_served_has_a_pool(spec, training):
+def test_only_who_is_served_has_a_pool(spec, training_of):
     pool = ScriptedPool()
-    alone, _ = training(spec("smoke/in_process"), pool=pool)
-    assert alone.pool is None
+    training, _ = training_of(spec("smoke/in_process"), pool=pool)
+    assert training.pool is None
 
 
 def test_a_served_member_has_the_pool_of_whole_teachers_before_its_time_counts(
-    spec, training
+    spec, training_of
 ):
     pool = ScriptedPool()
-    served, _ = training(spec("smoke/served"), pool=pool)
+    served, _ = training_of(spec("smoke/served"), pool=pool)
     assert served.pool is pool
     served.spec.method.prepare(served)
     assert served.pools._up == {}
 
 
-def test_orders_of_the_run_reach_the_member_they_are_for(spec, training):
-    one, _ = training(spec("smoke/none"))
-    append(one.run.path, Pause(time=one.run.since + 1, member="somebody/else"))
-    changes = one.changes
+def test_orders_of_the_run_reach_the_member_they_are_for(spec, training_of):
+    training, _ = training_of(spec("smoke/none"))
+    append(training.run.path, Pause(time=training.run.since + 1, member="somebody/else"))
+    changes = training.changes
     changes.poll(now=True)
     assert not changes.paused
-    append(one.run.path, Pause(time=one.run.since + 1, member=one.member.name))
+    order = Pause(time=training.run.since + 1, member=training.member.name)
+    append(training.run.path, order)
     changes.poll(now=True)
     assert changes.paused
-    assert (one.run.path / CONTROL).exists()
+    assert (training.run.path / CONTROL).exists()
 
 
 def test_what_a_method_need_not_say(spec, tmp_path):

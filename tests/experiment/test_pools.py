@@ -29,7 +29,7 @@ class ScriptedServing(ScriptedPool):
 @register("cluster/scripted_pool_of_tests")
 @dataclass(frozen=True, kw_only=True)
 class ScriptedPools(ComputingPoolSpec):
-    """Starts nothing, and keeps what it was to serve."""
+    """A pool that starts nothing, and records what it was to serve."""
 
     def parts(self, folder):
         raise AssertionError
@@ -66,8 +66,8 @@ def test_a_pool_is_started_once_for_all_who_need_it(pools_of):
     assert [e.KIND for e in events] == ["pool_starting", "pool_ready"]
     assert events[0].pool == "cluster/scripted_pool_of_tests"
     assert events[1].address == pool.address
-    other = pools.start("local_models", pools._deployment)
-    assert other is not first
+    local_models = pools.start("local_models", pools._deployment)
+    assert local_models is not first
     pools.close()
     assert [pool.closed for _, _, pool in STARTED] == [1, 1]
 
@@ -83,33 +83,34 @@ def test_a_shared_pool_is_used_and_left_open(pools_of):
 def test_teachers_are_told_model_data_and_the_answers_that_prove_them(pools_of):
     pools, setup, _ = pools_of(train__batch=24)
     pools.teacher_pool()
-    ((made, _, _),) = STARTED
+    ((deployment, _, _),) = STARTED
     (teacher,) = setup.teacher.members
-    assert [m.sha256 for m in made.members] == [teacher.sha256]
-    assert made.members[0].weights == str(teacher.weights)
-    assert made.members[0].model.get("weights") is None  # they are fetched
-    assert (made.num_classes, made.batch, made.shape) == (10, 24, setup.data.shape)
-    assert made.identity == identity_of(setup.data)
-    assert made.data == setup.spec.data.to_dict()
-    assert (made.by_reference, made.or_value) == (True, False)
-    assert made.teacher == f"{teacher.fingerprint}+auto"  # engines answer otherwise
-    assert made.combination is None
-    assert made.engine == "auto"  # as the pool says
-    answers = setup.load_teacher().infer(torch.from_numpy(probe_images(made.shape)))
-    assert np.allclose(made.reference, answers.numpy())
+    assert [m.sha256 for m in deployment.members] == [teacher.sha256]
+    assert deployment.members[0].weights == str(teacher.weights)
+    assert deployment.members[0].model.get("weights") is None  # they are fetched
+    assert (deployment.num_classes, deployment.batch) == (10, 24)
+    assert deployment.shape == setup.data.shape
+    assert deployment.identity == identity_of(setup.data)
+    assert deployment.data == setup.spec.data.to_dict()
+    assert (deployment.by_reference, deployment.or_value) == (True, False)
+    assert deployment.teacher == f"{teacher.fingerprint}+auto"  # engines answer otherwise
+    assert deployment.combination is None
+    assert deployment.engine == "auto"  # as the pool says
+    answers = setup.load_teacher().infer(torch.from_numpy(probe_images(deployment.shape)))
+    assert np.allclose(deployment.reference, answers.numpy())
 
 
 @pytest.mark.parametrize(
-    ("changes", "kept"),
+    ("changes", "shared"),
     [({}, False), ({"seeds": [0, 1]}, True), ({"others": True}, True)],
     ids=("lone student", "two seeds", "trials of a sweep"),
 )
-def test_answers_are_kept_where_somebody_may_ask_again(pools_of, changes, kept):
+def test_answers_are_kept_where_somebody_may_ask_again(pools_of, changes, shared):
     """A lone student's teacher filled 256 MB with answers that nobody ever asked for."""
     pools, _, _ = pools_of(**changes)
     pools.teacher_pool()
-    ((made, _, _),) = STARTED
-    assert made.share_answers is kept
+    ((deployment, _, _),) = STARTED
+    assert deployment.share_answers is shared
 
 
 @pytest.mark.parametrize(
@@ -118,45 +119,46 @@ def test_answers_are_kept_where_somebody_may_ask_again(pools_of, changes, kept):
 def test_pixels_are_sent_where_the_source_says_so(pools_of, inputs, ways):
     pools, _, _ = pools_of(soft_labels__inputs=inputs)
     pools.teacher_pool()
-    ((made, _, _),) = STARTED
-    assert (made.by_reference, made.or_value) == ways
+    ((deployment, _, _),) = STARTED
+    assert (deployment.by_reference, deployment.or_value) == ways
 
 
 def test_inner_outputs_are_served_behind_the_logits(pools_of):
     pools, setup, _ = pools_of(features=HINT)
     pools.teacher_pool()
-    ((made, _, _),) = STARTED
+    ((deployment, _, _),) = STARTED
     _, _, row, fingerprint = setup.tapped()
-    assert made.teacher == fingerprint
-    assert made.num_classes == row > 10
-    assert made.engine == "eager"  # others are held to probabilities
-    assert made.members[0].model["type"] == "models/with_features"
-    assert np.array(made.reference).shape == (4, min(made.num_classes, 1024))
+    assert deployment.teacher == fingerprint
+    assert deployment.num_classes == row > 10
+    assert deployment.engine == "eager"  # others are held to probabilities
+    assert deployment.members[0].model["type"] == "models/with_features"
+    assert np.array(deployment.reference).shape == (4, min(deployment.num_classes, 1024))
 
 
 def test_hidden_states_are_what_the_head_makes_logits_of(pools_of):
     pools, setup, _ = pools_of(soft_labels__sends="hidden")
     pools.teacher_pool()
-    ((made, _, _),) = STARTED
-    assert made.teacher == f"{setup.teacher.members[0].fingerprint}-hidden"
-    assert made.num_classes == 16
-    assert made.engine == "eager"
-    assert made.members[0].model["type"] == "models/headless"
+    ((deployment, _, _),) = STARTED
+    assert deployment.teacher == f"{setup.teacher.members[0].fingerprint}-hidden"
+    assert deployment.num_classes == 16
+    assert deployment.engine == "eager"
+    assert deployment.members[0].model["type"] == "models/headless"
     _, head = setup.teacher_head
-    logits = setup.load_teacher().infer(torch.from_numpy(probe_images(made.shape)))
-    hidden = torch.tensor(made.reference, dtype=torch.float32)
+    logits = setup.load_teacher().infer(torch.from_numpy(probe_images(deployment.shape)))
+    hidden = torch.tensor(deployment.reference, dtype=torch.float32)
     assert torch.allclose(head(hidden), logits, atol=1e-5)
 
 
 def test_what_pool_and_source_say_reaches_the_deployment(spec, kdlab_home):
     setup = TrainingSetup(spec("smoke/in_process"))
     parts = {"x": {"source": "x = 1", "sha256": "s"}}
-    made = deployment_of(
+    deployment = deployment_of(
         setup.teacher, setup.data, data_spec={"type": "d"}, batch=8, components=parts,
         by_reference=False, or_value=True, reference=((1.0,),),
     )  # fmt: skip
-    assert (made.components, made.data) == (parts, {"type": "d"})
-    assert (made.by_reference, made.or_value, made.reference) == (False, True, ((1.0,),))
+    assert (deployment.components, deployment.data) == (parts, {"type": "d"})
+    assert (deployment.by_reference, deployment.or_value) == (False, True)
+    assert deployment.reference == ((1.0,),)
 
 
 def test_several_teachers_are_told_how_they_are_one(spec, kdlab_home, teacher_card):
@@ -166,9 +168,9 @@ def test_several_teachers_are_told_how_they_are_one(spec, kdlab_home, teacher_ca
     assert [m.weight for m in plain.members] == [1.0, 3.0]
     assert plain.combination is None  # the weights of the members say it
     best = PreparedTeachers(setup.teacher.members, "best")
-    other = deployment_of(best, setup.data, data_spec={}, batch=8)
-    assert other.combination == best.combination
-    assert other.teacher != plain.teacher
+    deployment = deployment_of(best, setup.data, data_spec={}, batch=8)
+    assert deployment.combination == best.combination
+    assert deployment.teacher != plain.teacher
 
 
 def test_orders_for_teachers_are_heard_while_a_pool_on_this_machine_is_up(

@@ -1,4 +1,4 @@
-"""A rank's process without being one: how each way a generation ends is said."""
+"""The loop of a rank's process, in this process: its answer to each end of a generation."""
 
 import queue
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Result:
 
 
 class Ended(BaseException):
-    """The process would be gone."""
+    """Raised where the process would end."""
 
 
 class ScriptedRank(RankProcess[GenerationOrder]):
@@ -63,17 +63,17 @@ class ScriptedRank(RankProcess[GenerationOrder]):
 @pytest.fixture
 def rank(run_of):
     """A rank of the only member of a run."""
-    return made(run_of)
+    return make_rank(run_of)
 
 
-def made(run_of, *overrides, **options):
+def make_rank(run_of, *overrides, **options):
     spec = kdlab.load("smoke/none", SMALL, *overrides).spec
     return ScriptedRank(run_of(spec), "none/seed0", lambda *about: None, **options)
 
 
 def answers(rank, *ends):
-    """What it announces for an order for each of these ends, and then its end."""
-    orders, said = queue.SimpleQueue(), []
+    """Return its messages after `ready`, for an order that ends each of these ways."""
+    orders, messages = queue.SimpleQueue(), []
     rank.ends = list(ends)
     for number in range(len(ends)):
         order = GenerationOrder(
@@ -85,9 +85,9 @@ def answers(rank, *ends):
     def end(code):
         raise Ended(code)
 
-    serve(rank, orders, lambda **message: said.append(message), end)
-    assert said[0] == {"ready": True}
-    return [RankAnswer.from_builtins(message) for message in said[1:]]
+    serve(rank, orders, lambda **message: messages.append(message), end)
+    assert messages[0] == {"ready": True}
+    return [RankAnswer.from_builtins(message) for message in messages[1:]]
 
 
 # How a generation ends
@@ -102,8 +102,8 @@ def test_it_is_ready_and_carries_out_one_order_after_the_other(rank):
 
 
 def test_after_a_generation_that_others_ended_it_waits_for_the_next(rank):
-    found = answers(rank, GenerationEnds(), Result(1.0))
-    assert found == [RankSaved(leaving=False), RankDone({"top1": 1.0})]
+    replies = answers(rank, GenerationEnds(), Result(1.0))
+    assert replies == [RankSaved(leaving=False), RankDone({"top1": 1.0})]
 
 
 def test_one_that_was_asked_to_leave_saves_and_takes_no_more_orders(rank):
@@ -138,7 +138,7 @@ def test_what_went_wrong_is_said_so_that_the_group_knows_what_to_do(rank, error,
     "error", [OSError(28, "No space left on device"), RuntimeError("CUDA error: unknown")]
 )
 def test_where_the_machine_fails_it_the_process_ends_with_its_last_word(rank, error):
-    orders, said = queue.SimpleQueue(), []
+    orders, messages = queue.SimpleQueue(), []
     orders.put(to_builtins(GenerationOrder(generation=0, world=1, meet_at="", secret="s")))
     rank.ends = [error]
 
@@ -146,8 +146,8 @@ def test_where_the_machine_fails_it_the_process_ends_with_its_last_word(rank, er
         raise Ended(code)
 
     with pytest.raises(Ended, match="70"):
-        serve(rank, orders, lambda **message: said.append(message), end)
-    last = RankAnswer.from_builtins(said[-1])
+        serve(rank, orders, lambda **message: messages.append(message), end)
+    last = RankAnswer.from_builtins(messages[-1])
     assert isinstance(last, MachineFailed)
     assert str(error) in last.why
 
@@ -188,13 +188,13 @@ def test_rank_0_tells_all_and_the_others_what_is_news_from_any(rank):
     rank.report(0)(Note(message="a"))
     rank.report(1)(Note(message="b"))
     rank.report(2)(Warned(message="c"))
-    told = [(e.message, e.member, e.rank) for e in read_all(rank.run.events)]
-    assert told == [("a", "none/seed0", None), ("c", "none/seed0", 2)]
+    logged = [(e.message, e.member, e.rank) for e in read_all(rank.run.events)]
+    assert logged == [("a", "none/seed0", None), ("c", "none/seed0", 2)]
 
 
 def test_it_stops_when_it_was_told_to_or_the_user_asked(run_of):
     asked = []
-    rank = made(run_of, stop=lambda: bool(asked))
+    rank = make_rank(run_of, stop=lambda: bool(asked))
     assert not rank.setup.stop()
     rank.stopping = True
     assert rank.setup.stop()
@@ -211,7 +211,7 @@ def test_orders_for_its_member_steer_it(rank):
 
 
 def test_another_spec_than_it_knows_is_refused(run_of):
-    rank = made(run_of)
+    rank = make_rank(run_of)
     rank.run.path.joinpath("spec.yaml").write_text("student: {type: models/nobody}\n")
     with pytest.raises(SpecError, match="models/nobody"):
         ScriptedRank(rank.run, "none/seed0", lambda *about: None)
@@ -240,16 +240,16 @@ def test_it_meets_the_others_and_leaves_the_group_whatever_happens(rank, tmp_pat
 
 
 def test_ranks_that_can_speak_different_things_speak_gloo():
-    """The others have said what they speak when each asks."""
-    for own, other, agreed in (
+    """Each rank reads the backends of the others before it decides."""
+    for first, second, agreed in (
         ("nccl", "nccl", "nccl"),
         ("nccl", "gloo", "gloo"),
         ("gloo", "nccl", "gloo"),
         ("gloo", "gloo", "gloo"),
     ):
         store = dist.HashStore()
-        store.set("backend of 1", other)
-        assert agreed_backend(store, own, 0, 2) == agreed
+        store.set("backend of 1", second)
+        assert agreed_backend(store, first, 0, 2) == agreed
 
 
 def test_nccl_is_for_ranks_that_have_a_gpu_each(rank, monkeypatch):

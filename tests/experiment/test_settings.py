@@ -1,4 +1,4 @@
-"""What an experiment can be told beside its parts, and what is refused of it."""
+"""Settings of an experiment beside its parts, and the values that are refused."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a training is made of: the same for the same spec, and nothing spent on the teacher."""
+"""The setup of a training: the same for the same spec, whatever the teacher draws."""
 
 from dataclasses import replace
 
@@ -27,16 +27,16 @@ def test_a_loop_is_the_same_whenever_it_is_made_and_another_for_another_seed(
 ):
     setup = TrainingSetup(spec(seeds=[0, 1]))
     first, second = setup.spec.members()
-    one = setup.loop(first, tmp_path / "a", lambda event: None)
+    loop = setup.loop(first, tmp_path / "a", lambda event: None)
     torch.rand(7)  # what else the process drew
     again = setup.loop(first, tmp_path / "b", lambda event: None)
-    other = setup.loop(second, tmp_path / "c", lambda event: None)
-    assert same_tensors(weights(one), weights(again))
-    assert not same_tensors(weights(one), weights(other))
-    assert ids_of(one.job.samples) == ids_of(again.job.samples)
-    assert ids_of(one.job.samples) != ids_of(other.job.samples)
-    assert one.job.spec_hash == setup.spec_hash == spec_hash(setup.spec.to_dict())
-    assert one.job.stop is setup.stop
+    other_seed = setup.loop(second, tmp_path / "c", lambda event: None)
+    assert same_tensors(weights(loop), weights(again))
+    assert not same_tensors(weights(loop), weights(other_seed))
+    assert ids_of(loop.job.samples) == ids_of(again.job.samples)
+    assert ids_of(loop.job.samples) != ids_of(other_seed.job.samples)
+    assert loop.job.spec_hash == setup.spec_hash == spec_hash(setup.spec.to_dict())
+    assert loop.job.stop is setup.stop
 
 
 def test_samples_are_of_the_recipe_and_the_member_and_a_plan_may_differ(spec):
@@ -91,16 +91,16 @@ def test_a_student_begins_with_weights_of_its_own(spec, monkeypatch, tmp_path):
         known = timm.create_model("test_resnet", in_chans=1).state_dict()
         save_file(known, file)
         setup = TrainingSetup(spec(student=student))
-        said = setup.student_begins()
-        assert said.startswith("the student begins with the weights of ")
-        assert str(file) in said
-        assert words in said
+        line = setup.student_begins()
+        assert line.startswith("the student begins with the weights of ")
+        assert str(file) in line
+        assert words in line
         (member,) = setup.spec.members()
-        own = setup.loop(
+        state = setup.loop(
             member, tmp_path / "loop", lambda event: None
         ).model.net.state_dict()
-        assert torch.equal(own["layer1.0.conv1.weight"], known["layer1.0.conv1.weight"])
-        assert own["fc.weight"].shape[0] == len(setup.data.classes)
+        assert torch.equal(state["layer1.0.conv1.weight"], known["layer1.0.conv1.weight"])
+        assert state["fc.weight"].shape[0] == len(setup.data.classes)
 
 
 def test_the_teacher_costs_the_student_no_chance(spec, kdlab_home, tmp_path):
@@ -171,16 +171,16 @@ def test_a_loop_with_features_has_the_teachers_outputs_behind_its_logits(
 
 
 def test_who_has_no_teacher_has_no_features_to_compare(spec, kdlab_home, tmp_path):
-    """Of a comparison, one of whose students learns from labels alone."""
+    """One student of the comparison learns from the true labels only."""
     compared = spec("smoke/in_process", features=HINT, compare=["none", "in_process"])
     setup = TrainingSetup(compared)
     by_name = {m.source_name: m for m in compared.members()}
-    made = {
+    loops = {
         name: setup.loop(member, tmp_path / name, lambda event: None)
         for name, member in by_name.items()
     }
-    assert made["none"].job.features is None
-    assert made["in_process"].job.features is not None
+    assert loops["none"].job.features is None
+    assert loops["in_process"].job.features is not None
 
 
 def test_hidden_states_bring_the_teachers_head_to_the_student(spec, kdlab_home, tmp_path):
@@ -207,5 +207,5 @@ def test_a_network_whose_logits_come_from_something_else_has_no_head(spec, digit
 
     with pytest.raises(ModelError):
         head_of(Normalised(Doubled(), (0.5,), (0.5,), 10).eval(), data)
-    whole = network_of(spec("smoke/in_process"), data)
-    assert head_of(whole, data)[1].out_features == 10
+    network = network_of(spec("smoke/in_process"), data)
+    assert head_of(network, data)[1].out_features == 10

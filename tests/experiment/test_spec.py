@@ -1,4 +1,4 @@
-"""What one part of an experiment needs of another: what is missing is said where it is needed."""
+"""Parts of an experiment need others: a missing one is a fault of the part that needs it."""
 
 from dataclasses import dataclass, replace
 
@@ -95,7 +95,7 @@ def test_what_is_there_is_no_fault(elsewhere, name, words):
 
 @dataclass(frozen=True, kw_only=True)
 class Silent(MethodSpec):
-    """It does not say what it compares, and might pass over what it is told."""
+    """A method that does not declare what it compares, and might ignore `compare`."""
 
     component = "mine/silent"
     one_student = True

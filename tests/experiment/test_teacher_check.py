@@ -42,9 +42,9 @@ def few_clothes():
 
 @pytest.fixture(scope="module")
 def bundled():
-    found = prepared(construct(TeacherSpec, compose_card("teachers/clothes_resnet")))
-    assert found is not None
-    return found
+    teacher = prepared(construct(TeacherSpec, compose_card("teachers/clothes_resnet")))
+    assert teacher is not None
+    return teacher
 
 
 def foreign(path, state, bundled, **fields):
@@ -56,14 +56,14 @@ def foreign(path, state, bundled, **fields):
 
 
 def issue(events, code):
-    """The finding of a check, which is an issue."""
-    (found,) = [e for e in events if isinstance(e, CheckMade) and e.code == code]
-    assert found.result == "issue"
-    return found
+    """Return the only finding of a check, which must be an issue."""
+    (finding,) = [e for e in events if isinstance(e, CheckMade) and e.code == code]
+    assert finding.result == "issue"
+    return finding
 
 
 def renamed(state):
-    """The same network, that takes each class for the next one."""
+    """Rotate the rows of the head: the network takes each class for the next one."""
     for name in ("head.weight", "head.bias"):
         state[name] = state[name].roll(1, 0).contiguous()
     return state
@@ -72,16 +72,17 @@ def renamed(state):
 @pytest.mark.long
 def test_the_bundled_teacher_is_what_its_card_says(clothes, bundled):
     events = []
-    found = check_teacher(PreparedTeachers((bundled,)), clothes, "cpu", 256, events.append)
+    teachers = PreparedTeachers((bundled,))
+    measure = check_teacher(teachers, clothes, "cpu", 256, events.append)
     assert (len(clothes.train), len(clothes.test)) == (2317, 641)
-    assert found.top1 > 78
-    assert found.validation_top1 > 75
-    assert found.guessing == pytest.approx(100 * 100 / 641)
-    assert set(found.per_class) == set(clothes.classes)
-    assert not found.knows_nothing
-    assert not found.renamed
-    event, answered, *made = events
-    assert {one.code: one.result for one in made} == dict.fromkeys(
+    assert measure.top1 > 78
+    assert measure.validation_top1 > 75
+    assert measure.guessing == pytest.approx(100 * 100 / 641)
+    assert set(measure.per_class) == set(clothes.classes)
+    assert not measure.knows_nothing
+    assert not measure.renamed
+    event, answered, *checks = events
+    assert {check.code: check.result for check in checks} == dict.fromkeys(
         ("KD-T01", "KD-T02", "KD-T03"), "passed"
     )
     assert isinstance(event, TeacherMeasured)
@@ -98,10 +99,10 @@ def test_the_bundled_teacher_is_what_its_card_says(clothes, bundled):
 def test_a_measure_is_kept_and_a_damaged_one_is_made_anew(kdlab_home, few_clothes, bundled):
     teacher = PreparedTeachers((bundled,))
     first = measured(teacher, few_clothes, "cpu", 256)
-    kept = sorted((kdlab_home / "teachers" / "measured").glob("*.json"))
-    assert kept
+    files = sorted((kdlab_home / "teachers" / "measured").glob("*.json"))
+    assert files
     for spoil in (lambda text: text[:20], lambda text: text.replace("top1", "top")):
-        for path in kept:
+        for path in files:
             path.write_text(spoil(path.read_text()))
         assert measured(teacher, few_clothes, "cpu", 256) == first
 
@@ -112,8 +113,8 @@ def test_one_that_knows_nothing_is_said(tmp_path, few_clothes, bundled):
     fresh = CifarResNet(depth=14, width=(16, 32, 64, 96)).architecture(10, 3)
     teacher = foreign(tmp_path / "w.safetensors", fresh.state_dict(), bundled)
     events = []
-    found = check_teacher(teacher, few_clothes, "cpu", 256, events.append)
-    assert found.knows_nothing
+    measure = check_teacher(teacher, few_clothes, "cpu", 256, events.append)
+    assert measure.knows_nothing
     assert "no more of this data than a guess" in issue(events, "KD-T01").found
     refused = foreign(tmp_path / "w.safetensors", fresh.state_dict(), bundled, min_top1=50)
     with pytest.raises(TeacherRefused, match="min_top1 demands 50"):
@@ -124,11 +125,11 @@ def test_one_that_knows_nothing_is_said(tmp_path, few_clothes, bundled):
 def test_classes_in_another_order_are_recognised(tmp_path, few_clothes, bundled):
     state = renamed(load_file(bundled.weights))
     teacher = foreign(tmp_path / "w.safetensors", state, bundled)
-    found = measured(teacher, few_clothes, "cpu", 256)
-    assert found.knows_nothing
+    measure = measured(teacher, few_clothes, "cpu", 256)
+    assert measure.knows_nothing
     names = few_clothes.classes
     expected = {names[k]: names[k - 1] for k in range(10)}
-    assert found.renamed == expected
+    assert measure.renamed == expected
     events = []
     check_teacher(teacher, few_clothes, "cpu", 256, events.append)
     assert "another order" in issue(events, "KD-T01").advice
@@ -136,21 +137,21 @@ def test_classes_in_another_order_are_recognised(tmp_path, few_clothes, bundled)
 
 @pytest.mark.long
 def test_two_classes_that_are_exchanged_are_named(tmp_path, clothes, bundled):
-    """8 of 10 stay: it is far better than a guess."""
+    """The teacher still knows 8 of 10 classes: it is far better than a guess."""
     state = load_file(bundled.weights)
     for name in ("head.weight", "head.bias"):
         state[name][[2, 7]] = state[name][[7, 2]]
     teacher = foreign(tmp_path / "w.safetensors", state, bundled)
     events = []
-    found = check_teacher(teacher, clothes, "cpu", 256, events.append)
-    assert not found.knows_nothing
+    measure = check_teacher(teacher, clothes, "cpu", 256, events.append)
+    assert not measure.knows_nothing
     a, b = clothes.classes[2], clothes.classes[7]
-    assert found.renamed == {a: b, b: a}
+    assert measure.renamed == {a: b, b: a}
     advice = issue(events, "KD-T02").advice
     images = np.bincount(clothes.labels[clothes.validation])
     assert re.search(rf"your '{a}' for '{b}' in \d+ of {images[2]} images", advice)
     assert f"teacher.classes={{{a}: {b}, {b}: {a}}}" in advice
-    right = replace(teacher.members[0].spec, classes=found.renamed)
+    right = replace(teacher.members[0].spec, classes=measure.renamed)
     mended = prepare(right, events.append, data=clothes)
     assert not measured(PreparedTeachers((mended,)), clothes, "cpu", 256).renamed
 
@@ -158,11 +159,11 @@ def test_two_classes_that_are_exchanged_are_named(tmp_path, clothes, bundled):
 def test_what_is_hard_is_not_taken_for_exchanged():
     """A pair that is confused more often than it is told apart by a hair."""
     labels = np.repeat(np.arange(3), 50)
-    said = labels.copy()
-    said[:26], said[50:76] = 1, 0
-    assert _renamed(said, labels, ("cat", "dog", "hat")) == ({}, [])
-    said[:45], said[50:92] = 1, 0
-    renamed, often = _renamed(said, labels, ("cat", "dog", "hat"))
+    predictions = labels.copy()
+    predictions[:26], predictions[50:76] = 1, 0
+    assert _renamed(predictions, labels, ("cat", "dog", "hat")) == ({}, [])
+    predictions[:45], predictions[50:92] = 1, 0
+    renamed, often = _renamed(predictions, labels, ("cat", "dog", "hat"))
     assert renamed == {"cat": "dog", "dog": "cat"}
     assert often == [
         "your 'dog' for 'cat' in 42 of 50 images",
@@ -209,23 +210,23 @@ def test_teachers_are_weighed_class_by_class_by_what_validation_says(
 ):
     """One of two takes each class for the next one, and is as sure as the other is."""
     rolled = renamed(load_file(bundled.weights))
-    (other,) = foreign(tmp_path / "w.safetensors", rolled, bundled).members
-    plain = PreparedTeachers((bundled, other))
+    (confused,) = foreign(tmp_path / "w.safetensors", rolled, bundled).members
+    plain = PreparedTeachers((bundled, confused))
     weighed = validated(plain, few_clothes, "cpu", 256)
     known, unknown = weighed.combination.weights
-    own = measured(PreparedTeachers((bundled,)), few_clothes, "cpu", 256)
-    assert known == tuple(own.validation_f1[name] for name in few_clothes.classes)
+    measure = measured(PreparedTeachers((bundled,)), few_clothes, "cpu", 256)
+    assert known == tuple(measure.validation_f1[name] for name in few_clothes.classes)
     assert sum(known) > 4 * sum(unknown)
     assert min(unknown) >= 1
     assert weighed.fingerprint != plain.fingerprint
-    both, alone = (measured(t, few_clothes, "cpu", 256).top1 for t in (weighed, plain))
-    assert both > alone + 10
-    assert both > own.top1 - 10  # nearly all that the one who knows has
+    both, mean = (measured(t, few_clothes, "cpu", 256).top1 for t in (weighed, plain))
+    assert both > mean + 10
+    assert both > measure.top1 - 10  # nearly as good as the teacher that knows the classes
 
 
 def of_state(path, bundled, state):
-    (made,) = foreign(path, state, bundled).members
-    return made
+    (teacher,) = foreign(path, state, bundled).members
+    return teacher
 
 
 @pytest.mark.parametrize("seed", range(examples(6, ci=2, quick=1)))
@@ -257,11 +258,11 @@ def test_who_says_one_class_of_everything_is_no_expert_of_it(
     state["head.bias"][8] += 50.0
     always = of_state(tmp_path / "w.safetensors", bundled, state)
     weighed = validated(PreparedTeachers((bundled, always)), few_clothes, "cpu", 256)
-    known, said = weighed.combination.weights
-    assert said[8] < known[8] / 2
-    assert set(said[:8] + said[9:]) == {1.0}
-    alone = measured(PreparedTeachers((bundled,)), few_clothes, "cpu", 256).top1
-    assert measured(weighed, few_clothes, "cpu", 256).top1 > alone - 2
+    known, biased = weighed.combination.weights
+    assert biased[8] < known[8] / 2
+    assert set(biased[:8] + biased[9:]) == {1.0}
+    bundled_top1 = measured(PreparedTeachers((bundled,)), few_clothes, "cpu", 256).top1
+    assert measured(weighed, few_clothes, "cpu", 256).top1 > bundled_top1 - 2
 
 
 def test_weighing_by_validation_needs_validation_images(few_clothes, bundled):
