@@ -49,8 +49,8 @@ ALONE = EndedTraining(
 TAUGHT = replace(ALONE, source="served", top1=78.0, teacher_top1=85.0, starved=0.02)
 
 
-def run(alone=ALONE, taught=TAUGHT, guessing=37.0):
-    both, images = [alone, taught], 1000
+def run(plain=ALONE, taught=TAUGHT, guessing=37.0):
+    both, images = [plain, taught], 1000
     return RunFacts(
         trainings=both,
         verdict=of_comparison(both, "served", images, 500),
@@ -135,22 +135,22 @@ GOOD = [
 
 @pytest.mark.parametrize("code", FIRES)
 def test_it_fires_on_a_made_up_case(code):
-    facts, found, advice = FIRES[code]
-    (one,) = [one for one in checked(facts) if one.code == code]
-    assert one.result == check_of(code).level
-    assert found in one.found
-    assert advice in one.advice
-    assert one.text() == f"{one.result} {code}: {one.found}. {one.advice}"
+    facts, words, advice = FIRES[code]
+    (check,) = [check for check in checked(facts) if check.code == code]
+    assert check.result == check_of(code).level
+    assert words in check.found
+    assert advice in check.advice
+    assert check.text() == f"{check.result} {code}: {check.found}. {check.advice}"
 
 
 def test_all_pass_on_a_good_one_and_none_is_forgotten():
-    results = {one.code: one for one in checked(*GOOD)}
-    assert {code: one.result for code, one in results.items()} == dict.fromkeys(
+    results = {check.code: check for check in checked(*GOOD)}
+    assert {code: check.result for code, check in results.items()} == dict.fromkeys(
         CodedCheck.ALL, "passed"
     )
     assert {*results} == {*FIRES}
     assert len(results) >= 20
-    assert not any(one.text() for one in results.values())
+    assert not any(check.text() for check in results.values())
 
 
 def test_what_nobody_looked_for_is_not_said_to_have_passed():
@@ -182,8 +182,8 @@ def test_a_test_set_that_was_drawn_from_the_same_shares_is_like_train(seed):
         counts=np.stack([train, np.full(10, 9), test]),
         parts=(400, 90, 60),
     )
-    (found,) = [one for one in checked(facts) if one.code == "KD-D14"]
-    assert found.result == "passed", found.found
+    (check,) = [one for one in checked(facts) if one.code == "KD-D14"]
+    assert check.result == "passed", check.found
 
 
 @pytest.mark.parametrize("code", CodedCheck.ALL)

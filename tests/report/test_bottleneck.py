@@ -21,25 +21,25 @@ def counted(starved_s=30.0, **waits):
     ],
 )
 def test_requests_gather_before_the_slow_side(waits, side):
-    found = of_result(counted(**waits))
-    assert found.side == side
-    assert found.starved == pytest.approx(0.3)
-    assert sum(found.waits.values()) == pytest.approx(1.0)
-    assert "the student waits 30% of its time" in found.sentence()
+    bottleneck = of_result(counted(**waits))
+    assert bottleneck.side == side
+    assert bottleneck.starved == pytest.approx(0.3)
+    assert sum(bottleneck.waits.values()) == pytest.approx(1.0)
+    assert "the student waits 30% of its time" in bottleneck.sentence()
 
 
 def test_a_student_that_hardly_waits_is_the_slow_side_wherever_answers_were():
-    found = of_result(counted(starved_s=4.0, wire_s=50.0, computed_s=1.0))
-    assert found.side == "student"
-    assert "as it should be: it waits 4% of its time" in found.sentence()
+    bottleneck = of_result(counted(starved_s=4.0, wire_s=50.0, computed_s=1.0))
+    assert bottleneck.side == "student"
+    assert "as it should be: it waits 4% of its time" in bottleneck.sentence()
 
 
 def test_a_stretch_of_time_has_a_side_of_its_own():
     before = counted(starved_s=50.0, queued_s=100.0, computed_s=10.0)
     after = counted(starved_s=58.0, queued_s=100.0, computed_s=11.0, wire_s=9.0)
-    found = bottleneck_of(10.0, after, before)
-    assert (found.side, found.starved) == ("wire", pytest.approx(0.8))
-    assert found.waits["queued_s"] == 0
+    bottleneck = bottleneck_of(10.0, after, before)
+    assert (bottleneck.side, bottleneck.starved) == ("wire", pytest.approx(0.8))
+    assert bottleneck.waits["queued_s"] == 0
 
 
 def test_nothing_is_said_where_nobody_was_asked():

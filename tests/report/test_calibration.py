@@ -12,28 +12,28 @@ from kdlab.report.calibration import (
 
 
 def test_a_worked_example():
-    """Two bins: 0.55 said and half right, 0.95 said and all right: (2·0.05 + 2·0.05) / 4."""
-    said = np.array([[0.55, 0.45], [0.55, 0.45], [0.05, 0.95], [0.05, 0.95]])
+    """Two bins: 0.55 sure and half right, 0.95 sure and all right: (2·0.05 + 2·0.05) / 4."""
+    shares = np.array([[0.55, 0.45], [0.55, 0.45], [0.05, 0.95], [0.05, 0.95]])
     labels = np.array([0, 1, 1, 1])
-    found = reliability(said, labels, bins=10)
-    assert [(round(b.confidence, 2), b.accuracy, b.count) for b in found] == [
+    bins = reliability(shares, labels, bins=10)
+    assert [(round(b.confidence, 2), b.accuracy, b.count) for b in bins] == [
         (0.55, 0.5, 2),
         (0.95, 1.0, 2),
     ]
-    assert expected_calibration_error(said, labels, 10) == pytest.approx(5.0)
+    assert expected_calibration_error(shares, labels, 10) == pytest.approx(5.0)
 
 
 @given(st.integers(1, 60), st.integers(2, 6), st.integers(0, 99))
 def test_every_sample_is_in_one_bin_and_the_error_is_a_share(count, classes, seed):
     chance = np.random.default_rng(seed)
-    said = chance.dirichlet(np.ones(classes), count)
+    shares = chance.dirichlet(np.ones(classes), count)
     labels = chance.integers(0, classes, count)
-    found = reliability(said, labels)
-    assert sum(b.count for b in found) == count
-    assert all(1 / classes - 1e-9 <= b.confidence <= 1 for b in found)
-    assert 0 <= expected_calibration_error(said, labels) <= 100
-    right = sum(b.accuracy * b.count for b in found) / count
-    assert right == pytest.approx((said.argmax(1) == labels).mean())
+    bins = reliability(shares, labels)
+    assert sum(b.count for b in bins) == count
+    assert all(1 / classes - 1e-9 <= b.confidence <= 1 for b in bins)
+    assert 0 <= expected_calibration_error(shares, labels) <= 100
+    right = sum(b.accuracy * b.count for b in bins) / count
+    assert right == pytest.approx((shares.argmax(1) == labels).mean())
 
 
 def test_one_who_is_sure_and_right_is_calibrated():

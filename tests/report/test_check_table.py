@@ -4,21 +4,21 @@ from kdlab.events.checks import CheckMade
 from kdlab.report.check_table import cards, in_words, worst_first
 
 
-def made(code, result, found="", advice=""):
-    return CheckMade(code=code, result=result, title="so it is", found=found, advice=advice)
+def finding(code, result, text="", advice=""):
+    return CheckMade(code=code, result=result, title="so it is", found=text, advice=advice)
 
 
 SEEN = [
-    made("KD-R01", "passed"),
-    made("KD-D08", "tip", "few images", "More"),
-    made("KD-D01", "passed"),
-    made("KD-D01", "issue", "2 images:\n  <b>1.png", "Delete"),
+    finding("KD-R01", "passed"),
+    finding("KD-D08", "tip", "few images", "More"),
+    finding("KD-D01", "passed"),
+    finding("KD-D01", "issue", "2 images:\n  <b>1.png", "Delete"),
 ]
 
 
 def test_the_worst_comes_first_and_the_newest_counts():
-    found = worst_first(SEEN)
-    assert [(one.code, one.result) for one in found] == [
+    findings = worst_first(SEEN)
+    assert [(check.code, check.result) for check in findings] == [
         ("KD-D01", "issue"),
         ("KD-D08", "tip"),
         ("KD-R01", "passed"),

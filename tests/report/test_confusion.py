@@ -66,12 +66,12 @@ def test_a_cell_is_the_stronger_the_larger_its_share(confusion):
 def test_bars_of_confidence_count_right_and_wrong():
     sure = np.array([0.99, 0.97, 0.52, 0.51])
     right = np.array([True, False, True, True])
-    found = confidence_histogram("student", sure, right)
-    assert (found.title, found.unit, found.bars) == ("student", "images", True)
-    assert [len(points) for points in found.curves.values()] == [20, 20]
-    assert dict(found.curves["right"])[50.0] == 2
-    assert dict(found.curves["right"])[95.0] == dict(found.curves["wrong"])[95.0] == 1
-    (drawn,) = chart.drawings([found])
+    panel = confidence_histogram("student", sure, right)
+    assert (panel.title, panel.unit, panel.bars) == ("student", "images", True)
+    assert [len(points) for points in panel.curves.values()] == [20, 20]
+    assert dict(panel.curves["right"])[50.0] == 2
+    assert dict(panel.curves["right"])[95.0] == dict(panel.curves["wrong"])[95.0] == 1
+    (drawn,) = chart.drawings([panel])
     assert "<title>2 right from 50 on</title>" in drawn
 
 
@@ -110,10 +110,10 @@ def test_a_grey_image_has_one_channel():
 
 
 def test_pictures_have_their_lines_below_them_and_in_a_terminal():
-    found = Pictures(np.zeros((2, 3, 4, 4), np.uint8), [["cat", "99 %"], ["<dog>"]])
-    assert len(found) == 2
-    assert repr(found) == "cat · 99 %\n<dog>"
-    page = found._repr_html_()
+    pictures = Pictures(np.zeros((2, 3, 4, 4), np.uint8), [["cat", "99 %"], ["<dog>"]])
+    assert len(pictures) == 2
+    assert repr(pictures) == "cat · 99 %\n<dog>"
+    page = pictures._repr_html_()
     assert page.count("<img") == 2
     assert "cat<br>99 %" in page
     assert "&lt;dog&gt;" in page

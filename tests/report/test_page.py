@@ -50,8 +50,8 @@ def test_names_stand_beside_each_other_as_far_as_they_fit():
     )
     assert height(many) == height(two) + 4 * 16
     assert all(name in many for name in names)
-    (own,) = chart.drawings([Panel("loss", {"loss": [(0, 1), (1, 2)]})])
-    assert height(own) == height(two) - 16  # its title says it
+    (single,) = chart.drawings([Panel("loss", {"loss": [(0, 1), (1, 2)]})])
+    assert height(single) == height(two) - 16  # its title says it
 
 
 def test_several_panels_in_one_picture_have_their_titles():
@@ -67,11 +67,11 @@ def test_several_panels_in_one_picture_have_their_titles():
 def test_bars_lie_on_each_other():
     bars = {"right": [(0.0, 3.0), (50.0, 1.0)], "wrong": [(0.0, 1.0), (50.0, 0.0)]}
     (drawn,) = chart.drawings([Panel("Confidence", bars, bars=True)])
-    found = re.findall(r'y="([\d.]+)" width="[\d.]+" height="([\d.]+)" fill', drawn)
-    (right, three), (_, one), (wrong, above), (_, none) = (map(float, own) for own in found)
+    boxes = re.findall(r'y="([\d.]+)" width="[\d.]+" height="([\d.]+)" fill', drawn)
+    (right, three), (_, low), (wrong, above), (_, none) = (map(float, box) for box in boxes)
     assert right == pytest.approx(wrong + above, abs=0.11)
-    assert three == pytest.approx(3 * one)
-    assert (above, none) == (one, 0.0)
+    assert three == pytest.approx(3 * low)
+    assert (above, none) == (low, 0.0)
     assert "polyline" not in drawn
 
 
@@ -83,9 +83,9 @@ def test_not_finite_values_and_nothing_at_all():
 
 def test_everything_is_escaped():
     panel = Panel(EVIL, {EVIL: [(0, 1)]}, {EVIL: [(0, 1.0)]}, EVIL, unit=EVIL)
-    told = CardPage(EVIL, page.charts([panel]), [("good", EVIL)], EVIL)
+    card_page = CardPage(EVIL, page.charts([panel]), [("good", EVIL)], EVIL)
     shown = chart.svg([panel]) + page.table([EVIL], [[EVIL]]) + page.lines([EVIL])
-    shown += told.html() + told.page() + page.image("<svg/>", EVIL)
+    shown += card_page.html() + card_page.page() + page.image("<svg/>", EVIL)
     assert "<img src=x" not in shown
     assert page.markdown("a|b <i> [x](y)") == r"a\|b \<i\> \[x\]\(y\)"
 
@@ -102,16 +102,16 @@ def test_a_page_of_its_own_asks_nobody_and_has_one_head(tmp_path):
                 "It", cards, [("warn", "Beware"), ("plain", "")], state="failed"
             )
 
-    whole = Thing().save(tmp_path / "it.html").read_text()
-    assert whole.startswith('<!doctype html>\n<html lang="en">')
-    assert "default-src 'none'" in whole
-    assert 'name="viewport"' in whole
-    assert not re.search(r"""(src|href)=["']?http""", whole)
-    assert re.findall(r"<h\d[^>]*>[^<]*", whole) == ["<h1>It", "<h2>A"]
-    assert 'data-tone="warn">Beware</p>' in whole
-    assert whole.count('kd-verdict" data-tone') == 1  # nothing is not said
-    assert 'data-state="failed">failed<' in whole
-    assert "<script>" in whole
+    html = Thing().save(tmp_path / "it.html").read_text()
+    assert html.startswith('<!doctype html>\n<html lang="en">')
+    assert "default-src 'none'" in html
+    assert 'name="viewport"' in html
+    assert not re.search(r"""(src|href)=["']?http""", html)
+    assert re.findall(r"<h\d[^>]*>[^<]*", html) == ["<h1>It", "<h2>A"]
+    assert 'data-tone="warn">Beware</p>' in html
+    assert html.count('kd-verdict" data-tone') == 1  # nothing is not said
+    assert 'data-state="failed">failed<' in html
+    assert "<script>" in html
     cell = Thing()._repr_html_()
     assert "<script" not in cell
     assert re.findall(r"<(h\d|strong)>", cell) == ["strong", "h3"]

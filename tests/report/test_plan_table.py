@@ -23,29 +23,29 @@ def costs():
 
 
 def rows(name):
-    made = programme(name, costs())
-    lines = plan_table(made, costs(), ["a", "b"]).splitlines()
-    return made, [line.split() for line in lines[2:-2]], lines
+    plan = programme(name, costs())
+    lines = plan_table(plan, costs(), ["a", "b"]).splitlines()
+    return plan, [line.split() for line in lines[2:-2]], lines
 
 
 def test_a_pipeline_has_a_line_for_each_stage():
-    made, found, lines = rows("tr")
-    assert len(found) == 2
-    slowest = max(float(line[-2]) for line in found)
-    assert slowest == pytest.approx(1e3 * made.predicted_s, abs=0.01)
+    plan, stages, lines = rows("tr")
+    assert len(stages) == 2
+    slowest = max(float(line[-2]) for line in stages)
+    assert slowest == pytest.approx(1e3 * plan.predicted_s, abs=0.01)
     assert "all work shared evenly: 24.0 ms" in lines[-2]
     assert lines[-1] == "student blocks end with: a, b"
 
 
 def test_a_baseline_has_a_line_for_each_task_and_their_sum_is_its_step():
-    made, found, _ = rows("dp")
-    assert len(found) == 3
+    plan, tasks, _ = rows("dp")
+    assert len(tasks) == 3
     # Two rows each: the teacher's blocks up to it, the student's, gradients and two norms.
     reduce = 1e3 * (2 * (1e-4 + 0.5e-3) + 2 * 2 * 2e-4)
-    for block, line in enumerate(found):
+    for block, line in enumerate(tasks):
         teacher, student, shared, exposed, step, _ = map(float, line[-6:])
         assert (teacher, student, exposed) == (2 * (block + 1), 6, 0)
         assert shared == pytest.approx(reduce, abs=0.01)
         assert step == pytest.approx(teacher + student + reduce, abs=0.01)
-    total = sum(float(line[-2]) for line in found)
-    assert total == pytest.approx(1e3 * made.predicted_s, abs=0.03)
+    total = sum(float(line[-2]) for line in tasks)
+    assert total == pytest.approx(1e3 * plan.predicted_s, abs=0.03)

@@ -51,10 +51,10 @@ def test_results_are_grouped_over_seeds_and_relative_to_the_first():
 def test_where_cores_are_shared_there_are_no_speeds():
     rows = [row("none", 0, 90, 1122), row("served", 0, 92, 565) | {"shares_cores": True}]
     table = result_table(rows, teacher_top1=95.0)
-    head, _, alone, _, teacher, note = table.split("\n")
+    head, _, plain, _, teacher, note = table.split("\n")
     assert head.split("  ")[-2:] == ["wall s", "lost/repeated"]
     assert "1122" not in table
-    assert alone.split()[-4:] == ["90.00", "90.00", "2.0", "0/0"]
+    assert plain.split()[-4:] == ["90.00", "90.00", "2.0", "0/0"]
     assert teacher.split() == ["teacher", "95.00", "-", "-", "-"]
     assert note == NO_SPEEDS
     shown = Result(runs=rows)._repr_html_()
@@ -74,9 +74,9 @@ def test_samples_that_were_not_trained_on_are_said_first():
     rows[1]["without"] = "37 of 40 rounds went without worker 2"
     first = f"37 of 40 rounds went without worker 2: {first}"
     assert result_table(rows).split("\n")[0] == first
-    said = Result(runs=rows)._repr_html_()
-    told, _, tables = said.partition("<table>")
-    assert f'data-tone="warn">{first}</p>' in told
+    page = Result(runs=rows)._repr_html_()
+    warning, _, tables = page.partition("<table>")
+    assert f'data-tone="warn">{first}</p>' in warning
     assert "2960" in tables
 
 
@@ -132,8 +132,8 @@ def test_when_all_teachers_are_gone_the_block_says_so():
 def test_while_a_pool_starts_the_bar_of_the_training_before_is_gone():
     out = io.StringIO()
     with Progress(Console(file=out, force_terminal=True, width=80)) as progress:
-        for one in (START, MEMBER, STEP):
-            progress.on_event(one)
+        for earlier in (START, MEMBER, STEP):
+            progress.on_event(earlier)
         out.truncate(0)
         progress.on_event(event("pool_starting", pool="cluster/local_pool"))
         progress.live.refresh()

@@ -33,9 +33,9 @@ def test_a_chrome_trace_holds_every_span(spans, tmp_path):
 
 def test_time_by_part_adds_up(spans):
     parts = by_part(spans)
-    whole = max(s.end for s in spans) - min(s.begin for s in spans)
+    duration = max(s.end for s in spans) - min(s.begin for s in spans)
     for device in (0, 1):
-        assert sum(parts[device].values()) == pytest.approx(whole)
+        assert sum(parts[device].values()) == pytest.approx(duration)
         assert parts[device]["teacher"] == pytest.approx(12.0)
         assert parts[device]["student"] == pytest.approx(24.0)
     assert parts[1]["idle"] == pytest.approx(1.0)  # until the first relay

@@ -19,7 +19,7 @@ def test_it_has_the_numbers_and_the_sentence(tmp_path):
     assert {"43.1 %", "61.5 %", "63.0 %"} <= set(words)
     assert "<b>the teacher</b> helped." in " ".join(words)
     bars = [e for e in drawn.iter() if e.tag.endswith("rect")]
-    wide = [float(one.get("width")) for one in bars]
+    wide = [float(bar.get("width")) for bar in bars]
     assert wide[0] < wide[1] < wide[2]
     lines = [float(e.get("y")) for e in drawn.iter() if e.tag.endswith("text")]
     assert max(lines) < float(drawn.get("height"))

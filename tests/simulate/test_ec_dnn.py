@@ -25,24 +25,24 @@ def test_an_average_takes_its_steps_and_its_rounds(workers, tau, gbit):
 
 
 def test_a_compression_pays_for_what_it_relabels():
-    found = simulate_case(EC)
-    assert found.rounds == 10
-    assert found.parts["train"] == pytest.approx(50)
-    assert found.parts["compress"] == pytest.approx(5)
-    assert found.parts["relabel"] == pytest.approx(100 * 4 * 0.015)
-    assert found.overall_s == pytest.approx(
-        sum(found.parts.values()) + found.communication_s
+    outcome = simulate_case(EC)
+    assert outcome.rounds == 10
+    assert outcome.parts["train"] == pytest.approx(50)
+    assert outcome.parts["compress"] == pytest.approx(5)
+    assert outcome.parts["relabel"] == pytest.approx(100 * 4 * 0.015)
+    assert outcome.overall_s == pytest.approx(
+        sum(outcome.parts.values()) + outcome.communication_s
     )
     diverse = simulate_case(replace(EC, diversity=True))
     extra = 900 * 4 * 0.015  # none in the first round
-    assert diverse.parts["relabel"] == pytest.approx(found.parts["relabel"] + extra)
+    assert diverse.parts["relabel"] == pytest.approx(outcome.parts["relabel"] + extra)
 
 
 def test_all_wait_for_the_slowest():
     slow = replace(EC, speeds=(1.0, 1.0, 1.0, 0.5))
     assert simulate_case(slow).overall_s > 1.9 * simulate_case(EC).overall_s
-    alone = EnsembleCase(name="e", method="e", iterations=1000, speeds=(1.0, 1.0, 1.0, 0.5))
-    assert simulate_case(alone).overall_s == pytest.approx(100)
+    plain = EnsembleCase(name="e", method="e", iterations=1000, speeds=(1.0, 1.0, 1.0, 0.5))
+    assert simulate_case(plain).overall_s == pytest.approx(100)
 
 
 def test_where_the_link_decides():

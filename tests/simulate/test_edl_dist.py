@@ -29,20 +29,20 @@ def figures(name, *overrides):
 
 
 def test_throughput_is_linear_below_n_and_flat_above():
-    found = figures("fig5a")
-    rates = [found[f"predicted/{n} teachers"] for n in range(1, 11)]
+    values = figures("fig5a")
+    rates = [values[f"predicted/{n} teachers"] for n in range(1, 11)]
     for n in range(1, 5):
         assert rates[n - 1] == pytest.approx(n * rates[0], rel=0.02)
     for n in range(5, 11):
         assert rates[n - 1] == pytest.approx(228.5, rel=0.01)
-    assert found["teachers_used/10 teachers"] == 5
+    assert values["teachers_used/10 teachers"] == 5
 
 
 @pytest.mark.parametrize("table", ["table2", "table3"])
 @pytest.mark.long
 def test_the_tables_of_unlike_machines_are_predicted(table):
-    found = figures(table)
-    ratios = [v for k, v in found.items() if "_over_published/" in k]
+    values = figures(table)
+    ratios = [v for k, v in values.items() if "_over_published/" in k]
     assert len(ratios) >= 3
     assert all(abs(ratio - 1) < 0.03 for ratio in ratios)
 
@@ -50,8 +50,8 @@ def test_the_tables_of_unlike_machines_are_predicted(table):
 @pytest.mark.long
 def test_what_is_no_evidence_is_not_called_a_prediction():
     def predicted(name):
-        found = figures(name, "steps=40")
-        return {k.split("/")[1] for k in found if k.startswith("predicted_over_published/")}
+        names = figures(name, "steps=40")
+        return {k.split("/")[1] for k in names if k.startswith("predicted_over_published/")}
 
     assert predicted("table2") == set()  # the student's own rate, an input, again
     assert predicted("table3") == {"12 cores"}
@@ -74,8 +74,8 @@ def test_the_papers_policy_takes_more_teachers_than_the_guarded_one():
 def test_kills_lose_and_repeat_nothing():
     steps = examples(60, quick=10)
     kills = "moves=[{at_s: 1, lose: 5, join: 5, every_s: 1}]"
-    found = figures("scale614x32", f"steps={steps}", kills)
-    assert found["samples_lost/614 teachers"] == found["samples_repeated/614 teachers"] == 0
+    fleet = figures("scale614x32", f"steps={steps}", kills)
+    assert fleet["samples_lost/614 teachers"] == fleet["samples_repeated/614 teachers"] == 0
 
 
 @pytest.mark.long
@@ -93,14 +93,14 @@ def test_nobody_is_faster_than_its_teachers_together():
 
 def test_students_in_step_share_teachers_that_do_not_divide_evenly():
     """Three teachers for two students: in turns, or with two for one, both went at 100."""
-    one = PoolCase(
+    case = PoolCase(
         name="x", student=RateProfile(samples_per_second=100.0),
         teacher=RateProfile(samples_per_second=50.0), teachers=3, students=2, batch=16, steps=200,
     )  # fmt: skip
-    apart = Simulation(EdlDist(cases=(one,)), one).run()
-    together = Simulation(EdlDist(cases=(one,), in_step=True), one).run()
+    apart = Simulation(EdlDist(cases=(case,)), case).run()
+    in_step = Simulation(EdlDist(cases=(case,), in_step=True), case).run()
     assert apart.samples_per_second == pytest.approx(150, rel=0.03)
-    assert together.samples_per_second == pytest.approx(150, rel=0.03)
+    assert in_step.samples_per_second == pytest.approx(150, rel=0.03)
 
 
 def test_links_bound_what_teachers_can_give():
@@ -189,16 +189,16 @@ def test_no_random_pool_stalls_oscillates_or_starves(seed):
         moves=(kill,) if killed else (),
         seed=seed,
     )
-    found = Simulation(spec, case).run()
-    assert found.lost == found.repeated == 0
+    outcome = Simulation(spec, case).run()
+    assert outcome.lost == outcome.repeated == 0
     if not killed:  # else machines of another kind come
-        assert found.samples_per_second <= 1.03 * min(demand, capacity)
-    assert found.samples_per_second >= 0.9 * min(demand, capacity), found
-    assert found.released_in_vain == 0, found
+        assert outcome.samples_per_second <= 1.03 * min(demand, capacity)
+    assert outcome.samples_per_second >= 0.9 * min(demand, capacity), outcome
+    assert outcome.released_in_vain == 0, outcome
     # Whole teachers, and one that covers the rest; a quarter more while one that starved
     # rebuilds what it has stored.
-    most = 1.15 if found.asked == 0 else 1.3
-    assert found.held_over_needed <= most + 1.2 * rate / min(demand, capacity), found
+    most = 1.15 if outcome.asked == 0 else 1.3
+    assert outcome.held_over_needed <= most + 1.2 * rate / min(demand, capacity), outcome
 
 
 def unlike_pool(seed):
@@ -248,9 +248,9 @@ def unlike_pool(seed):
 @pytest.mark.long
 def test_teachers_of_unlike_rates_that_slow_down_and_hang_suffice_all_the_same(seed):
     spec = unlike_pool(seed)
-    found = Simulation(spec, spec.cases[0]).run()
-    assert found.lost == found.repeated == 0
-    assert found.samples_per_second >= 0.95 * found.demand, found
+    outcome = Simulation(spec, spec.cases[0]).run()
+    assert outcome.lost == outcome.repeated == 0
+    assert outcome.samples_per_second >= 0.95 * outcome.demand, outcome
 
 
 def test_the_command_ends_with_one_json_object(capsys):
