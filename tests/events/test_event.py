@@ -1,4 +1,4 @@
-"""What stands in the file of an event, and what becomes of it when it is read."""
+"""Events in their file: each is read back as it was written, and a damaged line is named."""
 
 import json
 import typing
@@ -18,7 +18,7 @@ _PLAIN = st.none() | st.booleans() | st.integers(-9, 9) | _TEXT
 
 
 def _dictionaries(hint):
-    """JSON knows no other mappings."""
+    """Return a strategy of dictionaries: JSON knows no other mappings."""
     keys, values = typing.get_args(hint)
     values = _PLAIN if values in (typing.Any, object) else st.from_type(values)
     return st.dictionaries(st.from_type(keys), values, max_size=2)
@@ -46,7 +46,7 @@ def test_every_kind_is_read_back_as_it_was_written(name, data):
 
 
 def _open_fields(kind):
-    """Lists that may hold any JSON: what they have is not the event's business."""
+    """Return lists for fields that may hold any JSON, which the event does not check."""
     hints = typing.get_type_hints(kind)
     return {
         name: st.just([[0, "load", 1]])
@@ -78,17 +78,17 @@ def test_figures_stand_beside_the_other_facts():
 
 def test_a_line_of_an_unknown_kind_keeps_its_facts():
     line = {"time": 1.0, "event": "of_a_package", "member": "m", "share": 0.5}
-    found = parse(line)
-    assert isinstance(found, OtherEvent)
-    assert found.facts() == line
-    assert found.text() == ""
+    parsed = parse(line)
+    assert isinstance(parsed, OtherEvent)
+    assert parsed.facts() == line
+    assert parsed.text() == ""
 
 
 def test_a_line_that_lacks_something_is_none_of_its_kind():
-    found = parse({"time": 1.0, "event": "epoch_done", "epoch": 3})
-    assert isinstance(found, OtherEvent)
-    assert not isinstance(found, EpochDone)
-    assert found.others["epoch"] == 3
+    parsed = parse({"time": 1.0, "event": "epoch_done", "epoch": 3})
+    assert isinstance(parsed, OtherEvent)
+    assert not isinstance(parsed, EpochDone)
+    assert parsed.others["epoch"] == 3
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_a_line_that_lacks_something_is_none_of_its_kind():
 def test_wrong_facts_are_said_and_no_event_of_the_kind(wrong):
     """`EpochDone(epoch="three")` raised wherever its text was made."""
     line = event("epoch_done", epoch=1, of_epochs=2).facts() | wrong
-    found = parse(line)
-    assert type(found) is OtherEvent
-    assert found.text().startswith("event 'epoch_done' ignored: ")
-    assert next(iter(wrong)) in found.text()
-    assert found.facts() == line  # nothing is lost
-    assert found.time == (0.0 if "time" in wrong else line["time"])
+    parsed = parse(line)
+    assert type(parsed) is OtherEvent
+    assert parsed.text().startswith("event 'epoch_done' ignored: ")
+    assert next(iter(wrong)) in parsed.text()
+    assert parsed.facts() == line  # nothing is lost
+    assert parsed.time == (0.0 if "time" in wrong else line["time"])
 
 
 def test_a_kind_of_ones_own_is_a_subclass():
@@ -116,9 +116,9 @@ def test_a_kind_of_ones_own_is_a_subclass():
     class MergeResult(Event, kind="weights_merged"):
         """By a name of its own."""
 
-    found = parse({"time": 2.0, "event": "weights_pruned", "share": 0.5})
-    assert found == WeightsPruned(time=2.0, share=0.5)
-    assert found.text() == "50% of the weights are 0"
+    parsed = parse({"time": 2.0, "event": "weights_pruned", "share": 0.5})
+    assert parsed == WeightsPruned(time=2.0, share=0.5)
+    assert parsed.text() == "50% of the weights are 0"
     assert type(parse({"event": "weights_merged"})) is MergeResult
 
 

@@ -1,4 +1,4 @@
-"""What events say to people, where a line is more than its fields."""
+"""Lines of events for people, where a line is more than its fields."""
 
 import pytest
 from tests_support import event
@@ -16,7 +16,7 @@ from kdlab.events.sweeps import SweepStarted, TrialRequeued, TrialStopping
 
 
 @pytest.mark.parametrize(
-    ("said", "line"),
+    ("logged", "line"),
     [
         (PlanMeasured(predicted_s=0.02, measured_s=0.016, predicted_over_measured=1.25),
          "a step took 0.0160 s, predicted 0.0200 s (1.25 of it)"),
@@ -30,8 +30,8 @@ from kdlab.events.sweeps import SweepStarted, TrialRequeued, TrialStopping
          "trial 7 is retried: its worker was lost"),
     ],
 )  # fmt: skip
-def test_a_line_has_its_numbers(said, line):
-    assert said.text().strip() == line
+def test_a_line_has_its_numbers(logged, line):
+    assert logged.text().strip() == line
 
 
 def test_ranks_of_a_generation_are_counted_and_named():

@@ -25,8 +25,8 @@ def test_many_writers_never_mix_lines(tmp_path):
         thread.join()
     events = read_all(path)
     for name in "0123":
-        own = [e.message.split(" ")[0] for e in events if e.member == name]
-        assert own == [str(i) for i in range(200)]
+        numbers = [e.message.split(" ")[0] for e in events if e.member == name]
+        assert numbers == [str(i) for i in range(200)]
 
 
 def test_a_half_written_line_waits(tmp_path):

@@ -68,7 +68,7 @@ def used(time, cpu, gpus=()):
 
 
 def test_what_a_run_takes_is_drawn_over_steps_and_undone_with_them():
-    told = [
+    events = [
         *RESUMED[:3],
         used(11, 90.0),  # no step is done yet
         step(12, 2, 3.0),
@@ -77,32 +77,32 @@ def test_what_a_run_takes_is_drawn_over_steps_and_undone_with_them():
         step(19, 4, 2.0),
         used(20, 70.0),
     ]
-    before = run_state(told).now
+    before = run_state(events).now
     assert list(before.curves[MACHINE, "CPU"]) == [(2.0, 50.0), (4.0, 70.0)]
     assert list(before.curves[MEMORY, "processes"]) == [(2.0, 5.0), (4.0, 7.0)]
     assert list(before.curves[MACHINE, "GPU 0"]) == [(2.0, 20.0)]
     assert list(before.curves[MEMORY, "GPU 0"]) == [(2.0, 3.0)]
     assert before.undone == 0
     assert before.panels == [LOSS, SPEED]  # those of a picture
-    after = run_state([*told, of_m("resumed", 21, epoch=0, step=2), used(22, 80.0)]).now
+    after = run_state([*events, of_m("resumed", 21, epoch=0, step=2), used(22, 80.0)]).now
     assert list(after.curves[MACHINE, "CPU"]) == [(2.0, 50.0)]
 
 
 def test_taken_back_its_teachers_are_none_of_the_next_reader_until_they_join():
     taken = [*RESUMED[:5], of_m("settings_reverted", 15, step=2, values={})]
     assert not run_state(taken).now.teachers.serving
-    told = run_state([*taken, of_m("teacher_joined", 16, name="t1")])
-    assert [row.name for row in told.now.teachers.serving] == ["t1"]
+    state = run_state([*taken, of_m("teacher_joined", 16, name="t1")])
+    assert [row.name for row in state.now.teachers.serving] == ["t1"]
 
 
 def test_time_between_sessions_and_undone_steps_do_not_count():
-    told = run_state([*RESUMED, of_m("member_done", 3620), event("run_done", 9999.0)])
-    own = told.trainings["m"]
-    assert own.over(COUNT)[LOSS, "loss"] == [(20.0, 3.0), (40.0, 1.0)]
-    assert own.over(SECONDS)[LOSS, "loss"] == [(2.0, 3.0), (8.0, 1.0)]
-    assert own.seconds == 10  # what comes after its end is none of it
-    assert own.teachers.served_s == 4 + 3
-    spans = own.teachers.rows["t0"].spans
+    state = run_state([*RESUMED, of_m("member_done", 3620), event("run_done", 9999.0)])
+    training = state.trainings["m"]
+    assert training.over(COUNT)[LOSS, "loss"] == [(20.0, 3.0), (40.0, 1.0)]
+    assert training.over(SECONDS)[LOSS, "loss"] == [(2.0, 3.0), (8.0, 1.0)]
+    assert training.seconds == 10  # what comes after its end is none of it
+    assert training.teachers.served_s == 4 + 3
+    spans = training.teachers.rows["t0"].spans
     assert [how for _, _, how in spans] == ["assigned", "ended"] * 2
 
 
@@ -117,21 +117,22 @@ def test_after_a_resume_terminal_live_view_and_comparison_agree():
         step(3618, 5, 1.0),
     ]
     chapters = set()
-    for one in past:
-        watch.apply(one)
-        progress.on_event(one)
+    for logged in past:
+        watch.apply(logged)
+        progress.on_event(logged)
         chapters.add(watch.chapter)
-    own = run_state(past).now
+    training = run_state(past).now
     assert list(watch.curves[LOSS, "loss"]) == [(2.0, 3.0), (5.0, 1.0)]
     assert list(watch.curves[TOP1, "student"]) == [(1.0, 50.0)]
-    assert own.curves == watch.curves == progress.run.now.curves
-    assert (own.step, own.top1) == (progress.run.newest.step, progress.run.newest.top1)
+    assert training.curves == watch.curves == progress.run.now.curves
+    newest = progress.run.newest
+    assert (training.step, training.top1) == (newest.step, newest.top1)
     assert len(chapters) == 2  # all is drawn anew without the step that was undone
 
 
 def test_steps_that_come_again_replace_those_before_though_nobody_said_resumed():
-    own = run_state([step(1, 2, 3.0), step(2, 4, 2.0), step(3, 3, 1.0)]).now
-    assert own.over(COUNT)[LOSS, "loss"] == [(20.0, 3.0), (30.0, 1.0)]
+    training = run_state([step(1, 2, 3.0), step(2, 4, 2.0), step(3, 3, 1.0)]).now
+    assert training.over(COUNT)[LOSS, "loss"] == [(20.0, 3.0), (30.0, 1.0)]
 
 
 BLOCKS = [
@@ -144,13 +145,13 @@ BLOCKS = [
 
 
 def test_blocks_and_the_whole_student_after_them_are_two_curves():
-    own = run_state(BLOCKS).trainings["m"]
-    blocks, whole = (LOSS, "loss of the blocks"), (LOSS, "loss")
-    over = own.over(COUNT)
+    training = run_state(BLOCKS).trainings["m"]
+    blocks, student = (LOSS, "loss of the blocks"), (LOSS, "loss")
+    over = training.over(COUNT)
     assert over[blocks] == [(50.0, 0.1)]
-    assert over[whole] == [(60.0, 2.0), (70.0, 1.5)]
-    assert [x for x, _ in own.curves[whole]] == [6.0, 7.0]  # after the steps of the blocks
-    assert [x for x, _ in own.curves[SPEED, "student"]] == [5.0, 6.0, 7.0]
+    assert over[student] == [(60.0, 2.0), (70.0, 1.5)]
+    assert [x for x, _ in training.curves[student]] == [6.0, 7.0]  # after the blocks' steps
+    assert [x for x, _ in training.curves[SPEED, "student"]] == [5.0, 6.0, 7.0]
 
 
 @pytest.mark.parametrize("blocks_say_it", [True, False])
@@ -163,14 +164,14 @@ def test_a_whole_student_that_is_resumed_goes_on_after_the_blocks(blocks_say_it)
         of_m("resumed", 13, epoch=0, step=1),
         step(14, 2, 1.0),
     ]
-    own = run_state([*BLOCKS, *again]).trainings["m"]
-    assert own.over(COUNT)[LOSS, "loss"] == [(60.0, 2.0), (70.0, 1.0)]
-    assert own.over(COUNT)[LOSS, "loss of the blocks"] == [(50.0, 0.1)]
+    training = run_state([*BLOCKS, *again]).trainings["m"]
+    assert training.over(COUNT)[LOSS, "loss"] == [(60.0, 2.0), (70.0, 1.0)]
+    assert training.over(COUNT)[LOSS, "loss of the blocks"] == [(50.0, 0.1)]
 
 
 def test_it_counts_samples_and_teacher_seconds_of_the_student_alone():
     member = "served/seed0"
-    told = run_state(
+    state = run_state(
         [
             event("step_logged", 0.0, "teacher", loss=9.0, samples_seen=5),
             event("member_started", 10.0, member, source="served", seed=0),
@@ -183,11 +184,11 @@ def test_it_counts_samples_and_teacher_seconds_of_the_student_alone():
             event("member_done", 20.0, member),
         ]
     )
-    assert list(told.trainings) == [member]
-    own = told.trainings[member]
-    assert own.over(SECONDS)[LOSS, "loss"] == [(3.0, 2.0)]
-    assert own.over(COUNT)[TOP1, "student"] == [(64.0, 50.0)]
-    assert own.teachers.served_s == 3 + 8
+    assert list(state.trainings) == [member]
+    training = state.trainings[member]
+    assert training.over(SECONDS)[LOSS, "loss"] == [(3.0, 2.0)]
+    assert training.over(COUNT)[TOP1, "student"] == [(64.0, 50.0)]
+    assert training.teachers.served_s == 3 + 8
 
 
 def test_local_models_are_undone_by_rounds_and_by_worker():
@@ -201,7 +202,7 @@ def test_local_models_are_undone_by_rounds_and_by_worker():
         return of_m("local_step", time, worker=worker, round=0, step=number, of_steps=40,
                     loss=1.0, samples_per_second=9.0)  # fmt: skip
 
-    own = run_state(
+    training = run_state(
         [
             of_m("member_started", 0, source="ec", seed=0),
             local(1, 10), local(1, 10, worker=1), look(2, 0), local(3, 20), look(4, 1),
@@ -211,17 +212,17 @@ def test_local_models_are_undone_by_rounds_and_by_worker():
             of_m("worker_resumed", 102, worker=0, step=20),
         ]
     ).now  # fmt: skip
-    assert [one.round for one in own.rounds] == [0, 1]
-    assert list(own.curves["test error", "global (_G)"]) == [(10.0, 10.0), (20.0, 9.0)]
-    assert [x for x, _ in own.curves[LOSS, "worker 0"]] == [10.0, 20.0]
-    assert [x for x, _ in own.curves[LOSS, "worker 1"]] == [10.0]
-    assert own.counted == "iterations"
-    assert own.over(SECONDS)["test error", "global (_G)"] == [(0.0, 10.0), (1.0, 9.0)]
+    assert [errors.round for errors in training.rounds] == [0, 1]
+    assert list(training.curves["test error", "global (_G)"]) == [(10.0, 10.0), (20.0, 9.0)]
+    assert [x for x, _ in training.curves[LOSS, "worker 0"]] == [10.0, 20.0]
+    assert [x for x, _ in training.curves[LOSS, "worker 1"]] == [10.0]
+    assert training.counted == "iterations"
+    assert training.over(SECONDS)["test error", "global (_G)"] == [(0.0, 10.0), (1.0, 9.0)]
 
 
 def test_local_models_that_are_resumed_before_the_first_look_keep_their_own_steps():
     """It said "step 200 of 100": a resume counts the steps of all workers."""
-    own = run_state(
+    training = run_state(
         [
             of_m("member_started", 0, source="ec", seed=0),
             of_m("local_step", 1, worker=0, round=0, step=50, of_steps=100, loss=1.0),
@@ -229,7 +230,7 @@ def test_local_models_that_are_resumed_before_the_first_look_keep_their_own_step
             of_m("resumed", 10, epoch=1, step=200),
         ]
     ).now
-    assert (own.step, own.of_steps) == (50, 100)
+    assert (training.step, training.of_steps) == (50, 100)
 
 
 def test_a_damaged_line_does_not_turn_time_back():

@@ -25,10 +25,10 @@ def test_fields_come_with_ranges_choices_and_words():
     assert fields["soft_labels.cache_views"].optional
     assert fields["soft_labels.cache_views"].kind == "whole"
     assert fields["soft_labels.hedge"].kind == "yes_no"
-    whole = {f.key: f for f in form.fields_of(ExperimentSpec)}
-    assert whole["teacher"].optional
-    assert whole["teacher"].part is not None
-    assert whole["train"].default["epochs"] == 10
+    spec_fields = {f.key: f for f in form.fields_of(ExperimentSpec)}
+    assert spec_fields["teacher"].optional
+    assert spec_fields["teacher"].part is not None
+    assert spec_fields["train"].default["epochs"] == 10
 
 
 @pytest.mark.long
@@ -57,9 +57,9 @@ def test_a_card_that_cannot_be_read_hides_nothing_else(elsewhere):
 def test_faults_are_those_of_the_command_line(elsewhere):
     draft = Draft("quickstart")
     draft.set("soft_labels.lt", 5000)
-    with pytest.raises(kdlab.SpecError) as found:
+    with pytest.raises(kdlab.SpecError) as refused:
         kdlab.load("quickstart", "soft_labels.lt=5000")
-    assert draft.fault == str(found.value)
+    assert draft.fault == str(refused.value)
     draft.set("soft_labels.lt", 128)
     assert draft.fault == ""
 
@@ -88,7 +88,7 @@ def test_what_is_saved_is_short_and_runs_the_same(elsewhere):
 
 
 def press(builder, do, name="my/experiment", **more):
-    """As its page says it; the answer."""
+    """Send an order as the page does; return the answer."""
     page = builder.page
     page._receive(page, {"kind": "order", "do": do, "name": name} | more, [])
     return page.controls["reply"][2]
@@ -165,23 +165,23 @@ def test_what_no_field_would_say_is_refused(elsewhere):
 def test_a_path_a_list_of_teachers_and_a_second_save(elsewhere):
     two = [{"use": "teachers/digits_tiny"}, {"use": "teachers/digits_tiny_mobile"}]
     source = yaml.safe_load(kdlab.load("smoke/in_process").yaml())
-    own = elsewhere / "quickstart.yaml"  # named as one of kdlab's own
-    own.write_text(yaml.safe_dump(source | {"teacher": two}))
-    builder = kdlab.load(own).edit()
+    path = elsewhere / "quickstart.yaml"  # named as one of kdlab's own
+    path.write_text(yaml.safe_dump(source | {"teacher": two}))
+    builder = kdlab.load(path).edit()
     assert len(builder.experiment.spec.teachers()) == 2
     assert "kdlab run mine" in press(builder, "save", "mine")
     enter(builder, "train.epochs", "7")
     press(builder, "save", "mine")  # its own file
     assert kdlab.load("mine").spec.train.epochs == 7
-    other = kdlab.load("mine").edit()
-    assert "exists already" in press(other, "save", "mine")
+    second = kdlab.load("mine").edit()
+    assert "exists already" in press(second, "save", "mine")
 
 
 @pytest.mark.long
 def test_overrides_are_not_written_into_and_keep_their_order(elsewhere):
-    own = {"loss": {"type": "losses/hinton"}, "loss.temperature": 2.0}
-    kdlab.load("smoke/in_process", own)
-    assert own["loss"] == {"type": "losses/hinton"}
+    overrides = {"loss": {"type": "losses/hinton"}, "loss.temperature": 2.0}
+    kdlab.load("smoke/in_process", overrides)
+    assert overrides["loss"] == {"type": "losses/hinton"}
     asked = ("train.epochs=2", {"train": {"batch": 32}}, "train.epochs=3")
     experiment = kdlab.load("smoke/none", *asked)
     assert experiment.edit().experiment.hash == experiment.hash
@@ -226,8 +226,8 @@ def test_what_cannot_be_started_is_said(elsewhere, monkeypatch):
 def test_it_starts_what_it_shows(kdlab_home, elsewhere):
     builder = kdlab.load("smoke/none", "tracking.enabled=false").edit()
     enter(builder, "train.epochs", "1")
-    said = press(builder, "start")
-    assert builder.run is not None, said
+    answer = press(builder, "start")
+    assert builder.run is not None, answer
     until(lambda: builder.run.state == "finished")
     assert builder.run.result["epochs"] == 1
 

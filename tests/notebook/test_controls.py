@@ -1,4 +1,4 @@
-"""Orders of a page, which may say anything, and the sliders that it is told to draw."""
+"""Orders of a page, which may send anything, and the sliders that it draws."""
 
 import math
 
@@ -18,7 +18,7 @@ def page():
 
 @pytest.fixture
 def orders(page):
-    """Those that were carried out, of buttons that a page knows."""
+    """The orders that were carried out, of the buttons that the page has."""
     done = []
 
     def refused(order):
@@ -32,8 +32,8 @@ def orders(page):
     return done
 
 
-def press(page, **said):
-    page._receive(page, {"kind": "order", **said}, [])
+def press(page, **order):
+    page._receive(page, {"kind": "order", **order}, [])
 
 
 def test_an_order_is_carried_out_and_answered(page, orders):
@@ -46,7 +46,7 @@ def test_an_order_is_carried_out_and_answered(page, orders):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "order",
     [
         {}, {"do": 1}, {"do": "fire"}, {"do": "stop" * 100}, {"do": "stop", "name": "x" * 999},
         {"do": "set", "values": {"a": "1"}}, {"do": "set", "values": {"a": None}},
@@ -56,8 +56,8 @@ def test_an_order_is_carried_out_and_answered(page, orders):
         {"do": "set", "values": {"a" * 999: 1}},
     ],
 )  # fmt: skip
-def test_what_no_button_would_say_is_refused(page, orders, said):
-    press(page, **said)
+def test_what_no_button_would_say_is_refused(page, orders, order):
+    press(page, **order)
     assert orders == []
     assert page.controls["reply"][:2] == [1, "bad"]
 
@@ -88,13 +88,13 @@ def test_a_page_that_only_watches_takes_no_orders(page):
     ],
 )
 def test_a_slider_reaches_around_what_it_began_with(value, limits, ends, log):
-    made = dial(Tunable(name="loss.x", value=value, range=Range(**limits)), 7.0)
-    assert (made["low"], made["high"]) == pytest.approx(ends)
-    assert (made["log"], made["value"]) == (log, 7.0)
+    slider = dial(Tunable(name="loss.x", value=value, range=Range(**limits)), 7.0)
+    assert (slider["low"], slider["high"]) == pytest.approx(ends)
+    assert (slider["log"], slider["value"]) == (log, 7.0)
 
 
 @pytest.mark.parametrize(
-    ("settings_set", "found"),
+    ("settings_set", "standing"),
     [
         ([], []),
         ([{"a": 2.0}], [{"a": 1.0}]),
@@ -106,5 +106,5 @@ def test_a_slider_reaches_around_what_it_began_with(value, limits, ends, log):
         ([{"unknown": 2.0}], []),
     ],
 )
-def test_each_change_that_stands_can_be_taken_back(settings_set, found):
-    assert standing_changes(settings_set, {"a": 1.0, "b": 0.0}) == found
+def test_each_change_that_stands_can_be_taken_back(settings_set, standing):
+    assert standing_changes(settings_set, {"a": 1.0, "b": 0.0}) == standing

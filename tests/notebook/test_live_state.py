@@ -1,4 +1,4 @@
-"""What the live view says beside its curves, from the events of a run alone."""
+"""Texts and tables of the live view beside its curves, from the events of a run only."""
 
 import json
 
@@ -64,10 +64,10 @@ def test_what_a_setting_holds_back_is_no_want_of_teachers():
 def test_the_end_says_what_to_do():
     watch = trained()
     watch.apply(event("run_done", 30.0, state="failed", error="no space is left"))
-    said = live_state.verdict(watch, "r1")
-    assert said["tone"] == "bad"
-    assert "no space is left" in said["text"]
-    assert "kdlab resume r1" in said["text"]
+    verdict = live_state.verdict(watch, "r1")
+    assert verdict["tone"] == "bad"
+    assert "no space is left" in verdict["text"]
+    assert "kdlab resume r1" in verdict["text"]
     assert not watch.now.teachers.serving
 
 
@@ -75,9 +75,9 @@ def test_samples_that_were_not_trained_on_are_said_in_the_end():
     watch = trained()
     row = {"member": "ec/seed0", "samples_seen": 60, "samples_lost": 40}
     watch.apply(event("run_done", 30.0, state="finished", result={"runs": [row]}))
-    said = live_state.verdict(watch, "r1")
+    verdict = live_state.verdict(watch, "r1")
     text = "40 of 100 samples of ec/seed0 were not trained on."
-    assert said == {"tone": "bad", "text": text}
+    assert verdict == {"tone": "bad", "text": text}
     row["without"] = "3 of 4 rounds went without worker 2"
     watch.apply(event("run_done", 30.0, state="finished", result={"runs": [row]}))
     text = f"3 of 4 rounds went without worker 2: {text}"
@@ -88,8 +88,8 @@ def test_a_comparison_ends_with_its_verdict():
     watch = trained()
     judged = {"kind": "helped", "sentence": "the teacher helped by 18.1 points"}
     watch.apply(event("run_done", 30.0, state="finished", result={"verdict": judged}))
-    said = live_state.verdict(watch, "r1")
-    assert said == {"tone": "good", "text": judged["sentence"]}
+    verdict = live_state.verdict(watch, "r1")
+    assert verdict == {"tone": "good", "text": judged["sentence"]}
     assert judged["sentence"] in picture.static(watch)
     row = {"member": "served/seed0", "samples_seen": 60, "samples_lost": 40}
     result = {"runs": [row], "verdict": judged}
@@ -109,16 +109,16 @@ def test_what_each_training_came_to_is_a_table(validated, taken):
     watch = trained()
     assert live_state.results(watch) == []
     rows = [
-        {"source": source, "seed": seed, "student_top1": top1, "validation_top1": found,
+        {"source": source, "seed": seed, "student_top1": top1, "validation_top1": best,
          "samples_lost": 0}
-        for (source, seed, top1), found in zip(
+        for (source, seed, top1), best in zip(
             [("none", 0, 88.0), ("served", 0, 91.0), ("served", 1, 92.0)], validated, strict=True)
     ]  # fmt: skip
     result = {"runs": rows, "source": "served", "teacher_top1": 94.25}
     watch.apply(event("run_done", 30.0, state="finished", result=result))
-    head, *found = live_state.results(watch)
-    assert [row[-1] for row in found] == taken
-    assert [row[1:4] for row in found] == [
+    head, *table = live_state.results(watch)
+    assert [row[-1] for row in table] == taken
+    assert [row[1:4] for row in table] == [
         ["0", "88.00", "-"],
         ["0, 1", "91.50 ± 0.71", "94.25"],
     ]
@@ -178,13 +178,14 @@ def test_of_a_thousand_teachers_those_that_serve_are_shown():
 
 
 def test_speeds_on_shared_cores_are_called_so_and_stand_beside_no_others():
-    own, shared = trained(0.5), trained(0.5, shares=True)
-    assert ["speed", "500 samples/s"] in live_state.head(own)["facts"]
+    separate, shared = trained(0.5), trained(0.5, shares=True)
+    assert ["speed", "500 samples/s"] in live_state.head(separate)["facts"]
     assert ["speed (cores shared)", "500 samples/s"] in live_state.head(shared)["facts"]
-    assert "without a teacher" in live_state.verdict(own, "r")["text"]
+    assert "without a teacher" in live_state.verdict(separate, "r")["text"]
     assert "without a teacher" not in live_state.verdict(shared, "r")["text"]
-    alone = Watch(now=TrainingState(source="none"))
-    for pair, drawn in (({"a": own, "b": alone}, True), ({"a": shared, "b": alone}, False)):
+    plain = Watch(now=TrainingState(source="none"))
+    pairs = ({"a": separate, "b": plain}, True), ({"a": shared, "b": plain}, False)
+    for pair, drawn in pairs:
         titles = [panel["title"] for panel in live_state.of_runs(pair)["panels"]]
         assert ("speed" in titles) is drawn
         assert ("speed" in [panel.title for panel in picture.panels(pair)]) is drawn
@@ -201,8 +202,8 @@ def test_several_runs_are_one_state():
 def test_findings_of_checks_are_shown_the_worst_first():
     watch = trained()
     for code, result in (("KD-D08", "tip"), ("KD-R08", "issue"), ("KD-D01", "passed")):
-        told = {"found": "what & why", "advice": "Do it"} if result != "passed" else {}
-        watch.apply(event("check_made", 9.0, code=code, result=result, title="t", **told))
+        texts = {"found": "what & why", "advice": "Do it"} if result != "passed" else {}
+        watch.apply(event("check_made", 9.0, code=code, result=result, title="t", **texts))
     assert live_state.of_run(watch, "r1")["checks"] == [
         ["issue", "KD-R08", "what & why", "Do it"],
         ["tip", "KD-D08", "what & why", "Do it"],

@@ -31,18 +31,18 @@ def clock():
 
 @pytest.fixture
 def monitor(run, clock):
-    """Looks when it is told to; half a second passes each time."""
-    made = Monitor(run.handle, now=clock)
-    made.sent = []
-    made.page.send = lambda message, buffers: made.sent.append((message, buffers))
+    """A monitor that updates at each call of `after`, half a second later by its clock."""
+    monitor = Monitor(run.handle, now=clock)
+    monitor.sent = []
+    monitor.page.send = lambda message, buffers: monitor.sent.append((message, buffers))
 
     def look(seconds=0.5):
         clock.advance(seconds)
-        made.update()
+        monitor.update()
 
-    made.after = look
-    yield made
-    made.close()
+    monitor.after = look
+    yield monitor
+    monitor.close()
 
 
 @pytest.fixture
@@ -55,14 +55,14 @@ def interrupts():
 
 
 def press(monitor, do, **more):
-    """As its page says it."""
+    """Send an order as the page does."""
     monitor.page._receive(monitor.page, {"kind": "order", "do": do, **more}, [])
 
 
 def shown(monitor):
-    """(words on its buttons, dials by name, newest answer)."""
+    """Return (words on its buttons, dials by name, newest answer)."""
     facts = monitor.page.controls
-    dials = {one["name"]: one["value"] for one in facts.get("dials", ())}
+    dials = {dial["name"]: dial["value"] for dial in facts.get("dials", ())}
     return facts["buttons"], dials, facts["reply"][2]
 
 
@@ -196,11 +196,11 @@ def test_without_a_view_that_says_hello_it_draws_svg(monitor, run):
 
 @pytest.mark.parametrize(("renderer", "drawn"), [("svg", True), ("canvas", False)])
 def test_a_renderer_that_was_asked_for_is_not_waited_for(run, clock, renderer, drawn):
-    made = Monitor(run.handle, renderer, now=clock)
+    monitor = Monitor(run.handle, renderer, now=clock)
     clock.advance(9.0)
-    made.update()
-    assert ("<img" in made.still.value) == drawn
-    made.close()
+    monitor.update()
+    assert ("<img" in monitor.still.value) == drawn
+    monitor.close()
 
 
 def test_closing_it_leaves_the_run_alone(monitor, run, interrupts):
@@ -223,26 +223,26 @@ def test_a_refused_order_is_said_and_not_sent(monitor, run):
 
 
 def test_it_ends_with_the_run_and_leaves_a_picture(run, clock):
-    made = Monitor(run.end().handle, hz=1000.0, now=clock)
-    made.follow()
-    made.wait_for_snapshot(60.0)
-    assert not made._thread.is_alive()
-    assert shown(made)[0] == []
-    made.close()
+    monitor = Monitor(run.end().handle, hz=1000.0, now=clock)
+    monitor.follow()
+    monitor.wait_for_snapshot(60.0)
+    assert not monitor._thread.is_alive()
+    assert shown(monitor)[0] == []
+    monitor.close()
 
 
 def test_what_stops_the_monitor_is_said_on_the_page(run, monkeypatch):
     monkeypatch.setattr("threading.excepthook", lambda arguments: None)
-    made = Monitor(run.handle, hz=1000.0)
+    monitor = Monitor(run.handle, hz=1000.0)
 
     def broken():
         raise ZeroDivisionError("of nothing")
 
-    made.update = broken
-    made.follow()
-    made.wait_for_snapshot(60.0)
-    assert "The monitor failed; the run continues" in shown(made)[2]
-    made.close()
+    monitor.update = broken
+    monitor.follow()
+    monitor.wait_for_snapshot(60.0)
+    assert "The monitor failed; the run continues" in shown(monitor)[2]
+    monitor.close()
 
 
 @pytest.fixture
@@ -267,23 +267,23 @@ def test_several_runs_are_one_view(two):
 
 
 def test_several_runs_have_ended_when_the_last_one_has(two):
-    one = two[0]
-    one.folder.write_status(state="running")  # one that lives
+    first = two[0]
+    first.folder.write_status(state="running")  # one that lives
     view = RunsTogether([run.handle for run in two])
     assert view._watched.state == "running"
-    one.folder.write_status(state="failed")
+    first.folder.write_status(state="failed")
     assert view._watched.state == "failed"
     assert repr(view) == "RunsTogether(one, other)"
     view.close()
 
 
 def test_a_curve_that_begins_later_is_a_new_set_of_curves(two):
-    one, _ = two
+    first, _ = two
     view, sent = RunsTogether([run.handle for run in two]), []
     view.page.send = lambda message, buffers: sent.append(message)
-    one.train(1)
+    first.train(1)
     view.update()
-    one.say("epoch_done", epoch=1, validation_top1=50.0)
+    first.say("epoch_done", epoch=1, validation_top1=50.0)
     view.update()
     assert [message["kind"] for message in sent] == ["add", "reset"]
     assert "top-1 on validation" in {curve["panel"] for curve in sent[1]["curves"]}

@@ -14,8 +14,8 @@ from kdlab.errors import BadInput
 EVIL = "</script><script>document.title='broken'</script>"
 
 
-def kept(page):
-    """What the page was given, as a browser reads it."""
+def saved_view(page):
+    """Return the facts that are saved in the page, as a browser reads them."""
     (text,) = re.findall(r'id="saved">(.*?)</script>', page, re.DOTALL)
     return json.loads(text)
 
@@ -28,11 +28,11 @@ def run(elsewhere):
 def test_it_has_all_points_of_a_run_and_no_controls(run):
     run.end()
     page = kdlab.page(run.handle)
-    found = kept(page)
-    assert found["traits"]["controls"] == {}
-    assert found["traits"]["state"]["state"] == "finished"
-    points = np.frombuffer(base64.b64decode(found["points"])).reshape(-1, 3)
-    names = [curve["name"] for curve in found["reset"]["curves"]]
+    saved = saved_view(page)
+    assert saved["traits"]["controls"] == {}
+    assert saved["traits"]["state"]["state"] == "finished"
+    points = np.frombuffer(base64.b64decode(saved["points"])).reshape(-1, 3)
+    names = [curve["name"] for curve in saved["reset"]["curves"]]
     losses = points[points[:, 0] == names.index("loss")]
     assert len(losses) == 5
     assert "default-src 'none'" in page
@@ -40,10 +40,10 @@ def test_it_has_all_points_of_a_run_and_no_controls(run):
 
 
 def test_several_runs_are_on_one_page(run):
-    other = WrittenRun().begin().train(2)
-    found = kept(kdlab.page(run.handle, other.handle))
-    assert {curve["run"] for curve in found["reset"]["curves"]} == {
-        run.handle.id, other.handle.id,
+    second = WrittenRun().begin().train(2)
+    saved = saved_view(kdlab.page(run.handle, second.handle))
+    assert {curve["run"] for curve in saved["reset"]["curves"]} == {
+        run.handle.id, second.handle.id,
     }  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def test_names_are_nothing_that_a_browser_runs(elsewhere):
     run.train(1)
     page = kdlab.page(run.handle)
     assert EVIL not in page
-    assert kept(page)["traits"]["state"]["title"] == EVIL
+    assert saved_view(page)["traits"]["state"]["title"] == EVIL
 
 
 def test_nothing_has_no_page():

@@ -15,7 +15,7 @@ from kdlab.tuning.handle import Sweep
 
 
 class WrittenSweep:
-    """Its handle, its view, what the page was sent and how often shares were asked for."""
+    """A sweep with its view, what the page was sent and how often shares were asked for."""
 
     def __init__(self):
         search = searched(TRAINED)
@@ -54,9 +54,9 @@ class WrittenSweep:
 
 @pytest.fixture
 def sweep(elsewhere):
-    made = WrittenSweep()
-    yield made
-    made.view.close()
+    sweep = WrittenSweep()
+    yield sweep
+    sweep.view.close()
 
 
 def test_trials_are_rows_and_points_as_they_end(sweep):

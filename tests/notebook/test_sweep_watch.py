@@ -1,4 +1,4 @@
-"""What the live view says of a sweep, from its events alone."""
+"""Texts and curves of the live view of a sweep, from its events only."""
 
 import json
 
@@ -39,11 +39,11 @@ def trial(watch, number, value, state="complete", why="suggested", lr=0.1, **mor
         watch.apply(
             event("trial_stopping", 2.2 + number, number=number, epoch=2, value=value)
         )
-    found = {"validation_top1": value} if state == "complete" else None
+    scores = {"validation_top1": value} if state == "complete" else None
     watch.apply(
         event(
             "trial_done", 2.5 + number, number=number, state=state, seconds=0.5,
-            ended=number + 1, of_trials=8, run=None, set=values, values_found=found, **more,
+            ended=number + 1, of_trials=8, run=None, set=values, values_found=scores, **more,
         )
     )  # fmt: skip
 
@@ -97,10 +97,10 @@ def test_what_fresh_seeds_said_is_the_end():
     trial(watch, 1, 60.0)
     judged = {"kind": "did_not_help", "sentence": "the setting did not help"}
     watch.apply(event("sweep_done", 20.0, state="finished", result={"verdict": judged}))
-    said = watch.page({})["verdict"]
-    assert said["tone"] == "warn"
-    assert said["text"].startswith("Best: trial 1 with")
-    assert said["text"].endswith(judged["sentence"])
+    verdict = watch.page({})["verdict"]
+    assert verdict["tone"] == "warn"
+    assert verdict["text"].startswith("Best: trial 1 with")
+    assert verdict["text"].endswith(judged["sentence"])
 
 
 def test_where_values_lie_on_their_axes():

@@ -1,4 +1,4 @@
-"""What there is to see of a run, from its events alone."""
+"""Curves, marks and teachers of a run in the live view, from its events only."""
 
 from xml.etree import ElementTree
 
@@ -143,8 +143,8 @@ def test_losses_of_different_kinds_share_no_axis():
     for watch, (source, spec) in zip(runs.values(), kinds, strict=True):
         watch.now.source = source
         watch.started = event("run_started", time=0.0, spec={"loss": spec})
-    found = [panel for panel in picture.panels(runs) if panel.title.startswith("loss")]
-    assert [(panel.title, panel.unit, [*panel.curves]) for panel in found] == [
+    panels = [panel for panel in picture.panels(runs) if panel.title.startswith("loss")]
+    assert [(panel.title, panel.unit, [*panel.curves]) for panel in panels] == [
         ("loss on labels", "", ["a · loss"]),
         ("loss, hinton", "temperature 4", ["b · loss"]),
         ("loss, hinton", "temperature 1", ["c · loss"]),
